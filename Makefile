@@ -1,0 +1,99 @@
+# dsv32: one binary, `build/dsv32`. `make help` lists the targets.
+#
+# build/ mirrors the tree. CUDA=1 or CUDA=0 forces the CUDA half on or off; by default it is built when its sources, nvcc
+# and a GPU are all there. SAN=1 builds everything under AddressSanitizer and UndefinedBehaviorSanitizer in build/san.
+
+MAKEFLAGS += --no-builtin-rules
+CXX      := g++
+BUILD    := build$(if $(SAN),/san)
+SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+comma    := ,
+OPTIMIZE ?= -O2
+# -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
+CXXFLAGS := -std=c++20 $(OPTIMIZE) -g -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
+LDFLAGS  := -fopenmp $(SANITIZE)
+LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit
+PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev nlohmann-json3-dev
+
+CUDA_SOURCES := $(wildcard cuda/*.cu)
+ifeq ($(CUDA_SOURCES),)
+  BACKENDS := cpu (this version has no CUDA sources)
+  ifeq ($(CUDA),1)
+    $(error CUDA=1, but this version has no CUDA sources)
+  endif
+else
+  CUDA ?= $(if $(shell command -v nvcc),$(if $(shell nvidia-smi -L 2>/dev/null),1,0),0)
+  BACKENDS := cpu$(if $(filter 1,$(CUDA)), and cuda, (no nvcc or no GPU here; CUDA=1 builds cuda all the same))
+endif
+
+SOURCES      := $(wildcard src/*/*.cpp)
+TEST_SOURCES := $(wildcard tests/*.cpp)
+OBJECTS      := $(SOURCES:%.cpp=$(BUILD)/%.o)
+TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+SUPPORT      := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/support/*.cpp))
+TINY         := models/tiny.gguf
+
+all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
+	@echo "backends: $(BACKENDS)"
+
+demo: all $(TINY)  ## set up, build, make the tiny model if absent, and answer a prompt with it
+	$(BUILD)/dsv32 run -m $(TINY) --no-think --seed 7 --max-tokens 48 "What is a latent row?"
+
+test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests $(TINY)  ## set up, build, and run every test that needs no GPU
+	@tests/run.sh $(BUILD)
+
+deps:  ## install the Debian packages that are missing (through sudo when not root)
+	@tests/support/install_packages.sh $(PACKAGES)
+
+layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- main.cpp)
+	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+
+FUZZ_SECONDS ?= 60
+fuzz: deps $(BUILD)/fuzz_gguf  ## fuzz the GGUF reader for FUZZ_SECONDS (60)
+	@mkdir -p build/fuzz_corpus
+	$(BUILD)/fuzz_gguf -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=512 -timeout=5 -print_final_stats=1 \
+	    -artifact_prefix=build/ build/fuzz_corpus tests/fuzz/corpus
+
+format:  ## run clang-format over the sources
+	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+PREFIX ?= /usr/local
+install: all  ## install the program under PREFIX (/usr/local)
+	install -D -m 755 $(BUILD)/dsv32 $(DESTDIR)$(PREFIX)/bin/dsv32
+
+clean:  ## remove everything that was built
+	rm -rf build $(TINY)
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-8s %s\n", $$1, $$2 }'
+
+$(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(TINY): | $(BUILD)/make_tiny_model
+	@mkdir -p $(@D)
+	$(BUILD)/make_tiny_model $@
+
+# libFuzzer comes with clang; the reader alone is instrumented.
+$(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp)
+	@echo "clang++ $@"
+	@mkdir -p $(@D)
+	@clang++ -std=c++20 -O1 -g -Isrc -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ -o $@
+
+$(BUILD)/%.o: %.cpp | deps
+	@echo "c++ $<"
+	@mkdir -p $(@D)
+	@$(CXX) $(CXXFLAGS) -c $< -o $@
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.PHONY: all demo test deps layers fuzz format install clean help
+.DELETE_ON_ERROR:

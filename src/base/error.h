@@ -1,0 +1,70 @@
+// One error type for the whole program.
+//
+// Anything on the host may throw `Error`; it is caught in main() (message and exit code) and, for batches, at the
+// per-request boundary. A message is one lower-case sentence with the value found and what was expected; a hint says what
+// to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always comes here instead.
+#pragma once
+
+#include <cstdarg>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace dsv32 {
+
+// The kinds are the exit codes' reasons; see exit_code().
+enum class ErrorKind {
+  usage,         // a flag, a prompt, an unreadable input file
+  model,         // the model file is missing, damaged, or not DeepSeek-V3.2
+  memory,        // not enough memory for the model or the context
+  context_full,  // more tokens than the context holds
+  io,            // reading or writing failed
+  device,        // an accelerator failed
+  internal,      // ours
+};
+
+// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 130/143 signals (set in main).
+constexpr int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::usage:
+    case ErrorKind::context_full: return 2;
+    case ErrorKind::model: return 3;
+    case ErrorKind::memory: return 4;
+    case ErrorKind::io:
+    case ErrorKind::device:
+    case ErrorKind::internal: return 1;
+  }
+  return 1;
+}
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message, std::string hint = {})
+      : std::runtime_error(message), kind_(kind), hint_(std::move(hint)) {}
+  ErrorKind kind() const { return kind_; }
+  const std::string& hint() const { return hint_; }
+
+ private:
+  ErrorKind kind_;
+  std::string hint_;
+};
+
+// printf into a string. The compiler checks the arguments against the format.
+__attribute__((format(printf, 1, 2))) inline std::string format(const char* pattern, ...) {
+  va_list args, again;
+  va_start(args, pattern);
+  va_copy(again, args);
+  const int n_chars = std::vsnprintf(nullptr, 0, pattern, args);
+  va_end(args);
+  std::string text(n_chars > 0 ? static_cast<size_t>(n_chars) : 0, '\0');
+  if (n_chars > 0) std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  return text;
+}
+
+[[noreturn]] inline void fail(ErrorKind kind, const std::string& message, std::string hint = {}) {
+  throw Error(kind, message, std::move(hint));
+}
+
+}  // namespace dsv32

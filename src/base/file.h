@@ -1,0 +1,39 @@
+// A file mapped read-only into memory.
+//
+// Owns the mapping; move-only; the bytes stay valid until destruction. Only regular files are mapped (a FIFO, directory or
+// device is refused with a clear message), and pages are read when first touched, so mapping 400 GB costs nothing.
+// A file that another process truncates while it is mapped raises SIGBUS on access: install_truncation_guard() turns
+// that into one line and exit code 3.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace dsv32 {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Throws Error{model} when the file is missing, unreadable, not regular, or empty.
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::span<const uint8_t> bytes() const { return {data_, n_bytes_}; }
+
+ private:
+  std::string path_;
+  const uint8_t* data_ = nullptr;
+  size_t n_bytes_ = 0;
+};
+
+// Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes under our feet.
+void install_truncation_guard();
+
+// A whole text file or, for "-", standard input. `max_bytes` bounds what is read; Error{usage} names the file and why.
+std::string read_text(const std::string& path, size_t max_bytes);
+
+}  // namespace dsv32

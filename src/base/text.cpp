@@ -1,0 +1,148 @@
+#include "base/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+// Characters that reorder or hide text: bidirectional controls, zero-width and line/paragraph separators, tags.
+bool is_deceptive(uint32_t c) {
+  return (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) ||
+         c == 0xfeff || c == 0x061c || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe007f);
+}
+
+// A zero-width joiner is part of ordinary emoji and of several scripts: harmless in an answer, suspect in a name.
+bool is_joiner(uint32_t c) { return c == 0x200c || c == 0x200d; }
+
+void append_visible(std::string& out, uint32_t c, std::string_view raw, bool keep_layout) {
+  if (c == '\n') {
+    out += keep_layout ? "\n" : "\\n";
+  } else if (c == '\t') {
+    out += keep_layout ? "\t" : "\\t";
+  } else if (c == '\r') {
+    out += "\\r";
+  } else if (c == 0x1b) {
+    out += "\\e";
+  } else if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
+    out += format("\\x%02x", c);
+  } else if (is_deceptive(c) && !(keep_layout && is_joiner(c))) {
+    out += format("\\u{%04x}", c);
+  } else {
+    out += raw;
+  }
+}
+
+}  // namespace
+
+std::string visible(std::string_view bytes, bool keep_layout, size_t max_chars) {
+  std::string out;
+  size_t n_chars = 0;
+  for (size_t at = 0; at < bytes.size(); ++n_chars) {
+    if (n_chars == max_chars) return out + "...";
+    uint32_t code_point = 0;
+    const int n_bytes = decode_utf8(bytes, at, &code_point);
+    if (n_bytes == 0) {
+      out += format("\\x%02x", static_cast<uint8_t>(bytes[at++]));
+    } else {
+      append_visible(out, code_point, bytes.substr(at, static_cast<size_t>(n_bytes)), keep_layout);
+      at += static_cast<size_t>(n_bytes);
+    }
+  }
+  return out;
+}
+
+int decode_utf8(std::string_view bytes, size_t at, uint32_t* code_point) {
+  const auto byte = [&](size_t i) -> uint32_t { return static_cast<uint8_t>(bytes[i]); };
+  if (at >= bytes.size()) return 0;
+  const uint32_t first = byte(at);
+  if (first < 0x80) return *code_point = first, 1;
+  const int n_bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || bytes.size() - at < static_cast<size_t>(n_bytes)) return 0;
+  uint32_t value = first & (0x7fu >> n_bytes);
+  for (int i = 1; i < n_bytes; ++i) {
+    const uint32_t next = byte(at + static_cast<size_t>(i));
+    if ((next & 0xc0u) != 0x80u) return 0;
+    value = (value << 6) | (next & 0x3fu);
+  }
+  constexpr uint32_t kSmallest[5] = {0, 0, 0x80, 0x800, 0x10000};
+  if (value < kSmallest[n_bytes] || value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff)) return 0;
+  *code_point = value;
+  return n_bytes;
+}
+
+void append_utf8(std::string& text, uint32_t c) {
+  const auto put = [&](uint32_t byte) { text += static_cast<char>(byte); };
+  if (c < 0x80) return put(c);
+  if (c < 0x800) return put(0xc0 | (c >> 6)), put(0x80 | (c & 0x3f));
+  if (c < 0x10000) return put(0xe0 | (c >> 12)), put(0x80 | ((c >> 6) & 0x3f)), put(0x80 | (c & 0x3f));
+  put(0xf0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3f)), put(0x80 | ((c >> 6) & 0x3f)), put(0x80 | (c & 0x3f));
+}
+
+size_t incomplete_utf8_tail(std::string_view bytes) {
+  for (size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
+    const uint8_t byte = static_cast<uint8_t>(bytes[bytes.size() - back]);
+    if ((byte & 0xc0u) == 0x80u) continue;  // a continuation: look further back for its beginning
+    const size_t wanted = byte >= 0xf0 && byte <= 0xf4 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc2 ? 2 : 1;
+    return byte <= 0xf4 && wanted > back ? back : 0;
+  }
+  return 0;
+}
+
+std::string sanitize_utf8(std::string_view bytes) {
+  std::string out;
+  for (size_t at = 0; at < bytes.size();) {
+    uint32_t code_point = 0;
+    const int n_bytes = decode_utf8(bytes, at, &code_point);
+    if (n_bytes == 0) append_utf8(out, 0xfffd);
+    else out += bytes.substr(at, static_cast<size_t>(n_bytes));
+    at += n_bytes == 0 ? 1 : static_cast<size_t>(n_bytes);
+  }
+  return out;
+}
+
+std::string human_bytes(uint64_t n_bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double amount = static_cast<double>(n_bytes);
+  int unit = 0;
+  for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
+  return unit == 0 ? format("%llu B", static_cast<unsigned long long>(n_bytes)) : format("%.1f %s", amount, kUnits[unit]);
+}
+
+uint64_t parse_bytes(const std::string& text, const char* flag) {
+  char* end = nullptr;
+  const double amount = std::strtod(text.c_str(), &end);
+  const std::string suffix = end ? end : "";
+  constexpr std::string_view kSuffixes = "KMGT";
+  size_t power = 0;
+  if (!suffix.empty()) {
+    const size_t found = kSuffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
+    const std::string rest = suffix.substr(1);
+    if (found == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB")) power = SIZE_MAX;
+    else power = found + 1;
+  }
+  const double scaled = power == SIZE_MAX ? -1 : amount * std::pow(1024.0, static_cast<double>(power));
+  if (end == text.c_str() || !(scaled >= 0) || scaled >= 0x1p63)
+    fail(ErrorKind::usage, format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
+  return static_cast<uint64_t>(scaled);
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace dsv32

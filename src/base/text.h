@@ -1,0 +1,37 @@
+// Small text services that need no model: escaping of untrusted bytes, UTF-8 stepping, byte counts for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dsv32 {
+
+// `bytes` fit to be shown in a message or at a terminal: printable UTF-8 passes, every control character (C0, DEL, C1),
+// bidirectional override and malformed byte becomes \n, \t, \e, \xNN or \u{NNNN}. With `keep_layout`, newline and
+// tab pass too (for the answer on a terminal). Names longer than `max_chars` are cut and end in "...".
+std::string visible(std::string_view bytes, bool keep_layout = false, size_t max_chars = SIZE_MAX);
+
+// Decodes the code point that begins at `bytes[at]`. Returns its length in bytes 1..4, or 0 when the bytes are not
+// well-formed UTF-8 (overlong forms, surrogates and values past U+10FFFF included).
+int decode_utf8(std::string_view bytes, size_t at, uint32_t* code_point);
+
+// Appends `code_point` as UTF-8.
+void append_utf8(std::string& text, uint32_t code_point);
+
+// How many bytes at the end of `bytes` begin a character that is not complete yet (0..3).
+size_t incomplete_utf8_tail(std::string_view bytes);
+
+// Malformed bytes become U+FFFD (for JSON, which cannot carry them).
+std::string sanitize_utf8(std::string_view bytes);
+
+// "386.0 GiB"
+std::string human_bytes(uint64_t n_bytes);
+
+// "512M", "40G", "1048576": suffixes K M G T are powers of 1024. Error{usage} naming `flag` otherwise.
+uint64_t parse_bytes(const std::string& text, const char* flag);
+
+// Edit distance, for "did you mean".
+size_t edit_distance(std::string_view a, std::string_view b);
+
+}  // namespace dsv32

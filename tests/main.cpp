@@ -1,0 +1,37 @@
+// The test program: Boost.Test, plus one line "tally: P F S" at the end for tests/run.sh to add up.
+//
+// A case that cannot run here (it needs a GPU or a file that is not made) is skipped by a precondition and counted so.
+#define BOOST_TEST_MODULE dsv32
+#include <boost/test/included/unit_test.hpp>
+#include <boost/test/results_collector.hpp>
+#include <boost/test/tree/traverse.hpp>
+#include <boost/test/tree/visitor.hpp>
+
+#include <cstdio>
+
+namespace {
+
+namespace ut = boost::unit_test;
+
+struct Tally : ut::test_tree_visitor {
+  int n_passed = 0, n_failed = 0, n_skipped = 0;
+  void visit(const ut::test_case& test) override {
+    const ut::test_results& result = ut::results_collector.results(test.p_id);
+    if (result.p_skipped || !test.is_enabled()) ++n_skipped;
+    else if (result.passed()) ++n_passed;
+    else ++n_failed;
+  }
+};
+
+// A global fixture is torn down after the last case, when every result is in.
+struct PrintTally {
+  ~PrintTally() {
+    Tally tally;
+    ut::traverse_test_tree(ut::framework::master_test_suite(), tally, true);
+    std::printf("tally: %d %d %d\n", tally.n_passed, tally.n_failed, tally.n_skipped);
+  }
+};
+
+}  // namespace
+
+BOOST_TEST_GLOBAL_FIXTURE(PrintTally);

@@ -1,0 +1,31 @@
+# Checks that includes point one way: base <- gguf <- backend <- weights <- context <- model <- engine <- cli <- main.cpp.
+# text hangs off gguf. cuda sees base, the format structs and backend.h. context/topk_buffer is a leaf over base (plain
+# policy, no backend), so that a backend may use it too. No file in src includes a CUDA header.
+BEGIN {
+    n = split("base gguf text backend weights context model engine cli main", order, " ")
+    for (i = 1; i <= n; ++i) rank[order[i]] = i
+    allowed["text"] = "base gguf text"
+    allowed["backend"] = "base gguf backend"
+    allowed["cuda"] = "base gguf backend cuda"
+    allowed["model"] = "base gguf backend weights context model"
+}
+function folder_of(path) {
+    sub(/^\.\//, "", path)
+    sub(/^src\//, "", path)
+    if (path ~ /^context\/topk_buffer\./) return "base"
+    if (path ~ /^main\.cpp$/) return "main"
+    sub(/\/.*/, "", path)
+    return path
+}
+FNR == 1 { here = folder_of(FILENAME) }
+/^[ \t]*#[ \t]*include[ \t]*[<"]cuda/ && here != "cuda" { complain("a CUDA header outside cuda/") }
+/^[ \t]*#[ \t]*include[ \t]*"/ {
+    split($0, part, "\"")
+    there = folder_of(part[2])
+    if (part[2] !~ /\//) { complain("include by folder: \"" here "/" part[2] "\""); next }
+    if (here in allowed) ok = index(" " allowed[here] " ", " " there " ") > 0
+    else ok = (there in rank) && rank[there] <= rank[here]
+    if (!ok) complain(here " must not include " there)
+}
+function complain(what) { printf "%s:%d: %s: %s\n", FILENAME, FNR, what, $0 > "/dev/stderr"; bad = 1 }
+END { if (bad) exit 1; print "layers: includes point one way" }
