@@ -1,0 +1,34 @@
+// Products of stored weight rows with f32 activations on the CPU, straight from the GGUF blocks.
+//
+// Contract: the bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of threads, or on
+// how rows are divided. Decode = prefill, any chunk size and any thread count rest on it. Activations stay f32: nothing is
+// rounded on the way in. (Different SIMD widths add in different orders, so machines may differ in the last bits.)
+#pragma once
+
+#include "backend/matrix.h"
+
+namespace dsv32 {
+
+struct CpuMatmul {
+  WeightMatrix weight;     // [n_mats, n_rows, n_cols]
+  int64_t mat = 0;         // which matrix of the stack
+  const float* x = nullptr;  // [n_tokens, n_cols], rows x_stride floats apart
+  int64_t x_stride = 0;
+  float* y = nullptr;  // [n_tokens, n_rows], rows y_stride floats apart
+  int64_t y_stride = 0;
+  int64_t n_tokens = 0;
+};
+
+// y[t, r] = sum over c of W[mat][r, c] * x[t, c] for rows [row_begin, row_end), on the calling thread.
+void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end);
+
+// The same for all rows, divided over the OpenMP threads.
+void cpu_matmul(const CpuMatmul& args);
+
+// sum over i of a[i] * b[i], f32, in the same order whatever calls it.
+float cpu_dot(const float* a, const float* b, int64_t n);
+
+// y[i] += scale * x[i]
+void cpu_axpy(float scale, const float* x, float* y, int64_t n);
+
+}  // namespace dsv32
