@@ -1,8 +1,9 @@
 // Tensor storage formats of GGUF: the block structs, their sizes, and the reference dequantisation of a row.
 //
-// The struct is the table: block bytes come from sizeof, each pinned by a static_assert. Layouts are ggml's (type numbers
-// and block layouts are facts of the file format). dequantize_row is plain and obviously right: it is what faster code
-// (SIMD, CUDA) is tested against, and it is itself tested against the Python package `gguf`.
+// The struct is the table: block bytes come from sizeof, each pinned by a static_assert. Layouts are ggml's
+// (type numbers and block layouts are facts of the file format). dequantize_row is plain and obviously right:
+// it is what faster code (SIMD, CUDA) is tested against, and it is itself tested against the Python package
+// `gguf`.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,8 @@
 
 namespace dsv32 {
 
-// Numbers as in the file. Every type that a file may name has traits(); is_supported() says which ones can be computed.
+// Numbers as in the file. Every type that a file may name has traits(); is_supported() says which ones can be
+// computed.
 enum class TensorType : uint32_t {
   f32 = 0,
   f16 = 1,
@@ -30,23 +32,129 @@ enum class TensorType : uint32_t {
   bf16 = 30,
 };
 
+// The blocks. d, m, dmin are f16 bits. Integers wider than a byte are little-endian and aligned to two bytes
+// only, so wider fields are spelt as arrays of bytes or u16. "q" below is the stored code of value i; low and
+// high bits may lie apart. Values of a nibble array of 16 bytes: byte i holds value i below and value i + 16
+// above.
+
+struct BlockQ4_0 {  // value = d * (q - 8)
+  uint16_t d;
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockQ4_0) == 18);
+
+struct BlockQ5_0 {  // value = d * (q - 16)
+  uint16_t d;
+  uint8_t qh[4];  // bit i: the fifth bit of value i
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockQ5_0) == 22);
+
+struct BlockQ5_1 {  // value = d * q + m
+  uint16_t d;
+  uint16_t m;
+  uint8_t qh[4];
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockQ5_1) == 24);
+
+struct BlockQ8_0 {  // value = d * q
+  uint16_t d;
+  int8_t qs[32];
+};
+static_assert(sizeof(BlockQ8_0) == 34);
+
+// Two-bit codes of 256 values (Q2_K, Q3_K): byte 32 h + i, bits 2 s, is value 128 h + 32 s + i.
+struct BlockQ2_K {     // value = d * (scales & 15) * q - dmin * (scales >> 4)
+  uint8_t scales[16];  // of 16 values each
+  uint8_t qs[64];
+  uint16_t d;
+  uint16_t dmin;
+};
+static_assert(sizeof(BlockQ2_K) == 84);
+
+struct BlockQ3_K {    // value = d * (scale - 32) * (q - 4)
+  uint8_t hmask[32];  // bit k of byte i: the third bit of value 32 k + i
+  uint8_t qs[64];
+  uint8_t scales[12];  // 16 codes of six bits, see unpack_q3_k_scales()
+  uint16_t d;
+};
+static_assert(sizeof(BlockQ3_K) == 110);
+
+// Four-bit codes of 256 values (Q4_K, Q5_K): byte 32 g + i holds value 64 g + i below and value 64 g + 32 + i
+// above.
+struct BlockQ4_K {  // value = d * scale * q - dmin * min
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t scales[12];  // 8 scales and 8 mins of six bits, see unpack_k_scales()
+  uint8_t qs[128];
+};
+static_assert(sizeof(BlockQ4_K) == 144);
+
+struct BlockQ5_K {  // as Q4_K
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t scales[12];
+  uint8_t qh[32];  // bit k of byte i: the fifth bit of value 32 k + i
+  uint8_t qs[128];
+};
+static_assert(sizeof(BlockQ5_K) == 176);
+
+struct BlockQ6_K {  // value = d * scales * (q - 32)
+  uint8_t ql[128];  // byte 64 h + i: value 128 h + i below, value 128 h + 64 + i above
+  uint8_t qh[64];   // byte 32 h + i, bits 2 s: the two upper bits of value 128 h + 32 s + i
+  int8_t scales[16];
+  uint16_t d;
+};
+static_assert(sizeof(BlockQ6_K) == 210);
+
+// Groups of 32 values, 8 groups. The upper u32 of a group: four 7-bit sign codes and, on top, a 4-bit scale.
+struct BlockIQ2_XXS {  // value = d * (0.5 + scale) / 4 * grid * sign
+  uint16_t d;
+  uint16_t
+      qs[32];  // per group: four bytes that name grid points of 8 values, then the u32 of signs and scale
+};
+static_assert(sizeof(BlockIQ2_XXS) == 66);
+
+struct BlockIQ3_XXS {  // value = d * (0.5 + scale) / 2 * grid * sign
+  uint16_t d;
+  uint8_t qs[64];     // grid points of 4 values
+  uint8_t signs[32];  // per group: the u32 of signs and scale
+};
+static_assert(sizeof(BlockIQ3_XXS) == 98);
+
+struct BlockIQ4_NL {  // value = d * kIq4Values[q]
+  uint16_t d;
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockIQ4_NL) == 18);
+
+struct BlockIQ4_XS {  // value = d * (scale - 32) * kIq4Values[q]
+  uint16_t d;
+  uint16_t scales_h;    // bits 2 g: the two upper bits of the scale of group g
+  uint8_t scales_l[4];  // nibble g: its four lower bits
+  uint8_t qs[128];      // per group of 32 values a nibble array of 16 bytes
+};
+static_assert(sizeof(BlockIQ4_XS) == 136);
+
 struct TypeTraits {
-  const char* name;      // "Q4_K"; "type 999" is made by type_name() for unknown numbers
-  uint32_t block_values; // values in a block
-  uint32_t block_bytes;  // bytes of a block
-  bool is_supported;     // dequantize_row can read it
+  const char* name;       // "Q4_K"; "type 999" is made by type_name() for unknown numbers
+  uint32_t block_values;  // values in a block
+  uint32_t block_bytes;   // bytes of a block; 0 when it is not known (then is_supported is false)
+  bool is_supported;      // dequantize_row can read it
 };
 
 // nullptr when the number is no type that GGUF defines.
 const TypeTraits* find_traits(TensorType type);
 // Of a supported type.
 const TypeTraits& traits(TensorType type);
+// The name of an unknown number stays valid until the thread's next call with an unknown number.
 const char* type_name(TensorType type);
 
 // Bytes of a row of `n_values` (a multiple of block_values) of a supported type.
 size_t row_bytes(TensorType type, int64_t n_values);
 
-// row: one row of `n_values` in `type`  ->  out [n_values] f32.
+// row: one row of `n_values` in `type`, of any alignment  ->  out [n_values] f32.
 void dequantize_row(TensorType type, const void* row, float* out, int64_t n_values);
 
 }  // namespace dsv32
