@@ -1,0 +1,315 @@
+// What one device can compute: the closed set of model-shaped operations that the forward pass is written over.
+//
+// A Backend is one device. src/backend/cpu_backend is plain and is the oracle; cuda/ is fast.
+//
+// Contract of order: operations are enqueued and may return before they are done; each sees the results of all that were
+// enqueued before it. None waits by itself; `download` and `synchronize` do. Params structs are read before the call
+// returns; what their pointers lead to must stay until the work is done.
+//
+// Every operation takes several sequences: a step is a list of tokens, each with its position and its sequence.
+// All pointers are to memory of this backend (alloc, place_weights) unless a comment says host. f32 unless said otherwise;
+// strides count elements. The set is closed at 28 operations: a new one needs a sentence here on why it cannot be composed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cache_layout.h"
+#include "backend/matrix.h"
+#include "context/topk_buffer.h"
+
+namespace dsv32 {
+
+enum class Place {
+  device,  // where the operations work
+  host,    // host memory that the device can read and write at the link's full rate (pinned)
+};
+
+struct MemoryInfo {
+  uint64_t n_bytes_total = 0, n_bytes_free = 0;
+};
+
+// The tokens of one step.
+struct StepTokens {
+  int64_t n_tokens = 0;
+  int64_t n_seqs = 0;
+  int64_t max_pos = 0;               // largest position in the step (host value, sizes grids)
+  const int32_t* tokens = nullptr;   // [n_tokens] token ids
+  const int32_t* pos = nullptr;      // [n_tokens] position in its sequence
+  const int32_t* seq = nullptr;      // [n_tokens] 0..n_seqs-1
+};
+
+// One layer of the cache, and where each sequence's pages lie in it.
+struct CacheView {
+  CacheLayout layout;
+  uint8_t* rows = nullptr;               // host pool of this layer: [n_pages, kPageTokens, row_bytes]
+  uint8_t* key_pages = nullptr;          // device: [n_pages, key_page_bytes]
+  const int32_t* row_pages = nullptr;    // [n_seqs, max_pages] page of the host pool
+  const int32_t* key_page_ids = nullptr; // [n_seqs, max_pages] page of key_pages
+  int64_t max_pages = 0;
+  uint8_t* slots = nullptr;              // device: [n_seqs, n_slots, row_bytes], null when every row is resident
+  const TopkBuffer* buffers = nullptr;   // [n_seqs] (host array) the LRU of each sequence's slots, null likewise
+  int64_t n_slots = 0;
+};
+
+// out[t] = row tokens[t] of the table, as f32.
+struct Embed {
+  StepTokens step;
+  WeightMatrix table;    // [vocab_size, dim]
+  float* out = nullptr;  // [n_tokens, dim]
+};
+
+// out = x * rsqrt(mean(x^2) + eps) * weight, per row, in f32.
+struct RmsNorm {
+  const float* x = nullptr;  // [n_rows, width], rows x_stride apart
+  int64_t x_stride = 0;
+  const float* weight = nullptr;  // [width]
+  float eps = 0;
+  float* out = nullptr;  // [n_rows, width], dense; may be x when x is dense
+  int64_t n_rows = 0, width = 0;
+};
+
+// out = (x - mean) * rsqrt(var + eps) * weight + bias, per row; in place allowed.
+struct LayerNorm {
+  const float* x = nullptr;       // [n_rows, width]
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width]
+  float eps = 0;
+  float* out = nullptr;  // [n_rows, width]
+  int64_t n_rows = 0, width = 0;
+};
+
+// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved, indexer
+// half-split (model.py as corrected on 2025-11-17).
+enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
+
+// Turns pair i of each head by pos * frequencies[i], in place.
+struct Rope {
+  StepTokens step;
+  RopeLayout layout{};
+  float* x = nullptr;  // first rotated value of token 0, head 0; heads head_stride apart, tokens token_stride
+  int64_t n_heads = 0, head_stride = 0, token_stride = 0;
+  const float* frequencies = nullptr;  // [dim / 2]
+  int64_t dim = 0;                     // rotated values of a head
+};
+
+// Each row times the orthonormal Hadamard matrix in Sylvester order; in place. width is a power of two.
+struct Hadamard {
+  float* x = nullptr;  // [n_rows, width]
+  int64_t n_rows = 0, width = 0;
+};
+
+// Rows to e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h, e4m3_tile_scale).
+struct QuantizeFp8 {
+  const float* x = nullptr;    // [n_rows, width]
+  uint8_t* values = nullptr;   // [n_rows, width] e4m3
+  float* scales = nullptr;     // [n_rows, tiles(width)]
+  int64_t n_rows = 0, width = 0;
+};
+
+// y[t] = W @ x[t]
+struct Matmul {
+  WeightMatrix weight;       // [n_rows, n_cols]
+  const float* x = nullptr;  // [n_tokens, n_cols], rows x_stride apart
+  int64_t x_stride = 0;
+  float* y = nullptr;  // [n_tokens, n_rows], dense
+  int64_t n_tokens = 0;
+};
+
+// y[t, h] = W[h] @ x[t, h]: the absorbed products with W_UK and W_UV.
+struct MatmulHeads {
+  WeightMatrix weight;       // [n_heads, n_rows, n_cols]
+  const float* x = nullptr;  // [n_tokens, n_heads, n_cols], strides below
+  int64_t x_token_stride = 0, x_head_stride = 0;
+  float* y = nullptr;  // [n_tokens, n_heads, n_rows], dense
+  int64_t n_tokens = 0;
+};
+
+// y += x
+struct Add {
+  const float* x = nullptr;
+  float* y = nullptr;
+  int64_t n_values = 0;
+};
+
+// out = silu(gate) * up; out may be gate.
+struct SiluMul {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  float* out = nullptr;
+  int64_t n_values = 0;
+};
+
+// The latent row of each token goes to the host pool, its scales to the key page, and, for a sequence with a buffer, the
+// row also to the slot that claim_newest() gives it.
+struct StoreLatents {
+  StepTokens step;
+  CacheView cache;
+  const float* c = nullptr;     // [n_tokens, kv_lora_rank] after kv_norm
+  const float* k_pe = nullptr;  // [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart
+  int64_t k_pe_stride = 0;
+};
+
+// The index key of each token goes to its key page, rounded as the layout says.
+struct StoreIndexKeys {
+  StepTokens step;
+  CacheView cache;
+  const float* k = nullptr;  // [n_tokens, index_head_dim] after rope and Hadamard
+};
+
+// scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other places are not written).
+struct IndexerScores {
+  StepTokens step;
+  CacheView cache;
+  int64_t n_heads = 0;
+  const float* q = nullptr;           // [n_tokens, n_heads, index_head_dim] when the keys are f32, else null
+  const uint8_t* q_fp8 = nullptr;     // the same as e4m3, else null
+  const float* q_scales = nullptr;    // [n_tokens, n_heads, tiles(index_head_dim)]
+  const float* weights = nullptr;     // [n_tokens, n_heads], factors n_heads^-0.5 * head_dim^-0.5 included
+  float weight_scale = 1;             // a factor on every weight
+  float* scores = nullptr;            // [n_tokens, scores_stride]
+  int64_t scores_stride = 0;
+};
+
+// selected[t] = the min(topk, pos[t] + 1) positions with the largest scores, ascending; ties: the lower position wins.
+// NaN ranks below every number. With null scores every position up to pos[t] is selected (topk > max_pos then).
+struct SelectTopk {
+  StepTokens step;
+  const float* scores = nullptr;  // [n_tokens, scores_stride]
+  int64_t scores_stride = 0;
+  int64_t topk = 0;
+  int32_t* selected = nullptr;    // [n_tokens, topk]
+  int32_t* n_selected = nullptr;  // [n_tokens]
+};
+
+// Where each selected row is read from. With buffers: the LRU of context/topk_buffer decides, and the misses are listed for
+// FetchLatents; then every sequence has exactly one token in the step. Without: the row's place in the host pool.
+struct Resolve {
+  StepTokens step;
+  CacheView cache;
+  const int32_t* selected = nullptr;    // [n_tokens, topk]
+  const int32_t* n_selected = nullptr;  // [n_tokens]
+  int64_t topk = 0;
+  int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots, or of cache.rows without buffers
+  int32_t* misses = nullptr;    // [n_tokens, topk] indices into `selected`
+  int32_t* n_misses = nullptr;  // [n_tokens]
+  int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
+};
+
+// Copies the missing rows from the host pool into their slots.
+struct FetchLatents {
+  StepTokens step;
+  CacheView cache;
+  const int32_t* selected = nullptr;  // as in Resolve
+  const int64_t* row_ids = nullptr;
+  const int32_t* misses = nullptr;
+  const int32_t* n_misses = nullptr;
+  int64_t topk = 0;
+};
+
+// Sparse MLA, absorbed: s(j) = (q_c . c_j + q_pe . k_pe_j) * scale over the selected rows; o_c = sum_j softmax(s)(j) * c_j.
+struct Attend {
+  StepTokens step;
+  CacheView cache;
+  int64_t n_heads = 0;
+  const float* q_c = nullptr;   // [n_tokens, n_heads, kv_lora_rank]
+  const float* q_pe = nullptr;  // [n_tokens, n_heads, qk_rope_head_dim], strides below
+  int64_t q_pe_token_stride = 0, q_pe_head_stride = 0;
+  float scale = 0;
+  const int32_t* selected = nullptr;    // [n_tokens, topk] (finds the scales)
+  const int32_t* n_selected = nullptr;  // [n_tokens]
+  const int64_t* row_ids = nullptr;     // [n_tokens, topk]
+  int64_t topk = 0;
+  float* o_c = nullptr;  // [n_tokens, n_heads, kv_lora_rank]
+};
+
+// p = sigmoid(logits); s = p + bias; the best groups by the sum of their two largest s; the best experts of those by s, ties
+// to the lower index; weights p[chosen] / sum * route_scale (model.py, Gate).
+struct RouteExperts {
+  const float* logits = nullptr;  // [n_tokens, n_experts]
+  const float* bias = nullptr;    // [n_experts] or null
+  int64_t n_tokens = 0, n_experts = 0, n_activated = 0, n_groups = 1, n_limited_groups = 1;
+  bool normalize = true;
+  float route_scale = 1;
+  int32_t* experts = nullptr;  // [n_tokens, n_activated] ascending
+  float* weights = nullptr;    // [n_tokens, n_activated]
+};
+
+// y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in ascending e.
+struct RunExperts {
+  WeightMatrix w1, w3;  // [n_experts, moe_inter_dim, dim]
+  WeightMatrix w2;      // [n_experts, dim, moe_inter_dim]
+  const float* x = nullptr;  // [n_tokens, dim]
+  const int32_t* experts = nullptr;  // [n_tokens, n_activated]
+  const float* weights = nullptr;    // [n_tokens, n_activated]
+  int64_t n_tokens = 0, n_activated = 0;
+  float* y = nullptr;  // [n_tokens, dim]
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+
+  // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the bytes wanted and free.
+  virtual void* alloc(Place place, size_t n_bytes, const char* what) = 0;
+  virtual void free(Place place, void* memory) = 0;
+  virtual void upload(void* device, const void* host, size_t n_bytes) = 0;
+  virtual void download(void* host, const void* device, size_t n_bytes) = 0;  // waits
+  virtual void synchronize() = 0;
+  virtual MemoryInfo memory_info(Place place) const = 0;
+  // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them unchanged.
+  virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
+
+  virtual void embed(const Embed&) = 0;
+  virtual void rms_norm(const RmsNorm&) = 0;
+  virtual void layer_norm(const LayerNorm&) = 0;
+  virtual void rope(const Rope&) = 0;
+  virtual void hadamard(const Hadamard&) = 0;
+  virtual void quantize_fp8(const QuantizeFp8&) = 0;
+  virtual void matmul(const Matmul&) = 0;
+  virtual void matmul_heads(const MatmulHeads&) = 0;
+  virtual void add(const Add&) = 0;
+  virtual void silu_mul(const SiluMul&) = 0;
+  virtual void store_latents(const StoreLatents&) = 0;
+  virtual void store_index_keys(const StoreIndexKeys&) = 0;
+  virtual void indexer_scores(const IndexerScores&) = 0;
+  virtual void select_topk(const SelectTopk&) = 0;
+  virtual void resolve(const Resolve&) = 0;
+  virtual void fetch_latents(const FetchLatents&) = 0;
+  virtual void attend(const Attend&) = 0;
+  virtual void route_experts(const RouteExperts&) = 0;
+  virtual void run_experts(const RunExperts&) = 0;
+};
+
+// Memory of a backend that frees itself; move-only.
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Backend& backend, Place place, int64_t n, const char* what)
+      : backend_(&backend), place_(place), n_(n),
+        data_(n ? static_cast<T*>(backend.alloc(place, static_cast<size_t>(n) * sizeof(T), what)) : nullptr) {}
+  ~Buffer() {
+    if (data_) backend_->free(place_, data_);
+  }
+  Buffer(Buffer&& other) noexcept { *this = static_cast<Buffer&&>(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this == &other) return *this;
+    if (data_) backend_->free(place_, data_);
+    backend_ = other.backend_, place_ = other.place_, n_ = other.n_, data_ = other.data_;
+    other.data_ = nullptr, other.n_ = 0;
+    return *this;
+  }
+  T* data() const { return data_; }
+  int64_t n() const { return n_; }
+  size_t n_bytes() const { return static_cast<size_t>(n_) * sizeof(T); }
+
+ private:
+  Backend* backend_ = nullptr;
+  Place place_ = Place::device;
+  int64_t n_ = 0;
+  T* data_ = nullptr;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,45 @@
+// The byte layout of what is remembered about a token in one layer: the latent row, its scales, and the index key.
+//
+//   kv type   latent row (host pool, buffer slots)                  page of keys (device), for kPageTokens tokens
+//   fp8       c: kv_lora_rank e4m3 | k_pe: rope_dim bf16            c scales: n_tiles ue8m0 | key: e4m3 | key scales: f32
+//   bf16      c: kv_lora_rank bf16 | k_pe: rope_dim bf16                                    key: e4m3 | key scales: f32
+//   f32       c: kv_lora_rank f32  | k_pe: rope_dim f32                                     key: f32
+//
+// A key page holds three arrays one after the other: [64, n_tiles] | [64, key_bytes] | [64, key_scale_bytes]. With V3.2's
+// sizes an fp8 row is 640 bytes, five whole 128-byte lines (a row that is not whole lines loses a quarter of the link), and
+// a token's key entry 136 bytes. The scales are four bytes and stay on the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dsv32 {
+
+enum class KvType { fp8, bf16, f32 };  // f32: nothing is rounded, for comparison with other implementations
+
+constexpr int64_t kPageTokens = 64;  // tokens in a page; page p means the same tokens in every layer
+constexpr int64_t kTileValues = 128;  // values that share one e4m3 scale
+
+struct CacheLayout {
+  KvType kv_type = KvType::fp8;
+  int64_t kv_lora_rank = 0, qk_rope_head_dim = 0;
+  int64_t index_head_dim = 0;  // 0: a dense model, no keys
+
+  static constexpr int64_t tiles(int64_t n_values) { return (n_values + kTileValues - 1) / kTileValues; }
+
+  int64_t latent_bytes() const { return kv_lora_rank * (kv_type == KvType::fp8 ? 1 : kv_type == KvType::bf16 ? 2 : 4); }
+  int64_t row_bytes() const { return latent_bytes() + qk_rope_head_dim * (kv_type == KvType::f32 ? 4 : 2); }
+
+  int64_t scale_bytes() const { return kv_type == KvType::fp8 ? tiles(kv_lora_rank) : 0; }
+  int64_t key_bytes() const { return index_head_dim * (kv_type == KvType::f32 ? 4 : 1); }
+  int64_t key_scale_bytes() const { return kv_type == KvType::f32 ? 0 : tiles(index_head_dim) * 4; }
+  int64_t key_entry_bytes() const { return scale_bytes() + key_bytes() + key_scale_bytes(); }
+
+  int64_t key_page_bytes() const {  // rounded up so that every page's f32 arrays are aligned
+    return (key_scales_offset() + kPageTokens * key_scale_bytes() + 127) / 128 * 128;
+  }
+  int64_t keys_offset() const { return kPageTokens * scale_bytes(); }
+  int64_t key_scales_offset() const { return keys_offset() + kPageTokens * key_bytes(); }
+};
+
+}  // namespace dsv32

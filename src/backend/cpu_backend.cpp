@@ -1,0 +1,172 @@
+// Memory and the dense operations of the CPU backend.
+#include "backend/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/cpu_matmul.h"
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+// An allocation carries its size in front, one line wide, so that free() can unmap it.
+constexpr size_t kHeaderBytes = 128;
+
+uint64_t available_memory() {
+  const long n_pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes) : 0;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(int n_threads) { omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs()); }
+
+// Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is cheap until used.
+void* CpuBackend::alloc(Place, size_t n_bytes, const char* what) {
+  const size_t n_mapped = n_bytes + kHeaderBytes;
+  void* mapped = n_mapped < n_bytes ? MAP_FAILED
+                                    : mmap(nullptr, n_mapped, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED)
+    fail(ErrorKind::memory,
+         format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_bytes).c_str(),
+                human_bytes(available_memory()).c_str()),
+         "a smaller context (-c) needs less");
+  std::memcpy(mapped, &n_mapped, sizeof n_mapped);
+  return static_cast<uint8_t*>(mapped) + kHeaderBytes;
+}
+
+void CpuBackend::free(Place, void* memory) {
+  void* mapped = static_cast<uint8_t*>(memory) - kHeaderBytes;
+  size_t n_mapped = 0;
+  std::memcpy(&n_mapped, mapped, sizeof n_mapped);
+  munmap(mapped, n_mapped);
+}
+
+void CpuBackend::upload(void* device, const void* host, size_t n_bytes) {
+  if (n_bytes) std::memcpy(device, host, n_bytes);
+}
+
+void CpuBackend::download(void* host, const void* device, size_t n_bytes) {
+  if (n_bytes) std::memcpy(host, device, n_bytes);
+}
+
+MemoryInfo CpuBackend::memory_info(Place) const {
+  const uint64_t page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return {static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes, available_memory()};
+}
+
+void CpuBackend::embed(const Embed& op) {
+  const int64_t dim = op.table.n_cols;
+#pragma omp parallel for
+  for (int64_t t = 0; t < op.step.n_tokens; ++t)
+    dequantize_row(op.table.type, op.table.row(0, op.step.tokens[t]), op.out + t * dim, dim);
+}
+
+void CpuBackend::rms_norm(const RmsNorm& op) {
+#pragma omp parallel for
+  for (int64_t r = 0; r < op.n_rows; ++r) {
+    const float* x = op.x + r * op.x_stride;
+    float* out = op.out + r * op.width;
+    const float mean_square = cpu_dot(x, x, op.width) / static_cast<float>(op.width);
+    const float factor = 1.0f / std::sqrt(mean_square + op.eps);
+    for (int64_t i = 0; i < op.width; ++i) out[i] = x[i] * factor * op.weight[i];
+  }
+}
+
+void CpuBackend::layer_norm(const LayerNorm& op) {
+#pragma omp parallel for
+  for (int64_t r = 0; r < op.n_rows; ++r) {
+    const float* x = op.x + r * op.width;
+    float* out = op.out + r * op.width;
+    float sum = 0, sum_of_squares = 0;
+    for (int64_t i = 0; i < op.width; ++i) sum += x[i];
+    const float mean = sum / static_cast<float>(op.width);
+    for (int64_t i = 0; i < op.width; ++i) sum_of_squares += (x[i] - mean) * (x[i] - mean);
+    const float factor = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(op.width) + op.eps);
+    for (int64_t i = 0; i < op.width; ++i) out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
+  }
+}
+
+void CpuBackend::rope(const Rope& op) {
+  const int64_t n_pairs = op.dim / 2;
+  const bool interleaved = op.layout == RopeLayout::interleaved;
+  const int64_t first_step = interleaved ? 2 : 1, second = interleaved ? 1 : n_pairs;
+#pragma omp parallel for
+  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+    for (int64_t i = 0; i < n_pairs; ++i) {
+      const float angle = static_cast<float>(op.step.pos[t]) * op.frequencies[i];  // f32, as model.py
+      const float cosine = std::cos(angle), sine = std::sin(angle);
+      for (int64_t h = 0; h < op.n_heads; ++h) {
+        float* pair = op.x + t * op.token_stride + h * op.head_stride + i * first_step;
+        const float a = pair[0], b = pair[second];
+        pair[0] = a * cosine - b * sine;
+        pair[second] = a * sine + b * cosine;
+      }
+    }
+  }
+}
+
+void CpuBackend::hadamard(const Hadamard& op) {
+  const float factor = 1.0f / std::sqrt(static_cast<float>(op.width));
+#pragma omp parallel for
+  for (int64_t r = 0; r < op.n_rows; ++r) {
+    float* x = op.x + r * op.width;
+    for (int64_t half = 1; half < op.width; half *= 2)
+      for (int64_t begin = 0; begin < op.width; begin += 2 * half)
+        for (int64_t i = begin; i < begin + half; ++i) {
+          const float a = x[i], b = x[i + half];
+          x[i] = a + b;
+          x[i + half] = a - b;
+        }
+    for (int64_t i = 0; i < op.width; ++i) x[i] *= factor;
+  }
+}
+
+void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
+  const int64_t n_tiles = CacheLayout::tiles(op.width);
+#pragma omp parallel for
+  for (int64_t r = 0; r < op.n_rows; ++r)
+    for (int64_t tile = 0; tile < n_tiles; ++tile) {
+      const int64_t begin = r * op.width + tile * kTileValues;
+      const int64_t end = std::min(begin + kTileValues, (r + 1) * op.width);
+      float amax = 0;
+      for (int64_t i = begin; i < end; ++i) amax = std::fmax(amax, std::fabs(op.x[i]));
+      const float scale = ue8m0_to_f32(e4m3_tile_scale(amax));
+      for (int64_t i = begin; i < end; ++i) op.values[i] = f32_to_e4m3(op.x[i] / scale);
+      op.scales[r * n_tiles + tile] = scale;
+    }
+}
+
+void CpuBackend::matmul(const Matmul& op) {
+  cpu_matmul({op.weight, 0, op.x, op.x_stride, op.y, op.weight.n_rows, op.n_tokens});
+}
+
+void CpuBackend::matmul_heads(const MatmulHeads& op) {
+  const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
+#pragma omp parallel for
+  for (int64_t h = 0; h < n_heads; ++h)
+    cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows, n_heads * n_rows,
+                     op.n_tokens},
+                    0, n_rows);
+}
+
+void CpuBackend::add(const Add& op) {
+#pragma omp parallel for
+  for (int64_t i = 0; i < op.n_values; ++i) op.y[i] += op.x[i];
+}
+
+void CpuBackend::silu_mul(const SiluMul& op) {
+#pragma omp parallel for
+  for (int64_t i = 0; i < op.n_values; ++i) op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
+}
+
+}  // namespace dsv32

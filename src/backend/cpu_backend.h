@@ -1,0 +1,55 @@
+// The CPU as a Backend: every operation in its plainest form, OpenMP over independent outputs.
+//
+// It is the oracle for other backends, so it follows the formulas in spec order and adds in a fixed order: the bits of a
+// token's result depend neither on the other tokens of the step nor on the number of threads. Weights are used where the
+// file is mapped. Not thread-safe: one caller at a time.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace dsv32 {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(int n_threads);  // 0: all cores
+
+  const char* name() const override { return "cpu"; }
+  void* alloc(Place place, size_t n_bytes, const char* what) override;
+  void free(Place place, void* memory) override;
+  void upload(void* device, const void* host, size_t n_bytes) override;
+  void download(void* host, const void* device, size_t n_bytes) override;
+  void synchronize() override {}
+  MemoryInfo memory_info(Place place) const override;
+  const uint8_t* place_weights(const uint8_t* mapped, size_t) override { return mapped; }
+
+  // cpu_backend.cpp
+  void embed(const Embed&) override;
+  void rms_norm(const RmsNorm&) override;
+  void layer_norm(const LayerNorm&) override;
+  void rope(const Rope&) override;
+  void hadamard(const Hadamard&) override;
+  void quantize_fp8(const QuantizeFp8&) override;
+  void matmul(const Matmul&) override;
+  void matmul_heads(const MatmulHeads&) override;
+  void add(const Add&) override;
+  void silu_mul(const SiluMul&) override;
+  // cpu_attention.cpp
+  void store_latents(const StoreLatents&) override;
+  void store_index_keys(const StoreIndexKeys&) override;
+  void indexer_scores(const IndexerScores&) override;
+  void select_topk(const SelectTopk&) override;
+  void resolve(const Resolve&) override;
+  void fetch_latents(const FetchLatents&) override;
+  void attend(const Attend&) override;
+  // cpu_experts.cpp
+  void route_experts(const RouteExperts&) override;
+  void run_experts(const RunExperts&) override;
+
+ private:
+  std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
+};
+
+}  // namespace dsv32
