@@ -1,0 +1,41 @@
+// Reading strings and runs of values, and the form of every message about a damaged file.
+#include "gguf/cursor.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+
+std::string_view Cursor::read_string(std::string_view field, uint64_t max_bytes) {
+  const uint64_t at = offset_;
+  const uint64_t n_bytes = read<uint64_t>(field);
+  if (n_bytes > max_bytes || n_bytes > n_left())
+    fail_at(at,
+            format("%.*s has a length of %llu bytes, expected at most %llu", static_cast<int>(field.size()),
+                   field.data(), ull(n_bytes), ull(n_left() < max_bytes ? n_left() : max_bytes)));
+  const std::string_view text{reinterpret_cast<const char*>(data()), n_bytes};
+  offset_ += n_bytes;
+  return text;
+}
+
+void Cursor::skip(uint64_t n_values, uint64_t value_bytes, std::string_view field) {
+  uint64_t n_bytes = 0;
+  if (__builtin_mul_overflow(n_values, value_bytes, &n_bytes)) n_bytes = UINT64_MAX;
+  need(n_bytes, field);
+  offset_ += n_bytes;
+}
+
+void Cursor::fail_at(uint64_t offset, const std::string& what, const std::string& hint) const {
+  fail(ErrorKind::model,
+       format("%s (at offset %llu of model file %s)", what.c_str(), ull(offset), visible(file_name_).c_str()),
+       hint);
+}
+
+void Cursor::fail_short(uint64_t n_bytes, std::string_view field) const {
+  fail_at(offset_,
+          format("the file ends inside %.*s, which needs %llu bytes where %llu are left",
+                 static_cast<int>(field.size()), field.data(), ull(n_bytes), ull(n_left())),
+          "the file is truncated or damaged: fetch it again");
+}
+
+}  // namespace dsv32
