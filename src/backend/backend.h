@@ -1,14 +1,16 @@
-// What one device can compute: the closed set of model-shaped operations that the forward pass is written over.
+// What one device can compute: the closed set of model-shaped operations that the forward pass is written
+// over.
 //
 // A Backend is one device. src/backend/cpu_backend is plain and is the oracle; cuda/ is fast.
 //
-// Contract of order: operations are enqueued and may return before they are done; each sees the results of all that were
-// enqueued before it. None waits by itself; `download` and `synchronize` do. Params structs are read before the call
-// returns; what their pointers lead to must stay until the work is done.
+// Contract of order: operations are enqueued and may return before they are done; each sees the results of
+// all that were enqueued before it. None waits by itself; `download` and `synchronize` do. Params structs are
+// read before the call returns; what their pointers lead to must stay until the work is done.
 //
-// Every operation takes several sequences: a step is a list of tokens, each with its position and its sequence.
-// All pointers are to memory of this backend (alloc, place_weights) unless a comment says host. f32 unless said otherwise;
-// strides count elements. The set is closed at 28 operations: a new one needs a sentence here on why it cannot be composed.
+// Every operation takes several sequences: a step is a list of tokens, each with its position and its
+// sequence. All pointers are to memory of this backend (alloc, place_weights) unless a comment says host. f32
+// unless said otherwise; strides count elements. The set is closed at 28 operations: a new one needs a
+// sentence here on why it cannot be composed.
 #pragma once
 
 #include <cstddef>
@@ -33,22 +35,23 @@ struct MemoryInfo {
 struct StepTokens {
   int64_t n_tokens = 0;
   int64_t n_seqs = 0;
-  int64_t max_pos = 0;               // largest position in the step (host value, sizes grids)
-  const int32_t* tokens = nullptr;   // [n_tokens] token ids
-  const int32_t* pos = nullptr;      // [n_tokens] position in its sequence
-  const int32_t* seq = nullptr;      // [n_tokens] 0..n_seqs-1
+  int64_t max_pos = 0;              // largest position in the step (host value, sizes grids)
+  const int32_t* tokens = nullptr;  // [n_tokens] token ids
+  const int32_t* pos = nullptr;     // [n_tokens] position in its sequence
+  const int32_t* seq = nullptr;     // [n_tokens] 0..n_seqs-1
 };
 
 // One layer of the cache, and where each sequence's pages lie in it.
 struct CacheView {
   CacheLayout layout;
-  uint8_t* rows = nullptr;               // host pool of this layer: [n_pages, kPageTokens, row_bytes]
-  uint8_t* key_pages = nullptr;          // device: [n_pages, key_page_bytes]
-  const int32_t* row_pages = nullptr;    // [n_seqs, max_pages] page of the host pool
-  const int32_t* key_page_ids = nullptr; // [n_seqs, max_pages] page of key_pages
+  uint8_t* rows = nullptr;                // host pool of this layer: [n_pages, kPageTokens, row_bytes]
+  uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
+  const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of the host pool
+  const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
-  uint8_t* slots = nullptr;              // device: [n_seqs, n_slots, row_bytes], null when every row is resident
-  const TopkBuffer* buffers = nullptr;   // [n_seqs] (host array) the LRU of each sequence's slots, null likewise
+  uint8_t* slots = nullptr;  // device: [n_seqs, n_slots, row_bytes], null when every row is resident
+  const TopkBuffer* buffers =
+      nullptr;  // [n_seqs] (host array) the LRU of each sequence's slots, null likewise
   int64_t n_slots = 0;
 };
 
@@ -79,8 +82,8 @@ struct LayerNorm {
   int64_t n_rows = 0, width = 0;
 };
 
-// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved, indexer
-// half-split (model.py as corrected on 2025-11-17).
+// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved,
+// indexer half-split (model.py as corrected on 2025-11-17).
 enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
 
 // Turns pair i of each head by pos * frequencies[i], in place.
@@ -101,9 +104,9 @@ struct Hadamard {
 
 // Rows to e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h, e4m3_tile_scale).
 struct QuantizeFp8 {
-  const float* x = nullptr;    // [n_rows, width]
-  uint8_t* values = nullptr;   // [n_rows, width] e4m3
-  float* scales = nullptr;     // [n_rows, tiles(width)]
+  const float* x = nullptr;   // [n_rows, width]
+  uint8_t* values = nullptr;  // [n_rows, width] e4m3
+  float* scales = nullptr;    // [n_rows, tiles(width)]
   int64_t n_rows = 0, width = 0;
 };
 
@@ -140,8 +143,8 @@ struct SiluMul {
   int64_t n_values = 0;
 };
 
-// The latent row of each token goes to the host pool, its scales to the key page, and, for a sequence with a buffer, the
-// row also to the slot that claim_newest() gives it.
+// The latent row of each token goes to the host pool, its scales to the key page, and, for a sequence with a
+// buffer, the row also to the slot that claim_newest() gives it.
 struct StoreLatents {
   StepTokens step;
   CacheView cache;
@@ -157,22 +160,24 @@ struct StoreIndexKeys {
   const float* k = nullptr;  // [n_tokens, index_head_dim] after rope and Hadamard
 };
 
-// scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other places are not written).
+// scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other places are
+// not written).
 struct IndexerScores {
   StepTokens step;
   CacheView cache;
   int64_t n_heads = 0;
-  const float* q = nullptr;           // [n_tokens, n_heads, index_head_dim] when the keys are f32, else null
-  const uint8_t* q_fp8 = nullptr;     // the same as e4m3, else null
-  const float* q_scales = nullptr;    // [n_tokens, n_heads, tiles(index_head_dim)]
-  const float* weights = nullptr;     // [n_tokens, n_heads], factors n_heads^-0.5 * head_dim^-0.5 included
-  float weight_scale = 1;             // a factor on every weight
-  float* scores = nullptr;            // [n_tokens, scores_stride]
+  const float* q = nullptr;         // [n_tokens, n_heads, index_head_dim] when the keys are f32, else null
+  const uint8_t* q_fp8 = nullptr;   // the same as e4m3, else null
+  const float* q_scales = nullptr;  // [n_tokens, n_heads, tiles(index_head_dim)]
+  const float* weights = nullptr;   // [n_tokens, n_heads], factors n_heads^-0.5 * head_dim^-0.5 included
+  float weight_scale = 1;           // a factor on every weight
+  float* scores = nullptr;          // [n_tokens, scores_stride]
   int64_t scores_stride = 0;
 };
 
-// selected[t] = the min(topk, pos[t] + 1) positions with the largest scores, ascending; ties: the lower position wins.
-// NaN ranks below every number. With null scores every position up to pos[t] is selected (topk > max_pos then).
+// selected[t] = the min(topk, pos[t] + 1) positions with the largest scores, ascending; ties: the lower
+// position wins. NaN ranks below every number. With null scores every position up to pos[t] is selected (topk
+// > max_pos then).
 struct SelectTopk {
   StepTokens step;
   const float* scores = nullptr;  // [n_tokens, scores_stride]
@@ -182,8 +187,9 @@ struct SelectTopk {
   int32_t* n_selected = nullptr;  // [n_tokens]
 };
 
-// Where each selected row is read from. With buffers: the LRU of context/topk_buffer decides, and the misses are listed for
-// FetchLatents; then every sequence has exactly one token in the step. Without: the row's place in the host pool.
+// Where each selected row is read from. With buffers: the LRU of context/topk_buffer decides, and the misses
+// are listed for FetchLatents; then every sequence has exactly one token in the step. Without: the row's
+// place in the host pool.
 struct Resolve {
   StepTokens step;
   CacheView cache;
@@ -207,7 +213,8 @@ struct FetchLatents {
   int64_t topk = 0;
 };
 
-// Sparse MLA, absorbed: s(j) = (q_c . c_j + q_pe . k_pe_j) * scale over the selected rows; o_c = sum_j softmax(s)(j) * c_j.
+// Sparse MLA, absorbed: s(j) = (q_c . c_j + q_pe . k_pe_j) * scale over the selected rows; o_c = sum_j
+// softmax(s)(j) * c_j.
 struct Attend {
   StepTokens step;
   CacheView cache;
@@ -223,8 +230,8 @@ struct Attend {
   float* o_c = nullptr;  // [n_tokens, n_heads, kv_lora_rank]
 };
 
-// p = sigmoid(logits); s = p + bias; the best groups by the sum of their two largest s; the best experts of those by s, ties
-// to the lower index; weights p[chosen] / sum * route_scale (model.py, Gate).
+// p = sigmoid(logits); s = p + bias; the best groups by the sum of their two largest s; the best experts of
+// those by s, ties to the lower index; weights p[chosen] / sum * route_scale (model.py, Gate).
 struct RouteExperts {
   const float* logits = nullptr;  // [n_tokens, n_experts]
   const float* bias = nullptr;    // [n_experts] or null
@@ -235,11 +242,12 @@ struct RouteExperts {
   float* weights = nullptr;    // [n_tokens, n_activated]
 };
 
-// y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in ascending e.
+// y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in
+// ascending e.
 struct RunExperts {
-  WeightMatrix w1, w3;  // [n_experts, moe_inter_dim, dim]
-  WeightMatrix w2;      // [n_experts, dim, moe_inter_dim]
-  const float* x = nullptr;  // [n_tokens, dim]
+  WeightMatrix w1, w3;               // [n_experts, moe_inter_dim, dim]
+  WeightMatrix w2;                   // [n_experts, dim, moe_inter_dim]
+  const float* x = nullptr;          // [n_tokens, dim]
   const int32_t* experts = nullptr;  // [n_tokens, n_activated]
   const float* weights = nullptr;    // [n_tokens, n_activated]
   int64_t n_tokens = 0, n_activated = 0;
@@ -251,14 +259,16 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
 
-  // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the bytes wanted and free.
+  // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the
+  // bytes wanted and free.
   virtual void* alloc(Place place, size_t n_bytes, const char* what) = 0;
   virtual void free(Place place, void* memory) = 0;
   virtual void upload(void* device, const void* host, size_t n_bytes) = 0;
   virtual void download(void* host, const void* device, size_t n_bytes) = 0;  // waits
   virtual void synchronize() = 0;
   virtual MemoryInfo memory_info(Place place) const = 0;
-  // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them unchanged.
+  // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them
+  // unchanged.
   virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
 
   virtual void embed(const Embed&) = 0;
@@ -288,8 +298,11 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Backend& backend, Place place, int64_t n, const char* what)
-      : backend_(&backend), place_(place), n_(n),
-        data_(n ? static_cast<T*>(backend.alloc(place, static_cast<size_t>(n) * sizeof(T), what)) : nullptr) {}
+      : backend_(&backend),
+        place_(place),
+        n_(n),
+        data_(n ? static_cast<T*>(backend.alloc(place, static_cast<size_t>(n) * sizeof(T), what)) : nullptr) {
+  }
   ~Buffer() {
     if (data_) backend_->free(place_, data_);
   }

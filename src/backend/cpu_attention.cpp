@@ -1,7 +1,7 @@
 // Steps 1 to 5 of sparse attention on the CPU: store, score, select, resolve and fetch, attend.
 //
-// Rows are decoded to f32 once per token and shared by its heads. Selected positions are ascending, and sums run in that
-// order, so that a row gives the same bits wherever it is read from.
+// Rows are decoded to f32 once per token and shared by its heads. Selected positions are ascending, and sums
+// run in that order, so that a row gives the same bits wherever it is read from.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -87,8 +87,10 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
     std::memcpy(row + rank * 4, k_pe, static_cast<size_t>(rope_dim) * 4);
     return;
   }
-  if (layout.kv_type == KvType::fp8) encode_e4m3(c, rank, row, scales);
-  else encode_bf16(c, rank, row);
+  if (layout.kv_type == KvType::fp8)
+    encode_e4m3(c, rank, row, scales);
+  else
+    encode_bf16(c, rank, row);
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
 }
 
@@ -99,7 +101,8 @@ void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* sc
     std::memcpy(out, row, static_cast<size_t>(rank + rope_dim) * 4);
     return;
   }
-  if (layout.kv_type == KvType::bf16) decode_bf16(row, rank, out);
+  if (layout.kv_type == KvType::bf16)
+    decode_bf16(row, rank, out);
   else
     for (int64_t i = 0; i < rank; ++i) out[i] = kE4m3Values[row[i]] * ue8m0_to_f32(scales[i / kTileValues]);
   decode_bf16(row + layout.latent_bytes(), rope_dim, out + rank);
@@ -123,8 +126,9 @@ void decode_queries(const IndexerScores& op, float* out) {
   const int64_t dim = op.cache.layout.index_head_dim, n_tiles = CacheLayout::tiles(dim);
   for (int64_t r = 0; r < op.step.n_tokens * op.n_heads; ++r)
     for (int64_t i = 0; i < dim; ++i)
-      out[r * dim + i] = op.q ? op.q[r * dim + i]
-                              : kE4m3Values[op.q_fp8[r * dim + i]] * op.q_scales[r * n_tiles + i / kTileValues];
+      out[r * dim + i] =
+          op.q ? op.q[r * dim + i]
+               : kE4m3Values[op.q_fp8[r * dim + i]] * op.q_scales[r * n_tiles + i / kTileValues];
 }
 
 // Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
@@ -220,8 +224,10 @@ void CpuBackend::select_topk(const SelectTopk& op) {
     const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
     int32_t* selected = op.selected + t * op.topk;
     op.n_selected[t] = n;
-    if (n == n_visible) std::iota(selected, selected + n, 0);
-    else select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
+    if (n == n_visible)
+      std::iota(selected, selected + n, 0);
+    else
+      select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
   }
 }
 
@@ -239,8 +245,8 @@ void CpuBackend::resolve(const Resolve& op) {
   std::vector<int32_t> slots(static_cast<size_t>(op.topk));
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const int64_t seq = op.step.seq[t];
-    op.n_misses[t] = dsv32::resolve(cache.buffers[seq], op.selected + t * op.topk, op.n_selected[t], slots.data(),
-                                    op.misses + t * op.topk);
+    op.n_misses[t] = dsv32::resolve(cache.buffers[seq], op.selected + t * op.topk, op.n_selected[t],
+                                    slots.data(), op.misses + t * op.topk);
     for (int32_t j = 0; j < op.n_selected[t]; ++j)
       op.row_ids[t * op.topk + j] = seq * cache.n_slots + slots[static_cast<size_t>(j)];
     op.tally[0] += op.n_selected[t];
@@ -256,7 +262,8 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
     for (int32_t m = 0; m < op.n_misses[t]; ++m) {
       const int64_t j = t * op.topk + op.misses[t * op.topk + m];
       std::memcpy(cache.slots + op.row_ids[j] * row_bytes,
-                  cache.rows + host_row(cache, op.step.seq[t], op.selected[j]) * row_bytes, static_cast<size_t>(row_bytes));
+                  cache.rows + host_row(cache, op.step.seq[t], op.selected[j]) * row_bytes,
+                  static_cast<size_t>(row_bytes));
     }
   }
 }
@@ -268,8 +275,8 @@ void CpuBackend::attend(const Attend& op) {
   int64_t n_most = 0;
   for (int64_t t = 0; t < op.step.n_tokens; ++t) n_most = std::max<int64_t>(n_most, op.n_selected[t]);
   scratch_.resize(static_cast<size_t>(n_most * (width + op.n_heads)));
-  float* decoded = scratch_.data();                // [n_selected, width]
-  float* all_scores = decoded + n_most * width;    // [n_heads, n_selected]
+  float* decoded = scratch_.data();              // [n_selected, width]
+  float* all_scores = decoded + n_most * width;  // [n_heads, n_selected]
 #pragma omp parallel
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const int64_t n = op.n_selected[t];

@@ -22,14 +22,18 @@ constexpr size_t kHeaderBytes = 128;
 
 uint64_t available_memory() {
   const long n_pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes) : 0;
+  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes)
+                                       : 0;
 }
 
 }  // namespace
 
-CpuBackend::CpuBackend(int n_threads) { omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs()); }
+CpuBackend::CpuBackend(int n_threads) {
+  omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs());
+}
 
-// Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is cheap until used.
+// Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is
+// cheap until used.
 void* CpuBackend::alloc(Place, size_t n_bytes, const char* what) {
   const size_t n_mapped = n_bytes + kHeaderBytes;
   void* mapped = n_mapped < n_bytes ? MAP_FAILED
@@ -154,8 +158,8 @@ void CpuBackend::matmul_heads(const MatmulHeads& op) {
   const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
 #pragma omp parallel for
   for (int64_t h = 0; h < n_heads; ++h)
-    cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows, n_heads * n_rows,
-                     op.n_tokens},
+    cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows,
+                     n_heads * n_rows, op.n_tokens},
                     0, n_rows);
 }
 
@@ -166,7 +170,8 @@ void CpuBackend::add(const Add& op) {
 
 void CpuBackend::silu_mul(const SiluMul& op) {
 #pragma omp parallel for
-  for (int64_t i = 0; i < op.n_values; ++i) op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
+  for (int64_t i = 0; i < op.n_values; ++i)
+    op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
 }
 
 }  // namespace dsv32

@@ -1,8 +1,8 @@
 // The CPU as a Backend: every operation in its plainest form, OpenMP over independent outputs.
 //
-// It is the oracle for other backends, so it follows the formulas in spec order and adds in a fixed order: the bits of a
-// token's result depend neither on the other tokens of the step nor on the number of threads. Weights are used where the
-// file is mapped. Not thread-safe: one caller at a time.
+// It is the oracle for other backends, so it follows the formulas in spec order and adds in a fixed order:
+// the bits of a token's result depend neither on the other tokens of the step nor on the number of threads.
+// Weights are used where the file is mapped. Not thread-safe: one caller at a time.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // The router and the routed experts on the CPU.
 //
-// Tokens are gathered by expert, so that each expert's weights are read once per step; a token's sum runs over its experts
-// in ascending order, whatever else is in the step.
+// Tokens are gathered by expert, so that each expert's weights are read once per step; a token's sum runs
+// over its experts in ascending order, whatever else is in the step.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -58,7 +58,8 @@ void route_one(const RouteExperts& op, const float* logits, int32_t* experts, fl
     std::vector<int32_t> groups = first_integers(op.n_groups);
     keep_best(groups, group_scores(s, op.n_groups), op.n_limited_groups);
     const int32_t group_size = static_cast<int32_t>(op.n_experts / op.n_groups);
-    std::erase_if(candidates, [&](int32_t e) { return std::ranges::find(groups, e / group_size) == groups.end(); });
+    std::erase_if(candidates,
+                  [&](int32_t e) { return std::ranges::find(groups, e / group_size) == groups.end(); });
   }
   keep_best(candidates, s, op.n_activated);
   float sum = 0;
@@ -81,7 +82,8 @@ struct Use {
 void CpuBackend::route_experts(const RouteExperts& op) {
 #pragma omp parallel for
   for (int64_t t = 0; t < op.n_tokens; ++t)
-    route_one(op, op.logits + t * op.n_experts, op.experts + t * op.n_activated, op.weights + t * op.n_activated);
+    route_one(op, op.logits + t * op.n_experts, op.experts + t * op.n_activated,
+              op.weights + t * op.n_activated);
 }
 
 void CpuBackend::run_experts(const RunExperts& op) {
@@ -92,14 +94,15 @@ void CpuBackend::run_experts(const RunExperts& op) {
       uses[static_cast<size_t>(op.experts[k])].push_back({t, op.weights[k]});
   std::fill_n(op.y, op.n_tokens * dim, 0.0f);
   scratch_.resize(static_cast<size_t>(op.n_tokens * (2 * dim + 2 * inter)));
-  float* x = scratch_.data();            // [n_uses, dim]
-  float* gate = x + op.n_tokens * dim;   // [n_uses, inter]
+  float* x = scratch_.data();           // [n_uses, dim]
+  float* gate = x + op.n_tokens * dim;  // [n_uses, inter]
   float* up = gate + op.n_tokens * inter;
-  float* y = up + op.n_tokens * inter;   // [n_uses, dim]
+  float* y = up + op.n_tokens * inter;  // [n_uses, dim]
   for (size_t e = 0; e < uses.size(); ++e) {
     const int64_t n = static_cast<int64_t>(uses[e].size()), mat = static_cast<int64_t>(e);
     if (n == 0) continue;
-    for (int64_t i = 0; i < n; ++i) std::copy_n(op.x + uses[e][static_cast<size_t>(i)].token * dim, dim, x + i * dim);
+    for (int64_t i = 0; i < n; ++i)
+      std::copy_n(op.x + uses[e][static_cast<size_t>(i)].token * dim, dim, x + i * dim);
     cpu_matmul({op.w1, mat, x, dim, gate, inter, n});
     cpu_matmul({op.w3, mat, x, dim, up, inter, n});
     silu_mul({gate, up, gate, n * inter});

@@ -14,7 +14,8 @@ void reset(const TopkBuffer& buffer) {
 
 int32_t claim_newest(const TopkBuffer& buffer, int32_t pos) {
   int32_t* const end = buffer.order + buffer.n_slots;
-  int32_t* place = std::find_if(buffer.order, end, [&](int32_t slot) { return buffer.slot_pos[slot] == pos; });
+  int32_t* place =
+      std::find_if(buffer.order, end, [&](int32_t slot) { return buffer.slot_pos[slot] == pos; });
   if (place == end) place = buffer.order;
   const int32_t slot = *place;
   std::rotate(place, place + 1, end);
@@ -22,7 +23,8 @@ int32_t claim_newest(const TopkBuffer& buffer, int32_t pos) {
   return slot;
 }
 
-int32_t resolve(const TopkBuffer& buffer, const int32_t* selected, int32_t n_selected, int32_t* slots, int32_t* misses) {
+int32_t resolve(const TopkBuffer& buffer, const int32_t* selected, int32_t n_selected, int32_t* slots,
+                int32_t* misses) {
   assert(n_selected < buffer.n_slots);
   std::vector<int32_t> stale, hits;
   stale.reserve(static_cast<size_t>(buffer.n_slots));

@@ -1,0 +1,183 @@
+#include "weights/config.h"
+
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+// No published model of this kind comes near these; they keep every product of dimensions far from overflow.
+constexpr int64_t kMostLayers = 1000, kWidestDim = 1 << 20, kMostExperts = 1 << 15, kLongestContext = 1 << 28;
+
+constexpr long long as_ll(int64_t value) { return value; }
+
+// Reads one model's keys under its architecture's prefix.
+class Keys {
+ public:
+  Keys(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+
+  std::string full(const char* key) const { return prefix_ + "." + key; }
+
+  // "FILE: KEY PROBLEM", as one Error{model}.
+  [[noreturn]] void refuse(const char* key, const std::string& problem, const char* hint = "") const {
+    fail(ErrorKind::model, visible(file_.path()) + ": " + full(key) + " " + problem, hint);
+  }
+  int64_t size(const char* key, int64_t most) const {
+    const std::optional<uint32_t> value = file_.get_u32(full(key));
+    if (!value) refuse(key, "is missing");
+    return check(key, *value, 1, most);
+  }
+  int64_t size_or(const char* key, int64_t fallback, int64_t least, int64_t most) const {
+    const std::optional<uint32_t> value = file_.get_u32(full(key));
+    return value ? check(key, *value, least, most) : fallback;
+  }
+  float number_or(const char* key, float fallback, float least, float most) const {
+    const float value = file_.get_f32(full(key)).value_or(fallback);
+    if (!(value >= least && value <= most))
+      refuse(key, format("is %g, expected %g to %g", static_cast<double>(value), static_cast<double>(least),
+                         static_cast<double>(most)));
+    return value;
+  }
+  // Some converters write one number per layer (0 where it does not apply): the others must all be the same.
+  int64_t uniform_size(const char* key, int64_t most) const {
+    const auto values = file_.get_u32_or_array(full(key));
+    if (!values || values->empty()) refuse(key, "is missing");
+    for (const uint32_t value : *values)
+      if (value != 0 && value != values->back())
+        refuse(key,
+               format("differs from layer to layer (%u and %u), expected one size", value, values->back()));
+    return check(key, values->back(), 1, most);
+  }
+
+ private:
+  int64_t check(const char* key, int64_t value, int64_t least, int64_t most) const {
+    if (value < least || value > most)
+      refuse(key, format("is %lld, expected %lld to %lld", as_ll(value), as_ll(least), as_ll(most)));
+    return value;
+  }
+
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+std::string read_architecture(const GgufFile& file) {
+  const auto architecture = file.get_string("general.architecture");
+  if (!architecture)
+    fail(ErrorKind::model, format("%s: key general.architecture is missing", visible(file.path()).c_str()));
+  if (*architecture != "deepseek32" && *architecture != "deepseek2")
+    fail(ErrorKind::model,
+         format("%s: general.architecture is '%s', expected deepseek32", visible(file.path()).c_str(),
+                visible(*architecture, false, 40).c_str()),
+         "dsv32 runs DeepSeek-V3.2 (and deepseek2 files of the same shape) only");
+  return std::string(*architecture);
+}
+
+void read_attention(const Keys& keys, ModelArgs& args) {
+  args.n_heads = keys.size("attention.head_count", 4096);
+  args.q_lora_rank = keys.size("attention.q_lora_rank", kWidestDim);
+  args.kv_lora_rank = keys.size("attention.kv_lora_rank", kWidestDim);
+  args.qk_rope_head_dim = keys.size("rope.dimension_count", 1 << 14);
+  // Files from before the MLA split have no key_length_mla: they are refused by their tensors (attn_kv_b).
+  const int64_t key_length = keys.size_or("attention.key_length_mla", 0, 1, 1 << 15);
+  args.v_head_dim = keys.size_or("attention.value_length_mla", 0, 1, 1 << 15);
+  if (key_length == 0 || args.v_head_dim == 0)
+    keys.refuse(
+        "attention.key_length_mla", "or value_length_mla is missing: this file keeps attn_kv_b in one piece",
+        "convert the model again with a current converter, which splits it into attn_k_b and attn_v_b");
+  if (args.qk_rope_head_dim % 2 != 0)
+    keys.refuse("rope.dimension_count",
+                format("is %lld, expected an even number", as_ll(args.qk_rope_head_dim)));
+  if (key_length <= args.qk_rope_head_dim)
+    keys.refuse("attention.key_length_mla",
+                format("is %lld, expected more than the %lld of rope.dimension_count", as_ll(key_length),
+                       as_ll(args.qk_rope_head_dim)));
+  args.qk_nope_head_dim = key_length - args.qk_rope_head_dim;
+}
+
+void read_rope(const Keys& keys, const GgufFile& file, ModelArgs& args) {
+  args.rope_theta = keys.number_or("rope.freq_base", 10000, 1, 1e12f);
+  const std::string_view type = file.get_string(keys.full("rope.scaling.type")).value_or("none");
+  if (type == "none") return;
+  if (type != "yarn")
+    keys.refuse("rope.scaling.type", "is '" + visible(type, false, 40) + "', expected yarn");
+  args.rope_factor = keys.number_or("rope.scaling.factor", 40, 1, 1e6f);
+  args.original_seq_len = keys.size_or("rope.scaling.original_context_length", 4096, 1, kLongestContext);
+  args.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 32, 1e-3f, 1e6f);
+  args.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 1, 1e-3f, 1e6f);
+  args.mscale = keys.number_or("rope.scaling.yarn_log_multiplier", 0.1f, 0, 10) / 0.1f;
+}
+
+void read_indexer(const Keys& keys, ModelArgs& args) {
+  args.index_n_heads = keys.size("attention.indexer.head_count", 4096);
+  args.index_head_dim = keys.size("attention.indexer.key_length", 1 << 14);
+  args.index_topk = keys.size("attention.indexer.top_k", kLongestContext);
+  if (!std::has_single_bit(static_cast<uint64_t>(args.index_head_dim)))
+    keys.refuse(
+        "attention.indexer.key_length",
+        format("is %lld, expected a power of two (it is Hadamard-transformed)", as_ll(args.index_head_dim)));
+  if (args.index_head_dim < args.qk_rope_head_dim)
+    keys.refuse("attention.indexer.key_length",
+                format("is %lld, expected at least the %lld of rope.dimension_count",
+                       as_ll(args.index_head_dim), as_ll(args.qk_rope_head_dim)));
+}
+
+void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
+  args.n_dense_layers = keys.size_or("leading_dense_block_count", 0, 0, kMostLayers);
+  if (args.n_dense_layers > args.n_layers) args.n_dense_layers = args.n_layers;
+  if (args.n_dense_layers > 0) args.inter_dim = keys.uniform_size("feed_forward_length", kWidestDim);
+  if (args.n_dense_layers == args.n_layers) return;
+
+  args.n_routed_experts = keys.size("expert_count", kMostExperts);
+  args.n_activated_experts = keys.size("expert_used_count", args.n_routed_experts);
+  args.n_shared_experts = keys.size_or("expert_shared_count", 1, 0, 64);
+  args.moe_inter_dim = keys.uniform_size("expert_feed_forward_length", kWidestDim);
+  args.route_scale = keys.number_or("expert_weights_scale", 1, -1e6f, 1e6f);
+  args.normalize_expert_weights = file.get_bool(keys.full("expert_weights_norm")).value_or(true);
+  // deepseek2 files of 2025 leave the groups out; a model of 256 experts has 8 of which 4 are kept.
+  const bool is_full_size = args.n_routed_experts == 256;
+  args.n_expert_groups = keys.size_or("expert_group_count", is_full_size ? 8 : 1, 1, args.n_routed_experts);
+  args.n_limited_groups = keys.size_or("expert_group_used_count", is_full_size ? 4 : args.n_expert_groups, 1,
+                                       args.n_expert_groups);
+  if (args.n_routed_experts % args.n_expert_groups != 0)
+    keys.refuse("expert_group_count", format("is %lld, expected a divisor of the %lld experts",
+                                             as_ll(args.n_expert_groups), as_ll(args.n_routed_experts)));
+  if (args.n_activated_experts > args.n_routed_experts / args.n_expert_groups * args.n_limited_groups)
+    keys.refuse("expert_used_count", format("is %lld, more than the experts of %lld groups",
+                                            as_ll(args.n_activated_experts), as_ll(args.n_limited_groups)));
+  const uint32_t gating = file.get_u32(keys.full("expert_gating_func")).value_or(2);
+  if (gating != 2) keys.refuse("expert_gating_func", format("is %u, expected 2 (sigmoid)", gating));
+}
+
+}  // namespace
+
+float ModelArgs::softmax_scale() const {
+  const double m = 1.0 + 0.1 * static_cast<double>(mscale) * std::log(static_cast<double>(rope_factor));
+  return static_cast<float>(m * m / std::sqrt(static_cast<double>(qk_head_dim())));
+}
+
+ModelArgs read_model_args(const GgufFile& file) {
+  ModelArgs args;
+  args.architecture = read_architecture(file);
+  const Keys keys(file, args.architecture);
+  const int64_t n_blocks = keys.size("block_count", kMostLayers);
+  args.n_mtp_layers = keys.size_or("nextn_predict_layers", 0, 0, kMostLayers);
+  if (args.n_mtp_layers >= n_blocks)
+    keys.refuse("block_count", format("is %lld, expected more than the %lld of nextn_predict_layers",
+                                      as_ll(n_blocks), as_ll(args.n_mtp_layers)));
+  args.n_layers = n_blocks - args.n_mtp_layers;
+  args.dim = keys.size("embedding_length", kWidestDim);
+  args.max_seq_len = keys.size("context_length", kLongestContext);
+  args.norm_eps = keys.number_or("attention.layer_norm_rms_epsilon", 1e-6f, 0, 1);
+  const GgufTensor* table = file.find_tensor("token_embd.weight");
+  if (table) args.vocab_size = static_cast<int64_t>(table->ne[1]);
+  read_attention(keys, args);
+  read_rope(keys, file, args);
+  if (args.architecture == "deepseek32") read_indexer(keys, args);
+  read_experts(keys, file, args);
+  return args;
+}
+
+}  // namespace dsv32

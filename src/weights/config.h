@@ -1,0 +1,50 @@
+// ModelArgs: the model's dimensions under the names of the official inference/model.py, read from GGUF
+// metadata.
+//
+// Any sizes that the file states work, as long as they fit together; what does not is refused here, with the
+// key's name, before anything is allocated. Keys that converters leave out get the defaults of the format
+// reference.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gguf/gguf.h"
+
+namespace dsv32 {
+
+struct ModelArgs {
+  std::string architecture;  // "deepseek32", or "deepseek2" for the same shape without an indexer
+  int64_t vocab_size = 0;
+  int64_t dim = 0;
+  int64_t inter_dim = 0;      // of the dense MLP
+  int64_t moe_inter_dim = 0;  // of one expert
+  int64_t n_layers = 0;       // without MTP blocks
+  int64_t n_mtp_layers = 0;   // in the file, skipped
+  int64_t n_dense_layers = 0;
+  int64_t n_heads = 0;
+  int64_t n_routed_experts = 0, n_shared_experts = 0, n_activated_experts = 0;
+  int64_t n_expert_groups = 1, n_limited_groups = 1;
+  float route_scale = 1;
+  bool normalize_expert_weights = true;
+  int64_t q_lora_rank = 0, kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  int64_t index_n_heads = 0, index_head_dim = 0, index_topk = 0;  // 0: no indexer, dense attention
+  float norm_eps = 1e-6f;
+  float rope_theta = 10000;
+  float rope_factor = 1;  // 1: no YaRN
+  int64_t original_seq_len = 0;
+  float beta_fast = 32, beta_slow = 1;
+  float mscale = 0;  // yarn_log_multiplier / 0.1 (mscale_all_dim)
+  int64_t max_seq_len = 0;
+
+  bool has_indexer() const { return index_topk > 0; }
+  int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  // (1 + 0.1 * mscale * ln factor)^2 / sqrt(qk_head_dim)
+  float softmax_scale() const;
+};
+
+// Throws Error{model} naming the key, the value and what was expected.
+ModelArgs read_model_args(const GgufFile& file);
+
+}  // namespace dsv32

@@ -1,0 +1,158 @@
+#include "weights/weights.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+std::string shape_text(const std::array<uint64_t, 4>& ne) {
+  std::string text = "[";
+  for (size_t i = 0; i < 4; ++i)
+    if (i == 0 || ne[i] != 1 ||
+        std::any_of(ne.begin() + static_cast<long>(i), ne.end(), [](auto n) { return n != 1; }))
+      text += format("%s%llu", i ? ", " : "", static_cast<unsigned long long>(ne[i]));
+  return text + "]";
+}
+
+// Finds tensors by name, checks their shapes and hands them to the backend.
+class Binder {
+ public:
+  Binder(const GgufFile& file, Backend& backend) : file_(file), backend_(backend) {}
+
+  uint64_t n_bytes_used() const { return n_bytes_used_; }
+  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
+
+  // A stack of n_mats matrices [n_rows, n_cols]; GGUF shape {n_cols, n_rows, n_mats}.
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) {
+    const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
+                                           static_cast<uint64_t>(n_mats), 1});
+    WeightMatrix matrix;
+    matrix.data = backend_.place_weights(tensor.data, tensor.n_bytes);
+    matrix.type = tensor.type;
+    matrix.n_rows = n_rows, matrix.n_cols = n_cols, matrix.n_mats = n_mats;
+    matrix.row_bytes = row_bytes(tensor.type, n_cols);
+    matrix.mat_bytes = matrix.row_bytes * static_cast<size_t>(n_rows);
+    return matrix;
+  }
+  WeightMatrix matrix(const std::string& name, int64_t n_cols, int64_t n_rows) {
+    return stack(name, n_cols, n_rows, 1);
+  }
+
+  Vector vector(const std::string& name, int64_t n) {
+    const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n), 1, 1, 1});
+    std::vector<float> values(static_cast<size_t>(n));
+    dequantize_row(tensor.type, tensor.data, values.data(), n);
+    Vector placed(backend_, Place::device, n, name.c_str());
+    backend_.upload(placed.data(), values.data(), placed.n_bytes());
+    return placed;
+  }
+
+ private:
+  const GgufTensor& find(const std::string& name, const std::array<uint64_t, 4>& ne) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    if (!tensor)
+      fail(ErrorKind::model, format("%s: tensor %s is missing", visible(file_.path()).c_str(), name.c_str()));
+    if (tensor->ne != ne)
+      fail(ErrorKind::model,
+           format("%s: tensor %s at offset %llu has shape %s, expected %s", visible(file_.path()).c_str(),
+                  name.c_str(), static_cast<unsigned long long>(tensor->offset),
+                  shape_text(tensor->ne).c_str(), shape_text(ne).c_str()));
+    n_bytes_used_ += tensor->n_bytes;
+    return *tensor;
+  }
+
+  const GgufFile& file_;
+  Backend& backend_;
+  uint64_t n_bytes_used_ = 0;
+};
+
+IndexerWeights bind_indexer(Binder& bind, const std::string& blk, const ModelArgs& a) {
+  IndexerWeights w;
+  w.wq_b = bind.matrix(blk + "indexer.attn_q_b.weight", a.q_lora_rank, a.index_n_heads * a.index_head_dim);
+  w.wk = bind.matrix(blk + "indexer.attn_k.weight", a.dim, a.index_head_dim);
+  w.weights_proj = bind.matrix(blk + "indexer.proj.weight", a.dim, a.index_n_heads);
+  w.k_norm = bind.vector(blk + "indexer.k_norm.weight", a.index_head_dim);
+  w.k_norm_bias = bind.vector(blk + "indexer.k_norm.bias", a.index_head_dim);
+  return w;
+}
+
+MlpWeights bind_mlp(Binder& bind, const std::string& blk, const char* suffix, int64_t dim,
+                    int64_t inter_dim) {
+  MlpWeights w;
+  w.w1 = bind.matrix(blk + "ffn_gate" + suffix + ".weight", dim, inter_dim);
+  w.w3 = bind.matrix(blk + "ffn_up" + suffix + ".weight", dim, inter_dim);
+  w.w2 = bind.matrix(blk + "ffn_down" + suffix + ".weight", inter_dim, dim);
+  return w;
+}
+
+ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs& a) {
+  ExpertWeights w;
+  w.gate = bind.matrix(blk + "ffn_gate_inp.weight", a.dim, a.n_routed_experts);
+  if (bind.has(blk + "exp_probs_b.bias")) w.bias = bind.vector(blk + "exp_probs_b.bias", a.n_routed_experts);
+  if (bind.has(blk +
+               "ffn_gate_up_exps.weight")) {  // fused: per expert the gate's rows, then the up projection's
+    const WeightMatrix fused =
+        bind.stack(blk + "ffn_gate_up_exps.weight", a.dim, 2 * a.moe_inter_dim, a.n_routed_experts);
+    w.w1 = w.w3 = fused;
+    w.w1.n_rows = w.w3.n_rows = a.moe_inter_dim;
+    w.w3.data = fused.row(0, a.moe_inter_dim);
+  } else {
+    w.w1 = bind.stack(blk + "ffn_gate_exps.weight", a.dim, a.moe_inter_dim, a.n_routed_experts);
+    w.w3 = bind.stack(blk + "ffn_up_exps.weight", a.dim, a.moe_inter_dim, a.n_routed_experts);
+  }
+  w.w2 = bind.stack(blk + "ffn_down_exps.weight", a.moe_inter_dim, a.dim, a.n_routed_experts);
+  if (a.n_shared_experts > 0)
+    w.shared = bind_mlp(bind, blk, "_shexp", a.dim, a.n_shared_experts * a.moe_inter_dim);
+  return w;
+}
+
+// GGUF name -> official name, shape. The only place where GGUF's spellings occur.
+LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a) {
+  const std::string blk = format("blk.%lld.", static_cast<long long>(layer));
+  LayerWeights w;
+  w.attn_norm = bind.vector(blk + "attn_norm.weight", a.dim);
+  w.q_norm = bind.vector(blk + "attn_q_a_norm.weight", a.q_lora_rank);
+  w.kv_norm = bind.vector(blk + "attn_kv_a_norm.weight", a.kv_lora_rank);
+  w.ffn_norm = bind.vector(blk + "ffn_norm.weight", a.dim);
+  w.wq_a = bind.matrix(blk + "attn_q_a.weight", a.dim, a.q_lora_rank);
+  w.wq_b = bind.matrix(blk + "attn_q_b.weight", a.q_lora_rank, a.n_heads * a.qk_head_dim());
+  w.wkv_a = bind.matrix(blk + "attn_kv_a_mqa.weight", a.dim, a.kv_lora_rank + a.qk_rope_head_dim);
+  if (bind.has(blk + "attn_kv_b.weight") && !bind.has(blk + "attn_k_b.weight"))
+    fail(ErrorKind::model,
+         format("tensor %sattn_kv_b.weight is in one piece, expected attn_k_b and attn_v_b", blk.c_str()),
+         "convert the model again with a current converter");
+  w.w_uk = bind.stack(blk + "attn_k_b.weight", a.qk_nope_head_dim, a.kv_lora_rank, a.n_heads);
+  w.w_uv = bind.stack(blk + "attn_v_b.weight", a.kv_lora_rank, a.v_head_dim, a.n_heads);
+  w.wo = bind.matrix(blk + "attn_output.weight", a.n_heads * a.v_head_dim, a.dim);
+  if (a.has_indexer()) w.indexer = bind_indexer(bind, blk, a);
+  w.is_dense = layer < a.n_dense_layers;
+  if (w.is_dense)
+    w.mlp = bind_mlp(bind, blk, "", a.dim, a.inter_dim);
+  else
+    w.experts = bind_experts(bind, blk, a);
+  return w;
+}
+
+}  // namespace
+
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
+  Binder bind(file, backend);
+  Weights weights;
+  weights.embed = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
+  weights.norm = bind.vector("output_norm.weight", args.dim);
+  weights.head =
+      bind.has("output.weight") ? bind.matrix("output.weight", args.dim, args.vocab_size) : weights.embed;
+  weights.layers.reserve(static_cast<size_t>(args.n_layers));
+  for (int64_t layer = 0; layer < args.n_layers; ++layer)
+    weights.layers.push_back(bind_layer(bind, layer, args));
+  weights.n_bytes_used = bind.n_bytes_used();
+  uint64_t n_bytes_in_file = 0;
+  for (const GgufTensor& tensor : file.tensors()) n_bytes_in_file += tensor.n_bytes;
+  weights.n_bytes_skipped = n_bytes_in_file - weights.n_bytes_used;
+  return weights;
+}
+
+}  // namespace dsv32

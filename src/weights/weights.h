@@ -1,0 +1,66 @@
+// The weights: named tensors per layer, bound once, each where its backend can use it.
+//
+// The one table from GGUF names and shapes to the official names is in weights.cpp. Matrices stay in the
+// mapped file (the GgufFile must outlive the Weights); one-dimensional tensors are turned to f32 and owned
+// here. Every shape is checked against ModelArgs, so the forward pass may trust them. Immutable after
+// loading.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "gguf/gguf.h"
+#include "weights/config.h"
+
+namespace dsv32 {
+
+using Vector = Buffer<float>;  // a one-dimensional tensor, f32
+
+struct IndexerWeights {
+  WeightMatrix wq_b;           // [index_n_heads * index_head_dim, q_lora_rank], per head rope first
+  WeightMatrix wk;             // [index_head_dim, dim]
+  WeightMatrix weights_proj;   // [index_n_heads, dim]
+  Vector k_norm, k_norm_bias;  // [index_head_dim]
+};
+
+struct MlpWeights {
+  WeightMatrix w1, w3;  // [inter_dim, dim]  gate, up
+  WeightMatrix w2;      // [dim, inter_dim]  down
+};
+
+struct ExpertWeights {
+  WeightMatrix gate;        // [n_routed_experts, dim]
+  Vector bias;              // [n_routed_experts], may be absent
+  WeightMatrix w1, w3, w2;  // stacks of n_routed_experts
+  MlpWeights shared;        // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
+};
+
+struct LayerWeights {
+  Vector attn_norm, q_norm, kv_norm, ffn_norm;
+  WeightMatrix wq_a;   // [q_lora_rank, dim]
+  WeightMatrix wq_b;   // [n_heads * qk_head_dim, q_lora_rank], per head nope first
+  WeightMatrix wkv_a;  // [kv_lora_rank + qk_rope_head_dim, dim]
+  WeightMatrix w_uk;   // [n_heads, kv_lora_rank, qk_nope_head_dim]  (attn_k_b, transposed in the file)
+  WeightMatrix w_uv;   // [n_heads, v_head_dim, kv_lora_rank]        (attn_v_b)
+  WeightMatrix wo;     // [dim, n_heads * v_head_dim]
+  IndexerWeights indexer;
+  bool is_dense = false;
+  MlpWeights mlp;         // when dense
+  ExpertWeights experts;  // otherwise
+};
+
+struct Weights {
+  WeightMatrix embed;  // [vocab_size, dim]
+  WeightMatrix head;   // [vocab_size, dim]; the embedding again when the file ties them
+  Vector norm;         // [dim]
+  std::vector<LayerWeights> layers;
+  uint64_t n_bytes_used = 0;     // of the file, by the layers that run
+  uint64_t n_bytes_skipped = 0;  // MTP blocks and unknown tensors
+};
+
+// A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws
+// Error{model} naming the tensor, its shape and the expected one.
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);
+
+}  // namespace dsv32
