@@ -49,10 +49,10 @@ struct CacheView {
   const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of the host pool
   const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
-  uint8_t* slots = nullptr;  // device: [n_seqs, n_slots, row_bytes], null when every row is resident
-  const TopkBuffer* buffers =
-      nullptr;  // [n_seqs] (host array) the LRU of each sequence's slots, null likewise
-  int64_t n_slots = 0;
+  uint8_t* slots =
+      nullptr;  // device: slots of row_bytes, all sequences'; null when the step reads the host pool
+  const int64_t* first_slots = nullptr;  // [n_seqs] number of each sequence's first slot
+  const TopkBuffer* buffers = nullptr;   // [n_seqs] (host array) the LRU of each sequence's slots
 };
 
 // out[t] = row tokens[t] of the table, as f32.

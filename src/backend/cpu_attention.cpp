@@ -165,7 +165,8 @@ void CpuBackend::store_latents(const StoreLatents& op) {
                key_entry(cache, seq, pos).scales);
     if (!cache.slots) continue;
     const int64_t slot = claim_newest(cache.buffers[seq], pos);
-    std::memcpy(cache.slots + (seq * cache.n_slots + slot) * row_bytes, row, static_cast<size_t>(row_bytes));
+    std::memcpy(cache.slots + (cache.first_slots[seq] + slot) * row_bytes, row,
+                static_cast<size_t>(row_bytes));
   }
 }
 
@@ -248,7 +249,7 @@ void CpuBackend::resolve(const Resolve& op) {
     op.n_misses[t] = dsv32::resolve(cache.buffers[seq], op.selected + t * op.topk, op.n_selected[t],
                                     slots.data(), op.misses + t * op.topk);
     for (int32_t j = 0; j < op.n_selected[t]; ++j)
-      op.row_ids[t * op.topk + j] = seq * cache.n_slots + slots[static_cast<size_t>(j)];
+      op.row_ids[t * op.topk + j] = cache.first_slots[seq] + slots[static_cast<size_t>(j)];
     op.tally[0] += op.n_selected[t];
     op.tally[1] += op.n_misses[t];
   }

@@ -1,0 +1,150 @@
+#include "context/latent_cache.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+int64_t pages_for(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
+
+// Free pages, so that the lowest number is taken first.
+std::vector<int32_t> all_pages(int64_t n_pages) {
+  std::vector<int32_t> pages(static_cast<size_t>(n_pages));
+  std::iota(pages.rbegin(), pages.rend(), 0);
+  return pages;
+}
+
+void grow(std::vector<int32_t>& table, std::vector<int32_t>& free_pages, int64_t n_pages) {
+  while (static_cast<int64_t>(table.size()) < n_pages) {
+    table.push_back(free_pages.back());
+    free_pages.pop_back();
+  }
+}
+
+void shrink(std::vector<int32_t>& table, std::vector<int32_t>& free_pages, int64_t n_pages) {
+  while (static_cast<int64_t>(table.size()) > n_pages) {
+    free_pages.push_back(table.back());
+    table.pop_back();
+  }
+}
+
+}  // namespace
+
+uint64_t CachePlan::row_pool_bytes() const {
+  return static_cast<uint64_t>(n_layers * n_pages() * kPageTokens * layout.row_bytes());
+}
+
+uint64_t CachePlan::key_pool_bytes() const {
+  return static_cast<uint64_t>(n_layers * n_pages() * layout.key_page_bytes());
+}
+
+uint64_t CachePlan::buffer_bytes() const {
+  return static_cast<uint64_t>(max_seqs * n_layers * n_slots() * (layout.row_bytes() + 2 * 4));
+}
+
+LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(backend), plan_(plan) {
+  const int64_t n_pages = plan.n_pages();
+  for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
+    rows_.emplace_back(backend, Place::host, n_pages * kPageTokens * plan.layout.row_bytes(),
+                       "the latent rows");
+    keys_.emplace_back(backend, Place::device, n_pages * plan.layout.key_page_bytes(), "the index keys");
+    slots_.emplace_back(backend, Place::device, plan.max_seqs * plan.n_slots() * plan.layout.row_bytes(),
+                        "the top-k buffer");
+  }
+  free_row_pages_ = all_pages(n_pages);
+  free_key_pages_ = all_pages(n_pages);
+  for (int64_t number = plan.max_seqs; number-- > 0;) free_numbers_.push_back(number);
+  row_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
+  key_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
+  first_slots_ = {backend, Place::device, plan.max_seqs, "the page tables"};
+  step_buffers_.resize(static_cast<size_t>(plan.n_layers));
+}
+
+std::unique_ptr<Sequence> LatentCache::open() {
+  if (free_numbers_.empty())
+    fail(ErrorKind::memory, format("all %lld sequences are in use", static_cast<long long>(plan_.max_seqs)));
+  auto sequence = std::make_unique<Sequence>();
+  sequence->number_ = free_numbers_.back();
+  free_numbers_.pop_back();
+  const int64_t n_slots = plan_.n_slots();
+  if (n_slots == 0) return sequence;
+  sequence->buffer_state_ = {backend_, Place::device, plan_.n_layers * n_slots * 2, "the top-k buffer"};
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {
+    int32_t* state = sequence->buffer_state_.data() + layer * n_slots * 2;
+    sequence->buffers_.push_back({static_cast<int32_t>(n_slots), state, state + n_slots});
+  }
+  truncate(*sequence, 0);
+  return sequence;
+}
+
+void LatentCache::close(Sequence& sequence) {
+  truncate(sequence, 0);
+  free_numbers_.push_back(sequence.number_);
+}
+
+void LatentCache::reserve(Sequence& sequence, int64_t n_tokens) {
+  const int64_t n_pages = pages_for(n_tokens);
+  const int64_t n_more = n_pages - static_cast<int64_t>(sequence.row_pages_.size());
+  const int64_t n_free = static_cast<int64_t>(std::min(free_row_pages_.size(), free_key_pages_.size()));
+  if (n_more > n_free)
+    fail(ErrorKind::context_full,
+         format("%lld tokens do not fit the context of %lld", static_cast<long long>(n_tokens),
+                static_cast<long long>(plan_.max_tokens)),
+         "a larger context (-c) holds more");
+  grow(sequence.row_pages_, free_row_pages_, n_pages);
+  grow(sequence.key_pages_, free_key_pages_, n_pages);
+}
+
+// Slots may hold rows of forgotten positions, which other rows will take: the buffers start anew.
+void LatentCache::truncate(Sequence& sequence, int64_t n_tokens) {
+  sequence.n_tokens_ = n_tokens;
+  shrink(sequence.row_pages_, free_row_pages_, pages_for(n_tokens));
+  shrink(sequence.key_pages_, free_key_pages_, pages_for(n_tokens));
+  if (sequence.buffers_.empty()) return;
+  std::vector<int32_t> fresh(static_cast<size_t>(sequence.buffer_state_.n()));
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {
+    int32_t* state = fresh.data() + layer * plan_.n_slots() * 2;
+    reset({static_cast<int32_t>(plan_.n_slots()), state, state + plan_.n_slots()});
+  }
+  backend_.upload(sequence.buffer_state_.data(), fresh.data(), sequence.buffer_state_.n_bytes());
+}
+
+void LatentCache::begin_step(std::span<Sequence* const> sequences, bool use_buffers) {
+  step_uses_buffers_ = use_buffers && plan_.n_slots() > 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& sequence = *sequences[i];
+    const int64_t row = static_cast<int64_t>(i) * plan_.n_pages();
+    backend_.upload(row_tables_.data() + row, sequence.row_pages_.data(),
+                    sequence.row_pages_.size() * sizeof(int32_t));
+    backend_.upload(key_tables_.data() + row, sequence.key_pages_.data(),
+                    sequence.key_pages_.size() * sizeof(int32_t));
+    const int64_t first_slot = sequence.number_ * plan_.n_slots();
+    backend_.upload(first_slots_.data() + i, &first_slot, sizeof first_slot);
+  }
+  if (!step_uses_buffers_) return;
+  for (size_t layer = 0; layer < step_buffers_.size(); ++layer) {
+    step_buffers_[layer].clear();
+    for (const Sequence* sequence : sequences) step_buffers_[layer].push_back(sequence->buffers_[layer]);
+  }
+}
+
+CacheView LatentCache::view(int64_t layer) const {
+  const size_t i = static_cast<size_t>(layer);
+  CacheView view;
+  view.layout = plan_.layout;
+  view.rows = rows_[i].data();
+  view.key_pages = keys_[i].data();
+  view.row_pages = row_tables_.data();
+  view.key_page_ids = key_tables_.data();
+  view.max_pages = plan_.n_pages();
+  if (!step_uses_buffers_) return view;
+  view.slots = slots_[i].data();
+  view.first_slots = first_slots_.data();
+  view.buffers = step_buffers_[i].data();
+  return view;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,86 @@
+// What is remembered: latent rows in the host pool, their scales and index keys on the device, per sequence a
+// page table for each, and per sequence and layer the slots of the top-k buffer.
+//
+// Both pools are layer-major: for each layer one contiguous array, cut into pages of kPageTokens tokens; page
+// p means the same tokens in every layer, so one table serves all layers. Rows and keys are two pools with
+// tables of their own; a sequence is admitted by both. Not thread-safe.
+//
+// Invariants: a page belongs to one sequence or is free; a sequence of n tokens holds ceil(n / kPageTokens)
+// pages of each pool, or more after reserve(); rows at positions below its length are immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "context/topk_buffer.h"
+
+namespace dsv32 {
+
+struct CachePlan {
+  CacheLayout layout;
+  int64_t n_layers = 0;
+  int64_t max_tokens = 0;  // of all sequences together
+  int64_t max_seqs = 1;
+  int64_t buffer_rows = 0;  // capacity B of a top-k buffer; 0: every row is resident, no buffers
+
+  int64_t n_pages() const { return (max_tokens + kPageTokens - 1) / kPageTokens + max_seqs - 1; }
+  int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }
+  uint64_t row_pool_bytes() const;  // host
+  uint64_t key_pool_bytes() const;  // device
+  uint64_t buffer_bytes() const;    // device: slots and their LRU
+};
+
+// One sequence's share of the cache. Made and given back by LatentCache.
+class Sequence {
+ public:
+  int64_t n_tokens() const { return n_tokens_; }
+
+ private:
+  friend class LatentCache;
+  int64_t n_tokens_ = 0;
+  int64_t number_ = 0;  // which slots are its own
+  std::vector<int32_t> row_pages_, key_pages_;
+  std::vector<TopkBuffer> buffers_;  // [n_layers]
+  Buffer<int32_t> buffer_state_;     // the arrays of buffers_
+};
+
+class LatentCache {
+ public:
+  LatentCache(Backend& backend, const CachePlan& plan);
+
+  const CachePlan& plan() const { return plan_; }
+
+  // Throws Error{memory} when max_seqs sequences exist.
+  std::unique_ptr<Sequence> open();
+  void close(Sequence& sequence);
+
+  // Makes room for the sequence to grow to `n_tokens`. Throws Error{context_full} when the pools are too
+  // small.
+  void reserve(Sequence& sequence, int64_t n_tokens);
+  // Says that the rows up to `n_tokens` have been stored.
+  void set_length(Sequence& sequence, int64_t n_tokens) { sequence.n_tokens_ = n_tokens; }
+  // Forgets all tokens from `n_tokens` on.
+  void truncate(Sequence& sequence, int64_t n_tokens);
+
+  // Sets the sequences of a step, in the order of the step's `seq` numbers; with `use_buffers` each has one
+  // token in it.
+  void begin_step(std::span<Sequence* const> sequences, bool use_buffers);
+  // One layer as the operations of that step see it; valid until the next begin_step().
+  CacheView view(int64_t layer) const;
+
+ private:
+  Backend& backend_;
+  CachePlan plan_;
+  std::vector<Buffer<uint8_t>> rows_, keys_, slots_;  // [n_layers] each
+  std::vector<int32_t> free_row_pages_, free_key_pages_;
+  std::vector<int64_t> free_numbers_;
+  Buffer<int32_t> row_tables_, key_tables_;            // [max_seqs, max_pages] of the step
+  Buffer<int64_t> first_slots_;                        // [max_seqs] of the step
+  std::vector<std::vector<TopkBuffer>> step_buffers_;  // [n_layers][n_seqs] of the step
+  bool step_uses_buffers_ = false;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,168 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsv32 {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// How many score values are kept at once: tokens are scored in groups of as many as fit (64 MiB), at least
+// one.
+constexpr int64_t kMostScores = int64_t{1} << 24;
+
+int64_t widest_mlp(const ModelArgs& args) {
+  return std::max(args.inter_dim, args.moe_inter_dim * std::max<int64_t>(args.n_shared_experts, 1));
+}
+
+}  // namespace
+
+Activations::Activations(Backend& backend, const ModelArgs& args, int64_t n, int64_t max_context)
+    : max_tokens(n), topk(args.has_indexer() ? std::min(args.index_topk, max_context) : max_context) {
+  const auto floats = [&](int64_t width) {
+    return Buffer<float>(backend, Place::device, n * width, "activations");
+  };
+  const auto ints = [&](int64_t width) {
+    return Buffer<int32_t>(backend, Place::device, n * width, "activations");
+  };
+  const int64_t index_width = args.index_n_heads * args.index_head_dim;
+  tokens = ints(1), pos = ints(1), seq = ints(1);
+  h = floats(args.dim), x = floats(args.dim), out = floats(args.dim);
+  qr = floats(args.q_lora_rank);
+  q = floats(args.n_heads * args.qk_head_dim());
+  q_c = floats(args.n_heads * args.kv_lora_rank), o_c = floats(args.n_heads * args.kv_lora_rank);
+  o = floats(args.n_heads * args.v_head_dim);
+  kv = floats(args.kv_lora_rank + args.qk_rope_head_dim), c = floats(args.kv_lora_rank);
+  index_q = floats(index_width);
+  index_q_fp8 = Buffer<uint8_t>(backend, Place::device, n * index_width, "activations");
+  index_q_scales = floats(args.index_n_heads * CacheLayout::tiles(args.index_head_dim));
+  index_k = floats(args.index_head_dim), index_weights = floats(args.index_n_heads);
+  const int64_t n_scores =
+      args.has_indexer() ? std::max(max_context, std::min(n * max_context, kMostScores)) : 0;
+  scores = Buffer<float>(backend, Place::device, n_scores, "index scores");
+  selected = ints(topk), n_selected = ints(1), misses = ints(topk), n_misses = ints(1);
+  row_ids = Buffer<int64_t>(backend, Place::device, n * topk, "activations");
+  tally = Buffer<int64_t>(backend, Place::device, 2, "activations");
+  gate = floats(widest_mlp(args)), up = floats(widest_mlp(args));
+  route_logits = floats(args.n_routed_experts);
+  experts = ints(args.n_activated_experts), expert_weights = floats(args.n_activated_experts);
+}
+
+std::vector<float> rope_frequencies(const ModelArgs& args) {
+  const int64_t dim = args.qk_rope_head_dim;
+  const float theta = args.rope_theta;
+  // The pair index at which a wave turns `n_turns` times over the original context.
+  const auto correction_dim = [&](float n_turns) {
+    return static_cast<double>(dim) *
+           std::log(static_cast<double>(args.original_seq_len) / (static_cast<double>(n_turns) * 2 * kPi)) /
+           (2 * std::log(static_cast<double>(theta)));
+  };
+  std::vector<float> frequencies(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = 1.0f / std::pow(theta, static_cast<float>(2 * i) / static_cast<float>(dim));
+  if (args.rope_factor == 1.0f) return frequencies;
+  const float low = static_cast<float>(std::max(std::floor(correction_dim(args.beta_fast)), 0.0));
+  float high =
+      static_cast<float>(std::min(std::ceil(correction_dim(args.beta_slow)), static_cast<double>(dim - 1)));
+  if (low == high) high += 0.001f;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const float ramp = std::clamp((static_cast<float>(i) - low) / (high - low), 0.0f, 1.0f);
+    frequencies[i] = frequencies[i] / args.rope_factor * ramp + frequencies[i] * (1 - ramp);
+  }
+  return frequencies;
+}
+
+Forward::Forward(Backend& backend, const ModelArgs& args, const Weights& weights, LatentCache& cache,
+                 int64_t max_tokens, int64_t max_context)
+    : backend_(backend),
+      args_(args),
+      weights_(weights),
+      cache_(cache),
+      act_(backend, args, max_tokens, max_context) {
+  const std::vector<float> frequencies = rope_frequencies(args);
+  frequencies_ =
+      Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
+  backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
+}
+
+void Forward::run(const Step& step) {
+  const size_t n_ints = step.tokens.size() * sizeof(int32_t);
+  backend_.upload(act_.tokens.data(), step.tokens.data(), n_ints);
+  backend_.upload(act_.pos.data(), step.pos.data(), n_ints);
+  backend_.upload(act_.seq.data(), step.seq.data(), n_ints);
+  step_ = {step.n_tokens(),
+           static_cast<int64_t>(step.sequences.size()),
+           *std::ranges::max_element(step.pos),
+           act_.tokens.data(),
+           act_.pos.data(),
+           act_.seq.data()};
+  cache_.begin_step(step.sequences, step.sequences.size() == step.tokens.size());
+
+  backend_.embed({step_, weights_.embed, act_.h.data()});
+  for (layer_ = 0; layer_ < args_.n_layers; ++layer_) run_layer(layer_);
+
+  n_logits_ = step_.n_tokens - step.first_logits;
+  if (logits_.n() < n_logits_ * args_.vocab_size)
+    logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  backend_.rms_norm({act_.h.data() + step.first_logits * args_.dim, args_.dim, weights_.norm.data(),
+                     args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
+  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_.data(), n_logits_});
+}
+
+// h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
+void Forward::run_layer(int64_t layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t n_values = step_.n_tokens * args_.dim;
+  const auto norm = [&](const Vector& weight) {
+    backend_.rms_norm(
+        {act_.h.data(), args_.dim, weight.data(), args_.norm_eps, act_.x.data(), step_.n_tokens, args_.dim});
+  };
+  norm(w.attn_norm);
+  observe("attn_norm", act_.x.data(), args_.dim);
+  attention(layer);
+  observe("attention_out", act_.out.data(), args_.dim);
+  backend_.add({act_.out.data(), act_.h.data(), n_values});
+
+  norm(w.ffn_norm);
+  observe("ffn_norm", act_.x.data(), args_.dim);
+  feed_forward(layer);
+  observe("ffn_out", act_.out.data(), args_.dim);
+  backend_.add({act_.out.data(), act_.h.data(), n_values});
+  observe("h", act_.h.data(), args_.dim);
+}
+
+std::vector<float> Forward::logits() const {
+  std::vector<float> values(static_cast<size_t>(n_logits_ * args_.vocab_size));
+  backend_.download(values.data(), logits_.data(), values.size() * sizeof(float));
+  return values;
+}
+
+Forward::BufferTally Forward::buffer_tally() const {
+  int64_t counts[2] = {};
+  backend_.download(counts, act_.tally.data(), sizeof counts);
+  return {counts[0], counts[1]};
+}
+
+// y = weight @ x for the step's tokens; x and y are dense.
+void Forward::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y) {
+  backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens});
+}
+
+void Forward::observe(const char* stage, const float* values, int64_t width) {
+  if (!observer_) return;
+  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
+  seen.values.resize(static_cast<size_t>(step_.n_tokens * width));
+  backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
+  observer_(seen);
+}
+
+void Forward::observe_ints(const char* stage, const int32_t* ints, int64_t width) {
+  if (!observer_) return;
+  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
+  seen.ints.resize(static_cast<size_t>(step_.n_tokens * width));
+  backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
+  observer_(seen);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,99 @@
+// DeepSeek-V3.2's forward pass, written once over Backend: prefill and decode are the same steps over more or
+// fewer tokens.
+//
+// forward.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its MLP or
+// experts; the names and their order are those of spec and paper. Knows no file and no terminal. Not
+// thread-safe.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "context/latent_cache.h"
+#include "model/activations.h"
+#include "weights/weights.h"
+
+namespace dsv32 {
+
+// The tokens of a step, on the host. Each sequence's tokens are consecutive and follow what the cache holds
+// of it.
+struct Step {
+  std::vector<int32_t> tokens;       // [n_tokens]
+  std::vector<int32_t> pos;          // [n_tokens]
+  std::vector<int32_t> seq;          // [n_tokens] index into sequences
+  std::vector<Sequence*> sequences;  // room for the step's tokens is reserved
+  int64_t first_logits = 0;          // logits are computed for tokens [first_logits, n_tokens)
+
+  int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+// One intermediate, downloaded, for comparison with another implementation.
+struct Observation {
+  const char* stage;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
+  int64_t layer, n_tokens, width;
+  std::vector<float> values;  // [n_tokens, width], or
+  std::vector<int32_t> ints;  // [n_tokens, width]
+};
+using Observer = std::function<void(const Observation&)>;
+
+class Forward {
+ public:
+  // max_tokens: of one step; max_context: of one sequence.
+  Forward(Backend& backend, const ModelArgs& args, const Weights& weights, LatentCache& cache,
+          int64_t max_tokens, int64_t max_context);
+
+  int64_t max_tokens() const { return act_.max_tokens; }
+
+  // Runs the step, stores its rows and keys, and leaves logits [n_tokens - first_logits, vocab_size] in
+  // logits().
+  void run(const Step& step);
+  // Downloads the logits of the last run.
+  std::vector<float> logits() const;
+
+  // Rows looked up in top-k buffers so far, and those that had to be fetched.
+  struct BufferTally {
+    int64_t n_rows = 0, n_misses = 0;
+  };
+  BufferTally buffer_tally() const;
+
+  // Called at every stage of every layer; slow. An empty one turns it off.
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  void run_layer(int64_t layer);
+
+  // attention.cpp
+  void attention(int64_t layer);
+  void project_latent(const LayerWeights& w, const CacheView& cache);
+  void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
+  void select_positions(const CacheView& cache);
+  void attend_selected(const LayerWeights& w, const CacheView& cache);
+
+  // feed_forward.cpp
+  void feed_forward(int64_t layer);
+  void mlp(const MlpWeights& w, float* out);
+  void experts(const ExpertWeights& w);
+
+  void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
+  void observe(const char* stage, const float* values, int64_t width);
+  void observe_ints(const char* stage, const int32_t* ints, int64_t width);
+
+  Backend& backend_;
+  const ModelArgs& args_;
+  const Weights& weights_;
+  LatentCache& cache_;
+  Activations act_;
+  Buffer<float> frequencies_;  // [qk_rope_head_dim / 2]
+  Buffer<float> logits_;       // [tokens of the last step that wanted them, vocab_size]
+  int64_t n_logits_ = 0;
+  StepTokens step_;  // of the running step, on the device
+  int64_t layer_ = 0;
+  Observer observer_;
+};
+
+// The YaRN frequencies [dim / 2], computed in f32 as model.py (precompute_freqs_cis) does.
+std::vector<float> rope_frequencies(const ModelArgs& args);
+
+}  // namespace dsv32
