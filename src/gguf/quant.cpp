@@ -1,10 +1,18 @@
-// Names and sizes of the storage formats.
+// Names and sizes of the storage formats, and the reference dequantisation.
+//
+// One dequantize() per block struct, written as its layout reads: loops over groups, then over values. The
+// order of the f32 operations is that of the Python package `gguf`, so the results are equal to it bit for
+// bit.
 #include "gguf/quant.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
+
+#include "base/numbers.h"
+#include "gguf/quant_tables.h"
 
 namespace dsv32 {
 namespace {
@@ -80,7 +88,175 @@ constexpr NamedType kTypes[] = {
     {158, unsupported("IQ1_KT")},
 };
 
+int bit(const uint8_t* bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
+
+// Value i of 32 in a nibble array of 16 bytes.
+int nibble(const uint8_t* qs, int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
+
+void dequantize(const BlockQ4_0& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(nibble(b.qs, i) - 8);
+}
+
+void dequantize(const BlockQ5_0& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>((nibble(b.qs, i) | bit(b.qh, i) << 4) - 16);
+}
+
+void dequantize(const BlockQ5_1& b, float* out) {
+  const float d = f16_to_f32(b.d), m = f16_to_f32(b.m);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(nibble(b.qs, i) | bit(b.qh, i) << 4) + m;
+}
+
+void dequantize(const BlockQ8_0& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(b.qs[i]);
+}
+
+void dequantize(const BlockQ2_K& b, float* out) {
+  const float d = f16_to_f32(b.d), dmin = f16_to_f32(b.dmin);
+  for (int group = 0; group < 16; ++group) {
+    const float scale = d * static_cast<float>(b.scales[group] & 15);
+    const float min = dmin * static_cast<float>(b.scales[group] >> 4);
+    for (int v = 16 * group; v < 16 * group + 16; ++v) {
+      const int q = b.qs[v / 128 * 32 + v % 32] >> (v % 128 / 32 * 2) & 3;
+      out[v] = scale * static_cast<float>(q) - min;
+    }
+  }
+}
+
+void dequantize(const BlockQ3_K& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  uint8_t scales[16];
+  unpack_q3_k_scales(b.scales, scales);
+  for (int v = 0; v < 256; ++v) {
+    const int low = b.qs[v / 128 * 32 + v % 32] >> (v % 128 / 32 * 2) & 3;
+    const int high = b.hmask[v % 32] >> (v / 32) & 1;
+    out[v] = d * static_cast<float>(scales[v / 16] - 32) * static_cast<float>((low | high << 2) - 4);
+  }
+}
+
+void dequantize(const BlockQ4_K& b, float* out) {
+  const float d = f16_to_f32(b.d), dmin = f16_to_f32(b.dmin);
+  uint8_t scales[8], mins[8];
+  unpack_k_scales(b.scales, scales, mins);
+  for (int v = 0; v < 256; ++v) {
+    const int group = v / 32;
+    const int q = b.qs[group / 2 * 32 + v % 32] >> (group % 2 * 4) & 15;
+    out[v] = d * static_cast<float>(scales[group]) * static_cast<float>(q) -
+             dmin * static_cast<float>(mins[group]);
+  }
+}
+
+void dequantize(const BlockQ5_K& b, float* out) {
+  const float d = f16_to_f32(b.d), dmin = f16_to_f32(b.dmin);
+  uint8_t scales[8], mins[8];
+  unpack_k_scales(b.scales, scales, mins);
+  for (int v = 0; v < 256; ++v) {
+    const int group = v / 32;
+    const int low = b.qs[group / 2 * 32 + v % 32] >> (group % 2 * 4) & 15;
+    const int high = b.qh[v % 32] >> group & 1;
+    out[v] = d * static_cast<float>(scales[group]) * static_cast<float>(low | high << 4) -
+             dmin * static_cast<float>(mins[group]);
+  }
+}
+
+void dequantize(const BlockQ6_K& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int v = 0; v < 256; ++v) {
+    const int half = v / 128, within = v % 128;
+    const int low = b.ql[half * 64 + within % 64] >> (within / 64 * 4) & 15;
+    const int high = b.qh[half * 32 + within % 32] >> (within / 32 * 2) & 3;
+    out[v] = d * static_cast<float>(b.scales[v / 16]) * static_cast<float>((low | high << 4) - 32);
+  }
+}
+
+void dequantize(const BlockIQ2_XXS& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int group = 0; group < 8; ++group) {
+    uint32_t words[2];
+    std::memcpy(words, b.qs + 4 * group, sizeof words);
+    const float scale = d * (0.5f + static_cast<float>(words[1] >> 28)) * 0.25f;
+    for (int i = 0; i < 32; ++i) {
+      const uint64_t point = kIq2xxsGrid[words[0] >> (i / 8 * 8) & 255];
+      const float magnitude = scale * static_cast<float>(point >> (i % 8 * 8) & 255);
+      const bool negative = iq_signs(words[1] >> (i / 8 * 7) & 127) >> (i % 8) & 1;
+      out[32 * group + i] = negative ? -magnitude : magnitude;
+    }
+  }
+}
+
+void dequantize(const BlockIQ3_XXS& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int group = 0; group < 8; ++group) {
+    uint32_t word;
+    std::memcpy(&word, b.signs + 4 * group, sizeof word);
+    const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t point = kIq3xxsGrid[b.qs[8 * group + i / 4]];
+      const float magnitude = scale * static_cast<float>(point >> (i % 4 * 8) & 255);
+      const bool negative = iq_signs(word >> (i / 8 * 7) & 127) >> (i % 8) & 1;
+      out[32 * group + i] = negative ? -magnitude : magnitude;
+    }
+  }
+}
+
+void dequantize(const BlockIQ4_NL& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(kIq4Values[nibble(b.qs, i)]);
+}
+
+void dequantize(const BlockIQ4_XS& b, float* out) {
+  const float d = f16_to_f32(b.d);
+  for (int group = 0; group < 8; ++group) {
+    const int low = b.scales_l[group / 2] >> (group % 2 * 4) & 15;
+    const int high = b.scales_h >> (2 * group) & 3;
+    const float scale = d * static_cast<float>((low | high << 4) - 32);
+    for (int i = 0; i < 32; ++i)
+      out[32 * group + i] = scale * static_cast<float>(kIq4Values[nibble(b.qs + 16 * group, i)]);
+  }
+}
+
+template <class Block>
+void dequantize_blocks(const void* row, float* out, int64_t n_values, int block_values) {
+  const auto* bytes = static_cast<const uint8_t*>(row);
+  for (int64_t v = 0; v < n_values; v += block_values, bytes += sizeof(Block)) {
+    Block block;
+    std::memcpy(&block, bytes, sizeof block);
+    dequantize(block, out + v);
+  }
+}
+
+// Of f16 and bf16.
+template <class ToF32>
+void widen(const void* row, float* out, int64_t n_values, ToF32 to_f32) {
+  const auto* bytes = static_cast<const uint8_t*>(row);
+  for (int64_t v = 0; v < n_values; ++v) {
+    uint16_t bits;
+    std::memcpy(&bits, bytes + 2 * v, sizeof bits);
+    out[v] = to_f32(bits);
+  }
+}
+
 }  // namespace
+
+void unpack_k_scales(const uint8_t packed[12], uint8_t scales[8], uint8_t mins[8]) {
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t a = packed[i], b = packed[i + 4], low = packed[i + 8];
+    scales[i] = a & 63;
+    mins[i] = b & 63;
+    scales[i + 4] = static_cast<uint8_t>((low & 15) | (a >> 6) << 4);
+    mins[i + 4] = static_cast<uint8_t>((low >> 4) | (b >> 6) << 4);
+  }
+}
+
+void unpack_q3_k_scales(const uint8_t packed[12], uint8_t scales[16]) {
+  for (int i = 0; i < 16; ++i) {
+    const int low = i < 8 ? packed[i] & 15 : packed[i - 8] >> 4;
+    const int high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
+    scales[i] = static_cast<uint8_t>(low | high << 4);
+  }
+}
 
 const TypeTraits* find_traits(TensorType type) {
   const auto number = static_cast<uint32_t>(type);
@@ -106,6 +282,61 @@ size_t row_bytes(TensorType type, int64_t n_values) {
   const TypeTraits& t = traits(type);
   assert(n_values >= 0 && n_values % t.block_values == 0);
   return static_cast<size_t>(n_values) / t.block_values * t.block_bytes;
+}
+
+void dequantize_row(TensorType type, const void* row, float* out, int64_t n) {
+  assert(n >= 0 && n % traits(type).block_values == 0);
+  switch (type) {
+    case TensorType::f32:
+      std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+      return;
+    case TensorType::f16:
+      widen(row, out, n, f16_to_f32);
+      return;
+    case TensorType::bf16:
+      widen(row, out, n, bf16_to_f32);
+      return;
+    case TensorType::q4_0:
+      dequantize_blocks<BlockQ4_0>(row, out, n, 32);
+      return;
+    case TensorType::q5_0:
+      dequantize_blocks<BlockQ5_0>(row, out, n, 32);
+      return;
+    case TensorType::q5_1:
+      dequantize_blocks<BlockQ5_1>(row, out, n, 32);
+      return;
+    case TensorType::q8_0:
+      dequantize_blocks<BlockQ8_0>(row, out, n, 32);
+      return;
+    case TensorType::iq4_nl:
+      dequantize_blocks<BlockIQ4_NL>(row, out, n, 32);
+      return;
+    case TensorType::q2_k:
+      dequantize_blocks<BlockQ2_K>(row, out, n, 256);
+      return;
+    case TensorType::q3_k:
+      dequantize_blocks<BlockQ3_K>(row, out, n, 256);
+      return;
+    case TensorType::q4_k:
+      dequantize_blocks<BlockQ4_K>(row, out, n, 256);
+      return;
+    case TensorType::q5_k:
+      dequantize_blocks<BlockQ5_K>(row, out, n, 256);
+      return;
+    case TensorType::q6_k:
+      dequantize_blocks<BlockQ6_K>(row, out, n, 256);
+      return;
+    case TensorType::iq2_xxs:
+      dequantize_blocks<BlockIQ2_XXS>(row, out, n, 256);
+      return;
+    case TensorType::iq3_xxs:
+      dequantize_blocks<BlockIQ3_XXS>(row, out, n, 256);
+      return;
+    case TensorType::iq4_xs:
+      dequantize_blocks<BlockIQ4_XS>(row, out, n, 256);
+      return;
+  }
+  assert(false);  // not a supported type; the reader of the file refuses those
 }
 
 }  // namespace dsv32

@@ -137,6 +137,12 @@ struct BlockIQ4_XS {  // value = d * (scale - 32) * kIq4Values[q]
 };
 static_assert(sizeof(BlockIQ4_XS) == 136);
 
+// packed: scales of Q4_K or Q5_K  ->  scales [8], mins [8], each 0..63.
+void unpack_k_scales(const uint8_t packed[12], uint8_t scales[8], uint8_t mins[8]);
+
+// packed: scales of Q3_K  ->  scales [16], each 0..63 (the value is 32 less).
+void unpack_q3_k_scales(const uint8_t packed[12], uint8_t scales[16]);
+
 struct TypeTraits {
   const char* name;       // "Q4_K"; "type 999" is made by type_name() for unknown numbers
   uint32_t block_values;  // values in a block
