@@ -1,0 +1,97 @@
+// See chat_format.h. encode() and render() walk over the same segments, so what is shown is what the model
+// reads.
+#include "text/chat_format.h"
+
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+int32_t required_mark(const Tokenizer& tokenizer, const char* name) {
+  const std::optional<int32_t> id = tokenizer.find(name);
+  if (!id) {
+    fail(ErrorKind::model, format("the model's vocabulary has no token %s", name),
+         "the chat format of DeepSeek-V3.2 needs it; a prompt can still be given raw");
+  }
+  return *id;
+}
+
+// The index of the last user message, or -1.
+ptrdiff_t last_user(std::span<const Message> messages) {
+  ptrdiff_t last = std::ssize(messages) - 1;
+  while (last >= 0 && messages[static_cast<size_t>(last)].role != Message::Role::user) --last;
+  return last;
+}
+
+}  // namespace
+
+ChatFormat::ChatFormat(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer),
+      user_(required_mark(tokenizer, "<｜User｜>")),
+      assistant_(required_mark(tokenizer, "<｜Assistant｜>")),
+      think_(required_mark(tokenizer, "<think>")),
+      end_think_(required_mark(tokenizer, "</think>")) {}
+
+std::vector<ChatFormat::Segment> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
+  std::vector<Segment> segments{{tokenizer_.bos_id(), {}}};
+  const auto add_mark = [&](int32_t id) { segments.push_back({id, {}}); };
+  const auto add_text = [&](const std::string& text) {
+    // Two system messages in a row are one text to the tokenizer.
+    if (segments.back().mark == kText)
+      segments.back().text += text;
+    else
+      segments.push_back({kText, text});
+  };
+  const ptrdiff_t last = last_user(messages);
+  for (ptrdiff_t i = 0; i < std::ssize(messages); ++i) {
+    const Message& message = messages[static_cast<size_t>(i)];
+    switch (message.role) {
+      case Message::Role::system:
+        add_text(message.content);
+        break;
+      case Message::Role::user:
+        add_mark(user_);
+        add_text(message.content);
+        add_mark(assistant_);
+        add_mark(thinking && i == last ? think_ : end_think_);
+        break;
+      case Message::Role::assistant:
+        if (thinking && i > last) {
+          add_text(message.reasoning);
+          add_mark(end_think_);
+        }
+        add_text(message.content);
+        add_mark(tokenizer_.eos_id());
+        break;
+    }
+  }
+  return segments;
+}
+
+std::vector<int32_t> ChatFormat::encode(std::span<const Message> messages, bool thinking) const {
+  std::vector<int32_t> ids;
+  for (const Segment& segment : layout(messages, thinking)) {
+    if (segment.mark != kText) {
+      ids.push_back(segment.mark);
+      continue;
+    }
+    const std::vector<int32_t> text = tokenizer_.encode(segment.text, false);
+    ids.insert(ids.end(), text.begin(), text.end());
+  }
+  return ids;
+}
+
+std::string ChatFormat::render(std::span<const Message> messages, bool thinking) const {
+  std::string shown;
+  for (const Segment& segment : layout(messages, thinking))
+    shown += segment.mark == kText ? std::string_view(segment.text) : tokenizer_.piece(segment.mark);
+  return shown;
+}
+
+std::vector<int32_t> ChatFormat::encode_raw(std::string_view text) const {
+  std::vector<int32_t> ids = tokenizer_.encode(text, true);
+  if (ids.empty() || ids[0] != tokenizer_.bos_id()) ids.insert(ids.begin(), tokenizer_.bos_id());
+  return ids;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,58 @@
+// A conversation as the model was trained to read it: the prompt format of DeepSeek-V3.2 (encoding_dsv32.py,
+// no tools).
+//
+//   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
+//
+// The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode, and </think> in every
+// other place: the reasoning of earlier turns is dropped. So the prefix that two turns of a conversation
+// share in thinking mode ends at the <｜Assistant｜> of the former. Marks are token ids, found by name in the
+// vocabulary; what people and models have written is encoded with special tokens off, each text between two
+// marks on its own. Immutable; threads may share it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace dsv32 {
+
+struct Message {
+  enum class Role { system, user, assistant };
+  Role role;
+  std::string content;
+  std::string reasoning;  // of an assistant; read only when no user message comes after it
+};
+
+class ChatFormat {
+ public:
+  // `tokenizer` must outlive the object. Throws Error{model} naming the special token that its vocabulary
+  // lacks.
+  explicit ChatFormat(const Tokenizer& tokenizer);
+
+  // The prompt for `messages`. An assistant message after the last user message is a finished turn: in
+  // thinking mode it is {reasoning}</think>{content}<EOS>.
+  std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
+
+  // The same as text, marks by their names.
+  std::string render(std::span<const Message> messages, bool thinking) const;
+
+  // `text` as it stands, special tokens by name included, after one BOS.
+  std::vector<int32_t> encode_raw(std::string_view text) const;
+
+ private:
+  static constexpr int32_t kText = -1;
+  struct Segment {
+    int32_t mark;      // a special token, or kText
+    std::string text;  // only for kText
+  };
+  std::vector<Segment> layout(std::span<const Message> messages, bool thinking) const;
+
+  const Tokenizer& tokenizer_;
+  int32_t user_, assistant_, think_, end_think_;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,132 @@
+// What both kinds of tokenizer share: tables over the vocabulary, special tokens, and bytes that are not
+// UTF-8.
+#include "text/tokenizer.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "text/bpe_tokenizer.h"
+#include "text/spm_tokenizer.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kMaxTextBytes = 1u << 30;  // positions in a text fit 32 bits with room to spare
+constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", "<｜User｜>"};
+
+// The bytes a token adds to the output.
+std::string bytes_of_token(const std::string& token, TokenType type,
+                           std::string (*bytes_of_text)(const std::string&)) {
+  switch (type) {
+    case TokenType::normal:
+      return bytes_of_text(token);
+    case TokenType::user_defined:
+      return token;
+    case TokenType::byte:
+      return std::string(1, static_cast<char>(byte_token_value(token)));
+    case TokenType::unknown:
+    case TokenType::control:
+    case TokenType::unused:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> Tokenizer::make(Vocabulary vocabulary) {
+  check_vocabulary(vocabulary);
+  if (vocabulary.model == "llama") return std::make_unique<SpmTokenizer>(std::move(vocabulary));
+  return std::make_unique<BpeTokenizer>(std::move(vocabulary));
+}
+
+Tokenizer::Tokenizer(Vocabulary vocabulary, std::string (*bytes_of_text)(const std::string& token))
+    : vocabulary_(std::move(vocabulary)) {
+  const size_t n_tokens = vocabulary_.tokens.size();
+  bytes_.reserve(n_tokens);
+  id_of_name_.reserve(n_tokens);
+  for (size_t i = 0; i < n_tokens; ++i) {
+    const std::string& token = vocabulary_.tokens[i];
+    const TokenType type = vocabulary_.types[i];
+    bytes_.push_back(bytes_of_token(token, type, bytes_of_text));
+    id_of_name_.emplace(token, static_cast<int32_t>(i));
+    if (type == TokenType::control || type == TokenType::user_defined)
+      specials_.add(token, static_cast<int32_t>(i));
+  }
+  specials_.sort();
+  end_ids_.insert(vocabulary_.eos_id);
+  for (const std::string_view name : kEndNames) {
+    if (const std::optional<int32_t> id = find(name)) end_ids_.insert(*id);
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  if (text.size() > kMaxTextBytes)
+    fail(ErrorKind::usage, format("the text has %zu bytes, at most 1 GiB can be encoded", text.size()));
+  std::vector<int32_t> ids;
+  size_t segment = 0;  // where the text since the last special token begins
+  for (size_t at = 0; parse_special && at < text.size();) {
+    const std::optional<SpecialTokens::Match> match = specials_.longest_at(text, at);
+    if (!match) {
+      ++at;
+      continue;
+    }
+    encode_segment(text.substr(segment, at - segment), ids);
+    ids.push_back(match->id);
+    segment = at += match->n_bytes;
+  }
+  encode_segment(text.substr(segment), ids);
+  return ids;
+}
+
+void Tokenizer::encode_segment(std::string_view text, std::vector<int32_t>& ids) const {
+  if (text.empty()) return;
+  if (!vocabulary_.add_space_prefix) return encode_any_bytes(text, ids);
+  encode_any_bytes(" " + std::string(text), ids);
+}
+
+void Tokenizer::encode_any_bytes(std::string_view text, std::vector<int32_t>& ids) const {
+  size_t valid = 0;  // where the well-formed text begins that has not been encoded yet
+  const auto encode_up_to = [&](size_t end) {
+    if (end > valid) encode_utf8(text.substr(valid, end - valid), ids);
+  };
+  for (size_t at = 0; at < text.size();) {
+    uint32_t code_point = 0;
+    const int n_bytes = decode_utf8(text, at, &code_point);
+    if (n_bytes == 0) {
+      encode_up_to(at);
+      ids.push_back(byte_id(static_cast<uint8_t>(text[at])));
+      valid = ++at;
+    } else {
+      at += static_cast<size_t>(n_bytes);
+    }
+  }
+  encode_up_to(text.size());
+}
+
+size_t Tokenizer::checked(int32_t id) const {
+  if (id < 0 || id >= n_vocab())
+    fail(ErrorKind::usage, format("token id %d is outside the vocabulary of %d", id, n_vocab()));
+  return static_cast<size_t>(id);
+}
+
+std::string_view Tokenizer::bytes_of(int32_t id) const { return bytes_[checked(id)]; }
+
+std::string_view Tokenizer::piece(int32_t id) const {
+  const std::string& bytes = bytes_[checked(id)];
+  return bytes.empty() ? vocabulary_.tokens[static_cast<size_t>(id)] : bytes;
+}
+
+bool Tokenizer::is_control(int32_t id) const { return vocabulary_.types[checked(id)] == TokenType::control; }
+
+bool Tokenizer::is_end_of_generation(int32_t id) const {
+  checked(id);
+  return end_ids_.contains(id);
+}
+
+std::optional<int32_t> Tokenizer::find(std::string_view name) const {
+  const auto found = id_of_name_.find(name);
+  if (found == id_of_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,53 @@
+// The vocabulary as the model file states it: tokens, their types and scores, the merges, and the two ids
+// that frame a text.
+//
+// A plain struct without behaviour, so that a test or a tool can make one without a GGUF file.
+// load_vocabulary() reads one and refuses what this program has no tokenizer for; check_vocabulary() finds
+// every contradiction in the contents (Tokenizer::make() calls it, so a Tokenizer never stands on a
+// vocabulary that lies). Token ids are positions in `tokens`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gguf/gguf.h"
+
+namespace dsv32 {
+
+// Numbered as in the file (tokenizer.ggml.token_type) and in sentencepiece.
+enum class TokenType : int32_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,       // structure, never printed: <｜User｜>
+  user_defined = 4,  // structure that is printed: <think>
+  unused = 5,        // a hole in the numbering
+  byte = 6,          // "<0x0A>"
+};
+
+struct Vocabulary {
+  std::string model;                // "gpt2" (byte-level BPE) or "llama" (sentencepiece)
+  std::string pre;                  // the splitting rules of "gpt2": "deepseek-v3"; empty for "llama"
+  std::vector<std::string> tokens;  // [n_vocab] as written in the file
+  std::vector<TokenType> types;     // [n_vocab]
+  std::vector<float> scores;        // [n_vocab] for "llama"; may be empty for "gpt2"
+  std::vector<std::string> merges;  // "left right" in order of preference; "gpt2" only
+  int32_t bos_id = -1;
+  int32_t eos_id = -1;
+  bool add_space_prefix = false;  // "llama": a text begins with a space of its own
+};
+
+// Reads the tokenizer.ggml.* keys. tokenizer.ggml.add_bos_token is not read: published files disagree about
+// it and the prompt format begins with BOS in any case. Throws Error{model} naming the key that is absent or
+// not supported.
+Vocabulary load_vocabulary(const GgufFile& file);
+
+// Throws Error{model} for: no tokens, arrays of different lengths, a type that does not exist, an empty,
+// oversized or repeated token, BOS or EOS outside the vocabulary, a malformed or repeated byte token, a score
+// that is not finite.
+void check_vocabulary(const Vocabulary& vocabulary);
+
+// The value of a token of type `byte`: "<0x0A>" is 10. -1 when `token` is written otherwise.
+int byte_token_value(std::string_view token);
+
+}  // namespace dsv32
