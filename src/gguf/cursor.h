@@ -28,7 +28,7 @@ class Cursor {
 
   // The next value of type T, little-endian. `field` names it when the file ends before.
   template <typename T>
-  T read(std::string_view field) {
+  T read(const char* field) {
     need(sizeof(T), field);
     T value;
     std::memcpy(&value, data(), sizeof value);
@@ -37,19 +37,20 @@ class Cursor {
   }
 
   // A u64 length and that many bytes, at most `max_bytes`: a view into the file.
-  std::string_view read_string(std::string_view field, uint64_t max_bytes);
+  std::string_view read_string(const char* field, uint64_t max_bytes);
 
   // Steps over `n_values` of `value_bytes` each.
-  void skip(uint64_t n_values, uint64_t value_bytes, std::string_view field);
+  void skip(uint64_t n_values, uint64_t value_bytes, const char* field);
 
-  // Throws Error{model}: "`what` (at offset N of model file F)".
+  // Unless `ok`, throws Error{model}: the printf message, then "(at offset N of model file F)".
+  __attribute__((format(printf, 4, 5))) void check(bool ok, uint64_t offset, const char* pattern, ...) const;
   [[noreturn]] void fail_at(uint64_t offset, const std::string& what, const std::string& hint = {}) const;
 
  private:
-  void need(uint64_t n_bytes, std::string_view field) const {
+  void need(uint64_t n_bytes, const char* field) const {
     if (n_bytes > n_left()) fail_short(n_bytes, field);
   }
-  [[noreturn]] void fail_short(uint64_t n_bytes, std::string_view field) const;
+  [[noreturn]] void fail_short(uint64_t n_bytes, const char* field) const;
 
   std::span<const uint8_t> bytes_;
   std::string file_name_;

@@ -97,16 +97,17 @@ class GgufFile {
 
   explicit GgufFile(MappedFile file);
   void read(std::span<const uint8_t> bytes);
-  void read_metadata(Cursor& cursor, uint64_t n_keys);
+  void read_key(Cursor& cursor);
   void read_tensors(Cursor& cursor, uint64_t n_tensors);
   void append(GgufFile part, uint32_t no, uint32_t count);
   uint32_t alignment() const;
   const Value* find(std::string_view key) const;
+  const Value* find(std::string_view key, ValueType type, bool is_array) const;
   uint32_t need_u32(std::string_view key) const;
   template <typename T>
   std::vector<T> integers(const Value& value) const;
   [[noreturn]] void fail_at(uint64_t offset, const std::string& what) const;
-  [[noreturn]] void fail_type(const Value& value, const char* expected) const;
+  [[noreturn]] void fail_type(const Value& value, const std::string& expected) const;
 
   std::string path_;
   uint64_t n_bytes_ = 0;
