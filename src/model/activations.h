@@ -10,9 +10,11 @@
 namespace dsv32 {
 
 struct Activations {
-  Activations(Backend& backend, const ModelArgs& args, int64_t max_tokens, int64_t max_context);
+  Activations() = default;
+  Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t max_context);
 
-  int64_t max_tokens, topk;  // topk: the most rows that one token attends to
+  int64_t max_tokens = 0;
+  int64_t topk = 0;  // the most rows that one token attends to
 
   Buffer<int32_t> tokens, pos, seq;  // [n]
   Buffer<float> h;                   // [n, dim] the residual stream
@@ -41,5 +43,8 @@ struct Activations {
   Buffer<int32_t> experts;           // [n, n_activated_experts]
   Buffer<float> expert_weights;      // [n, n_activated_experts]
 };
+
+// What Activations will allocate for these sizes.
+uint64_t activation_bytes(const ModelArgs& args, int64_t max_tokens, int64_t max_context);
 
 }  // namespace dsv32

@@ -8,46 +8,7 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// How many score values are kept at once: tokens are scored in groups of as many as fit (64 MiB), at least
-// one.
-constexpr int64_t kMostScores = int64_t{1} << 24;
-
-int64_t widest_mlp(const ModelArgs& args) {
-  return std::max(args.inter_dim, args.moe_inter_dim * std::max<int64_t>(args.n_shared_experts, 1));
-}
-
 }  // namespace
-
-Activations::Activations(Backend& backend, const ModelArgs& args, int64_t n, int64_t max_context)
-    : max_tokens(n), topk(args.has_indexer() ? std::min(args.index_topk, max_context) : max_context) {
-  const auto floats = [&](int64_t width) {
-    return Buffer<float>(backend, Place::device, n * width, "activations");
-  };
-  const auto ints = [&](int64_t width) {
-    return Buffer<int32_t>(backend, Place::device, n * width, "activations");
-  };
-  const int64_t index_width = args.index_n_heads * args.index_head_dim;
-  tokens = ints(1), pos = ints(1), seq = ints(1);
-  h = floats(args.dim), x = floats(args.dim), out = floats(args.dim);
-  qr = floats(args.q_lora_rank);
-  q = floats(args.n_heads * args.qk_head_dim());
-  q_c = floats(args.n_heads * args.kv_lora_rank), o_c = floats(args.n_heads * args.kv_lora_rank);
-  o = floats(args.n_heads * args.v_head_dim);
-  kv = floats(args.kv_lora_rank + args.qk_rope_head_dim), c = floats(args.kv_lora_rank);
-  index_q = floats(index_width);
-  index_q_fp8 = Buffer<uint8_t>(backend, Place::device, n * index_width, "activations");
-  index_q_scales = floats(args.index_n_heads * CacheLayout::tiles(args.index_head_dim));
-  index_k = floats(args.index_head_dim), index_weights = floats(args.index_n_heads);
-  const int64_t n_scores =
-      args.has_indexer() ? std::max(max_context, std::min(n * max_context, kMostScores)) : 0;
-  scores = Buffer<float>(backend, Place::device, n_scores, "index scores");
-  selected = ints(topk), n_selected = ints(1), misses = ints(topk), n_misses = ints(1);
-  row_ids = Buffer<int64_t>(backend, Place::device, n * topk, "activations");
-  tally = Buffer<int64_t>(backend, Place::device, 2, "activations");
-  gate = floats(widest_mlp(args)), up = floats(widest_mlp(args));
-  route_logits = floats(args.n_routed_experts);
-  experts = ints(args.n_activated_experts), expert_weights = floats(args.n_activated_experts);
-}
 
 std::vector<float> rope_frequencies(const ModelArgs& args) {
   const int64_t dim = args.qk_rope_head_dim;

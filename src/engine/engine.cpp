@@ -1,0 +1,42 @@
+#include "engine/engine.h"
+
+#include "backend/cpu_backend.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& args) {
+  std::vector<std::string> warnings;
+  if (!args.has_indexer())
+    warnings.push_back(
+        format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
+               "worse and long "
+               "contexts slower",
+               visible(file.path()).c_str()));
+  return warnings;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const std::string& name, int n_threads) {
+  if (name == "cpu") return std::make_unique<CpuBackend>(n_threads);
+  fail(ErrorKind::usage,
+       format("--backend is '%s', expected cpu, the only one in this build", visible(name).c_str()));
+}
+
+Engine::Engine(const GgufFile& file, const EngineOptions& options)
+    : args_(read_model_args(file)),
+      backend_(make_backend(options.backend, options.n_threads)),
+      weights_(load_weights(file, args_, *backend_)),
+      plan_(make_plan(args_, options, backend_->memory_info(Place::host).n_bytes_free)),
+      warnings_(warnings_about(file, args_)) {
+  plan_.n_weight_bytes = weights_.n_bytes_used;
+  plan_.n_skipped_bytes = weights_.n_bytes_skipped;
+  cache_ = std::make_unique<LatentCache>(*backend_, plan_.cache);
+  forward_ =
+      std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk, plan_.cache.max_tokens);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,44 @@
+// A loaded model: the file, its dimensions and weights, the backend and the cache. Sessions run on it.
+//
+// Owns everything below it; construction does all the checks and none of the computing. Weights are used
+// where the file is mapped. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "context/latent_cache.h"
+#include "engine/plan.h"
+#include "gguf/gguf.h"
+#include "model/forward.h"
+#include "weights/weights.h"
+
+namespace dsv32 {
+
+class Engine {
+ public:
+  // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
+  Engine(const GgufFile& file, const EngineOptions& options);
+
+  const ModelArgs& args() const { return args_; }
+  const MemoryPlan& plan() const { return plan_; }
+  // Things a user should hear once, such as "runs dense".
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  Forward& forward() { return *forward_; }
+  LatentCache& cache() { return *cache_; }
+
+ private:
+  ModelArgs args_;
+  std::unique_ptr<Backend> backend_;
+  Weights weights_;
+  MemoryPlan plan_;
+  std::vector<std::string> warnings_;
+  std::unique_ptr<LatentCache> cache_;
+  std::unique_ptr<Forward> forward_;
+};
+
+// The backend of that name. Throws Error{usage} for one that this build does not have.
+std::unique_ptr<Backend> make_backend(const std::string& name, int n_threads);
+
+}  // namespace dsv32

@@ -1,0 +1,58 @@
+// One timeline: the tokens so far, with their rows in the cache, and the logits that follow the last of them.
+//
+// `sync` takes the whole wanted prefix and computes only what the session does not hold yet, so callers never
+// think about what is cached. One thread at a time; at most one session uses an Engine's Forward at any
+// moment.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace dsv32 {
+
+class Session {
+ public:
+  explicit Session(Engine& engine);  // which must outlive it
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int64_t context_left() const {
+    return engine_.plan().cache.max_tokens - static_cast<int64_t>(tokens_.size());
+  }
+
+  // Called after each chunk: of n_total tokens n_done are there, n_held of them from before. Returning false
+  // stops at that border, and what is done is kept.
+  using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
+
+  // Makes the session hold exactly `tokens` (at least one), with the logits of the last. Returns how many
+  // were held already, or -1 when `progress` stopped it. Throws Error{context_full} with the counts,
+  // Error{model} for ids outside the vocabulary.
+  int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {});
+
+  // Appends one token: a decode step.
+  void step(int32_t token);
+
+  // [vocab_size] of the last token.
+  const std::vector<float>& logits() const { return logits_; }
+
+  // Appends `tokens` and returns the logits of every one of them, [n, vocab_size]: for comparison with other
+  // programs.
+  std::vector<float> all_logits(std::span<const int32_t> tokens);
+
+ private:
+  void check(std::span<const int32_t> tokens) const;
+  void extend(std::span<const int32_t> tokens, bool wants_all_logits);
+
+  Engine& engine_;
+  std::unique_ptr<Sequence> sequence_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> logits_;
+};
+
+}  // namespace dsv32
