@@ -12,20 +12,25 @@ BOOST_AUTO_TEST_SUITE(numbers)
 BOOST_AUTO_TEST_CASE(every_f16_survives_the_round_trip) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const float value = f16_to_f32(static_cast<uint16_t>(bits));
-    if (std::isnan(value)) BOOST_TEST(std::isnan(f16_to_f32(f32_to_f16(value))));
-    else BOOST_TEST(f32_to_f16(value) == bits);
+    if (std::isnan(value))
+      BOOST_TEST(std::isnan(f16_to_f32(f32_to_f16(value))));
+    else
+      BOOST_TEST(f32_to_f16(value) == bits);
   }
 }
 
 BOOST_AUTO_TEST_CASE(every_e4m3_survives_the_round_trip) {
   for (uint32_t bits = 0; bits < 0x100; ++bits) {
     const float value = e4m3_to_f32(static_cast<uint8_t>(bits));
-    if (std::isnan(value)) BOOST_TEST((bits & 0x7f) == 0x7f);
-    else BOOST_TEST(f32_to_e4m3(value) == bits);
+    if (std::isnan(value))
+      BOOST_TEST((bits & 0x7f) == 0x7f);
+    else
+      BOOST_TEST(f32_to_e4m3(value) == bits);
   }
 }
 
-// Between two neighbours the nearer wins, and the even code wins a tie: checked at, below and above every midpoint.
+// Between two neighbours the nearer wins, and the even code wins a tie: checked at, below and above every
+// midpoint.
 BOOST_AUTO_TEST_CASE(e4m3_rounds_to_nearest_even) {
   for (uint8_t low = 0; low < 0x7e; ++low) {
     const float a = e4m3_to_f32(low), b = e4m3_to_f32(low + 1);

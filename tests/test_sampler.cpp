@@ -1,0 +1,141 @@
+// The sampler: what each option keeps, reproducibility by seed, log-probabilities, and refusal of what is not
+// a number.
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/sampler.h"
+#include "engine/stop_strings.h"
+
+using namespace dsv32;
+
+namespace {
+
+// Probabilities 0.4, 0.3, 0.2, 0.1 for ids 2, 0, 3, 1.
+const std::vector<float> kLogits = {std::log(0.3f), std::log(0.1f), std::log(0.4f), std::log(0.2f)};
+
+std::map<int32_t, int> draw(const SamplingOptions& options, int n) {
+  Sampler sampler(options);
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < n; ++i) ++counts[sampler.sample(kLogits)];
+  return counts;
+}
+
+SamplingOptions options_with(float temperature, int64_t top_k, float top_p, float min_p) {
+  return {temperature, top_k, top_p, min_p, 42};
+}
+
+std::set<int32_t> kept(const SamplingOptions& options) {
+  std::set<int32_t> ids;
+  for (const auto& [id, count] : draw(options, 3000)) ids.insert(id);
+  return ids;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(sampler)
+
+BOOST_AUTO_TEST_CASE(temperature_zero_takes_the_best_and_the_lower_id_of_two) {
+  Sampler sampler(options_with(0, 0, 1, 0));
+  BOOST_TEST(sampler.sample(kLogits) == 2);
+  BOOST_TEST(sampler.sample(std::vector<float>{1, 5, 5, 2}) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(frequencies_follow_the_probabilities) {
+  const auto counts = draw(options_with(1, 0, 1, 0), 40000);
+  const double expected[] = {0.3, 0.1, 0.4, 0.2};
+  for (int32_t id = 0; id < 4; ++id) BOOST_TEST(std::abs(counts.at(id) / 40000.0 - expected[id]) < 0.01);
+}
+
+BOOST_AUTO_TEST_CASE(temperature_sharpens_and_flattens) {
+  BOOST_TEST(draw(options_with(0.25f, 0, 1, 0), 10000).at(2) > 7000);  // 0.4^4 / sum = 0.723
+  BOOST_TEST(draw(options_with(50, 0, 1, 0), 10000).at(1) > 2200);     // nearly a quarter each
+}
+
+BOOST_AUTO_TEST_CASE(top_k_top_p_and_min_p_keep_what_they_should) {
+  BOOST_TEST((kept(options_with(1, 2, 1, 0)) == std::set<int32_t>{2, 0}));
+  BOOST_TEST((kept(options_with(1, 0, 0.65f, 0)) == std::set<int32_t>{2, 0}));
+  BOOST_TEST((kept(options_with(1, 0, 0.75f, 0)) == std::set<int32_t>{2, 0, 3}));
+  BOOST_TEST((kept(options_with(1, 0, 0, 0)) == std::set<int32_t>{2}));  // the best always stays
+  BOOST_TEST((kept(options_with(1, 0, 1, 0.6f)) == std::set<int32_t>{2, 0}));
+  BOOST_TEST((kept(options_with(1, 3, 0.5f, 0)) == std::set<int32_t>{2, 0}));  // p is of what top-k left
+}
+
+BOOST_AUTO_TEST_CASE(the_seed_decides_and_zero_is_a_seed) {
+  const auto sequence = [](uint64_t seed) {
+    SamplingOptions options = options_with(1, 0, 1, 0);
+    options.seed = seed;
+    Sampler sampler(options);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 50; ++i) ids.push_back(sampler.sample(kLogits));
+    return ids;
+  };
+  BOOST_TEST(sequence(0) == sequence(0));
+  BOOST_TEST(sequence(7) == sequence(7));
+  BOOST_TEST(sequence(0) != sequence(1));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_finite_is_refused) {
+  Sampler sampler(options_with(0, 0, 1, 0));
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    BOOST_CHECK_EXCEPTION(sampler.sample(std::vector<float>{1, bad, 2}), Error,
+                          [](const Error& error) { return error.kind() == ErrorKind::model; });
+}
+
+BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
+  for (const SamplingOptions& bad :
+       {options_with(NAN, 0, 1, 0), options_with(-1, 0, 1, 0), options_with(1, -1, 1, 0),
+        options_with(1, 0, 2, 0), options_with(1, 0, 1, 1.5f)})
+    BOOST_CHECK_EXCEPTION(Sampler{bad}, Error,
+                          [](const Error& error) { return error.kind() == ErrorKind::usage; });
+}
+
+BOOST_AUTO_TEST_CASE(log_probabilities_are_those_of_the_softmax) {
+  BOOST_TEST(std::abs(logprob_of(kLogits, 0).logprob - std::log(0.3f)) < 1e-6f);
+  const auto best = top_logprobs(kLogits, 3);
+  BOOST_TEST(best.size() == 3u);
+  BOOST_TEST(best[0].id == 2);
+  BOOST_TEST(best[2].id == 3);
+  BOOST_TEST(std::abs(best[2].logprob - std::log(0.2f)) < 1e-6f);
+  BOOST_TEST(top_logprobs(kLogits, 99).size() == 4u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(stop_strings)
+
+// However the text is cut, what is shown ends just before the earliest stop string.
+BOOST_AUTO_TEST_CASE(nothing_of_a_stop_string_is_shown_however_it_is_cut) {
+  const std::string text = "one two END three STOP four";
+  for (size_t cut = 0; cut <= text.size(); ++cut)
+    for (size_t second = cut; second <= text.size(); ++second) {
+      StopStrings stops({"STOP", "END", "NDX"});
+      std::string shown = stops.push(text.substr(0, cut));
+      shown += stops.push(text.substr(cut, second - cut));
+      shown += stops.push(text.substr(second));
+      shown += stops.finish();
+      BOOST_REQUIRE(shown == "one two ");
+      BOOST_REQUIRE(stops.found());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(the_beginning_of_a_stop_string_is_text_when_the_rest_does_not_come) {
+  StopStrings stops({"aab"});
+  std::string shown;
+  for (const char* piece : {"a", "a", "a", "c"}) shown += stops.push(piece);
+  BOOST_TEST(shown == "aaac");
+  BOOST_TEST(stops.push("xaa") == "x");
+  BOOST_TEST(stops.finish() == "aa");
+  BOOST_TEST(!stops.found());
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_stop_string_stops_nothing) {
+  StopStrings stops({""});
+  BOOST_TEST(stops.push("text") == "text");
+  BOOST_TEST(!stops.found());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
