@@ -108,12 +108,12 @@ void check_header(Cursor& cursor) {
   cursor.check(version == 3, 4, "the version is %u, expected 3", version);
 }
 
-uint64_t read_count(Cursor& cursor, const std::string& field, uint64_t smallest_bytes, uint64_t limit) {
-  const uint64_t at = cursor.offset(), count = cursor.read<uint64_t>(field.c_str());
+// A count just read at `at`, against what the rest of the file can hold.
+void check_count(const Cursor& cursor, uint64_t at, const std::string& field, uint64_t count,
+                 uint64_t smallest_bytes, uint64_t limit) {
   limit = std::min(limit, cursor.n_left() / smallest_bytes);
   cursor.check(count <= limit, at, "%s is %llu, expected at most %llu", field.c_str(), ull(count),
                ull(limit));
-  return count;
 }
 
 std::string_view read_name(Cursor& cursor, const char* field, uint64_t max_bytes) {
@@ -159,8 +159,10 @@ void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor&
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
   const TypeTraits* type = find_traits(tensor.type);
   if (!type || !type->is_supported)
-    cursor.fail_at(at, format("%s has type %s, which dsv32 cannot read", field, type_name(tensor.type)),
-                   "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ2_XXS, IQ3_XXS, IQ4_XS");
+    cursor.fail_at(
+        at,
+        format("%s has %s%s, which dsv32 cannot read", field, type ? "type " : "", type_name(tensor.type)),
+        "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ2_XXS, IQ3_XXS, IQ4_XS");
   cursor.check(tensor.ne[0] % type->block_values == 0, at,
                "%s has ne[0] = %llu, expected a multiple of %u for type %s", field, ull(tensor.ne[0]),
                type->block_values, type->name);
@@ -261,8 +263,10 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
 void GgufFile::read(std::span<const uint8_t> bytes) {
   Cursor cursor(bytes, path_);
   check_header(cursor);
-  const uint64_t n_tensors = read_count(cursor, "the number of tensors", kSmallestTensor, kMaxTensors);
-  const uint64_t n_keys = read_count(cursor, "the number of keys", kSmallestKey, kMaxKeys);
+  const auto n_tensors = cursor.read<uint64_t>("the number of tensors");
+  const auto n_keys = cursor.read<uint64_t>("the number of keys");
+  check_count(cursor, 8, "the number of tensors", n_tensors, kSmallestTensor, kMaxTensors);
+  check_count(cursor, 16, "the number of keys", n_keys, kSmallestKey, kMaxKeys);
   for (uint64_t i = 0; i < n_keys; ++i) read_key(cursor);
   read_tensors(cursor, n_tensors);
   n_bytes_ = bytes.size();
@@ -281,7 +285,9 @@ void GgufFile::read_key(Cursor& cursor) {
     value.is_array = true;
     value.type = read_value_type(cursor, field);
     cursor.check(value.type != ValueType::array, value.offset, "%s is an array of arrays", field.c_str());
-    value.n_elements = read_count(cursor, "the element count of " + field, 1, kMaxElements);
+    value.n_elements = cursor.read<uint64_t>(field.c_str());
+    check_count(cursor, cursor.offset() - 8, "the element count of " + field, value.n_elements, 1,
+                kMaxElements);
   }
   value.data = cursor.data();
   skip_elements(cursor, value.type, value.n_elements, field);
