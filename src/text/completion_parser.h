@@ -34,7 +34,8 @@ class CompletionParser {
   // `tokenizer` must outlive the parser.
   CompletionParser(const Tokenizer& tokenizer, bool thinking);
 
-  // What is new with this token or text: whole characters only. push() throws Error{usage} for an id outside
+  // What is new with this token or text; a token gives whole characters only. push() throws Error{usage} for
+  // an id outside the vocabulary.
   // the vocabulary.
   Delta push(int32_t id);
   Delta push_text(std::string_view text);
