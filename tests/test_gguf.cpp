@@ -69,9 +69,9 @@ std::string part_name(int no, int count) { return format("m-%05d-of-%05d.gguf", 
 
 // Three parts in `dir`, the first without tensors.
 void write_split(const TempDir& dir) {
-  split_part(0, 3, 3, {}).write(dir / part_name(1, 3));
-  split_part(1, 3, 3, {"a", "b"}).write(dir / part_name(2, 3));
-  split_part(2, 3, 3, {"c"}).write(dir / part_name(3, 3));
+  split_part(0, 3, 3, {}).write(dir.file(part_name(1, 3)));
+  split_part(1, 3, 3, {"a", "b"}).write(dir.file(part_name(2, 3)));
+  split_part(2, 3, 3, {"c"}).write(dir.file(part_name(3, 3)));
 }
 
 }  // namespace
@@ -204,8 +204,8 @@ BOOST_AUTO_TEST_CASE(tensors_lie_where_they_were_written) {
     GgufWriter writer = sound_gguf();
     writer.add("general.alignment", alignment);
     writer.set_alignment(alignment);
-    writer.write(dir / "m.gguf");
-    const GgufFile file(dir / "m.gguf");
+    writer.write(dir.file("m.gguf"));
+    const GgufFile file(dir.file("m.gguf"));
     BOOST_TEST(file.tensors().size() == 3u);
     const GgufTensor* q = file.find_tensor("q");
     BOOST_REQUIRE(q);
@@ -217,8 +217,8 @@ BOOST_AUTO_TEST_CASE(tensors_lie_where_they_were_written) {
     BOOST_TEST(Bytes(b->data, b->data + b->n_bytes) == Bytes(32, 3));
     BOOST_TEST(!file.find_tensor("absent"));
     BOOST_TEST(file.n_parts() == 1u);
-    BOOST_TEST(file.n_bytes() == std::filesystem::file_size(dir / "m.gguf"));
-    BOOST_TEST(file.path() == dir / "m.gguf");
+    BOOST_TEST(file.n_bytes() == std::filesystem::file_size(dir.file("m.gguf")));
+    BOOST_TEST(file.path() == dir.file("m.gguf"));
   }
 }
 
@@ -240,8 +240,8 @@ BOOST_AUTO_TEST_CASE(a_file_may_hold_neither_keys_nor_tensors) {
 
 BOOST_AUTO_TEST_CASE(views_survive_a_move) {
   TempDir dir;
-  sound_gguf().write(dir / "m.gguf");
-  GgufFile first(dir / "m.gguf");
+  sound_gguf().write(dir.file("m.gguf"));
+  GgufFile first(dir.file("m.gguf"));
   const GgufFile second = std::move(first);
   BOOST_TEST(*second.get_string("a.string") == "text");
   BOOST_TEST(second.find_tensor("a")->data[0] == 1);
@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(views_survive_a_move) {
 
 BOOST_AUTO_TEST_CASE(damaged_files_are_refused_at_once) {
   TempDir dir;
-  const std::string path = dir / "model.gguf";
+  const std::string path = dir.file("model.gguf");
   const long before_kib = peak_kib();
   for (const DamagedGguf& damaged : damaged_ggufs()) {
     BOOST_TEST_CONTEXT(damaged.name) {
@@ -276,18 +276,18 @@ BOOST_AUTO_TEST_CASE(a_string_beyond_the_limit_is_refused) {
   TempDir dir;
   GgufImage image = sound_gguf().image();
   image.poke("key a.string value", (uint64_t{1} << 30) + 1);
-  image.write(dir / "m.gguf");
-  std::filesystem::resize_file(dir / "m.gguf", uint64_t{3} << 30);
-  check_error(open_error(dir / "m.gguf"), {"key a.string", "expected at most 1073741824", "offset"});
+  image.write(dir.file("m.gguf"));
+  std::filesystem::resize_file(dir.file("m.gguf"), uint64_t{3} << 30);
+  check_error(open_error(dir.file("m.gguf")), {"key a.string", "expected at most 1073741824", "offset"});
 }
 
 BOOST_AUTO_TEST_CASE(an_array_beyond_the_limit_is_refused) {
   TempDir dir;
   GgufImage image = sound_gguf().image();
   image.poke("key a.strings count", (uint64_t{1} << 24) + 1);
-  image.write(dir / "m.gguf");
-  std::filesystem::resize_file(dir / "m.gguf", uint64_t{3} << 30);
-  check_error(open_error(dir / "m.gguf"), {"key a.strings", "expected at most 16777216", "offset"});
+  image.write(dir.file("m.gguf"));
+  std::filesystem::resize_file(dir.file("m.gguf"), uint64_t{3} << 30);
+  check_error(open_error(dir.file("m.gguf")), {"key a.strings", "expected at most 16777216", "offset"});
 }
 
 BOOST_AUTO_TEST_CASE(a_real_vocabulary_opens_quickly) {
@@ -304,32 +304,32 @@ BOOST_AUTO_TEST_CASE(a_real_vocabulary_opens_quickly) {
 
 BOOST_AUTO_TEST_CASE(what_is_no_regular_file_is_refused) {
   TempDir dir;
-  std::filesystem::create_directory(dir / "directory");
-  BOOST_REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
-  std::filesystem::create_symlink("loop", dir / "loop");
-  GgufImage().write(dir / "empty");
-  check_error(open_error(dir / "directory"), {"directory", "regular file"});
-  check_error(open_error(dir / "pipe"), {"pipe", "regular file"});
+  std::filesystem::create_directory(dir.file("directory"));
+  BOOST_REQUIRE(mkfifo(dir.file("pipe").c_str(), 0600) == 0);
+  std::filesystem::create_symlink("loop", dir.file("loop"));
+  GgufImage().write(dir.file("empty"));
+  check_error(open_error(dir.file("directory")), {"directory", "regular file"});
+  check_error(open_error(dir.file("pipe")), {"pipe", "regular file"});
   check_error(open_error("/dev/zero"), {"/dev/zero", "regular file"});
-  check_error(open_error(dir / "loop"), {"loop"});
-  check_error(open_error(dir / "empty"), {"is empty"});
-  check_error(open_error(dir / "absent"), {"absent", "No such file"});
+  check_error(open_error(dir.file("loop")), {"loop"});
+  check_error(open_error(dir.file("empty")), {"is empty"});
+  check_error(open_error(dir.file("absent")), {"absent", "No such file"});
 }
 
 BOOST_AUTO_TEST_CASE(hostile_file_names_are_escaped) {
   TempDir dir;
-  GgufImage{Bytes(30, 'x'), {}}.write(dir / "a\x1b]52;c.gguf");
-  check_error(open_error(dir / "a\x1b]52;c.gguf"), {"'xxxx'", "a\\e]52;c.gguf"});
+  GgufImage{Bytes(30, 'x'), {}}.write(dir.file("a\x1b]52;c.gguf"));
+  check_error(open_error(dir.file("a\x1b]52;c.gguf")), {"'xxxx'", "a\\e]52;c.gguf"});
 }
 
 BOOST_AUTO_TEST_CASE(split_parts_become_one_model) {
   TempDir dir;
   write_split(dir);
-  const GgufFile file(dir / part_name(1, 3));
+  const GgufFile file(dir.file(part_name(1, 3)));
   BOOST_TEST(file.n_parts() == 3u);
   BOOST_TEST(file.tensors().size() == 3u);
   uint64_t n_bytes = 0;
-  for (int no = 1; no <= 3; ++no) n_bytes += std::filesystem::file_size(dir / part_name(no, 3));
+  for (int no = 1; no <= 3; ++no) n_bytes += std::filesystem::file_size(dir.file(part_name(no, 3)));
   BOOST_TEST(file.n_bytes() == n_bytes);
   for (const auto& [name, part] : {std::pair{"a", 1}, std::pair{"b", 1}, std::pair{"c", 2}}) {
     const GgufTensor* tensor = file.find_tensor(name);
@@ -343,17 +343,17 @@ BOOST_AUTO_TEST_CASE(split_parts_become_one_model) {
 BOOST_AUTO_TEST_CASE(a_merged_file_is_not_split) {
   TempDir dir;
   for (const uint16_t count : {0, 1}) {
-    split_part(0, count, 1, {"a"}).write(dir / "merged.gguf");
-    BOOST_TEST(GgufFile(dir / "merged.gguf").n_parts() == 1u);
+    split_part(0, count, 1, {"a"}).write(dir.file("merged.gguf"));
+    BOOST_TEST(GgufFile(dir.file("merged.gguf")).n_parts() == 1u);
   }
 }
 
 BOOST_AUTO_TEST_CASE(another_part_than_the_first_is_refused_with_its_name) {
   TempDir dir;
   write_split(dir);
-  const Error error = open_error(dir / part_name(2, 3));
+  const Error error = open_error(dir.file(part_name(2, 3)));
   check_error(error, {part_name(2, 3), "part 1 (split.no)"});
-  BOOST_TEST(contains(error.hint(), dir / part_name(1, 3)));
+  BOOST_TEST(contains(error.hint(), dir.file(part_name(1, 3))));
 }
 
 BOOST_AUTO_TEST_CASE(split_parts_that_do_not_belong_together_are_refused) {
@@ -362,46 +362,46 @@ BOOST_AUTO_TEST_CASE(split_parts_that_do_not_belong_together_are_refused) {
     TempDir dir;
     write_split(dir);
     spoil(dir);
-    check_error(open_error(dir / part_name(1, 3)), parts);
+    check_error(open_error(dir.file(part_name(1, 3))), parts);
   };
-  refuse([](const TempDir& dir) { std::filesystem::remove(dir / part_name(3, 3)); },
+  refuse([](const TempDir& dir) { std::filesystem::remove(dir.file(part_name(3, 3))); },
          {part_name(3, 3), "No such file"});
   refuse(
       [](const TempDir& dir) {
-        std::filesystem::rename(dir / part_name(2, 3), dir / "x");
-        std::filesystem::rename(dir / part_name(3, 3), dir / part_name(2, 3));
-        std::filesystem::rename(dir / "x", dir / part_name(3, 3));
+        std::filesystem::rename(dir.file(part_name(2, 3)), dir.file("x"));
+        std::filesystem::rename(dir.file(part_name(3, 3)), dir.file(part_name(2, 3)));
+        std::filesystem::rename(dir.file("x"), dir.file(part_name(3, 3)));
       },
       {part_name(2, 3), "split.no is 2, expected 1", "offset"});
   refuse(
       [](const TempDir& dir) {
-        std::filesystem::copy_file(dir / part_name(2, 3), dir / part_name(3, 3),
+        std::filesystem::copy_file(dir.file(part_name(2, 3)), dir.file(part_name(3, 3)),
                                    std::filesystem::copy_options::overwrite_existing);
       },
       {part_name(3, 3), "split.no is 1, expected 2"});
-  refuse([](const TempDir& dir) { split_part(2, 4, 3, {"c"}).write(dir / part_name(3, 3)); },
+  refuse([](const TempDir& dir) { split_part(2, 4, 3, {"c"}).write(dir.file(part_name(3, 3))); },
          {part_name(3, 3), "split.count is 4, expected 3"});
-  refuse([](const TempDir& dir) { split_part(0, 4, 3, {}).write(dir / part_name(1, 3)); },
+  refuse([](const TempDir& dir) { split_part(0, 4, 3, {}).write(dir.file(part_name(1, 3))); },
          {part_name(1, 3), "of 4 (split.count)", "-00001-of-00004.gguf"});
-  refuse([](const TempDir& dir) { split_part(0, 3, 4, {}).write(dir / part_name(1, 3)); },
+  refuse([](const TempDir& dir) { split_part(0, 3, 4, {}).write(dir.file(part_name(1, 3))); },
          {part_name(1, 3), "split.tensors.count is 4", "3 tensors", "offset"});
-  refuse([](const TempDir& dir) { split_part(2, 3, 3, {"a"}).write(dir / part_name(3, 3)); },
+  refuse([](const TempDir& dir) { split_part(2, 3, 3, {"a"}).write(dir.file(part_name(3, 3))); },
          {part_name(3, 3), "tensor a stands in an earlier part", "offset"});
-  refuse([](const TempDir& dir) { sound_gguf().write(dir / part_name(2, 3)); },
+  refuse([](const TempDir& dir) { sound_gguf().write(dir.file(part_name(2, 3))); },
          {part_name(2, 3), "no key split.no"});
 }
 
 BOOST_AUTO_TEST_CASE(a_renamed_first_part_is_refused) {
   TempDir dir;
   write_split(dir);
-  std::filesystem::rename(dir / part_name(1, 3), dir / "model.gguf");
-  check_error(open_error(dir / "model.gguf"), {"model.gguf", "-00001-of-00003.gguf"});
+  std::filesystem::rename(dir.file(part_name(1, 3)), dir.file("model.gguf"));
+  check_error(open_error(dir.file("model.gguf")), {"model.gguf", "-00001-of-00003.gguf"});
 }
 
 BOOST_AUTO_TEST_CASE(raw_pieces_are_refused_with_the_command_that_joins_them) {
   TempDir dir;
-  sound_gguf().write(dir / "m.gguf.part1of12");
-  const Error error = open_error(dir / "m.gguf.part1of12");
+  sound_gguf().write(dir.file("m.gguf.part1of12"));
+  const Error error = open_error(dir.file("m.gguf.part1of12"));
   check_error(error, {"m.gguf.part1of12", "raw piece"});
   BOOST_TEST(contains(error.hint(), "cat "));
   BOOST_TEST(contains(error.hint(), "m.gguf.part12of12"));

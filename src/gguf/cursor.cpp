@@ -19,6 +19,15 @@ std::string_view Cursor::read_string(const char* field, uint64_t max_bytes) {
   return text;
 }
 
+std::string_view Cursor::read_name(const char* field, uint64_t max_bytes) {
+  const uint64_t at = offset_;
+  const std::string_view name = read_string(field, max_bytes);
+  check(!name.empty(), at, "%s is empty", field);
+  check(visible(name) == name, at, "%s has unprintable bytes: '%s'", field,
+        visible(name, false, 100).c_str());
+  return name;
+}
+
 void Cursor::skip(uint64_t n_values, uint64_t value_bytes, const char* field) {
   uint64_t n_bytes = 0;
   if (__builtin_mul_overflow(n_values, value_bytes, &n_bytes)) n_bytes = UINT64_MAX;
@@ -34,6 +43,12 @@ void Cursor::check(bool ok, uint64_t offset, const char* pattern, ...) const {
   std::vsnprintf(message, sizeof message, pattern, args);
   va_end(args);
   fail_at(offset, message);
+}
+
+void Cursor::check_count(uint64_t at, uint64_t count, uint64_t smallest_bytes, uint64_t limit,
+                         const char* field) const {
+  limit = std::min(limit, n_left() / smallest_bytes);
+  check(count <= limit, at, "%s is %llu, expected at most %llu", field, ull(count), ull(limit));
 }
 
 void Cursor::fail_at(uint64_t offset, const std::string& what, const std::string& hint) const {

@@ -39,11 +39,18 @@ class Cursor {
   // A u64 length and that many bytes, at most `max_bytes`: a view into the file.
   std::string_view read_string(const char* field, uint64_t max_bytes);
 
+  // A string fit to be shown and looked up: 1 to `max_bytes` bytes, printable UTF-8 only.
+  std::string_view read_name(const char* field, uint64_t max_bytes);
+
   // Steps over `n_values` of `value_bytes` each.
   void skip(uint64_t n_values, uint64_t value_bytes, const char* field);
 
   // Unless `ok`, throws Error{model}: the printf message, then "(at offset N of model file F)".
   __attribute__((format(printf, 4, 5))) void check(bool ok, uint64_t offset, const char* pattern, ...) const;
+  // Of a count that stands at `at`: that many things of at least `smallest_bytes` (1 or more) fit in what is
+  // left, and `limit` holds.
+  void check_count(uint64_t at, uint64_t count, uint64_t smallest_bytes, uint64_t limit,
+                   const char* field) const;
   [[noreturn]] void fail_at(uint64_t offset, const std::string& what, const std::string& hint = {}) const;
 
  private:

@@ -1,13 +1,11 @@
 // Opening a GGUF file: every field is checked here, once, so that what the getters return can be trusted.
 //
-// The header is walked from front to back with a bounds-checked cursor. Metadata values are not copied: their
-// places are remembered. Tensors are placed after the whole header is known, since their offsets count from
-// its aligned end.
+// The header is walked from front to back with a bounds-checked cursor. Tensors are placed after the whole
+// header is known, since their offsets count from its aligned end.
 #include "gguf/gguf.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <bit>
 #include <numeric>
 #include <regex>
 #include <utility>
@@ -18,85 +16,10 @@
 namespace dsv32 {
 namespace {
 
-// Far above any real model (60 keys, 1420 tensors, 129280 tokens), low enough that a hostile file stays
-// cheap.
-constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16, kMaxElements = 1 << 24;
-constexpr uint64_t kMaxKeyBytes = 65535, kMaxNameBytes = 63, kMaxStringBytes = 1 << 30;
-constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1,
-                   kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // bytes in the file
+// Far above any real model (60 keys, 1420 tensors), low enough that a hostile file stays cheap.
+constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16, kMaxNameBytes = 63;
+constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1, kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // in the file
 constexpr uint32_t kMaxAlignment = 1 << 20;
-constexpr const char* kTruncated = "the file is truncated or damaged: fetch it again";
-
-struct ValueTypeInfo {
-  const char* name;
-  uint32_t n_bytes;  // 0: of variable length
-};
-constexpr ValueTypeInfo kValueTypes[] = {{"u8", 1},  {"i8", 1},  {"u16", 2},  {"i16", 2},    {"u32", 4},
-                                         {"i32", 4}, {"f32", 4}, {"bool", 1}, {"string", 0}, {"array", 0},
-                                         {"u64", 8}, {"i64", 8}, {"f64", 8}};
-const ValueTypeInfo& info(ValueType type) { return kValueTypes[static_cast<uint32_t>(type)]; }
-
-template <typename T>
-T load(const uint8_t* data) {
-  T value;
-  std::memcpy(&value, data, sizeof value);
-  return value;
-}
-
-bool is_integer(ValueType type) {
-  return info(type).n_bytes != 0 && type != ValueType::f32 && type != ValueType::f64 &&
-         type != ValueType::boolean;
-}
-
-// A u64 past the range of i64 becomes the largest i64, which no caller has room for either.
-int64_t load_integer(ValueType type, const uint8_t* data) {
-  switch (type) {
-    case ValueType::u8:
-      return load<uint8_t>(data);
-    case ValueType::i8:
-      return load<int8_t>(data);
-    case ValueType::u16:
-      return load<uint16_t>(data);
-    case ValueType::i16:
-      return load<int16_t>(data);
-    case ValueType::u32:
-      return load<uint32_t>(data);
-    case ValueType::i32:
-      return load<int32_t>(data);
-    case ValueType::i64:
-      return load<int64_t>(data);
-    default:
-      return static_cast<int64_t>(std::min<uint64_t>(load<uint64_t>(data), INT64_MAX));
-  }
-}
-
-// The string at `data`, which is left behind it.
-std::string_view next_string(const uint8_t*& data) {
-  const std::string_view text{reinterpret_cast<const char*>(data) + 8, load<uint64_t>(data)};
-  data += 8 + text.size();
-  return text;
-}
-
-// The element at `data`, which is left behind it, fit to be shown.
-std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) {
-  if (type == ValueType::string) return "'" + visible(next_string(data), false, max_chars) + "'";
-  const uint8_t* here = data;
-  data += info(type).n_bytes;
-  switch (type) {
-    case ValueType::boolean:
-      return here[0] ? "true" : "false";
-    case ValueType::f32:
-      return format("%g", load<float>(here));
-    case ValueType::f64:
-      return format("%g", load<double>(here));
-    case ValueType::u64:
-      return format("%llu", ull(load<uint64_t>(here)));
-    default:
-      return format("%lld", static_cast<long long>(load_integer(type, here)));
-  }
-}
-
-std::string key_field(std::string_view key) { return "key " + visible(key, false, 100); }
 
 void check_header(Cursor& cursor) {
   const uint32_t magic = cursor.read<uint32_t>("the magic number");
@@ -106,36 +29,6 @@ void check_header(Cursor& cursor) {
   cursor.check(version != __builtin_bswap32(3), 4,
                "the version is 3 in big-endian order, expected little-endian");
   cursor.check(version == 3, 4, "the version is %u, expected 3", version);
-}
-
-// A count just read at `at`, against what the rest of the file can hold.
-void check_count(const Cursor& cursor, uint64_t at, const std::string& field, uint64_t count,
-                 uint64_t smallest_bytes, uint64_t limit) {
-  limit = std::min(limit, cursor.n_left() / smallest_bytes);
-  cursor.check(count <= limit, at, "%s is %llu, expected at most %llu", field.c_str(), ull(count),
-               ull(limit));
-}
-
-std::string_view read_name(Cursor& cursor, const char* field, uint64_t max_bytes) {
-  const uint64_t at = cursor.offset();
-  const std::string_view name = cursor.read_string(field, max_bytes);
-  cursor.check(!name.empty(), at, "%s is empty", field);
-  cursor.check(visible(name) == name, at, "%s has unprintable bytes: '%s'", field,
-               visible(name, false, 100).c_str());
-  return name;
-}
-
-ValueType read_value_type(Cursor& cursor, const std::string& field) {
-  const uint64_t at = cursor.offset();
-  const uint32_t type = cursor.read<uint32_t>(field.c_str());
-  cursor.check(type < std::size(kValueTypes), at, "%s has value type %u, expected 0 to 12", field.c_str(),
-               type);
-  return static_cast<ValueType>(type);
-}
-
-void skip_elements(Cursor& cursor, ValueType type, uint64_t n_elements, const std::string& field) {
-  if (type != ValueType::string) return cursor.skip(n_elements, info(type).n_bytes, field.c_str());
-  for (uint64_t i = 0; i < n_elements; ++i) cursor.read_string(field.c_str(), kMaxStringBytes);
 }
 
 // ne, whose product is returned.
@@ -233,14 +126,13 @@ GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_pie
   for (uint32_t no = 1; no < count; ++no)
     append(GgufFile(MappedFile(split_path(prefix, no, count))), no, count);
   if (tensors_.size() != n_tensors)
-    fail_at(find("split.tensors.count")->offset,
-            format("split.tensors.count is %u, but the %u parts hold %zu tensors", n_tensors, count,
-                   tensors_.size()));
+    fail_at_key("split.tensors.count",
+                format(" is %u, but the %u parts hold %zu tensors", n_tensors, count, tensors_.size()));
 }
 
-GgufFile::GgufFile(std::span<const uint8_t> bytes, const std::string& name) : path_(name) { read(bytes); }
+GgufFile::GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
-GgufFile::GgufFile(MappedFile file) : path_(file.path()) {
+GgufFile::GgufFile(MappedFile file) : Metadata(file.path()) {
   read(file.bytes());
   files_.push_back(std::move(file));
 }
@@ -248,11 +140,12 @@ GgufFile::GgufFile(MappedFile file) : path_(file.path()) {
 void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
   for (const auto& [key, expected] : {std::pair{"split.no", no}, std::pair{"split.count", count}})
     if (const uint32_t found = part.need_u32(key); found != expected)
-      part.fail_at(part.find(key)->offset, format("%s is %u, expected %u", key, found, expected));
+      part.fail_at_key(key, format(" is %u, expected %u", found, expected));
   for (const auto& [name, id] : part.tensor_ids_) {
     GgufTensor& tensor = part.tensors_[id];
-    if (!tensor_ids_.emplace(name, tensors_.size() + id).second)
-      part.fail_at(tensor.offset, "tensor " + tensor.name + " stands in an earlier part too");
+    const bool is_new = tensor_ids_.emplace(name, tensors_.size() + id).second;
+    Cursor({}, part.path())
+        .check(is_new, tensor.offset, "tensor %s stands in an earlier part too", tensor.name.c_str());
     tensor.part = static_cast<int>(no);
   }
   std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
@@ -261,48 +154,22 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
 }
 
 void GgufFile::read(std::span<const uint8_t> bytes) {
-  Cursor cursor(bytes, path_);
+  Cursor cursor(bytes, path());
   check_header(cursor);
   const auto n_tensors = cursor.read<uint64_t>("the number of tensors");
   const auto n_keys = cursor.read<uint64_t>("the number of keys");
-  check_count(cursor, 8, "the number of tensors", n_tensors, kSmallestTensor, kMaxTensors);
-  check_count(cursor, 16, "the number of keys", n_keys, kSmallestKey, kMaxKeys);
-  for (uint64_t i = 0; i < n_keys; ++i) read_key(cursor);
+  cursor.check_count(8, n_tensors, kSmallestTensor, kMaxTensors, "the number of tensors");
+  cursor.check_count(16, n_keys, kSmallestKey, kMaxKeys, "the number of keys");
+  read_keys(cursor, n_keys);
   read_tensors(cursor, n_tensors);
   n_bytes_ = bytes.size();
 }
 
-void GgufFile::read_key(Cursor& cursor) {
-  const uint64_t at = cursor.offset();
-  Value value;
-  value.key = read_name(cursor, "a key", kMaxKeyBytes);
-  const std::string field = key_field(value.key);
-  const bool is_new = value_ids_.emplace(value.key, values_.size()).second;
-  cursor.check(is_new, at, "%s stands twice", field.c_str());
-  value.offset = cursor.offset();
-  value.type = read_value_type(cursor, field);
-  if (value.type == ValueType::array) {
-    value.is_array = true;
-    value.type = read_value_type(cursor, field);
-    cursor.check(value.type != ValueType::array, value.offset, "%s is an array of arrays", field.c_str());
-    value.n_elements = cursor.read<uint64_t>(field.c_str());
-    check_count(cursor, cursor.offset() - 8, "the element count of " + field, value.n_elements, 1,
-                kMaxElements);
-  }
-  value.data = cursor.data();
-  skip_elements(cursor, value.type, value.n_elements, field);
-  const bool is_bool = value.type == ValueType::boolean;
-  cursor.check(!is_bool || std::all_of(value.data, cursor.data(), [](uint8_t byte) { return byte <= 1; }),
-               value.offset, "%s holds a bool that is neither 0 nor 1", field.c_str());
-  values_.push_back(value);
-}
-
 uint32_t GgufFile::alignment() const {
-  const Value* value = find("general.alignment", ValueType::u32, false);
-  const uint32_t alignment = value ? load<uint32_t>(value->data) : 32;
+  const uint32_t alignment = get_only_u32("general.alignment").value_or(32);
   if (alignment < 8 || alignment > kMaxAlignment || !std::has_single_bit(alignment))
-    fail_at(value->offset, format("key general.alignment is %u, expected a power of two from 8 to %u",
-                                  alignment, kMaxAlignment));
+    fail_at_key("general.alignment",
+                format(" is %u, expected a power of two from 8 to %u", alignment, kMaxAlignment));
   return alignment;
 }
 
@@ -311,154 +178,34 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t n_tensors) {
   std::vector<uint64_t> entries;  // [n_tensors] offsets in the directory, for messages
   for (uint64_t i = 0; i < n_tensors; ++i) {
     entries.push_back(cursor.offset());
-    const std::string_view name = read_name(cursor, "a tensor name", kMaxNameBytes);
+    const std::string_view name = cursor.read_name("a tensor name", kMaxNameBytes);
     tensors_.push_back(read_tensor(cursor, name, align));
     const bool is_new = tensor_ids_.emplace(name, i).second;
     cursor.check(is_new, entries[i], "tensor %s stands twice", tensors_[i].name.c_str());
   }
-  const uint64_t file_bytes = cursor.offset() + cursor.n_left();
-  const uint64_t data_begin = std::min(file_bytes, (cursor.offset() + align - 1) / align * align);
-  const uint64_t data_bytes = file_bytes - data_begin;
-  const uint8_t* file_begin = cursor.data() - cursor.offset();
-  for (uint64_t i = 0; i < n_tensors; ++i) {
+  cursor.skip(std::min(cursor.n_left(), (align - cursor.offset() % align) % align), 1, "the padding");
+  place_tensors(cursor, entries);
+}
+
+// The cursor stands where the data section begins; the offsets read so far count from there.
+void GgufFile::place_tensors(const Cursor& cursor, const std::vector<uint64_t>& entries) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
     GgufTensor& tensor = tensors_[i];
-    if (tensor.offset > data_bytes || tensor.n_bytes > data_bytes - tensor.offset)
-      cursor.fail_at(entries[i],
-                     format("tensor %s has %llu bytes from %llu on, but there are %llu bytes of tensor data",
-                            tensor.name.c_str(), ull(tensor.n_bytes), ull(tensor.offset), ull(data_bytes)),
-                     kTruncated);
-    tensor.offset += data_begin;
-    tensor.data = file_begin + tensor.offset;
+    if (tensor.offset > cursor.n_left() || tensor.n_bytes > cursor.n_left() - tensor.offset)
+      cursor.fail_at(
+          entries[i],
+          format("tensor %s has %llu bytes from %llu on, but there are %llu bytes of tensor data",
+                 tensor.name.c_str(), ull(tensor.n_bytes), ull(tensor.offset), ull(cursor.n_left())),
+          "the file is truncated or damaged: fetch it again");
+    tensor.data = cursor.data() + tensor.offset;
+    tensor.offset += cursor.offset();
   }
   check_overlap(cursor, tensors_);
 }
 
-const std::string& GgufFile::path() const { return path_; }
-uint64_t GgufFile::n_bytes() const { return n_bytes_; }
-size_t GgufFile::n_parts() const { return std::max<size_t>(files_.size(), 1); }
-const std::vector<GgufTensor>& GgufFile::tensors() const { return tensors_; }
-
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   const auto found = tensor_ids_.find(name);
   return found == tensor_ids_.end() ? nullptr : &tensors_[found->second];
-}
-
-const GgufFile::Value* GgufFile::find(std::string_view key) const {
-  const auto found = value_ids_.find(key);
-  return found == value_ids_.end() ? nullptr : &values_[found->second];
-}
-
-const GgufFile::Value* GgufFile::find(std::string_view key, ValueType type, bool is_array) const {
-  const Value* value = find(key);
-  if (value && (value->type != type || value->is_array != is_array))
-    fail_type(*value, std::string(info(type).name) + (is_array ? " array" : ""));
-  return value;
-}
-
-void GgufFile::fail_at(uint64_t offset, const std::string& what) const {
-  Cursor({}, path_).fail_at(offset, what);
-}
-
-void GgufFile::fail_type(const Value& value, const std::string& expected) const {
-  fail_at(value.offset, format("%s has type %s%s, expected %s", key_field(value.key).c_str(),
-                               info(value.type).name, value.is_array ? " array" : "", expected.c_str()));
-}
-
-uint32_t GgufFile::need_u32(std::string_view key) const {
-  if (const auto value = get_u32(key)) return *value;
-  fail(ErrorKind::model, format("model file %s has no %s, which a part of a split model needs",
-                                visible(path_).c_str(), key_field(key).c_str()));
-}
-
-template <typename T>
-std::vector<T> GgufFile::integers(const Value& value) const {
-  if (!is_integer(value.type)) fail_type(value, "an integer type");
-  std::vector<T> numbers(value.n_elements);
-  for (uint64_t i = 0; i < value.n_elements; ++i) {
-    const int64_t number = load_integer(value.type, value.data + i * info(value.type).n_bytes);
-    if (!std::in_range<T>(number))
-      fail_at(value.offset,
-              format("%s holds %lld, expected %lld to %lld", key_field(value.key).c_str(),
-                     static_cast<long long>(number), static_cast<long long>(std::numeric_limits<T>::min()),
-                     static_cast<long long>(std::numeric_limits<T>::max())));
-    numbers[i] = static_cast<T>(number);
-  }
-  return numbers;
-}
-
-bool GgufFile::has(std::string_view key) const { return find(key) != nullptr; }
-
-std::optional<uint32_t> GgufFile::get_u32(std::string_view key) const {
-  const Value* value = find(key);
-  if (!value) return {};
-  if (value->is_array) fail_type(*value, "an integer type");
-  return integers<uint32_t>(*value)[0];
-}
-
-std::optional<float> GgufFile::get_f32(std::string_view key) const {
-  const Value* value = find(key, ValueType::f32, false);
-  if (!value) return {};
-  const float number = load<float>(value->data);
-  if (!std::isfinite(number))
-    fail_at(value->offset, format("%s is %g, expected a finite number", key_field(key).c_str(), number));
-  return number;
-}
-
-std::optional<bool> GgufFile::get_bool(std::string_view key) const {
-  const Value* value = find(key, ValueType::boolean, false);
-  return value ? std::optional(value->data[0] != 0) : std::nullopt;
-}
-
-std::optional<std::string_view> GgufFile::get_string(std::string_view key) const {
-  const Value* value = find(key, ValueType::string, false);
-  if (!value) return {};
-  const uint8_t* data = value->data;
-  return next_string(data);
-}
-
-std::optional<std::vector<uint32_t>> GgufFile::get_u32_or_array(std::string_view key) const {
-  const Value* value = find(key);
-  return value ? std::optional(integers<uint32_t>(*value)) : std::nullopt;
-}
-
-std::optional<std::vector<std::string_view>> GgufFile::get_strings(std::string_view key) const {
-  const Value* value = find(key, ValueType::string, true);
-  if (!value) return {};
-  std::vector<std::string_view> texts(value->n_elements);
-  const uint8_t* data = value->data;
-  for (std::string_view& text : texts) text = next_string(data);
-  return texts;
-}
-
-std::optional<std::vector<int32_t>> GgufFile::get_i32s(std::string_view key) const {
-  const Value* value = find(key);
-  if (value && !value->is_array) fail_type(*value, "an array of integers");
-  return value ? std::optional(integers<int32_t>(*value)) : std::nullopt;
-}
-
-std::optional<std::vector<float>> GgufFile::get_f32s(std::string_view key) const {
-  const Value* value = find(key, ValueType::f32, true);
-  if (!value) return {};
-  std::vector<float> numbers(value->n_elements);
-  if (!numbers.empty()) std::memcpy(numbers.data(), value->data, numbers.size() * sizeof(float));
-  return numbers;
-}
-
-std::vector<GgufFile::KeyInfo> GgufFile::describe_metadata() const {
-  constexpr uint64_t kShown = 6;
-  std::vector<KeyInfo> rows;
-  for (const Value& value : values_) {
-    std::string type = info(value.type).name, text;
-    const uint8_t* data = value.data;
-    for (uint64_t i = 0; i < std::min(value.n_elements, kShown); ++i)
-      text += (i ? ", " : "") + render_next(value.type, data, value.is_array ? 24 : 80);
-    if (value.is_array) {
-      type += format("[%llu]", ull(value.n_elements));
-      text = "[" + text + (value.n_elements > kShown ? ", ...]" : "]");
-    }
-    rows.push_back({value.key, std::move(type), std::move(text)});
-  }
-  return rows;
 }
 
 }  // namespace dsv32

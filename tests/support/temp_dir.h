@@ -1,19 +1,19 @@
 // A directory of its own for a test's files, removed with everything in it.
 #pragma once
 
+#include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
-
-#include <stdlib.h>
-
-#include "base/error.h"
 
 namespace dsv32 {
 
 class TempDir {
  public:
-  TempDir() : path_((std::filesystem::temp_directory_path() / "dsv32-test-XXXXXX").string()) {
-    if (!mkdtemp(path_.data())) fail(ErrorKind::io, "cannot make a temporary directory " + path_);
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "dsv32_test_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot make a directory for test files");
+    path_ = pattern;
   }
   ~TempDir() {
     std::error_code ignored;
@@ -21,10 +21,10 @@ class TempDir {
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
 
  private:
-  std::string path_;
+  std::filesystem::path path_;
 };
 
 }  // namespace dsv32

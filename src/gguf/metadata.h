@@ -1,0 +1,99 @@
+// The metadata of a GGUF file: keys and where their values lie.
+//
+// Non-owning views into the file's bytes. Only a value's place is kept, so a vocabulary of 129280 strings
+// costs a walk over their lengths at opening and nothing more until it is asked for. Reading checks every
+// length and count against the file, so the getters can trust what they find. Immutable after reading: any
+// number of threads may ask.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/cursor.h"
+
+namespace dsv32 {
+
+// Metadata value types, numbered as in the file.
+enum class ValueType : uint32_t {
+  u8 = 0,
+  i8 = 1,
+  u16 = 2,
+  i16 = 3,
+  u32 = 4,
+  i32 = 5,
+  f32 = 6,
+  boolean = 7,
+  string = 8,
+  array = 9,
+  u64 = 10,
+  i64 = 11,
+  f64 = 12,
+};
+
+class Metadata {
+ public:
+  // Getters return nothing when the key is absent and throw Error{model} naming the key when its type does
+  // not fit. Integer getters accept any integer type whose value fits.
+  bool has(std::string_view key) const;
+  std::optional<uint32_t> get_u32(std::string_view key) const;
+  std::optional<float> get_f32(std::string_view key) const;  // finite
+  std::optional<bool> get_bool(std::string_view key) const;
+  std::optional<std::string_view> get_string(std::string_view key) const;
+  // A u32, or an array of integers (some keys are per layer): every element.
+  std::optional<std::vector<uint32_t>> get_u32_or_array(std::string_view key) const;
+  // Views into the file.
+  std::optional<std::vector<std::string_view>> get_strings(std::string_view key) const;
+  // An array of any integer type.
+  std::optional<std::vector<int32_t>> get_i32s(std::string_view key) const;
+  // As stored: elements may be infinite or NaN.
+  std::optional<std::vector<float>> get_f32s(std::string_view key) const;
+
+  // For `inspect model`: every key in file order, its type and a short printable rendering (escaped, arrays
+  // abbreviated).
+  struct KeyInfo {
+    std::string_view key;
+    std::string type, value;
+  };
+  std::vector<KeyInfo> describe_metadata() const;
+
+  // The file's name, as given.
+  const std::string& path() const { return path_; }
+
+ protected:
+  explicit Metadata(const std::string& path) : path_(path) {}
+
+  // Reads `n_keys` keys from the cursor on, which is left behind them. Throws Error{model}.
+  void read_keys(Cursor& cursor, uint64_t n_keys);
+  std::optional<uint32_t> get_only_u32(std::string_view key) const;  // refuses other integer types
+  uint32_t need_u32(std::string_view key) const;                     // Error{model} when the key is absent
+  // Throws Error{model} at the place of `key`, which is there.
+  [[noreturn]] void fail_at_key(std::string_view key, const std::string& what) const;
+
+ private:
+  struct Value {
+    std::string_view key;  // into the file
+    ValueType type{};      // of the elements
+    bool is_array = false;
+    uint64_t n_elements = 1;
+    const uint8_t* data = nullptr;  // the first element; of a string its length, 8 bytes
+    uint64_t offset = 0;            // of the value type, for messages
+  };
+
+  Value read_value(Cursor& cursor, std::string_view key) const;
+  const Value* find(std::string_view key) const;
+  const Value* find(std::string_view key, ValueType type, bool is_array) const;
+  template <typename T>
+  std::vector<T> integers(const Value& value) const;
+  [[noreturn]] void fail_at(const Value& value, const std::string& what) const;
+  [[noreturn]] void fail_type(const Value& value, const std::string& expected) const;
+
+  std::string path_;
+  std::vector<Value> values_;                     // in file order
+  std::map<std::string_view, size_t> value_ids_;  // key -> index in values_
+};
+
+}  // namespace dsv32
