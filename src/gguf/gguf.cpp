@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <numeric>
-#include <regex>
 #include <utility>
 
 #include "base/error.h"
@@ -95,19 +95,27 @@ std::string split_path(const std::string& prefix, uint32_t no, uint32_t count) {
 
 // "{prefix}-00002-of-00003.gguf" -> prefix; "NAME" when `path` has another form.
 std::string split_prefix(const std::string& path) {
-  std::smatch match;
-  return std::regex_match(path, match, std::regex(R"(([^]*)-\d{5}-of-\d{5}\.gguf)")) ? match[1].str()
-                                                                                     : "NAME";
+  const size_t suffix_bytes = split_path("", 0, 1).size();
+  const size_t at = path.size() - std::min(path.size(), suffix_bytes);
+  unsigned no = 0, count = 0;
+  int n_read = 0;
+  const int n_fields = std::sscanf(path.c_str() + at, "-%5u-of-%5u.gguf%n", &no, &count, &n_read);
+  return n_fields == 2 && static_cast<size_t>(n_read) == suffix_bytes ? path.substr(0, at) : "NAME";
 }
 
 // Large files also travel as raw pieces that only make sense joined; the first one even begins like a model.
 const std::string& refuse_raw_piece(const std::string& path) {
-  std::smatch match;
-  if (!std::regex_match(path, match, std::regex(R"(([^]*)\.part\d+of(\d+))"))) return path;
-  const std::string whole = visible(match[1].str()), last = match[2];
+  const size_t at = path.rfind(".part");
+  unsigned no = 0, count = 0;
+  int n_read = 0;
+  if (at == std::string::npos ||
+      std::sscanf(path.c_str() + at, ".part%9uof%9u%n", &no, &count, &n_read) != 2 ||
+      at + static_cast<size_t>(n_read) != path.size())
+    return path;
+  const std::string whole = visible(path.substr(0, at));
   fail(ErrorKind::model, format("model file %s is a raw piece of a file, not a model", visible(path).c_str()),
-       "join the pieces in order: cat " + whole + ".part1of" + last + " ... " + whole + ".part" + last +
-           "of" + last + " > " + whole);
+       format("join the pieces in order: cat %s.part1of%u ... %s.part%uof%u > %s", whole.c_str(), count,
+              whole.c_str(), count, count, whole.c_str()));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ size_t padded(size_t n_bytes, size_t alignment) { return (n_bytes + alignment - 
 
 void GgufImage::write(const std::string& path) const {
   std::FILE* file = std::fopen(path.c_str(), "wb");
-  const bool is_written = file && std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  const bool is_written =
+      file && (bytes.empty() || std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size());
   if ((file && std::fclose(file) != 0) || !is_written) fail(ErrorKind::io, "cannot write " + path);
 }
 

@@ -1,24 +1,70 @@
 // make_tiny_model OUT.gguf [--seed N]: writes the default tiny model of tests/support/tiny_model.h.
+// make_tiny_model --fuzz-corpus DIR: writes the fuzzer's seeds, sound and damaged files, into an existing
+// folder.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "base/error.h"
+#include "tests/support/damaged_gguf.h"
 #include "tests/support/tiny_model.h"
 
+namespace {
+
+using namespace dsv32;
+
+// A model of one token's width: every key and every kind of tensor in a few kilobytes.
+GgufWriter smallest_model() {
+  TinyModel shape;
+  shape.n_layers = 2, shape.n_dense_layers = 1, shape.dim = 32, shape.inter_dim = 32,
+  shape.moe_inter_dim = 32;
+  shape.n_heads = 1, shape.q_lora_rank = 32, shape.kv_lora_rank = 32;
+  shape.qk_nope_head_dim = 32, shape.qk_rope_head_dim = 8, shape.v_head_dim = 8;
+  shape.index_n_heads = 1, shape.index_head_dim = 8, shape.n_routed_experts = 2, shape.n_expert_groups = 1;
+  shape.has_mtp = false;
+  shape.only_type = TensorType::q4_0;
+  shape.without = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type",
+                   "token_embd.weight", "output.weight"};
+  return tiny_model(shape);
+}
+
+void write_fuzz_corpus(const std::string& dir) {
+  sound_gguf().write(dir + "/sound");
+  smallest_model().write(dir + "/smallest_model");
+  GgufWriter().write(dir + "/nothing");
+  GgufWriter part = sound_gguf();
+  part.add("split.no", uint16_t{0});
+  part.add("split.count", uint16_t{3});
+  part.add("split.tensors.count", int32_t{9});
+  part.write(dir + "/split_part");
+  GgufWriter aligned = sound_gguf();
+  aligned.add("general.alignment", uint32_t{64});
+  aligned.set_alignment(64);
+  aligned.write(dir + "/aligned_64");
+  for (const DamagedGguf& damaged : damaged_ggufs())
+    GgufImage{damaged.bytes, {}}.write(dir + "/" + damaged.name);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  dsv32::TinyModel shape;
+  const bool is_corpus = argc == 3 && std::strcmp(argv[1], "--fuzz-corpus") == 0;
   const bool has_seed = argc == 4 && std::strcmp(argv[2], "--seed") == 0;
-  if (argc != 2 && !has_seed) {
-    std::fprintf(stderr, "usage: %s OUT.gguf [--seed N]\n", argv[0]);
+  if (argc != 2 && !has_seed && !is_corpus) {
+    std::fprintf(stderr, "usage: %s OUT.gguf [--seed N]\n       %s --fuzz-corpus DIR\n", argv[0], argv[0]);
     return 2;
   }
-  if (has_seed) shape.seed = std::strtoull(argv[3], nullptr, 10);
   try {
-    dsv32::write_tiny_model(argv[1], shape);
-  } catch (const dsv32::Error& error) {
+    TinyModel shape;
+    if (has_seed) shape.seed = std::strtoull(argv[3], nullptr, 10);
+    if (is_corpus)
+      write_fuzz_corpus(argv[2]);
+    else
+      write_tiny_model(argv[1], shape);
+  } catch (const Error& error) {
     std::fprintf(stderr, "make_tiny_model: %s\n", error.what());
-    return dsv32::exit_code(error.kind());
+    return exit_code(error.kind());
   }
   return 0;
 }
