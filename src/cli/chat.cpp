@@ -1,0 +1,240 @@
+// See chat.h. A message is what was typed between two prompts; a command begins with a slash.
+//
+// A turn that ended before the answer began is dropped, so that the next one does not follow a question
+// without an answer.
+#include "cli/chat.h"
+
+#include <chrono>
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/answer.h"
+#include "cli/help.h"
+#include "cli/line_editor.h"
+#include "cli/loaded_model.h"
+#include "cli/prompt.h"
+#include "cli/run.h"
+#include "cli/streams.h"
+#include "text/chat_format.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr const char* kHelp = R"(/help, /?            this list
+/clear, /new         forget the conversation, keep the system prompt
+/regen               answer the last message again
+/think [on|off]      think before answering, or not; /nothink is /think off
+/stats               context and speeds
+/exit, /quit, /bye   leave, as Ctrl-D does
+A line that ends in \ goes on in the next one; """ begins and ends a text of several lines.
+Ctrl-C ends an answer; what was said stays.
+)";
+
+void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
+
+class Chat {
+ public:
+  Chat(const Options& options, const Terminal& terminal, LoadedModel& model, const std::string& system);
+  int run();
+
+ private:
+  enum class Next { go_on, leave };
+
+  LineEditor::Event read_message(std::string& message);
+  Next do_command(const std::string& line);
+  void clear();
+  void regenerate();
+  void set_thinking(const std::string& word);
+  void print_stats() const;
+  void answer();
+  void conclude(const GenerationResult& result);
+
+  const Options& options_;
+  const Terminal& terminal_;
+  LoadedModel& model_;
+  const ChatFormat format_;
+  GracefulStop stop_;
+  LineEditor editor_;
+  Session session_;
+  GenerationOptions generation_;
+  uint64_t seed_;  // of the next answer
+  std::string system_;
+  std::vector<Message> messages_;
+  std::string stats_ = "no answers yet";
+};
+
+Chat::Chat(const Options& options, const Terminal& terminal, LoadedModel& model, const std::string& system)
+    : options_(options),
+      terminal_(terminal),
+      model_(model),
+      format_(*model.tokenizer),
+      editor_(terminal.is_in, stop_, terminal.is_in ? history_path() : ""),
+      session_(model.engine),
+      generation_(options.generation),
+      seed_(choose_seed(options)),
+      system_(system) {
+  clear();
+}
+
+void Chat::clear() {
+  messages_.clear();
+  if (!system_.empty()) messages_.push_back({Message::Role::system, system_, {}});
+}
+
+// Ctrl-C clears the line; twice within a second it leaves.
+int Chat::run() {
+  auto interrupted_at = std::chrono::steady_clock::time_point{};
+  for (;;) {
+    stop_.reset();
+    std::string message;
+    const LineEditor::Event event = read_message(message);
+    if (event == LineEditor::Event::end) break;
+    if (event == LineEditor::Event::interrupted) {
+      const auto now = std::chrono::steady_clock::now();
+      if (stop_.exit_code() != 130 || now - interrupted_at < std::chrono::seconds(1)) break;
+      interrupted_at = now;
+      write_out("\n");
+      continue;
+    }
+    if (message.empty()) continue;
+    if (message[0] == '/') {
+      if (do_command(message) == Next::leave) return 0;
+      continue;
+    }
+    messages_.push_back({Message::Role::user, message, {}});
+    answer();
+  }
+  if (terminal_.is_in) write_out("\n");
+  return stop_.exit_code();
+}
+
+// A line that ends in a backslash goes on; so does everything between two """.
+LineEditor::Event Chat::read_message(std::string& message) {
+  constexpr std::string_view kQuotes = "\"\"\"";
+  const char* prompt = "> ";
+  bool is_quoted = false;
+  for (std::string line;; prompt = ". ") {
+    const LineEditor::Event event = editor_.read(prompt, line);
+    if (event != LineEditor::Event::line) return event;
+    editor_.remember(line);
+    std::string_view part = line;
+    if (message.empty() && !is_quoted && part.starts_with(kQuotes)) {
+      is_quoted = true;
+      part.remove_prefix(kQuotes.size());
+    }
+    const bool ends = is_quoted ? part.ends_with(kQuotes) : !part.ends_with('\\');
+    if (is_quoted && ends) part.remove_suffix(kQuotes.size());
+    if (!is_quoted && !ends) part.remove_suffix(1);
+    message += part;
+    if (ends) return event;
+    message += '\n';
+  }
+}
+
+Chat::Next Chat::do_command(const std::string& line) {
+  static const std::vector<std::string> kNames{"/help", "/?",     "/clear",   "/new",   "/exit", "/quit",
+                                               "/bye",  "/think", "/nothink", "/regen", "/stats"};
+  const size_t space = line.find(' ');
+  const std::string name = line.substr(0, space);
+  const std::string rest = space == std::string::npos ? "" : line.substr(line.find_last_of(' ') + 1);
+  if (name == "/exit" || name == "/quit" || name == "/bye") return Next::leave;
+  if (name == "/help" || name == "/?")
+    write_err(kHelp);
+  else if (name == "/clear" || name == "/new")
+    clear();
+  else if (name == "/think")
+    set_thinking(rest);
+  else if (name == "/nothink")
+    set_thinking("off");
+  else if (name == "/regen")
+    regenerate();
+  else if (name == "/stats")
+    print_stats();
+  else {
+    const std::string near = nearest(name, kNames);
+    say(format("unknown command %s%s", visible(name, false, 40).c_str(),
+               near.empty() ? ", /help lists them" : format(" (did you mean %s?)", near.c_str()).c_str()));
+  }
+  return Next::go_on;
+}
+
+void Chat::set_thinking(const std::string& word) {
+  if (word == "on" || word == "off")
+    generation_.thinking = word == "on";
+  else if (!word.empty())
+    return say("/think takes on or off");
+  say(generation_.thinking ? "thinking is on" : "thinking is off");
+}
+
+void Chat::regenerate() {
+  if (!messages_.empty() && messages_.back().role == Message::Role::assistant) messages_.pop_back();
+  if (messages_.empty() || messages_.back().role != Message::Role::user) return say("there is no answer yet");
+  answer();
+}
+
+void Chat::print_stats() const {
+  const int64_t n_tokens = static_cast<int64_t>(session_.tokens().size());
+  say(format("context: %s of %s tokens", with_thousands(n_tokens).c_str(),
+             with_thousands(n_tokens + session_.context_left()).c_str()));
+  say(stats_);
+  const std::string buffer = buffer_summary(model_.engine.forward().buffer_tally());
+  if (!buffer.empty()) say(buffer);
+}
+
+// Answers the last message, which is the user's.
+void Chat::answer() {
+  Printer printer({options_.shown_thinking(), true, terminal_.has_color}, write_out, write_err);
+  StatusLine status(terminal_.can_redraw && !options_.quiet);
+  AnswerListener listener(printer, status, stop_, true);
+  if (options_.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
+  generation_.sampling.seed = seed_++;
+  stop_.reset();
+  try {
+    const std::vector<int32_t> prompt = format_.encode(messages_, generation_.thinking);
+    const GenerationResult result = generate(session_, *model_.tokenizer, prompt, generation_, listener);
+    status.erase();
+    printer.finish(result.completion.thinking_closed);
+    conclude(result);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::context_full) throw;
+    status.erase();
+    messages_.pop_back();
+    write_err(error_text(error.what(), "/clear begins anew; dsv32 chat -c N holds more"));
+  }
+}
+
+void Chat::conclude(const GenerationResult& result) {
+  stats_ = format("seed: %llu; ", static_cast<unsigned long long>(generation_.sampling.seed)) +
+           prefill_summary(result) + "; " + decode_summary(result);
+  if (options_.verbose) say(stats_);
+  if (result.finish_reason == FinishReason::length && session_.context_left() == 0)
+    say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
+  if (result.completion.content.empty() && result.finish_reason != FinishReason::stop) {
+    messages_.pop_back();
+    return say("ended before the answer began; the message is dropped");
+  }
+  messages_.push_back({Message::Role::assistant, result.completion.content, result.completion.reasoning});
+}
+
+}  // namespace
+
+int chat_command(const Options& options) {
+  const Terminal terminal = examine_terminal(options.color);
+  if (!terminal.is_out)
+    fail(ErrorKind::usage, "chat needs a terminal on standard output",
+         "dsv32 run answers a prompt in a pipe");
+  const std::string system = read_system(options);
+  StatusLine status(terminal.can_redraw && !options.quiet);
+  status.show("opening the model");
+  LoadedModel model(options);
+  status.erase();
+  report_engine(model.engine, options);
+  if (!options.quiet)
+    say(format("%s, context %s tokens, /help lists commands", model_name(model.file.path()).c_str(),
+               with_thousands(model.engine.plan().cache.max_tokens).c_str()));
+  return Chat(options, terminal, model, system).run();
+}
+
+}  // namespace dsv32

@@ -1,0 +1,85 @@
+// See completion_json.h. Keys keep the order in which they are written here.
+//
+// Ids and times are the only fields that differ between two runs with the same seed.
+#include "cli/completion_json.h"
+
+#include <ctime>
+#include <random>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string random_id() {
+  std::random_device device;
+  return format("chatcmpl-%08x%08x", device(), device());
+}
+
+Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
+  Json bytes = Json::array();
+  std::string name = "?";  // an id that only the embedding has
+  if (token.id < tokenizer.n_vocab()) {
+    for (const char byte : tokenizer.bytes_of(token.id)) bytes.push_back(static_cast<uint8_t>(byte));
+    name = sanitize_utf8(tokenizer.piece(token.id));
+  }
+  return {{"token", name}, {"logprob", token.logprob}, {"bytes", bytes}};
+}
+
+Json logprobs_json(const std::vector<TokenRecord>& records, const Tokenizer& tokenizer) {
+  Json content = Json::array();
+  for (const TokenRecord& record : records) {
+    Json token = token_json(record.chosen, tokenizer);
+    token["top_logprobs"] = Json::array();
+    for (const TokenLogprob& other : record.top)
+      token["top_logprobs"].push_back(token_json(other, tokenizer));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}};
+}
+
+double per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
+
+Json timings_json(const GenerationResult& result, double load_seconds) {
+  return {{"load_seconds", load_seconds},
+          {"prefill_seconds", result.prefill_seconds},
+          {"prefill_tokens_per_second",
+           per_second(result.n_prompt_tokens - result.n_cached_tokens, result.prefill_seconds)},
+          {"decode_seconds", result.decode_seconds},
+          {"decode_tokens_per_second", per_second(result.n_completion_tokens, result.decode_seconds)}};
+}
+
+}  // namespace
+
+std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
+                            const CompletionContext& context) {
+  Json message{{"role", "assistant"}, {"content", sanitize_utf8(result.completion.content)}};
+  message["reasoning_content"] =
+      context.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
+  Json choice{{"index", 0},
+              {"message", std::move(message)},
+              {"finish_reason", finish_reason_name(result.finish_reason)}};
+  if (!result.logprobs.empty()) choice["logprobs"] = logprobs_json(result.logprobs, tokenizer);
+  Json json{{"id", random_id()},
+            {"object", "chat.completion"},
+            {"created", static_cast<int64_t>(std::time(nullptr))},
+            {"model", sanitize_utf8(context.model_name)},
+            {"choices", Json::array({std::move(choice)})},
+            {"usage",
+             {{"prompt_tokens", result.n_prompt_tokens},
+              {"completion_tokens", result.n_completion_tokens},
+              {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
+              {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}}}},
+            {"seed", context.seed},
+            {"timings", timings_json(result, context.load_seconds)}};
+  if (context.buffer_tally.n_rows > 0)
+    json["topk_buffer"] = {{"rows", context.buffer_tally.n_rows}, {"misses", context.buffer_tally.n_misses}};
+  return json.dump();
+}
+
+}  // namespace dsv32

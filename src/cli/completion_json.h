@@ -1,0 +1,27 @@
+// A finished completion as one JSON object of OpenAI's form, with the seed and timings beside it.
+//
+// Text that is not UTF-8 gets U+FFFD in its place, since JSON cannot carry it; the bytes of a token are in
+// its "bytes". Scripts rely on these names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/generation.h"
+#include "model/forward.h"
+
+namespace dsv32 {
+
+struct CompletionContext {
+  std::string model_name;
+  uint64_t seed = 0;
+  double load_seconds = 0;
+  bool thinking = false;              // else "reasoning_content" is null
+  Forward::BufferTally buffer_tally;  // left out when no rows were looked up
+};
+
+// One line without a newline at its end.
+std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
+                            const CompletionContext& context);
+
+}  // namespace dsv32

@@ -1,0 +1,194 @@
+// See flags.h. The rows are in the order of the help; groups appear in the order of their first row.
+//
+// Long names with a hyphen carry an alias with an underscore, so that both spellings work.
+#include "cli/flags.h"
+
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr unsigned bit(Command command) { return 1u << static_cast<unsigned>(command); }
+
+constexpr unsigned kRun = bit(Command::run), kChat = bit(Command::chat), kModel = bit(Command::inspect_model),
+                   kPlan = bit(Command::inspect_plan), kTokens = bit(Command::inspect_tokens),
+                   kPrompt = bit(Command::inspect_prompt), kLogits = bit(Command::inspect_logits);
+constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits;
+constexpr unsigned kGenerating = kRun | kChat;
+constexpr unsigned kComputing = kGenerating | kLogits;
+constexpr unsigned kPlanned = kComputing | kPlan;
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+[[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
+  fail(ErrorKind::usage,
+       format("%s takes %s, not '%s'", flag.c_str(), expected.c_str(), visible(text, false, 80).c_str()));
+}
+
+template <typename T>
+bool parse_whole(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const std::from_chars_result result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc{} && result.ptr == end;
+}
+
+float parse_float(const std::string& flag, const std::string& text) {
+  float value = 0;
+  if (!parse_whole(text, value) || !std::isfinite(value)) fail_value(flag, "a number", text);
+  return value;
+}
+
+uint64_t parse_seed(const std::string& flag, const std::string& text) {
+  uint64_t value = 0;
+  if (!parse_whole(text, value)) fail_value(flag, "an integer from 0 to 18446744073709551615", text);
+  return value;
+}
+
+template <typename T>
+struct Choice {
+  const char* name;
+  T value;
+};
+
+template <typename T>
+T parse_choice(const std::string& flag, const std::string& text, std::initializer_list<Choice<T>> choices) {
+  std::string names;
+  for (const Choice<T>& choice : choices) {
+    if (text == choice.name) return choice.value;
+    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  fail_value(flag, "one of " + names, text);
+}
+
+std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text) {
+  if (text == "full" || text == "auto") return std::nullopt;
+  int64_t n_rows = 0;
+  if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > kMaxInt32)
+    fail_value(flag, "a number of rows, full or auto", text);
+  return n_rows;
+}
+
+using O = Options;
+using S = const std::string;
+
+// Every value is checked here; SamplingOptions::check() adds the ranges of sampling.
+constexpr Flag kFlags[] = {
+    {"model,m", "FILE",
+     "the GGUF file, of a split model its first part (environment: DSV32_MODEL; else the "
+     "only one in models/)",
+     "Model", kAll, [](O& o, S& v, S&) { o.engine.model_path = v; }},
+    {"ctx,ctx-size,ctx_size,c", "N",
+     "tokens of context (default: the model's, or what half of the free memory "
+     "holds)",
+     "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
+    {"threads,t", "N", "CPU threads (default: one for each core)", "Model", kPlanned,
+     [](O& o, S& v, S& f) { o.engine.n_threads = static_cast<int>(parse_integer(f, v, 1, 4096)); }},
+    {"backend", "NAME", "what computes: cpu", "Model", kPlanned,
+     [](O& o, S& v, S&) { o.engine.backend = v; }},
+    {"kv-type,kv_type", "TYPE", "how the cache stores latents: fp8, bf16 or f32 (default: fp8)", "Model",
+     kPlanned,
+     [](O& o, S& v, S& f) {
+       o.engine.kv_type =
+           parse_choice<KvType>(f, v, {{"fp8", KvType::fp8}, {"bf16", KvType::bf16}, {"f32", KvType::f32}});
+     }},
+    {"topk-buffer,topk_buffer", "N",
+     "latent rows kept next to the processor for each layer in decode: a number, "
+     "full or auto (default: auto, which is full on the CPU)",
+     "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
+    {"chunk", "N", "most prompt tokens computed at a time (default: 512)", "Model", kPlanned,
+     [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
+
+    {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
+     kRun | kPrompt, [](O& o, S& v, S&) { o.prompt = v; }},
+    {"file,prompt-file,prompt_file,f", "FILE",
+     "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt,
+     [](O& o, S& v, S&) { o.files.push_back(v); }},
+    {"system", "TEXT", "the system prompt", "Prompt", kGenerating | kPrompt,
+     [](O& o, S& v, S&) { o.system_text = v; }},
+    {"system-file,system_file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,
+     [](O& o, S& v, S&) { o.system_file = v; }},
+    {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
+     kRun | kPrompt, [](O& o, S&, S&) { o.is_raw = true; }},
+    {"think", nullptr, "think before the answer (default)", "Prompt", kGenerating | kPrompt,
+     [](O& o, S&, S&) { o.generation.thinking = true; }},
+    {"no-think,no_think,nothink", nullptr, "answer at once", "Prompt", kGenerating | kPrompt,
+     [](O& o, S&, S&) { o.generation.thinking = false; }},
+
+    {"max-tokens,max_tokens,predict,n-predict,n_predict,tokens,n", "N",
+     "most tokens of thinking and answer; -1: "
+     "until the context is full (default: -1)",
+     "Answer", kGenerating,
+     [](O& o, S& v, S& f) { o.generation.max_tokens = parse_integer(f, v, -1, kMaxInt32); }},
+    {"temp,temperature", "F", "temperature; 0 always takes the likeliest token (default: 1.0)", "Answer",
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.temperature = parse_float(f, v); }},
+    {"top-k,top_k", "N", "choose among the N likeliest tokens; 0: all (default: 0)", "Answer", kGenerating,
+     [](O& o, S& v, S& f) { o.generation.sampling.top_k = parse_integer(f, v, 0, kMaxInt32); }},
+    {"top-p,top_p", "F", "choose among the likeliest tokens that together reach F (default: 0.95)", "Answer",
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.top_p = parse_float(f, v); }},
+    {"min-p,min_p", "F", "drop tokens less than F times as likely as the likeliest (default: 0)", "Answer",
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.min_p = parse_float(f, v); }},
+    {"seed", "N", "of the sampler; the same seed, the same answer (default: random, and reported)", "Answer",
+     kGenerating, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
+    {"stop", "TEXT", "end the answer before TEXT; may be repeated", "Answer", kGenerating,
+     [](O& o, S& v, S& f) {
+       if (v.empty()) fail_value(f, "a text that is not empty", v);
+       o.generation.stops.push_back(v);
+     }},
+    {"logprobs", "K", "with --json: log-probabilities, and the K likeliest tokens in each place (0 to 20)",
+     "Answer", kRun, [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
+
+    {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits,
+     [](O& o, S& v, S&) { o.token_list = v; }},
+    {"out,o", "FILE",
+     "where to: float32 [n_tokens, vocab_size], row-major, little-endian; - is standard output", "Logits",
+     kLogits, [](O& o, S& v, S&) { o.output_path = v; }},
+    {"special", nullptr, "take the names of special tokens in TEXT for these tokens", "Tokens", kTokens,
+     [](O& o, S&, S&) { o.parse_special = true; }},
+
+    {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags (default: show)", "Output",
+     kGenerating,
+     [](O& o, S& v, S& f) {
+       o.thinking_display = parse_choice<ThinkingDisplay>(f, v,
+                                                          {{"show", ThinkingDisplay::show},
+                                                           {"hide", ThinkingDisplay::hide},
+                                                           {"stdout", ThinkingDisplay::on_stdout}});
+     }},
+    {"json", nullptr, "one JSON object on standard output", "Output",
+     kRun | kModel | kPlan | kTokens | kPrompt, [](O& o, S&, S&) { o.json = true; }},
+    {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
+     kGenerating,
+     [](O& o, S& v, S& f) {
+       o.color = parse_choice<ColorMode>(
+           f, v,
+           {{"auto", ColorMode::automatic}, {"always", ColorMode::always}, {"never", ColorMode::never}});
+     }},
+    {"no-color,no_color", nullptr, "the same as --color never", "Output", kGenerating,
+     [](O& o, S&, S&) { o.color = ColorMode::never; }},
+    {"quiet,q", nullptr, "nothing but the answer and errors", "Output", kComputing,
+     [](O& o, S&, S&) { o.quiet = true; }},
+    {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
+     [](O& o, S&, S&) { o.verbose = true; }},
+    {"help,h", nullptr, "this text", "Output", kAll, [](O& o, S&, S&) { o.wants_help = true; }},
+    {"version", nullptr, "the version", "Output", kAll, [](O& o, S&, S&) { o.wants_version = true; }},
+};
+
+}  // namespace
+
+std::span<const Flag> flags() { return kFlags; }
+
+int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
+  int64_t value = 0;
+  if (!parse_whole(text, value) || value < least || value > most)
+    fail_value(
+        flag,
+        format("an integer from %lld to %lld", static_cast<long long>(least), static_cast<long long>(most)),
+        text);
+  return value;
+}
+
+}  // namespace dsv32

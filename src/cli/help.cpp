@@ -1,0 +1,43 @@
+// See help.h.
+//
+// A screenful is 24 lines of 80 columns.
+#include "cli/help.h"
+
+#include "base/text.h"
+
+namespace dsv32 {
+
+std::string version_line() { return "dsv32 0.1.0\n"; }
+
+std::string overview() {
+  return R"(dsv32 runs DeepSeek-V3.2 from a GGUF file.
+
+  dsv32 run "Why is the sky blue?"           the answer, on standard output
+  dsv32 run -f notes.txt "Summarise this."   a file, then the question
+  git diff | dsv32 run "Review this."        standard input, then the question
+  dsv32 run --json --no-think "Hello" | jq   one JSON object
+  dsv32 chat                                 a conversation
+  dsv32 inspect plan -c 131072               what that context needs, and where
+
+Commands:
+  run               answer one prompt
+  chat              talk, at a terminal
+  inspect model     the model file's metadata and tensors
+  inspect plan      what would lie where, in bytes
+  inspect tokens    the token ids of a text
+  inspect prompt    the prompt as the model would read it
+  inspect logits    the logits of every token of a prompt, to a file
+  bench             speed against what the machine can do
+  help              this text; dsv32 COMMAND --help lists a command's flags
+
+The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
+)";
+}
+
+std::string error_text(const std::string& message, const std::string& hint) {
+  std::string text = "dsv32: " + visible(message, true) + "\n";
+  if (!hint.empty()) text += "hint: " + visible(hint, true) + "\n";
+  return text;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,194 @@
+// See inspect.h. Names from the file are escaped, for a terminal and in a pipe alike, but for the two
+// contracts that other programs read byte by byte: token ids, and the rendered prompt in a pipe.
+#include "cli/inspect.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/inspect_logits.h"
+#include "cli/loaded_model.h"
+#include "cli/prompt.h"
+#include "cli/streams.h"
+#include "cli/terminal.h"
+#include "weights/weights.h"
+
+#include <unistd.h>
+
+namespace dsv32 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "[256, 512]", the contiguous dimension first, as in the file.
+std::string shape_text(const GgufTensor& tensor) {
+  std::string text;
+  for (uint32_t i = 0; i < tensor.n_dims; ++i)
+    text += format("%s%llu", i ? ", " : "[", static_cast<unsigned long long>(tensor.ne[i]));
+  return text + "]";
+}
+
+void print_model(const GgufFile& file) {
+  write_out(format("%s: %zu part(s), %s, %zu tensors\n\n", visible(file.path()).c_str(), file.n_parts(),
+                   human_bytes(file.n_bytes()).c_str(), file.tensors().size()));
+  std::string text;
+  for (const auto& info : file.describe_metadata())
+    text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
+  text += "\n";
+  for (const GgufTensor& tensor : file.tensors())
+    text += format("%-48s %-8s %-22s %12llu bytes, part %d at %llu\n", visible(tensor.name).c_str(),
+                   type_name(tensor.type), shape_text(tensor).c_str(),
+                   static_cast<unsigned long long>(tensor.n_bytes), tensor.part,
+                   static_cast<unsigned long long>(tensor.offset));
+  write_out(text);
+}
+
+void print_model_json(const GgufFile& file) {
+  Json metadata = Json::array(), tensors = Json::array();
+  for (const auto& info : file.describe_metadata())
+    metadata.push_back(
+        {{"key", sanitize_utf8(info.key)}, {"type", info.type}, {"value", sanitize_utf8(info.value)}});
+  for (const GgufTensor& tensor : file.tensors()) {
+    Json shape = Json::array();
+    for (uint32_t i = 0; i < tensor.n_dims; ++i) shape.push_back(tensor.ne[i]);
+    tensors.push_back({{"name", sanitize_utf8(tensor.name)},
+                       {"type", type_name(tensor.type)},
+                       {"shape", shape},
+                       {"bytes", tensor.n_bytes},
+                       {"part", tensor.part},
+                       {"offset", tensor.offset}});
+  }
+  const Json json{{"path", sanitize_utf8(file.path())},
+                  {"parts", file.n_parts()},
+                  {"bytes", file.n_bytes()},
+                  {"metadata", metadata},
+                  {"tensors", tensors}};
+  write_out(json.dump() + "\n");
+}
+
+int inspect_model(const Options& options) {
+  const GgufFile file(find_model(options));
+  if (options.json)
+    print_model_json(file);
+  else
+    print_model(file);
+  return 0;
+}
+
+struct PlanRow {
+  const char* key;   // in JSON
+  const char* name;  // for people
+  uint64_t n_bytes;
+};
+
+std::vector<PlanRow> plan_rows(const MemoryPlan& plan) {
+  return {{"weight_bytes", "weights, used where the file is mapped", plan.n_weight_bytes},
+          {"skipped_bytes", "in the file and not used", plan.n_skipped_bytes},
+          {"latent_row_bytes", "latent rows, host", plan.cache.row_pool_bytes()},
+          {"index_key_bytes", "index keys and scales, device", plan.cache.key_pool_bytes()},
+          {"topk_buffer_bytes", "top-k buffers, device", plan.cache.buffer_bytes()},
+          {"activation_bytes", "activations of a step, device", plan.n_activation_bytes}};
+}
+
+void print_plan(const MemoryPlan& plan, const std::vector<PlanRow>& rows, uint64_t n_free) {
+  std::string text =
+      format("context %s tokens, prefill in steps of %s tokens\n",
+             with_thousands(plan.cache.max_tokens).c_str(), with_thousands(plan.chunk).c_str());
+  text += plan.cache.buffer_rows > 0
+              ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
+              : "every latent row is resident, no top-k buffers\n";
+  for (const PlanRow& row : rows)
+    text += format("  %-40s %12s  (%s bytes)\n", row.name, human_bytes(row.n_bytes).c_str(),
+                   with_thousands(static_cast<int64_t>(row.n_bytes)).c_str());
+  text += format("free host memory %s\n", human_bytes(n_free).c_str());
+  write_out(text);
+}
+
+void print_plan_json(const MemoryPlan& plan, const std::vector<PlanRow>& rows, uint64_t n_free) {
+  Json json{{"context", plan.cache.max_tokens},
+            {"chunk", plan.chunk},
+            {"layers", plan.cache.n_layers},
+            {"topk_buffer_rows", plan.cache.buffer_rows}};
+  for (const PlanRow& row : rows) json[row.key] = row.n_bytes;
+  json["free_host_bytes"] = n_free;
+  write_out(json.dump() + "\n");
+}
+
+// Binding the weights reads their names and shapes, and of their values only the small vectors.
+int inspect_plan(const Options& options) {
+  const GgufFile file(find_model(options));
+  const ModelArgs args = read_model_args(file);
+  const std::unique_ptr<Backend> backend = make_backend(options.engine.backend, options.engine.n_threads);
+  const uint64_t n_free = backend->memory_info(Place::host).n_bytes_free;
+  MemoryPlan plan = make_plan(args, options.engine, n_free);
+  const Weights weights = load_weights(file, args, *backend);
+  plan.n_weight_bytes = weights.n_bytes_used;
+  plan.n_skipped_bytes = weights.n_bytes_skipped;
+  if (options.json)
+    print_plan_json(plan, plan_rows(plan), n_free);
+  else
+    print_plan(plan, plan_rows(plan), n_free);
+  return 0;
+}
+
+std::string text_of_words(const Options& options) {
+  if (options.words.empty()) {
+    if (is_terminal(STDIN_FILENO))
+      fail(ErrorKind::usage, "there is no text, expected it as a word or on standard input");
+    return read_text("-", size_t{64} << 20);
+  }
+  std::string text;
+  for (const std::string& word : options.words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+int inspect_tokens(const Options& options) {
+  const std::string text = text_of_words(options);
+  const GgufFile file(find_model(options));
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  const std::vector<int32_t> ids = tokenizer->encode(text, options.parse_special);
+  if (options.json) {
+    Json pieces = Json::array();
+    for (const int32_t id : ids) pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
+    write_out(Json{{"tokens", ids}, {"pieces", pieces}}.dump() + "\n");
+    return 0;
+  }
+  std::string line;
+  for (const int32_t id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  write_out(line + "\n");
+  return 0;
+}
+
+int inspect_prompt(const Options& options) {
+  const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
+  const GgufFile file(find_model(options));
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  const Prompt prompt = make_prompt(*tokenizer, text, options);
+  if (options.json)
+    write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");
+  else if (is_terminal(STDOUT_FILENO))
+    write_out(visible(prompt.rendered, true) + "\n");
+  else
+    write_out(prompt.rendered);
+  return 0;
+}
+
+}  // namespace
+
+int inspect_command(const Options& options) {
+  switch (options.command) {
+    case Command::inspect_model:
+      return inspect_model(options);
+    case Command::inspect_plan:
+      return inspect_plan(options);
+    case Command::inspect_tokens:
+      return inspect_tokens(options);
+    case Command::inspect_prompt:
+      return inspect_prompt(options);
+    default:
+      return inspect_logits(options);
+  }
+}
+
+}  // namespace dsv32

@@ -1,0 +1,42 @@
+// One line from a person: with editing and history at a terminal, plainly otherwise.
+//
+// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order. History is a
+// file of at most 1000 lines that only its owner can read; a line that begins with a space is not kept.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/signals.h"
+
+namespace dsv32 {
+
+class LineEditor {
+ public:
+  enum class Event { line, end, interrupted };
+
+  // `stop` must outlive the editor. An empty `history_path`: no file.
+  LineEditor(bool is_terminal, const GracefulStop& stop, const std::string& history_path);
+  ~LineEditor();  // writes the history
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  // `line` is without its line end. A terminal shows `prompt`.
+  Event read(const char* prompt, std::string& line);
+
+  void remember(const std::string& line);
+
+ private:
+  struct Edit;  // libedit's state; null when the input is no terminal
+  Event read_plainly(std::string& line);
+
+  const GracefulStop& stop_;
+  std::unique_ptr<Edit> edit_;
+  std::string waiting_;  // read and not yet taken
+};
+
+// $XDG_STATE_HOME/dsv32/history, else ~/.local/state/dsv32/history; empty when neither is known. Makes the
+// folder, for its owner alone.
+std::string history_path();
+
+}  // namespace dsv32

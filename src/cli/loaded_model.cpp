@@ -1,0 +1,73 @@
+// See loaded_model.h.
+//
+// A split model counts once: only its first part can be named.
+#include "cli/loaded_model.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+// "x-00002-of-00009.gguf" is no model by itself.
+bool is_later_part(const std::string& stem) {
+  constexpr size_t kTail = 15;  // "-00002-of-00009"
+  if (stem.size() < kTail || stem.compare(stem.size() - 9, 4, "-of-") != 0) return false;
+  return stem.compare(stem.size() - kTail, 6, "-00001") != 0;
+}
+
+std::vector<std::string> models_in(const std::filesystem::path& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".gguf" && !is_later_part(entry.path().stem().string()))
+      paths.push_back(entry.path().string());
+  std::ranges::sort(paths);
+  return paths;
+}
+
+EngineOptions with_path(const Options& options, const std::string& path) {
+  EngineOptions engine = options.engine;
+  engine.model_path = path;
+  return engine;
+}
+
+}  // namespace
+
+std::string find_model(const Options& options) {
+  if (!options.engine.model_path.empty()) return options.engine.model_path;
+  const char* named = std::getenv("DSV32_MODEL");
+  if (named && *named) return named;
+  const std::vector<std::string> found = models_in("models");
+  if (found.size() == 1) return found.front();
+  fail(ErrorKind::usage,
+       found.empty() ? "no model is named and models/ holds none"
+                     : format("no model is named and models/ holds %zu of them", found.size()),
+       "name one with -m FILE or in the environment variable DSV32_MODEL");
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
+  return Tokenizer::make(load_vocabulary(file));
+}
+
+LoadedModel::LoadedModel(const Options& options)
+    : file(find_model(options)),
+      tokenizer(load_tokenizer(file)),
+      engine(file, with_path(options, file.path())) {
+  if (tokenizer->n_vocab() > engine.args().vocab_size)
+    fail(ErrorKind::model, format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
+                                  visible(file.path()).c_str(), tokenizer->n_vocab(),
+                                  static_cast<long long>(engine.args().vocab_size)));
+}
+
+std::string model_name(const std::string& path) {
+  const std::filesystem::path name = std::filesystem::path(path).filename();
+  return name.extension() == ".gguf" ? name.stem().string() : name.string();
+}
+
+}  // namespace dsv32

@@ -1,0 +1,59 @@
+// See printer.h.
+//
+// Characters never arrive in halves, so each text can be escaped by itself.
+#include "cli/printer.h"
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kReset = "\x1b[0m";
+
+}  // namespace
+
+Printer::Printer(const PrinterStyle& style, Sink out, Sink err)
+    : style_(style), out_(std::move(out)), err_(std::move(err)) {}
+
+void Printer::print_reasoning(const std::string& text) {
+  const bool is_first = !std::exchange(has_reasoned_, true);
+  is_reasoning_ = true;
+  if (style_.thinking == ThinkingDisplay::hide) return;
+  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out((is_first ? "<think>" : "") + text);
+  if (is_first && !style_.has_color) err_("thinking:\n");
+  const std::string shown = visible(text, true);
+  err_(style_.has_color ? kDim + shown + kReset : shown);
+  last_err_ = shown.back();
+}
+
+void Printer::end_reasoning() {
+  if (!std::exchange(is_reasoning_, false)) return;
+  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out("</think>");
+  if (style_.thinking == ThinkingDisplay::hide) return;
+  err_(std::string(last_err_ == '\n' ? "" : "\n") + (style_.has_color ? "\n" : "answer:\n"));
+}
+
+void Printer::print_answer(const std::string& text) {
+  end_reasoning();
+  print_out(text);
+}
+
+void Printer::finish(bool is_thinking_closed) {
+  if (is_thinking_closed)
+    end_reasoning();
+  else if (is_reasoning_ && style_.thinking == ThinkingDisplay::show && last_err_ != '\n')
+    err_("\n");
+  if (last_out_ != '\n') out_("\n");
+  last_out_ = '\n';
+}
+
+void Printer::print_out(std::string_view text) {
+  if (text.empty()) return;
+  out_(style_.escapes_out ? visible(text, true) : std::string(text));
+  last_out_ = text.back();
+}
+
+}  // namespace dsv32

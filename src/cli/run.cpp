@@ -1,0 +1,88 @@
+// See run.h. Input is read first, then the model is opened, then the answer is printed as it comes.
+//
+// What is said about the run goes to standard error: a line for a person at a terminal, more with --verbose.
+#include "cli/run.h"
+
+#include <chrono>
+#include <random>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/answer.h"
+#include "cli/completion_json.h"
+#include "cli/loaded_model.h"
+#include "cli/prompt.h"
+#include "cli/streams.h"
+
+namespace dsv32 {
+namespace {
+
+void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
+
+void report(const GenerationResult& result, const Options& options, const Terminal& terminal, uint64_t seed,
+            const Forward::BufferTally& tally) {
+  if (options.quiet) return;
+  const std::string seed_text = format("seed: %llu", static_cast<unsigned long long>(seed));
+  if (options.verbose) {
+    say(prefill_summary(result));
+    say(decode_summary(result));
+    if (tally.n_rows > 0) say(buffer_summary(tally));
+    say(seed_text);
+  } else if (terminal.is_err) {
+    say(prefill_summary(result) + "; " + decode_summary(result) + "; " + seed_text);
+  }
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
+
+void report_engine(const Engine& engine, const Options& options) {
+  if (options.quiet) return;
+  for (const std::string& warning : engine.warnings()) say("warning: " + warning);
+  if (options.verbose)
+    say(format("context: %s tokens", with_thousands(engine.plan().cache.max_tokens).c_str()));
+}
+
+int run_command(const Options& options) {
+  const Terminal terminal = examine_terminal(options.color);
+  const PromptText text = read_prompt(options, terminal.is_in);
+  StatusLine status(terminal.can_redraw && !options.quiet);
+  status.show("opening the model");
+  const auto start = std::chrono::steady_clock::now();
+  LoadedModel model(options);
+  const double load_seconds = seconds_since(start);
+  status.erase();
+  report_engine(model.engine, options);
+
+  const Prompt prompt = make_prompt(*model.tokenizer, text, options);
+  if (prompt.is_raw && !options.is_raw && !options.quiet)
+    say("note: the prompt begins with the model's first token and is taken as rendered already");
+  GenerationOptions generation = options.generation;
+  generation.thinking = prompt.thinking;
+  generation.sampling.seed = choose_seed(options);
+
+  Printer printer({options.shown_thinking(), terminal.is_out, terminal.has_color}, write_out, write_err);
+  const GracefulStop stop;
+  AnswerListener listener(printer, status, stop, !options.json);
+  if (options.json || options.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
+  if (options.json || !terminal.is_out) listener.count_answer();
+  Session session(model.engine);
+  const GenerationResult result = generate(session, *model.tokenizer, prompt.ids, generation, listener);
+  status.erase();
+  const Forward::BufferTally tally = model.engine.forward().buffer_tally();
+  const CompletionContext context{model_name(model.file.path()), generation.sampling.seed, load_seconds,
+                                  prompt.thinking, tally};
+  if (options.json)
+    write_out(completion_json(result, *model.tokenizer, context) + "\n");
+  else
+    printer.finish(result.completion.thinking_closed);
+  report(result, options, terminal, generation.sampling.seed, tally);
+  return result.finish_reason == FinishReason::interrupted ? stop.exit_code() : 0;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,20 @@
+// The command `dsv32 run`: one prompt in, one answer out.
+//
+// Standard output is the answer and nothing else, or with --json one object.
+#pragma once
+
+#include "cli/options.h"
+
+namespace dsv32 {
+
+// Returns the exit code: 0, or 130 / 143 when a signal ended the answer. Throws Error.
+int run_command(const Options& options);
+
+// The seed asked for, or a random one, which the caller reports.
+uint64_t choose_seed(const Options& options);
+
+// Warnings of the engine, and with --verbose its context; nothing with --quiet.
+class Engine;
+void report_engine(const Engine& engine, const Options& options);
+
+}  // namespace dsv32

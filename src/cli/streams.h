@@ -1,0 +1,22 @@
+// Standard input, output and error as this program uses them: whole writes, checked, one owner.
+//
+// Standard output carries what was asked for; a failed write to it is Error{io}, so that a full disk cannot
+// end in exit code 0. Standard error carries everything else and may fail in silence.
+#pragma once
+
+#include <string_view>
+
+namespace dsv32 {
+
+// Gives closed standard streams a place that reads as empty and refuses writes, so that no file opened later
+// gets their numbers. Call first.
+void open_missing_streams();
+
+bool is_terminal(int fd);
+
+// All of it, or Error{io} naming what standard output refused.
+void write_out(std::string_view bytes);
+// As much as standard error takes.
+void write_err(std::string_view bytes);
+
+}  // namespace dsv32

@@ -1,0 +1,49 @@
+// What is known about the terminal, and the one line of progress that is drawn on it and erased again.
+//
+// Each stream is asked by itself whether it is a terminal. Progress is drawn on standard error only when that
+// is a terminal that can erase a line, at most ten times a second; in a log it leaves nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "cli/options.h"
+
+namespace dsv32 {
+
+struct Terminal {
+  bool is_in = false, is_out = false, is_err = false;
+  bool has_color = false;   // on standard error
+  bool can_redraw = false;  // standard error can erase a line
+};
+
+// Asks the streams; NO_COLOR and TERM count when `mode` is automatic.
+Terminal examine_terminal(ColorMode mode);
+
+// The rule for colour by itself. `no_color` and `term`: the variables' values, or null.
+bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term);
+
+class StatusLine {
+ public:
+  explicit StatusLine(bool is_shown) : is_shown_(is_shown) {}
+  ~StatusLine() { erase(); }
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  // Draws `text`, unless the last drawing is younger than a tenth of a second. Cut to the terminal's width.
+  void show(const std::string& text);
+  void erase();
+
+ private:
+  bool is_shown_, is_drawn_ = false;
+  std::chrono::steady_clock::time_point drawn_at_{};
+};
+
+// 1204 -> "1,204"
+std::string with_thousands(int64_t value);
+
+// Tokens per second as people read them: "0.42", "12.3", "1,240".
+std::string rate(int64_t n_tokens, double seconds);
+
+}  // namespace dsv32
