@@ -290,6 +290,28 @@ BOOST_AUTO_TEST_CASE(an_array_beyond_the_limit_is_refused) {
   check_error(open_error(dir.file("m.gguf")), {"key a.strings", "expected at most 16777216", "offset"});
 }
 
+BOOST_AUTO_TEST_CASE(a_key_beyond_the_limit_is_refused) {
+  for (const size_t n_bytes : {65535, 65536}) {
+    GgufWriter writer;
+    writer.add(std::string(n_bytes, 'k'), uint32_t{1});
+    const GgufImage image = writer.image();
+    if (n_bytes == 65535)
+      BOOST_TEST(reopened(image).has(std::string(n_bytes, 'k')));
+    else
+      check_error(error_of([&] { reopened(image); }), {"a key has a length of 65536", "at most 65535"});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_cursor_does_not_wrap) {
+  const Bytes bytes(16);
+  Cursor cursor(bytes, "memory");
+  cursor.skip(2, 4, "two");
+  BOOST_TEST(cursor.offset() == 8u);
+  check_error(error_of([&] { cursor.skip(uint64_t{1} << 61, 8, "many"); }), {"many", "offset 8", "memory"});
+  check_error(error_of([&] { cursor.skip(UINT64_MAX, 1, "many"); }), {"many", "offset 8"});
+  BOOST_TEST(cursor.n_left() == 8u);
+}
+
 BOOST_AUTO_TEST_CASE(a_real_vocabulary_opens_quickly) {
   GgufWriter writer;
   std::vector<std::string> tokens;

@@ -127,6 +127,7 @@ void add_tensor_cases(Cases& cases) {
   };
   constexpr uint64_t k31 = uint64_t{1} << 31, k32 = uint64_t{1} << 32;
   cases.build("dims_32_32", shaped({k32, k32}), "tensor huge has ne[1] = 4294967296");
+  cases.build("dims_product_63", shaped({uint64_t{1} << 62, 2}), "tensor huge has ne[1] = 2, expected");
   cases.build("dims_31_31_31", shaped({k31, k31, k31}), "tensor huge has ne[2] = 2147483648");
   cases.build("dims_bytes_wrap", shaped({uint64_t{1} << 62}), "tensor huge has 4611686018427387904 values");
   cases.build("dims_just_below", shaped({uint64_t{1} << 60, 3}),
