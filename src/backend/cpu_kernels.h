@@ -1,0 +1,34 @@
+// What one instruction set offers for the products of one storage format: the table behind cpu_matmul.
+//
+// A row is worked off in steps of `values` columns. A step has its activations prepared: reordered as the
+// format's shifts bring the weights forth, padded with zeros to a whole step, followed by sums if the
+// format's offset needs them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gguf/quant.h"
+
+namespace dsv32 {
+
+struct CpuKernels {
+  static constexpr int kRows =
+      4;  // rows of one call: they share the activations while these are in the nearest cache
+  static constexpr int kTokens = 4;  // tokens of one many_tokens call: they share the unpacked weights
+
+  int step_values;  // columns of a step, a multiple of the block's
+  int step_floats;  // prepared floats of a step, a multiple of 16
+
+  // x [n_values <= step_values]  ->  out [step_floats], aligned to 64 bytes.
+  void (*prepare_step)(const float* x, int n_values, float* out);
+
+  // sums[r * n_tokens + t] = row r times token t, with n_tokens 1 and kTokens. rows[r] is row_bytes long;
+  // x[t] is prepared. Both do the same operations in the same order for a pair (row, token).
+  using RowsTimesTokens = void(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
+                               float* sums);
+  RowsTimesTokens* one_token;
+  RowsTimesTokens* many_tokens;
+};
+
+}  // namespace dsv32

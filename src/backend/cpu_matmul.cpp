@@ -1,0 +1,382 @@
+// The products of one target at a time (everything between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is
+// compiled once per instruction set), and the division of a matrix over tokens, rows and threads.
+//
+// A product of a row and a token is always the same chain of operations: step after step into sixteen lanes,
+// then the tree over the lanes. Dividing rows or grouping tokens changes which products run together, never
+// what one of them does.
+#include "backend/cpu_matmul.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "backend/cpu_kernels.h"
+#include "base/error.h"
+
+// SSSE3 machines without SSE4 are gone; SVE's registers have no size at compile time, and NEON serves there.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu_matmul.cpp"
+#include "hwy/foreach_target.h"
+
+#include "hwy/aligned_allocator.h"
+#include "hwy/highway.h"
+
+#if HWY_TARGET != HWY_SCALAR
+#include "backend/cpu_formats-inl.h"
+#include "backend/cpu_formats_iq-inl.h"
+#include "backend/cpu_formats_k-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv32 {
+namespace HWY_NAMESPACE {
+
+constexpr int kRows = CpuKernels::kRows;
+
+#if HWY_TARGET == HWY_SCALAR
+
+// A machine without vectors: dequantise a step, multiply it.
+template <TensorType kType, int kValues>
+struct PlainFormat {
+  static void prepare_step(const float* x, int n_values, float* out) {
+    for (int i = 0; i < kValues; ++i) out[i] = i < n_values ? x[i] : 0.0f;
+  }
+
+  template <int T>
+  static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
+                                float* sums) {
+    const TypeTraits& type = traits(kType);
+    const int64_t n_values = static_cast<int64_t>(row_bytes / type.block_bytes * type.block_values);
+    float weights[kValues];
+    for (int i = 0; i < kRows * T; ++i) sums[i] = 0.0f;
+    for (int r = 0; r < kRows; ++r) {
+      const uint8_t* at = rows[r];
+      for (int64_t begin = 0; begin < n_values;
+           begin += kValues, at += kValues / type.block_values * type.block_bytes) {
+        const int64_t n = n_values - begin < kValues ? n_values - begin : kValues;
+        dequantize_row(kType, at, weights, n);
+        for (int t = 0; t < T; ++t) sums[r * T + t] += dot(weights, x[t] + begin, n);
+      }
+    }
+  }
+
+  static float dot(const float* a, const float* b, int64_t n) {
+    float sum = 0.0f;
+    for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    return sum;
+  }
+
+  static constexpr CpuKernels kKernels = {kValues, kValues, prepare_step, rows_times_tokens<1>,
+                                          rows_times_tokens<CpuKernels::kTokens>};
+};
+
+using TypeF32 = PlainFormat<TensorType::f32, 64>;
+using TypeF16 = PlainFormat<TensorType::f16, 64>;
+using TypeBF16 = PlainFormat<TensorType::bf16, 64>;
+using TypeQ4_0 = PlainFormat<TensorType::q4_0, 32>;
+using TypeQ5_0 = PlainFormat<TensorType::q5_0, 32>;
+using TypeQ5_1 = PlainFormat<TensorType::q5_1, 32>;
+using TypeQ8_0 = PlainFormat<TensorType::q8_0, 32>;
+using TypeIQ4_NL = PlainFormat<TensorType::iq4_nl, 32>;
+using TypeQ2_K = PlainFormat<TensorType::q2_k, 256>;
+using TypeQ3_K = PlainFormat<TensorType::q3_k, 256>;
+using TypeQ4_K = PlainFormat<TensorType::q4_k, 256>;
+using TypeQ5_K = PlainFormat<TensorType::q5_k, 256>;
+using TypeQ6_K = PlainFormat<TensorType::q6_k, 256>;
+using TypeIQ2_XXS = PlainFormat<TensorType::iq2_xxs, 256>;
+using TypeIQ3_XXS = PlainFormat<TensorType::iq3_xxs, 256>;
+using TypeIQ4_XS = PlainFormat<TensorType::iq4_xs, 256>;
+
+float dot(const float* a, const float* b, int64_t n) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void axpy(float scale, const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+}
+
+#else
+
+template <class F>
+struct VectorFormat {
+  static constexpr int kStepBytes = F::kBlocks * static_cast<int>(sizeof(typename F::Block));
+
+  struct Order {
+    uint8_t of[F::kValues];
+  };
+  static constexpr Order kOrder = [] {
+    Order order{};
+    for (int k = 0; k < F::kValues; ++k) order.of[k] = static_cast<uint8_t>(F::order(k));
+    return order;
+  }();
+
+  static void prepare_step(const float* x, int n_values, float* out) {
+    alignas(64) float padded[F::kValues];
+    float* natural = F::kNatural ? out : padded;
+    std::memcpy(natural, x, static_cast<size_t>(n_values) * sizeof(float));
+    std::memset(natural + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
+    if constexpr (!F::kNatural) {
+      for (int k = 0; k < F::kValues; ++k) out[k] = natural[kOrder.of[k]];
+      F::prepare_sums(natural, out);
+    }
+  }
+
+  // One step of kRows rows. How far ahead to prefetch: see kAhead.
+  template <int T>
+  static HWY_INLINE void step(const uint8_t* const* at, const float* const* x, Floats (*sums)[T]) {
+    typename F::Stage stage[kRows];
+    for (int r = 0; r < kRows; ++r) F::unpack(at[r], stage[r]);
+    for (int r = 0; r < kRows; ++r) F::template step<T>(at[r], stage[r], x, sums[r]);
+  }
+
+  template <int T>
+  static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
+                                float* sums) {
+    Floats lanes[kRows][T];
+    const uint8_t* at[kRows];
+    const float* x_at[T];
+    for (int r = 0; r < kRows; ++r) set_zero<T>(lanes[r]);
+    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
+    for (int t = 0; t < T; ++t) x_at[t] = x[t];
+    size_t left = row_bytes;
+    for (; left >= kStepBytes; left -= kStepBytes) {
+      for (int r = 0; r < kRows; ++r) prefetch(at[r]);
+      step<T>(at, x_at, lanes);
+      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
+      for (int t = 0; t < T; ++t) x_at[t] += F::kValues + F::kSums;
+    }
+    if (left > 0) {
+      uint8_t padded[kRows][kStepBytes] = {};
+      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
+      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
+      step<T>(at, x_at, lanes);
+    }
+    for (int r = 0; r < kRows; ++r)
+      for (int t = 0; t < T; ++t) sums[r * T + t] = sum_of_lanes(lanes[r][t]);
+  }
+
+  // The hardware's prefetcher stops at pages, and rows are shorter than its run-up.
+  static HWY_INLINE void prefetch(const uint8_t* at) {
+    constexpr int kAhead = 1024;
+    for (int line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at + kAhead + line);
+  }
+
+  static constexpr CpuKernels kKernels = {F::kValues, F::kValues + F::kSums, prepare_step,
+                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+};
+
+using TypeF32 = VectorFormat<FormatF32>;
+using TypeF16 = VectorFormat<FormatF16>;
+using TypeBF16 = VectorFormat<FormatBF16>;
+using TypeQ4_0 = VectorFormat<FormatQ4_0>;
+using TypeQ5_0 = VectorFormat<FormatQ5_0>;
+using TypeQ5_1 = VectorFormat<FormatQ5_1>;
+using TypeQ8_0 = VectorFormat<FormatQ8_0>;
+using TypeIQ4_NL = VectorFormat<FormatIQ4_NL>;
+using TypeQ2_K = VectorFormat<FormatQ2_K>;
+using TypeQ3_K = VectorFormat<FormatQ3_K>;
+using TypeQ4_K = VectorFormat<FormatQ4_K>;
+using TypeQ5_K = VectorFormat<FormatQ5_K>;
+using TypeQ6_K = VectorFormat<FormatQ6_K>;
+using TypeIQ2_XXS = VectorFormat<FormatIQ2_XXS>;
+using TypeIQ3_XXS = VectorFormat<FormatIQ3_XXS>;
+using TypeIQ4_XS = VectorFormat<FormatIQ4_XS>;
+
+float dot(const float* a, const float* b, int64_t n) {
+  Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    HWY_UNROLL(4)
+    for (int k = 0; k < 4; ++k) sums[k] =
+        mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
+  }
+  for (; i + 16 <= n; i += 16)
+    sums[0] = mul_add(load_floats_anywhere(a + i), load_floats_anywhere(b + i), sums[0]);
+  if (i < n) {
+    alignas(64) float padded[2][16] = {};
+    std::memcpy(padded[0], a + i, static_cast<size_t>(n - i) * sizeof(float));
+    std::memcpy(padded[1], b + i, static_cast<size_t>(n - i) * sizeof(float));
+    sums[1] = mul_add(load_floats(padded[0]), load_floats(padded[1]), sums[1]);
+  }
+  return sum_of_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+void axpy(float scale, const float* x, float* y, int64_t n) {
+  const Floats factor = broadcast(scale);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    store_floats(mul_add(factor, load_floats_anywhere(x + i), load_floats_anywhere(y + i)), y + i);
+  if (i < n) {
+    alignas(64) float padded[2][16] = {};
+    std::memcpy(padded[0], x + i, static_cast<size_t>(n - i) * sizeof(float));
+    std::memcpy(padded[1], y + i, static_cast<size_t>(n - i) * sizeof(float));
+    store_floats(mul_add(factor, load_floats(padded[0]), load_floats(padded[1])), padded[1]);
+    std::memcpy(y + i, padded[1], static_cast<size_t>(n - i) * sizeof(float));
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+const CpuKernels* kernels_of(TensorType type) {
+  switch (type) {
+    case TensorType::f32:
+      return &TypeF32::kKernels;
+    case TensorType::f16:
+      return &TypeF16::kKernels;
+    case TensorType::bf16:
+      return &TypeBF16::kKernels;
+    case TensorType::q4_0:
+      return &TypeQ4_0::kKernels;
+    case TensorType::q5_0:
+      return &TypeQ5_0::kKernels;
+    case TensorType::q5_1:
+      return &TypeQ5_1::kKernels;
+    case TensorType::q8_0:
+      return &TypeQ8_0::kKernels;
+    case TensorType::iq4_nl:
+      return &TypeIQ4_NL::kKernels;
+    case TensorType::q2_k:
+      return &TypeQ2_K::kKernels;
+    case TensorType::q3_k:
+      return &TypeQ3_K::kKernels;
+    case TensorType::q4_k:
+      return &TypeQ4_K::kKernels;
+    case TensorType::q5_k:
+      return &TypeQ5_K::kKernels;
+    case TensorType::q6_k:
+      return &TypeQ6_K::kKernels;
+    case TensorType::iq2_xxs:
+      return &TypeIQ2_XXS::kKernels;
+    case TensorType::iq3_xxs:
+      return &TypeIQ3_XXS::kKernels;
+    case TensorType::iq4_xs:
+      return &TypeIQ4_XS::kKernels;
+  }
+  return nullptr;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dsv32
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace dsv32 {
+namespace {
+
+HWY_EXPORT(kernels_of);
+HWY_EXPORT(dot);
+HWY_EXPORT(axpy);
+
+constexpr int kRows = CpuKernels::kRows;
+constexpr int kTokens = CpuKernels::kTokens;
+
+// Prepared activations of this many tokens stay in the second-level cache while rows pass by (16 x 7168
+// floats: 448 KiB).
+constexpr int64_t kTokenChunk = 16;
+
+// The activations of a call, prepared: token t at t * n_floats.
+class Prepared {
+ public:
+  Prepared(const CpuMatmul& args, const CpuKernels& kernels)
+      : args_(args),
+        kernels_(kernels),
+        n_steps_((args.weight.n_cols + kernels.step_values - 1) / kernels.step_values),
+        floats_(hwy::AllocateAligned<float>(
+            static_cast<size_t>(std::max<int64_t>(args.n_tokens, 1) * n_floats()))) {
+    if (!floats_)
+      fail(ErrorKind::memory,
+           format("no memory for the activations of %lld tokens", static_cast<long long>(args.n_tokens)),
+           "a smaller batch of tokens needs less");
+  }
+
+  int64_t n_floats() const { return n_steps_ * kernels_.step_floats; }
+  int64_t n_units() const { return n_steps_ * args_.n_tokens; }
+  const float* token(int64_t t) const { return floats_.get() + t * n_floats(); }
+
+  // Unit u is one step of one token.
+  void prepare(int64_t u) {
+    const int64_t t = u / n_steps_, begin = u % n_steps_ * kernels_.step_values;
+    const int64_t n = std::min<int64_t>(kernels_.step_values, args_.weight.n_cols - begin);
+    kernels_.prepare_step(args_.x + t * args_.x_stride + begin, static_cast<int>(n),
+                          floats_.get() + u * kernels_.step_floats);
+  }
+
+ private:
+  const CpuMatmul& args_;
+  const CpuKernels& kernels_;
+  int64_t n_steps_;
+  hwy::AlignedFreeUniquePtr<float[]> floats_;
+};
+
+// Rows begin .. end (at most kRows) times tokens begin .. end (at most kTokens). What is missing to a full
+// tile is computed from the last row or token and dropped.
+void tile(const CpuMatmul& args, const CpuKernels& kernels, const Prepared& prepared, int64_t row_begin,
+          int64_t row_end, int64_t token_begin, int64_t token_end) {
+  const uint8_t* rows[kRows];
+  const float* x[kTokens];
+  float sums[kRows * kTokens];
+  for (int r = 0; r < kRows; ++r) rows[r] = args.weight.row(args.mat, std::min(row_begin + r, row_end - 1));
+  for (int t = 0; t < kTokens; ++t) x[t] = prepared.token(std::min(token_begin + t, token_end - 1));
+  const int n_tokens = token_end - token_begin == 1 ? 1 : kTokens;
+  (n_tokens == 1 ? kernels.one_token : kernels.many_tokens)(rows, args.weight.row_bytes, x, sums);
+  for (int64_t t = token_begin; t < token_end; ++t)
+    for (int64_t r = row_begin; r < row_end; ++r)
+      args.y[t * args.y_stride + r] = sums[(r - row_begin) * n_tokens + t - token_begin];
+}
+
+void rows_times_all_tokens(const CpuMatmul& args, const CpuKernels& kernels, const Prepared& prepared,
+                           int64_t row_begin, int64_t row_end) {
+  for (int64_t chunk = 0; chunk < args.n_tokens; chunk += kTokenChunk) {
+    const int64_t chunk_end = std::min(chunk + kTokenChunk, args.n_tokens);
+    for (int64_t r = row_begin; r < row_end; r += kRows)
+      for (int64_t t = chunk; t < chunk_end; t += kTokens)
+        tile(args, kernels, prepared, r, std::min(r + kRows, row_end), t, std::min(t + kTokens, chunk_end));
+  }
+}
+
+const CpuKernels& kernels_for(const CpuMatmul& args) {
+  assert(args.weight.data != nullptr && args.mat >= 0 && args.mat < args.weight.n_mats);
+  assert(args.weight.row_bytes == row_bytes(args.weight.type, args.weight.n_cols));
+  const CpuKernels* kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(args.weight.type);
+  assert(kernels != nullptr);
+  return *kernels;
+}
+
+}  // namespace
+
+void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
+  const CpuKernels& kernels = kernels_for(args);
+  Prepared prepared(args, kernels);
+  for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
+  rows_times_all_tokens(args, kernels, prepared, row_begin, row_end);
+}
+
+void cpu_matmul(const CpuMatmul& args) {
+  const CpuKernels& kernels = kernels_for(args);
+  Prepared prepared(args, kernels);
+  const int64_t n_rows = args.weight.n_rows;
+  const bool is_worth_threads = n_rows * args.weight.n_cols * args.n_tokens > 1 << 16;
+#pragma omp parallel if (is_worth_threads)
+  {
+#pragma omp for schedule(static)
+    for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
+    constexpr int64_t kRowChunk = 32;  // rows that a thread takes at a time
+#pragma omp for schedule(dynamic)
+    for (int64_t r = 0; r < n_rows; r += kRowChunk)
+      rows_times_all_tokens(args, kernels, prepared, r, std::min(r + kRowChunk, n_rows));
+  }
+}
+
+float cpu_dot(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(dot)(a, b, n); }
+
+void cpu_axpy(float scale, const float* x, float* y, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(axpy)(scale, x, y, n);
+}
+
+}  // namespace dsv32
+
+#endif  // HWY_ONCE

@@ -1,0 +1,296 @@
+// `dsv32 bench matvec`: one matrix times one vector on the CPU, for every storage format.
+//
+// Decoding reads every weight once a token, so the ceiling of a product is a plain read of the same bytes by
+// the same threads. Reads and products alternate, and the median of each is reported, so that a busy machine
+// disturbs both alike.
+#include "cli/bench.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <cxxopts.hpp>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "backend/cpu_matmul.h"
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr TensorType kAllTypes[] = {
+    TensorType::f32,  TensorType::f16,  TensorType::bf16,    TensorType::q8_0,
+    TensorType::q6_k, TensorType::q5_k, TensorType::q5_1,    TensorType::q5_0,
+    TensorType::q4_k, TensorType::q4_0, TensorType::iq4_nl,  TensorType::iq4_xs,
+    TensorType::q3_k, TensorType::q2_k, TensorType::iq3_xxs, TensorType::iq2_xxs,
+};
+
+struct MatvecOptions {
+  int64_t n_rows = 0, n_cols = 0;
+  int n_threads = 0;
+  int n_runs = 0;
+  std::vector<TensorType> types;
+  bool json = false;
+};
+
+struct MatvecResult {
+  TensorType type{};
+  size_t n_bytes = 0;
+  double read_gbps = 0, matvec_gbps = 0;
+};
+
+cxxopts::Options matvec_options() {
+  cxxopts::Options options("dsv32 bench matvec",
+                           "Times one matrix-vector product on the CPU for each storage format.\n");
+  options.add_options()                                                                          //
+      ("rows", "outputs of the matrix", cxxopts::value<int64_t>()->default_value("18432"), "N")  //
+      ("cols", "inputs of the matrix, a multiple of 256", cxxopts::value<int64_t>()->default_value("7168"),
+       "N")                                                                                      //
+      ("t,threads", "threads; 0: one per core", cxxopts::value<int>()->default_value("0"), "N")  //
+      ("runs", "timed runs of each kind, of which the median counts",
+       cxxopts::value<int>()->default_value("9"), "N")  //
+      ("type", "only this format, e.g. Q4_K; may be repeated", cxxopts::value<std::vector<std::string>>(),
+       "NAME")                          //
+      ("json", "print one JSON array")  //
+      ("h,help", "print this help");
+  return options;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  return text;
+}
+
+TensorType parse_type(const std::string& name) {
+  std::string known;
+  for (const TensorType type : kAllTypes) {
+    if (lower(name) == lower(type_name(type))) return type;
+    known += std::string(known.empty() ? "" : " ") + type_name(type);
+  }
+  fail(ErrorKind::usage,
+       format("--type is '%s', expected a storage format", visible(name, false, 40).c_str()),
+       "formats: " + known);
+}
+
+int64_t in_range(int64_t value, int64_t low, int64_t high, const char* flag) {
+  if (value < low || value > high)
+    fail(ErrorKind::usage, format("%s is %lld, expected %lld to %lld", flag, static_cast<long long>(value),
+                                  static_cast<long long>(low), static_cast<long long>(high)));
+  return value;
+}
+
+MatvecOptions read_options(const cxxopts::ParseResult& parsed) {
+  MatvecOptions options;
+  options.n_rows = in_range(parsed["rows"].as<int64_t>(), 1, 1 << 24, "--rows");
+  options.n_cols = in_range(parsed["cols"].as<int64_t>(), 256, 1 << 20, "--cols");
+  if (options.n_cols % 256 != 0)
+    fail(ErrorKind::usage,
+         format("--cols is %lld, expected a multiple of 256", static_cast<long long>(options.n_cols)));
+  options.n_threads = static_cast<int>(in_range(parsed["threads"].as<int>(), 0, 4096, "--threads"));
+  if (options.n_threads == 0) options.n_threads = omp_get_num_procs();
+  options.n_runs = static_cast<int>(in_range(parsed["runs"].as<int>(), 1, 1000, "--runs"));
+  options.json = parsed.count("json") > 0;
+  if (parsed.count("type") == 0)
+    options.types.assign(std::begin(kAllTypes), std::end(kAllTypes));
+  else
+    for (const std::string& name : parsed["type"].as<std::vector<std::string>>())
+      options.types.push_back(parse_type(name));
+  return options;
+}
+
+// Bytes of any pattern are valid codes; the f16 scales need to be ordinary numbers, and so do stored floats.
+void set_scales(TensorType type, uint8_t* block) {
+  const uint16_t scale = f32_to_f16(0.01f);
+  const auto put = [&](size_t offset) { std::memcpy(block + offset, &scale, sizeof scale); };
+  switch (type) {
+    case TensorType::f32:
+      block[3] = 0x3c | (block[3] & 0x80);
+      return;  // about 0.01 to 0.03, either sign
+    case TensorType::bf16:
+      block[1] = 0x3c | (block[1] & 0x80);
+      return;
+    case TensorType::f16:
+      block[1] = 0x21 | (block[1] & 0x80);
+      return;
+    case TensorType::q2_k:
+      put(offsetof(BlockQ2_K, d)), put(offsetof(BlockQ2_K, dmin));
+      return;
+    case TensorType::q3_k:
+      put(offsetof(BlockQ3_K, d));
+      return;
+    case TensorType::q6_k:
+      put(offsetof(BlockQ6_K, d));
+      return;
+    case TensorType::q4_k:
+    case TensorType::q5_k:
+    case TensorType::q5_1:
+      put(0), put(2);
+      return;
+    default:
+      put(0);
+      return;
+  }
+}
+
+using Bytes = std::unique_ptr<uint8_t[]>;
+
+// A matrix of random blocks, written by the threads that will read it.
+Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
+  const size_t block_bytes = traits(type).block_bytes;
+  Bytes matrix(new (std::nothrow) uint8_t[static_cast<size_t>(n_rows) * n_row_bytes]);
+  if (!matrix)
+    fail(ErrorKind::memory,
+         format("no memory for a matrix of %s",
+                human_bytes(static_cast<size_t>(n_rows) * n_row_bytes).c_str()),
+         "choose smaller --rows or --cols");
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < n_rows; ++r) {
+    uint8_t* row = matrix.get() + static_cast<size_t>(r) * n_row_bytes;
+    uint64_t state = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(r + 1);
+    for (size_t i = 0; i < n_row_bytes; ++i) {
+      if (i % 8 == 0) state = state * 6364136223846793005u + 1442695040888963407u;
+      row[i] = static_cast<uint8_t>(state >> (i % 8 * 8));
+    }
+    for (size_t i = 0; i < n_row_bytes; i += block_bytes) set_scales(type, row + i);
+  }
+  return matrix;
+}
+
+// The plain read: a sum of u64 over a contiguous share for each thread.
+uint64_t read_all(const uint8_t* bytes, size_t n_bytes) {
+  const int64_t n_words = static_cast<int64_t>(n_bytes / 8);
+  uint64_t total = 0;
+#pragma omp parallel for schedule(static) reduction(+ : total)
+  for (int64_t i = 0; i < n_words; ++i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + 8 * i, sizeof word);
+    total += word;
+  }
+  return total;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+MatvecResult measure(TensorType type, const MatvecOptions& options) {
+  WeightMatrix weight;
+  weight.type = type;
+  weight.n_rows = options.n_rows;
+  weight.n_cols = options.n_cols;
+  weight.row_bytes = row_bytes(type, options.n_cols);
+  weight.mat_bytes = weight.row_bytes * static_cast<size_t>(options.n_rows);
+  const Bytes matrix = make_matrix(type, options.n_rows, weight.row_bytes);
+  weight.data = matrix.get();
+  std::vector<float> x(static_cast<size_t>(options.n_cols)), y(static_cast<size_t>(options.n_rows));
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50.0f;
+  const CpuMatmul product{weight, 0, x.data(), options.n_cols, y.data(), options.n_rows, 1};
+
+  std::vector<double> read, multiply;
+  volatile uint64_t sink = 0;                        // or the read could be left out
+  for (int run = -1; run < options.n_runs; ++run) {  // run -1 warms up
+    auto start = std::chrono::steady_clock::now();
+    sink = sink + read_all(matrix.get(), weight.mat_bytes);
+    const double read_seconds = seconds_since(start);
+    start = std::chrono::steady_clock::now();
+    cpu_matmul(product);
+    if (run < 0) continue;
+    multiply.push_back(seconds_since(start));
+    read.push_back(read_seconds);
+  }
+  const auto n_bytes = static_cast<double>(weight.mat_bytes);
+  return {type, weight.mat_bytes, n_bytes / median(read) / 1e9, n_bytes / median(multiply) / 1e9};
+}
+
+void print_row(const MatvecResult& result) {
+  std::printf("%-8s %9.1f %11.2f %13.2f %7.1f%%\n", type_name(result.type),
+              static_cast<double>(result.n_bytes) / (1 << 20), result.read_gbps, result.matvec_gbps,
+              100 * result.matvec_gbps / result.read_gbps);
+  std::fflush(stdout);
+}
+
+nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options) {
+  return {{"type", type_name(result.type)},
+          {"rows", options.n_rows},
+          {"cols", options.n_cols},
+          {"threads", options.n_threads},
+          {"bytes", result.n_bytes},
+          {"read_gbps", result.read_gbps},
+          {"matvec_gbps", result.matvec_gbps},
+          {"fraction", result.matvec_gbps / result.read_gbps}};
+}
+
+int bench_matvec(const std::vector<std::string>& args) {
+  cxxopts::Options cli = matvec_options();
+  std::vector<const char*> argv{"dsv32 bench matvec"};
+  for (const std::string& arg : args) argv.push_back(arg.c_str());
+  MatvecOptions options;
+  try {
+    const auto parsed = cli.parse(static_cast<int>(argv.size()), argv.data());
+    if (parsed.count("help")) {
+      std::fputs(cli.help().c_str(), stdout);
+      return 0;
+    }
+    if (!parsed.unmatched().empty())
+      fail(ErrorKind::usage,
+           format("bench matvec takes no argument '%s'", visible(parsed.unmatched()[0], false, 40).c_str()));
+    options = read_options(parsed);
+  } catch (const cxxopts::exceptions::exception& e) {
+    fail(ErrorKind::usage, visible(e.what()), "dsv32 bench matvec --help lists the flags");
+  }
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(options.n_threads);
+  nlohmann::json results = nlohmann::json::array();
+  if (!options.json) {
+    std::printf("%lld x %lld, %d threads, median of %d\n", static_cast<long long>(options.n_rows),
+                static_cast<long long>(options.n_cols), options.n_threads, options.n_runs);
+    std::printf("%-8s %9s %11s %13s %8s\n", "type", "MiB", "read GB/s", "matvec GB/s", "percent");
+  }
+  for (const TensorType type : options.types) {
+    const MatvecResult result = measure(type, options);
+    if (options.json)
+      results.push_back(to_json(result, options));
+    else
+      print_row(result);
+  }
+  if (options.json) std::printf("%s\n", results.dump(2).c_str());
+  omp_set_num_threads(threads_before);
+  return 0;
+}
+
+void print_help() {
+  std::fputs(
+      "usage: dsv32 bench matvec [flags]\n\n"
+      "  matvec   one matrix-vector product on the CPU, for each storage format\n\n"
+      "dsv32 bench matvec --help lists its flags.\n",
+      stdout);
+}
+
+}  // namespace
+
+int bench_command(const std::vector<std::string>& args) {
+  if (!args.empty() && (args[0] == "-h" || args[0] == "--help")) {
+    print_help();
+    return 0;
+  }
+  if (args.empty()) fail(ErrorKind::usage, "bench needs to know what to measure", "dsv32 bench matvec");
+  if (args[0] != "matvec")
+    fail(ErrorKind::usage,
+         format("bench knows no '%s', expected matvec", visible(args[0], false, 40).c_str()),
+         "dsv32 bench matvec");
+  return bench_matvec({args.begin() + 1, args.end()});
+}
+
+}  // namespace dsv32

@@ -1,0 +1,315 @@
+// backend/cpu_matmul.h: every format on every instruction set of this machine against sums in double of the
+// reference dequantisation, and the bits that must not depend on tokens, threads or the division of rows.
+#include <boost/test/unit_test.hpp>
+
+#include <hwy/highway.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "backend/cpu_matmul.h"
+#include "base/numbers.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr TensorType kTypes[] = {
+    TensorType::f32,    TensorType::f16,    TensorType::bf16,    TensorType::q4_0,
+    TensorType::q5_0,   TensorType::q5_1,   TensorType::q8_0,    TensorType::q2_k,
+    TensorType::q3_k,   TensorType::q4_k,   TensorType::q5_k,    TensorType::q6_k,
+    TensorType::iq4_nl, TensorType::iq4_xs, TensorType::iq2_xxs, TensorType::iq3_xxs,
+};
+
+std::vector<float> normal_floats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Where a block keeps its f16 scales; the floats have none.
+std::vector<size_t> scale_offsets(TensorType type) {
+  switch (type) {
+    case TensorType::f32:
+    case TensorType::f16:
+    case TensorType::bf16:
+      return {};
+    case TensorType::q2_k:
+      return {offsetof(BlockQ2_K, d), offsetof(BlockQ2_K, dmin)};
+    case TensorType::q3_k:
+      return {offsetof(BlockQ3_K, d)};
+    case TensorType::q6_k:
+      return {offsetof(BlockQ6_K, d)};
+    case TensorType::q4_k:
+    case TensorType::q5_k:
+    case TensorType::q5_1:
+      return {0, 2};
+    default:
+      return {0};
+  }
+}
+
+// Random codes under random scales of either sign, in rows that begin at 2 modulo 4.
+class Matrix {
+ public:
+  Matrix(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_mats = 1, uint32_t seed = 1) {
+    weight_.type = type;
+    weight_.n_rows = n_rows;
+    weight_.n_cols = n_cols;
+    weight_.n_mats = n_mats;
+    weight_.row_bytes = row_bytes(type, n_cols);
+    weight_.mat_bytes = weight_.row_bytes * static_cast<size_t>(n_rows);
+    const size_t n_bytes = weight_.mat_bytes * static_cast<size_t>(n_mats);
+    storage_.resize(n_bytes / 2 + 2);
+    uint8_t* data = reinterpret_cast<uint8_t*>(storage_.data());
+    data += reinterpret_cast<uintptr_t>(data) % 4 == 0 ? 2 : 0;
+    fill(data, n_bytes, seed);
+    weight_.data = data;
+  }
+  Matrix(const Matrix&) = delete;
+  Matrix& operator=(const Matrix&) = delete;
+
+  const WeightMatrix& weight() const { return weight_; }
+
+  std::vector<float> row(int64_t mat, int64_t r) const {
+    std::vector<float> values(static_cast<size_t>(weight_.n_cols));
+    dequantize_row(weight_.type, weight_.row(mat, r), values.data(), weight_.n_cols);
+    return values;
+  }
+
+ private:
+  void fill(uint8_t* data, size_t n_bytes, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const size_t block_bytes = traits(weight_.type).block_bytes;
+    for (size_t at = 0; at < n_bytes; at += block_bytes) {
+      uint8_t* block = data + at;
+      for (size_t i = 0; i < block_bytes; ++i) block[i] = static_cast<uint8_t>(random());
+      const float value = 0.05f * normal(random);
+      const uint16_t f16 = f32_to_f16(value), bf16 = f32_to_bf16(value);
+      if (weight_.type == TensorType::f32) std::memcpy(block, &value, 4);
+      if (weight_.type == TensorType::f16) std::memcpy(block, &f16, 2);
+      if (weight_.type == TensorType::bf16) std::memcpy(block, &bf16, 2);
+      for (const size_t offset : scale_offsets(weight_.type)) {
+        const uint16_t scale = f32_to_f16(0.05f * normal(random));
+        std::memcpy(block + offset, &scale, 2);
+      }
+    }
+  }
+
+  WeightMatrix weight_;
+  std::vector<uint16_t> storage_;
+};
+
+// y [n_tokens, n_rows] of x [n_tokens, n_cols], both dense.
+std::vector<float> product(const Matrix& matrix, const std::vector<float>& x, int64_t n_tokens,
+                           int64_t mat = 0) {
+  std::vector<float> y(static_cast<size_t>(n_tokens * matrix.weight().n_rows), NAN);
+  cpu_matmul(
+      {matrix.weight(), mat, x.data(), matrix.weight().n_cols, y.data(), matrix.weight().n_rows, n_tokens});
+  return y;
+}
+
+bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+
+// Values of y further from the sum in double than 1e-6 of the sum of magnitudes.
+int count_wrong(const Matrix& matrix, const std::vector<float>& x, const std::vector<float>& y,
+                int64_t n_tokens, int64_t mat) {
+  const WeightMatrix& weight = matrix.weight();
+  int n_wrong = 0;
+  for (int64_t r = 0; r < weight.n_rows; ++r) {
+    const std::vector<float> w = matrix.row(mat, r);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      double sum = 0, magnitude = 0;
+      for (int64_t c = 0; c < weight.n_cols; ++c) {
+        const double term =
+            static_cast<double>(w[static_cast<size_t>(c)]) * x[static_cast<size_t>(t * weight.n_cols + c)];
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      n_wrong += !(std::fabs(y[static_cast<size_t>(t * weight.n_rows + r)] - sum) <= 1e-6 * magnitude);
+    }
+  }
+  return n_wrong;
+}
+
+struct Shape {
+  int64_t n_rows, n_cols, n_tokens;
+};
+
+std::vector<Shape> shapes_of(TensorType type) {
+  const int64_t block = traits(type).block_values;
+  std::vector<Shape> shapes = {{3, block, 1}, {5, 3 * block, 3}, {9, 7 * block, 6}, {1, 8 * block, 2}};
+  if (block == 1)
+    shapes.insert(shapes.end(), {{4, 33, 5}, {6, 64, 1}, {2, 200, 4}, {3, 1000, 1}});
+  else
+    shapes.push_back({2, 2048, 1});
+  return shapes;
+}
+
+// The instruction sets of this machine that the program has code for.
+std::vector<int64_t> available_targets() {
+  std::vector<int64_t> targets;
+#if HWY_ARCH_X86
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4})
+    if (hwy::SupportedTargets() & target) targets.push_back(target);
+#else
+  targets.push_back(0);
+#endif
+  targets.push_back(HWY_SCALAR);
+  return targets;
+}
+
+// Products run on `target` alone (0: on the best there is) until this goes out of scope.
+struct UseTarget {
+  explicit UseTarget(int64_t target) { set(target); }
+  ~UseTarget() { set(0); }
+  static void set(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cpu_matmul_)
+
+BOOST_AUTO_TEST_CASE(products_agree_with_sums_in_double_on_every_target) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : kTypes)
+      for (const Shape& shape : shapes_of(type)) {
+        const Matrix matrix(type, shape.n_rows, shape.n_cols);
+        const auto x = normal_floats(static_cast<size_t>(shape.n_tokens * shape.n_cols), 7);
+        const int n_wrong = count_wrong(matrix, x, product(matrix, x, shape.n_tokens), shape.n_tokens, 0);
+        BOOST_TEST(n_wrong == 0, type_name(type) << " " << shape.n_rows << " x " << shape.n_cols << ", "
+                                                 << shape.n_tokens << " tokens, " << hwy::TargetName(target)
+                                                 << ": " << n_wrong << " wrong");
+      }
+  }
+}
+
+// The targets are not all one: sets that add in different orders give different last bits somewhere.
+BOOST_AUTO_TEST_CASE(targets_can_be_chosen) {
+  const Matrix matrix(TensorType::f32, 64, 2048);
+  const auto x = normal_floats(2048, 3);
+  const auto best = product(matrix, x, 1);
+  const UseTarget use(HWY_SCALAR);
+  const auto scalar = product(matrix, x, 1);
+  BOOST_TEST(!same_bits(best.data(), scalar.data(), best.size()));
+}
+
+BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_tokens) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : kTypes) {
+      const int64_t n_cols = traits(type).block_values == 1 ? 333 : 3 * traits(type).block_values, n_rows = 7;
+      const Matrix matrix(type, n_rows, n_cols);
+      const auto x = normal_floats(static_cast<size_t>(17 * n_cols), 11);
+      const auto all = product(matrix, x, 17);
+      for (const int64_t n_tokens : {1, 2, 3, 5})
+        for (int64_t begin = 0; begin + n_tokens <= 17; begin += n_tokens) {
+          const std::vector<float> part(x.begin() + begin * n_cols, x.begin() + (begin + n_tokens) * n_cols);
+          const auto y = product(matrix, part, n_tokens);
+          BOOST_TEST(same_bits(y.data(), all.data() + begin * n_rows, y.size()),
+                     type_name(type) << ", tokens " << begin << " .. " << begin + n_tokens);
+        }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_threads) {
+  const int n_threads_before = omp_get_max_threads();
+  for (const TensorType type : kTypes) {
+    const Matrix matrix(type, 101, 1024);
+    const auto x = normal_floats(3 * 1024, 13);
+    omp_set_num_threads(1);
+    const auto one = product(matrix, x, 3);
+    for (const int n_threads : {2, 3}) {
+      omp_set_num_threads(n_threads);
+      const auto y = product(matrix, x, 3);
+      BOOST_TEST(same_bits(one.data(), y.data(), y.size()), type_name(type)
+                                                                << ", " << n_threads << " threads");
+    }
+  }
+  omp_set_num_threads(n_threads_before);
+}
+
+BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_division_of_rows) {
+  for (const TensorType type : kTypes) {
+    const Matrix matrix(type, 13, 768);
+    const auto x = normal_floats(2 * 768, 17);
+    const auto whole = product(matrix, x, 2);
+    for (const int64_t piece : {1, 2, 3, 5, 13}) {
+      std::vector<float> y(whole.size(), NAN);
+      for (int64_t r = 0; r < 13; r += piece)
+        cpu_matmul_rows({matrix.weight(), 0, x.data(), 768, y.data(), 13, 2}, r,
+                        std::min<int64_t>(r + piece, 13));
+      BOOST_TEST(same_bits(whole.data(), y.data(), y.size()), type_name(type)
+                                                                  << ", " << piece << " rows at a time");
+    }
+  }
+}
+
+// Rows of x and y apart, the second matrix of a stack; nothing is written between the rows of y.
+BOOST_AUTO_TEST_CASE(strides_and_stacks) {
+  for (const TensorType type : {TensorType::q4_k, TensorType::bf16, TensorType::iq2_xxs}) {
+    const int64_t n_rows = 6, n_cols = 512, n_tokens = 5, x_stride = 600, y_stride = 9;
+    const Matrix matrix(type, n_rows, n_cols, 3);
+    const auto dense = normal_floats(static_cast<size_t>(n_tokens * n_cols), 19);
+    std::vector<float> x(static_cast<size_t>(n_tokens * x_stride), NAN),
+        y(static_cast<size_t>(n_tokens * y_stride), -7.0f);
+    for (int64_t t = 0; t < n_tokens; ++t)
+      std::copy_n(dense.begin() + t * n_cols, n_cols, x.begin() + t * x_stride);
+    cpu_matmul({matrix.weight(), 1, x.data(), x_stride, y.data(), y_stride, n_tokens});
+    const auto expected = product(matrix, dense, n_tokens, 1);
+    BOOST_TEST(count_wrong(matrix, dense, expected, n_tokens, 1) == 0);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      BOOST_TEST(same_bits(y.data() + t * y_stride, expected.data() + t * n_rows, n_rows));
+      for (int64_t r = n_rows; r < y_stride; ++r)
+        BOOST_TEST(y[static_cast<size_t>(t * y_stride + r)] == -7.0f);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(no_rows_and_no_tokens_are_nothing_to_do) {
+  const Matrix matrix(TensorType::q8_0, 4, 64);
+  float y = -7.0f;
+  const auto x = normal_floats(64, 23);
+  cpu_matmul({matrix.weight(), 0, x.data(), 64, &y, 4, 0});
+  cpu_matmul_rows({matrix.weight(), 0, x.data(), 64, &y, 4, 1}, 2, 2);
+  BOOST_TEST(y == -7.0f);
+}
+
+BOOST_AUTO_TEST_CASE(dot_and_axpy_agree_with_sums_in_double_on_every_target) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const int64_t n : {0, 1, 7, 15, 16, 17, 63, 64, 65, 576, 1000}) {
+      const auto a = normal_floats(static_cast<size_t>(n) + 1, 29),
+                 b = normal_floats(static_cast<size_t>(n) + 1, 31);
+      double sum = 0, magnitude = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double term = static_cast<double>(a[static_cast<size_t>(i)]) * b[static_cast<size_t>(i)];
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      BOOST_TEST(std::fabs(cpu_dot(a.data(), b.data(), n) - sum) <= 1e-6 * magnitude);
+
+      std::vector<float> y = b;
+      cpu_axpy(0.7f, a.data(), y.data(), n);
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+        const double expected = static_cast<double>(0.7f) * a[i] + b[i];
+        BOOST_TEST(std::fabs(y[i] - expected) <= 2e-7 * (std::fabs(0.7 * a[i]) + std::fabs(b[i])));
+      }
+      BOOST_TEST(y[static_cast<size_t>(n)] == b[static_cast<size_t>(n)]);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
