@@ -1,4 +1,7 @@
 // Reading strings and runs of values, and the form of every message about a damaged file.
+//
+// A message always ends in "(at offset N of model file F)", so that the byte can be looked at with other
+// tools.
 #include "gguf/cursor.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
 // Walking over keys and values once at opening, and reading them back later.
+//
+// Everything that could be wrong with a value's bytes is refused in read_value(); what the getters still
+// refuse is a sound value of another type, or a number that does not fit.
 #include "gguf/metadata.h"
 
 #include <algorithm>

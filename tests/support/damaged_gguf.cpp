@@ -1,4 +1,7 @@
-// Each case pokes one field of a sound image, or builds the one wrong thing into it.
+// Each case pokes one field of a sound image, builds the one wrong thing into it, or cuts it short.
+//
+// The expected text names the field and the value found, so a case cannot pass because something else was
+// refused.
 #include "tests/support/damaged_gguf.h"
 
 #include <functional>

@@ -1,4 +1,6 @@
 // The layout of a GGUF file: header, keys, tensor directory, padding, tensor data. Version 3, little-endian.
+//
+// Written in one pass front to back; the data offsets in the directory follow from the sizes alone.
 #include "tests/support/gguf_writer.h"
 
 #include <cstdio>

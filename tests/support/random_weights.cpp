@@ -1,4 +1,7 @@
 // Random blocks, and for each format where its scales lie and how large its codes are.
+//
+// The magnitudes are worked out from the formats' definitions, not measured with dequantize_row(), so that a
+// test which dequantises these blocks and finds another deviation has found a mistake.
 #include "tests/support/random_weights.h"
 
 #include <cstddef>
