@@ -36,7 +36,6 @@ class CompletionParser {
 
   // What is new with this token or text; a token gives whole characters only. push() throws Error{usage} for
   // an id outside the vocabulary.
-  // the vocabulary.
   Delta push(int32_t id);
   Delta push_text(std::string_view text);
   // What has been held back in case it would become a character or a tag.

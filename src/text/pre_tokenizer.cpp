@@ -8,33 +8,34 @@
 #include <string>
 
 #include "base/error.h"
+#include "text/unicode_additions.h"
 
 namespace dsv32 {
 namespace {
 
+// clang-format off
 // White space is spelt out: the original means the Unicode property White_Space, and PCRE2's \s has U+180E
 // besides.
-#define SPACES \
-  "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SIGNS "\\p{P}\\p{S}" ADDED_SIGNS
+#define LETTERS "\\p{L}\\p{M}" ADDED_LETTERS_AND_MARKS
 
 constexpr const char* kExpressions[] = {
     // Digits in groups of up to three.
-    "\\p{N}{1,3}",
+    "[\\p{N}" ADDED_NUMBERS "]{1,3}",
     // Runs of Chinese characters and kana.
     "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
-    // In this order: a sign with the ASCII letters after it; letters with one character of another kind
-    // before them;
-    // signs with a space before and line ends after; line ends; white space.
+    // In this order: a sign with the ASCII letters after it; letters and marks with one character before
+    // them; signs with a space before and line ends after; line ends; white space. (The one character is no
+    // letter, but the match would be the same if it were, so the added letters are not excluded there.)
     "[!-/:-@\\[-`{-~][A-Za-z]+"
-    "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\\r\\n]*"
-    "|[" SPACES
-    "]*[\\r\\n]+"
-    "|[" SPACES "]+(?![^" SPACES
-    "])"
+    "|[^\\r\\n\\p{L}" SIGNS "]?[" LETTERS "]+"
+    "| ?[" SIGNS "]+[\\r\\n]*"
+    "|[" SPACES "]*[\\r\\n]+"
+    "|[" SPACES "]+(?![^" SPACES "])"
     "|[" SPACES "]+",
 };
-#undef SPACES
+// clang-format on
 
 pcre2_code* compile(const char* expression) {
   int error = 0;

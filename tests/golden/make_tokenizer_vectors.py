@@ -48,6 +48,7 @@ TEXTS = [
     # Emoji, joiners, combining marks.
     "Family: 👨‍👩‍👧‍👦, flag 🇩🇪🇯🇵, tone 👍🏽, heart ❤️, keycap 1️⃣",
     "e\u0301 a\u0308\u0323 \u0301alone n\u0303o Z\u0351\u036b\u0343a\u0321l\u0334g\u0335o\u0336",
+    "new in Unicode 15 and 16: 🩷love 🫨x🫩!🪿.\n \U00031350\U000323af \u1c89a 1\U00010d40\U00010d412 a\u0897b \U00010efd",
     # Numbers of every length.
     "1 12 123 1234 12345 123456 1234567 12345678 123456789 1234567890",
     "3.14159 -42 1e-10 0xDEADBEEF 1,000,000 ½ ² Ⅻ ① 一二三 ٣٤٥٦ 𝟘𝟙𝟚𝟛",
