@@ -1,0 +1,409 @@
+#!/usr/bin/env bash
+# tests/test_cli.sh DSV32 [MODEL]: the real binary: pipes, exit codes, signals, terminals and bad input.
+#
+# Prints a line for each failure, with what the program said, and "tally: PASSED FAILED SKIPPED" at the end.
+# MODEL is any small V3.2 file with a byte-level vocabulary; the tiny one when absent.
+set -u
+dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
+model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export LC_ALL=C XDG_STATE_HOME=$work/state TERM=xterm
+export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
+unset NO_COLOR DSV32_MODEL
+esc=$'\e'
+passed=0 failed=0 skipped=0
+
+# check NAME COMMAND...: the command succeeds.
+check() {
+  local name=$1
+  shift
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED $name: $*"
+    [[ -s err ]] && { echo "  stderr:"; head -c 600 err | cat -v | sed 's/^/  | /'; }
+    [[ -s out ]] && { echo "  stdout:"; head -c 600 out | cat -v | sed 's/^/  | /'; }
+  fi
+}
+
+# run_ ARGS...: runs the program with no input; leaves out, err and $code.
+run_() { timeout 60 "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
+
+# expect NAME CODE ARGS...: the program ends with CODE.
+expect() {
+  local name=$1 wanted=$2
+  shift 2
+  run_ "$@"
+  check "$name (exit code $code, expected $wanted)" test "$code" = "$wanted"
+}
+
+lines() { [[ $(wc -l <"$1") == "$2" ]]; }
+empty() { [[ ! -s $1 ]]; }
+has() { grep -aqF -- "$2" "$1"; }
+lacks() { ! grep -aqF -- "$2" "$1"; }
+same() { cmp -s "$1" "$2"; }
+ends_line() { [[ $(tail -c 1 "$1" | od -An -tx1) == " 0a" ]]; }
+
+# Every usage error: CODE 2, one line on standard error, nothing on standard output.
+usage_error() {
+  local name=$1
+  shift
+  expect "$name" 2 "$@"
+  check "$name: one line" lines err 1
+  check "$name: nothing on standard output" empty out
+}
+
+m=(-m "$model")
+answer=("${m[@]}" --no-think --seed 7 -n 24)
+
+# --- help and version -------------------------------------------------------------------------------------
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" \
+  --version "run --version" "inspect model --version"; do
+  # shellcheck disable=SC2086
+  expect "$words" 0 $words
+  check "$words: on standard output" test -s out
+  check "$words: silent on standard error" empty err
+done
+expect "no words at all" 2
+check "no words: help on standard error" has err "dsv32 run"
+check "no words: nothing on standard output" empty out
+run_ run --help
+check "help names the default and the environment" has out DSV32_MODEL
+
+# --- wrong use --------------------------------------------------------------------------------------------
+usage_error "unknown command" rnu
+check "unknown command: nearest" has err "did you mean run?"
+usage_error "unknown flag" run "${m[@]}" --tempp 1 hi
+check "unknown flag: nearest" has err "--temp?"
+check "unknown flag: where to look" has err "dsv32 run --help"
+usage_error "flag before the command" -m "$model" run hi
+usage_error "missing value" run "${m[@]}" hi --temp
+usage_error "value that looks like a flag" run "${m[@]}" --temp --seed 3 hi
+for bad in "-n -2" "-n 2147483648" "-n x" "-n 1.5" "--ctx 0" "--ctx -1" "--temp nan" "--temp inf" "--temp 1e999" \
+  "--temp -1" "--top-p 2" "--top-p -0.1" "--min-p 2" "--top-k -1" "--seed -1" "--seed 1x" "--logprobs 21" \
+  "--logprobs 3" "--chunk 0" "--threads 0" "--kv-type int8" "--color maybe" "--thinking where" \
+  "--topk-buffer 0" "--topk-buffer some" "--json=maybe" "--backend tpu" "--bogus" "-z" "---x"; do
+  # shellcheck disable=SC2086
+  usage_error "$bad" run "${m[@]}" $bad hi
+done
+usage_error "empty stop text" run "${m[@]}" --stop "" hi
+usage_error "no prompt" run "${m[@]}"
+usage_error "empty prompt" run "${m[@]}" -p ""
+usage_error "two prompts" run "${m[@]}" -p one two
+usage_error "standard input twice" run "${m[@]}" -f - -p -
+usage_error "raw with a system prompt" run "${m[@]}" --raw --system S hi
+usage_error "missing file" run "${m[@]}" -f absent.txt hi
+usage_error "a directory as file" run "${m[@]}" -f . hi
+usage_error "a file without end" run "${m[@]}" -f /dev/zero hi
+usage_error "inspect what" inspect
+usage_error "inspect something else" inspect weights
+usage_error "top-k buffer smaller than top-k" run "${m[@]}" --topk-buffer 3 hi
+usage_error "context beyond the model's" run "${m[@]}" -c 2000000000 hi
+expect "chat without a terminal" 2 chat "${m[@]}"
+check "chat without a terminal names run" has err "dsv32 run"
+expect "words for chat" 2 chat "${m[@]}" hello
+
+# --- the answer -------------------------------------------------------------------------------------------
+expect "an answer" 0 run "${answer[@]}" "What is a latent row?"
+check "an answer is there" test -s out
+check "an answer ends its line" ends_line out
+check "an answer is all that is said" empty err
+cp out first
+expect "the same seed" 0 run "${answer[@]}" "What is a latent row?"
+check "the same seed, the same answer" same out first
+expect "another seed" 0 run "${answer[@]}" --seed 8 "What is a latent row?"
+check "another seed, another answer" test "$(cmp first out >/dev/null; echo $?)" = 1
+expect "seed 0" 0 run "${m[@]}" --no-think --seed 0 -n 4 --json hi
+check "seed 0 is a seed" has out '"seed":0,'
+expect "flags after the words, = and _" 0 run "What is a latent row?" --model="$model" --nothink --seed=7 --max_tokens=24
+check "other spellings, the same answer" same out first
+for name in --predict --n-predict --tokens --n_predict -n; do
+  run_ run "${m[@]}" --no-think --seed 7 "What is a latent row?" $name 24
+  check "$name is --max-tokens" same out first
+done
+expect "words after --" 0 inspect prompt "${m[@]}" --no-think -- --temp 3
+check "words after -- are text" has out "<｜User｜>--temp 3<｜Assistant｜>"
+run_ run "${m[@]}" --seed 7 -n 24 -v hi
+check "thinking is not on standard output" test "$(cat out)" = ""
+check "thinking is on standard error" has err "thinking:"
+check "a line for the prompt with -v" has err "prompt: "
+check "the seed is reported with -v" has err "seed: 7"
+check "no colour outside a terminal" lacks err "$esc"
+run_ run "${m[@]}" --seed 7 -n 24 -q hi
+check "quiet is quiet" empty err
+run_ run "${m[@]}" --seed 7 -n 24 --thinking hide hi
+check "hidden thinking is not shown" empty err
+run_ run "${m[@]}" --seed 7 -n 24 --thinking stdout hi
+check "thinking on standard output has its tag" has out "<think>"
+run_ run "${m[@]}" --seed 7 -n 24 --color always hi
+check "colour when asked for" has err "${esc}[2m"
+check "colour is reset" has err "${esc}[0m"
+NO_COLOR=1 run_ run "${m[@]}" --seed 7 -n 24 --color always hi
+check "the flag beats the environment" has err "${esc}[2m"
+expect "no tokens" 0 run "${answer[@]}" -n 0 hi
+check "no tokens: an empty line" lines out 1
+DSV32_MODEL=$model expect "model from the environment" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+check "model from the environment: same answer" same out first
+DSV32_MODEL=absent.gguf expect "the flag beats DSV32_MODEL" 0 run "${answer[@]}" hi
+mkdir models
+ln -s "$model" models/only.gguf
+expect "the only model in models/" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+ln -s "$model" models/other.gguf
+expect "two models in models/" 2 run hi
+rm -r models
+expect "no model at all" 2 run hi
+expect "a prompt longer than the context" 2 run "${m[@]}" -c 4 "one two three four five six"
+check "a prompt longer than the context: counts" has err "the context holds 4"
+expect "until the context is full" 0 run "${m[@]}" -c 40 --seed 7 --no-think hi
+
+# --- equalities that a user can see -----------------------------------------------------------------------
+for variant in "--topk-buffer 64" "--chunk 3" "-t 1" "-t 3" "--topk-buffer full"; do
+  # shellcheck disable=SC2086
+  run_ run "${m[@]}" --no-think --seed 7 -n 24 $variant "What is a latent row?"
+  check "the same answer with $variant" same out first
+done
+ids=$(seq -s, 3 152)
+run_ inspect logits "${m[@]}" --tokens "$ids" --out whole.bin
+check "inspect logits says nothing" test "$code$(cat out err)" = 0
+n_vocab=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepseek32.vocab_size","type":"u32","value":"[0-9]*' |
+  grep -o '[0-9]*$')
+check "the logits' file has n_tokens * vocab_size floats" test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
+for variant in "--chunk 7" "--chunk 1 --topk-buffer 64" "-t 1"; do
+  # shellcheck disable=SC2086
+  run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin $variant
+  check "the same logits with $variant" same whole.bin part.bin
+done
+run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin --chunk 1 --topk-buffer 64 -v
+check "the buffer's tally with -v" has err "top-k buffer: "
+seq 3 152 >ids.txt
+run_ inspect logits "${m[@]}" --tokens @ids.txt --out part.bin
+check "ids from a file" same whole.bin part.bin
+timeout 20 "$dsv32" inspect logits "${m[@]}" --tokens "$ids" --out - 2>err | cmp -s - whole.bin
+check "logits to a pipe" test "${PIPESTATUS[*]}" = "0 0"
+mkfifo pipe
+cat pipe >part.bin &
+run_ inspect logits "${m[@]}" --tokens "$ids" --out pipe
+wait $!
+check "a named pipe is written to, not replaced" test -p pipe -a "$(cmp whole.bin part.bin && echo same)" = same
+expect "logits to a full disk" 1 inspect logits "${m[@]}" --tokens "$ids" --out /dev/full
+expect "logits to nowhere" 1 inspect logits "${m[@]}" --tokens 3 --out absent/x.bin
+for bad in 1000000 -1 x 1.5 , ""; do
+  usage_error "token id '$bad'" inspect logits "${m[@]}" --tokens "$bad" --out bad.bin
+done
+check "no file after an error" test "$(ls | grep -c '^bad.bin')" = 0
+
+# --- standard input ---------------------------------------------------------------------------------------
+printf 'from a file' >file.txt
+printf 'from stdin' >input.txt
+input=input.txt run_ inspect prompt "${m[@]}" --no-think -f file.txt "the question"
+printf '<｜begin▁of▁sentence｜><｜User｜>from stdin\nfrom a file\nthe question<｜Assistant｜></think>' >wanted
+check "standard input, then files, then the prompt" same out wanted
+input=input.txt run_ inspect prompt "${m[@]}" --no-think -f file.txt -f - the question
+printf '<｜begin▁of▁sentence｜><｜User｜>from a file\nfrom stdin\nthe question<｜Assistant｜></think>' >wanted
+check "-f - reads standard input in its place" same out wanted
+input=input.txt run_ inspect prompt "${m[@]}" --no-think -p -
+printf '<｜begin▁of▁sentence｜><｜User｜>from stdin<｜Assistant｜></think>' >wanted
+check "-p - is standard input" same out wanted
+run_ inspect prompt "${m[@]}" --system S hi
+printf '<｜begin▁of▁sentence｜>S<｜User｜>hi<｜Assistant｜><think>' >wanted
+check "a system prompt, and thinking by default" same out wanted
+run_ inspect prompt "${m[@]}" -sys S hi
+check "-sys is --system" same out wanted
+printf S >system.txt
+run_ inspect prompt "${m[@]}" -sysf system.txt hi
+check "-sysf is --system-file" same out wanted
+run_ inspect prompt "${m[@]}" '<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>' --json
+printf '%s' "$(cat out)" >raw.json
+run_ inspect prompt "${m[@]}" hi --json
+check "a prompt that begins with BOS is taken as rendered" test "$(cat out)" = "$(cat raw.json)"
+run_ inspect prompt "${m[@]}" '<｜User｜>hi<｜Assistant｜><think>' --raw --json
+check "--raw: the same without BOS" test "$(cat out)" = "$(cat raw.json)"
+run_ inspect prompt "${m[@]}" 'x<｜User｜>hi<｜Assistant｜><think>' --json
+user_id=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" --special '<｜User｜>')
+check "marks that were typed are text" test "$(grep -o "\b$user_id\b" out | wc -l)" = 1
+"$dsv32" run "${answer[@]}" "What is a latent row?" <&- >out 2>err
+check "closed standard input" same out first
+"$dsv32" run "${answer[@]}" hi >&- 2>err </dev/null
+check "closed standard output is an error" test $? = 1
+"$dsv32" run "${answer[@]}" hi </dev/null >/dev/full 2>err
+check "a full disk is an error" test $? = 1
+check "a full disk: said so" has err "standard output"
+"$dsv32" run "${m[@]}" -q --no-think --seed 7 -n 400 hi 2>err </dev/null | head -c 1 >out
+check "a reader that leaves ends it quietly" test "${PIPESTATUS[0]}" = 141
+check "a reader that leaves: nothing said" empty err
+printf 'a\0b' >nul.txt
+input=nul.txt expect "NUL in the prompt" 0 inspect tokens "${m[@]}"
+check "NUL is a token" test "$(wc -w <out)" = 3
+printf '\xff\xed\xa0\x80\xc3' >invalid.txt
+input=invalid.txt expect "bytes that are not UTF-8" 0 run "${answer[@]}"
+input=invalid.txt expect "bytes that are not UTF-8, as JSON" 0 inspect tokens "${m[@]}" --json
+head -c 200000 /dev/zero | tr '\0' '\n' >newlines.txt
+input=newlines.txt expect "nothing but newlines, and too many" 2 run "${m[@]}" -c 100
+
+# --- JSON and tokens --------------------------------------------------------------------------------------
+expect "json" 0 run "${m[@]}" --seed 7 -n 6 --json --logprobs 2 hi
+check "json: one line" lines out 1
+check "json: nothing else" empty err
+for part in '"id":"' '"object":"chat.completion"' '"created":' '"model":"' '"role":"assistant"' '"content":"' \
+  '"reasoning_content":"' '"finish_reason":"length"' '"logprobs":{"content":[{"token":' '"top_logprobs":[{' \
+  '"prompt_tokens":' '"completion_tokens":6,' '"total_tokens":' '"prompt_tokens_details":{"cached_tokens":0}' \
+  '"seed":7,' '"timings":{'; do
+  check "json has $part" has out "$part"
+done
+check "json: braces balance" test "$(tr -cd '{' <out | wc -c)" = "$(tr -cd '}' <out | wc -c)"
+run_ run "${m[@]}" --seed 7 -n 6 --json --no-think --topk-buffer 64 hi
+check "json without thinking: null" has out '"reasoning_content":null'
+check "json: the buffer's tally" has out '"topk_buffer":{"rows":'
+run_ run "${m[@]}" --no-think --json -n 2 hi
+first_seed=$(grep -o '"seed":[0-9]*' out)
+run_ run "${m[@]}" --no-think --json -n 2 hi
+check "a seed that nobody gave is random" test "$(grep -o '"seed":[0-9]*' out)" != "$first_seed"
+printf 'hello there\n' >text.txt
+input=text.txt run_ inspect tokens "${m[@]}"
+check "tokens: one line of ids" grep -aqxE '[0-9]+( [0-9]+)*' out
+cp out tokens
+run_ inspect tokens "${m[@]}" $'hello there\n'
+check "tokens: text as a word is the same as on standard input" same out tokens
+run_ inspect tokens "${m[@]}" "hello there"
+check "tokens: the final newline counts" test $(($(wc -w <tokens) - $(wc -w <out))) = 1
+run_ inspect tokens "${m[@]}" --json "hello <think>"
+check "tokens: json" grep -aqxE '\{"tokens":\[[0-9,]+\],"pieces":\[.+\]\}' out
+run_ inspect tokens "${m[@]}" --special "<think>"
+check "tokens: a special token by name" test "$(wc -w <out)" = 1
+run_ inspect tokens "${m[@]}" "<think>"
+check "tokens: otherwise it is text" test "$(wc -w <out)" -gt 1
+input=/dev/null expect "tokens of nothing" 0 inspect tokens "${m[@]}"
+check "tokens of nothing: an empty line" lines out 1
+expect "plan" 0 inspect plan "${m[@]}" -c 1000 --topk-buffer 128 --json
+check "plan: json" has out '"context":1000,'
+check "plan: the buffer" has out '"topk_buffer_rows":128'
+expect "model as json" 0 inspect model "${m[@]}" --json
+check "model: a tensor" has out '"name":"token_embd.weight"'
+
+# --- model files that are none ----------------------------------------------------------------------------
+: >empty.gguf
+printf 'GGUF' >short.gguf
+head -c 1000 /dev/urandom >noise.gguf
+head -c 5000 "$model" >cut.gguf
+ln -s loop.gguf loop.gguf
+for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe . /dev/zero /dev/stdin; do
+  for command in "run hi" "inspect model" "inspect plan" "inspect tokens hi"; do
+    # shellcheck disable=SC2086
+    timeout 5 "$dsv32" $command -m $bad </dev/null >out 2>err
+    check "$command with $bad" test $? = 3
+    check "$command with $bad: nothing on standard output" empty out
+  done
+done
+expect "a name with an escape sequence" 3 run -m "x$esc[31m.gguf" hi
+check "a name with an escape sequence is shown escaped" lacks err "$esc"
+run_ run "--f$esc[31moo"
+check "a flag with an escape sequence is shown escaped" lacks err "$esc"
+
+# --- signals ----------------------------------------------------------------------------------------------
+interrupt() {  # SIGNAL ARGS...: sends it once something has been said
+  local signal=$1
+  shift
+  "$dsv32" run "${m[@]}" --seed 7 "$@" </dev/null >out 2>err &
+  local pid=$!
+  for _ in $(seq 200); do
+    [[ -s out || -s err ]] && break
+    sleep 0.05
+  done
+  kill "-$signal" $pid
+  wait $pid
+  code=$?
+}
+endless=(--temp 0 --no-think hello)  # greedy: it runs in circles
+interrupt INT "${endless[@]}"
+check "SIGINT is 130" test $code = 130
+check "SIGINT: what was said stays, and ends its line" ends_line out
+interrupt TERM "${endless[@]}"
+check "SIGTERM is 143" test $code = 143
+interrupt INT --color always --temp 0 hello
+check "SIGINT while thinking in colour is 130" test $code = 130
+check "SIGINT: colours are reset" test "$(grep -ao "${esc}\[2m" err | wc -l)" = "$(grep -ao "${esc}\[0m" err | wc -l)"
+interrupt INT -v --json "${endless[@]}"
+check "SIGINT with --json is 130" test $code = 130
+check "SIGINT with --json: the object all the same" has out '"finish_reason":"interrupted"'
+
+# --- a terminal -------------------------------------------------------------------------------------------
+# on_terminal COMMAND: its output and ours on a pseudo-terminal; input from $input.
+on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
+if command -v script >/dev/null; then
+  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 300 hi 2>/dev/null </dev/null"
+  check "a terminal gets no control characters" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" = 0
+  run_ run "${m[@]}" --no-think --seed 7 -n 300 hi
+  check "a pipe gets them unchanged" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" -gt 0
+  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 4 hi </dev/null"
+  check "a terminal is told the speed and the seed" has out "seed: 7"
+  on_terminal "'$dsv32' run -m '$model'"
+  check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
+  on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 4 hi </dev/null"
+  check "NO_COLOR" lacks out "${esc}[2m"
+  on_terminal "TERM=dumb '$dsv32' run -m '$model' --seed 7 -n 4 hi </dev/null"
+  check "TERM=dumb: no escape sequence at all" lacks out "$esc"
+
+  printf '%s\n' 'hello' '/stats' '/think off' '/thinc' 'two \' 'lines' '"""three' 'more' 'lines"""' '/regen' '/clear' \
+    ' unkept' '/bye' >typed
+  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8"
+  check "chat ends with 0" test $code = 0
+  check "chat: /stats" has out "context: "
+  check "chat: /think off" has out "thinking is off"
+  check "chat: nearest command" has out "did you mean /think?"
+  check "chat: the history is kept" has state/dsv32/history hello
+  check "chat: but not lines that begin with a space" lacks state/dsv32/history unkept
+  check "chat: the history is its owner's alone" test "$(stat -c %a state/dsv32 state/dsv32/history | tr '\n' ' ')" = "700 600 "
+  printf 'hello\n' >typed
+  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 <typed"
+  check "chat with its input from a file" test $code = 0
+  check "chat with its input from a file: no prompt" lacks out "> "
+  on_terminal "'$dsv32' chat -m '$model' -c 16 --seed 7 <<<'one two three four five six seven eight nine ten eleven'"
+  check "chat: a full context names /clear" has out "/clear"
+
+  mkfifo keys
+  timeout 60 script -qec "'$dsv32' chat -m '$model' ${endless[*]:0:3} --color never" /dev/null <keys >out 2>err &
+  chat=$!
+  exec 5>keys
+  await() { for _ in $(seq 300); do "$@" && return; sleep 0.05; done; return 1; }
+  longer() { [[ $(stat -c %s out) -gt $1 ]]; }
+  check "chat: a prompt" await has out "> "
+  printf 'hello\n' >&5
+  check "chat: an answer" await longer $(($(stat -c %s out) + 100))
+  printf '\003' >&5
+  sleep 0.3
+  printf '/stats\n' >&5
+  check "chat: Ctrl-C ends the answer, and the conversation goes on" await has out "context: "
+  printf 'abc' >&5
+  check "chat: typing" await has out "abc"
+  for _ in $(seq 20); do
+    kill -0 $chat 2>/dev/null || break
+    printf '\003' >&5
+    sleep 0.3
+  done
+  exec 5>&-
+  wait $chat
+  check "chat: Ctrl-C twice at the prompt leaves" test $? = 130
+else
+  skipped=$((skipped + 1))
+fi
+
+# --- speed ------------------------------------------------------------------------------------------------
+best=9999
+for _ in 1 2 3; do
+  begin=$(date +%s%N)
+  run_ run "${m[@]}" -q --no-think --seed 7 -n 1 hi
+  took=$((($(date +%s%N) - begin) / 1000000))
+  ((took < best)) && best=$took
+done
+echo "start-up to first token: $best ms"
+if grep -aq __asan_init "$dsv32"; then
+  skipped=$((skipped + 1))
+else
+  check "start-up to first token under a second" test $best -lt 1000
+fi
+
+echo "tally: $passed $failed $skipped"
+((failed == 0))
