@@ -1,5 +1,8 @@
-// See bpe_tokenizer.h. The byte alphabet is that of GPT-2: printable bytes of Latin-1 stand for themselves,
-// the other 68 follow in order from U+0100.
+// The byte alphabet and the merge loop.
+//
+// The alphabet is that of GPT-2: printable bytes of Latin-1 stand for themselves, the other 68 follow in
+// order from U+0100. The loop keeps the word as a linked list of tokens in arrays, and a heap of the pairs
+// that may merge.
 #include "text/bpe_tokenizer.h"
 
 #include <algorithm>

@@ -27,8 +27,7 @@ class BpeTokenizer : public Tokenizer {
     std::vector<uint32_t> prev;  // [n_bytes] where the token before begins
     std::vector<uint32_t> next;  // [n_bytes] where the token after begins; n_bytes at the end
     std::vector<uint32_t> rank;  // [n_bytes] of the pair that begins here, or MergeTable::kNone
-    std::vector<uint64_t>
-        heap;  // rank << 32 | place: the smallest is the next pair to merge, unless it is gone
+    std::vector<uint64_t> heap;  // rank << 32 | place; the smallest comes first
   };
   void fill(std::string_view word, Workspace& work) const;
   void encode_word(std::string_view word, Workspace& work, std::vector<int32_t>& ids) const;

@@ -1,5 +1,7 @@
-// See chat_format.h. encode() and render() walk over the same segments, so what is shown is what the model
-// reads.
+// The layout of a conversation, and its two forms.
+//
+// layout() is the format; encode() and render() only walk over its segments, one to ids and one to text, so
+// what is shown is what the model reads.
 #include "text/chat_format.h"
 
 #include "base/error.h"

@@ -1,4 +1,7 @@
-// See completion_parser.h.
+// The parser's three states: start, reasoning, answer; it only ever goes forward through them.
+//
+// Both ways of feeding end in tell(), which files text under the state of the moment, for the caller's delta
+// and for the whole. Text that could still become a tag is held back, never more than a tag's length.
 #include "text/completion_parser.h"
 
 #include <algorithm>

@@ -1,4 +1,8 @@
-// See merge_table.h.
+// Building and searching the table of merges.
+//
+// Every line of the file is resolved to ids once, here, and whatever does not resolve is refused with its
+// number: after construction a merge cannot fail. Collisions go to the next slot; multiplicative hashing
+// spreads the pairs.
 #include "text/merge_table.h"
 
 #include <bit>

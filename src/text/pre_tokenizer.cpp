@@ -1,5 +1,8 @@
-// See pre_tokenizer.h. The expressions are those of tokenizer.json in the official repository, in PCRE2's
-// spelling.
+// The three expressions and the PCRE2 calls.
+//
+// The expressions are those of tokenizer.json in the official repository, in PCRE2's spelling and with the
+// characters that PCRE2 does not know yet. A limit that PCRE2 runs into is never the user's problem: see
+// Matcher.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pre_tokenizer.h"
 

@@ -1,4 +1,8 @@
-// See special_tokens.h.
+// The search for special tokens.
+//
+// One step per byte of the text: the neighbours in the list that share the bytes read so far, found by two
+// binary searches. Where a name ends with the byte just read it comes first among them, and is the longest so
+// far.
 #include "text/special_tokens.h"
 
 #include <algorithm>

@@ -1,5 +1,7 @@
-// See spm_tokenizer.h. The library's model file is a protocol buffer (sentencepiece_model.proto); Debian does
-// not ship the generated class, and the five field kinds needed here are quicker written by hand.
+// The model file for the sentencepiece library, and the calls.
+//
+// That file is a protocol buffer (sentencepiece_model.proto); Debian does not ship the generated class, and
+// the few kinds of field needed here are quicker written by hand.
 #include "text/spm_tokenizer.h"
 
 #include <sentencepiece_processor.h>

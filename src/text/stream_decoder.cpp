@@ -1,4 +1,7 @@
-// See stream_decoder.h.
+// The stream decoder: a few bytes that wait, and what is complete goes out.
+//
+// A tail that begins a character is kept even if the bytes before it are malformed; what follows decides
+// whether it becomes a character, and nothing is judged or replaced here.
 #include "text/stream_decoder.h"
 
 #include <utility>

@@ -1,5 +1,8 @@
 // What both kinds of tokenizer share: tables over the vocabulary, special tokens, and bytes that are not
 // UTF-8.
+//
+// encode() cuts at special tokens, encode_segment() adds the space some vocabularies want, encode_any_bytes()
+// cuts at malformed bytes; what reaches the kind's own encode_utf8() is well-formed text without structure.
 #include "text/tokenizer.h"
 
 #include "base/error.h"

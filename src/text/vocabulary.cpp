@@ -1,5 +1,8 @@
-// Reading and checking of the tokenizer.ggml.* keys; every message names the key, and the token as it may be
-// printed.
+// Reading and checking of the tokenizer.ggml.* keys.
+//
+// Every message names the key or the token's number, and shows what the file wrote as it may be printed.
+// Checks go from what later ones rely on (lengths) to single tokens; the merges are checked where they are
+// resolved (merge_table).
 #include "text/vocabulary.h"
 
 #include <array>
