@@ -7,7 +7,7 @@ set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
 model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
 export LC_ALL=C XDG_STATE_HOME=$work/state TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
@@ -306,6 +306,8 @@ check "a flag with an escape sequence is shown escaped" lacks err "$esc"
 interrupt() {  # SIGNAL ARGS...: sends it once something has been said
   local signal=$1
   shift
+  : >out
+  : >err
   "$dsv32" run "${m[@]}" --seed 7 "$@" </dev/null >out 2>err &
   local pid=$!
   for _ in $(seq 200); do
