@@ -9,10 +9,9 @@
 #include <cstring>
 #include <numeric>
 
-#include <omp.h>
-
 #include "backend/cpu_backend.h"
 #include "backend/cpu_matmul.h"
+#include "backend/cpu_threads.h"
 #include "base/numbers.h"
 
 namespace dsv32 {
@@ -131,6 +130,19 @@ void decode_queries(const IndexerScores& op, float* out) {
                : kE4m3Values[op.q_fp8[r * dim + i]] * op.q_scales[r * n_tiles + i / kTileValues];
 }
 
+// scores[t, first + s] = sum over h of weight[h] * max(0, products[h, s]) for the keys that token t sees.
+void sum_over_heads(const IndexerScores& op, int64_t t, int64_t first, int64_t n_keys, const float* products,
+                    int64_t products_stride) {
+  const int64_t n = std::min(n_keys, op.step.pos[t] + 1 - first);
+  float* scores = op.scores + t * op.scores_stride + first;
+  for (int64_t s = 0; s < n; ++s) scores[s] = 0;
+  for (int64_t h = 0; h < op.n_heads; ++h) {
+    const float weight = op.weights[t * op.n_heads + h] * op.weight_scale;
+    const float* product = products + h * products_stride;
+    for (int64_t s = 0; s < n; ++s) scores[s] += weight * std::max(0.0f, product[s]);
+  }
+}
+
 // Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
 uint32_t rank_key(float score) {
   if (std::isnan(score)) return 0;
@@ -150,13 +162,36 @@ void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* s
   std::sort(selected, selected + topk);
 }
 
+// One head of one token over its decoded rows [n_selected, kv_lora_rank | qk_rope_head_dim]; scores
+// [n_selected] is scratch.
+void attend_head(const Attend& op, int64_t t, int64_t h, const float* rows, float* scores) {
+  const int64_t rank = op.cache.layout.kv_lora_rank, rope_dim = op.cache.layout.qk_rope_head_dim;
+  const int64_t n = op.n_selected[t], width = rank + rope_dim;
+  const float* q_c = op.q_c + (t * op.n_heads + h) * rank;
+  const float* q_pe = op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride;
+  float* o_c = op.o_c + (t * op.n_heads + h) * rank;
+  float largest = -INFINITY, sum = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const float* row = rows + j * width;
+    scores[j] = (cpu_dot(q_c, row, rank) + cpu_dot(q_pe, row + rank, rope_dim)) * op.scale;
+    largest = std::fmax(largest, scores[j]);
+  }
+  std::fill_n(o_c, rank, 0.0f);
+  for (int64_t j = 0; j < n; ++j) {
+    const float weight = std::exp(scores[j] - largest);
+    sum += weight;
+    cpu_axpy(weight, rows + j * width, o_c, rank);
+  }
+  for (int64_t i = 0; i < rank; ++i) o_c[i] /= sum;
+}
+
 }  // namespace
 
 void CpuBackend::store_latents(const StoreLatents& op) {
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
   const int64_t row_bytes = layout.row_bytes();
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.step.n_tokens * row_bytes))
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const int64_t seq = op.step.seq[t];
     const int32_t pos = op.step.pos[t];
@@ -173,7 +208,7 @@ void CpuBackend::store_latents(const StoreLatents& op) {
 void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
   const CacheLayout& layout = op.cache.layout;
   const int64_t dim = layout.index_head_dim;
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.step.n_tokens * dim))
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const KeyEntry entry = key_entry(op.cache, op.step.seq[t], op.step.pos[t]);
     const float* key = op.k + t * dim;
@@ -190,36 +225,40 @@ void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
   }
 }
 
-// Every key is decoded once and meets the queries of all tokens that may see it.
+// Keys are taken in blocks: decoded once, they are a weight matrix [n_keys, index_head_dim] for the queries
+// of all tokens and heads, whose products are then weighted and summed over the heads in order.
 void CpuBackend::indexer_scores(const IndexerScores& op) {
-  const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens;
-  const int64_t n_query_values = n_tokens * op.n_heads * dim;
-  scratch_.resize(static_cast<size_t>(n_query_values + dim * omp_get_max_threads()));
-  const float* q = scratch_.data();
-  decode_queries(op, scratch_.data());
+  constexpr int64_t kMostProducts = int64_t{1} << 22;
+  const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens,
+                n_queries = n_tokens * op.n_heads;
+  const int64_t n_block = std::clamp<int64_t>(kMostProducts / n_queries, 16, 1024);
+  scratch_.resize(static_cast<size_t>(n_queries * dim + n_block * dim + n_queries * n_block));
+  float* q = scratch_.data();              // [n_tokens, n_heads, dim]
+  float* keys = q + n_queries * dim;       // [n_block, dim]
+  float* products = keys + n_block * dim;  // [n_tokens, n_heads, n_block]
+  decode_queries(op, q);
+  WeightMatrix key_matrix{
+      reinterpret_cast<const uint8_t*>(keys), TensorType::f32, 0, dim, 1, row_bytes(TensorType::f32, dim), 0};
   for (int64_t seq = 0; seq < op.step.n_seqs; ++seq) {
-    int32_t last_pos = -1;
+    int64_t n_visible = 0;
     for (int64_t t = 0; t < n_tokens; ++t)
-      if (op.step.seq[t] == seq) last_pos = std::max(last_pos, op.step.pos[t]);
-#pragma omp parallel for
-    for (int32_t s = 0; s <= last_pos; ++s) {
-      float* key = scratch_.data() + n_query_values + omp_get_thread_num() * dim;
-      decode_key(op.cache.layout, key_entry(op.cache, seq, s), key);
-      for (int64_t t = 0; t < n_tokens; ++t) {
-        if (op.step.seq[t] != seq || op.step.pos[t] < s) continue;
-        float score = 0;
-        for (int64_t h = 0; h < op.n_heads; ++h) {
-          const float weight = op.weights[t * op.n_heads + h] * op.weight_scale;
-          score += weight * std::fmax(0.0f, cpu_dot(q + (t * op.n_heads + h) * dim, key, dim));
-        }
-        op.scores[t * op.scores_stride + s] = score;
-      }
+      if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
+    for (int64_t first = 0; first < n_visible; first += n_block) {
+      const int64_t n_keys = key_matrix.n_rows = std::min(n_block, n_visible - first);
+#pragma omp parallel for if (worth_sharing(n_keys * dim))
+      for (int64_t s = 0; s < n_keys; ++s)
+        decode_key(op.cache.layout, key_entry(op.cache, seq, first + s), keys + s * dim);
+      cpu_matmul({key_matrix, 0, q, dim, products, n_block, n_queries});
+#pragma omp parallel for if (worth_sharing(n_queries * n_keys))
+      for (int64_t t = 0; t < n_tokens; ++t)
+        if (op.step.seq[t] == seq)
+          sum_over_heads(op, t, first, n_keys, products + t * op.n_heads * n_block, n_block);
     }
   }
 }
 
 void CpuBackend::select_topk(const SelectTopk& op) {
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (worth_sharing(op.step.n_tokens * op.step.max_pos))
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const int32_t n_visible = op.step.pos[t] + 1;
     const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
@@ -235,7 +274,7 @@ void CpuBackend::select_topk(const SelectTopk& op) {
 void CpuBackend::resolve(const Resolve& op) {
   const CacheView& cache = op.cache;
   if (!cache.slots) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.step.n_tokens * op.topk))
     for (int64_t t = 0; t < op.step.n_tokens; ++t) {
       for (int32_t j = 0; j < op.n_selected[t]; ++j)
         op.row_ids[t * op.topk + j] = host_row(cache, op.step.seq[t], op.selected[t * op.topk + j]);
@@ -259,7 +298,7 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
   const CacheView& cache = op.cache;
   const int64_t row_bytes = cache.layout.row_bytes();
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_misses[t] * row_bytes))
     for (int32_t m = 0; m < op.n_misses[t]; ++m) {
       const int64_t j = t * op.topk + op.misses[t * op.topk + m];
       std::memcpy(cache.slots + op.row_ids[j] * row_bytes,
@@ -269,43 +308,34 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
   }
 }
 
+// Tokens are taken in groups: first all their rows are decoded, then every head of every token of the group
+// works alone.
 void CpuBackend::attend(const Attend& op) {
+  constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows, unless one token has more
   const CacheLayout& layout = op.cache.layout;
-  const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim, width = rank + rope_dim;
+  const int64_t width = layout.kv_lora_rank + layout.qk_rope_head_dim;
   const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.rows;
-  int64_t n_most = 0;
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) n_most = std::max<int64_t>(n_most, op.n_selected[t]);
-  scratch_.resize(static_cast<size_t>(n_most * (width + op.n_heads)));
-  float* decoded = scratch_.data();              // [n_selected, width]
-  float* all_scores = decoded + n_most * width;  // [n_heads, n_selected]
-#pragma omp parallel
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
-    const int64_t n = op.n_selected[t];
-    const int64_t first = t * op.topk;
-#pragma omp for
-    for (int64_t j = 0; j < n; ++j)
-      decode_row(layout, rows + op.row_ids[first + j] * layout.row_bytes(),
-                 key_entry(op.cache, op.step.seq[t], op.selected[first + j]).scales, decoded + j * width);
-#pragma omp for
-    for (int64_t h = 0; h < op.n_heads; ++h) {
-      const float* q_c = op.q_c + (t * op.n_heads + h) * rank;
-      const float* q_pe = op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride;
-      float* scores = all_scores + h * n_most;
-      float* o_c = op.o_c + (t * op.n_heads + h) * rank;
-      float largest = -INFINITY, sum = 0;
-      for (int64_t j = 0; j < n; ++j) {
-        const float* row = decoded + j * width;
-        scores[j] = (cpu_dot(q_c, row, rank) + cpu_dot(q_pe, row + rank, rope_dim)) * op.scale;
-        largest = std::fmax(largest, scores[j]);
+  const int64_t n_most = *std::max_element(op.n_selected, op.n_selected + op.step.n_tokens);
+  const int64_t n_group = std::clamp<int64_t>(kMostDecoded / (n_most * width), 1, op.step.n_tokens);
+  scratch_.resize(static_cast<size_t>(n_group * n_most * (width + op.n_heads)));
+  float* decoded = scratch_.data();                    // [n_group, n_most, width]
+  float* scores = decoded + n_group * n_most * width;  // [n_group, n_heads, n_most]
+  for (int64_t first = 0; first < op.step.n_tokens; first += n_group) {
+    const int64_t n = std::min(n_group, op.step.n_tokens - first);
+    const bool is_shared = worth_sharing(n * n_most * width * op.n_heads);
+#pragma omp parallel for collapse(2) if (is_shared)
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j < n_most; ++j) {
+        const int64_t t = first + i, at = t * op.topk + j;
+        if (j >= op.n_selected[t]) continue;
+        decode_row(layout, rows + op.row_ids[at] * layout.row_bytes(),
+                   key_entry(op.cache, op.step.seq[t], op.selected[at]).scales,
+                   decoded + (i * n_most + j) * width);
       }
-      std::fill_n(o_c, rank, 0.0f);
-      for (int64_t j = 0; j < n; ++j) {
-        const float weight = std::exp(scores[j] - largest);
-        sum += weight;
-        cpu_axpy(weight, decoded + j * width, o_c, rank);
-      }
-      for (int64_t i = 0; i < rank; ++i) o_c[i] /= sum;
-    }
+#pragma omp parallel for collapse(2) if (is_shared)
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t h = 0; h < op.n_heads; ++h)
+        attend_head(op, first + i, h, decoded + i * n_most * width, scores + (i * op.n_heads + h) * n_most);
   }
 }
 

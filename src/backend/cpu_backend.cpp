@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backend/cpu_matmul.h"
+#include "backend/cpu_threads.h"
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/text.h"
@@ -70,13 +71,13 @@ MemoryInfo CpuBackend::memory_info(Place) const {
 
 void CpuBackend::embed(const Embed& op) {
   const int64_t dim = op.table.n_cols;
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.step.n_tokens * dim))
   for (int64_t t = 0; t < op.step.n_tokens; ++t)
     dequantize_row(op.table.type, op.table.row(0, op.step.tokens[t]), op.out + t * dim, dim);
 }
 
 void CpuBackend::rms_norm(const RmsNorm& op) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
   for (int64_t r = 0; r < op.n_rows; ++r) {
     const float* x = op.x + r * op.x_stride;
     float* out = op.out + r * op.width;
@@ -87,7 +88,7 @@ void CpuBackend::rms_norm(const RmsNorm& op) {
 }
 
 void CpuBackend::layer_norm(const LayerNorm& op) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
   for (int64_t r = 0; r < op.n_rows; ++r) {
     const float* x = op.x + r * op.width;
     float* out = op.out + r * op.width;
@@ -104,7 +105,7 @@ void CpuBackend::rope(const Rope& op) {
   const int64_t n_pairs = op.dim / 2;
   const bool interleaved = op.layout == RopeLayout::interleaved;
   const int64_t first_step = interleaved ? 2 : 1, second = interleaved ? 1 : n_pairs;
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.step.n_tokens * op.n_heads * op.dim))
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     for (int64_t i = 0; i < n_pairs; ++i) {
       const float angle = static_cast<float>(op.step.pos[t]) * op.frequencies[i];  // f32, as model.py
@@ -121,7 +122,7 @@ void CpuBackend::rope(const Rope& op) {
 
 void CpuBackend::hadamard(const Hadamard& op) {
   const float factor = 1.0f / std::sqrt(static_cast<float>(op.width));
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
   for (int64_t r = 0; r < op.n_rows; ++r) {
     float* x = op.x + r * op.width;
     for (int64_t half = 1; half < op.width; half *= 2)
@@ -137,7 +138,7 @@ void CpuBackend::hadamard(const Hadamard& op) {
 
 void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
   const int64_t n_tiles = CacheLayout::tiles(op.width);
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
   for (int64_t r = 0; r < op.n_rows; ++r)
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t begin = r * op.width + tile * kTileValues;
@@ -156,7 +157,7 @@ void CpuBackend::matmul(const Matmul& op) {
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {
   const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols))
   for (int64_t h = 0; h < n_heads; ++h)
     cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows,
                      n_heads * n_rows, op.n_tokens},
@@ -164,12 +165,12 @@ void CpuBackend::matmul_heads(const MatmulHeads& op) {
 }
 
 void CpuBackend::add(const Add& op) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_values))
   for (int64_t i = 0; i < op.n_values; ++i) op.y[i] += op.x[i];
 }
 
 void CpuBackend::silu_mul(const SiluMul& op) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_values))
   for (int64_t i = 0; i < op.n_values; ++i)
     op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
 }

@@ -8,6 +8,7 @@
 
 #include "backend/cpu_backend.h"
 #include "backend/cpu_matmul.h"
+#include "backend/cpu_threads.h"
 
 namespace dsv32 {
 namespace {
@@ -80,7 +81,7 @@ struct Use {
 }  // namespace
 
 void CpuBackend::route_experts(const RouteExperts& op) {
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(op.n_tokens * op.n_experts))
   for (int64_t t = 0; t < op.n_tokens; ++t)
     route_one(op, op.logits + t * op.n_experts, op.experts + t * op.n_activated,
               op.weights + t * op.n_activated);
@@ -107,7 +108,7 @@ void CpuBackend::run_experts(const RunExperts& op) {
     cpu_matmul({op.w3, mat, x, dim, up, inter, n});
     silu_mul({gate, up, gate, n * inter});
     cpu_matmul({op.w2, mat, gate, inter, y, dim, n});
-#pragma omp parallel for
+#pragma omp parallel for if (worth_sharing(n * dim))
     for (int64_t i = 0; i < n; ++i) {
       const Use& use = uses[e][static_cast<size_t>(i)];
       cpu_axpy(use.weight, y + i * dim, op.y + use.token * dim, dim);

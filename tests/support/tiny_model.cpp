@@ -96,6 +96,7 @@ class ModelWriter {
   void add_indexer();
   void add_dense_mlp();
   void add_experts();
+  void add_fused_gate_up();
   void add_mtp();
 
   const TinyModel& shape_;
@@ -228,7 +229,7 @@ void ModelWriter::add_experts() {
              random_weights(f32, n_experts, dim, rng_, 2 / std::sqrt(static_cast<float>(dim))));
   add_bias(block("exp_probs_b.bias"), n_experts);
   if (shape_.fuse_gate_up) {
-    add_matrix(block("ffn_gate_up_exps.weight"), expert_types_, {dim, 2 * inter, n_experts});
+    add_fused_gate_up();
   } else {
     add_matrix(block("ffn_gate_exps.weight"), expert_types_, {dim, inter, n_experts});
     add_matrix(block("ffn_up_exps.weight"), expert_types_, {dim, inter, n_experts});
@@ -239,6 +240,23 @@ void ModelWriter::add_experts() {
   add_matrix(block("ffn_gate_shexp.weight"), attention_types_, {dim, shared});
   add_matrix(block("ffn_up_shexp.weight"), attention_types_, {dim, shared});
   add_matrix(block("ffn_down_shexp.weight"), attention_types_, {shared, dim});
+}
+
+// The same weights as two tensors would have: of each expert the rows of its gate, then those of its up projection.
+void ModelWriter::add_fused_gate_up() {
+  const uint64_t dim = shape_.dim, n_experts = shape_.n_routed_experts;
+  const std::string name = block("ffn_gate_up_exps.weight");
+  const TensorType type = choose_type(name, expert_types_, dim);
+  const float stddev = 1 / std::sqrt(static_cast<float>(dim));
+  const Bytes gate = random_weights(type, shape_.moe_inter_dim * n_experts, dim, rng_, stddev);
+  const Bytes up = random_weights(type, shape_.moe_inter_dim * n_experts, dim, rng_, stddev);
+  const int64_t n_bytes = static_cast<int64_t>(gate.size() / n_experts);
+  Bytes fused;
+  for (int64_t at = 0; at < static_cast<int64_t>(gate.size()); at += n_bytes) {
+    fused.insert(fused.end(), gate.begin() + at, gate.begin() + at + n_bytes);
+    fused.insert(fused.end(), up.begin() + at, up.begin() + at + n_bytes);
+  }
+  add_tensor(name, type, {dim, 2 * shape_.moe_inter_dim, n_experts}, std::move(fused));
 }
 
 void ModelWriter::add_mtp() {

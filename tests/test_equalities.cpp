@@ -1,0 +1,240 @@
+// The equalities that make a cache trustworthy, on the CPU bit for bit: however tokens are cut into steps,
+// wherever rows are read from, however many threads work and whoever else is in the step, the logits are the
+// same bits.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/cpu_backend.h"
+#include "base/error.h"
+#include "engine/session.h"
+#include "tests/support/random_weights.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kTokens = 150;  // well past the tiny model's top-k of 32
+
+struct Tiny {
+  TempDir dir;
+  std::string path = dir.file("tiny.gguf");
+  explicit Tiny(TinyModel shape = {}) {
+    shape.n_layers = 3, shape.n_dense_layers = 1, shape.index_topk = 32;
+    write_tiny_model(path, shape);
+  }
+};
+
+const std::string& tiny_path() {
+  static const Tiny tiny;
+  return tiny.path;
+}
+
+std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
+  return tokens;
+}
+
+struct Run {
+  KvType kv_type = KvType::fp8;
+  int64_t chunk = 512;
+  std::optional<int64_t> topk_buffer = {};
+  int n_threads = 1;
+  std::string path = {};
+};
+
+EngineOptions options_of(const Run& run) {
+  EngineOptions options;
+  options.kv_type = run.kv_type;
+  options.chunk = run.chunk;
+  options.topk_buffer = run.topk_buffer;
+  options.n_threads = run.n_threads;
+  options.context = 512;
+  return options;
+}
+
+std::vector<float> logits_of(const Run& run, const std::vector<int32_t>& tokens,
+                             Forward::BufferTally* tally = nullptr) {
+  const GgufFile file(run.path.empty() ? tiny_path() : run.path);
+  Engine engine(file, options_of(run));
+  Session session(engine);
+  std::vector<float> logits = session.all_logits(tokens);
+  if (tally) *tally = engine.forward().buffer_tally();
+  return logits;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+const std::vector<float>& whole(KvType kv_type) {
+  static std::map<KvType, std::vector<float>> known;
+  auto& logits = known[kv_type];
+  if (logits.empty()) logits = logits_of({.kv_type = kv_type}, random_tokens(kTokens, 1));
+  return logits;
+}
+
+const KvType kKvTypes[] = {KvType::fp8, KvType::bf16, KvType::f32};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(equalities)
+
+BOOST_AUTO_TEST_CASE(decode_one_by_one_and_any_chunk_equal_prefill_at_once) {
+  for (const KvType kv_type : kKvTypes)
+    for (const int64_t chunk : {1, 2, 7, 64, 149})
+      BOOST_TEST(same_bits(logits_of({.kv_type = kv_type, .chunk = chunk}, random_tokens(kTokens, 1)),
+                           whole(kv_type)),
+                 "chunk " << chunk << ", kv type " << static_cast<int>(kv_type));
+}
+
+// A sparse step in which the buffer holds just top-k rows, some more, and nearly all.
+BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency) {
+  for (const KvType kv_type : kKvTypes)
+    for (const int64_t n_rows : {32, 33, 48, 128}) {
+      Forward::BufferTally tally;
+      const Run run{.kv_type = kv_type, .chunk = 1, .topk_buffer = n_rows};
+      BOOST_TEST(same_bits(logits_of(run, random_tokens(kTokens, 1), &tally), whole(kv_type)),
+                 "buffer of " << n_rows);
+      BOOST_TEST(tally.n_rows > 0);
+      if (n_rows < 48) BOOST_TEST(tally.n_misses > 0);  // rows really left and came back
+      BOOST_TEST(tally.n_misses < tally.n_rows);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(prefill_in_a_chunk_then_decode_through_the_buffer_equals_full_residency) {
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
+  const GgufFile file(tiny_path());
+  Engine engine(file, options_of({.topk_buffer = 40}));
+  Session session(engine);
+  std::vector<float> logits = session.all_logits(std::span(tokens).first(100));
+  for (size_t i = 100; i < tokens.size(); ++i) {
+    session.step(tokens[i]);
+    logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+  }
+  BOOST_TEST(same_bits(logits, whole(KvType::fp8)));
+  BOOST_TEST(engine.forward().buffer_tally().n_misses > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_forgotten_tail_leaves_no_trace) {
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
+  std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + 70);
+  mixed.insert(mixed.end(), others.begin(), others.begin() + 60);
+  const GgufFile file(tiny_path());
+  Engine engine(file, options_of({.chunk = 16, .topk_buffer = 40}));
+  Session session(engine);
+  session.sync(mixed);
+  for (int32_t i = 0; i < 10; ++i) session.step(i);
+  BOOST_TEST(session.sync(tokens) == 70);
+  const std::vector<float>& expected = whole(KvType::fp8);
+  BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
+  BOOST_TEST(session.sync(tokens) == kTokens - 1);  // nothing new: the last token's logits again
+  BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}));
+}
+
+BOOST_AUTO_TEST_CASE(any_number_of_threads_equals_one) {
+  const std::vector<float>& one = whole(KvType::fp8);
+  for (const int n_threads : {2, 3, 5})
+    BOOST_TEST(same_bits(logits_of({.n_threads = n_threads}, random_tokens(kTokens, 1)), one));
+  BOOST_TEST(
+      same_bits(logits_of({.chunk = 1, .topk_buffer = 40, .n_threads = 3}, random_tokens(kTokens, 1)), one));
+}
+
+// Three sequences of different length in the same steps, prefilled together and decoded together, resident or
+// buffered.
+BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
+  for (const int64_t buffer_rows : {0, 40}) {
+    const GgufFile file(tiny_path());
+    const ModelArgs args = read_model_args(file);
+    CpuBackend backend(1);
+    const Weights weights = load_weights(file, args, backend);
+    const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
+                         args.n_layers,
+                         600,
+                         3,
+                         buffer_rows};
+    LatentCache cache(backend, plan);
+    Forward forward(backend, args, weights, cache, 300, 600);
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    for (int i = 0; i < 3; ++i) sequences.push_back(cache.open());
+    std::vector<std::vector<float>> logits(3);
+    const std::vector<int64_t> prefill = {100, 31, 64};
+    const auto run = [&](const std::vector<int64_t>& begins, const std::vector<int64_t>& ends) {
+      Step step;
+      for (size_t s = 0; s < 3; ++s) {
+        step.sequences.push_back(sequences[s].get());
+        cache.reserve(*sequences[s], ends[s]);
+        const std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
+        for (int64_t i = begins[s]; i < ends[s]; ++i) {
+          step.tokens.push_back(tokens[static_cast<size_t>(i)]);
+          step.pos.push_back(static_cast<int32_t>(i));
+          step.seq.push_back(static_cast<int32_t>(s));
+        }
+      }
+      forward.run(step);
+      const std::vector<float> all = forward.logits();
+      auto next = all.begin();
+      for (size_t s = 0; s < 3; ++s) {
+        cache.set_length(*sequences[s], ends[s]);
+        const auto end = next + (ends[s] - begins[s]) * args.vocab_size;
+        logits[s].insert(logits[s].end(), next, end);
+        next = end;
+      }
+    };
+    run({0, 0, 0}, prefill);
+    std::vector<int64_t> at = prefill;
+    for (int i = 0; i < 40; ++i) {
+      run(at, {at[0] + 1, at[1] + 1, at[2] + 1});
+      for (int64_t& n : at) ++n;
+    }
+    for (size_t s = 0; s < 3; ++s) {
+      std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
+      tokens.resize(static_cast<size_t>(at[s]));
+      BOOST_TEST(same_bits(logits[s], logits_of({}, tokens)),
+                 "sequence " << s << ", buffer of " << buffer_rows);
+    }
+    if (buffer_rows) BOOST_TEST(forward.buffer_tally().n_misses > 0);
+    for (const auto& sequence : sequences) cache.close(*sequence);
+  }
+}
+
+// The indexer matters past top-k positions, and only there: with as large a top-k as the context the model is
+// dense.
+BOOST_AUTO_TEST_CASE(a_dense_file_equals_a_sparse_one_that_selects_everything) {
+  TinyModel shape;
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
+  shape.replace_u32["deepseek32.attention.indexer.top_k"] = 4096;
+  const Tiny everything(shape);
+  shape.replace_u32.clear();
+  shape.architecture = "deepseek2";
+  const Tiny dense(shape);
+  const std::vector<float> selects_all = logits_of({.path = everything.path}, tokens);
+  BOOST_TEST(same_bits(logits_of({.path = dense.path}, tokens), selects_all));
+  BOOST_TEST(same_bits(logits_of({.chunk = 1, .path = dense.path}, tokens), selects_all));
+  const auto n_same =
+      static_cast<int64_t>(std::ranges::mismatch(selects_all, whole(KvType::fp8)).in1 - selects_all.begin());
+  const int64_t vocab_size = static_cast<int64_t>(selects_all.size()) / kTokens;
+  BOOST_TEST(n_same / vocab_size == 32);  // the first position that sees more than top-k
+}
+
+BOOST_AUTO_TEST_CASE(fused_gate_and_up_equal_two_tensors) {
+  TinyModel shape;
+  shape.only_type = TensorType::q8_0;
+  const Tiny split(shape);
+  shape.fuse_gate_up = true;
+  const Tiny fused(shape);
+  const std::vector<int32_t> tokens = random_tokens(20, 1);
+  const std::vector<float> logits = logits_of({.path = fused.path}, tokens);
+  BOOST_TEST(logits.size() > 0u);
+  BOOST_TEST(same_bits(logits, logits_of({.path = split.path}, tokens)));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
