@@ -2,12 +2,9 @@
 //
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 130 and 143 after SIGINT and SIGTERM.
 #include <new>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/bench.h"
 #include "cli/chat.h"
 #include "cli/help.h"
@@ -20,57 +17,27 @@
 namespace dsv32 {
 namespace {
 
-using Words = std::vector<std::string>;
+int dispatch(std::vector<std::string> words) {
+  if (words.empty()) return write_err(overview()), exit_code(ErrorKind::usage);
+  if (words[0] == "help" && words.size() > 1) {  // "help run" is "run --help"
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  if (words[0] == "bench") return bench_command({words.begin() + 1, words.end()});
+  if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 
-Words after(const Words& words, size_t n) {
-  return {words.begin() + static_cast<std::ptrdiff_t>(n), words.end()};
-}
-
-int run_with(Command command, const Words& args, int (*function)(const Options&)) {
-  const Options options = parse_options(command, args);
+  size_t n_taken = 0;
+  const Command command = find_command(words, n_taken);
+  const Options options =
+      parse_options(command, {words.begin() + static_cast<ptrdiff_t>(n_taken), words.end()});
   if (options.wants_help) return write_out(command_help(command)), 0;
   if (options.wants_version) return write_out(version_line()), 0;
-  return function(options);
+  if (command == Command::run) return run_command(options);
+  if (command == Command::chat) return chat_command(options);
+  return inspect_command(options);
 }
 
-[[noreturn]] void fail_word(const char* what, const std::string& word, const Words& known) {
-  const std::string near = nearest(word, known);
-  fail(ErrorKind::usage, format("unknown %s '%s'%s, see dsv32 help", what, visible(word, false, 80).c_str(),
-                                near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()));
-}
-
-int inspect(const Words& words) {
-  static const Words kNames{"model", "plan", "tokens", "prompt", "logits"};
-  constexpr Command kCommands[] = {Command::inspect_model, Command::inspect_plan, Command::inspect_tokens,
-                                   Command::inspect_prompt, Command::inspect_logits};
-  if (words.empty()) fail(ErrorKind::usage, "inspect what? one of model, plan, tokens, prompt, logits");
-  if (words[0] == "--help" || words[0] == "-h") return write_out(overview()), 0;
-  if (words[0] == "--version") return write_out(version_line()), 0;
-  for (size_t i = 0; i < kNames.size(); ++i)
-    if (words[0] == kNames[i]) return run_with(kCommands[i], after(words, 1), inspect_command);
-  fail_word("thing to inspect", words[0], kNames);
-}
-
-int dispatch(const Words& words) {
-  static const Words kNames{"run", "chat", "inspect", "bench", "help"};
-  if (words.empty()) return write_err(overview()), exit_code(ErrorKind::usage);
-  const std::string& name = words[0];
-  if (name == "run") return run_with(Command::run, after(words, 1), run_command);
-  if (name == "chat") return run_with(Command::chat, after(words, 1), chat_command);
-  if (name == "inspect") return inspect(after(words, 1));
-  if (name == "bench") return bench_command(after(words, 1));
-  if (name == "help" && words.size() > 1) {
-    Words asked = after(words, 1);
-    asked.push_back("--help");
-    return dispatch(asked);
-  }
-  if (name == "help" || name == "--help" || name == "-h") return write_out(overview()), 0;
-  if (name == "--version") return write_out(version_line()), 0;
-  if (name.starts_with("-")) fail(ErrorKind::usage, "a command comes before its flags, see dsv32 help");
-  fail_word("command", name, kNames);
-}
-
-int guarded(const Words& words) {
+int guarded(const std::vector<std::string>& words) {
   try {
     return dispatch(words);
   } catch (const Error& error) {
@@ -92,5 +59,5 @@ int main(int argc, char** argv) {
   dsv32::open_missing_streams();
   dsv32::install_signal_handlers();
   dsv32::install_truncation_guard();
-  return dsv32::guarded({argv + 1, argv + argc});
+  return dsv32::guarded({argv + (argc > 0), argv + argc});
 }

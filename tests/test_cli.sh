@@ -89,6 +89,11 @@ for bad in "-n -2" "-n 2147483648" "-n x" "-n 1.5" "--ctx 0" "--ctx -1" "--temp 
   # shellcheck disable=SC2086
   usage_error "$bad" run "${m[@]}" $bad hi
 done
+long=$(head -c 100000 /dev/zero | tr '\0' a)
+usage_error "a very long flag" run "${m[@]}" "--$long" hi
+usage_error "a very long group of letters" run "${m[@]}" "-$long" hi
+usage_error "a very long value for a switch" run "${m[@]}" "--json=$long" hi
+expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
 usage_error "no prompt" run "${m[@]}"
 usage_error "empty prompt" run "${m[@]}" -p ""

@@ -34,6 +34,13 @@ The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
 )";
 }
 
+std::string general_text(const std::vector<std::string>& words) {
+  const size_t at = words[0] == "inspect" && words.size() > 1 ? 1 : 0;
+  const std::string& word = words[at];
+  if (word == "--version") return version_line();
+  return word == "--help" || word == "-h" || (word == "help" && at == 0) ? overview() : "";
+}
+
 std::string error_text(const std::string& message, const std::string& hint) {
   std::string text = "dsv32: " + visible(message, true) + "\n";
   if (!hint.empty()) text += "hint: " + visible(hint, true) + "\n";

@@ -4,13 +4,16 @@
 #pragma once
 
 #include <string>
-
-#include "base/error.h"
+#include <vector>
 
 namespace dsv32 {
 
 std::string version_line();  // "dsv32 0.1.0\n"
 std::string overview();      // examples first, then the commands
+
+// What `help`, `--help`, `-h` and `--version` as a command or after `inspect` ask for; empty when `words` are
+// anything else.
+std::string general_text(const std::vector<std::string>& words);
 
 // "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.
 std::string error_text(const std::string& message, const std::string& hint = {});

@@ -1,12 +1,12 @@
 // See options.h. cxxopts splits the words; its exceptions become Errors of ours here and nowhere else.
 //
 // Values stay text for cxxopts and are converted by the flags' own functions: no value is split at commas,
-// and messages are ours. CXXOPTS_NO_REGEX: the other way recurses once per character of an argument.
+// and messages are ours. cxxopts looks at flags with a recursive regular expression, so values are taken off
+// first.
 #include "cli/options.h"
 
 #include <algorithm>
 
-#define CXXOPTS_NO_REGEX true
 #include <cxxopts.hpp>
 
 #include "base/error.h"
@@ -36,6 +36,10 @@ const CommandText& text_of(Command command) {
   };
   return kTexts[static_cast<size_t>(command)];
 }
+
+constexpr Command kCommands[] = {Command::run,           Command::chat,           Command::inspect_model,
+                                 Command::inspect_plan,  Command::inspect_tokens, Command::inspect_prompt,
+                                 Command::inspect_logits};
 
 bool takes(Command command, const Flag& flag) { return flag.commands >> static_cast<unsigned>(command) & 1u; }
 
@@ -70,34 +74,48 @@ cxxopts::Options make_parser(Command command) {
   return parser;
 }
 
-// Multi-letter names behind one hyphen that hands know from elsewhere. A flag's value is left as it is.
-std::vector<std::string> rewrite(Command command, std::vector<std::string> args) {
-  bool is_value = false;
-  for (std::string& arg : args) {
-    if (arg == "--") break;
-    if (!is_value && arg == "-sys") arg = "--system";
-    if (!is_value && arg == "-sysf") arg = "--system-file";
-    const bool is_long = arg.starts_with("--") && arg.find('=') == std::string::npos;
-    const bool is_letter = arg.size() == 2 && arg[0] == '-';
-    const Flag* flag =
-        is_value || !(is_long || is_letter) ? nullptr : find_flag(command, arg.substr(is_long ? 2 : 1));
-    is_value = flag && flag->value;
-  }
-  return args;
+std::string without_hyphens(const std::string& word) {
+  return word.substr(std::min(word.find_first_not_of('-'), word.size()));
 }
 
-[[noreturn]] void fail_unknown(Command command, const std::string& name) {
-  const std::string dashes = name.size() == 1 ? "-" : "--";
+// `word`: with its hyphens.
+[[noreturn]] void fail_unknown(Command command, const std::string& word) {
   std::vector<std::string> known;
   for (const Flag& flag : flags())
     if (takes(command, flag))
       for (const std::string& spelling : split_names(flag.names))
         if (spelling.size() > 1) known.push_back(spelling);
-  const std::string near = name.size() == 1 ? "" : nearest(name, known);
-  fail(ErrorKind::usage,
-       format("unknown flag %s%s%s, see dsv32 %s --help", dashes.c_str(), visible(name, false, 80).c_str(),
-              near.empty() ? "" : format(" (did you mean --%s?)", near.c_str()).c_str(),
-              command_name(command)));
+  const std::string name = without_hyphens(word);
+  const std::string near = name.size() > 1 ? nearest(name, known) : "";
+  fail(ErrorKind::usage, format("unknown flag %s%s, see dsv32 %s --help", visible(word, false, 40).c_str(),
+                                near.empty() ? "" : format(" (did you mean --%s?)", near.c_str()).c_str(),
+                                command_name(command)));
+}
+
+// What cxxopts is to see: "--flag=value" as two words, and the multi-letter names behind one hyphen that
+// hands know from elsewhere by their long form. A flag's value is left as it is.
+std::vector<std::string> rewrite(Command command, const std::vector<std::string>& args) {
+  constexpr size_t kLongestFlag = 64;
+  std::vector<std::string> words;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--") {
+      words.insert(words.end(), args.begin() + static_cast<ptrdiff_t>(i), args.end());
+      break;
+    }
+    const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
+    const bool is_flag = word.size() > 1 && word[0] == '-';
+    const size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+    const std::string name = word.substr(0, equals);
+    const Flag* flag = is_flag ? find_flag(command, without_hyphens(name)) : nullptr;
+    const bool takes_value = flag && flag->value;
+    if (is_flag && !takes_value && word.size() > kLongestFlag) fail_unknown(command, word);
+    words.push_back(takes_value ? name : word);
+    if (takes_value && equals != std::string::npos)
+      words.push_back(word.substr(equals + 1));
+    else if (takes_value && i + 1 < args.size())
+      words.push_back(args[++i]);
+  }
+  return words;
 }
 
 // cxxopts puts the name in question between its quotation marks, and nowhere else.
@@ -118,7 +136,8 @@ cxxopts::ParseResult parse_words(Command command, const std::vector<std::string>
   try {
     return make_parser(command).parse(static_cast<int>(argv.size()), argv.data());
   } catch (const cxxopts::exceptions::no_such_option& error) {
-    fail_unknown(command, quoted_part(error.what()));
+    const std::string name = quoted_part(error.what());
+    fail_unknown(command, (name.size() == 1 ? "-" : "--") + name);
   } catch (const cxxopts::exceptions::missing_argument& error) {
     fail(ErrorKind::usage, format("%s needs a value, see dsv32 %s --help",
                                   dashed(command, quoted_part(error.what())).c_str(), command_name(command)));
@@ -171,6 +190,25 @@ void check_together(const Options& options) {
 }  // namespace
 
 const char* command_name(Command command) { return text_of(command).name; }
+
+Command find_command(const std::vector<std::string>& words, size_t& n_taken) {
+  const bool inspects = words[0] == "inspect";
+  if (inspects && words.size() == 1)
+    fail(ErrorKind::usage, "inspect what? one of model, plan, tokens, prompt, logits");
+  if (words[0].starts_with("-"))
+    fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
+                                  visible(words[0], false, 40).c_str()));
+  n_taken = inspects ? 2 : 1;
+  const std::string name = inspects ? "inspect " + words[1] : words[0];
+  std::vector<std::string> names{"bench", "help", "inspect"};
+  for (const Command command : kCommands) {
+    if (name == command_name(command)) return command;
+    names.push_back(command_name(command));
+  }
+  const std::string near = nearest(name, names);
+  fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
+                                near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()));
+}
 
 Options parse_options(Command command, const std::vector<std::string>& args) {
   const cxxopts::ParseResult parsed = parse_words(command, rewrite(command, args));

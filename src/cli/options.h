@@ -48,6 +48,9 @@ struct Options {
 // "run", "inspect tokens": as typed.
 const char* command_name(Command command);
 
+// The command that the first words name; `n_taken` is how many they are. Throws Error{usage} for others.
+Command find_command(const std::vector<std::string>& words, size_t& n_taken);
+
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
 // nearest spelling), a value that is missing or does not fit, and flags that contradict each other. With
 // --help or --version nothing else is checked.
