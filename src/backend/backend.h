@@ -42,17 +42,21 @@ struct StepTokens {
 };
 
 // One layer of the cache, and where each sequence's pages lie in it.
+//
+// A step reads rows from one place: `slots` when its sequences have top-k buffers, else `resident`, which
+// holds every row.
 struct CacheView {
   CacheLayout layout;
-  uint8_t* rows = nullptr;                // host pool of this layer: [n_pages, kPageTokens, row_bytes]
+  uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
+  uint8_t* resident =
+      nullptr;  // device: the same rows in the same pages; on a backend that works in host memory, `rows`
   uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
   const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of the host pool
   const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
-  uint8_t* slots =
-      nullptr;  // device: slots of row_bytes, all sequences'; null when the step reads the host pool
+  uint8_t* slots = nullptr;  // device: slots of row_bytes, all sequences'; null: every row is resident
   const int64_t* first_slots = nullptr;  // [n_seqs] number of each sequence's first slot
-  const TopkBuffer* buffers = nullptr;   // [n_seqs] (host array) the LRU of each sequence's slots
+  const TopkBuffer* buffers = nullptr;   // [n_seqs] the LRU of each sequence's slots
 };
 
 // out[t] = row tokens[t] of the table, as f32.
@@ -196,7 +200,7 @@ struct Resolve {
   const int32_t* selected = nullptr;    // [n_tokens, topk]
   const int32_t* n_selected = nullptr;  // [n_tokens]
   int64_t topk = 0;
-  int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots, or of cache.rows without buffers
+  int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots, or of cache.resident without buffers
   int32_t* misses = nullptr;    // [n_tokens, topk] indices into `selected`
   int32_t* n_misses = nullptr;  // [n_tokens]
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing

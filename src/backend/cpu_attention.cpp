@@ -314,7 +314,7 @@ void CpuBackend::attend(const Attend& op) {
   constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows, unless one token has more
   const CacheLayout& layout = op.cache.layout;
   const int64_t width = layout.kv_lora_rank + layout.qk_rope_head_dim;
-  const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.rows;
+  const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.resident;
   const int64_t n_most = *std::max_element(op.n_selected, op.n_selected + op.step.n_tokens);
   const int64_t n_group = std::clamp<int64_t>(kMostDecoded / (n_most * width), 1, op.step.n_tokens);
   scratch_.resize(static_cast<size_t>(n_group * n_most * (width + op.n_heads)));

@@ -60,7 +60,8 @@ LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(bac
   row_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
   key_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
   first_slots_ = {backend, Place::device, plan.max_seqs, "the page tables"};
-  step_buffers_.resize(static_cast<size_t>(plan.n_layers));
+  step_buffers_ = {backend, Place::device, plan.n_slots() > 0 ? plan.n_layers * plan.max_seqs : 0,
+                   "the page tables"};
 }
 
 std::unique_ptr<Sequence> LatentCache::open() {
@@ -125,17 +126,19 @@ void LatentCache::begin_step(std::span<Sequence* const> sequences, bool use_buff
     backend_.upload(first_slots_.data() + i, &first_slot, sizeof first_slot);
   }
   if (!step_uses_buffers_) return;
-  for (size_t layer = 0; layer < step_buffers_.size(); ++layer) {
-    step_buffers_[layer].clear();
-    for (const Sequence* sequence : sequences) step_buffers_[layer].push_back(sequence->buffers_[layer]);
-  }
+  std::vector<TopkBuffer> buffers(static_cast<size_t>(step_buffers_.n()));
+  for (size_t i = 0; i < sequences.size(); ++i)
+    for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
+      buffers[static_cast<size_t>(layer * plan_.max_seqs) + i] =
+          sequences[i]->buffers_[static_cast<size_t>(layer)];
+  backend_.upload(step_buffers_.data(), buffers.data(), step_buffers_.n_bytes());
 }
 
 CacheView LatentCache::view(int64_t layer) const {
   const size_t i = static_cast<size_t>(layer);
   CacheView view;
   view.layout = plan_.layout;
-  view.rows = rows_[i].data();
+  view.rows = view.resident = rows_[i].data();
   view.key_pages = keys_[i].data();
   view.row_pages = row_tables_.data();
   view.key_page_ids = key_tables_.data();
@@ -143,7 +146,7 @@ CacheView LatentCache::view(int64_t layer) const {
   if (!step_uses_buffers_) return view;
   view.slots = slots_[i].data();
   view.first_slots = first_slots_.data();
-  view.buffers = step_buffers_[i].data();
+  view.buffers = step_buffers_.data() + layer * plan_.max_seqs;
   return view;
 }
 

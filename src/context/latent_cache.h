@@ -77,9 +77,9 @@ class LatentCache {
   std::vector<Buffer<uint8_t>> rows_, keys_, slots_;  // [n_layers] each
   std::vector<int32_t> free_row_pages_, free_key_pages_;
   std::vector<int64_t> free_numbers_;
-  Buffer<int32_t> row_tables_, key_tables_;            // [max_seqs, max_pages] of the step
-  Buffer<int64_t> first_slots_;                        // [max_seqs] of the step
-  std::vector<std::vector<TopkBuffer>> step_buffers_;  // [n_layers][n_seqs] of the step
+  Buffer<int32_t> row_tables_, key_tables_;  // [max_seqs, max_pages] of the step
+  Buffer<int64_t> first_slots_;              // [max_seqs] of the step
+  Buffer<TopkBuffer> step_buffers_;          // [n_layers, max_seqs] of the step
   bool step_uses_buffers_ = false;
 };
 
