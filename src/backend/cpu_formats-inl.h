@@ -108,13 +108,21 @@ HWY_INLINE void add_table_nibbles(const Words& codes, const Table16& table, cons
   }
 }
 
+// What unpack() makes of a block, for step().
 struct NoStage {};
+struct ScaleStage {
+  Floats scales;
+};
+struct OffsetStage {
+  Floats scales, offsets;
+};
 
 // What most formats have: no sums behind the prepared values, nothing unpacked ahead of step().
 struct FormatDefaults {
   static constexpr int kSums = 0;
   static constexpr bool kNatural = false;  // order(k) == k
   using Stage = NoStage;
+  static constexpr bool kUnpacksAhead = false;  // unpack() of all rows, then step() of all rows
   static HWY_INLINE void unpack(const uint8_t*, Stage&) {}
   // natural [kValues]: a step's activations; prepared: the same in order, followed by room for kSums floats
   static HWY_INLINE void prepare_sums(const float* /*natural*/, float* /*prepared*/) {}
@@ -177,15 +185,19 @@ struct FormatQ8_0 : FormatDefaults {
   using Block = BlockQ8_0;
   static constexpr int kBlocks = 4, kValues = 128;
   static constexpr bool kNatural = true;
+  using Stage = ScaleStage;
   static constexpr int order(int k) { return k; }
 
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
+    stage.scales = widen_halves(four_halves<Block>(at));
+  }
+
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
-    const Floats scales = widen_halves(four_halves<Block>(at));
-    add_block<0, T>(scales, at, x, sums);
-    add_block<1, T>(scales, at, x, sums);
-    add_block<2, T>(scales, at, x, sums);
-    add_block<3, T>(scales, at, x, sums);
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
+    add_block<0, T>(stage.scales, at, x, sums);
+    add_block<1, T>(stage.scales, at, x, sums);
+    add_block<2, T>(stage.scales, at, x, sums);
+    add_block<3, T>(stage.scales, at, x, sums);
   }
 
   template <int B, int T>
@@ -201,27 +213,32 @@ struct FormatQ8_0 : FormatDefaults {
 };
 
 // Q4_0, Q5_0, Q5_1, IQ4_NL: lanes 4 k .. 4 k + 3 hold the nibble array of block k.
+template <class B>
 struct NibbleFormat : FormatDefaults {
+  using Block = B;
+  using Stage = ScaleStage;
   static constexpr int kBlocks = 4, kValues = 128;
   static constexpr int order(int k) {
     const int high = k / 64, byte = k / 16 % 4, lane = k % 16;
     return 32 * (lane / 4) + 16 * high + 4 * (lane % 4) + byte;
   }
+
+  static HWY_INLINE Floats halves_of_blocks(const uint8_t* at) {
+    return spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at)));
+  }
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) { stage.scales = halves_of_blocks(at); }
 };
 
-struct FormatQ4_0 : NibbleFormat {
-  using Block = BlockQ4_0;
-
+struct FormatQ4_0 : NibbleFormat<BlockQ4_0> {
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     const Words codes = load_four_pieces(at + offsetof(Block, qs), sizeof(Block));
     Floats low[T], high[T];
     set_zero<T>(low);
     set_zero<T>(high);
     add_nibbles<4, 8, T>(codes, x, 0, low, high);
-    const Floats scales = spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at)));
-    add_scaled<T>(scales, low, sums);
-    add_scaled<T>(scales, high, sums);
+    add_scaled<T>(stage.scales, low, sums);
+    add_scaled<T>(stage.scales, high, sums);
   }
 };
 
@@ -234,16 +251,14 @@ constexpr Table16 kIq4Table = [] {
   return table;
 }();
 
-struct FormatIQ4_NL : NibbleFormat {
-  using Block = BlockIQ4_NL;
-
+struct FormatIQ4_NL : NibbleFormat<BlockIQ4_NL> {
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     const Words codes = load_four_pieces(at + offsetof(Block, qs), sizeof(Block));
     Floats inner[T];
     set_zero<T>(inner);
     add_table_nibbles<T>(codes, kIq4Table, x, 0, inner);
-    add_scaled<T>(spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at))), inner, sums);
+    add_scaled<T>(stage.scales, inner, sums);
   }
 };
 
@@ -264,23 +279,26 @@ HWY_INLINE FiveBits<Block> load_five_bits(const uint8_t* at) {
                   0x10101010)};
 }
 
-struct FormatQ5_0 : NibbleFormat {
-  using Block = BlockQ5_0;
-
+struct FormatQ5_0 : NibbleFormat<BlockQ5_0> {
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     const auto codes = load_five_bits<Block>(at);
     Floats inner[T];
     set_zero<T>(inner);
     add_bytes<16, T>(codes.low, x, 0, inner);
     add_bytes<16, T>(codes.high, x, 64, inner);
-    add_scaled<T>(spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at))), inner, sums);
+    add_scaled<T>(stage.scales, inner, sums);
   }
 };
 
-struct FormatQ5_1 : NibbleFormat {
-  using Block = BlockQ5_1;
+struct FormatQ5_1 : NibbleFormat<BlockQ5_1> {
+  using Stage = OffsetStage;
   static constexpr int kSums = 16;
+
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
+    stage.scales = halves_of_blocks(at);
+    stage.offsets = halves_of_blocks(at + offsetof(Block, m));
+  }
 
   // Lane l: the sum of the values that meet lane l, all of one block.
   static HWY_INLINE void prepare_sums(const float* /*natural*/, float* prepared) {
@@ -290,15 +308,14 @@ struct FormatQ5_1 : NibbleFormat {
   }
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     const auto codes = load_five_bits<Block>(at);
     Floats inner[T];
     set_zero<T>(inner);
     add_bytes<0, T>(codes.low, x, 0, inner);
     add_bytes<0, T>(codes.high, x, 64, inner);
-    add_scaled<T>(spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at))), inner, sums);
-    const Floats offsets = spread<0, 1, 2, 3>(widen_halves(four_halves<Block>(at + offsetof(Block, m))));
-    add_products<T>(offsets, x, kValues, sums);
+    add_scaled<T>(stage.scales, inner, sums);
+    add_products<T>(stage.offsets, x, kValues, sums);
   }
 };
 

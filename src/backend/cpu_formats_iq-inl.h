@@ -18,15 +18,15 @@ namespace HWY_NAMESPACE {
 
 struct FormatIQ4_XS : FormatDefaults {
   using Block = BlockIQ4_XS;
+  using Stage = ScaleStage;
   static constexpr int kBlocks = 1, kValues = 256;
   // Each half is four nibble arrays.
-  static constexpr int order(int k) { return k / 128 * 128 + NibbleFormat::order(k % 128); }
+  static constexpr int order(int k) { return k / 128 * 128 + NibbleFormat<BlockIQ4_NL>::order(k % 128); }
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
-    const Floats scales = unpack_scales(at);
-    add_half<0, T>(scales, at, x, sums);
-    add_half<1, T>(scales, at, x, sums);
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
+    add_half<0, T>(stage.scales, at, x, sums);
+    add_half<1, T>(stage.scales, at, x, sums);
   }
 
   template <int H, int T>
@@ -38,8 +38,8 @@ struct FormatIQ4_XS : FormatDefaults {
     add_scaled<T>(spread<4 * H, 4 * H + 1, 4 * H + 2, 4 * H + 3>(scales), inner, sums);
   }
 
-  // d * (scale - 32) of 8 groups: nibbles and pairs of bits spread out to bytes.
-  static HWY_INLINE Floats unpack_scales(const uint8_t* at) {
+  // Scales are d * (scale - 32) of 8 groups: nibbles and pairs of bits spread out to bytes.
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
     uint64_t low = load_u32(at + offsetof(Block, scales_l));
     low = (low | low << 16) & 0x0000ffff0000ffffu;
     low = (low | low << 8) & 0x00ff00ff00ff00ffu;
@@ -48,8 +48,8 @@ struct FormatIQ4_XS : FormatDefaults {
     high = (high | high << 24) & 0x000000ff000000ffu;
     high = (high | high << 12) & 0x000f000f000f000fu;
     high = (high | high << 6) & 0x0303030303030303u;
-    const Floats d = spread<0, 0, 0, 0>(widen_halves(load_u16(at)));
-    return mul(add(widen_bytes<uint8_t>(low | high << 4, 0), broadcast(-32.0f)), d);
+    const Floats d = broadcast(half_to_float(load_u16(at)));
+    stage.scales = mul(add(widen_bytes<uint8_t>(low | high << 4, 0), broadcast(-32.0f)), d);
   }
 };
 
@@ -57,7 +57,7 @@ struct FormatIQ4_XS : FormatDefaults {
 // of word w is value 8 w + i.
 struct GridStage {
   alignas(64) uint32_t words[32];
-  uint64_t scales;  // of 8 groups of 32 values
+  Floats scales;  // of 8 groups of 32 values
 };
 
 // Bit kSignBit of nibble i is bit i of iq_signs(code).
@@ -88,20 +88,23 @@ constexpr Table16 signed_table(const int (&magnitudes)[8]) {
 struct GridFormat : FormatDefaults {
   static constexpr int kBlocks = 1, kValues = 256;
   using Stage = GridStage;
+  static constexpr bool kUnpacksAhead = true;
   // Word 16 h + l in lane l; low nibbles of its four bytes, then high ones.
   static constexpr int order(int k) {
     const int half = k / 128, high = k / 64 % 2, byte = k / 16 % 4, lane = k % 16;
     return 8 * (16 * half + lane) + 2 * byte + high;
   }
 
-  // factor: the constant of the format's scale
+  // codes: 8 bytes; factor: the constant of the format's scale
+  static HWY_INLINE Floats scales_of(uint64_t codes, uint16_t d, float factor) {
+    return mul(add(widen_bytes<uint8_t>(codes, 0), broadcast(0.5f)), broadcast(half_to_float(d) * factor));
+  }
+
   template <int T>
-  static HWY_INLINE void add_words(const GridStage& stage, const Table16& table, uint16_t d, float factor,
-                                   const float* const* x, Floats* sums) {
-    const Floats unit = mul(spread<0, 0, 0, 0>(widen_halves(d)), broadcast(factor));
-    const Floats scales = mul(add(widen_bytes<uint8_t>(stage.scales, 0), broadcast(0.5f)), unit);
-    add_half<0, T>(scales, stage, table, x, sums);
-    add_half<1, T>(scales, stage, table, x, sums);
+  static HWY_INLINE void add_words(const GridStage& stage, const Table16& table, const float* const* x,
+                                   Floats* sums) {
+    add_half<0, T>(stage.scales, stage, table, x, sums);
+    add_half<1, T>(stage.scales, stage, table, x, sums);
   }
 
   template <int H, int T>
@@ -136,16 +139,15 @@ struct FormatIQ2_XXS : GridFormat {
       const uint64_t word = load_u64(at + offsetof(Block, qs) + 8 * group);
       HWY_UNROLL(4)
       for (int i = 0; i < 4; ++i)
-          stage.words[4 * group + i] = kPoints.of[word >> (8 * i) & 255] | signs[word >> (32 + 7 * i) & 127];
+        stage.words[4 * group + i] = kPoints.of[word >> (8 * i) & 255] | signs[word >> (32 + 7 * i) & 127];
       scales = scales >> 8 | word >> 60 << 56;
     }
-    stage.scales = scales;
+    stage.scales = scales_of(scales, load_u16(at), 0.25f);
   }
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const GridStage& stage, const float* const* x,
-                              Floats* sums) {
-    add_words<T>(stage, kTable, load_u16(at), 0.25f, x, sums);
+  static HWY_INLINE void step(const uint8_t*, const GridStage& stage, const float* const* x, Floats* sums) {
+    add_words<T>(stage, kTable, x, sums);
   }
 };
 
@@ -167,13 +169,12 @@ struct FormatIQ3_XXS : GridFormat {
       }
       scales = scales >> 8 | word >> 28 << 56;
     }
-    stage.scales = scales;
+    stage.scales = scales_of(scales, load_u16(at), 0.5f);
   }
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const GridStage& stage, const float* const* x,
-                              Floats* sums) {
-    add_words<T>(stage, kTable, load_u16(at), 0.5f, x, sums);
+  static HWY_INLINE void step(const uint8_t*, const GridStage& stage, const float* const* x, Floats* sums) {
+    add_words<T>(stage, kTable, x, sums);
   }
 };
 

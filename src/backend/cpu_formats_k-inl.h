@@ -18,6 +18,7 @@ namespace HWY_NAMESPACE {
 constexpr uint32_t kNibbles = 0x0f0f0f0f;
 
 struct KFormat : FormatDefaults {
+  using Stage = ScaleStage;
   static constexpr int kBlocks = 1, kValues = 256;
 };
 
@@ -45,6 +46,8 @@ struct KNibbleFormat : KFormat {
     }
   }
 
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) { stage.scales = scales_and_mins(at); }
+
   // {d * scale of 8 groups, dmin * min of 8 groups}; at: d, dmin and the twelve packed bytes
   static HWY_INLINE Floats scales_and_mins(const uint8_t* at) {
     const uint32_t a = load_u32(at + 4), b = load_u32(at + 8), low = load_u32(at + 12);
@@ -60,11 +63,10 @@ struct FormatQ4_K : KNibbleFormat {
   using Block = BlockQ4_K;
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
-    const Floats scales = scales_and_mins(at);
-    add_products<T>(scales, x, kValues, sums);
-    add_half<0, T>(scales, at, x, sums);
-    add_half<1, T>(scales, at, x, sums);
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
+    add_products<T>(stage.scales, x, kValues, sums);
+    add_half<0, T>(stage.scales, at, x, sums);
+    add_half<1, T>(stage.scales, at, x, sums);
   }
 
   template <int H, int T>
@@ -83,15 +85,14 @@ struct FormatQ5_K : KNibbleFormat {
   using Block = BlockQ5_K;
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     // Bit g of a byte of qh belongs to group g: bring lanes 8..15, which hold group 2 further on, level with
     // the others.
     static constexpr uint32_t kShifts[16] = {0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2};
     const Words fifth = shift_right_each(load_words_twice(at + offsetof(Block, qh)), kShifts);
-    const Floats scales = scales_and_mins(at);
-    add_products<T>(scales, x, kValues, sums);
-    add_half<0, T>(scales, shift_left<4>(fifth), shift_left<3>(fifth), at, x, sums);
-    add_half<1, T>(scales, fifth, shift_right<1>(fifth), at, x, sums);
+    add_products<T>(stage.scales, x, kValues, sums);
+    add_half<0, T>(stage.scales, shift_left<4>(fifth), shift_left<3>(fifth), at, x, sums);
+    add_half<1, T>(stage.scales, fifth, shift_right<1>(fifth), at, x, sums);
   }
 
   // low_fifth, high_fifth: the fifth bits of low and high nibbles at bit 4 of each byte, other bits
@@ -117,13 +118,15 @@ struct FormatQ6_K : KFormat {
   using Block = BlockQ6_K;
   static constexpr int order(int k) { return k / 64 * 64 + 4 * (k % 16) + k / 16 % 4; }
 
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
+    const auto* packed = reinterpret_cast<const int8_t*>(at + offsetof(Block, scales));
+    stage.scales = mul(load_int8(packed), broadcast(half_to_float(load_u16(at + offsetof(Block, d)))));
+  }
+
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
-    const uint8_t* packed = at + offsetof(Block, scales);
-    const Floats d = spread<0, 0, 0, 0>(widen_halves(load_u16(at + offsetof(Block, d))));
-    const Floats scales = mul(widen_bytes<int8_t>(load_u64(packed), load_u64(packed + 8)), d);
-    add_half<0, T>(scales, at, x, sums);
-    add_half<1, T>(scales, at, x, sums);
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
+    add_half<0, T>(stage.scales, at, x, sums);
+    add_half<1, T>(stage.scales, at, x, sums);
   }
 
   template <int H, int T>
@@ -150,6 +153,7 @@ struct FormatQ6_K : KFormat {
 
 struct FormatQ2_K : KFormat {
   using Block = BlockQ2_K;
+  using Stage = OffsetStage;
   static constexpr int order(int k) {
     const int shift = k / 64, byte = k / 16 % 4, lane = k % 16;
     return 128 * (lane / 8) + 32 * shift + 4 * (lane % 8) + byte;
@@ -160,19 +164,22 @@ struct FormatQ2_K : KFormat {
     negative_sums_of_16(natural, prepared + kValues);
   }
 
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
+    const Words packed = load_uint8(at + offsetof(Block, scales));
+    const Floats d = broadcast(half_to_float(load_u16(at + offsetof(Block, d))));
+    const Floats dmin = broadcast(half_to_float(load_u16(at + offsetof(Block, dmin))));
+    stage.scales = mul(small_field<0, 4, 0>(packed), d);
+    stage.offsets = mul(small_field<4, 4, 0>(packed), dmin);
+  }
+
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
-    constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f;
-    const uint64_t a = load_u64(at), b = load_u64(at + 8);
-    const Floats d = widen_halves(load_u32(at + offsetof(Block, d)));
-    const Floats mins = mul(widen_bytes<uint8_t>(a >> 4 & kLow, b >> 4 & kLow), spread<1, 1, 1, 1>(d));
-    const Floats scales = mul(widen_bytes<uint8_t>(a & kLow, b & kLow), spread<0, 0, 0, 0>(d));
-    add_products<T>(mins, x, kValues, sums);
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
+    add_products<T>(stage.offsets, x, kValues, sums);
     const Words codes = load_words(at + offsetof(Block, qs));
-    add_quarter<0, T>(scales, codes, x, sums);
-    add_quarter<1, T>(scales, codes, x, sums);
-    add_quarter<2, T>(scales, codes, x, sums);
-    add_quarter<3, T>(scales, codes, x, sums);
+    add_quarter<0, T>(stage.scales, codes, x, sums);
+    add_quarter<1, T>(stage.scales, codes, x, sums);
+    add_quarter<2, T>(stage.scales, codes, x, sums);
+    add_quarter<3, T>(stage.scales, codes, x, sums);
   }
 
   // The codes at bit 2 S of each byte.
@@ -198,20 +205,18 @@ struct FormatQ3_K : KFormat {
   }
 
   template <int T>
-  static HWY_INLINE void step(const uint8_t* at, const NoStage&, const float* const* x, Floats* sums) {
+  static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
     // Bit k of a byte of hmask belongs to value 32 k + i: bring lanes 8..15 (k + 4) level with the others.
     static constexpr uint32_t kShifts[16] = {0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4};
     const Words third = shift_right_each(load_words_twice(at + offsetof(Block, hmask)), kShifts);
     const Words codes = load_words(at + offsetof(Block, qs));
-    // Codes of three bits in nibbles: those of shifts 0 (low nibbles) and 2 (high), then of 1 and 3.
-    const Words even = or_bits(or_bits(keep_bits(codes, 0x33333333), shift_left<2>(third), 0x04040404),
-                               shift_left<4>(third), 0x40404040);
-    const Words odd =
-        or_bits(or_bits(keep_bits(shift_right<2>(codes), 0x33333333), shift_left<1>(third), 0x04040404),
-                shift_left<3>(third), 0x40404040);
-    const Floats scales = unpack_scales(at);
-    add_half<0, T>(scales, even, x, sums);
-    add_half<1, T>(scales, odd, x, sums);
+    // Codes of three bits in nibbles, the fourth arbitrary: those of shifts 0 (low nibbles) and 2 (high),
+    // then of 1 and 3.
+    const Words even_third = select_bits(kNibbles, shift_left<2>(third), shift_left<4>(third));
+    const Words even = select_bits(0x33333333, codes, even_third);
+    const Words odd = select_bits(0x33333333, shift_right<2>(codes), shift_right<1>(even_third));
+    add_half<0, T>(stage.scales, even, x, sums);
+    add_half<1, T>(stage.scales, odd, x, sums);
   }
 
   // The nibbles of shifts S and S + 2.
@@ -221,20 +226,20 @@ struct FormatQ3_K : KFormat {
     Floats low[T], high[T];
     set_zero<T>(low);
     set_zero<T>(high);
-    add_nibbles<4, 4, T>(codes, x, 128 * S, low, high);
+    add_nibbles<3, 4, T>(codes, x, 128 * S, low, high);
     add_scaled<T>(spread<2 * S, 2 * S + 1, 8 + 2 * S, 9 + 2 * S>(scales), low, sums);
     add_scaled<T>(spread<2 * S + 4, 2 * S + 5, 12 + 2 * S, 13 + 2 * S>(scales), high, sums);
   }
 
-  // d * (scale - 32) of 16 groups; see unpack_q3_k_scales().
-  static HWY_INLINE Floats unpack_scales(const uint8_t* at) {
+  // Scales are d * (scale - 32) of 16 groups; see unpack_q3_k_scales().
+  static HWY_INLINE void unpack(const uint8_t* at, Stage& stage) {
     constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f, kUpper = 0x3030303030303030;
     const uint64_t low = load_u64(at + offsetof(Block, scales));
     const uint64_t high = load_u32(at + offsetof(Block, scales) + 8);
     const uint64_t first = (low & kLow) | ((high << 4 | high << 34) & kUpper);
     const uint64_t second = (low >> 4 & kLow) | ((high | high << 30) & kUpper);
-    const Floats d = spread<0, 0, 0, 0>(widen_halves(load_u16(at + offsetof(Block, d))));
-    return mul(add(widen_bytes<uint8_t>(first, second), broadcast(-32.0f)), d);
+    const Floats d = broadcast(half_to_float(load_u16(at + offsetof(Block, d))));
+    stage.scales = mul(add(widen_bytes<uint8_t>(first, second), broadcast(-32.0f)), d);
   }
 };
 

@@ -17,10 +17,10 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_matmul.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 
-#include "hwy/aligned_allocator.h"
-#include "hwy/highway.h"
+#include <hwy/aligned_allocator.h>
+#include <hwy/highway.h>
 
 #if HWY_TARGET != HWY_SCALAR
 #include "backend/cpu_formats-inl.h"
@@ -124,12 +124,17 @@ struct VectorFormat {
     }
   }
 
-  // One step of kRows rows. How far ahead to prefetch: see kAhead.
+  // One step of kRows rows.
   template <int T>
   static HWY_INLINE void step(const uint8_t* const* at, const float* const* x, Floats (*sums)[T]) {
-    typename F::Stage stage[kRows];
-    for (int r = 0; r < kRows; ++r) F::unpack(at[r], stage[r]);
-    for (int r = 0; r < kRows; ++r) F::template step<T>(at[r], stage[r], x, sums[r]);
+    typename F::Stage stages[F::kUnpacksAhead ? kRows : 1];
+    if constexpr (F::kUnpacksAhead)
+      for (int r = 0; r < kRows; ++r) F::unpack(at[r], stages[r]);
+    for (int r = 0; r < kRows; ++r) {
+      typename F::Stage& stage = stages[F::kUnpacksAhead ? r : 0];
+      if constexpr (!F::kUnpacksAhead) F::unpack(at[r], stage);
+      F::template step<T>(at[r], stage, x, sums[r]);
+    }
   }
 
   template <int T>
@@ -190,8 +195,8 @@ float dot(const float* a, const float* b, int64_t n) {
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
     HWY_UNROLL(4)
-    for (int k = 0; k < 4; ++k) sums[k] =
-        mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
+    for (int k = 0; k < 4; ++k)
+      sums[k] = mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
   }
   for (; i + 16 <= n; i += 16)
     sums[0] = mul_add(load_floats_anywhere(a + i), load_floats_anywhere(b + i), sums[0]);

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
@@ -193,6 +193,16 @@ HWY_INLINE Words or_bits(const Words& a, const Words& b, uint32_t mask) {
   return out;
 }
 
+// The bits of a where those of mask are set, the bits of b elsewhere.
+HWY_INLINE Words select_bits(uint32_t mask, const Words& a, const Words& b) {
+  Words out;
+  DSV32_EACH_PART(p) {
+    const auto where = hn::Set(WordTag(), mask);
+    out.part[p] = hn::OrAnd(hn::AndNot(where, b.part[p]), a.part[p], where);
+  }
+  return out;
+}
+
 // The field of bits kMask << kPos of each lane, less kBias, as a float; exact. No integer conversion: placed
 // in the mantissa of 2^(23 - kPos), the field counts in units of one. Needs a field that ends below bit 23.
 template <int kPos, uint32_t kMask, int kBias>
@@ -235,13 +245,16 @@ template <int kPos, int kBits, int kBias>
 HWY_INLINE Floats small_field(const Words& v) {
   static_assert(kBits <= 4);
   if constexpr (kParts == 1) {
+    // Fields of the same four bits share a shift: the table passes over the bits below its field.
+    constexpr int kShift = kPos % 4 + kBits <= 4 ? kPos / 4 * 4 : kPos;
     static constexpr Table16 kTable = [] {
       Table16 table{};
-      for (int i = 0; i < 16; ++i) table.values[i] = static_cast<float>((i & ((1 << kBits) - 1)) - kBias);
+      for (int i = 0; i < 16; ++i)
+        table.values[i] = static_cast<float>((i >> (kPos - kShift) & ((1 << kBits) - 1)) - kBias);
       return table;
     }();
     Floats out;
-    out.part[0] = look_up_lanes(hn::Load(FloatTag(), kTable.values), hn::ShiftRight<kPos>(v.part[0]));
+    out.part[0] = look_up_lanes(hn::Load(FloatTag(), kTable.values), hn::ShiftRight<kShift>(v.part[0]));
     return out;
   } else if constexpr (kPos < 16) {
     return field<kPos, (1 << kBits) - 1, kBias>(v);
@@ -265,6 +278,13 @@ HWY_INLINE Floats spread(const Floats& v) {
          hn::Set(tag, lanes[D]), out.part);
   }
   return out;
+}
+
+HWY_INLINE float half_to_float(uint16_t half) {
+  const hn::CappedTag<float, 4> tag;
+  const hn::Rebind<hwy::float16_t, decltype(tag)> half_tag;
+  const hn::Repartition<uint64_t, decltype(half_tag)> u64_tag;
+  return hn::GetLane(hn::PromoteTo(tag, hn::BitCast(half_tag, hn::Set(u64_tag, half))));
 }
 
 // Four f16 in a u64, lowest first, widened: {0 1 2 3 0 1 2 3 ...}.
@@ -292,6 +312,15 @@ HWY_INLINE Floats widen_bytes(uint64_t low, uint64_t high) {
     out.part[p] =
         hn::ConvertTo(FloatTag(), hn::PromoteTo(IntTag(), hn::LoadU(byte_tag, bytes + p * kPartLanes)));
   }
+  return out;
+}
+
+// Sixteen uint8 at any address, one a lane.
+HWY_INLINE Words load_uint8(const uint8_t* from) {
+  const hn::Rebind<uint8_t, WordTag> byte_tag;
+  Words out;
+  DSV32_EACH_PART(p)
+  out.part[p] = hn::PromoteTo(WordTag(), hn::LoadU(byte_tag, from + p * kPartLanes));
   return out;
 }
 

@@ -1,8 +1,9 @@
 // `dsv32 bench matvec`: one matrix times one vector on the CPU, for every storage format.
 //
 // Decoding reads every weight once a token, so the ceiling of a product is a plain read of the same bytes by
-// the same threads. Reads and products alternate, and the median of each is reported, so that a busy machine
-// disturbs both alike.
+// the same threads. A model is far larger than any cache, so every timed run finds the caches filled with
+// something else. Reads and products alternate, and the median of each is reported: a busy machine disturbs
+// both alike.
 #include "cli/bench.h"
 
 #include <omp.h>
@@ -184,7 +185,17 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-MatvecResult measure(TensorType type, const MatvecOptions& options) {
+// Drives what the caches hold out of them.
+class CacheSweeper {
+ public:
+  void sweep() { sink_ = sink_ + read_all(bytes_.data(), bytes_.size()); }
+
+ private:
+  std::vector<uint8_t> bytes_ = std::vector<uint8_t>(size_t{512} << 20, 1);
+  volatile uint64_t sink_ = 0;  // or the read could be left out
+};
+
+MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper& sweeper) {
   WeightMatrix weight;
   weight.type = type;
   weight.n_rows = options.n_rows;
@@ -199,11 +210,13 @@ MatvecResult measure(TensorType type, const MatvecOptions& options) {
   const CpuMatmul product{weight, 0, x.data(), options.n_cols, y.data(), options.n_rows, 1};
 
   std::vector<double> read, multiply;
-  volatile uint64_t sink = 0;                        // or the read could be left out
+  volatile uint64_t sink = 0;
   for (int run = -1; run < options.n_runs; ++run) {  // run -1 warms up
+    sweeper.sweep();
     auto start = std::chrono::steady_clock::now();
     sink = sink + read_all(matrix.get(), weight.mat_bytes);
     const double read_seconds = seconds_since(start);
+    sweeper.sweep();
     start = std::chrono::steady_clock::now();
     cpu_matmul(product);
     if (run < 0) continue;
@@ -258,8 +271,9 @@ int bench_matvec(const std::vector<std::string>& args) {
                 static_cast<long long>(options.n_cols), options.n_threads, options.n_runs);
     std::printf("%-8s %9s %11s %13s %8s\n", "type", "MiB", "read GB/s", "matvec GB/s", "percent");
   }
+  CacheSweeper sweeper;
   for (const TensorType type : options.types) {
-    const MatvecResult result = measure(type, options);
+    const MatvecResult result = measure(type, options, sweeper);
     if (options.json)
       results.push_back(to_json(result, options));
     else
