@@ -5,9 +5,9 @@
 
 MAKEFLAGS += --no-builtin-rules
 CXX      := g++
+comma    := ,
 BUILD    := build$(if $(SAN),/san)
 SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
-comma    := ,
 OPTIMIZE ?= -O2
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 CXXFLAGS := -std=c++20 $(OPTIMIZE) -g -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
