@@ -1,0 +1,180 @@
+// cli/options and cli/flags: what a command line means, and what is said about a wrong one.
+//
+// The exit codes and the one line on standard error are checked on the real binary by test_cli.sh.
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/flags.h"
+#include "cli/inspect_logits.h"
+#include "cli/options.h"
+
+using namespace dsv32;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Options run_options(const Words& words) { return parse_options(Command::run, words); }
+
+// The message of the Error{usage} that the words cause; empty when there is none.
+std::string complaint(Command command, const Words& words) {
+  try {
+    parse_options(command, words);
+  } catch (const Error& error) {
+    BOOST_TEST((error.kind() == ErrorKind::usage));
+    return error.what();
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(options)
+
+BOOST_AUTO_TEST_CASE(defaults) {
+  const Options options = run_options({"hi"});
+  BOOST_TEST(options.generation.max_tokens == -1);
+  BOOST_TEST(options.generation.sampling.temperature == 1.0f);
+  BOOST_TEST(options.generation.sampling.top_k == 0);
+  BOOST_TEST(options.generation.sampling.top_p == 0.95f);
+  BOOST_TEST(options.generation.sampling.min_p == 0.0f);
+  BOOST_TEST(options.generation.thinking);
+  BOOST_TEST(options.generation.n_top_logprobs == -1);
+  BOOST_TEST(!options.seed.has_value());
+  BOOST_TEST(!options.engine.context.has_value());
+  BOOST_TEST(!options.engine.topk_buffer.has_value());
+  BOOST_TEST((options.engine.kv_type == KvType::fp8));
+  BOOST_TEST((options.shown_thinking() == ThinkingDisplay::show));
+}
+
+BOOST_AUTO_TEST_CASE(every_spelling_of_a_flag) {
+  for (const Words& words : {Words{"-n", "5"}, Words{"-n5"}, Words{"--max-tokens", "5"},
+                             Words{"--max-tokens=5"}, Words{"--max_tokens", "5"}, Words{"--predict=5"},
+                             Words{"--n-predict", "5"}, Words{"--n_predict=5"}, Words{"--tokens", "5"}})
+    BOOST_TEST(run_options(words).generation.max_tokens == 5);
+  BOOST_TEST(run_options({"--ctx-size", "64"}).engine.context.value() == 64);
+  BOOST_TEST(run_options({"--temperature=0.5"}).generation.sampling.temperature == 0.5f);
+  BOOST_TEST(!run_options({"--nothink"}).generation.thinking);
+  BOOST_TEST((run_options({"--no-color"}).color == ColorMode::never));
+  BOOST_TEST(run_options({"-sys", "S"}).system_text == "S");
+  BOOST_TEST(run_options({"-sysf", "F"}).system_file == "F");
+  const Options group = run_options({"-qvn", "3"});
+  BOOST_TEST((group.quiet && group.verbose && group.generation.max_tokens == 3));
+}
+
+BOOST_AUTO_TEST_CASE(words_and_flags_in_any_order) {
+  const Options options = run_options({"one", "--temp", "0", "two", "--", "--three", "-n"});
+  BOOST_TEST(options.words == (Words{"one", "two", "--three", "-n"}), boost::test_tools::per_element());
+  BOOST_TEST(options.generation.sampling.temperature == 0.0f);
+}
+
+// A value may look like a flag, hold commas, line ends, equals signs, or nothing at all.
+BOOST_AUTO_TEST_CASE(values_are_left_as_they_are) {
+  BOOST_TEST(run_options({"-p", "-sys"}).prompt.value() == "-sys");
+  BOOST_TEST(run_options({"--prompt", "--max_tokens"}).prompt.value() == "--max_tokens");
+  BOOST_TEST(run_options({"--prompt=a=b,c\nd"}).prompt.value() == "a=b,c\nd");
+  BOOST_TEST(run_options({"--prompt="}).prompt.value() == "");
+  BOOST_TEST(run_options({"-f", "a,b", "--file", "-"}).files == (Words{"a,b", "-"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(run_options({"--stop", ",", "--stop=\n\n"}).generation.stops == (Words{",", "\n\n"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(run_options({"-p", std::string(1 << 20, 'x')}).prompt.value().size() == 1u << 20);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_at_their_bounds) {
+  BOOST_TEST(run_options({"--seed", "0"}).seed.value() == 0u);
+  BOOST_TEST(run_options({"--seed", "18446744073709551615"}).seed.value() == UINT64_MAX);
+  BOOST_TEST(run_options({"-n", "2147483647"}).generation.max_tokens == INT32_MAX);
+  BOOST_TEST(run_options({"-n", "0"}).generation.max_tokens == 0);
+  BOOST_TEST(run_options({"--topk-buffer", "2048"}).engine.topk_buffer.value() == 2048);
+  BOOST_TEST(!run_options({"--topk-buffer", "auto"}).engine.topk_buffer.has_value());
+  for (const Words& words :
+       {Words{"-n", "-2"}, Words{"-n", "2147483648"}, Words{"-n", "5 "}, Words{"-n", ""}, Words{"-n", "0x5"},
+        Words{"-c", "0"}, Words{"--temp", "nan"}, Words{"--temp", "inf"}, Words{"--temp", "1e99"},
+        Words{"--temp", "-0.1"}, Words{"--top-p", "2"}, Words{"--min-p", "-1"}, Words{"--seed", "-1"},
+        Words{"--seed", "18446744073709551616"}, Words{"--json", "--logprobs", "21"},
+        Words{"--topk-buffer", "-5"}})
+    BOOST_TEST(!complaint(Command::run, words).empty(),
+               "no complaint about " << words[0] << " " << words.back());
+}
+
+BOOST_AUTO_TEST_CASE(complaints_name_the_flag_and_are_one_line) {
+  const std::string unknown = complaint(Command::run, {"--tmep", "1"});
+  BOOST_TEST(contains(unknown, "--tmep"));
+  BOOST_TEST(contains(unknown, "did you mean --temp?"));
+  BOOST_TEST(contains(unknown, "dsv32 run --help"));
+  BOOST_TEST(contains(complaint(Command::run, {"--temp"}), "--temp needs a value"));
+  BOOST_TEST(contains(complaint(Command::run, {"-n"}), "--max-tokens needs a value"));
+  BOOST_TEST(contains(complaint(Command::run, {"-n", "x"}), "--max-tokens"));
+  BOOST_TEST(contains(complaint(Command::run, {"-Z"}), "-Z"));
+  BOOST_TEST(contains(complaint(Command::chat, {"--json"}), "--json"));  // a flag of another command
+  const std::string hostile = complaint(Command::run, {"--\x1b[31m\nred"});
+  BOOST_TEST(!hostile.empty());
+  BOOST_TEST(!contains(hostile, "\x1b"));
+  BOOST_TEST(!contains(hostile, "\n"));
+}
+
+BOOST_AUTO_TEST_CASE(flags_that_contradict_each_other) {
+  for (const Words& words : {Words{"-p", "a", "b"}, Words{"--system", "a", "--system-file", "b", "c"},
+                             Words{"--raw", "--system", "a", "b"}, Words{"--logprobs", "3", "a"},
+                             Words{"-f", "-", "-p", "-"}, Words{"-f", "-", "-f", "-", "a"}})
+    BOOST_TEST(!complaint(Command::run, words).empty(), "no complaint about " << words[0]);
+  BOOST_TEST(contains(complaint(Command::chat, {"hello"}), "hello"));
+  BOOST_TEST(!complaint(Command::inspect_logits, {"--tokens", "1"}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(help_before_everything_else) {
+  BOOST_TEST(run_options({"-n", "nonsense", "--help"}).wants_help);
+  BOOST_TEST(run_options({"--version"}).wants_version);
+  // Every flag is in the help of the commands that take it.
+  for (const Flag& flag : flags())
+    for (unsigned i = 0; i < 7; ++i) {
+      const std::string names = flag.names;
+      const std::string shown = "--" + names.substr(0, names.find(','));
+      const bool is_taken = flag.commands >> i & 1u;
+      BOOST_TEST(contains(command_help(static_cast<Command>(i)), " " + shown + (flag.value ? " " : "")) >=
+                 is_taken);
+    }
+}
+
+// The letter of a flag stands last in its row: cxxopts puts names in another order otherwise.
+BOOST_AUTO_TEST_CASE(the_table_is_in_order) {
+  for (const Flag& flag : flags()) {
+    const std::string names = flag.names;
+    for (size_t at = names.find(','); at != std::string::npos; at = names.find(',', at + 1))
+      BOOST_TEST((names.find(',', at + 1) != at + 2), names);
+    BOOST_TEST(names.find(',') != 1u, names);
+    BOOST_TEST(flag.commands != 0u, names);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(commands_by_their_words) {
+  size_t n_taken = 0;
+  BOOST_TEST((find_command({"run", "hi"}, n_taken) == Command::run && n_taken == 1));
+  BOOST_TEST((find_command({"inspect", "logits", "x"}, n_taken) == Command::inspect_logits && n_taken == 2));
+  for (const Words& words :
+       {Words{"rn"}, Words{"inspect"}, Words{"inspect", "x"}, Words{"-m", "x"}, Words{""}})
+    BOOST_CHECK_THROW(find_command(words, n_taken), Error);
+}
+
+BOOST_AUTO_TEST_CASE(nearest_name) {
+  const Words names{"temp", "top-k", "top-p"};
+  BOOST_TEST(nearest("tmp", names) == "temp");
+  BOOST_TEST(nearest("temp", names) == "temp");
+  BOOST_TEST(nearest("seed", names) == "");
+  BOOST_TEST(nearest(std::string(1 << 16, 'x'), names) == "");
+}
+
+BOOST_AUTO_TEST_CASE(token_lists) {
+  BOOST_TEST(parse_token_list("1, 2\n3\t0", 4) == (std::vector<int32_t>{1, 2, 3, 0}),
+             boost::test_tools::per_element());
+  for (const char* text : {"", " , ", "4", "-1", "1;2", "1.0", "99999999999", "0x1", "one"})
+    BOOST_CHECK_THROW(parse_token_list(text, 4), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,197 @@
+// cli/terminal, cli/printer, cli/answer and cli/output_file: where text goes, how it looks, what is escaped.
+//
+// Sinks that collect stand for the streams.
+#include <boost/test/unit_test.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/answer.h"
+#include "cli/output_file.h"
+#include "cli/printer.h"
+#include "cli/terminal.h"
+
+using namespace dsv32;
+
+namespace {
+
+// A printer and what it has printed.
+struct Printed {
+  explicit Printed(const PrinterStyle& style)
+      : printer(
+            style, [this](std::string_view text) { out += text; },
+            [this](std::string_view text) { err += text; }) {}
+  std::string out, err;
+  Printer printer;
+};
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Folder {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("dsv32_output_" + std::to_string(getpid()));
+  Folder() { std::filesystem::create_directory(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  size_t n_files() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(terminal)
+
+BOOST_AUTO_TEST_CASE(color_rule) {
+  BOOST_TEST(decide_color(ColorMode::automatic, true, nullptr, "xterm"));
+  BOOST_TEST(decide_color(ColorMode::automatic, true, "", "xterm"));  // an empty NO_COLOR says nothing
+  BOOST_TEST(!decide_color(ColorMode::automatic, true, "1", "xterm"));
+  BOOST_TEST(!decide_color(ColorMode::automatic, true, nullptr, "dumb"));
+  BOOST_TEST(!decide_color(ColorMode::automatic, true, nullptr, nullptr));
+  BOOST_TEST(!decide_color(ColorMode::automatic, false, nullptr, "xterm"));
+  BOOST_TEST(decide_color(ColorMode::always, false, "1", "dumb"));
+  BOOST_TEST(!decide_color(ColorMode::never, true, nullptr, "xterm"));
+}
+
+BOOST_AUTO_TEST_CASE(thinking_and_answer_go_apart) {
+  Printed printed({ThinkingDisplay::show, false, false});
+  printed.printer.print_reasoning("let me ");
+  printed.printer.print_reasoning("see");
+  printed.printer.print_answer("4");
+  printed.printer.print_answer("2");
+  printed.printer.finish(true);
+  BOOST_TEST(printed.out == "42\n");
+  BOOST_TEST(printed.err == "thinking:\nlet me see\nanswer:\n");
+}
+
+BOOST_AUTO_TEST_CASE(every_coloured_write_ends_with_a_reset) {
+  Printed printed({ThinkingDisplay::show, false, true});
+  printed.printer.print_reasoning("a");
+  BOOST_TEST(printed.err == "\x1b[2ma\x1b[0m");
+  printed.printer.print_reasoning("b\n");
+  BOOST_TEST(printed.err.ends_with("\x1b[0m"));
+  printed.printer.print_answer("c\n");
+  printed.printer.finish(true);
+  BOOST_TEST(printed.err == "\x1b[2ma\x1b[0m\x1b[2mb\n\x1b[0m\n");
+  BOOST_TEST(printed.out == "c\n");
+}
+
+BOOST_AUTO_TEST_CASE(hidden_thinking_leaves_nothing) {
+  Printed printed({ThinkingDisplay::hide, false, true});
+  printed.printer.print_reasoning("secret");
+  printed.printer.print_answer("x");
+  printed.printer.finish(true);
+  BOOST_TEST(printed.out == "x\n");
+  BOOST_TEST(printed.err == "");
+}
+
+BOOST_AUTO_TEST_CASE(thinking_on_stdout_has_its_tags) {
+  Printed whole({ThinkingDisplay::on_stdout, false, false});
+  whole.printer.print_reasoning("a");
+  whole.printer.print_reasoning("b");
+  whole.printer.print_answer("c");
+  whole.printer.finish(true);
+  BOOST_TEST(whole.out == "<think>ab</think>c\n");
+  Printed without_answer({ThinkingDisplay::on_stdout, false, false});
+  without_answer.printer.print_reasoning("a");
+  without_answer.printer.finish(true);
+  BOOST_TEST(without_answer.out == "<think>a</think>\n");
+  Printed cut({ThinkingDisplay::on_stdout, false, false});
+  cut.printer.print_reasoning("a");
+  cut.printer.finish(false);
+  BOOST_TEST(cut.out == "<think>a\n");
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_ends_its_line_once) {
+  for (const std::string answer : {"x", "x\n", ""}) {
+    Printed printed({ThinkingDisplay::show, false, false});
+    if (!answer.empty()) printed.printer.print_answer(answer);
+    printed.printer.finish(false);
+    BOOST_TEST(printed.out == (answer.empty() ? "\n" : "x\n"));
+  }
+}
+
+// What a model may say to a terminal: set its clipboard, clear it, forge a link, reverse the text.
+BOOST_AUTO_TEST_CASE(a_terminal_is_not_told_what_to_do) {
+  const std::string attacks[] = {"\x1b]52;c;aGk=\x07",
+                                 "\x1b[2J",
+                                 "\x1b]8;;http://x\x1b\\",
+                                 "\x9b"
+                                 "31m",
+                                 "\xc2\x9b"
+                                 "31m",
+                                 "\r",
+                                 "\b",
+                                 "\x7f",
+                                 "\xe2\x80\xae"};
+  for (const std::string& attack : attacks) {
+    Printed shown({ThinkingDisplay::show, true, false}), piped({ThinkingDisplay::show, false, false});
+    for (Printed* printed : {&shown, &piped}) {
+      printed->printer.print_reasoning("r" + attack);
+      printed->printer.print_answer("a\t" + attack);
+      printed->printer.finish(true);
+    }
+    for (const std::string* text : {&shown.out, &shown.err, &piped.err})
+      BOOST_TEST(text->find(attack) == std::string::npos);
+    BOOST_TEST(shown.out.starts_with("a\t"));
+    BOOST_TEST(piped.out == "a\t" + attack + "\n");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(numbers_for_people) {
+  BOOST_TEST(with_thousands(0) == "0");
+  BOOST_TEST(with_thousands(999) == "999");
+  BOOST_TEST(with_thousands(1204) == "1,204");
+  BOOST_TEST(with_thousands(1234567) == "1,234,567");
+  BOOST_TEST(with_thousands(-1234) == "-1,234");
+  BOOST_TEST(with_thousands(-123) == "-123");
+  BOOST_TEST(rate(1, 2) == "0.50");
+  BOOST_TEST(rate(123, 10) == "12.3");
+  BOOST_TEST(rate(12400, 10) == "1,240");
+  BOOST_TEST(rate(5, 0) == "0.00");
+}
+
+BOOST_AUTO_TEST_CASE(progress_tells_rate_and_rest) {
+  // 12,288 held, 6,144 computed in 6 s: 1,024 t/s; 43,008 to go: 42 s.
+  BOOST_TEST(prefill_progress(18432, 61440, 12288, 6.0) ==
+             "reading prompt 18,432 / 61,440 tokens (12,288 from cache)  1,024 t/s  42 s left");
+  BOOST_TEST(prefill_progress(5, 10, 5, 0.0) == "reading prompt 5 / 10 tokens (5 from cache)");
+  BOOST_TEST(buffer_summary({}) == "");
+  BOOST_TEST(buffer_summary({1000, 30}) == "top-k buffer: 1,000 rows, 30 misses, hit rate 97.0 %");
+}
+
+BOOST_AUTO_TEST_CASE(an_output_file_appears_when_it_is_whole) {
+  const Folder folder;
+  const std::filesystem::path path = folder.path / "x.bin";
+  std::ofstream(path) << "old";
+  {
+    OutputFile file(path.string());
+    file.write("half");
+    BOOST_TEST(contents(path) == "old");
+  }
+  BOOST_TEST(contents(path) == "old");  // not committed: nothing changed, nothing left behind
+  BOOST_TEST(folder.n_files() == 1u);
+  OutputFile file(path.string());
+  file.write("ne");
+  file.write("w");
+  file.commit();
+  BOOST_TEST(contents(path) == "new");
+  BOOST_TEST(folder.n_files() == 1u);
+  BOOST_CHECK_THROW(OutputFile((folder.path / "absent" / "x").string()), Error);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_is_written_not_replaced) {
+  OutputFile file("/dev/full");
+  BOOST_CHECK_THROW(file.write("x"), Error);
+  struct stat info {};
+  BOOST_TEST(stat("/dev/full", &info) == 0);
+  BOOST_TEST(S_ISCHR(info.st_mode));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
