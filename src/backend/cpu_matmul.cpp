@@ -6,6 +6,8 @@
 // what one of them does.
 #include "backend/cpu_matmul.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -343,6 +345,11 @@ void rows_times_all_tokens(const CpuMatmul& args, const CpuKernels& kernels, con
   }
 }
 
+// Rows that a thread takes at a time: whole tiles, few enough that every thread gets several shares.
+int64_t rows_at_a_time(int64_t n_rows, int n_threads) {
+  return std::clamp<int64_t>(n_rows / (4 * n_threads) / kRows * kRows, kRows, 32);
+}
+
 const CpuKernels& kernels_for(const CpuMatmul& args) {
   assert(args.weight.data != nullptr && args.mat >= 0 && args.mat < args.weight.n_mats);
   assert(args.weight.row_bytes == row_bytes(args.weight.type, args.weight.n_cols));
@@ -369,10 +376,10 @@ void cpu_matmul(const CpuMatmul& args) {
   {
 #pragma omp for schedule(static)
     for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
-    constexpr int64_t kRowChunk = 32;  // rows that a thread takes at a time
+    const int64_t chunk = rows_at_a_time(n_rows, omp_get_num_threads());
 #pragma omp for schedule(dynamic)
-    for (int64_t r = 0; r < n_rows; r += kRowChunk)
-      rows_times_all_tokens(args, kernels, prepared, r, std::min(r + kRowChunk, n_rows));
+    for (int64_t r = 0; r < n_rows; r += chunk)
+      rows_times_all_tokens(args, kernels, prepared, r, std::min(r + chunk, n_rows));
   }
 }
 
