@@ -57,6 +57,7 @@ struct CacheView {
   uint8_t* slots = nullptr;  // device: slots of row_bytes, all sequences'; null: every row is resident
   const int64_t* first_slots = nullptr;  // [n_seqs] number of each sequence's first slot
   const TopkBuffer* buffers = nullptr;   // [n_seqs] the LRU of each sequence's slots
+  int64_t n_slots = 0;                   // of each sequence
 };
 
 // out[t] = row tokens[t] of the table, as f32.

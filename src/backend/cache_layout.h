@@ -27,19 +27,19 @@ struct CacheLayout {
 
   static constexpr int64_t tiles(int64_t n_values) { return (n_values + kTileValues - 1) / kTileValues; }
 
-  int64_t latent_bytes() const { return kv_lora_rank * (kv_type == KvType::fp8 ? 1 : kv_type == KvType::bf16 ? 2 : 4); }
-  int64_t row_bytes() const { return latent_bytes() + qk_rope_head_dim * (kv_type == KvType::f32 ? 4 : 2); }
+  constexpr int64_t latent_bytes() const { return kv_lora_rank * (kv_type == KvType::fp8 ? 1 : kv_type == KvType::bf16 ? 2 : 4); }
+  constexpr int64_t row_bytes() const { return latent_bytes() + qk_rope_head_dim * (kv_type == KvType::f32 ? 4 : 2); }
 
-  int64_t scale_bytes() const { return kv_type == KvType::fp8 ? tiles(kv_lora_rank) : 0; }
-  int64_t key_bytes() const { return index_head_dim * (kv_type == KvType::f32 ? 4 : 1); }
-  int64_t key_scale_bytes() const { return kv_type == KvType::f32 ? 0 : tiles(index_head_dim) * 4; }
-  int64_t key_entry_bytes() const { return scale_bytes() + key_bytes() + key_scale_bytes(); }
+  constexpr int64_t scale_bytes() const { return kv_type == KvType::fp8 ? tiles(kv_lora_rank) : 0; }
+  constexpr int64_t key_bytes() const { return index_head_dim * (kv_type == KvType::f32 ? 4 : 1); }
+  constexpr int64_t key_scale_bytes() const { return kv_type == KvType::f32 ? 0 : tiles(index_head_dim) * 4; }
+  constexpr int64_t key_entry_bytes() const { return scale_bytes() + key_bytes() + key_scale_bytes(); }
 
-  int64_t key_page_bytes() const {  // rounded up so that every page's f32 arrays are aligned
+  constexpr int64_t key_page_bytes() const {  // rounded up so that every page's f32 arrays are aligned
     return (key_scales_offset() + kPageTokens * key_scale_bytes() + 127) / 128 * 128;
   }
-  int64_t keys_offset() const { return kPageTokens * scale_bytes(); }
-  int64_t key_scales_offset() const { return keys_offset() + kPageTokens * key_bytes(); }
+  constexpr int64_t keys_offset() const { return kPageTokens * scale_bytes(); }
+  constexpr int64_t key_scales_offset() const { return keys_offset() + kPageTokens * key_bytes(); }
 };
 
 }  // namespace dsv32

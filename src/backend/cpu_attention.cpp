@@ -322,7 +322,7 @@ void CpuBackend::attend(const Attend& op) {
   float* scores = decoded + n_group * n_most * width;  // [n_group, n_heads, n_most]
   for (int64_t first = 0; first < op.step.n_tokens; first += n_group) {
     const int64_t n = std::min(n_group, op.step.n_tokens - first);
-    const bool is_shared = worth_sharing(n * n_most * width * op.n_heads);
+    const bool is_shared = products_worth_sharing(n * n_most * width * op.n_heads);
 #pragma omp parallel for collapse(2) if (is_shared)
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < n_most; ++j) {

@@ -157,7 +157,7 @@ void CpuBackend::matmul(const Matmul& op) {
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {
   const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
-#pragma omp parallel for if (worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols))
+#pragma omp parallel for if (products_worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols))
   for (int64_t h = 0; h < n_heads; ++h)
     cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows,
                      n_heads * n_rows, op.n_tokens},

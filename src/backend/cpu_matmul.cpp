@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "backend/cpu_kernels.h"
+#include "backend/cpu_threads.h"
 #include "base/error.h"
 
 // SSSE3 machines without SSE4 are gone; SVE's registers have no size at compile time, and NEON serves there.
@@ -171,8 +172,25 @@ struct VectorFormat {
     for (int line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at + kAhead + line);
   }
 
+  // Four parts a vector and four tokens want more registers than there are, and four times the code.
+  static void tokens_one_by_one(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
+                                float* sums) {
+    float one[kRows];
+    for (int t = 0; t < CpuKernels::kTokens; ++t) {
+      rows_times_tokens<1>(rows, row_bytes, x + t, one);
+      for (int r = 0; r < kRows; ++r) sums[r * CpuKernels::kTokens + t] = one[r];
+    }
+  }
+
+  static constexpr CpuKernels::RowsTimesTokens* many_tokens() {
+    if constexpr (kParts == 4)
+      return tokens_one_by_one;
+    else
+      return rows_times_tokens<CpuKernels::kTokens>;
+  }
+
   static constexpr CpuKernels kKernels = {F::kValues, F::kValues + F::kSums, prepare_step,
-                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+                                          rows_times_tokens<1>, many_tokens()};
 };
 
 using TypeF32 = VectorFormat<FormatF32>;
@@ -371,8 +389,7 @@ void cpu_matmul(const CpuMatmul& args) {
   const CpuKernels& kernels = kernels_for(args);
   Prepared prepared(args, kernels);
   const int64_t n_rows = args.weight.n_rows;
-  const bool is_worth_threads = n_rows * args.weight.n_cols * args.n_tokens > 1 << 16;
-#pragma omp parallel if (is_worth_threads)
+#pragma omp parallel if (products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens))
   {
 #pragma omp for schedule(static)
     for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);

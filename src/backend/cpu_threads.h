@@ -1,4 +1,5 @@
-// When work is worth dividing over threads: waking them costs some microseconds, and far more on a busy machine.
+// When work is worth dividing over threads: waking them costs some microseconds, and milliseconds on a busy machine, where
+// the others wait for the one that does not get a core. So a piece of work must be worth some tens of microseconds.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,9 @@
 namespace dsv32 {
 
 // n_values: values that an operation touches, each with a few instructions.
-constexpr bool worth_sharing(int64_t n_values) { return n_values >= 1 << 15; }
+constexpr bool worth_sharing(int64_t n_values) { return n_values >= 1 << 16; }
+
+// n_products: multiplications and additions in vectors, some sixteen an instruction.
+constexpr bool products_worth_sharing(int64_t n_products) { return n_products >= 1 << 20; }
 
 }  // namespace dsv32

@@ -37,6 +37,7 @@ struct Words {
   hn::Vec<WordTag> part[kParts];
 };
 
+#undef DSV32_EACH_PART
 #define DSV32_EACH_PART(p) HWY_UNROLL(4) for (int p = 0; p < kParts; ++p)
 
 HWY_INLINE Floats zeros() {

@@ -145,6 +145,7 @@ CacheView LatentCache::view(int64_t layer) const {
   view.max_pages = plan_.n_pages();
   if (!step_uses_buffers_) return view;
   view.slots = slots_[i].data();
+  view.n_slots = plan_.n_slots();
   view.first_slots = first_slots_.data();
   view.buffers = step_buffers_.data() + layer * plan_.max_seqs;
   return view;

@@ -1,0 +1,59 @@
+// Device-side helpers that several kernels share: reductions, streaming loads, bf16 and e4m3 conversions.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "cuda/launch.h"
+
+namespace dsv32::cuda {
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
+// The sum over a block of up to 1024 threads, for every thread. All threads of the block call it.
+__device__ __forceinline__ float block_sum(float x) {
+  __shared__ float partial[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = (blockDim.x + 31) / 32;
+  x = warp_sum(x);
+  __syncthreads();  // the previous call's readers are done
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
+}
+
+// 16 bytes that are read once: past L1, evicted first from L2.
+__device__ __forceinline__ uint4 load_streaming(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::evict_first.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// Hardware rounding (nearest even, saturating to 448): the same values as base/numbers.h.
+__device__ __forceinline__ uint8_t to_e4m3(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+__device__ __forceinline__ float from_e4m3(uint8_t x) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
+}
+
+// 2^ceil(log2(max(amax, 1e-4) / 448)) as ue8m0 (base/numbers.h, e4m3_tile_scale).
+__device__ __forceinline__ uint8_t tile_scale(float amax) {
+  const uint32_t bits = __float_as_uint(fmaxf(amax, 1e-4f) / 448.0f);
+  return static_cast<uint8_t>((bits >> 23) + ((bits & 0x7fffffu) != 0));
+}
+__device__ __forceinline__ float from_ue8m0(uint8_t x) {
+  return __uint_as_float(x == 0 ? 0x00400000u : static_cast<uint32_t>(x) << 23);
+}
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,46 @@
+// The launchers of cuda/, one line each; which file has them stands above.
+#pragma once
+
+#include "backend/backend.h"
+#include "cuda/launch.h"
+
+namespace dsv32::cuda {
+
+// norm_rope.cu
+void embed(const Embed&, const Launch&);
+void rms_norm(const RmsNorm&, const Launch&);
+void layer_norm(const LayerNorm&, const Launch&);
+void rope(const Rope&, const Launch&);
+void hadamard(const Hadamard&, const Launch&);
+void quantize_fp8(const QuantizeFp8&, const Launch&);
+void add(const Add&, const Launch&);
+void silu_mul(const SiluMul&, const Launch&);
+
+// matmul_few.cu: up to kFewTokens tokens, bound by reading the weights
+constexpr int64_t kFewTokens = 8;
+void matmul_few(const Matmul&, const Launch&);
+void matmul_heads_few(const MatmulHeads&, const Launch&);
+void run_experts_few(const RunExperts&, const Launch&);
+
+// matmul_many.cu: tensor cores
+void matmul_many(const Matmul&, const Launch&);
+void matmul_heads_many(const MatmulHeads&, const Launch&);
+void run_experts_many(const RunExperts&, const Launch&);
+
+// moe.cu
+void route_experts(const RouteExperts&, const Launch&);
+
+// transfer.cu
+void store_latents(const StoreLatents&, const Launch&);
+void store_index_keys(const StoreIndexKeys&, const Launch&);
+void resolve(const Resolve&, const Launch&);
+void fetch_latents(const FetchLatents&, const Launch&);
+
+// indexer.cu, topk.cu
+void indexer_scores(const IndexerScores&, const Launch&);
+void select_topk(const SelectTopk&, const Launch&);
+
+// mla.cu
+void attend(const Attend&, const Launch&);
+
+}  // namespace dsv32::cuda

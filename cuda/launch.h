@@ -1,0 +1,62 @@
+// How every launcher of cuda/ is called, and the checks it makes.
+//
+// A launcher takes an operation's params struct (backend/backend.h) and a Launch; it checks shapes, does nothing when there is
+// nothing to do, enqueues its kernels on the stream and never waits or allocates: a decode step is captured in a CUDA graph.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "base/error.h"
+
+namespace dsv32::cuda {
+
+// Throws Error{device} with the call's text and place.
+#define CUDA_CHECK(call) ::dsv32::cuda::check_cuda((call), #call, __FILE__, __LINE__)
+
+inline void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  fail(ErrorKind::device, format("%s at %s:%d: %s", call, file, line, cudaGetErrorString(status)));
+}
+
+// Scratch device memory of one operation. Operations follow one another on one stream, so each starts at the beginning again.
+class Workspace {
+ public:
+  Workspace(void* data, size_t n_bytes) : data_(static_cast<uint8_t*>(data)), n_bytes_(n_bytes) {}
+
+  // n values of T, aligned to 256 bytes; valid until the operation's kernels are done. Throws Error{internal} past the end.
+  template <typename T>
+  T* take(size_t n) {
+    const size_t begin = (n_used_ + 255) / 256 * 256;
+    if (n > (n_bytes_ - begin) / sizeof(T) || begin > n_bytes_)
+      fail(ErrorKind::internal, format("an operation wants %zu values of %zu bytes of scratch memory, %zu bytes are there", n,
+                                       sizeof(T), n_bytes_));
+    n_used_ = begin + n * sizeof(T);
+    return reinterpret_cast<T*>(data_ + begin);
+  }
+  size_t n_bytes_left() const { return n_bytes_ - (n_used_ + 255) / 256 * 256; }
+  void reset() { n_used_ = 0; }
+
+ private:
+  uint8_t* data_;
+  size_t n_bytes_;
+  size_t n_used_ = 0;
+};
+
+struct Launch {
+  cudaStream_t stream;
+  Workspace* workspace;  // reset before each operation
+  int n_sms;
+};
+
+// After each kernel launch: a wrong configuration is told here, with the kernel's name.
+inline void check_launch(const char* kernel) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) fail(ErrorKind::device, format("%s: %s", kernel, cudaGetErrorString(status)));
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace dsv32::cuda

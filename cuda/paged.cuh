@@ -1,0 +1,21 @@
+// Where a token's row and its key entry lie in the paged pools (backend/cache_layout.h), on the device.
+#pragma once
+
+#include "backend/backend.h"
+#include "cuda/common.cuh"
+
+namespace dsv32::cuda {
+
+// The number of the row of `pos` in the row pools.
+__device__ __forceinline__ int64_t paged_row(const CacheView& cache, int64_t seq, int64_t pos) {
+  return static_cast<int64_t>(cache.row_pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens +
+         pos % kPageTokens;
+}
+
+// The beginning of the key page that holds `pos`.
+__device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
+  return cache.key_pages +
+         static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
+}
+
+}  // namespace dsv32::cuda

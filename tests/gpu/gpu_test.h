@@ -1,0 +1,122 @@
+// What the GPU tests share: the precondition that skips them without a GPU, arrays in device memory, a Launch with scratch,
+// random data, a comparison, and timing by events.
+#pragma once
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cuda/launch.h"
+#include "tests/support/random_weights.h"
+
+namespace dsv32 {
+
+// Decorates a case: * boost::unit_test::precondition(needs_gpu)
+inline boost::test_tools::assertion_result needs_gpu(boost::unit_test::test_unit_id) {
+  int n_devices = 0;
+  boost::test_tools::assertion_result result(cudaGetDeviceCount(&n_devices) == cudaSuccess && n_devices > 0);
+  if (!result) result.message() << "there is no GPU here";
+  return result;
+}
+
+// An array in device memory (or pinned host memory that the device reads), filled from and read back to a vector.
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t n, bool is_pinned_host = false) : n_(n), is_host_(is_pinned_host) {
+    const size_t n_bytes = std::max<size_t>(n * sizeof(T), 1);
+    if (is_host_) CUDA_CHECK(cudaHostAlloc(&data_, n_bytes, cudaHostAllocDefault));
+    else CUDA_CHECK(cudaMalloc(&data_, n_bytes));
+    CUDA_CHECK(cudaMemset(data_, 0xa5, n_bytes));  // what is not written shows
+  }
+  explicit DeviceArray(const std::vector<T>& values, bool is_pinned_host = false)
+      : DeviceArray(values.size(), is_pinned_host) {
+    CUDA_CHECK(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyDefault));
+  }
+  ~DeviceArray() { is_host_ ? cudaFreeHost(data_) : cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() const { return static_cast<T*>(data_); }
+  size_t size() const { return n_; }
+  std::vector<T> values() const {
+    std::vector<T> copy(n_);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaMemcpy(copy.data(), data_, n_ * sizeof(T), cudaMemcpyDefault));
+    return copy;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t n_;
+  bool is_host_;
+};
+
+// A stream and scratch memory for launchers. launch() resets the scratch, as before each operation.
+class TestLaunch {
+ public:
+  explicit TestLaunch(size_t n_scratch_bytes = size_t{256} << 20)
+      : scratch_(n_scratch_bytes), workspace_(scratch_.data(), n_scratch_bytes) {
+    CUDA_CHECK(cudaStreamCreate(&stream_));
+    CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, 0));
+  }
+  ~TestLaunch() { cudaStreamDestroy(stream_); }
+  cuda::Launch launch() {
+    workspace_.reset();
+    return {stream_, &workspace_, n_sms_};
+  }
+  cudaStream_t stream() const { return stream_; }
+
+  // The median time of `work` in seconds over n runs, after two that do not count.
+  double seconds(const std::function<void()>& work, int n = 10) {
+    std::vector<float> milliseconds;
+    cudaEvent_t begin, end;
+    CUDA_CHECK(cudaEventCreate(&begin));
+    CUDA_CHECK(cudaEventCreate(&end));
+    for (int i = 0; i < n + 2; ++i) {
+      CUDA_CHECK(cudaEventRecord(begin, stream_));
+      work();
+      CUDA_CHECK(cudaEventRecord(end, stream_));
+      CUDA_CHECK(cudaEventSynchronize(end));
+      float elapsed = 0;
+      CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin, end));
+      if (i >= 2) milliseconds.push_back(elapsed);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    std::nth_element(milliseconds.begin(), milliseconds.begin() + n / 2, milliseconds.end());
+    return static_cast<double>(milliseconds[static_cast<size_t>(n / 2)]) / 1e3;
+  }
+
+ private:
+  DeviceArray<uint8_t> scratch_;
+  cuda::Workspace workspace_;
+  cudaStream_t stream_ = nullptr;
+  int n_sms_ = 0;
+};
+
+inline std::vector<float> random_floats(size_t n, uint64_t seed, float stddev = 1) {
+  Rng rng(seed);
+  std::vector<float> values(n);
+  for (float& value : values) value = rng.unit() * stddev;
+  return values;
+}
+
+// |a - b| / |b| in the Euclidean norm; infinite when something is not finite in one of them alone.
+inline double relative_error(const std::vector<float>& ours, const std::vector<float>& expected) {
+  BOOST_REQUIRE(ours.size() == expected.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (std::isfinite(ours[i]) != std::isfinite(expected[i])) return INFINITY;
+    if (!std::isfinite(ours[i])) continue;
+    const double d = static_cast<double>(ours[i]) - static_cast<double>(expected[i]);
+    difference += d * d;
+    norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+}  // namespace dsv32
