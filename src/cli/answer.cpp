@@ -8,7 +8,9 @@
 namespace dsv32 {
 
 AnswerListener::AnswerListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints)
-    : printer_(printer), status_(status), stop_(stop), prints_(prints) {}
+    : printer_(printer), status_(status), stop_(stop), prints_(prints) {
+  status_.show("reading the prompt");  // until the first step is done
+}
 
 void AnswerListener::on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
