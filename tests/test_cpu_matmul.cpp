@@ -227,7 +227,7 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_tokens) {
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_threads) {
   const int n_threads_before = omp_get_max_threads();
   for (const TensorType type : kTypes) {
-    const Matrix matrix(type, 101, 1024);
+    const Matrix matrix(type, 401, 1024);  // enough to be shared out
     const auto x = normal_floats(3 * 1024, 13);
     omp_set_num_threads(1);
     const auto one = product(matrix, x, 3);
