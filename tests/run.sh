@@ -13,7 +13,9 @@ suite() {  # NAME COMMAND...
   local name=$1 status p f s
   shift
   : >"$tally"
-  "$@" | awk -v tally="$tally" '/^tally: [0-9]+ [0-9]+ [0-9]+$/ { print $2, $3, $4 > tally; next } { print; fflush() }'
+  "$@" | awk -v tally="$tally" '
+    /^tally: [0-9]+ [0-9]+ [0-9]+$/ { print $2, $3, $4 > tally; next }
+    { print; fflush() }'
   status=${PIPESTATUS[0]}
   if ! read -r p f s < <(tail -n 1 "$tally"); then
     echo "FAILED $name: no tally, exit code $status"

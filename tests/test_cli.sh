@@ -175,7 +175,8 @@ run_ inspect logits "${m[@]}" --tokens "$ids" --out whole.bin
 check "inspect logits says nothing" test "$code$(cat out err)" = 0
 n_vocab=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepseek32.vocab_size","type":"u32","value":"[0-9]*' |
   grep -o '[0-9]*$')
-check "the logits' file has n_tokens * vocab_size floats" test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
+check "the logits' file has n_tokens * vocab_size floats" \
+  test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
 for variant in "--chunk 7" "--chunk 1 --topk-buffer 64" "-t 1"; do
   # shellcheck disable=SC2086
   run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin $variant
@@ -192,7 +193,8 @@ mkfifo pipe
 cat pipe >part.bin &
 run_ inspect logits "${m[@]}" --tokens "$ids" --out pipe
 wait $!
-check "a named pipe is written to, not replaced" test -p pipe -a "$(cmp whole.bin part.bin && echo same)" = same
+check "a named pipe is written to, not replaced" \
+  test -p pipe -a "$(cmp whole.bin part.bin && echo same)" = same
 expect "logits to a full disk" 1 inspect logits "${m[@]}" --tokens "$ids" --out /dev/full
 expect "logits to nowhere" 1 inspect logits "${m[@]}" --tokens 3 --out absent/x.bin
 for bad in 1000000 -1 x 1.5 , ""; do
@@ -331,7 +333,8 @@ interrupt TERM "${endless[@]}"
 check "SIGTERM is 143" test $code = 143
 interrupt INT --color always --temp 0 hello
 check "SIGINT while thinking in colour is 130" test $code = 130
-check "SIGINT: colours are reset" test "$(grep -ao "${esc}\[2m" err | wc -l)" = "$(grep -ao "${esc}\[0m" err | wc -l)"
+check "SIGINT: colours are reset" \
+  test "$(grep -ao "${esc}\[2m" err | wc -l)" = "$(grep -ao "${esc}\[0m" err | wc -l)"
 interrupt INT -v --json "${endless[@]}"
 check "SIGINT with --json is 130" test $code = 130
 check "SIGINT with --json: the object all the same" has out '"finish_reason":"interrupted"'
@@ -341,7 +344,8 @@ check "SIGINT with --json: the object all the same" has out '"finish_reason":"in
 on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
 if command -v script >/dev/null; then
   on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 300 hi 2>/dev/null </dev/null"
-  check "a terminal gets no control characters" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" = 0
+  check "a terminal gets no control characters" \
+    test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" = 0
   run_ run "${m[@]}" --no-think --seed 7 -n 300 hi
   check "a pipe gets them unchanged" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" -gt 0
   on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 4 hi </dev/null"
@@ -362,11 +366,15 @@ if command -v script >/dev/null; then
   check "chat: nearest command" has out "did you mean /think?"
   check "chat: the history is kept" has state/dsv32/history hello
   check "chat: but not lines that begin with a space" lacks state/dsv32/history unkept
-  check "chat: the history is its owner's alone" test "$(stat -c %a state/dsv32 state/dsv32/history | tr '\n' ' ')" = "700 600 "
+  check "chat: the history is its owner's alone" \
+    test "$(stat -c %a state/dsv32 state/dsv32/history | tr '\n' ' ')" = "700 600 "
   printf 'hello\n' >typed
   input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 <typed"
   check "chat with its input from a file" test $code = 0
   check "chat with its input from a file: no prompt" lacks out "> "
+  printf 'hello\n' >typed
+  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 --no-think"
+  check "chat: Ctrl-D typed ahead leaves" test $code = 0
   on_terminal "'$dsv32' chat -m '$model' -c 16 --seed 7 <<<'one two three four five six seven eight nine ten eleven'"
   check "chat: a full context names /clear" has out "/clear"
 

@@ -21,6 +21,7 @@ namespace dsv32 {
 namespace {
 
 constexpr int kHistoryLines = 1000;
+constexpr char kEndOfInput = 4;         // Ctrl-D
 constexpr int kPollMilliseconds = 100;  // how long a signal may go unnoticed that comes just before poll()
 
 // Waits for input. False when a stop was requested first.
@@ -63,7 +64,8 @@ struct LineEditor::Edit {
       char byte = 0;
       const ssize_t n_read = ::read(STDIN_FILENO, &byte, 1);
       if (n_read <= 0) return n_read == 0 || errno != EINTR ? 0 : -1;
-      bytes += byte;
+      // A Ctrl-D typed while an answer was printed has become NUL on the terminal's way to raw mode.
+      bytes += byte == 0 ? kEndOfInput : byte;
     } while (incomplete_utf8_tail(bytes) > 0);
     decode_utf8(bytes, 0, &code_point);
     *character = static_cast<wchar_t>(code_point);
