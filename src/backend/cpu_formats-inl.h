@@ -117,7 +117,8 @@ struct OffsetStage {
   Floats scales, offsets;
 };
 
-// What most formats have: no sums behind the prepared values, nothing unpacked ahead of step().
+// What a format has unless it says otherwise: no sums behind the prepared values, nothing to unpack before
+// step().
 struct FormatDefaults {
   static constexpr int kSums = 0;
   static constexpr bool kNatural = false;  // order(k) == k
@@ -262,14 +263,13 @@ struct FormatIQ4_NL : NibbleFormat<BlockIQ4_NL> {
   }
 };
 
-// Q5_0 and Q5_1: 64 codes of five bits in bytes, the fifth from the blocks' qh.
-template <class Block>
+// Q5_0 and Q5_1: codes of five bits in bytes, those of the low nibbles and those of the high ones.
 struct FiveBits {
   Words low, high;
 };
 
 template <class Block>
-HWY_INLINE FiveBits<Block> load_five_bits(const uint8_t* at) {
+HWY_INLINE FiveBits load_five_bits(const uint8_t* at) {
   // Lane l needs bits 4 (l % 4) .. + 4 of its block for the low nibbles, and 16 further on for the high ones.
   static constexpr uint32_t kShifts[16] = {0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12};
   const Words codes = load_four_pieces(at + offsetof(Block, qs), sizeof(Block));
@@ -282,7 +282,7 @@ HWY_INLINE FiveBits<Block> load_five_bits(const uint8_t* at) {
 struct FormatQ5_0 : NibbleFormat<BlockQ5_0> {
   template <int T>
   static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
-    const auto codes = load_five_bits<Block>(at);
+    const FiveBits codes = load_five_bits<Block>(at);
     Floats inner[T];
     set_zero<T>(inner);
     add_bytes<16, T>(codes.low, x, 0, inner);
@@ -309,7 +309,7 @@ struct FormatQ5_1 : NibbleFormat<BlockQ5_1> {
 
   template <int T>
   static HWY_INLINE void step(const uint8_t* at, const Stage& stage, const float* const* x, Floats* sums) {
-    const auto codes = load_five_bits<Block>(at);
+    const FiveBits codes = load_five_bits<Block>(at);
     Floats inner[T];
     set_zero<T>(inner);
     add_bytes<0, T>(codes.low, x, 0, inner);

@@ -1,8 +1,9 @@
 // One step of a row times prepared activations: the IQ formats of 256 values.
 //
-// IQ2_XXS and IQ3_XXS name points of a grid. They are looked up in scalar code, for several rows ahead of the
-// products (unpack() into a Stage), so that the vector loads find the words in the cache and not in the store
-// queue.
+// IQ2_XXS and IQ3_XXS name points of a grid. unpack() turns a block into nibbles, a magnitude's code and its
+// sign, that a table of sixteen floats gives a meaning: in registers on AVX-512, else point by point. It does
+// so for several rows ahead of the products, so that the wide loads find the words in the cache and not in
+// the store queue.
 #if defined(DSV32_CPU_FORMATS_IQ_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV32_CPU_FORMATS_IQ_INL_H_
 #undef DSV32_CPU_FORMATS_IQ_INL_H_
@@ -73,7 +74,7 @@ constexpr SpreadSigns<kSignBit> kSpreadSigns = [] {
   return spread_signs;
 }();
 
-// Magnitudes by their codes below the sign bit; the codes above kValues are not used.
+// Magnitudes by their codes below the sign bit, negative where that is set.
 template <int kSignBit>
 constexpr Table16 signed_table(const int (&magnitudes)[8]) {
   Table16 table{};
