@@ -32,10 +32,10 @@ __device__ __forceinline__ float block_sum(float x) {
   return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// 16 bytes that are read once: past L1, evicted first from L2.
+// 16 bytes that are read once: past L1.
 __device__ __forceinline__ uint4 load_streaming(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::evict_first.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "backend/cache_layout.h"
 #include "backend/matrix.h"
@@ -263,6 +264,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  // Whether Place::device is host memory too, so that nothing need be kept twice.
+  virtual bool works_in_host_memory() const = 0;
 
   // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the
   // bytes wanted and free.
@@ -275,6 +278,11 @@ class Backend {
   // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them
   // unchanged.
   virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
+
+  // Runs the operations that `body` enqueues. With a key other than 0 a backend may record them and replay the record at the
+  // next call with that key instead of calling `body`: all that the params say must be the same then, the contents of the
+  // memory they lead to may differ. `body` neither allocates nor waits.
+  virtual void run_recorded(uint64_t key, const std::function<void()>& body) = 0;
 
   virtual void embed(const Embed&) = 0;
   virtual void rms_norm(const RmsNorm&) = 0;

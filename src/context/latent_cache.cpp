@@ -50,6 +50,9 @@ LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(bac
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
     rows_.emplace_back(backend, Place::host, n_pages * kPageTokens * plan.layout.row_bytes(),
                        "the latent rows");
+    const bool is_mirrored = plan.n_slots() == 0 && !backend.works_in_host_memory();
+    resident_.emplace_back(backend, Place::device, is_mirrored ? rows_.back().n() : 0,
+                           "the resident latent rows");
     keys_.emplace_back(backend, Place::device, n_pages * plan.layout.key_page_bytes(), "the index keys");
     slots_.emplace_back(backend, Place::device, plan.max_seqs * plan.n_slots() * plan.layout.row_bytes(),
                         "the top-k buffer");
@@ -138,7 +141,8 @@ CacheView LatentCache::view(int64_t layer) const {
   const size_t i = static_cast<size_t>(layer);
   CacheView view;
   view.layout = plan_.layout;
-  view.rows = view.resident = rows_[i].data();
+  view.rows = rows_[i].data();
+  view.resident = resident_[i].n() > 0 ? resident_[i].data() : view.rows;
   view.key_pages = keys_[i].data();
   view.row_pages = row_tables_.data();
   view.key_page_ids = key_tables_.data();

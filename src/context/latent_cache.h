@@ -28,7 +28,7 @@ struct CachePlan {
 
   int64_t n_pages() const { return (max_tokens + kPageTokens - 1) / kPageTokens + max_seqs - 1; }
   int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }
-  uint64_t row_pool_bytes() const;  // host
+  uint64_t row_pool_bytes() const;  // host; once more on a device that has every row resident
   uint64_t key_pool_bytes() const;  // device
   uint64_t buffer_bytes() const;    // device: slots and their LRU
 };
@@ -74,7 +74,7 @@ class LatentCache {
  private:
   Backend& backend_;
   CachePlan plan_;
-  std::vector<Buffer<uint8_t>> rows_, keys_, slots_;  // [n_layers] each
+  std::vector<Buffer<uint8_t>> rows_, resident_, keys_, slots_;  // [n_layers] each
   std::vector<int32_t> free_row_pages_, free_key_pages_;
   std::vector<int64_t> free_numbers_;
   Buffer<int32_t> row_tables_, key_tables_;  // [max_seqs, max_pages] of the step

@@ -45,9 +45,9 @@ void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n, int64_t m
 
 }  // namespace
 
-Activations::Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t max_context)
-    : max_tokens(n_tokens), topk(rows_attended(args, max_context)) {
-  for_each_buffer(*this, args, n_tokens, max_context, [&]<typename T>(Buffer<T>& buffer, int64_t n_values) {
+Activations::Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
+    : max_tokens(n_tokens), max_context(context), topk(rows_attended(args, context)) {
+  for_each_buffer(*this, args, n_tokens, context, [&]<typename T>(Buffer<T>& buffer, int64_t n_values) {
     buffer = Buffer<T>(backend, Place::device, n_values, "activations");
   });
 }

@@ -13,7 +13,7 @@ struct Activations {
   Activations() = default;
   Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t max_context);
 
-  int64_t max_tokens = 0;
+  int64_t max_tokens = 0, max_context = 0;
   int64_t topk = 0;  // the most rows that one token attends to
 
   Buffer<int32_t> tokens, pos, seq;  // [n]

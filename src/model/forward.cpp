@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
+constexpr int64_t kMostRecorded = 8;  // tokens of a decode step that is recorded
+
 }  // namespace
 
 std::vector<float> rope_frequencies(const ModelArgs& args) {
@@ -45,6 +47,17 @@ Forward::Forward(Backend& backend, const ModelArgs& args, const Weights& weights
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
   backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
+  decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * kMostRecorded, "logits");
+}
+
+// A decode step's largest position is rounded up, so that one record serves thousands of steps: operations
+// look at the true positions in memory. It stays below top-k while every visible row is selected.
+int64_t Forward::recordable_max_pos(int64_t max_pos) const {
+  constexpr int64_t kStepsOfARecord = 4096;
+  const int64_t rounded = max_pos / kStepsOfARecord * kStepsOfARecord + kStepsOfARecord - 1;
+  const int64_t last = act_.max_context - 1;
+  if (args_.has_indexer() && max_pos < args_.index_topk) return std::min(args_.index_topk - 1, last);
+  return std::min(rounded, last);
 }
 
 void Forward::run(const Step& step) {
@@ -52,23 +65,33 @@ void Forward::run(const Step& step) {
   backend_.upload(act_.tokens.data(), step.tokens.data(), n_ints);
   backend_.upload(act_.pos.data(), step.pos.data(), n_ints);
   backend_.upload(act_.seq.data(), step.seq.data(), n_ints);
+  const bool is_decode = step.sequences.size() == step.tokens.size();
+  const int64_t max_pos = *std::ranges::max_element(step.pos);
   step_ = {step.n_tokens(),
            static_cast<int64_t>(step.sequences.size()),
-           *std::ranges::max_element(step.pos),
+           is_decode ? recordable_max_pos(max_pos) : max_pos,
            act_.tokens.data(),
            act_.pos.data(),
            act_.seq.data()};
-  cache_.begin_step(step.sequences, step.sequences.size() == step.tokens.size());
+  cache_.begin_step(step.sequences, is_decode);
+  n_logits_ = step_.n_tokens - step.first_logits;
+  const bool is_small = is_decode && step_.n_tokens <= kMostRecorded;
+  if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size)
+    many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  logits_ = is_small ? decode_logits_.data() : many_logits_.data();
+  // A record holds for these numbers: everything else that the params say is the same in every decode step.
+  const bool is_recorded = is_small && step.first_logits == 0 && !observer_;
+  const uint64_t key =
+      static_cast<uint64_t>(step_.max_pos) << 16 | static_cast<uint64_t>(step_.n_tokens & 0xffff);
+  backend_.run_recorded(is_recorded ? key : 0, [&] { run_layers(); });
+}
 
+void Forward::run_layers() {
   backend_.embed({step_, weights_.embed, act_.h.data()});
   for (layer_ = 0; layer_ < args_.n_layers; ++layer_) run_layer(layer_);
-
-  n_logits_ = step_.n_tokens - step.first_logits;
-  if (logits_.n() < n_logits_ * args_.vocab_size)
-    logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
-  backend_.rms_norm({act_.h.data() + step.first_logits * args_.dim, args_.dim, weights_.norm.data(),
-                     args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
-  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_.data(), n_logits_});
+  backend_.rms_norm({act_.h.data() + (step_.n_tokens - n_logits_) * args_.dim, args_.dim,
+                     weights_.norm.data(), args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
+  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_});
 }
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
@@ -95,7 +118,7 @@ void Forward::run_layer(int64_t layer) {
 
 std::vector<float> Forward::logits() const {
   std::vector<float> values(static_cast<size_t>(n_logits_ * args_.vocab_size));
-  backend_.download(values.data(), logits_.data(), values.size() * sizeof(float));
+  backend_.download(values.data(), logits_, values.size() * sizeof(float));
   return values;
 }
 

@@ -62,6 +62,8 @@ class Forward {
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
  private:
+  int64_t recordable_max_pos(int64_t max_pos) const;
+  void run_layers();
   void run_layer(int64_t layer);
 
   // attention.cpp
@@ -85,8 +87,10 @@ class Forward {
   const Weights& weights_;
   LatentCache& cache_;
   Activations act_;
-  Buffer<float> frequencies_;  // [qk_rope_head_dim / 2]
-  Buffer<float> logits_;       // [tokens of the last step that wanted them, vocab_size]
+  Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
+  Buffer<float> decode_logits_;  // [kMostRecorded, vocab_size]: records keep the address, so it never moves
+  Buffer<float> many_logits_;    // [tokens of the largest other step, vocab_size]
+  float* logits_ = nullptr;      // of the last run, in one of them
   int64_t n_logits_ = 0;
   StepTokens step_;  // of the running step, on the device
   int64_t layer_ = 0;

@@ -1,0 +1,59 @@
+// The embedding: rows of the stored table as f32, for every format.
+#include "cuda/dequant.cuh"
+#include "cuda/kernels.h"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// out[t] = row tokens[t] of the table
+// A block a token; a thread sixteen values at a time (one at a time for floats, whose rows may have any length).
+// i16 of dequantize16 is no constant here: the shifts are computed, which nobody notices in so small an operation.
+// Bound by latency.
+template <TensorType kType>
+__global__ void embed_kernel(Embed op) {
+  __shared__ uint32_t grid[kGridWords<kType> > 0 ? kGridWords<kType> : 1];
+  fill_grid<kType>(grid);
+  __syncthreads();
+  const int64_t dim = op.table.n_cols;
+  const uint8_t* row = op.table.data + static_cast<size_t>(op.step.tokens[blockIdx.x]) * op.table.row_bytes;
+  float* out = op.out + blockIdx.x * dim;
+  if constexpr (kIsFloat<kType>) {
+    for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) out[i] = load_float<kType>(row, i);
+  } else {
+    for (int64_t i = threadIdx.x * 16; i < dim; i += blockDim.x * 16) dequantize16<kType>(row, i, out + i, grid);
+  }
+}
+
+template <TensorType kType>
+void launch_embed(const Embed& op, const Launch& launch) {
+  embed_kernel<kType><<<static_cast<unsigned>(op.step.n_tokens), kThreads, 0, launch.stream>>>(op);
+}
+
+}  // namespace
+
+void embed(const Embed& op, const Launch& launch) {
+  if (op.step.n_tokens == 0) return;
+  switch (op.table.type) {
+    case TensorType::f32: launch_embed<TensorType::f32>(op, launch); break;
+    case TensorType::f16: launch_embed<TensorType::f16>(op, launch); break;
+    case TensorType::bf16: launch_embed<TensorType::bf16>(op, launch); break;
+    case TensorType::q4_0: launch_embed<TensorType::q4_0>(op, launch); break;
+    case TensorType::q5_0: launch_embed<TensorType::q5_0>(op, launch); break;
+    case TensorType::q5_1: launch_embed<TensorType::q5_1>(op, launch); break;
+    case TensorType::q8_0: launch_embed<TensorType::q8_0>(op, launch); break;
+    case TensorType::q2_k: launch_embed<TensorType::q2_k>(op, launch); break;
+    case TensorType::q3_k: launch_embed<TensorType::q3_k>(op, launch); break;
+    case TensorType::q4_k: launch_embed<TensorType::q4_k>(op, launch); break;
+    case TensorType::q5_k: launch_embed<TensorType::q5_k>(op, launch); break;
+    case TensorType::q6_k: launch_embed<TensorType::q6_k>(op, launch); break;
+    case TensorType::iq2_xxs: launch_embed<TensorType::iq2_xxs>(op, launch); break;
+    case TensorType::iq3_xxs: launch_embed<TensorType::iq3_xxs>(op, launch); break;
+    case TensorType::iq4_nl: launch_embed<TensorType::iq4_nl>(op, launch); break;
+    case TensorType::iq4_xs: launch_embed<TensorType::iq4_xs>(op, launch); break;
+  }
+  check_launch("embed_kernel");
+}
+
+}  // namespace dsv32::cuda
