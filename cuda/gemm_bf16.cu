@@ -1,0 +1,127 @@
+// Products with weights that lie as bf16 rows of whole 16-byte pieces: a tensor of that type, or a slab that was dequantised.
+//
+// Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor cores.
+#include "cuda/gemm_tile.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kWarpgroups = 2;
+constexpr int kThreads = 128 * kWarpgroups;
+constexpr int kRows = kTileRows * kWarpgroups;
+constexpr int kStages = 3;
+constexpr int kStageBytes = (kWarpgroups + 1) * kTileBytes;
+constexpr int kSharedBytes = kStages * kStageBytes + static_cast<int>(sizeof(TokenRows));
+
+// Starts the copy of columns [column, column + 64) of the tile's rows; columns past the matrix become zero.
+__device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows, int64_t column,
+                                          uint32_t to) {
+  const int piece = threadIdx.x % 8;
+  const bool is_inside = column + piece * 8 < weight.n_cols;  // n_cols is a multiple of 8
+  const uint8_t* from = first + static_cast<size_t>(is_inside ? column + piece * 8 : 0) * 2;
+#pragma unroll
+  for (int i = 0; i < kRows; i += kThreads / 8) {
+    const int row = i + threadIdx.x / 8;
+    if (row < n_rows)
+      copy_async(to + tile_offset(row, piece * 16), from + static_cast<size_t>(row) * weight.row_bytes, is_inside ? 16 : 0);
+  }
+}
+
+// y[t, r] = sum over c of W[r, c] * x[t, c], bf16 products, f32 sums in ascending c.
+// A CTA of two warpgroups makes 128 tokens x 256 rows; a warpgroup has 128 rows; grid: product_grid().
+// Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1, which every warp has
+//   left when it passes the barrier of step s.
+// Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
+__global__ void __launch_bounds__(kThreads, 1) multiply_bf16_kernel(const Product product) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  auto& token_rows = *reinterpret_cast<TokenRows*>(shared + kStages * kStageBytes);
+  Place place;
+  if (!find_place(product, kRows, place)) return;
+  const TokenTile tile = place.tile;
+  find_token_rows(product, place, token_rows);
+  __syncthreads();
+
+  const WeightMatrix& weight = product.weight;
+  const uint8_t* first = row_of(weight, tile.mat, place.first_row);
+  const int64_t n_rows = weight.n_rows - place.first_row;
+  const int n_steps = place.n_steps;
+  const uint32_t stages = shared_address(shared);
+  const auto load = [&](int step) {
+    const uint32_t to = stages + step % kStages * kStageBytes;
+    load_rows(weight, first, n_rows, int64_t{place.first_step + step} * kStep, to);
+    load_activations<kThreads>(product, token_rows, tile.n, step, to + kWarpgroups * kTileBytes);
+  };
+
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < n_steps) load(step);
+    commit_copies();
+  }
+  const int warpgroup = threadIdx.x / 128;
+  Sums sums = {};
+  for (int step = 0; step < n_steps; ++step) {
+    wait_copies<kStages - 2>();
+    publish_tile();
+    __syncthreads();
+    const uint32_t at = stages + step % kStages * kStageBytes;
+    start_products(sums, at + warpgroup * kTileBytes, at + kWarpgroups * kTileBytes, tile.n);
+    if (step + kStages - 1 < n_steps) load(step + kStages - 1);
+    commit_copies();
+    finish_products(sums);
+  }
+  store_sums(product, token_rows, tile.n, place.first_row + warpgroup * kTileRows, sums);
+}
+
+// y[t, r] = sum over i ascending of sums[i, t, r]
+// A thread a value.
+// Partial sums are small enough to come from L2.
+// Bound by bytes: 4 n_splits read and 4 written a value.
+__global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n_values, int64_t n_rows, float* y,
+                                  int64_t y_stride) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= n_values) return;
+  float sum = 0;
+  for (int64_t i = 0; i < n_splits; ++i) sum += sums[i * n_values + at];
+  y[at / n_rows * y_stride + at % n_rows] = sum;
+}
+
+// How many parts of the columns run side by side: as many as there are multiprocessors for, each of eight steps or more.
+int64_t choose_splits(const Product& product, const Launch& launch) {
+  if (product.tiles || product.weight.n_mats > 1 || product.output != Output::f32) return 1;
+  const bool direct = is_direct(product.weight);
+  const int64_t n_tiles = ceil_div(product.n_places, kTileTokens) * ceil_div(product.weight.n_rows, direct ? kRows : kTileRows);
+  const int64_t n_slots = int64_t{launch.n_sms} * (direct ? 1 : 2);
+  const int64_t n_steps = ceil_div(product.weight.n_cols, kStep), n_bytes = 4 * product.n_places * product.weight.n_rows;
+  const int64_t most = std::min(n_steps / (2 * kSplitSteps), static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes);
+  return std::max<int64_t>(1, std::min(n_slots / n_tiles, most));
+}
+
+}  // namespace
+
+bool is_direct(const WeightMatrix& weight) {
+  return weight.type == TensorType::bf16 && weight.n_cols % 8 == 0 && weight.row_bytes % 16 == 0 &&
+         (weight.n_mats == 1 || weight.mat_bytes % 16 == 0) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
+}
+
+void multiply(const Product& product, const Launch& launch) {
+  const auto multiply_all = is_direct(product.weight) ? multiply_bf16 : multiply_blocks;
+  const int64_t n_splits = choose_splits(product, launch);
+  if (n_splits == 1) return multiply_all(product, launch);
+  Workspace scratch = *launch.workspace;
+  const int64_t n_values = product.n_places * product.weight.n_rows;
+  Product parts = product;
+  parts.n_splits = n_splits, parts.y_split_stride = n_values, parts.y_stride = product.weight.n_rows;
+  auto* sums = scratch.take<float>(static_cast<size_t>(n_splits * n_values));
+  parts.y = sums;
+  multiply_all(parts, launch);
+  add_splits_kernel<<<static_cast<unsigned>(ceil_div(n_values, kThreads)), kThreads, 0, launch.stream>>>(
+      sums, n_splits, n_values, product.weight.n_rows, static_cast<float*>(product.y), product.y_stride);
+  check_launch("add_splits_kernel");
+}
+
+void multiply_bf16(const Product& product, const Launch& launch) {
+  CUDA_CHECK(cudaFuncSetAttribute(multiply_bf16_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  multiply_bf16_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);
+  check_launch("multiply_bf16_kernel");
+}
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,290 @@
+// What the kernels for many tokens share: the tile of a product, how activations get into it, the tensor core step, and where
+// the sums go.
+//
+// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over the columns 64 at a
+// time; weights and activations of a step lie in shared memory as bf16 rows of 64 values. Rows are operand A, tokens operand B:
+// tokens come in steps of 8 or 32 there, so a tile with few tokens costs few products. The sums of a token depend on its own
+// activations alone, so the places of missing tokens and rows may hold anything.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/common.cuh"
+#include "cuda/kernels.h"
+#include "cuda/wgmma.cuh"
+
+namespace dsv32::cuda {
+
+constexpr int kTileTokens = 128;
+constexpr int kTileRows = 128;  // of one warpgroup
+constexpr int kStep = 64;       // columns
+constexpr int kTileBytes = 128 * kStep * 2;
+constexpr int kSplitSteps = 4;  // a split begins at a multiple of so many steps: the longest block
+
+// A run of places in the order of tokens that one matrix is applied to.
+struct TokenTile {
+  int32_t mat, first, n;
+};
+
+enum class Output : int {
+  f32,         // y = sum
+  silu_bf16,   // y = silu(sum), bf16
+  times_bf16,  // y = y * sum, bf16
+};
+
+// y[place] = W[mat] @ x[place]. Places are tokens, or uses of experts.
+struct Product {
+  WeightMatrix weight;
+  const __nv_bfloat16* x = nullptr;  // [n_places, mats, columns padded with zeros to a multiple of kStep]
+  int64_t x_stride = 0, x_mat_stride = 0;
+  const int32_t* x_rows = nullptr;  // [n_places] row of x of each place; null: the place itself
+  void* y = nullptr;                // f32 or bf16
+  int64_t y_stride = 0, y_mat_stride = 0;
+  const int32_t* y_rows = nullptr;  // [n_places]
+  Output output = Output::f32;
+  int64_t n_places = 0;              // without tiles: each matrix is applied to every place
+  int64_t n_splits = 1;              // of the columns; sums of split i go y_split_stride values after those of split i - 1
+  int64_t y_split_stride = 0;
+  const TokenTile* tiles = nullptr;  // [*n_tiles]
+  const int32_t* n_tiles = nullptr;
+  int64_t max_tiles = 0;
+};
+
+// Enqueues the product. Bf16 rows that cp.async can read (is_direct) go straight into the tile, everything else is dequantised
+// on the way into it. Where tiles are too few for the multiprocessors and there is scratch memory for partial sums, the columns
+// are split. gemm_bf16.cu, gemm_blocks.cu.
+void multiply(const Product& product, const Launch& launch);
+bool is_direct(const WeightMatrix& weight);
+void multiply_bf16(const Product& product, const Launch& launch);
+void multiply_blocks(const Product& product, const Launch& launch);
+
+constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }
+
+// f32 rows of tokens, one for each matrix.
+struct Activations {
+  const float* data = nullptr;  // [n_tokens, n_mats, n_cols], strides below
+  int64_t token_stride = 0, mat_stride = 0;
+  int64_t n_tokens = 0, n_mats = 1, n_cols = 0;
+};
+
+// out [n_tokens, n_mats, padded_columns(n_cols)] = bf16(x); split: three times that many columns, high | low | high of
+// x = high + low. matmul_many.cu.
+void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch);
+
+// Throws Error{internal} unless the type is one that is computed and the rows are long enough.
+void check_weight(const WeightMatrix& weight);
+
+#ifdef __CUDACC__
+
+// Where byte `byte` (of 128) of row `row` lies: 16-byte pieces exchanged by the row, so that reading one column of eight rows
+// (ldmatrix, wgmma) touches every bank once.
+__device__ __forceinline__ uint32_t tile_offset(int row, int byte) {
+  return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes to shared memory, of which the first n_bytes are read and the rest is zero.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int n_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all groups but the last kPending.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Before a barrier: what this thread has put into shared memory will be read by tensor cores.
+__device__ __forceinline__ void publish_tile() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  fence_for_wgmma();
+#endif
+}
+
+// The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run together share both
+// operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last tile have nothing to do.
+struct Place {
+  TokenTile tile;
+  int64_t first_row;
+  int first_step, n_steps;
+  int64_t y_offset;
+};
+
+__device__ __forceinline__ bool find_place(const Product& product, int rows_per_cta, Place& place) {
+  const int n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
+  place.first_step = 0, place.n_steps = n_steps, place.y_offset = 0;
+  if (product.tiles) {
+    if (static_cast<int>(blockIdx.y) >= *product.n_tiles) return false;
+    place.tile = product.tiles[blockIdx.y];
+    place.first_row = int64_t{blockIdx.x} * rows_per_cta;
+    return true;
+  }
+  const int64_t first = int64_t{blockIdx.x} * kTileTokens, n_left = product.n_places - first;
+  const bool is_split = product.n_splits > 1;
+  place.tile = {is_split ? 0 : static_cast<int32_t>(blockIdx.z), static_cast<int32_t>(first),
+                static_cast<int32_t>(n_left < kTileTokens ? n_left : kTileTokens)};
+  place.first_row = int64_t{blockIdx.y} * rows_per_cta;
+  if (is_split) {
+    const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps, n_splits = static_cast<int>(product.n_splits);
+    const int split = static_cast<int>(blockIdx.z);
+    place.first_step = quads * split / n_splits * kSplitSteps;
+    place.n_steps = min(quads * (split + 1) / n_splits * kSplitSteps, n_steps) - place.first_step;
+    place.y_offset = split * product.y_split_stride;
+  }
+  return true;
+}
+
+__device__ __forceinline__ const uint8_t* row_of(const WeightMatrix& weight, int64_t mat, int64_t row) {
+  return weight.data + static_cast<size_t>(mat) * weight.mat_bytes + static_cast<size_t>(row) * weight.row_bytes;
+}
+
+inline dim3 product_grid(const Product& product, int rows_per_cta) {
+  const auto row_tiles = static_cast<unsigned>(ceil_div(product.weight.n_rows, rows_per_cta));
+  if (product.tiles) return dim3(row_tiles, static_cast<unsigned>(product.max_tiles));
+  return dim3(static_cast<unsigned>(ceil_div(product.n_places, kTileTokens)), row_tiles,
+              static_cast<unsigned>(std::max(product.weight.n_mats, product.n_splits)));
+}
+
+// Where the tokens of the tile come from and go to, looked up once.
+struct TokenRows {
+  int64_t x[kTileTokens];  // first value
+  int64_t y[kTileTokens];
+};
+
+__device__ __forceinline__ void find_token_rows(const Product& product, const Place& place, TokenRows& rows) {
+  const TokenTile tile = place.tile;
+  for (int i = threadIdx.x; i < tile.n; i += blockDim.x) {
+    const int64_t at = tile.first + i;
+    rows.x[i] = (product.x_rows ? product.x_rows[at] : at) * product.x_stride + tile.mat * product.x_mat_stride +
+                int64_t{place.first_step} * kStep;
+    rows.y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride + tile.mat * product.y_mat_stride +
+                place.y_offset;
+  }
+}
+
+// Starts the copy of a step's columns, counted from the CTA's first, of the tile's tokens. All threads of the CTA.
+template <int kThreads>
+__device__ __forceinline__ void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
+                                                 uint32_t to) {
+  const int piece = threadIdx.x % 8;
+#pragma unroll
+  for (int i = 0; i < kTileTokens; i += kThreads / 8) {
+    const int token = i + threadIdx.x / 8;
+    if (token < n_tokens)
+      copy_async(to + tile_offset(token, piece * 16), product.x + rows.x[token] + int64_t{step} * kStep + piece * 8, 16);
+  }
+}
+
+// sums.of[i][4 j + e]: row 64 i + 16 (warp of its warpgroup) + lane / 4 + 8 (e / 2), token 8 j + 2 (lane % 4) + e % 2.
+struct Sums {
+  float of[2][64];
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kTokens>
+__device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
+#pragma unroll
+  for (int k = 0; k < kStep / 16; ++k) {
+    wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
+    wgmma<kTokens>(sums.of[1], rows + 64 * 128 / 16 + 2 * k, tokens + 2 * k);
+  }
+}
+
+// Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles. Until
+// finish_products() the tiles must stay.
+__device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
+  const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
+  wgmma_begin();
+  if (n_tokens <= 32) start_products<32>(sums, a, b);
+  else if (n_tokens <= 64) start_products<64>(sums, a, b);
+  else if (n_tokens <= 96) start_products<96>(sums, a, b);
+  else start_products<128>(sums, a, b);
+  wgmma_commit();
+}
+
+// The empty statements keep the compiler from using a sum before it is there.
+__device__ __forceinline__ void finish_products(Sums& sums) {
+  wgmma_wait();
+#pragma unroll
+  for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+}
+
+#else
+
+// Four 8x8 matrices; lane l names the row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same contract as above; here the products are done on return.
+__device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int row = 16 * warp + lane % 16, row_piece = lane / 16;               // matrices: rows 0-7, 8-15; then the next piece
+  const int token = lane % 8 + lane / 16 * 8, token_piece = lane / 8 % 2;     // matrices: pieces 0, 1 of tokens 0-7; of 8-15
+#pragma unroll
+  for (int k = 0; k < kStep / 16; ++k) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
+#pragma unroll
+    for (int j = 0; j < kTileTokens / 16; ++j) {
+      if (16 * j >= n_tokens) continue;
+      uint32_t b[4];
+      load_matrices(b, tokens + tile_offset(16 * j + token, 32 * k + 16 * token_piece));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma(sums.of[i] + 8 * j, a[i], b[0], b[1]);
+        mma(sums.of[i] + 8 * j + 4, a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void finish_products(Sums&) {}
+
+#endif
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+
+// Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
+__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows, int n_tokens, int64_t first_row,
+                                           const Sums& sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+  for (int j = 0; j < kTileTokens / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int token = 8 * j + lane % 4 * 2 + e % 2;
+      if (token >= n_tokens) continue;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int64_t row = first_row + 64 * i + 16 * warp + lane / 4 + e / 2 * 8;
+        if (row >= product.weight.n_rows) continue;
+        const float sum = sums.of[i][4 * j + e];
+        const int64_t at = rows.y[token] + row;
+        auto* halves = static_cast<__nv_bfloat16*>(product.y);
+        if (product.output == Output::f32) static_cast<float*>(product.y)[at] = sum;
+        else if (product.output == Output::silu_bf16) halves[at] = __float2bfloat16_rn(silu(sum));
+        else halves[at] = __float2bfloat16_rn(__bfloat162float(halves[at]) * sum);
+      }
+    }
+  }
+}
+
+#endif  // __CUDACC__
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,211 @@
+// Dense products and products by heads for many tokens, and the preparation of their operands.
+//
+// Activations become bf16 once. With more than kExpandTokens tokens a matrix would be dequantised more than twice on its way into
+// the tiles; then a slab of its rows is dequantised once into scratch memory instead, and read from there as bf16.
+#include <algorithm>
+
+#include "cuda/gemm_tile.cuh"
+#include "cuda/widen.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int64_t kExpandTokens = 2 * kTileTokens;
+constexpr int kThreads = 256;
+
+// out = bf16(x), columns padded with zeros; split: [high | low | high] with x = high + low, each padded.
+// A thread makes 8 values of one row; grid covers rows x pieces of 8.
+// 16-byte accesses where x allows them.
+// Bound by bytes: 4 read and 2 (6) written a value.
+__global__ void round_activations_kernel(const Activations x, __nv_bfloat16* out, int64_t n_padded, bool is_split) {
+  const int64_t pieces = n_padded / 8, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= x.n_tokens * x.n_mats * pieces) return;
+  const int64_t row = at / pieces, column = at % pieces * 8;
+  const float* from = x.data + row / x.n_mats * x.token_stride + row % x.n_mats * x.mat_stride + column;
+  float values[8];
+  if (column + 8 <= x.n_cols && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = column + i < x.n_cols ? from[i] : 0.0f;
+  }
+  uint32_t high[4], low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    high[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
+    low[i] = pack_bf16(values[2 * i] - __uint_as_float(high[i] << 16),
+                       values[2 * i + 1] - __uint_as_float(high[i] & 0xffff0000u));
+  }
+  const uint4 packed = make_uint4(high[0], high[1], high[2], high[3]);
+  __nv_bfloat16* to = out + row * n_padded * (is_split ? 3 : 1) + column;
+  *reinterpret_cast<uint4*>(to) = packed;
+  if (!is_split) return;
+  *reinterpret_cast<uint4*>(to + n_padded) = make_uint4(low[0], low[1], low[2], low[3]);
+  *reinterpret_cast<uint4*>(to + 2 * n_padded) = packed;
+}
+
+// out [n_rows, n_padded] = bf16(W), columns padded with zeros.
+// A thread makes 16 values of one row; grid covers rows x pieces of 16.
+// Neighbouring threads read neighbouring codes, so that a block comes from L1 after its first touch.
+// Bound by bytes: the block's and 2 written a value.
+template <TensorType kType>
+__global__ void expand_kernel(const WeightMatrix weight, __nv_bfloat16* out, int64_t n_padded) {
+  __shared__ uint32_t grid[kGridWords<kType> + 1];
+  fill_grid<kType>(grid);
+  __syncthreads();
+  const int64_t pieces = n_padded / 16, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= weight.n_rows * pieces) return;
+  const int64_t row = at / pieces, column = at % pieces * 16;
+  const uint8_t* from = row_of(weight, 0, row);
+  uint32_t values[8] = {};
+  if (column + 16 <= weight.n_cols) {
+    widen16<kType>(from, column, values, grid);
+  } else if constexpr (kIsFloat<kType>) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      if (column + i < weight.n_cols)
+        values[i / 2] |= pack_bf16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
+  }
+  auto* to = reinterpret_cast<uint4*>(out + row * n_padded + column);
+  to[0] = make_uint4(values[0], values[1], values[2], values[3]);
+  to[1] = make_uint4(values[4], values[5], values[6], values[7]);
+}
+
+// out [n_rows, high | high | low] of an f32 matrix: with split activations the product of two sums of two, less low x low.
+// As expand_kernel, one value a thread (these matrices are small).
+// Three bf16 products reach the accuracy that f32 weights are stored for (the router above all), 2^-16 of each term.
+// Bound by bytes: 4 read and 6 written a value.
+__global__ void expand_split_kernel(const WeightMatrix weight, __nv_bfloat16* out, int64_t n_padded) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= weight.n_rows * n_padded) return;
+  const int64_t row = at / n_padded, column = at % n_padded;
+  const float value = column < weight.n_cols ? load_float<TensorType::f32>(row_of(weight, 0, row), column) : 0.0f;
+  const __nv_bfloat16 high = __float2bfloat16_rn(value);
+  __nv_bfloat16* to = out + row * 3 * n_padded + column;
+  to[0] = high;
+  to[n_padded] = high;
+  to[2 * n_padded] = __float2bfloat16_rn(value - __bfloat162float(high));
+}
+
+template <TensorType kType>
+void start_expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch) {
+  const int64_t n_padded = padded_columns(weight.n_cols);
+  const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * (n_padded / 16), kThreads));
+  expand_kernel<kType><<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
+  check_launch("expand_kernel");
+}
+
+// Rows of a slab as bf16 (f32: split in three).
+void expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch) {
+  switch (weight.type) {
+    case TensorType::f32: {
+      const int64_t n_padded = padded_columns(weight.n_cols);
+      const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * n_padded, kThreads));
+      expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
+      return check_launch("expand_split_kernel");
+    }
+    case TensorType::f16: return start_expand<TensorType::f16>(weight, out, launch);
+    case TensorType::bf16: return start_expand<TensorType::bf16>(weight, out, launch);
+    case TensorType::q4_0: return start_expand<TensorType::q4_0>(weight, out, launch);
+    case TensorType::q5_0: return start_expand<TensorType::q5_0>(weight, out, launch);
+    case TensorType::q5_1: return start_expand<TensorType::q5_1>(weight, out, launch);
+    case TensorType::q8_0: return start_expand<TensorType::q8_0>(weight, out, launch);
+    case TensorType::q2_k: return start_expand<TensorType::q2_k>(weight, out, launch);
+    case TensorType::q3_k: return start_expand<TensorType::q3_k>(weight, out, launch);
+    case TensorType::q4_k: return start_expand<TensorType::q4_k>(weight, out, launch);
+    case TensorType::q5_k: return start_expand<TensorType::q5_k>(weight, out, launch);
+    case TensorType::q6_k: return start_expand<TensorType::q6_k>(weight, out, launch);
+    case TensorType::iq2_xxs: return start_expand<TensorType::iq2_xxs>(weight, out, launch);
+    case TensorType::iq3_xxs: return start_expand<TensorType::iq3_xxs>(weight, out, launch);
+    case TensorType::iq4_nl: return start_expand<TensorType::iq4_nl>(weight, out, launch);
+    case TensorType::iq4_xs: return start_expand<TensorType::iq4_xs>(weight, out, launch);
+  }
+  fail(ErrorKind::internal, format("products with many tokens do not read type %u", static_cast<unsigned>(weight.type)));
+}
+
+// The product in slabs of rows, as many rows at a time as the scratch memory that is left holds.
+void multiply_expanded(Product product, const Launch& launch) {
+  const WeightMatrix weight = product.weight;
+  const int64_t n_cols = product.x_stride;  // padded, and three times that many for f32
+  // A quarter stays for the partial sums of split columns.
+  int64_t max_rows = static_cast<int64_t>(launch.workspace->n_bytes_left() / 4 * 3) / (2 * n_cols);
+  if (max_rows > 256) max_rows = max_rows / 256 * 256;
+  if (max_rows < 1) fail(ErrorKind::internal, "no scratch memory is left for a dequantised row");
+  const int64_t n_slabs = ceil_div(weight.n_rows, max_rows);
+  const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(weight.n_rows, n_slabs), 256) * 256);
+  auto* slab = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
+  auto* y = static_cast<float*>(product.y);
+  for (int64_t row = 0; row < weight.n_rows; row += slab_rows) {
+    WeightMatrix part = weight;
+    part.data += static_cast<size_t>(row) * weight.row_bytes;
+    part.n_rows = std::min(slab_rows, weight.n_rows - row);
+    expand(part, slab, launch);
+    const auto row_bytes = static_cast<size_t>(n_cols) * 2;
+    product.weight = {reinterpret_cast<const uint8_t*>(slab), TensorType::bf16, part.n_rows, n_cols, 1, row_bytes,
+                      row_bytes * static_cast<size_t>(part.n_rows)};
+    product.y = y + row;
+    multiply(product, launch);
+  }
+}
+
+// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose bf16 activations take up to half of the scratch memory.
+void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, const Launch& launch) {
+  if (x.n_tokens == 0 || weight.n_rows == 0 || weight.n_mats == 0) return;
+  check_weight(weight);
+  const bool is_split = weight.type == TensorType::f32 && x.n_mats == 1;
+  const int64_t n_cols = padded_columns(weight.n_cols) * (is_split ? 3 : 1);
+  int64_t run = static_cast<int64_t>(launch.workspace->n_bytes_left() / 2) / (2 * n_cols * x.n_mats);
+  if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
+  run = std::min(run, x.n_tokens);
+  if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
+  auto* rounded = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(run * x.n_mats * n_cols));
+  for (int64_t token = 0; token < x.n_tokens; token += run) {
+    Activations part = x;
+    part.data += token * x.token_stride;
+    part.n_tokens = std::min(run, x.n_tokens - token);
+    round_activations(part, rounded, is_split, launch);
+    Product product;
+    product.weight = weight;
+    product.x = rounded, product.x_stride = x.n_mats * n_cols, product.x_mat_stride = n_cols;
+    product.y_stride = x.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
+    product.y = y + token * product.y_stride;
+    product.n_places = part.n_tokens;
+    const bool is_expanded = is_split || (x.n_mats == 1 && part.n_tokens > kExpandTokens && !is_direct(weight));
+    Launch with_rest = launch;
+    Workspace rest = *launch.workspace;  // each run takes its slab from the same place
+    with_rest.workspace = &rest;
+    if (is_expanded) multiply_expanded(product, with_rest);
+    else multiply(product, launch);
+  }
+}
+
+}  // namespace
+
+void check_weight(const WeightMatrix& weight) {
+  const TypeTraits* type = find_traits(weight.type);
+  if (!type || !type->is_supported || weight.n_cols % type->block_values != 0 ||
+      weight.row_bytes < static_cast<size_t>(weight.n_cols) / type->block_values * type->block_bytes)
+    fail(ErrorKind::internal, format("a product wants rows of %lld values of %s in %zu bytes", static_cast<long long>(weight.n_cols),
+                                     type_name(weight.type), weight.row_bytes));
+}
+
+void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch) {
+  const int64_t n_padded = padded_columns(x.n_cols), n_threads = x.n_tokens * x.n_mats * (n_padded / 8);
+  if (n_threads == 0) return;
+  round_activations_kernel<<<static_cast<unsigned>(ceil_div(n_threads, kThreads)), kThreads, 0, launch.stream>>>(
+      x, out, n_padded, is_split);
+  check_launch("round_activations_kernel");
+}
+
+void matmul_many(const Matmul& op, const Launch& launch) {
+  if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
+  multiply_dense(op.weight, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, op.y, launch);
+}
+
+void matmul_heads_many(const MatmulHeads& op, const Launch& launch) {
+  multiply_dense(op.weight,
+                 {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, op.weight.n_mats, op.weight.n_cols}, op.y, launch);
+}
+
+}  // namespace dsv32::cuda
