@@ -1,8 +1,9 @@
-// Routed experts for many tokens: the uses of experts are sorted by expert on the device, and products run over tiles of them.
+// Routed experts for many tokens: the uses of experts are sorted by expert on the device, and products run
+// over tiles of them.
 //
-// Which expert has how many tokens is known on the device alone: grids are as large as the worst case, and what is past the last
-// tile returns. Every sum runs in a fixed order (columns ascending, a token's experts ascending), so nothing depends on
-// scheduling.
+// Which expert has how many tokens is known on the device alone: grids are as large as the worst case, and
+// what is past the last tile returns. Every sum runs in a fixed order (columns ascending, a token's experts
+// ascending), so nothing depends on scheduling.
 #include <algorithm>
 
 #include "cuda/gemm_tile.cuh"
@@ -16,10 +17,10 @@ constexpr int64_t kMostTokens = 65535;  // of a grid's second dimension
 
 // Use u = t * n_activated + k: token t has expert experts[u]. Sorted by expert, then by u.
 struct Uses {
-  int32_t* uses;    // [n_uses] u of each place
-  int32_t* tokens;  // [n_uses] t of each place
-  int32_t* firsts;  // [n_experts] first place of each expert
-  int32_t* counts;  // [n_experts]
+  int32_t* uses;     // [n_uses] u of each place
+  int32_t* tokens;   // [n_uses] t of each place
+  int32_t* firsts;   // [n_experts] first place of each expert
+  int32_t* counts;   // [n_experts]
   TokenTile* tiles;  // [max_tiles]
   int32_t* n_tiles;  // [1]
 };
@@ -36,10 +37,10 @@ __device__ int block_count(int x, int* partial) {
 
 // Places of an expert's uses: first = uses of lower experts, then its own in ascending u.
 // A block of 32 warps an expert; 1024 uses at a time.
-// Each block reads all the ids (they stay in L2), so that no block waits for another and no atomic decides an order.
-// Bound by latency.
-__global__ void __launch_bounds__(kListThreads) list_uses_kernel(const int32_t* experts, int32_t n_uses, int32_t n_activated,
-                                                                 Uses out) {
+// Each block reads all the ids (they stay in L2), so that no block waits for another and no atomic decides an
+// order. Bound by latency.
+__global__ void __launch_bounds__(kListThreads)
+    list_uses_kernel(const int32_t* experts, int32_t n_uses, int32_t n_activated, Uses out) {
   __shared__ int partial[32];
   const int expert = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int n_lower = 0, n_equal = 0;
@@ -89,8 +90,8 @@ __global__ void list_tiles_kernel(int32_t n_experts, Uses out) {
 // A thread a value; grid (columns, tokens).
 // A gather in fixed order instead of atomic adds.
 // Bound by bytes: 4 n_activated read and 4 written a value.
-__global__ void combine_kernel(const float* out, const float* weights, int64_t n_activated, int64_t n_cols, float* y,
-                               int64_t y_stride) {
+__global__ void combine_kernel(const float* out, const float* weights, int64_t n_activated, int64_t n_cols,
+                               float* y, int64_t y_stride) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
   if (column >= n_cols) return;
   float sum = 0;
@@ -99,7 +100,9 @@ __global__ void combine_kernel(const float* out, const float* weights, int64_t n
   y[token * y_stride + column] = sum;
 }
 
-int64_t most_tiles(int64_t n_uses, int64_t n_experts) { return n_uses / kTileTokens + std::min(n_uses, n_experts); }
+int64_t most_tiles(int64_t n_uses, int64_t n_experts) {
+  return n_uses / kTileTokens + std::min(n_uses, n_experts);
+}
 
 Uses list_uses(const RunExperts& op, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated, n_experts = op.w1.n_mats;
@@ -145,8 +148,10 @@ __nv_bfloat16* hidden(const RunExperts& op, const Uses& uses, int64_t stride, co
   return h;
 }
 
-// y = the weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory that is left.
-void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int64_t stride, const Launch& launch) {
+// y = the weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory that is
+// left.
+void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int64_t stride,
+             const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated, dim = op.w2.n_rows;
   int64_t slab = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses;
   const int64_t n_slabs = ceil_div(dim, std::max<int64_t>(slab / kTileRows * kTileRows, 1));
@@ -161,8 +166,10 @@ void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int
     product.x = h, product.x_stride = stride;
     product.y = out, product.y_stride = part.n_rows, product.y_rows = uses.uses;
     multiply(product, launch);
-    const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)), static_cast<unsigned>(op.n_tokens));
-    combine_kernel<<<grid, kThreads, 0, launch.stream>>>(out, op.weights, op.n_activated, part.n_rows, op.y + column, dim);
+    const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
+                    static_cast<unsigned>(op.n_tokens));
+    combine_kernel<<<grid, kThreads, 0, launch.stream>>>(out, op.weights, op.n_activated, part.n_rows,
+                                                         op.y + column, dim);
     check_launch("combine_kernel");
   }
 }
@@ -170,7 +177,8 @@ void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int
 // Tokens that fit the scratch memory together, with room for the outputs of kTileRows columns at least.
 int64_t tokens_together(const RunExperts& op, const Launch& launch) {
   const int64_t n_bytes_fixed = op.w1.n_mats * (8 + static_cast<int64_t>(sizeof(TokenTile))) + 16 * 256;
-  const int64_t n_bytes_use = 2 * padded_columns(op.w2.n_cols) + 4 * std::min<int64_t>(op.w2.n_rows, 2 * kTileRows) + 9;
+  const int64_t n_bytes_use =
+      2 * padded_columns(op.w2.n_cols) + 4 * std::min<int64_t>(op.w2.n_rows, 2 * kTileRows) + 9;
   const int64_t n_bytes_token = 2 * padded_columns(op.w1.n_cols) + op.n_activated * n_bytes_use;
   return (static_cast<int64_t>(launch.workspace->n_bytes_left()) - n_bytes_fixed) / n_bytes_token;
 }

@@ -1,6 +1,8 @@
-// Products with weights that lie as bf16 rows of whole 16-byte pieces: a tensor of that type, or a slab that was dequantised.
+// Products with weights that lie as bf16 rows of whole 16-byte pieces: a tensor of that type, or a slab that
+// was dequantised.
 //
-// Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor cores.
+// Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor
+// cores.
 #include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
@@ -14,8 +16,8 @@ constexpr int kStageBytes = (kWarpgroups + 1) * kTileBytes;
 constexpr int kSharedBytes = kStages * kStageBytes + static_cast<int>(sizeof(TokenRows));
 
 // Starts the copy of columns [column, column + 64) of the tile's rows; columns past the matrix become zero.
-__device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows, int64_t column,
-                                          uint32_t to) {
+__device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows,
+                                          int64_t column, uint32_t to) {
   const int piece = threadIdx.x % 8;
   const bool is_inside = column + piece * 8 < weight.n_cols;  // n_cols is a multiple of 8
   const uint8_t* from = first + static_cast<size_t>(is_inside ? column + piece * 8 : 0) * 2;
@@ -23,13 +25,15 @@ __device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint
   for (int i = 0; i < kRows; i += kThreads / 8) {
     const int row = i + threadIdx.x / 8;
     if (row < n_rows)
-      copy_async(to + tile_offset(row, piece * 16), from + static_cast<size_t>(row) * weight.row_bytes, is_inside ? 16 : 0);
+      copy_async(to + tile_offset(row, piece * 16), from + static_cast<size_t>(row) * weight.row_bytes,
+                 is_inside ? 16 : 0);
   }
 }
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], bf16 products, f32 sums in ascending c.
 // A CTA of two warpgroups makes 128 tokens x 256 rows; a warpgroup has 128 rows; grid: product_grid().
-// Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1, which every warp has
+// Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1,
+// which every warp has
 //   left when it passes the barrier of step s.
 // Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
 __global__ void __launch_bounds__(kThreads, 1) multiply_bf16_kernel(const Product product) {
@@ -75,8 +79,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_bf16_kernel(const Produc
 // A thread a value.
 // Partial sums are small enough to come from L2.
 // Bound by bytes: 4 n_splits read and 4 written a value.
-__global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n_values, int64_t n_rows, float* y,
-                                  int64_t y_stride) {
+__global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n_values, int64_t n_rows,
+                                  float* y, int64_t y_stride) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n_values) return;
   float sum = 0;
@@ -84,14 +88,18 @@ __global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n
   y[at / n_rows * y_stride + at % n_rows] = sum;
 }
 
-// How many parts of the columns run side by side: as many as there are multiprocessors for, each of eight steps or more.
+// How many parts of the columns run side by side: as many as there are multiprocessors for, each of eight
+// steps or more.
 int64_t choose_splits(const Product& product, const Launch& launch) {
   if (product.tiles || product.weight.n_mats > 1 || product.output != Output::f32) return 1;
   const bool direct = is_direct(product.weight);
-  const int64_t n_tiles = ceil_div(product.n_places, kTileTokens) * ceil_div(product.weight.n_rows, direct ? kRows : kTileRows);
+  const int64_t n_tiles =
+      ceil_div(product.n_places, kTileTokens) * ceil_div(product.weight.n_rows, direct ? kRows : kTileRows);
   const int64_t n_slots = int64_t{launch.n_sms} * (direct ? 1 : 2);
-  const int64_t n_steps = ceil_div(product.weight.n_cols, kStep), n_bytes = 4 * product.n_places * product.weight.n_rows;
-  const int64_t most = std::min(n_steps / (2 * kSplitSteps), static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes);
+  const int64_t n_steps = ceil_div(product.weight.n_cols, kStep),
+                n_bytes = 4 * product.n_places * product.weight.n_rows;
+  const int64_t most =
+      std::min(n_steps / (2 * kSplitSteps), static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes);
   return std::max<int64_t>(1, std::min(n_slots / n_tiles, most));
 }
 
@@ -99,7 +107,8 @@ int64_t choose_splits(const Product& product, const Launch& launch) {
 
 bool is_direct(const WeightMatrix& weight) {
   return weight.type == TensorType::bf16 && weight.n_cols % 8 == 0 && weight.row_bytes % 16 == 0 &&
-         (weight.n_mats == 1 || weight.mat_bytes % 16 == 0) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
+         (weight.n_mats == 1 || weight.mat_bytes % 16 == 0) &&
+         reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
 }
 
 void multiply(const Product& product, const Launch& launch) {
@@ -119,7 +128,8 @@ void multiply(const Product& product, const Launch& launch) {
 }
 
 void multiply_bf16(const Product& product, const Launch& launch) {
-  CUDA_CHECK(cudaFuncSetAttribute(multiply_bf16_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  CUDA_CHECK(
+      cudaFuncSetAttribute(multiply_bf16_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   multiply_bf16_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);
   check_launch("multiply_bf16_kernel");
 }

@@ -1,8 +1,9 @@
-// Products with weights in any GGUF format, dequantised on their way into the tile: no copy of the matrix is made.
+// Products with weights in any GGUF format, dequantised on their way into the tile: no copy of the matrix is
+// made.
 //
-// One kernel per format. Raw bytes come by cp.async, one span of columns ahead; a thread then turns 64 values of its row into
-// bf16, while the tensor cores are busy with the 64 before them. Of experts nearly every weight is dequantised exactly once,
-// because an expert rarely has more tokens than a tile.
+// One kernel per format. Raw bytes come by cp.async, one span of columns ahead; a thread then turns 64 values
+// of its row into bf16, while the tensor cores are busy with the 64 before them. Of experts nearly every
+// weight is dequantised exactly once, because an expert rarely has more tokens than a tile.
 #include "cuda/gemm_tile.cuh"
 #include "cuda/widen.cuh"
 
@@ -13,17 +14,22 @@ constexpr int kThreads = 128;
 
 template <TensorType kType>
 constexpr int block_values() {
-  if constexpr (kIsFloat<kType>) return 1;
-  else return Codes<kType>::kBlockValues;
+  if constexpr (kIsFloat<kType>)
+    return 1;
+  else
+    return Codes<kType>::kBlockValues;
 }
 
 template <TensorType kType>
 constexpr int block_bytes() {
-  if constexpr (kIsFloat<kType>) return kType == TensorType::f32 ? 4 : 2;
-  else return Codes<kType>::kBlockBytes;
+  if constexpr (kIsFloat<kType>)
+    return kType == TensorType::f32 ? 4 : 2;
+  else
+    return Codes<kType>::kBlockBytes;
 }
 
-// What a CTA keeps in shared memory. A row's span is copied in whole 16-byte pieces of memory, wherever in them it begins.
+// What a CTA keeps in shared memory. A row's span is copied in whole 16-byte pieces of memory, wherever in
+// them it begins.
 template <TensorType kType>
 struct Staging {
   // Columns copied together: one block where blocks are long.
@@ -31,21 +37,26 @@ struct Staging {
   static constexpr int kSpanSteps = kSpan / kStep;
   static constexpr int kSpanBytes = kSpan / block_values<kType>() * block_bytes<kType>();
   static constexpr int kPieces = (kSpanBytes + 15 + 15) / 16;
-  static constexpr int kPitch = (kPieces | 1) * 16;  // an odd number of pieces: eight rows lie in different banks
+  static constexpr int kPitch =
+      (kPieces | 1) * 16;  // an odd number of pieces: eight rows lie in different banks
   static constexpr int kRawBytes = kTileRows * kPitch;
 
   static constexpr int shared_bytes(int n_tiles) {
-    return (2 + n_tiles) * kTileBytes + 2 * kRawBytes + static_cast<int>(sizeof(TokenRows)) + 4 * kGridWords<kType>;
+    return (2 + n_tiles) * kTileBytes + 2 * kRawBytes + static_cast<int>(sizeof(TokenRows)) +
+           4 * kGridWords<kType>;
   }
-  // Two tiles of weights, one being filled while the other is multiplied, as long as two CTAs fit a multiprocessor.
+  // Two tiles of weights, one being filled while the other is multiplied, as long as two CTAs fit a
+  // multiprocessor.
   static constexpr int kTiles = shared_bytes(2) <= 113 * 1024 ? 2 : 1;
   static constexpr int kAhead = kTiles - 1;  // steps from filling to multiplying
   static constexpr int kSharedBytes = shared_bytes(kTiles);
 };
 
-// Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads as the value 0.
+// Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads
+// as the value 0.
 template <class S>
-__device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span, uint32_t to) {
+__device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span,
+                                          uint32_t to) {
   for (int i = threadIdx.x; i < kTileRows * S::kPieces; i += kThreads) {
     const int row = i / S::kPieces, piece = i % S::kPieces;
     if (row >= n_rows) break;
@@ -71,14 +82,17 @@ __device__ __forceinline__ void fill_tile(const uint8_t* raw, const uint8_t* row
   for (int i = 0; i < kStep; i += 16) {
     uint32_t values[8];
     widen16<kType>(at, within * kStep + i, values, grid);
-    *reinterpret_cast<uint4*>(tile + tile_offset(row, 2 * i)) = make_uint4(values[0], values[1], values[2], values[3]);
-    *reinterpret_cast<uint4*>(tile + tile_offset(row, 2 * i + 16)) = make_uint4(values[4], values[5], values[6], values[7]);
+    *reinterpret_cast<uint4*>(tile + tile_offset(row, 2 * i)) =
+        make_uint4(values[0], values[1], values[2], values[3]);
+    *reinterpret_cast<uint4*>(tile + tile_offset(row, 2 * i + 16)) =
+        make_uint4(values[4], values[5], values[6], values[7]);
   }
 }
 
 // y[t, r] = sum over c of bf16(W[r, c]) * x[t, c], f32 sums in ascending c.
 // A CTA of one warpgroup makes up to 128 tokens x 128 rows; grid: product_grid().
-// Activations are copied one step ahead, raw weights one span ahead, and dequantised one step ahead where shared memory holds
+// Activations are copied one step ahead, raw weights one span ahead, and dequantised one step ahead where
+// shared memory holds
 //   two tiles; a barrier a step (two with one tile) hands all three over.
 // Bound by the weights' bytes with few tokens, by dequantising and the tensor cores with 128.
 template <TensorType kType>
@@ -106,12 +120,15 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   const int first_span = place.first_step / S::kSpanSteps;
 
   const auto load_tokens = [&](int step) {
-    load_activations<kThreads>(product, token_rows, tile.n, step, shared_address(activations) + step % 2 * kTileBytes);
+    load_activations<kThreads>(product, token_rows, tile.n, step,
+                               shared_address(activations) + step % 2 * kTileBytes);
   };
   const auto load_raw = [&](int span) {
-    load_span<S>(first, weight.row_bytes, n_rows, first_span + span, shared_address(raw) + span % 2 * S::kRawBytes);
+    load_span<S>(first, weight.row_bytes, n_rows, first_span + span,
+                 shared_address(raw) + span % 2 * S::kRawBytes);
   };
-  // Fills the tile of `step`; the steps before it are filled, so a span that it begins leaves the other half of raw free.
+  // Fills the tile of `step`; the steps before it are filled, so a span that it begins leaves the other half
+  // of raw free.
   const auto fill = [&](int step) {
     const int span = step / S::kSpanSteps;
     fill_tile<kType>(raw + span % 2 * S::kRawBytes, row_begin, first_span + span, step % S::kSpanSteps, grid,
@@ -133,9 +150,12 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   }
   Sums sums = {};
   for (int step = 0; step < n_steps; ++step) {
-    // The newest group is a span that is not needed yet, unless it is the first or each step has a span of its own.
-    if (S::kSpanSteps == 1 || (S::kAhead == 0 && step == 0)) wait_copies<0>();
-    else wait_copies<1>();
+    // The newest group is a span that is not needed yet, unless it is the first or each step has a span of
+    // its own.
+    if (S::kSpanSteps == 1 || (S::kAhead == 0 && step == 0))
+      wait_copies<0>();
+    else
+      wait_copies<1>();
     publish_tile();
     __syncthreads();
     if (step + 1 < n_steps) load_tokens(step + 1);
@@ -143,8 +163,10 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
     const uint32_t tokens = shared_address(activations) + step % 2 * kTileBytes;
     const uint32_t rows = shared_address(tiles) + step % S::kTiles * kTileBytes;
     if constexpr (S::kAhead == 1) {
-      if (step + 1 < n_steps) load_raw_behind(step + 1);
-      else commit_copies();
+      if (step + 1 < n_steps)
+        load_raw_behind(step + 1);
+      else
+        commit_copies();
       start_products(sums, rows, tokens, tile.n);
       if (step + 1 < n_steps) fill(step + 1);
     } else {
@@ -162,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
 template <TensorType kType>
 void start(const Product& product, const Launch& launch) {
   constexpr int kSharedBytes = Staging<kType>::kSharedBytes;
-  CUDA_CHECK(cudaFuncSetAttribute(multiply_blocks_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  CUDA_CHECK(cudaFuncSetAttribute(multiply_blocks_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes));
   multiply_blocks_kernel<kType>
       <<<product_grid(product, kTileRows), kThreads, kSharedBytes, launch.stream>>>(product);
   check_launch("multiply_blocks_kernel");
@@ -172,24 +195,41 @@ void start(const Product& product, const Launch& launch) {
 
 void multiply_blocks(const Product& product, const Launch& launch) {
   switch (product.weight.type) {
-    case TensorType::f32: return start<TensorType::f32>(product, launch);
-    case TensorType::f16: return start<TensorType::f16>(product, launch);
-    case TensorType::bf16: return start<TensorType::bf16>(product, launch);
-    case TensorType::q4_0: return start<TensorType::q4_0>(product, launch);
-    case TensorType::q5_0: return start<TensorType::q5_0>(product, launch);
-    case TensorType::q5_1: return start<TensorType::q5_1>(product, launch);
-    case TensorType::q8_0: return start<TensorType::q8_0>(product, launch);
-    case TensorType::q2_k: return start<TensorType::q2_k>(product, launch);
-    case TensorType::q3_k: return start<TensorType::q3_k>(product, launch);
-    case TensorType::q4_k: return start<TensorType::q4_k>(product, launch);
-    case TensorType::q5_k: return start<TensorType::q5_k>(product, launch);
-    case TensorType::q6_k: return start<TensorType::q6_k>(product, launch);
-    case TensorType::iq2_xxs: return start<TensorType::iq2_xxs>(product, launch);
-    case TensorType::iq3_xxs: return start<TensorType::iq3_xxs>(product, launch);
-    case TensorType::iq4_nl: return start<TensorType::iq4_nl>(product, launch);
-    case TensorType::iq4_xs: return start<TensorType::iq4_xs>(product, launch);
+    case TensorType::f32:
+      return start<TensorType::f32>(product, launch);
+    case TensorType::f16:
+      return start<TensorType::f16>(product, launch);
+    case TensorType::bf16:
+      return start<TensorType::bf16>(product, launch);
+    case TensorType::q4_0:
+      return start<TensorType::q4_0>(product, launch);
+    case TensorType::q5_0:
+      return start<TensorType::q5_0>(product, launch);
+    case TensorType::q5_1:
+      return start<TensorType::q5_1>(product, launch);
+    case TensorType::q8_0:
+      return start<TensorType::q8_0>(product, launch);
+    case TensorType::q2_k:
+      return start<TensorType::q2_k>(product, launch);
+    case TensorType::q3_k:
+      return start<TensorType::q3_k>(product, launch);
+    case TensorType::q4_k:
+      return start<TensorType::q4_k>(product, launch);
+    case TensorType::q5_k:
+      return start<TensorType::q5_k>(product, launch);
+    case TensorType::q6_k:
+      return start<TensorType::q6_k>(product, launch);
+    case TensorType::iq2_xxs:
+      return start<TensorType::iq2_xxs>(product, launch);
+    case TensorType::iq3_xxs:
+      return start<TensorType::iq3_xxs>(product, launch);
+    case TensorType::iq4_nl:
+      return start<TensorType::iq4_nl>(product, launch);
+    case TensorType::iq4_xs:
+      return start<TensorType::iq4_xs>(product, launch);
   }
-  fail(ErrorKind::internal, format("products with many tokens do not read type %u", static_cast<unsigned>(product.weight.type)));
+  fail(ErrorKind::internal,
+       format("products with many tokens do not read type %u", static_cast<unsigned>(product.weight.type)));
 }
 
 }  // namespace dsv32::cuda

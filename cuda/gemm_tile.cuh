@@ -1,10 +1,11 @@
-// What the kernels for many tokens share: the tile of a product, how activations get into it, the tensor core step, and where
-// the sums go.
+// What the kernels for many tokens share: the tile of a product, how activations get into it, the tensor core
+// step, and where the sums go.
 //
-// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over the columns 64 at a
-// time; weights and activations of a step lie in shared memory as bf16 rows of 64 values. Rows are operand A, tokens operand B:
-// tokens come in steps of 8 or 32 there, so a tile with few tokens costs few products. The sums of a token depend on its own
-// activations alone, so the places of missing tokens and rows may hold anything.
+// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over
+// the columns 64 at a time; weights and activations of a step lie in shared memory as bf16 rows of 64 values.
+// Rows are operand A, tokens operand B: tokens come in steps of 8 or 32 there, so a tile with few tokens
+// costs few products. The sums of a token depend on its own activations alone, so the places of missing
+// tokens and rows may hold anything.
 #pragma once
 
 #include <algorithm>
@@ -42,17 +43,18 @@ struct Product {
   int64_t y_stride = 0, y_mat_stride = 0;
   const int32_t* y_rows = nullptr;  // [n_places]
   Output output = Output::f32;
-  int64_t n_places = 0;              // without tiles: each matrix is applied to every place
-  int64_t n_splits = 1;              // of the columns; sums of split i go y_split_stride values after those of split i - 1
+  int64_t n_places = 0;  // without tiles: each matrix is applied to every place
+  int64_t n_splits =
+      1;  // of the columns; sums of split i go y_split_stride values after those of split i - 1
   int64_t y_split_stride = 0;
   const TokenTile* tiles = nullptr;  // [*n_tiles]
   const int32_t* n_tiles = nullptr;
   int64_t max_tiles = 0;
 };
 
-// Enqueues the product. Bf16 rows that cp.async can read (is_direct) go straight into the tile, everything else is dequantised
-// on the way into it. Where tiles are too few for the multiprocessors and there is scratch memory for partial sums, the columns
-// are split. gemm_bf16.cu, gemm_blocks.cu.
+// Enqueues the product. Bf16 rows that cp.async can read (is_direct) go straight into the tile, everything
+// else is dequantised on the way into it. Where tiles are too few for the multiprocessors and there is
+// scratch memory for partial sums, the columns are split. gemm_bf16.cu, gemm_blocks.cu.
 void multiply(const Product& product, const Launch& launch);
 bool is_direct(const WeightMatrix& weight);
 void multiply_bf16(const Product& product, const Launch& launch);
@@ -67,8 +69,8 @@ struct Activations {
   int64_t n_tokens = 0, n_mats = 1, n_cols = 0;
 };
 
-// out [n_tokens, n_mats, padded_columns(n_cols)] = bf16(x); split: three times that many columns, high | low | high of
-// x = high + low. matmul_many.cu.
+// out [n_tokens, n_mats, padded_columns(n_cols)] = bf16(x); split: three times that many columns, high | low
+// | high of x = high + low. matmul_many.cu.
 void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch);
 
 // Throws Error{internal} unless the type is one that is computed and the rows are long enough.
@@ -76,8 +78,8 @@ void check_weight(const WeightMatrix& weight);
 
 #ifdef __CUDACC__
 
-// Where byte `byte` (of 128) of row `row` lies: 16-byte pieces exchanged by the row, so that reading one column of eight rows
-// (ldmatrix, wgmma) touches every bank once.
+// Where byte `byte` (of 128) of row `row` lies: 16-byte pieces exchanged by the row, so that reading one
+// column of eight rows (ldmatrix, wgmma) touches every bank once.
 __device__ __forceinline__ uint32_t tile_offset(int row, int byte) {
   return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
 }
@@ -104,8 +106,9 @@ __device__ __forceinline__ void publish_tile() {
 #endif
 }
 
-// The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run together share both
-// operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last tile have nothing to do.
+// The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run
+// together share both operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last tile have
+// nothing to do.
 struct Place {
   TokenTile tile;
   int64_t first_row;
@@ -128,7 +131,8 @@ __device__ __forceinline__ bool find_place(const Product& product, int rows_per_
                 static_cast<int32_t>(n_left < kTileTokens ? n_left : kTileTokens)};
   place.first_row = int64_t{blockIdx.y} * rows_per_cta;
   if (is_split) {
-    const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps, n_splits = static_cast<int>(product.n_splits);
+    const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps,
+              n_splits = static_cast<int>(product.n_splits);
     const int split = static_cast<int>(blockIdx.z);
     place.first_step = quads * split / n_splits * kSplitSteps;
     place.n_steps = min(quads * (split + 1) / n_splits * kSplitSteps, n_steps) - place.first_step;
@@ -138,7 +142,8 @@ __device__ __forceinline__ bool find_place(const Product& product, int rows_per_
 }
 
 __device__ __forceinline__ const uint8_t* row_of(const WeightMatrix& weight, int64_t mat, int64_t row) {
-  return weight.data + static_cast<size_t>(mat) * weight.mat_bytes + static_cast<size_t>(row) * weight.row_bytes;
+  return weight.data + static_cast<size_t>(mat) * weight.mat_bytes +
+         static_cast<size_t>(row) * weight.row_bytes;
 }
 
 inline dim3 product_grid(const Product& product, int rows_per_cta) {
@@ -158,27 +163,30 @@ __device__ __forceinline__ void find_token_rows(const Product& product, const Pl
   const TokenTile tile = place.tile;
   for (int i = threadIdx.x; i < tile.n; i += blockDim.x) {
     const int64_t at = tile.first + i;
-    rows.x[i] = (product.x_rows ? product.x_rows[at] : at) * product.x_stride + tile.mat * product.x_mat_stride +
-                int64_t{place.first_step} * kStep;
-    rows.y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride + tile.mat * product.y_mat_stride +
-                place.y_offset;
+    rows.x[i] = (product.x_rows ? product.x_rows[at] : at) * product.x_stride +
+                tile.mat * product.x_mat_stride + int64_t{place.first_step} * kStep;
+    rows.y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride +
+                tile.mat * product.y_mat_stride + place.y_offset;
   }
 }
 
-// Starts the copy of a step's columns, counted from the CTA's first, of the tile's tokens. All threads of the CTA.
+// Starts the copy of a step's columns, counted from the CTA's first, of the tile's tokens. All threads of the
+// CTA.
 template <int kThreads>
-__device__ __forceinline__ void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
-                                                 uint32_t to) {
+__device__ __forceinline__ void load_activations(const Product& product, const TokenRows& rows, int n_tokens,
+                                                 int step, uint32_t to) {
   const int piece = threadIdx.x % 8;
 #pragma unroll
   for (int i = 0; i < kTileTokens; i += kThreads / 8) {
     const int token = i + threadIdx.x / 8;
     if (token < n_tokens)
-      copy_async(to + tile_offset(token, piece * 16), product.x + rows.x[token] + int64_t{step} * kStep + piece * 8, 16);
+      copy_async(to + tile_offset(token, piece * 16),
+                 product.x + rows.x[token] + int64_t{step} * kStep + piece * 8, 16);
   }
 }
 
-// sums.of[i][4 j + e]: row 64 i + 16 (warp of its warpgroup) + lane / 4 + 8 (e / 2), token 8 j + 2 (lane % 4) + e % 2.
+// sums.of[i][4 j + e]: row 64 i + 16 (warp of its warpgroup) + lane / 4 + 8 (e / 2), token 8 j + 2 (lane % 4)
+// + e % 2.
 struct Sums {
   float of[2][64];
 };
@@ -194,15 +202,19 @@ __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64
   }
 }
 
-// Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles. Until
-// finish_products() the tiles must stay.
+// Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles.
+// Until finish_products() the tiles must stay.
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
   wgmma_begin();
-  if (n_tokens <= 32) start_products<32>(sums, a, b);
-  else if (n_tokens <= 64) start_products<64>(sums, a, b);
-  else if (n_tokens <= 96) start_products<96>(sums, a, b);
-  else start_products<128>(sums, a, b);
+  if (n_tokens <= 32)
+    start_products<32>(sums, a, b);
+  else if (n_tokens <= 64)
+    start_products<64>(sums, a, b);
+  else if (n_tokens <= 96)
+    start_products<96>(sums, a, b);
+  else
+    start_products<128>(sums, a, b);
   wgmma_commit();
 }
 
@@ -225,7 +237,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t addres
 
 __device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -233,13 +246,16 @@ __device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b
 // The same contract as above; here the products are done on return.
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const int row = 16 * warp + lane % 16, row_piece = lane / 16;               // matrices: rows 0-7, 8-15; then the next piece
-  const int token = lane % 8 + lane / 16 * 8, token_piece = lane / 8 % 2;     // matrices: pieces 0, 1 of tokens 0-7; of 8-15
+  const int row = 16 * warp + lane % 16,
+            row_piece = lane / 16;  // matrices: rows 0-7, 8-15; then the next piece
+  const int token = lane % 8 + lane / 16 * 8,
+            token_piece = lane / 8 % 2;  // matrices: pieces 0, 1 of tokens 0-7; of 8-15
 #pragma unroll
   for (int k = 0; k < kStep / 16; ++k) {
     uint32_t a[2][4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
+    for (int i = 0; i < 2; ++i)
+      load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
 #pragma unroll
     for (int j = 0; j < kTileTokens / 16; ++j) {
       if (16 * j >= n_tokens) continue;
@@ -261,8 +277,8 @@ __device__ __forceinline__ void finish_products(Sums&) {}
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
 
 // Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
-__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows, int n_tokens, int64_t first_row,
-                                           const Sums& sums) {
+__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows, int n_tokens,
+                                           int64_t first_row, const Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 #pragma unroll
   for (int j = 0; j < kTileTokens / 8; ++j) {
@@ -277,9 +293,12 @@ __device__ __forceinline__ void store_sums(const Product& product, const TokenRo
         const float sum = sums.of[i][4 * j + e];
         const int64_t at = rows.y[token] + row;
         auto* halves = static_cast<__nv_bfloat16*>(product.y);
-        if (product.output == Output::f32) static_cast<float*>(product.y)[at] = sum;
-        else if (product.output == Output::silu_bf16) halves[at] = __float2bfloat16_rn(silu(sum));
-        else halves[at] = __float2bfloat16_rn(__bfloat162float(halves[at]) * sum);
+        if (product.output == Output::f32)
+          static_cast<float*>(product.y)[at] = sum;
+        else if (product.output == Output::silu_bf16)
+          halves[at] = __float2bfloat16_rn(silu(sum));
+        else
+          halves[at] = __float2bfloat16_rn(__bfloat162float(halves[at]) * sum);
       }
     }
   }

@@ -1,7 +1,8 @@
 // Dense products and products by heads for many tokens, and the preparation of their operands.
 //
-// Activations become bf16 once. With more than kExpandTokens tokens a matrix would be dequantised more than twice on its way into
-// the tiles; then a slab of its rows is dequantised once into scratch memory instead, and read from there as bf16.
+// Activations become bf16 once. With more than kExpandTokens tokens a matrix would be dequantised more than
+// twice on its way into the tiles; then a slab of its rows is dequantised once into scratch memory instead,
+// and read from there as bf16.
 #include <algorithm>
 
 #include "cuda/gemm_tile.cuh"
@@ -17,7 +18,8 @@ constexpr int kThreads = 256;
 // A thread makes 8 values of one row; grid covers rows x pieces of 8.
 // 16-byte accesses where x allows them.
 // Bound by bytes: 4 read and 2 (6) written a value.
-__global__ void round_activations_kernel(const Activations x, __nv_bfloat16* out, int64_t n_padded, bool is_split) {
+__global__ void round_activations_kernel(const Activations x, __nv_bfloat16* out, int64_t n_padded,
+                                         bool is_split) {
   const int64_t pieces = n_padded / 8, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= x.n_tokens * x.n_mats * pieces) return;
   const int64_t row = at / pieces, column = at % pieces * 8;
@@ -72,15 +74,16 @@ __global__ void expand_kernel(const WeightMatrix weight, __nv_bfloat16* out, int
   to[1] = make_uint4(values[4], values[5], values[6], values[7]);
 }
 
-// out [n_rows, high | high | low] of an f32 matrix: with split activations the product of two sums of two, less low x low.
-// As expand_kernel, one value a thread (these matrices are small).
-// Three bf16 products reach the accuracy that f32 weights are stored for (the router above all), 2^-16 of each term.
-// Bound by bytes: 4 read and 6 written a value.
+// out [n_rows, high | high | low] of an f32 matrix: with split activations the product of two sums of two,
+// less low x low. As expand_kernel, one value a thread (these matrices are small). Three bf16 products reach
+// the accuracy that f32 weights are stored for (the router above all), 2^-16 of each term. Bound by bytes: 4
+// read and 6 written a value.
 __global__ void expand_split_kernel(const WeightMatrix weight, __nv_bfloat16* out, int64_t n_padded) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= weight.n_rows * n_padded) return;
   const int64_t row = at / n_padded, column = at % n_padded;
-  const float value = column < weight.n_cols ? load_float<TensorType::f32>(row_of(weight, 0, row), column) : 0.0f;
+  const float value =
+      column < weight.n_cols ? load_float<TensorType::f32>(row_of(weight, 0, row), column) : 0.0f;
   const __nv_bfloat16 high = __float2bfloat16_rn(value);
   __nv_bfloat16* to = out + row * 3 * n_padded + column;
   to[0] = high;
@@ -105,23 +108,39 @@ void expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch
       expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
       return check_launch("expand_split_kernel");
     }
-    case TensorType::f16: return start_expand<TensorType::f16>(weight, out, launch);
-    case TensorType::bf16: return start_expand<TensorType::bf16>(weight, out, launch);
-    case TensorType::q4_0: return start_expand<TensorType::q4_0>(weight, out, launch);
-    case TensorType::q5_0: return start_expand<TensorType::q5_0>(weight, out, launch);
-    case TensorType::q5_1: return start_expand<TensorType::q5_1>(weight, out, launch);
-    case TensorType::q8_0: return start_expand<TensorType::q8_0>(weight, out, launch);
-    case TensorType::q2_k: return start_expand<TensorType::q2_k>(weight, out, launch);
-    case TensorType::q3_k: return start_expand<TensorType::q3_k>(weight, out, launch);
-    case TensorType::q4_k: return start_expand<TensorType::q4_k>(weight, out, launch);
-    case TensorType::q5_k: return start_expand<TensorType::q5_k>(weight, out, launch);
-    case TensorType::q6_k: return start_expand<TensorType::q6_k>(weight, out, launch);
-    case TensorType::iq2_xxs: return start_expand<TensorType::iq2_xxs>(weight, out, launch);
-    case TensorType::iq3_xxs: return start_expand<TensorType::iq3_xxs>(weight, out, launch);
-    case TensorType::iq4_nl: return start_expand<TensorType::iq4_nl>(weight, out, launch);
-    case TensorType::iq4_xs: return start_expand<TensorType::iq4_xs>(weight, out, launch);
+    case TensorType::f16:
+      return start_expand<TensorType::f16>(weight, out, launch);
+    case TensorType::bf16:
+      return start_expand<TensorType::bf16>(weight, out, launch);
+    case TensorType::q4_0:
+      return start_expand<TensorType::q4_0>(weight, out, launch);
+    case TensorType::q5_0:
+      return start_expand<TensorType::q5_0>(weight, out, launch);
+    case TensorType::q5_1:
+      return start_expand<TensorType::q5_1>(weight, out, launch);
+    case TensorType::q8_0:
+      return start_expand<TensorType::q8_0>(weight, out, launch);
+    case TensorType::q2_k:
+      return start_expand<TensorType::q2_k>(weight, out, launch);
+    case TensorType::q3_k:
+      return start_expand<TensorType::q3_k>(weight, out, launch);
+    case TensorType::q4_k:
+      return start_expand<TensorType::q4_k>(weight, out, launch);
+    case TensorType::q5_k:
+      return start_expand<TensorType::q5_k>(weight, out, launch);
+    case TensorType::q6_k:
+      return start_expand<TensorType::q6_k>(weight, out, launch);
+    case TensorType::iq2_xxs:
+      return start_expand<TensorType::iq2_xxs>(weight, out, launch);
+    case TensorType::iq3_xxs:
+      return start_expand<TensorType::iq3_xxs>(weight, out, launch);
+    case TensorType::iq4_nl:
+      return start_expand<TensorType::iq4_nl>(weight, out, launch);
+    case TensorType::iq4_xs:
+      return start_expand<TensorType::iq4_xs>(weight, out, launch);
   }
-  fail(ErrorKind::internal, format("products with many tokens do not read type %u", static_cast<unsigned>(weight.type)));
+  fail(ErrorKind::internal,
+       format("products with many tokens do not read type %u", static_cast<unsigned>(weight.type)));
 }
 
 // The product in slabs of rows, as many rows at a time as the scratch memory that is left holds.
@@ -134,7 +153,8 @@ void multiply_expanded(Product product, const Launch& launch) {
   if (max_rows < 1) fail(ErrorKind::internal, "no scratch memory is left for a dequantised row");
   const int64_t n_slabs = ceil_div(weight.n_rows, max_rows);
   const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(weight.n_rows, n_slabs), 256) * 256);
-  auto* slab = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
+  auto* slab =
+      launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
   auto* y = static_cast<float*>(product.y);
   for (int64_t row = 0; row < weight.n_rows; row += slab_rows) {
     WeightMatrix part = weight;
@@ -142,14 +162,16 @@ void multiply_expanded(Product product, const Launch& launch) {
     part.n_rows = std::min(slab_rows, weight.n_rows - row);
     expand(part, slab, launch);
     const auto row_bytes = static_cast<size_t>(n_cols) * 2;
-    product.weight = {reinterpret_cast<const uint8_t*>(slab), TensorType::bf16, part.n_rows, n_cols, 1, row_bytes,
-                      row_bytes * static_cast<size_t>(part.n_rows)};
+    product.weight = {
+        reinterpret_cast<const uint8_t*>(slab),      TensorType::bf16, part.n_rows, n_cols, 1, row_bytes,
+        row_bytes * static_cast<size_t>(part.n_rows)};
     product.y = y + row;
     multiply(product, launch);
   }
 }
 
-// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose bf16 activations take up to half of the scratch memory.
+// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose bf16 activations take up to half of
+// the scratch memory.
 void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, const Launch& launch) {
   if (x.n_tokens == 0 || weight.n_rows == 0 || weight.n_mats == 0) return;
   check_weight(weight);
@@ -171,12 +193,15 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     product.y_stride = x.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
     product.y = y + token * product.y_stride;
     product.n_places = part.n_tokens;
-    const bool is_expanded = is_split || (x.n_mats == 1 && part.n_tokens > kExpandTokens && !is_direct(weight));
+    const bool is_expanded =
+        is_split || (x.n_mats == 1 && part.n_tokens > kExpandTokens && !is_direct(weight));
     Launch with_rest = launch;
     Workspace rest = *launch.workspace;  // each run takes its slab from the same place
     with_rest.workspace = &rest;
-    if (is_expanded) multiply_expanded(product, with_rest);
-    else multiply(product, launch);
+    if (is_expanded)
+      multiply_expanded(product, with_rest);
+    else
+      multiply(product, launch);
   }
 }
 
@@ -186,15 +211,16 @@ void check_weight(const WeightMatrix& weight) {
   const TypeTraits* type = find_traits(weight.type);
   if (!type || !type->is_supported || weight.n_cols % type->block_values != 0 ||
       weight.row_bytes < static_cast<size_t>(weight.n_cols) / type->block_values * type->block_bytes)
-    fail(ErrorKind::internal, format("a product wants rows of %lld values of %s in %zu bytes", static_cast<long long>(weight.n_cols),
-                                     type_name(weight.type), weight.row_bytes));
+    fail(ErrorKind::internal,
+         format("a product wants rows of %lld values of %s in %zu bytes",
+                static_cast<long long>(weight.n_cols), type_name(weight.type), weight.row_bytes));
 }
 
 void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch) {
   const int64_t n_padded = padded_columns(x.n_cols), n_threads = x.n_tokens * x.n_mats * (n_padded / 8);
   if (n_threads == 0) return;
-  round_activations_kernel<<<static_cast<unsigned>(ceil_div(n_threads, kThreads)), kThreads, 0, launch.stream>>>(
-      x, out, n_padded, is_split);
+  round_activations_kernel<<<static_cast<unsigned>(ceil_div(n_threads, kThreads)), kThreads, 0,
+                             launch.stream>>>(x, out, n_padded, is_split);
   check_launch("round_activations_kernel");
 }
 
@@ -205,7 +231,8 @@ void matmul_many(const Matmul& op, const Launch& launch) {
 
 void matmul_heads_many(const MatmulHeads& op, const Launch& launch) {
   multiply_dense(op.weight,
-                 {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, op.weight.n_mats, op.weight.n_cols}, op.y, launch);
+                 {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, op.weight.n_mats, op.weight.n_cols},
+                 op.y, launch);
 }
 
 }  // namespace dsv32::cuda
