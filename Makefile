@@ -7,7 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 CXX      := g++
 comma    := ,
 BUILD    := build$(if $(SAN),/san)
-SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 OPTIMIZE ?= -O2
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 CXXFLAGS := -std=c++20 $(OPTIMIZE) -g -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
@@ -15,21 +15,27 @@ LDFLAGS  := -fopenmp $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit
 PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev nlohmann-json3-dev
 
-CUDA_SOURCES := $(wildcard cuda/*.cu)
-ifeq ($(CUDA_SOURCES),)
-  BACKENDS := cpu (this version has no CUDA sources)
-  ifeq ($(CUDA),1)
-    $(error CUDA=1, but this version has no CUDA sources)
-  endif
+# The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
+NVCC       := nvcc
+GPU        := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+CUDA       ?= $(if $(and $(shell command -v $(NVCC)),$(GPU)),1,0)
+CUDA_ARCHS ?= $(if $(GPU),$(patsubst 90,90a,$(patsubst 100,100a,$(GPU))),90a)
+CUDA_HOME  ?= $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC))))
+NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -fopenmp,-Wall,-Wextra -Werror all-warnings \
+              $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) -MMD -MP -Isrc -I.
+ifeq ($(CUDA),1)
+  CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard cuda/*.cu))
+  LDLIBS       += -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -ldl
+  BACKENDS     := cpu, cuda ($(CUDA_ARCHS))
 else
-  CUDA ?= $(if $(shell command -v nvcc),$(if $(shell nvidia-smi -L 2>/dev/null),1,0),0)
-  BACKENDS := cpu$(if $(filter 1,$(CUDA)), and cuda, (no nvcc or no GPU here; CUDA=1 builds cuda all the same))
+  BACKENDS     := cpu (no nvcc or no GPU here, or CUDA=0; CUDA=1 builds cuda all the same)
 endif
 
 SOURCES      := $(wildcard src/*/*.cpp)
 TEST_SOURCES := $(wildcard tests/*.cpp)
 OBJECTS      := $(SOURCES:%.cpp=$(BUILD)/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+GPU_TEST_OBJECTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/gpu/*.cpp))
 SUPPORT      := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/support/*.cpp))
 TINY         := models/tiny.gguf
 
@@ -42,6 +48,9 @@ demo: all $(TINY)  ## set up, build, make the tiny model if absent, and answer a
 test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
+test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
+	@tests/run_gpu.sh $(BUILD)
+
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
 
@@ -49,13 +58,16 @@ layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- mai
 	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 FUZZ_SECONDS ?= 60
-fuzz: deps $(BUILD)/fuzz_gguf  ## fuzz the GGUF reader for FUZZ_SECONDS (60)
+fuzz: deps fuzz_deps $(BUILD)/fuzz_gguf  ## fuzz the GGUF reader for FUZZ_SECONDS (60)
 	@mkdir -p build/fuzz_corpus
 	$(BUILD)/fuzz_gguf -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=512 -timeout=5 -print_final_stats=1 \
 	    -artifact_prefix=build/ build/fuzz_corpus tests/fuzz/corpus
 
 format:  ## run clang-format over the sources
 	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+fuzz_deps:
+	@tests/support/install_packages.sh clang libclang-rt-dev
 
 PREFIX ?= /usr/local
 install: all  ## install the program under PREFIX (/usr/local)
@@ -67,15 +79,19 @@ clean:  ## remove everything that was built
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-8s %s\n", $$1, $$2 }'
 
-$(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS)
+$(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS)
+$(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS)
+$(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
@@ -84,10 +100,26 @@ $(TINY): | $(BUILD)/make_tiny_model
 	$(BUILD)/make_tiny_model $@
 
 # libFuzzer comes with clang; the reader alone is instrumented.
-$(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp)
+$(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
 	@echo "clang++ $@"
 	@mkdir -p $(@D)
 	@clang++ -std=c++20 -O1 -g -Isrc -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ -o $@
+
+$(BUILD)/%.o: %.cu | deps
+	@echo "nvcc $<"
+	@mkdir -p $(@D)
+	@$(NVCC) $(NVCCFLAGS) -c $< -o $@
+
+# engine.cpp is the one place that knows whether this build has CUDA; a change of CUDA builds it anew.
+$(BUILD)/src/engine/engine.o: CXXFLAGS += $(if $(filter 1,$(CUDA)),-DDSV32_CUDA)
+$(BUILD)/src/engine/engine.o: $(BUILD)/.cuda_$(CUDA)
+$(BUILD)/.cuda_$(CUDA):
+	@mkdir -p $(@D)
+	@rm -f $(BUILD)/.cuda_*
+	@touch $@
+$(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
+# Under the sanitizers one instruction set is enough, and the others take the compiler minutes.
+$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS += $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC)
 
 $(BUILD)/%.o: %.cpp | deps
 	@echo "c++ $<"
@@ -95,5 +127,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test deps layers fuzz format install clean help
+.PHONY: all demo test test-gpu deps layers fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:

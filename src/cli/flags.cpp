@@ -88,8 +88,10 @@ constexpr Flag kFlags[] = {
      "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
     {"threads,t", "N", "CPU threads (default: one for each core)", "Model", kPlanned,
      [](O& o, S& v, S& f) { o.engine.n_threads = static_cast<int>(parse_integer(f, v, 1, 4096)); }},
-    {"backend", "NAME", "what computes: cpu", "Model", kPlanned,
-     [](O& o, S& v, S&) { o.engine.backend = v; }},
+    {"backend", "NAME", "what computes: cpu, cuda, or auto, the GPU if there is one (default: auto)", "Model",
+     kPlanned, [](O& o, S& v, S&) { o.engine.backend = v; }},
+    {"device", "N", "which GPU (default: 0)", "Model", kPlanned,
+     [](O& o, S& v, S& f) { o.engine.device = static_cast<int>(parse_integer(f, v, 0, 1023)); }},
     {"kv-type,kv_type", "TYPE", "how the cache stores latents: fp8, bf16 or f32 (default: fp8)", "Model",
      kPlanned,
      [](O& o, S& v, S& f) {
@@ -98,7 +100,7 @@ constexpr Flag kFlags[] = {
      }},
     {"topk-buffer,topk_buffer", "N",
      "latent rows kept next to the processor for each layer in decode: a number, "
-     "full or auto (default: auto, which is full on the CPU)",
+     "full or auto (default: auto, which is full)",
      "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
     {"chunk", "N", "most prompt tokens computed at a time (default: 512)", "Model", kPlanned,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},

@@ -119,7 +119,7 @@ void print_plan_json(const MemoryPlan& plan, const std::vector<PlanRow>& rows, u
 int inspect_plan(const Options& options) {
   const GgufFile file(find_model(options));
   const ModelArgs args = read_model_args(file);
-  const std::unique_ptr<Backend> backend = make_backend(options.engine.backend, options.engine.n_threads);
+  const std::unique_ptr<Backend> backend = make_backend(options.engine);
   const uint64_t n_free = backend->memory_info(Place::host).n_bytes_free;
   MemoryPlan plan = make_plan(args, options.engine, n_free);
   const Weights weights = load_weights(file, args, *backend);

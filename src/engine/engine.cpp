@@ -3,6 +3,9 @@
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "base/text.h"
+#ifdef DSV32_CUDA
+#include "cuda/cuda_backend.h"
+#endif
 
 namespace dsv32 {
 namespace {
@@ -20,15 +23,22 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const std::string& name, int n_threads) {
-  if (name == "cpu") return std::make_unique<CpuBackend>(n_threads);
+std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+#ifdef DSV32_CUDA
+  if (options.backend == "cuda" || (options.backend == "auto" && has_cuda_device()))
+    return make_cuda_backend(options.device);
+#endif
+  if (options.backend == "cpu" || options.backend == "auto")
+    return std::make_unique<CpuBackend>(options.n_threads);
+  if (options.backend == "cuda")
+    fail(ErrorKind::usage, "--backend is 'cuda', which this build does not have", "build with CUDA=1");
   fail(ErrorKind::usage,
-       format("--backend is '%s', expected cpu, the only one in this build", visible(name).c_str()));
+       format("--backend is '%s', expected cpu, cuda or auto", visible(options.backend).c_str()));
 }
 
 Engine::Engine(const GgufFile& file, const EngineOptions& options)
     : args_(read_model_args(file)),
-      backend_(make_backend(options.backend, options.n_threads)),
+      backend_(make_backend(options)),
       weights_(load_weights(file, args_, *backend_)),
       plan_(make_plan(args_, options, backend_->memory_info(Place::host).n_bytes_free)),
       warnings_(warnings_about(file, args_)) {

@@ -38,7 +38,8 @@ class Engine {
   std::unique_ptr<Forward> forward_;
 };
 
-// The backend of that name. Throws Error{usage} for one that this build does not have.
-std::unique_ptr<Backend> make_backend(const std::string& name, int n_threads);
+// The backend that the options name: "cpu", "cuda", or "auto", the GPU if this build and this machine have
+// one. Throws Error{usage} for another name or one that this build does not have.
+std::unique_ptr<Backend> make_backend(const EngineOptions& options);
 
 }  // namespace dsv32

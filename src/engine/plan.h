@@ -12,7 +12,8 @@ namespace dsv32 {
 
 struct EngineOptions {
   std::string model_path;
-  std::string backend = "cpu";
+  std::string backend = "auto";
+  int device = 0;     // which GPU
   int n_threads = 0;  // 0: all cores
   KvType kv_type = KvType::fp8;
   std::optional<int64_t> context;      // tokens; nothing: the model's, or what half of the free memory holds
