@@ -1,11 +1,10 @@
 // Products with many tokens (cuda/matmul_many.cu, cuda/experts_many.cu) against the CPU backend.
 //
-// Tolerances. Weights and activations are rounded to bf16: each factor is off by 2^-9 at most and 0.9e-3 in
-// the root mean square, so a sum of many random terms is off by 1.3e-3 of its size; 3e-3 leaves room for
-// formats with few distinct values. With random signs the error of one element is normal around that: 2e-2 of
-// the outputs' root mean square is twelve deviations, and what a wrong column or row makes is of the order
-// of 1. Experts round twice more in the middle (the gate and h): 5e-3 and 4e-2. An f32 matrix is computed
-// from three bf16 products and off by 2^-16 or less: 1e-4.
+// Tolerances. Weights and activations are rounded to bf16: each factor is off by 2^-9 at most and 0.9e-3 in the root mean square,
+// so a sum of many random terms is off by 1.3e-3 of its size; 3e-3 leaves room for formats with few distinct values. With random
+// signs the error of one element is normal around that: 2e-2 of the outputs' root mean square is twelve deviations, and what a
+// wrong column or row makes is of the order of 1. Experts round twice more in the middle (the gate and h), and products of two
+// sums have long tails: 8e-3 and 8e-2. An f32 matrix is computed from three bf16 products and off by 2^-16 or less: 1e-4.
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <cstring>
@@ -58,7 +57,7 @@ struct Tolerance {
   double relative,
       largest;  // of all elements in the Euclidean norm; of one element, by the root mean square of all
 };
-constexpr Tolerance kRounded = {3e-3, 2e-2}, kSplit = {1e-4, 1e-3}, kTwice = {5e-3, 4e-2};
+constexpr Tolerance kRounded = {3e-3, 2e-2}, kSplit = {1e-4, 1e-3}, kTwice = {8e-3, 8e-2};
 
 void check_close(const std::vector<float>& ours, const std::vector<float>& expected, Tolerance tolerance,
                  const std::string& what) {
