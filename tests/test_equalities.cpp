@@ -11,6 +11,7 @@
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
+#include "engine/generation.h"
 #include "engine/session.h"
 #include "tests/support/random_weights.h"
 #include "tests/support/temp_dir.h"
@@ -204,6 +205,33 @@ BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
     if (buffer_rows) BOOST_TEST(forward.buffer_tally().n_misses > 0);
     for (const auto& sequence : sequences) cache.close(*sequence);
   }
+}
+
+// The same seed gives the same tokens with the same log-probabilities, however the work is divided; another
+// seed others.
+BOOST_AUTO_TEST_CASE(a_generation_is_reproducible_by_its_seed) {
+  const GgufFile file(tiny_path());
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  const auto generated = [&](uint64_t seed, const Run& run) {
+    Engine engine(file, options_of(run));
+    Session session(engine);
+    GenerationOptions options;
+    options.sampling.seed = seed;
+    options.max_tokens = 40;
+    options.n_top_logprobs = 3;
+    Listener silent;
+    const GenerationResult result = generate(session, *tokenizer, random_tokens(50, 3), options, silent);
+    std::vector<std::pair<int32_t, float>> records;
+    for (const TokenRecord& record : result.logprobs) {
+      records.emplace_back(record.chosen.id, record.chosen.logprob);
+      for (const TokenLogprob& other : record.top) records.emplace_back(other.id, other.logprob);
+    }
+    return records;
+  };
+  const auto first = generated(0, {});
+  BOOST_TEST(first.size() > 8u);
+  BOOST_TEST((generated(0, {.chunk = 7, .topk_buffer = 40, .n_threads = 3}) == first));
+  BOOST_TEST((generated(1, {}) != first));
 }
 
 // The indexer matters past top-k positions, and only there: with as large a top-k as the context the model is
