@@ -1,0 +1,190 @@
+// The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]).
+//
+//   score_few, score_many   Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
+//   score_mma               any device from sm_80, keys of 128 e4m3 values, any number of heads
+//   score_plain             any sizes, and f32 keys
+#include <algorithm>
+
+#include "cuda/indexer.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kMmaThreads = 128, kMmaTokens = 16;
+constexpr int kMmaRowBytes =
+    2 * kDim + 16;  // f16 queries of a head; 16 more so that eight heads lie in different banks
+
+// score(t, s) by mma.sync, for devices before Hopper and for more than 64 heads.
+// Grid (pages, 16 tokens): a warp has 16 of the page's keys in registers and multiplies them with every head.
+// The queries of a token pass through shared memory, 64 heads at a time, as f16 in the order of the products.
+// Bound by the tensor cores' f16 rate, and by the widening of the queries for only 64 keys.
+__global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
+  __shared__ __align__(16) uint8_t queries[kHeads * kMmaRowBytes];
+  __shared__ float factors[kHeads];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  const int32_t first_key = blockIdx.x * kPage;
+  const int row = 16 * warp + g + 8 * (lane & 1);
+  const int64_t first_token = static_cast<int64_t>(blockIdx.y) * kMmaTokens;
+  const int64_t end_token = min(first_token + kMmaTokens, static_cast<int64_t>(op.n_tokens));
+  int32_t loaded_seq = -1;
+  uint32_t a[8][4];
+  float key_scale = 0;
+  for (int64_t t = first_token; t < end_token; ++t) {
+    if (op.pos[t] < first_key) continue;
+    if (op.seq[t] != loaded_seq) {
+      loaded_seq = op.seq[t];
+      const uint8_t* page = op.page(loaded_seq, blockIdx.x);
+      KeyFragment keys;
+      keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
+#pragma unroll
+      for (int step = 0; step < 8; ++step) keys.widened(step, a[step]);
+      key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + row);
+    }
+    float sums[2] = {0, 0};
+    for (int first_head = 0; first_head < op.n_heads; first_head += kHeads) {
+      __syncthreads();  // the queries before are done with
+      widen_queries<kMmaThreads>(op, t, first_head, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
+        *reinterpret_cast<uint32_t*>(queries + h * kMmaRowBytes + w / 4 * 128 + p * 16 + w % 4 * 4) = pair;
+      });
+      if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, first_head + threadIdx.x);
+      __syncthreads();
+      float products[32];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float* d = products + 4 * j;
+        d[0] = d[1] = d[2] = d[3] = 0;
+        const uint32_t* head = reinterpret_cast<const uint32_t*>(queries + (8 * j + g) * kMmaRowBytes);
+#pragma unroll
+        for (int step = 0; step < 8; ++step)
+          asm volatile(
+              "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+              "{%0,%1,%2,%3};"
+              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+              : "r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]), "r"(head[8 * step + c]),
+                "r"(head[8 * step + 4 + c]));
+      }
+      add_heads(
+          products, [&](int j) { return make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]); },
+          sums);
+    }
+    const float score = fold_rows(sums, lane) * key_scale;
+    const int32_t s = first_key + row;
+    if (c < 2 && s <= op.pos[t]) op.scores[t * op.scores_stride + s] = score;
+  }
+}
+
+constexpr int kPlainThreads = 256, kPlainGroups = kPlainThreads / kPage;
+
+// score(t, s) in f32, for any sizes and for f32 keys.
+// Grid (pages, tokens): a thread has one key of the page and every fourth head.
+// The page's keys stand in shared memory value by value, so that the 64 keys of a value are neighbours.
+// Bound by f32 arithmetic and shared memory; it serves comparisons and small models.
+__global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) {
+  extern __shared__ float plain_keys[];  // [dim, 65]
+  __shared__ float partial[kPlainGroups][kPage];
+  const int64_t t = blockIdx.y;
+  const int32_t pos = op.pos[t], first_key = blockIdx.x * kPage;
+  if (first_key > pos) return;
+  const int n_tiles = (op.dim + static_cast<int>(kTileValues) - 1) / static_cast<int>(kTileValues);
+  const uint8_t* page = op.page(op.seq[t], blockIdx.x);
+  for (int item = threadIdx.x; item < kPage * op.dim; item += kPlainThreads) {
+    const int key = item / op.dim, i = item % op.dim;
+    float value = 0;
+    if (op.q) {
+      value = reinterpret_cast<const float*>(page + op.keys_offset)[item];
+    } else {
+      const float* scales = reinterpret_cast<const float*>(page + op.scales_offset);
+      value = from_e4m3(page[op.keys_offset + item]) * scales[key * n_tiles + i / kTileValues];
+    }
+    plain_keys[i * (kPage + 1) + key] = value;
+  }
+  __syncthreads();
+  const int key = threadIdx.x % kPage, group = threadIdx.x / kPage;
+  float sum = 0;
+  for (int h = group; h < op.n_heads; h += kPlainGroups) {
+    const int64_t r = t * op.n_heads + h;
+    float product = 0;
+    for (int i = 0; i < op.dim; ++i) {
+      const float q = op.q ? op.q[r * op.dim + i]
+                           : from_e4m3(op.q_fp8[r * op.dim + i]) * op.q_scales[r * n_tiles + i / kTileValues];
+      product = fmaf(q, plain_keys[i * (kPage + 1) + key], product);
+    }
+    sum = fmaf(op.weights[r] * op.weight_scale, fmaxf(product, 0.0f), sum);
+  }
+  partial[group][key] = sum;
+  __syncthreads();
+  if (group > 0 || first_key + key > pos) return;
+  for (int other = 1; other < kPlainGroups; ++other) sum += partial[other][key];
+  op.scores[t * op.scores_stride + first_key + key] = sum;
+}
+
+Scoring scoring_of(const IndexerScores& op) {
+  const CacheLayout& layout = op.cache.layout;
+  return {op.cache.key_pages,
+          op.cache.key_page_ids,
+          op.cache.max_pages,
+          layout.key_page_bytes(),
+          layout.keys_offset(),
+          layout.key_scales_offset(),
+          op.step.pos,
+          op.step.seq,
+          static_cast<int32_t>(op.step.n_tokens),
+          static_cast<int32_t>(op.n_heads),
+          static_cast<int32_t>(layout.index_head_dim),
+          op.q,
+          op.q_fp8,
+          op.q_scales,
+          op.weights,
+          op.weight_scale,
+          op.scores,
+          op.scores_stride};
+}
+
+void check(const IndexerScores& op) {
+  const int64_t dim = op.cache.layout.index_head_dim, n_visible = op.step.max_pos + 1;
+  const bool is_f32 = op.cache.layout.kv_type == KvType::f32;
+  if (!op.scores || !op.weights || (is_f32 ? !op.q : !op.q_fp8 || !op.q_scales))
+    fail(ErrorKind::internal, "indexer_scores: the queries are not in the form of the keys");
+  if (dim <= 0 || dim > 512 || op.n_heads <= 0 || op.step.n_tokens > 65535 || n_visible > INT32_MAX / 2 ||
+      (op.step.n_tokens > 1 && op.scores_stride < n_visible))
+    fail(ErrorKind::internal,
+         format("indexer_scores: %lld tokens, %lld heads of %lld values, %lld positions in rows of %lld and "
+                "%lld pages",
+                static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
+                static_cast<long long>(dim), static_cast<long long>(n_visible),
+                static_cast<long long>(op.scores_stride), static_cast<long long>(op.cache.max_pages)));
+}
+
+void score_mma(const Scoring& op, int64_t n_pages, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(ceil_div(op.n_tokens, kMmaTokens)));
+  score_mma_kernel<<<grid, kMmaThreads, 0, launch.stream>>>(op);
+  check_launch("score_mma_kernel");
+}
+
+void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
+  const int n_bytes = op.dim * (kPage + 1) * 4;
+  CUDA_CHECK(cudaFuncSetAttribute(score_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+  const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(op.n_tokens));
+  score_plain_kernel<<<grid, kPlainThreads, static_cast<size_t>(n_bytes), launch.stream>>>(op);
+  check_launch("score_plain_kernel");
+}
+
+}  // namespace
+
+void indexer_scores(const IndexerScores& op, const Launch& launch) {
+  if (op.step.n_tokens == 0) return;
+  check(op);
+  const Scoring scoring = scoring_of(op);
+  const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
+  const bool is_few = op.step.n_tokens <= 8 || op.step.n_tokens < 4 * op.step.n_seqs;
+  if (op.cache.layout.kv_type == KvType::f32 || scoring.dim != kDim)
+    score_plain(scoring, n_pages, launch);
+  else if (op.n_heads > kHeads || !has_hopper_products())
+    score_mma(scoring, n_pages, launch);
+  else if (is_few)
+    score_few(scoring, n_pages, launch);
+  else
+    score_many(scoring, n_pages, launch);
+}
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,128 @@
+// What the indexer's kernels share: their parameters, and how 16 keys lie in the registers of a warp.
+//
+// Keys are the rows and heads the columns of a tensor-core product, so that the sum over the heads stays
+// almost inside a thread. A thread reads its part of a key as whole 16-byte words, straight from the page to
+// registers; the order in which the 128 values of a dot product are taken is free, so the queries are laid
+// out in the order that those words give.
+#pragma once
+
+#include "cuda/common.cuh"
+#include "cuda/kernels.h"
+
+namespace dsv32::cuda {
+
+constexpr int kDim = 128;           // values of a key that the tensor-core kernels take
+constexpr int kHeads = 64;          // heads of one product; fewer are filled up with zeros
+constexpr int kPage = kPageTokens;  // 64 keys
+constexpr int kQueryBytes = kHeads * kDim;
+
+// IndexerScores as the kernels need it: the layout's offsets are worked out on the host.
+struct Scoring {
+  const uint8_t* key_pages;
+  const int32_t* key_page_ids;
+  int64_t max_pages, page_bytes, keys_offset, scales_offset;
+  const int32_t *pos, *seq;
+  int32_t n_tokens, n_heads, dim;
+  const float* q;
+  const uint8_t* q_fp8;
+  const float *q_scales, *weights;
+  float weight_scale;
+  float* scores;
+  int64_t scores_stride;
+
+  __device__ const uint8_t* page(int64_t sequence, int64_t i) const {
+    return key_pages + static_cast<int64_t>(key_page_ids[sequence * max_pages + i]) * page_bytes;
+  }
+  // With e4m3 queries of one tile: every factor that does not depend on the key. Zero for a head that only
+  // fills up.
+  __device__ float head_factor(int64_t t, int h) const {
+    if (h >= n_heads) return 0;
+    return weights[t * n_heads + h] * weight_scale * q_scales[t * n_heads + h];
+  }
+  __device__ uint4 query_word(int64_t t, int h, int i) const {  // 16 e4m3 values
+    if (h >= n_heads) return make_uint4(0, 0, 0, 0);
+    return reinterpret_cast<const uint4*>(q_fp8 + (t * n_heads + h) * kDim)[i];
+  }
+};
+
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// Two e4m3 values (the low 16 bits) to two f16 values; exact.
+__device__ __forceinline__ uint32_t widen(uint32_t pair) {
+  const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+  return static_cast<uint32_t>(h.y) << 16 | h.x;
+}
+
+// A thread's part of the 16 keys that a warp holds as rows: lane = 4 * g + c has rows g and g + 8, and of
+// each row the 16-byte words c and c + 4. Their eight 4-byte words i are its share of the products: as e4m3
+// half i % 2 of step i / 2, which has 32 values; as f16 both halves of step i, which has 16.
+struct KeyFragment {
+  uint4 rows[2][2];  // [row g, g + 8] [16-byte word]
+
+  __device__ void load(const uint8_t* first_row, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      rows[i / 2][i % 2] =
+          load_streaming(first_row + (lane / 4 + 8 * (i / 2)) * kDim + (lane % 4 + 4 * (i % 2)) * 16);
+  }
+  __device__ void clear() { rows[0][0] = rows[0][1] = rows[1][0] = rows[1][1] = make_uint4(0, 0, 0, 0); }
+  __device__ uint32_t word(int row, int i) const { return word_of(rows[row][i / 4], i % 4); }
+  // Step i of 8, as the f16 A operand of a product over 16 values.
+  __device__ void widened(int i, uint32_t (&a)[4]) const {
+    a[0] = widen(word(0, i) & 0xffffu), a[1] = widen(word(1, i) & 0xffffu);
+    a[2] = widen(word(0, i) >> 16), a[3] = widen(word(1, i) >> 16);
+  }
+};
+
+// Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries, for all of a
+// block of n_threads together. In the order of the products the pair is number w % 4 of the four (8 values)
+// at 8 * (w / 4) + p.
+template <unsigned n_threads, typename Store>
+__device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int first_head,
+                                              const Store& store) {
+  constexpr unsigned kItems = kHeads * 8 / n_threads;  // words a thread
+  const unsigned w = threadIdx.x % 8, first = threadIdx.x / 8;
+  uint4 words[kItems];
+#pragma unroll
+  for (unsigned k = 0; k < kItems; ++k)
+    words[k] = op.query_word(t, first_head + first + k * n_threads / 8, w);
+#pragma unroll
+  for (unsigned k = 0; k < kItems; ++k)
+#pragma unroll
+    for (unsigned p = 0; p < 8; ++p) {
+      const uint32_t four = word_of(words[k], p / 2);
+      store(first + k * n_threads / 8, w, p, widen(p % 2 ? four >> 16 : four & 0xffffu));
+    }
+}
+
+// sum += the relu'd products of a thread's two rows with its heads 8 * j + 2 * c + (0, 1); weights(j) gives
+// those two.
+template <typename Weights>
+__device__ __forceinline__ void add_heads(const float (&products)[32], const Weights& weights,
+                                          float (&sums)[2]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float2 w = weights(j);
+    sums[0] = fmaf(w.x, fmaxf(products[4 * j], 0.0f), sums[0]);
+    sums[1] = fmaf(w.x, fmaxf(products[4 * j + 2], 0.0f), sums[1]);
+    sums[0] = fmaf(w.y, fmaxf(products[4 * j + 1], 0.0f), sums[0]);
+    sums[1] = fmaf(w.y, fmaxf(products[4 * j + 3], 0.0f), sums[1]);
+  }
+}
+
+// The sums over the four lanes of a row; afterwards even lanes have row g and odd ones row g + 8.
+__device__ __forceinline__ float fold_rows(const float (&sums)[2], int lane) {
+  const bool is_odd = lane & 1;
+  float sum = is_odd ? sums[1] : sums[0];
+  sum += __shfl_xor_sync(0xffffffffu, is_odd ? sums[0] : sums[1], 1);
+  return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
+// indexer_hopper.cu. n_pages: of the longest sequence, at least.
+bool has_hopper_products();
+void score_few(const Scoring& op, int64_t n_pages, const Launch& launch);
+void score_many(const Scoring& op, int64_t n_pages, const Launch& launch);
+
+}  // namespace dsv32::cuda

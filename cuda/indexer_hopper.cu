@@ -1,0 +1,334 @@
+// The indexer's scores by Hopper's asynchronous tensor-core products: 128 e4m3 values, up to 64 heads.
+//
+//   score_few    few tokens of a sequence: one token and many pages a block, e4m3 widened to f16
+//   score_many   prefill: 256 keys stay in registers while the tokens' queries stream past, e4m3
+#include <algorithm>
+
+#include "cuda/indexer.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+// ---- D [64 keys, 64 heads] += A [64, k] (registers) * B [64, k]^T (shared memory) ----
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define DSV32_HAS_WGMMA 1
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+// B in rows of 128 bytes, groups of 8 rows 1024 bytes apart; word w (16 bytes) of row r stands at w ^ r % 8.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int n>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
+
+#define DSV32_PRODUCT(SHAPE, TAIL)                                                                          \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned." SHAPE              \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%"  \
+               "24,%25,%26,%27,%28,%29,%30,"                                                                \
+               "%31}, {%32,%33,%34,%35}, %36, p, 1, 1" TAIL ";\n}"                                          \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),        \
+                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
+                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
+                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                                         \
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(static_cast<int>(adds)))
+
+__device__ __forceinline__ void product_f16(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
+                                            uint32_t a3, uint64_t b, bool adds) {
+  DSV32_PRODUCT("m64n64k16.f32.f16.f16", ", 0");
+}
+__device__ __forceinline__ void product_e4m3(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
+                                             uint32_t a3, uint64_t b, bool adds) {
+  DSV32_PRODUCT("m64n64k32.f32.e4m3.e4m3", "");
+}
+#undef DSV32_PRODUCT
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t n_arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t n_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(n_bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
+      "again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, uint32_t n_bytes,
+                                          uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(shared)),
+      "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+#endif
+
+constexpr int kFewThreads = 128;
+
+// score(t, s) for few tokens, exact: f16 holds e4m3 values as they are, and products are summed in f32.
+// Grid (blocks, tokens): a block takes every gridDim.x-th page of its token, a warp 16 of a page's 64 keys.
+// A page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
+// Bound by reading the keys, 132 bytes each.
+__global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
+#if DSV32_HAS_WGMMA
+  // [2 halves of the steps][64 heads][128 bytes], f16
+  __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
+  __shared__ float factors[kHeads];
+  const int64_t t = blockIdx.y;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
+  const int32_t pos = op.pos[t], n_pages = pos / kPage + 1, seq = op.seq[t];
+  int32_t i = blockIdx.x;
+  if (i >= n_pages) return;
+  const int row = 16 * warp + lane / 4 + 8 * (lane & 1);  // whose score this lane has in the end
+  KeyFragment keys;
+  const uint8_t* page = op.page(seq, i);
+  keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
+  float key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + row);
+  int32_t next = i + gridDim.x;
+  const uint8_t* next_page = next < n_pages ? op.page(seq, next) : nullptr;
+
+  widen_queries<kFewThreads>(op, t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
+    const unsigned at = w / 4 * kQueryBytes + h * 128 + (p ^ h % 8) * 16 + w % 4 * 4;
+    *reinterpret_cast<uint32_t*>(queries + at) = pair;
+  });
+  if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, threadIdx.x);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  float2 weights[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) weights[j] = make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
+  const uint64_t b = matrix_descriptor(shared_address(queries));
+  float* scores = op.scores + t * op.scores_stride;
+
+  while (true) {
+    uint32_t a[8][4];
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+      keys.widened(step, a[step]);
+      // Widened here, before the products begin, and not between them.
+      asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
+    }
+    const float scale = key_scale;
+    if (next_page) {
+      keys.load(next_page + op.keys_offset + 16 * warp * kDim, lane);
+      key_scale = __ldg(reinterpret_cast<const float*>(next_page + op.scales_offset) + row);
+    }
+    const int32_t after = next + gridDim.x;
+    const uint8_t* after_page = after < n_pages ? op.page(seq, after) : nullptr;
+    float products[32];
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < 8; ++step)
+      product_f16(products, a[step][0], a[step][1], a[step][2], a[step][3],
+                  b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
+    commit_products();
+    wait_products<0>();
+    float sums[2] = {0, 0};
+    add_heads(
+        products, [&](int j) { return weights[j]; }, sums);
+    const float score = fold_rows(sums, lane) * scale;
+    const int32_t s = i * kPage + row;
+    if (c < 2 && s <= pos) scores[s] = score;
+    if (next >= n_pages) break;
+    i = next, next = after, next_page = after_page;
+  }
+#else
+  __trap();
+#endif
+}
+
+constexpr int kArrangeThreads = 2 * kHeads;
+
+// The e4m3 queries of each token in the order of the products, and what each head's sum is multiplied by.
+// A block a token: thread (h, j) exchanges 4 x 4 words of 4 bytes, half a head.
+// They lie as matrix_descriptor says: a bulk copy puts a token's queries into shared memory ready for use.
+// Bound by reading and writing 8 KB a token, next to nothing beside the products.
+__global__ void __launch_bounds__(kArrangeThreads)
+    arrange_queries_kernel(Scoring op, uint8_t* queries, float* factors) {
+  const int64_t t = blockIdx.x;
+  const int h = static_cast<int>(threadIdx.x / 2), j = static_cast<int>(threadIdx.x % 2);
+  uint4 in[4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) in[c] = op.query_word(t, h, 4 * j + c);
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+    const int place = (4 * j + m) ^ (h % 8);
+    reinterpret_cast<uint4*>(queries + t * kQueryBytes + h * kDim)[place] =
+        make_uint4(word_of(in[0], m), word_of(in[1], m), word_of(in[2], m), word_of(in[3], m));
+  }
+  if (threadIdx.x < kHeads) factors[t * kHeads + threadIdx.x] = op.head_factor(t, threadIdx.x);
+}
+
+constexpr int kManyThreads = 256, kManyKeys = 256, kManyTokens = 128;
+constexpr int kSlots = 8;
+
+struct ManyShared {
+  uint8_t queries[kSlots][kQueryBytes];  // first: aligned to 1024
+  float factors[kSlots][kHeads];
+  uint64_t full[kSlots], empty[kSlots];
+  int32_t pos[kManyTokens], seq[kManyTokens];
+};
+
+// score(t, s) for many tokens.
+// Grid (256 keys, up to 128 tokens): a warpgroup has 128 keys, two operands of 64 rows; a warp 32 of those.
+// Keys stay in registers, queries come into 8 slots; one warp's sums hide behind the products of another.
+// Bound by the tensor cores: 16384 operations a token and key, e4m3 to f32 (a step keeps about 14 bits).
+__global__ void __launch_bounds__(kManyThreads, 2)
+    score_many_kernel(Scoring op, const uint8_t* queries, const float* factors, int n_tokens_most) {
+#if DSV32_HAS_WGMMA
+  extern __shared__ uint8_t raw_shared[];
+  ManyShared& sm =
+      *reinterpret_cast<ManyShared*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  const int32_t first_key = blockIdx.x * kManyKeys, first_warp_key = first_key + 32 * warp;
+  const int64_t first_token = static_cast<int64_t>(blockIdx.y) * n_tokens_most;
+  const int n_tokens = static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.n_tokens - first_token));
+#pragma unroll 1
+  for (int i = threadIdx.x; i < n_tokens; i += kManyThreads)
+    sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < kSlots; ++slot)
+      barrier_init(&sm.full[slot], 1), barrier_init(&sm.empty[slot], kManyThreads / 32);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  __syncthreads();
+
+  // Tokens that see no key of the block are passed over, by the copies as by the products: both count the
+  // others alone.
+  const auto next_token = [&](int i) {
+    while (i < n_tokens && sm.pos[i] < first_key) ++i;
+    return i;
+  };
+  int copied = next_token(0);  // of thread 0: the token whose queries are copied next
+  const auto copy_next = [&](int slot) {
+    if (copied >= n_tokens) return;
+    const int64_t t = first_token + copied;
+    barrier_expect(&sm.full[slot], kQueryBytes + kHeads * 4);
+    copy_bulk(sm.queries[slot], queries + t * kQueryBytes, kQueryBytes, &sm.full[slot]);
+    copy_bulk(sm.factors[slot], factors + t * kHeads, kHeads * 4, &sm.full[slot]);
+    copied = next_token(copied + 1);
+  };
+  if (threadIdx.x == 0) {
+#pragma unroll 1
+    for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
+  }
+
+  // Key 32 * warp + 16 * o + r of the block is row 16 * (warp % 4) + r of operand o; lane c of a row ends
+  // with o = c / 2 and the row's half c % 2.
+  KeyFragment keys[2];
+  float key_scale = 0;
+  int32_t loaded_seq = -1;
+  const int32_t own_key = first_warp_key + 16 * (c / 2) + 8 * (c % 2) + g;
+  const auto load_keys = [&](int i) {
+    loaded_seq = sm.seq[i];
+    int32_t max_pos = sm.pos[i];
+    for (int k = i + 1; k < n_tokens && sm.seq[k] == loaded_seq; ++k) max_pos = max(max_pos, sm.pos[k]);
+    keys[0].clear(), keys[1].clear();
+    if (first_warp_key / kPage * kPage > max_pos) return;  // there may be no such page
+    const uint8_t* page = op.page(loaded_seq, first_warp_key / kPage);
+    const uint8_t* rows = page + op.keys_offset + first_warp_key % kPage * kDim;
+    keys[0].load(rows, lane), keys[1].load(rows + 16 * kDim, lane);
+    key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + own_key % kPage);
+  };
+
+  constexpr int kSlotsBehind = 2;  // a slot is filled again two tokens after its own: nobody waits for long
+  int n_done = 0;
+  for (int i = next_token(0); i < n_tokens; i = next_token(i + 1), ++n_done) {
+    if (sm.seq[i] != loaded_seq) load_keys(i);
+    if (threadIdx.x == 0 && n_done >= kSlotsBehind) {
+      const int behind = n_done - kSlotsBehind;
+      if (copied < n_tokens) {
+        barrier_wait(&sm.empty[behind % kSlots], behind / kSlots & 1);
+        copy_next(behind % kSlots);
+      }
+    }
+    __syncwarp();
+    const int slot = n_done % kSlots;
+    barrier_wait(&sm.full[slot], n_done / kSlots & 1);
+    const uint64_t b = matrix_descriptor(shared_address(sm.queries[slot]));
+    float products[2][32];
+    begin_products();
+#pragma unroll
+    for (int o = 0; o < 2; ++o) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step)
+        product_e4m3(products[o], keys[o].word(0, 2 * step), keys[o].word(1, 2 * step),
+                     keys[o].word(0, 2 * step + 1), keys[o].word(1, 2 * step + 1), b + 2 * step, step > 0);
+      commit_products();
+    }
+    const auto weights = [&](int j) {
+      return *reinterpret_cast<const float2*>(&sm.factors[slot][8 * j + 2 * c]);
+    };
+    float sums[2][2] = {{0, 0}, {0, 0}};
+    wait_products<1>();
+    add_heads(products[0], weights, sums[0]);
+    wait_products<0>();
+    add_heads(products[1], weights, sums[1]);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&sm.empty[slot]);
+    const float of_0 =
+        (c & 1 ? sums[0][1] : sums[0][0]) + __shfl_xor_sync(0xffffffffu, c & 1 ? sums[0][0] : sums[0][1], 1);
+    const float of_1 =
+        (c & 1 ? sums[1][1] : sums[1][0]) + __shfl_xor_sync(0xffffffffu, c & 1 ? sums[1][0] : sums[1][1], 1);
+    const float sum = (c & 2 ? of_1 : of_0) + __shfl_xor_sync(0xffffffffu, c & 2 ? of_0 : of_1, 2);
+    if (own_key <= sm.pos[i]) op.scores[(first_token + i) * op.scores_stride + own_key] = sum * key_scale;
+  }
+#else
+  __trap();
+#endif
+}
+
+}  // namespace
+
+void score_few(const Scoring& op, int64_t n_pages, const Launch& launch) {
+  const int64_t n_blocks = std::min(n_pages, ceil_div(4 * launch.n_sms, op.n_tokens));
+  const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(op.n_tokens));
+  score_few_kernel<<<grid, kFewThreads, 0, launch.stream>>>(op);
+  check_launch("score_few_kernel");
+}
+
+void score_many(const Scoring& op, int64_t n_pages, const Launch& launch) {
+  uint8_t* queries = launch.workspace->take<uint8_t>(static_cast<size_t>(op.n_tokens) * kQueryBytes);
+  float* factors = launch.workspace->take<float>(static_cast<size_t>(op.n_tokens) * kHeads);
+  arrange_queries_kernel<<<static_cast<unsigned>(op.n_tokens), kArrangeThreads, 0, launch.stream>>>(
+      op, queries, factors);
+  check_launch("arrange_queries_kernel");
+  constexpr int kBytes = sizeof(ManyShared) + 1024;
+  CUDA_CHECK(cudaFuncSetAttribute(score_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  // Two blocks an SM; at least four rounds of them where there is enough to do: the last one is not full.
+  const int64_t n_blocks = ceil_div(n_pages * kPage, kManyKeys);
+  const int64_t n_tokens = std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kManyTokens);
+  const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(ceil_div(op.n_tokens, n_tokens)));
+  score_many_kernel<<<grid, kManyThreads, kBytes, launch.stream>>>(op, queries, factors,
+                                                                   static_cast<int>(n_tokens));
+  check_launch("score_many_kernel");
+}
+
+// Whether the code that the device runs has Hopper's products: it was built for this very chip.
+bool has_hopper_products() {
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, score_many_kernel));
+  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
+}
+
+}  // namespace dsv32::cuda

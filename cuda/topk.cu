@@ -1,0 +1,312 @@
+// Exact top-k of each token's scores, by radix select on integer keys.
+//
+// Floats become 32-bit integers that sort alike. Three histograms (11, 11 and 10 bits) find the k-th largest
+// key T exactly; then the positions with a key above T, and the lowest ones of those equal to it, are written
+// in order. Nothing is ever listed before it is selected, so no candidate list can overflow, and counts are
+// integers, so no order of arrival shows in the result.
+#include <algorithm>
+
+#include <cooperative_groups.h>
+
+#include "cuda/common.cuh"
+#include "cuda/kernels.h"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kBins = 2048;
+constexpr int kMostBlocks = 8;  // of a cluster that every device with clusters takes
+constexpr int kBlockKeys =
+    16 * 1024;  // of a row, per block, when there are many rows: 64 KiB, two blocks on an SM
+constexpr int kLeastBlockKeys =
+    4096;  // when there are few rows: below, the waits between the blocks cost more than they save
+
+// As backend/cpu_attention.cpp: -0 equals 0, NaN ranks below everything.
+__device__ __forceinline__ uint32_t rank_key(float score) {
+  uint32_t bits = __float_as_uint(score);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
+  if (bits == 0x80000000u) bits = 0;
+  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+}
+
+// The blocks that share a row: a cluster; one block where there are no clusters.
+struct Team {
+  int rank = 0, size = 1;
+
+  __device__ Team() {
+#if __CUDA_ARCH__ >= 900
+    rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+    size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+#endif
+  }
+  // All threads of all blocks; shared memory written before is seen after, by every block.
+  __device__ void sync() const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) {
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  // The same variable in the shared memory of block `of`.
+  __device__ uint32_t* of(uint32_t* shared, int block) const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(shared, block);
+#endif
+    return shared;
+  }
+};
+
+// One block's part of a row. The first n_cached keys are kept in shared memory, the others are made again
+// from the scores.
+struct Keys {
+  const float* scores;
+  uint32_t* cached;
+  int n, n_cached;
+  __device__ uint32_t operator[](int i) const { return i < n_cached ? cached[i] : rank_key(scores[i]); }
+};
+
+struct Shared {
+  uint32_t counts[kBins];  // this block's histogram
+  uint32_t totals[kBins];  // the team's
+  uint32_t warp_sums[kWarps];
+  uint32_t warp_above[kWarps], warp_ties[kWarps];  // of each warp's segment, then of all segments before it
+  uint32_t block_counts[2];                        // above, ties
+  uint32_t bin, n_above_bin;
+};
+
+__device__ __forceinline__ uint32_t warp_prefix(uint32_t x) {  // inclusive
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const uint32_t y = __shfl_up_sync(0xffffffffu, x, offset);
+    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
+  }
+  return x;
+}
+
+// The team's histogram: each block adds up its share of the bins and hands the sums to all.
+__device__ const uint32_t* total_counts(Shared& sm, const Team& team) {
+  team.sync();
+  if (team.size == 1) return sm.counts;
+  const int n_share = kBins / team.size;  // at most kThreads
+  if (static_cast<int>(threadIdx.x) < n_share) {
+    const int bin = team.rank * n_share + static_cast<int>(threadIdx.x);
+    uint32_t sum = 0;
+    for (int block = 0; block < team.size; ++block) sum += team.of(sm.counts, block)[bin];
+    for (int block = 0; block < team.size; ++block) team.of(sm.totals, block)[bin] = sum;
+  }
+  team.sync();
+  return sm.totals;
+}
+
+// Sets sm.bin to the bin with the need-th largest key and sm.n_above_bin to the number of keys in higher
+// bins. Each thread has two bins, the first thread the highest.
+__device__ void find_bin(Shared& sm, const uint32_t* totals, uint32_t need) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t high = kBins - 1 - 2 * threadIdx.x;
+  const uint32_t n_high = totals[high], n_low = totals[high - 1];
+  uint32_t before = warp_prefix(n_high + n_low);
+  if (lane == 31) sm.warp_sums[warp] = before;
+  __syncthreads();
+  if (warp == 0) {
+    const uint32_t sum = sm.warp_sums[lane];
+    sm.warp_sums[lane] = warp_prefix(sum) - sum;
+  }
+  __syncthreads();
+  before += sm.warp_sums[warp] - (n_high + n_low);
+  if (before < need && need <= before + n_high + n_low) {
+    const bool is_high = need <= before + n_high;
+    sm.bin = is_high ? high : high - 1;
+    sm.n_above_bin = is_high ? before : before + n_high;
+  }
+  __syncthreads();
+}
+
+__device__ void clear_counts(Shared& sm) {
+  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[i] = 0;
+  __syncthreads();
+}
+
+// The histogram of the highest 11 bits. This first reading of the scores leaves the keys in shared memory.
+__device__ void count_first_digits(Shared& sm, const Keys& keys) {
+  clear_counts(sm);
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < keys.n; i += kThreads) {
+    const uint32_t key = rank_key(keys.scores[i]);
+    if (i < keys.n_cached) keys.cached[i] = key;
+    atomicAdd(&sm.counts[key >> 21], 1u);
+  }
+}
+
+// The histogram of the n_bits at `shift` of the keys that begin with `prefix`.
+__device__ void count_digits(Shared& sm, const Keys& keys, uint32_t prefix, int shift, int n_bits) {
+  clear_counts(sm);
+  const uint32_t mask = (1u << n_bits) - 1;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < keys.n; i += kThreads) {
+    const uint32_t digits = keys[i] >> shift;
+    if (digits >> n_bits == prefix) atomicAdd(&sm.counts[digits & mask], 1u);
+  }
+}
+
+// The need-th largest key of the team; `need` becomes how many of the keys equal to it are selected.
+__device__ uint32_t find_threshold(Shared& sm, const Team& team, const Keys& keys, uint32_t& need) {
+  count_first_digits(sm, keys);
+  find_bin(sm, total_counts(sm, team), need);
+  uint32_t prefix = sm.bin;
+  need -= sm.n_above_bin;
+  count_digits(sm, keys, prefix, 10, 11);
+  find_bin(sm, total_counts(sm, team), need);
+  prefix = prefix << 11 | sm.bin;
+  need -= sm.n_above_bin;
+  count_digits(sm, keys, prefix, 0, 10);
+  find_bin(sm, total_counts(sm, team), need);
+  need -= sm.n_above_bin;
+  return prefix << 10 | sm.bin;
+}
+
+// Counts what lies above and at the threshold in each warp's segment [begin, end) of the block's part, then
+// makes the counts sums over all segments before, those of the team's earlier blocks included.
+__device__ void count_segments(Shared& sm, const Team& team, const Keys& keys, uint32_t threshold, int begin,
+                               int end, uint32_t& n_above, uint32_t& n_ties) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t above = 0, ties = 0;
+#pragma unroll 4
+  for (int i = begin + lane; i < end; i += 32) {
+    const uint32_t key = keys[i];
+    above += key > threshold;
+    ties += key == threshold;
+  }
+  above = __reduce_add_sync(0xffffffffu, above);
+  ties = __reduce_add_sync(0xffffffffu, ties);
+  if (lane == 0) sm.warp_above[warp] = above, sm.warp_ties[warp] = ties;
+  __syncthreads();
+  if (warp == 0) {
+    above = sm.warp_above[lane], ties = sm.warp_ties[lane];
+    const uint32_t above_to = warp_prefix(above), ties_to = warp_prefix(ties);
+    sm.warp_above[lane] = above_to - above;
+    sm.warp_ties[lane] = ties_to - ties;
+    if (lane == 31) sm.block_counts[0] = above_to, sm.block_counts[1] = ties_to;
+  }
+  team.sync();
+  n_above = sm.warp_above[warp], n_ties = sm.warp_ties[warp];
+  for (int block = 0; block < team.rank; ++block) {
+    const uint32_t* counts = team.of(sm.block_counts, block);
+    n_above += counts[0], n_ties += counts[1];
+  }
+}
+
+// Writes the selected positions of a warp's segment in ascending order. n_above and n_ties: keys above and at
+// the threshold before the segment; the first n_wanted ties of the row are selected.
+__device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_wanted, int begin, int end,
+                              uint32_t n_above, uint32_t n_ties, int first_pos, int32_t* selected) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t lower_lanes = (1u << lane) - 1;
+  uint32_t n_before = n_above + min(n_ties, n_wanted);
+#pragma unroll 4
+  for (int first = begin; first < end; first += 32) {
+    const int i = first + lane;
+    const uint32_t key = i < end ? keys[i] : 0;
+    const bool is_above = i < end && key > threshold, is_tie = i < end && key == threshold;
+    const uint32_t ties = __ballot_sync(0xffffffffu, is_tie);
+    const bool is_selected = is_above || (is_tie && n_ties + __popc(ties & lower_lanes) < n_wanted);
+    const uint32_t taken = __ballot_sync(0xffffffffu, is_selected);
+    if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = first_pos + i;
+    n_before += __popc(taken);
+    n_ties += __popc(ties);
+  }
+}
+
+// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
+// A cluster of 1 to 8 blocks takes a token, each block a run of its row, each warp a run of the block's.
+// Keys stay in shared memory as far as they fit, and histograms are added there: one reading of a row.
+// Bound by reading the scores, 4 bytes each; with few rows by about ten waits of the cluster.
+__global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(SelectTopk op, int n_cached_most) {
+  extern __shared__ uint32_t cached[];
+  __shared__ Shared sm;
+  const Team team;
+  const int64_t t = blockIdx.x / team.size;
+  const int32_t n_visible = op.step.pos[t] + 1;
+  const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
+  int32_t* selected = op.selected + t * op.topk;
+  if (team.rank == 0 && threadIdx.x == 0) op.n_selected[t] = n_selected;
+  if (!op.scores || n_visible <= topk) {
+    for (int i = team.rank * kThreads + static_cast<int>(threadIdx.x); i < n_selected;
+         i += team.size * kThreads)
+      selected[i] = i;
+    return;
+  }
+  // Whole groups of kThreads keys, so that every warp's segment is whole groups of 32.
+  const int n_part = ((n_visible + team.size - 1) / team.size + kThreads - 1) / kThreads * kThreads;
+  const int first_pos = min(team.rank * n_part, n_visible), n_own = min(n_part, n_visible - first_pos);
+  const Keys keys{op.scores + t * op.scores_stride + first_pos, cached, n_own, min(n_own, n_cached_most)};
+  uint32_t n_wanted = static_cast<uint32_t>(topk);
+  const uint32_t threshold = find_threshold(sm, team, keys, n_wanted);
+
+  const int n_segment = n_part / kWarps;
+  const int begin = min(static_cast<int>(threadIdx.x) / 32 * n_segment, n_own),
+            end = min(begin + n_segment, n_own);
+  uint32_t n_above = 0, n_ties = 0;
+  count_segments(sm, team, keys, threshold, begin, end, n_above, n_ties);
+  write_segment(keys, threshold, n_wanted, begin, end, n_above, n_ties, first_pos, selected);
+  team.sync();  // no block's shared memory goes while another reads its counts
+}
+
+int most_shared_bytes() {
+  int device = 0, n_bytes = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&n_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return n_bytes;
+}
+
+// How many blocks share a row: enough that its keys fit, more when few rows would leave the device idle.
+int blocks_per_row(int64_t n_tokens, int64_t n_visible, int n_sms) {
+  const int64_t n_keys = n_tokens * kMostBlocks <= n_sms ? kLeastBlockKeys : kBlockKeys;
+  int n = 1;
+  while (n < kMostBlocks && n * n_keys < n_visible) n *= 2;
+  return n;
+}
+
+}  // namespace
+
+void select_topk(const SelectTopk& op, const Launch& launch) {
+  const int64_t n_tokens = op.step.n_tokens, n_visible = op.step.max_pos + 1;
+  if (n_tokens == 0) return;
+  if (op.topk <= 0 || op.topk > INT32_MAX || n_visible > INT32_MAX / 2 || n_tokens > INT32_MAX / kMostBlocks)
+    fail(ErrorKind::internal,
+         format("select_topk: top-k %lld of %lld positions for %lld tokens", static_cast<long long>(op.topk),
+                static_cast<long long>(n_visible), static_cast<long long>(n_tokens)));
+  if (op.scores && op.scores_stride < n_visible && n_tokens > 1)
+    fail(ErrorKind::internal,
+         format("select_topk: rows of %lld scores for %lld positions",
+                static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, select_topk_kernel));
+  const bool has_clusters = attributes.ptxVersion >= 90;
+  const bool is_ranked = op.scores && n_visible > op.topk;
+  const int n_blocks = has_clusters && is_ranked ? blocks_per_row(n_tokens, n_visible, launch.n_sms) : 1;
+  const int64_t n_part = ceil_div(ceil_div(n_visible, n_blocks), kThreads) * kThreads;
+  const int64_t n_most =
+      (most_shared_bytes() - static_cast<int64_t>(attributes.sharedSizeBytes)) / 4 / 32 * 32;
+  const int n_cached = is_ranked ? static_cast<int>(std::min(n_part, n_most)) : 0;
+  CUDA_CHECK(cudaFuncSetAttribute(select_topk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(n_most) * 4));
+
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(n_blocks), cluster.val.clusterDim.y = 1,
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(n_tokens * n_blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(n_cached) * 4;
+  config.stream = launch.stream;
+  config.attrs = &cluster;
+  config.numAttrs = n_blocks > 1 ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, select_topk_kernel, op, n_cached));
+  check_launch("select_topk_kernel");
+}
+
+}  // namespace dsv32::cuda
