@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cpu_backend.h"
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 
 using namespace dsv32;
 

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "engine/generation.h"
 #include "engine/session.h"
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "gguf/gguf.h"
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_vocabulary.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/launch.h"
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 
 namespace dsv32 {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 #include "tests/support/tiny_vocabulary.h"
 
 namespace dsv32 {

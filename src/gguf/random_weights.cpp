@@ -2,7 +2,7 @@
 //
 // The magnitudes are worked out from the formats' definitions, not measured with dequantize_row(), so that a
 // test which dequantises these blocks and finds another deviation has found a mistake.
-#include "tests/support/random_weights.h"
+#include "gguf/random_weights.h"
 
 #include <cstddef>
 #include <cstring>
