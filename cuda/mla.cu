@@ -1,0 +1,398 @@
+// Sparse MLA, absorbed: every head of a token attends to the same selected latent rows, which are keys and
+// values at once.
+//
+// With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
+// heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
+// with a running softmax. When tokens are few, the blocks of a token are dealt out to several CTAs and
+// mla_combine_kernel merges their parts. How they are dealt depends on counts that the host knows, never on
+// where a row lies: buffers and full residency give the same bits. Other sizes and f32 rows go to
+// mla_plain.cu.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "cuda/mla.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+// ---- the two products ----
+
+// s[i] = 16 heads (from head_row) x 8 latent rows (from latent_row + 8 i) of Q K^T.
+template <int kTiles>
+__device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const uint8_t* q, const uint8_t* k,
+                                                 int head_row, int latent_row, int lane) {
+  const int matrix = lane / 8, r = lane % 8;
+  const uint32_t a_at = shared_address(q) + (head_row + matrix % 2 * 8 + r) * kPitch,
+                 a_chunk = (matrix / 2) ^ r;
+  const uint32_t b_at = shared_address(k) + (latent_row + r) * kPitch, b_chunk = matrix ^ r;
+#pragma unroll 3
+  for (int group = 0; group < kPitch / 128; ++group) {
+#pragma unroll
+    for (int half = 0; half < 8; half += 4) {  // 32 values are four chunks
+      uint32_t a0[4], a1[4], b[kTiles][4];
+      load_matrices(a0, a_at + group * 128 + (a_chunk ^ half) * 16);
+      load_matrices(a1, a_at + group * 128 + (a_chunk ^ (half + 2)) * 16);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+        load_matrices(b[i], b_at + i * 8 * kPitch + group * 128 + (b_chunk ^ half) * 16);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) multiply_add(s[i], a0, b[i][0], b[i][1]);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) multiply_add(s[i], a1, b[i][2], b[i][3]);
+    }
+  }
+}
+
+// o[i][c] += 16 heads (from 16 i) x 8 columns (from 64 warp + 8 c) of P V, V being the rows' first kRank
+// values.
+template <int kTiles>
+__device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const uint8_t* k,
+                                           int warp, int lane) {
+  const int matrix = lane / 8, r = lane % 8;
+  const uint32_t a_at = shared_address(p) + (matrix % 2 * 8 + r) * kWeightPitch, chunk = (matrix / 2) ^ r;
+  const uint32_t b_at = shared_address(k) + (matrix % 2 * 8 + r) * kPitch + warp * 128;
+#pragma unroll
+  for (int step = 0; step < kBlockRows / 16; ++step) {
+    uint32_t a[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      load_matrices(a[i], a_at + i * 16 * kWeightPitch + (chunk ^ (2 * step)) * 16);
+#pragma unroll
+    for (int c = 0; c < 8; c += 2) {
+      uint32_t b[4];
+      load_transposed(b, b_at + step * 16 * kPitch + (chunk ^ c) * 16);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        multiply_add(o[i][c], a[i], b[0], b[1]);
+        multiply_add(o[i][c + 1], a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// ---- the softmax ----
+
+// What a thread knows of its two heads (lane / 4 and 8 further) of the warp's 16: scores are in base 2.
+struct Running {
+  float largest[2] = {-INFINITY, -INFINITY};  // no more than kSlack below the largest score so far
+  float sum[2] = {0, 0};                      // of the weights in the thread's own columns
+};
+
+// Scores to base 2, those of rows past the end to -infinity; the largest of each of the thread's heads in the
+// warp's columns.
+template <int kTiles>
+__device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n,
+                                               int lane) {
+  float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
+      largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
+    }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 1));
+    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 2));
+  }
+  return {largest[0], largest[1]};
+}
+
+// Weights 2^(score - largest), as bf16 into p; their sum is that of the rounded values, so that they add up
+// to one.
+template <int kTiles>
+__device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p,
+                                              int head_row, int latent_row, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = head_row + lane / 4 + 8 * h;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint32_t pair = pack_bf16(exp2_fast(s[i][2 * h] - running.largest[h]),
+                                      exp2_fast(s[i][2 * h + 1] - running.largest[h]));
+      running.sum[h] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+      const int chunk = (latent_row / 8 + i) ^ (row & 7);
+      *reinterpret_cast<uint32_t*>(p + row * kWeightPitch + chunk * 16 + lane % 4 * 4) = pair;
+    }
+  }
+}
+
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
+// CTA: one token, 16 kTiles heads, every n_splits-th block of 64 rows; 8 warps. Scores: a warp has 16 heads x
+// 8 kTiles rows;
+//   values: all heads x 64 columns, accumulators in registers, weights through shared memory.
+// Rows are gathered by cp.async while the block before is worked on, and widened once for all heads; 16-byte
+// chunks are XORed
+//   with the row number, so that no ldmatrix meets a bank twice. Accumulators are rescaled only when a
+//   maximum grows by 2^kSlack.
+// Bound: many tokens: reads of shared memory (3.5 of 6 thousand cycles a block are the scores'); few: latency
+// of one block.
+template <KvType kKv, int kTiles>
+__global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const Plan plan) {
+  constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles;  // groups of warps that share 16 heads
+  extern __shared__ __align__(128) uint8_t shared[];
+  uint8_t* q = shared;                                                      // [kHeads, kRank + kRope] bf16
+  uint8_t* p = q + kHeads * kPitch;                                         // [kHeads, kBlockRows] bf16
+  float* largest_of = reinterpret_cast<float*>(p + kHeads * kWeightPitch);  // [kGroups, kHeads]
+  float* shrink = largest_of + kWarps * 16;                                 // [kHeads]
+  uint8_t* tiles = p + kHeads * kWeightPitch + kStatBytes;  // [1 or n_stages, kBlockRows, kRank + kRope] bf16
+  uint8_t* landing = tiles + kBlockRows * kPitch;           // fp8 rows as they come
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int tile = blockIdx.x % plan.n_head_tiles, split = blockIdx.x / plan.n_head_tiles % plan.n_splits;
+  const int64_t t = blockIdx.x / plan.n_head_tiles / plan.n_splits, seq = op.step.seq[t];
+  const int n = op.n_selected[t], n_blocks = (n + kBlockRows - 1) / kBlockRows;
+  if (plan.n_splits > 1 && split >= n_blocks) return;  // the merge knows that this part is empty
+  const int head_row = warp % kTiles * 16, group = warp / kTiles, latent_row = group * 8 * kTiles;
+  const float scale = op.scale * 1.44269504f;
+
+  RowPlace place = find_row(op, t, split, n, warp, lane);
+  start_rows<kKv>(plan.rows, place.id, kKv == KvType::fp8 ? landing : tiles, warp, lane);
+  int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
+  RowPlace next = find_row(op, t, split + plan.n_splits, n, warp, lane);
+  load_queries(op, t, tile * kHeads, kHeads, q);
+  uint32_t scales = kKv == KvType::fp8 ? load_scales(op, plan.page_bytes, page, place) : 0;
+
+  Running running;
+  float o[kTiles][8][4] = {};
+  int stage = 0;
+  for (int block = split; block < n_blocks; block += plan.n_splits) {
+    const bool is_last = block + plan.n_splits >= n_blocks;
+    uint8_t* k = tiles + stage * kBlockRows * kPitch;
+    wait_copies();
+    __syncthreads();  // the rows are there, and nobody reads the block before any more
+    if constexpr (kKv == KvType::fp8) {
+      expand_rows(landing, k, scales, warp, lane);
+      __syncthreads();
+    } else if (plan.n_stages == 2) {
+      stage ^= 1;
+    }
+    const bool is_early =
+        kKv == KvType::fp8 || plan.n_stages == 2;  // there is room for the next block's rows
+    if (!is_last && is_early) {
+      start_rows<kKv>(plan.rows, next.id, kKv == KvType::fp8 ? landing : tiles + stage * kBlockRows * kPitch,
+                      warp, lane);
+      place = next;
+      if constexpr (kKv == KvType::fp8) page = find_page(op, seq, place);
+      next = find_row(op, t, block + 2 * plan.n_splits, n, warp, lane);
+    }
+
+    float s[kTiles][4] = {};
+    multiply_queries<kTiles>(s, q, k, head_row, latent_row, lane);
+    const float2 largest = scale_scores<kTiles>(s, scale, block * kBlockRows + latent_row, n, lane);
+    if (lane % 4 == 0) {
+      largest_of[group * kHeads + head_row + lane / 4] = largest.x;
+      largest_of[group * kHeads + head_row + lane / 4 + 8] = largest.y;
+    }
+    __syncthreads();
+    if constexpr (kKv == KvType::fp8)
+      if (!is_last) scales = load_scales(op, plan.page_bytes, page, place);
+    bool is_grown = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = head_row + lane / 4 + 8 * h;
+      float largest_here = largest_of[row];
+#pragma unroll
+      for (int g = 1; g < kGroups; ++g) largest_here = fmaxf(largest_here, largest_of[g * kHeads + row]);
+      float factor = 1;
+      if (largest_here > running.largest[h] + kSlack) {
+        factor = exp2_fast(running.largest[h] - largest_here);
+        running.largest[h] = largest_here;
+        is_grown = true;
+      }
+      running.sum[h] *= factor;
+      if (group == 0 && lane % 4 == 0) shrink[row] = factor;
+    }
+    store_weights<kTiles>(s, running, p, head_row, latent_row, lane);
+    if (__syncthreads_or(is_grown)) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float factor = shrink[i * 16 + lane / 4 + 8 * h];
+#pragma unroll
+          for (int c = 0; c < 8; ++c) o[i][c][2 * h] *= factor, o[i][c][2 * h + 1] *= factor;
+        }
+    }
+    add_values<kTiles>(o, p, k, warp, lane);
+    if (!is_last && !is_early) {
+      __syncthreads();
+      start_rows<kKv>(plan.rows, next.id, k, warp, lane);
+      next = find_row(op, t, block + 2 * plan.n_splits, n, warp, lane);
+    }
+  }
+
+  __syncthreads();  // shrink is read no more: it now takes the maxima, and largest_of the sums
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = head_row + lane / 4 + 8 * h;
+    float sum = running.sum[h];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (lane % 4 == 0) largest_of[group * kHeads + row] = sum;
+    if (lane % 4 == 0 && group == 0) shrink[row] = running.largest[h];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = i * 16 + lane / 4 + 8 * h, head = tile * kHeads + row;
+      if (head >= op.n_heads) continue;
+      float sum = largest_of[row];
+#pragma unroll
+      for (int g = 1; g < kGroups; ++g) sum += largest_of[g * kHeads + row];
+      const int64_t part = (t * plan.n_splits + split) * op.n_heads + head;
+      float* out = (plan.n_splits > 1 ? plan.part : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
+      const float factor = plan.n_splits > 1 || sum == 0 ? 1.0f : 1.0f / sum;
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        *reinterpret_cast<float2*>(out + c * 8) = {o[i][c][2 * h] * factor, o[i][c][2 * h + 1] * factor};
+      if (plan.n_splits > 1 && warp == 0 && lane % 4 == 0) plan.part_max_sum[part] = {shrink[row], sum};
+    }
+}
+
+// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts of one token and head, in their
+// order. CTA: one token and head, 128 threads of four columns; the first warp makes the weights. The number
+// of parts that exist follows from n_selected; the others were never written and are not read. Bound: reading
+// the parts, which L2 still has.
+__global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
+  __shared__ float weights[kMostSplits];
+  const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads;
+  const int n = min(plan.n_splits, (op.n_selected[t] + kBlockRows - 1) / kBlockRows);
+  const int64_t first = t * plan.n_splits * op.n_heads + head;  // parts are n_heads apart
+  if (threadIdx.x < 32) {
+    float largest = -INFINITY, sum = 0;
+    for (int s = threadIdx.x; s < n; s += 32)
+      largest = fmaxf(largest, plan.part_max_sum[first + s * op.n_heads].x);
+    largest = warp_max(largest);
+    for (int s = threadIdx.x; s < n; s += 32) {
+      const float2 max_sum = plan.part_max_sum[first + s * op.n_heads];
+      weights[s] = exp2_fast(max_sum.x - largest);
+      sum += weights[s] * max_sum.y;
+    }
+    sum = warp_sum(sum);
+    for (int s = threadIdx.x; s < n; s += 32) weights[s] /= sum;
+  }
+  __syncthreads();
+  float4 o = {0, 0, 0, 0};
+#pragma unroll 8
+  for (int s = 0; s < n; ++s) {
+    const float4 part =
+        reinterpret_cast<const float4*>(plan.part + (first + s * op.n_heads) * kRank)[threadIdx.x];
+    const float weight = weights[s];
+    o.x += weight * part.x, o.y += weight * part.y, o.z += weight * part.z, o.w += weight * part.w;
+  }
+  reinterpret_cast<float4*>(op.o_c + (t * op.n_heads + head) * kRank)[threadIdx.x] = o;
+}
+
+// ---- the launcher ----
+
+int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+// Lets a kernel have all the shared memory that a CTA of this device can have.
+template <KvType kKv, int kTiles>
+void allow_shared_memory(int n_bytes) {
+  static std::atomic<uint64_t> done = 0;  // bit d: device d
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const uint64_t bit = uint64_t{1} << (device & 63);
+  if (done.load() & bit) return;
+  CUDA_CHECK(
+      cudaFuncSetAttribute(mla_kernel<kKv, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+  done.fetch_or(bit);
+}
+
+template <KvType kKv, int kTiles>
+void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
+  plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_shared_bytes ? 2 : 1;
+  allow_shared_memory<kKv, kTiles>(n_shared_bytes);
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
+  mla_kernel<kKv, kTiles>
+      <<<n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages), launch.stream>>>(op, plan);
+  check_launch("mla_kernel");
+  if (plan.n_splits == 1) return;
+  mla_combine_kernel<<<static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4, 0, launch.stream>>>(
+      op, plan);
+  check_launch("mla_combine_kernel");
+}
+
+template <KvType kKv>
+int shared_bytes_of(int n_tiles) {
+  return n_tiles == 4   ? shared_bytes<kKv, 4>(1)
+         : n_tiles == 2 ? shared_bytes<kKv, 2>(1)
+                        : shared_bytes<kKv, 1>(1);
+}
+
+// 16-head tiles of a CTA: as many as the heads and shared memory allow, while CTAs for half of the SMs
+// remain. 0: none fits.
+template <KvType kKv>
+int choose_tiles(const Attend& op, int64_t n_blocks, int n_shared_bytes, int n_sms) {
+  for (const int n_tiles : {4, 2, 1}) {
+    if (shared_bytes_of<kKv>(n_tiles) > n_shared_bytes) continue;
+    const bool is_larger_than_needed = n_tiles > 1 && op.n_heads <= n_tiles * 8;
+    const int64_t n_ctas = op.step.n_tokens * ceil_div(op.n_heads, 16 * n_tiles) * n_blocks;
+    if (n_tiles == 1 || (!is_larger_than_needed && 2 * n_ctas > n_sms)) return n_tiles;
+  }
+  return 0;
+}
+
+// False when the device has too little shared memory.
+template <KvType kKv>
+bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
+  const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int64_t n_blocks = ceil_div(op.topk, kBlockRows);
+  const int n_tiles = choose_tiles<kKv>(op, n_blocks, n_shared_bytes, launch.n_sms);
+  if (n_tiles == 0) return false;
+  Plan plan{};
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
+  const int64_t n_wanted = launch.n_sms / (op.step.n_tokens * plan.n_head_tiles);
+  plan.n_splits =
+      static_cast<int>(std::clamp<int64_t>(n_wanted, 1, std::min<int64_t>(n_blocks, kMostSplits)));
+  plan.rows = rows;
+  plan.page_bytes = op.cache.layout.key_page_bytes();
+  if (plan.n_splits > 1) {
+    const auto n_parts = static_cast<size_t>(op.step.n_tokens * plan.n_splits * op.n_heads);
+    plan.part = launch.workspace->take<float>(n_parts * kRank);
+    plan.part_max_sum = launch.workspace->take<float2>(n_parts);
+  }
+  if (n_tiles == 4)
+    launch_mla<kKv, 4>(op, plan, n_shared_bytes, launch);
+  else if (n_tiles == 2)
+    launch_mla<kKv, 2>(op, plan, n_shared_bytes, launch);
+  else
+    launch_mla<kKv, 1>(op, plan, n_shared_bytes, launch);
+  return true;
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+}  // namespace
+
+void attend(const Attend& op, const Launch& launch) {
+  if (op.step.n_tokens == 0 || op.n_heads == 0) return;
+  const CacheLayout& layout = op.cache.layout;
+  const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.resident;
+  if (op.step.n_tokens < 0 || op.n_heads < 0 || op.topk < 1 || op.topk > INT32_MAX / 2 ||
+      layout.kv_lora_rank < 1 || op.step.n_tokens * op.n_heads > INT32_MAX)
+    fail(ErrorKind::internal,
+         format("attend: %lld tokens of %lld heads over %lld rows of rank %lld",
+                static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
+                static_cast<long long>(op.topk), static_cast<long long>(layout.kv_lora_rank)));
+  if (!rows) fail(ErrorKind::internal, "attend: the cache has neither slots nor resident rows");
+  const bool has_fast_shape = layout.kv_lora_rank == kRank && layout.qk_rope_head_dim == kRope &&
+                              is_aligned(rows) && is_aligned(op.q_c) && is_aligned(op.o_c) &&
+                              is_aligned(op.cache.key_pages);
+  if (has_fast_shape && layout.kv_type == KvType::fp8 && attend_fast<KvType::fp8>(op, rows, launch)) return;
+  if (has_fast_shape && layout.kv_type == KvType::bf16 && attend_fast<KvType::bf16>(op, rows, launch)) return;
+  attend_plain(op, rows, launch);
+}
+
+}  // namespace dsv32::cuda

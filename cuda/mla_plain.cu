@@ -1,0 +1,132 @@
+// Sparse MLA for any sizes and every kv type, without tensor cores: what small models, odd shapes and f32
+// rows use.
+//
+// One CTA a token and head: 32 rows at a time are scored by the warps, then every thread adds them to its
+// columns.
+#include <cmath>
+
+#include "cuda/mla.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kPlainRows = 32;  // rows between two updates of the running softmax: a lane each
+constexpr int kPlainThreads = 256;
+
+// The cache's layout as numbers (CacheLayout's functions are the host's).
+struct PlainLayout {
+  const uint8_t* rows;
+  int64_t rank, rope_dim, latent_bytes, row_bytes, scale_bytes, page_bytes;
+};
+
+// Byte by byte: with an odd rank an fp8 row's k_pe is not aligned.
+__device__ __forceinline__ float load_bf16(const uint8_t* p) {
+  return __uint_as_float(static_cast<uint32_t>(p[0]) << 16 | static_cast<uint32_t>(p[1]) << 24);
+}
+
+template <KvType kKv>
+__device__ __forceinline__ float latent_value(const uint8_t* row, const uint8_t* scales, int64_t i) {
+  if constexpr (kKv == KvType::fp8) return from_e4m3(row[i]) * from_ue8m0(scales[i / kTileValues]);
+  if constexpr (kKv == KvType::bf16) return load_bf16(row + 2 * i);
+  return reinterpret_cast<const float*>(row)[i];
+}
+
+template <KvType kKv>
+__device__ __forceinline__ float rope_value(const uint8_t* row, const PlainLayout& layout, int64_t i) {
+  const uint8_t* k_pe = row + layout.latent_bytes;
+  if constexpr (kKv == KvType::f32) return reinterpret_cast<const float*>(k_pe)[i];
+  return load_bf16(k_pe + 2 * i);
+}
+
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j.
+// CTA: one token and head; a warp scores rows warp, warp + 8, ... of 32, a thread owns columns thread, thread
+// + 256, ... The running maximum and sum are kept alike by all threads; a row is read twice, the second time
+// from L1 or L2. Bound: L2 reads of the rows, once a head.
+template <KvType kKv>
+__global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend op, const PlainLayout layout) {
+  extern __shared__ __align__(16) float values[];
+  float* q = values;                                  // [rank + rope_dim]
+  float* o = values + layout.rank + layout.rope_dim;  // [rank]
+  __shared__ const uint8_t* rows[kPlainRows];
+  __shared__ const uint8_t* scales[kPlainRows];
+  __shared__ float scores[kPlainRows];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads, seq = op.step.seq[t];
+  const int n = op.n_selected[t];
+  for (int64_t i = threadIdx.x; i < layout.rank + layout.rope_dim; i += kPlainThreads)
+    q[i] = i < layout.rank ? op.q_c[(t * op.n_heads + head) * layout.rank + i]
+                           : op.q_pe[t * op.q_pe_token_stride + head * op.q_pe_head_stride + i - layout.rank];
+  for (int64_t i = threadIdx.x; i < layout.rank; i += kPlainThreads) o[i] = 0;
+
+  float largest = -INFINITY, sum = 0;
+  for (int first = 0; first < n; first += kPlainRows) {
+    const int n_here = min(kPlainRows, n - first);
+    __syncthreads();  // the 32 before are done with
+    if (threadIdx.x < n_here) {
+      const int64_t at = t * op.topk + first + threadIdx.x;
+      const int32_t pos = op.selected[at];
+      rows[threadIdx.x] = layout.rows + op.row_ids[at] * layout.row_bytes;
+      const int64_t page =
+          kKv == KvType::fp8 ? op.cache.key_page_ids[seq * op.cache.max_pages + pos / kPageTokens] : 0;
+      scales[threadIdx.x] =
+          op.cache.key_pages + page * layout.page_bytes + pos % kPageTokens * layout.scale_bytes;
+    }
+    __syncthreads();
+    for (int i = warp; i < n_here; i += kPlainThreads / 32) {
+      float score = 0;
+      for (int64_t d = lane; d < layout.rank; d += 32)
+        score += q[d] * latent_value<kKv>(rows[i], scales[i], d);
+      for (int64_t d = lane; d < layout.rope_dim; d += 32)
+        score += q[layout.rank + d] * rope_value<kKv>(rows[i], layout, d);
+      score = warp_sum(score);
+      if (lane == 0) scores[i] = score * op.scale;
+    }
+    __syncthreads();
+    float largest_here = largest;
+    for (int i = 0; i < n_here; ++i) largest_here = fmaxf(largest_here, scores[i]);
+    const float factor = largest_here == largest ? 1.0f : expf(largest - largest_here);
+    largest = largest_here;
+    sum *= factor;
+    for (int i = 0; i < n_here; ++i) sum += expf(scores[i] - largest);
+    for (int64_t d = threadIdx.x; d < layout.rank; d += kPlainThreads) {
+      float value = o[d] * factor;
+      for (int i = 0; i < n_here; ++i)
+        value += expf(scores[i] - largest) * latent_value<kKv>(rows[i], scales[i], d);
+      o[d] = value;
+    }
+  }
+  for (int64_t d = threadIdx.x; d < layout.rank; d += kPlainThreads)
+    op.o_c[(t * op.n_heads + head) * layout.rank + d] = sum == 0 ? 0.0f : o[d] / sum;
+}
+
+}  // namespace
+
+void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch) {
+  const CacheLayout& cache = op.cache.layout;
+  const PlainLayout layout{rows,
+                           cache.kv_lora_rank,
+                           cache.qk_rope_head_dim,
+                           cache.latent_bytes(),
+                           cache.row_bytes(),
+                           cache.scale_bytes(),
+                           cache.key_page_bytes()};
+  const size_t n_shared_bytes = static_cast<size_t>(2 * layout.rank + layout.rope_dim) * sizeof(float);
+  if (n_shared_bytes > 47 * 1024)
+    fail(ErrorKind::internal, format("attend: a rank of %lld is more than this kernel takes",
+                                     static_cast<long long>(layout.rank)));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * op.n_heads);
+  switch (cache.kv_type) {
+    case KvType::fp8:
+      mla_plain_kernel<KvType::fp8><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
+      break;
+    case KvType::bf16:
+      mla_plain_kernel<KvType::bf16><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
+      break;
+    case KvType::f32:
+      mla_plain_kernel<KvType::f32><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
+      break;
+  }
+  check_launch("mla_plain_kernel");
+}
+
+}  // namespace dsv32::cuda
