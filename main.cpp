@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/bench.h"
+#include "cli/bench_model.h"
 #include "cli/chat.h"
 #include "cli/help.h"
 #include "cli/inspect.h"
@@ -23,7 +24,10 @@ int dispatch(std::vector<std::string> words) {
     words.erase(words.begin());
     words.push_back("--help");
   }
-  if (words[0] == "bench") return bench_command({words.begin() + 1, words.end()});
+  if (words[0] == "bench") {
+    const bool is_matvec = words.size() > 1 && words[1] == "matvec";
+    return (is_matvec ? bench_command : bench_model_command)({words.begin() + 1, words.end()});
+  }
   if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 
   size_t n_taken = 0;

@@ -21,6 +21,7 @@ using cuda::check_cuda;
 
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 constexpr size_t kStagingBytes = size_t{64} << 20;
+constexpr size_t kLandingBytes = size_t{4} << 20;
 
 [[noreturn]] void fail_memory(const char* what, size_t n_wanted, size_t n_free, const char* hint) {
   fail(ErrorKind::memory, format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_wanted).c_str(),
@@ -82,6 +83,7 @@ class CudaBackend : public Backend {
     for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
     for (void* weights : placed_weights_) cudaFree(weights);
     if (staging_) cudaFreeHost(staging_);
+    if (landing_) cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
     cudaStreamDestroy(stream_);
   }
@@ -121,9 +123,14 @@ class CudaBackend : public Backend {
     if (n_bytes) CUDA_CHECK(cudaMemcpyAsync(device, host, n_bytes, cudaMemcpyHostToDevice, stream_));
   }
 
+  // Small results, such as a step's logits, come through pinned memory, which is several times faster.
   void download(void* host, const void* device, size_t n_bytes) override {
-    if (n_bytes) CUDA_CHECK(cudaMemcpyAsync(host, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
+    if (n_bytes == 0) return synchronize();
+    if (!landing_) CUDA_CHECK(cudaHostAlloc(&landing_, kLandingBytes, cudaHostAllocDefault));
+    void* target = n_bytes <= kLandingBytes ? landing_ : host;
+    CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
     synchronize();
+    if (target != host) std::memcpy(host, target, n_bytes);
   }
 
   void synchronize() override { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
@@ -233,6 +240,7 @@ class CudaBackend : public Backend {
   int n_sms_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
+  void* landing_ = nullptr;  // pinned, [kLandingBytes]
   void* staging_ = nullptr;  // pinned, [2, kStagingBytes / 2]
   std::vector<void*> placed_weights_;
   std::unordered_map<void*, size_t> pinned_bytes_;

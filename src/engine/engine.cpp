@@ -37,11 +37,18 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
 }
 
 Engine::Engine(const GgufFile& file, const EngineOptions& options)
-    : args_(read_model_args(file)),
+    : Engine(
+          read_model_args(file),
+          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
+          options) {
+  warnings_ = warnings_about(file, args_);
+}
+
+Engine::Engine(const ModelArgs& args, const LoadWeights& load, const EngineOptions& options)
+    : args_(args),
       backend_(make_backend(options)),
-      weights_(load_weights(file, args_, *backend_)),
-      plan_(make_plan(args_, options, backend_->memory_info(Place::host).n_bytes_free)),
-      warnings_(warnings_about(file, args_)) {
+      weights_(load(args_, *backend_)),
+      plan_(make_plan(args_, options, backend_->memory_info(Place::host).n_bytes_free)) {
   plan_.n_weight_bytes = weights_.n_bytes_used;
   plan_.n_skipped_bytes = weights_.n_bytes_skipped;
   cache_ = std::make_unique<LatentCache>(*backend_, plan_.cache);

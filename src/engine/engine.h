@@ -4,6 +4,7 @@
 // where the file is mapped. One thread at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,14 @@ class Engine {
  public:
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
   Engine(const GgufFile& file, const EngineOptions& options);
+  // A model of these dimensions whose weights `load` makes.
+  using LoadWeights = std::function<Weights(const ModelArgs& args, Backend& backend)>;
+  Engine(const ModelArgs& args, const LoadWeights& load, const EngineOptions& options);
 
   const ModelArgs& args() const { return args_; }
+  const char* backend_name() const { return backend_->name(); }
+  Backend& backend() { return *backend_; }
+  const Weights& weights() const { return weights_; }
   const MemoryPlan& plan() const { return plan_; }
   // Things a user should hear once, such as "runs dense".
   const std::vector<std::string>& warnings() const { return warnings_; }

@@ -22,11 +22,11 @@ void Forward::attention(int64_t layer) {
   project_latent(w, cache);
   if (args_.has_indexer()) index_keys_and_queries(w, cache);
   select_positions(cache);
-  backend_.resolve({step_, cache, act_.selected.data(), act_.n_selected.data(), act_.topk,
-                    act_.row_ids.data(), act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
+  backend_.resolve({step_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
+                    act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
   if (cache.slots)
-    backend_.fetch_latents({step_, cache, act_.selected.data(), act_.row_ids.data(), act_.misses.data(),
-                            act_.n_misses.data(), act_.topk});
+    backend_.fetch_latents(
+        {step_, cache, selected_, act_.row_ids.data(), act_.misses.data(), act_.n_misses.data(), act_.topk});
   attend_selected(w, cache);
 }
 
@@ -97,6 +97,8 @@ void Forward::select_positions(const CacheView& cache) {
     backend_.select_topk({part, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
   }
+  const bool is_forced = forced_selection_ && step_.n_tokens == 1;
+  selected_ = is_forced ? forced_selection_ + layer_ * act_.topk : act_.selected.data();
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
 }
@@ -112,8 +114,8 @@ void Forward::attend_selected(const LayerWeights& w, const CacheView& cache) {
   observe("q", act_.q.data(), heads * head_dim);
   backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n});
   backend_.attend({step_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
-                   args_.softmax_scale(), act_.selected.data(), act_.n_selected.data(), act_.row_ids.data(),
-                   act_.topk, act_.o_c.data()});
+                   args_.softmax_scale(), selected_, act_.n_selected.data(), act_.row_ids.data(), act_.topk,
+                   act_.o_c.data()});
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n});
   matmul(w.wo, act_.o, act_.out);
 }

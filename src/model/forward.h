@@ -58,6 +58,11 @@ class Forward {
   };
   BufferTally buffer_tally() const;
 
+  // For measuring: decode steps of one token attend to these positions [n_layers, topk] (of this backend's
+  // memory, ascending in each layer) instead of what the indexer selects, which is computed all the same.
+  // Null: the indexer's.
+  void set_forced_selection(const int32_t* selection) { forced_selection_ = selection; }
+
   // Called at every stage of every layer; slow. An empty one turns it off.
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -94,6 +99,8 @@ class Forward {
   int64_t n_logits_ = 0;
   StepTokens step_;  // of the running step, on the device
   int64_t layer_ = 0;
+  const int32_t* forced_selection_ = nullptr;
+  const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
   Observer observer_;
 };
 

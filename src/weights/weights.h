@@ -6,6 +6,7 @@
 // loading.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,9 @@ struct Weights {
   WeightMatrix head;   // [vocab_size, dim]; the embedding again when the file ties them
   Vector norm;         // [dim]
   std::vector<LayerWeights> layers;
-  uint64_t n_bytes_used = 0;     // of the file, by the layers that run
-  uint64_t n_bytes_skipped = 0;  // MTP blocks and unknown tensors
+  std::vector<std::shared_ptr<const uint8_t[]>> owned;  // matrices that lie in no file (weights/synthetic)
+  uint64_t n_bytes_used = 0;                            // of the file, by the layers that run
+  uint64_t n_bytes_skipped = 0;                         // MTP blocks and unknown tensors
 };
 
 // A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws

@@ -1,0 +1,330 @@
+// At each frontier the newest interval alone is timed: a chunk of prefill that ends there, then decode steps
+// behind it.
+//
+// Speed is shown beside its ceiling: the bytes of weights that a decode step reads, as a share of what the
+// device moves when it adds one large array to another, measured in the same run.
+#include "cli/bench_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "engine/session.h"
+#include "gguf/random_weights.h"
+#include "weights/synthetic.h"
+
+namespace dsv32 {
+namespace {
+
+struct BenchOptions {
+  EngineOptions engine;
+  bool synthetic = false, json = false;
+  int64_t n_layers = 6, n_dense = 3, n_decode = 32;
+  SyntheticTypes types;
+  std::vector<int64_t> frontiers;
+  std::optional<double> locality;
+};
+
+struct Frontier {
+  int64_t context = 0;
+  double prefill_tps = 0, decode_tps = 0;
+  double weight_gbps = 0;  // weights read in decode
+  Forward::BufferTally tally = {};
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TensorType parse_type(const std::string& name) {
+  for (uint32_t number = 0; number < 64; ++number) {
+    const TypeTraits* found = find_traits(static_cast<TensorType>(number));
+    if (found && found->is_supported && name == found->name) return static_cast<TensorType>(number);
+  }
+  fail(ErrorKind::usage,
+       format("'%s' is no storage format that can be computed with", visible(name).c_str()));
+}
+
+cxxopts::Options flag_table() {
+  cxxopts::Options table(
+      "dsv32 bench", "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products.\n");
+  const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
+  const auto number = [](const char* value) { return cxxopts::value<int64_t>()->default_value(value); };
+  table.add_options()                                                                                   //
+      ("m,model", "a model file", text(""), "FILE")                                                     //
+      ("synthetic", "random weights instead, of the 671B model's dimensions")                           //
+      ("layers", "synthetic layers", number("6"), "N")                                                  //
+      ("dense", "dense ones among them", number("3"), "N")                                              //
+      ("type", "synthetic matrices' format", text("Q4_K"), "NAME")                                      //
+      ("head-type", "format of synthetic attn_k_b and attn_v_b", text("Q8_0"), "NAME")                  //
+      ("contexts", "frontiers: tokens before the timed ones", text("0,4096,32768,131072"), "LIST")      //
+      ("chunk", "tokens of the timed prefill", number("2048"), "N")                                     //
+      ("decode", "timed decode steps", number("32"), "N")                                               //
+      ("topk-buffer", "rows of each layer's buffer, or full", text("full"), "N")                        //
+      ("locality", "share of a step's selected rows that the step before selected too", text(""), "F")  //
+      ("kv-type", "fp8 or bf16", text("fp8"), "TYPE")                                                   //
+      ("backend", "cpu, cuda or auto", text("auto"), "NAME")                                            //
+      ("device", "which GPU", number("0"), "N")                                                         //
+      ("t,threads", "CPU threads; 0: one for each core", number("0"), "N")                              //
+      ("json", "one JSON object on standard output")                                                    //
+      ("h,help", "this text");
+  return table;
+}
+
+std::vector<int64_t> parse_list(const std::string& text) {
+  std::vector<int64_t> values;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    char* end = nullptr;
+    const std::string word = text.substr(at, comma - at);
+    values.push_back(std::strtoll(word.c_str(), &end, 10));
+    if (word.empty() || *end != '\0' || values.back() < 0 || values.back() > 1 << 20)
+      fail(ErrorKind::usage,
+           format("--contexts holds '%s', expected numbers of tokens up to 1048576", visible(word).c_str()));
+    at = comma + 1;
+  }
+  std::ranges::sort(values);
+  return values;
+}
+
+BenchOptions read_options(const cxxopts::ParseResult& flags) {
+  BenchOptions o;
+  o.synthetic = flags.count("synthetic") > 0, o.json = flags.count("json") > 0;
+  o.n_layers = flags["layers"].as<int64_t>(), o.n_dense = flags["dense"].as<int64_t>();
+  o.n_decode = flags["decode"].as<int64_t>();
+  o.types = {parse_type(flags["type"].as<std::string>()), parse_type(flags["head-type"].as<std::string>())};
+  o.frontiers = parse_list(flags["contexts"].as<std::string>());
+  o.engine.model_path = flags["model"].as<std::string>();
+  o.engine.backend = flags["backend"].as<std::string>();
+  o.engine.device = static_cast<int>(flags["device"].as<int64_t>());
+  o.engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
+  o.engine.chunk = flags["chunk"].as<int64_t>();
+  if (const std::string rows = flags["topk-buffer"].as<std::string>(); rows != "full")
+    o.engine.topk_buffer = std::atoll(rows.c_str());
+  const std::string kv_type = flags["kv-type"].as<std::string>();
+  if (kv_type != "fp8" && kv_type != "bf16") fail(ErrorKind::usage, "--kv-type is fp8 or bf16 here");
+  o.engine.kv_type = kv_type == "fp8" ? KvType::fp8 : KvType::bf16;
+  if (const std::string share = flags["locality"].as<std::string>(); !share.empty())
+    o.locality = std::atof(share.c_str());
+  if (o.synthetic == !o.engine.model_path.empty())
+    fail(ErrorKind::usage, "name a model with -m, or say --synthetic");
+  if (o.n_layers < 1 || o.n_layers > 1000 || o.n_dense < 0 || o.n_dense > o.n_layers || o.n_decode < 1)
+    fail(ErrorKind::usage, "--layers, --dense and --decode do not fit together");
+  if (o.locality && !(*o.locality >= 0 && *o.locality <= 1))
+    fail(ErrorKind::usage, "--locality is a share, 0 to 1");
+  return o;
+}
+
+// Bytes a second that the device moves at y += x over arrays that no cache holds: two reads and a write.
+double memory_gbps(Backend& backend) {
+  const int64_t n = std::string(backend.name()) == "cpu" ? int64_t{1} << 26 : int64_t{1} << 28;
+  const Buffer<float> x(backend, Place::device, n, "a bandwidth measurement"),
+      y(backend, Place::device, n, "a bandwidth measurement");
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    backend.synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    backend.add({x.data(), y.data(), n});
+    backend.synchronize();
+    best = std::max(best, 3.0 * 4 * static_cast<double>(n) / seconds_since(start) / 1e9);
+  }
+  return best;
+}
+
+uint64_t matrix_bytes(const WeightMatrix& m) { return m.data ? m.mat_bytes : 0; }
+
+// What one token reads: every matrix once, of the routed experts those that are chosen.
+uint64_t bytes_per_token(const Weights& weights, const ModelArgs& args) {
+  uint64_t n = matrix_bytes(weights.head);
+  const auto mlp = [](const MlpWeights& w) {
+    return matrix_bytes(w.w1) + matrix_bytes(w.w2) + matrix_bytes(w.w3);
+  };
+  for (const LayerWeights& w : weights.layers) {
+    n += matrix_bytes(w.wq_a) + matrix_bytes(w.wq_b) + matrix_bytes(w.wkv_a) + matrix_bytes(w.wo);
+    n += static_cast<uint64_t>(args.n_heads) * (matrix_bytes(w.w_uk) + matrix_bytes(w.w_uv));
+    n += matrix_bytes(w.indexer.wk) + matrix_bytes(w.indexer.wq_b) + matrix_bytes(w.indexer.weights_proj);
+    n += mlp(w.mlp) + mlp(w.experts.shared) + matrix_bytes(w.experts.gate);
+    n += static_cast<uint64_t>(args.n_activated_experts) *
+         (matrix_bytes(w.experts.w1) + matrix_bytes(w.experts.w2) + matrix_bytes(w.experts.w3));
+  }
+  return n;
+}
+
+// Selections with a chosen overlap from step to step, since random weights have none: of each layer's rows a
+// share stays, the others move to new places.
+class ForcedSelections {
+ public:
+  ForcedSelections(Engine& engine, int64_t n_visible, double locality)
+      : engine_(engine),
+        topk_(engine.args().index_topk),
+        n_visible_(n_visible),
+        locality_(locality),
+        device_(engine.backend(), Place::device, engine.args().n_layers * topk_, "forced selections") {
+    for (int64_t layer = 0; layer < engine.args().n_layers; ++layer) layers_.push_back(fresh());
+    engine.forward().set_forced_selection(device_.data());
+  }
+  ~ForcedSelections() { engine_.forward().set_forced_selection(nullptr); }
+
+  void next() {
+    std::vector<int32_t> all;
+    for (std::vector<int32_t>& selected : layers_) {
+      std::vector<bool> is_taken(static_cast<size_t>(n_visible_));
+      for (const int32_t pos : selected) is_taken[static_cast<size_t>(pos)] = true;
+      for (int32_t& pos : selected) {
+        if (static_cast<double>(rng_.uniform()) < locality_) continue;
+        is_taken[static_cast<size_t>(pos)] = false;
+        do pos = static_cast<int32_t>(rng_.next() % static_cast<uint64_t>(n_visible_));
+        while (is_taken[static_cast<size_t>(pos)]);
+        is_taken[static_cast<size_t>(pos)] = true;
+      }
+      std::ranges::sort(selected);
+      all.insert(all.end(), selected.begin(), selected.end());
+    }
+    engine_.backend().upload(device_.data(), all.data(), all.size() * sizeof(int32_t));
+    engine_.backend().synchronize();
+  }
+
+ private:
+  std::vector<int32_t> fresh() {
+    std::vector<int32_t> all(static_cast<size_t>(n_visible_)), picked;
+    std::iota(all.begin(), all.end(), 0);
+    for (size_t i = 0; i < static_cast<size_t>(topk_); ++i) {
+      std::swap(all[i], all[i + rng_.next() % (all.size() - i)]);
+      picked.push_back(all[i]);
+    }
+    std::ranges::sort(picked);
+    return picked;
+  }
+
+  Engine& engine_;
+  int64_t topk_, n_visible_;
+  double locality_;
+  Buffer<int32_t> device_;
+  std::vector<std::vector<int32_t>> layers_;
+  Rng rng_{7};
+};
+
+// Runs the session up to the frontier, times one chunk, then decode steps.
+Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t context,
+                 uint64_t n_bytes) {
+  Rng rng(static_cast<uint64_t>(context) + 1);
+  const auto random_token = [&] {
+    return static_cast<int32_t>(rng.next() % static_cast<uint64_t>(engine.args().vocab_size));
+  };
+  Frontier at{.context = context};
+  std::vector<int32_t> tokens = session.tokens();
+  tokens.resize(std::min<size_t>(tokens.size(), static_cast<size_t>(context)));
+  while (static_cast<int64_t>(tokens.size()) < context) tokens.push_back(random_token());
+  if (!tokens.empty()) session.sync(tokens);
+  for (int64_t i = 0; i < options.engine.chunk; ++i) tokens.push_back(random_token());
+  auto start = std::chrono::steady_clock::now();
+  session.sync(tokens);
+  at.prefill_tps = static_cast<double>(options.engine.chunk) / seconds_since(start);
+
+  std::optional<ForcedSelections> forced;
+  if (options.locality && context + options.engine.chunk > engine.args().index_topk)
+    forced.emplace(engine, context + options.engine.chunk, *options.locality);
+  for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
+    if (forced) forced->next();
+    session.step(random_token());
+  }
+  const Forward::BufferTally before = engine.forward().buffer_tally();
+  double seconds = 0;
+  for (int64_t i = 0; i < options.n_decode; ++i) {
+    if (forced) forced->next();
+    start = std::chrono::steady_clock::now();
+    session.step(random_token());
+    seconds += seconds_since(start);
+  }
+  const Forward::BufferTally after = engine.forward().buffer_tally();
+  at.tally = {after.n_rows - before.n_rows, after.n_misses - before.n_misses};
+  at.decode_tps = static_cast<double>(options.n_decode) / seconds;
+  at.weight_gbps = static_cast<double>(n_bytes) * at.decode_tps / 1e9;
+  return at;
+}
+
+void print_table(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes,
+                 double ceiling, int64_t n_decode) {
+  std::printf("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", engine.backend_name(),
+              static_cast<double>(n_bytes) / 1e9, ceiling);
+  std::printf("%8s %14s %12s %12s %8s %10s %12s\n", "context", "prefill t/s", "decode t/s", "weights GB/s",
+              "of it", "hit rate", "fetched MB/t");
+  for (const Frontier& at : frontiers) {
+    const double row_bytes = static_cast<double>(engine.plan().cache.layout.row_bytes());
+    std::printf("%8lld %14.1f %12.1f %12.1f %7.1f%%", static_cast<long long>(at.context), at.prefill_tps,
+                at.decode_tps, at.weight_gbps, 100 * at.weight_gbps / ceiling);
+    if (at.tally.n_rows > 0)
+      std::printf(" %9.1f%% %12.2f\n",
+                  100 - 100.0 * static_cast<double>(at.tally.n_misses) / static_cast<double>(at.tally.n_rows),
+                  static_cast<double>(at.tally.n_misses) * row_bytes / static_cast<double>(n_decode) / 1e6);
+    else
+      std::printf(" %10s %12s\n", "resident", "0");
+  }
+}
+
+nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes,
+                       double ceiling) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Frontier& at : frontiers)
+    list.push_back({{"context", at.context},
+                    {"prefill_tokens_per_second", at.prefill_tps},
+                    {"decode_tokens_per_second", at.decode_tps},
+                    {"weights_gbps", at.weight_gbps},
+                    {"share_of_memory", at.weight_gbps / ceiling},
+                    {"buffer_rows", at.tally.n_rows},
+                    {"buffer_misses", at.tally.n_misses}});
+  return {{"backend", engine.backend_name()},
+          {"weight_bytes_per_token", n_bytes},
+          {"memory_gbps", ceiling},
+          {"frontiers", list}};
+}
+
+int run(BenchOptions options) {
+  options.engine.context = options.frontiers.back() + options.engine.chunk + options.n_decode + 8;
+  std::optional<GgufFile> file;
+  if (!options.synthetic) file.emplace(options.engine.model_path);
+  Engine engine = options.synthetic ? Engine(
+                                          full_size_args(options.n_layers, options.n_dense),
+                                          [&](const ModelArgs& args, Backend& backend) {
+                                            return synthetic_weights(args, options.types, backend);
+                                          },
+                                          options.engine)
+                                    : Engine(*file, options.engine);
+  const double ceiling = memory_gbps(engine.backend());
+  const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
+  Session session(engine);
+  std::vector<Frontier> frontiers;
+  for (const int64_t context : options.frontiers)
+    frontiers.push_back(measure(engine, session, options, context, n_bytes));
+  if (options.json)
+    std::printf("%s\n", to_json(frontiers, engine, n_bytes, ceiling).dump().c_str());
+  else
+    print_table(frontiers, engine, n_bytes, ceiling, options.n_decode);
+  return 0;
+}
+
+}  // namespace
+
+int bench_model_command(const std::vector<std::string>& args) {
+  cxxopts::Options table = flag_table();
+  std::vector<const char*> words = {"bench"};
+  for (const std::string& word : args) words.push_back(word.c_str());
+  try {
+    const cxxopts::ParseResult flags = table.parse(static_cast<int>(words.size()), words.data());
+    if (flags.count("help")) return std::printf("%s\n", table.help().c_str()) < 0;
+    if (!flags.unmatched().empty())
+      fail(ErrorKind::usage, format("bench does not know '%s'", visible(flags.unmatched().front()).c_str()),
+           "see dsv32 bench --help");
+    return run(read_options(flags));
+  } catch (const cxxopts::exceptions::exception& error) {
+    fail(ErrorKind::usage, visible(error.what()), "see dsv32 bench --help");
+  }
+}
+
+}  // namespace dsv32

@@ -1,0 +1,134 @@
+#include "weights/synthetic.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+#include "gguf/random_weights.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int64_t kPatternRows = 61;  // prime, so that no two neighbouring matrices begin alike
+
+class Maker {
+ public:
+  Maker(const ModelArgs& args, const SyntheticTypes& types, Backend& backend)
+      : args_(args), types_(types), backend_(backend) {}
+
+  Weights make() {
+    Weights weights;
+    weights.embed = matrix(args_.vocab_size, args_.dim, 1);
+    weights.head = matrix(args_.vocab_size, args_.dim);
+    weights.norm = vector(args_.dim, 1);
+    for (int64_t layer = 0; layer < args_.n_layers; ++layer) weights.layers.push_back(make_layer(layer));
+    weights.n_bytes_used = n_bytes_;
+    weights.owned = std::move(kept_);
+    return weights;
+  }
+
+ private:
+  LayerWeights make_layer(int64_t layer) {
+    const ModelArgs& a = args_;
+    LayerWeights w;
+    w.attn_norm = vector(a.dim, 1), w.ffn_norm = vector(a.dim, 1);
+    w.q_norm = vector(a.q_lora_rank, 1), w.kv_norm = vector(a.kv_lora_rank, 1);
+    w.wq_a = matrix(a.q_lora_rank, a.dim);
+    w.wq_b = matrix(a.n_heads * a.qk_head_dim(), a.q_lora_rank);
+    w.wkv_a = matrix(a.kv_lora_rank + a.qk_rope_head_dim, a.dim);
+    w.w_uk = stack(types_.heads, a.n_heads, a.kv_lora_rank, a.qk_nope_head_dim);
+    w.w_uv = stack(types_.heads, a.n_heads, a.v_head_dim, a.kv_lora_rank);
+    w.wo = matrix(a.dim, a.n_heads * a.v_head_dim);
+    w.indexer.wq_b = matrix(a.index_n_heads * a.index_head_dim, a.q_lora_rank);
+    w.indexer.wk = matrix(a.index_head_dim, a.dim);
+    w.indexer.weights_proj = stack(TensorType::f32, 1, a.index_n_heads, a.dim);
+    w.indexer.k_norm = vector(a.index_head_dim, 1), w.indexer.k_norm_bias = vector(a.index_head_dim, 0);
+    w.is_dense = layer < a.n_dense_layers;
+    if (w.is_dense)
+      w.mlp = mlp(a.inter_dim);
+    else
+      w.experts = experts();
+    return w;
+  }
+
+  MlpWeights mlp(int64_t inter_dim) {
+    return {matrix(inter_dim, args_.dim), matrix(inter_dim, args_.dim), matrix(args_.dim, inter_dim)};
+  }
+
+  ExpertWeights experts() {
+    const ModelArgs& a = args_;
+    ExpertWeights w;
+    w.gate = stack(TensorType::f32, 1, a.n_routed_experts, a.dim);
+    w.bias = vector(a.n_routed_experts, 0);
+    w.w1 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.w3 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.w2 = stack(types_.matrices, a.n_routed_experts, a.dim, a.moe_inter_dim);
+    w.shared = mlp(a.n_shared_experts * a.moe_inter_dim);
+    return w;
+  }
+
+  WeightMatrix matrix(int64_t n_rows, int64_t n_cols, float magnitude = 0) {
+    return stack(types_.matrices, 1, n_rows, n_cols, magnitude);
+  }
+
+  // Outputs as large as inputs, unless a magnitude is named.
+  WeightMatrix stack(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols, float magnitude = 0) {
+    if (n_cols % traits(type).block_values != 0)
+      fail(ErrorKind::usage, format("rows of %lld values are no whole blocks of %s",
+                                    static_cast<long long>(n_cols), type_name(type)));
+    const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
+    const std::vector<uint8_t> pattern =
+        random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
+    WeightMatrix m{nullptr, type, n_rows, n_cols, n_mats, row_bytes(type, n_cols), 0};
+    m.mat_bytes = m.row_bytes * static_cast<size_t>(n_rows);
+    const int64_t n_all_rows = n_mats * n_rows;
+    const size_t n_bytes = m.row_bytes * static_cast<size_t>(n_all_rows);
+    std::unique_ptr<uint8_t[]> bytes(new uint8_t[n_bytes]);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n_all_rows; ++r)
+      std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
+                  pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
+    m.data = backend_.place_weights(bytes.get(), n_bytes);
+    if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
+    n_bytes_ += n_bytes;
+    return m;
+  }
+
+  Vector vector(int64_t n, float value) {
+    const std::vector<float> values(static_cast<size_t>(n), value);
+    Vector placed(backend_, Place::device, n, "synthetic weights");
+    backend_.upload(placed.data(), values.data(), placed.n_bytes());
+    return placed;
+  }
+
+  const ModelArgs& args_;
+  const SyntheticTypes& types_;
+  Backend& backend_;
+  Rng rng_{1};
+  uint64_t n_bytes_ = 0;
+  std::vector<std::shared_ptr<const uint8_t[]>> kept_;  // of a backend that computes from host memory
+};
+
+}  // namespace
+
+ModelArgs full_size_args(int64_t n_layers, int64_t n_dense) {
+  ModelArgs a;
+  a.architecture = "deepseek32";
+  a.vocab_size = 129280, a.dim = 7168, a.inter_dim = 18432, a.moe_inter_dim = 2048;
+  a.n_layers = n_layers, a.n_dense_layers = n_dense, a.n_heads = 128;
+  a.n_routed_experts = 256, a.n_shared_experts = 1, a.n_activated_experts = 8;
+  a.n_expert_groups = 8, a.n_limited_groups = 4, a.route_scale = 2.5f;
+  a.q_lora_rank = 1536, a.kv_lora_rank = 512;
+  a.qk_nope_head_dim = 128, a.qk_rope_head_dim = 64, a.v_head_dim = 128;
+  a.index_n_heads = 64, a.index_head_dim = 128, a.index_topk = 2048;
+  a.rope_factor = 40, a.original_seq_len = 4096, a.mscale = 1;
+  a.max_seq_len = 1 << 20;
+  return a;
+}
+
+Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend) {
+  return Maker(args, types, backend).make();
+}
+
+}  // namespace dsv32

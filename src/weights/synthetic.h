@@ -1,0 +1,22 @@
+// Weights of any shape without a file, for measuring: random blocks of a chosen format, made in seconds.
+//
+// A small pattern of random rows is repeated through each tensor: the values are valid and of the usual
+// magnitude, which is all that speed depends on. They are placed where a file's weights would be.
+#pragma once
+
+#include "weights/weights.h"
+
+namespace dsv32 {
+
+struct SyntheticTypes {
+  TensorType matrices = TensorType::q4_k;
+  TensorType heads = TensorType::q8_0;  // attn_k_b and attn_v_b, whose rows are short
+};
+
+// The dimensions of the 671B model with another number of layers; the first n_dense of them dense.
+ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
+
+// Throws Error{memory} when they do not fit, Error{usage} when a row is no whole number of a type's blocks.
+Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend);
+
+}  // namespace dsv32
