@@ -2,12 +2,10 @@
 // kernel there is.
 //
 // Tolerances, as the largest difference over the largest score:
-//   f32 and f16 products   1e-5: products of e4m3 values are exact in f32, sums of 128 + 64 terms differ in
-//   their order alone e4m3 products          1e-3: inside a step of 32 values the tensor core keeps about 14
-//   bits of the largest product and drops
-//                          the rest: 33 terms of up to 2^-13 each in 4 steps, against a dot product that is
-//                          some times larger than its largest term; the 64 heads of a score then average what
-//                          is left
+//   1e-5   f32 and f16 products: those of e4m3 values are exact, sums differ in their order alone
+//   1e-3   e4m3 products: a step of the tensor core keeps about 14 bits of its largest product and drops the
+//          rest; a model of that (33 terms cut at 2^-13 of the largest, in each of four steps) errs by 2e-4
+//          with 64 heads, which average it, and by 3.5e-4 with one
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -243,8 +241,8 @@ BOOST_AUTO_TEST_CASE(prefill_of_one_sequence, *boost::unit_test::precondition(ne
     const double middle = error_of(gpu, {KvType::bf16, n_heads, 128, {3000}, {run_of(2777, 223)}}, 0, 5);
     std::printf("indexer_scores, prefill, %d heads: largest error %.2e and %.2e of the largest score\n",
                 static_cast<int>(n_heads), start, middle);
-    BOOST_TEST(start < kCoarse * (n_heads < 64 ? 4 : 1));  // fewer heads average less
-    BOOST_TEST(middle < kCoarse * (n_heads < 64 ? 4 : 1));
+    BOOST_TEST(start < kCoarse);
+    BOOST_TEST(middle < kCoarse);
   }
   BOOST_TEST(error_of(gpu, {KvType::fp8, 64, 128, {9}, {run_of(0, 9)}}) < kCoarse);
   BOOST_TEST(error_of(gpu, {KvType::fp8, 64, 128, {40000}, {run_of(39900, 100)}}, 0, 33) < kCoarse);
