@@ -57,6 +57,7 @@ struct Staging {
 template <class S>
 __device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span,
                                           uint32_t to) {
+  const uint8_t* aligned_first = first - (reinterpret_cast<uintptr_t>(first) & 15);  // where nothing is read
   for (int i = threadIdx.x; i < kTileRows * S::kPieces; i += kThreads) {
     const int row = i / S::kPieces, piece = i % S::kPieces;
     if (row >= n_rows) break;
@@ -66,7 +67,7 @@ __device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes
     if (from >= begin + S::kSpanBytes) continue;
     const int64_t n_left = row_begin + row_bytes - from;
     const int n_bytes = n_left >= 16 ? 16 : n_left > 0 ? static_cast<int>(n_left) : 0;
-    copy_async(to + row * S::kPitch + piece * 16, n_bytes ? from : first, n_bytes);
+    copy_async(to + row * S::kPitch + piece * 16, n_bytes ? from : aligned_first, n_bytes);
   }
 }
 

@@ -206,6 +206,7 @@ __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64
 // Until finish_products() the tiles must stay.
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
+  __syncwarp();  // copies end in loops that lanes leave at different times
   wgmma_begin();
   if (n_tokens <= 32)
     start_products<32>(sums, a, b);

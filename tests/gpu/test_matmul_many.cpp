@@ -1,10 +1,12 @@
 // Products with many tokens (cuda/matmul_many.cu, cuda/experts_many.cu) against the CPU backend.
 //
-// Tolerances. Weights and activations are rounded to bf16: each factor is off by 2^-9 at most and 0.9e-3 in the root mean square,
-// so a sum of many random terms is off by 1.3e-3 of its size; 3e-3 leaves room for formats with few distinct values. With random
-// signs the error of one element is normal around that: 2e-2 of the outputs' root mean square is twelve deviations, and what a
-// wrong column or row makes is of the order of 1. Experts round twice more in the middle (the gate and h), and products of two
-// sums have long tails: 8e-3 and 8e-2. An f32 matrix is computed from three bf16 products and off by 2^-16 or less: 1e-4.
+// Tolerances. Weights and activations are rounded to bf16: each factor is off by 2^-9 at most and 0.9e-3 in
+// the root mean square, so a sum of many random terms is off by 1.3e-3 of its size; 3e-3 leaves room for
+// formats with few distinct values. With random signs the error of one element is normal around that: 2e-2 of
+// the outputs' root mean square is twelve deviations, and what a wrong column or row makes is of the order
+// of 1. A few outputs of one row may have more than the average: twice the first bound below 1000 outputs.
+// Experts round twice more in the middle (the gate and h), and products of two sums have long tails: 8e-3 and
+// 8e-2. An f32 matrix is computed from three bf16 products and off by 2^-16 or less: 1e-4.
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <cstring>
@@ -71,6 +73,7 @@ void check_close(const std::vector<float>& ours, const std::vector<float>& expec
   }
   const double rms = std::sqrt(norm / static_cast<double>(ours.size()));
   const double relative = relative_error(ours, expected);
+  if (ours.size() < 1000) tolerance.relative *= 2;
   BOOST_CHECK_MESSAGE(relative <= tolerance.relative && largest <= tolerance.largest * rms,
                       what << ": relative error " << relative << ", largest " << largest / rms << " rms at "
                            << at << " (" << ours[at] << " instead of " << expected[at] << ")");
