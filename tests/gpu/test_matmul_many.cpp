@@ -397,7 +397,8 @@ void print_product(const char* name, TensorType type, int64_t n_tokens, double n
               1e-9 * n_bytes / seconds);
 }
 
-BOOST_AUTO_TEST_CASE(timing_of_matrices, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing_of_matrices,
+                     *boost::unit_test::label("timing") * boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
     const Weights block(type, 1, 64, n_cols, 1);
@@ -430,7 +431,8 @@ BOOST_AUTO_TEST_CASE(timing_of_matrices, *boost::unit_test::precondition(needs_g
   time(TensorType::q4_k, 18432, 7168, 4096);
 }
 
-BOOST_AUTO_TEST_CASE(timing_of_heads, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing_of_heads,
+                     *boost::unit_test::label("timing") * boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   const int64_t n_heads = 128, n_tokens = 2048;
   for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{512, 128}, {128, 512}}) {
@@ -452,7 +454,8 @@ BOOST_AUTO_TEST_CASE(timing_of_heads, *boost::unit_test::precondition(needs_gpu)
   }
 }
 
-BOOST_AUTO_TEST_CASE(timing_of_experts, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing_of_experts,
+                     *boost::unit_test::label("timing") * boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   const int64_t n_experts = 256, dim = 7168, inter_dim = 2048, n_activated = 8;
   for (const TensorType type :
