@@ -59,14 +59,26 @@ struct Team {
   }
 };
 
-// One block's part of a row. The first n_cached keys are kept in shared memory, the others are made again
-// from the scores.
+// One block's part of a row. The first n_cached keys are kept in shared memory (whole groups of 32, or all),
+// the others are made again from the scores.
 struct Keys {
   const float* scores;
   uint32_t* cached;
   int n, n_cached;
-  __device__ uint32_t operator[](int i) const { return i < n_cached ? cached[i] : rank_key(scores[i]); }
 };
+
+// Calls visit(key) for keys first, first + step, ... below end. Two loops without a branch inside, so that
+// several loads are on their way at once.
+template <typename Visit>
+__device__ __forceinline__ void visit_keys(const Keys& keys, int first, int step, int end,
+                                           const Visit& visit) {
+  const int cached_end = min(end, keys.n_cached);
+  int i = first;
+#pragma unroll 4
+  for (; i < cached_end; i += step) visit(keys.cached[i]);
+#pragma unroll 8
+  for (; i < end; i += step) visit(rank_key(keys.scores[i]));
+}
 
 struct Shared {
   uint32_t counts[kBins];  // this block's histogram
@@ -94,8 +106,12 @@ __device__ const uint32_t* total_counts(Shared& sm, const Team& team) {
   if (static_cast<int>(threadIdx.x) < n_share) {
     const int bin = team.rank * n_share + static_cast<int>(threadIdx.x);
     uint32_t sum = 0;
-    for (int block = 0; block < team.size; ++block) sum += team.of(sm.counts, block)[bin];
-    for (int block = 0; block < team.size; ++block) team.of(sm.totals, block)[bin] = sum;
+#pragma unroll
+    for (int block = 0; block < kMostBlocks; ++block)
+      if (block < team.size) sum += team.of(sm.counts, block)[bin];
+#pragma unroll
+    for (int block = 0; block < kMostBlocks; ++block)
+      if (block < team.size) team.of(sm.totals, block)[bin] = sum;
   }
   team.sync();
   return sm.totals;
@@ -124,14 +140,8 @@ __device__ void find_bin(Shared& sm, const uint32_t* totals, uint32_t need) {
   __syncthreads();
 }
 
-__device__ void clear_counts(Shared& sm) {
-  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[i] = 0;
-  __syncthreads();
-}
-
 // The histogram of the highest 11 bits. This first reading of the scores leaves the keys in shared memory.
 __device__ void count_first_digits(Shared& sm, const Keys& keys) {
-  clear_counts(sm);
 #pragma unroll 8
   for (int i = static_cast<int>(threadIdx.x); i < keys.n; i += kThreads) {
     const uint32_t key = rank_key(keys.scores[i]);
@@ -140,31 +150,28 @@ __device__ void count_first_digits(Shared& sm, const Keys& keys) {
   }
 }
 
-// The histogram of the n_bits at `shift` of the keys that begin with `prefix`.
-__device__ void count_digits(Shared& sm, const Keys& keys, uint32_t prefix, int shift, int n_bits) {
-  clear_counts(sm);
-  const uint32_t mask = (1u << n_bits) - 1;
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < keys.n; i += kThreads) {
-    const uint32_t digits = keys[i] >> shift;
-    if (digits >> n_bits == prefix) atomicAdd(&sm.counts[digits & mask], 1u);
-  }
-}
-
 // The need-th largest key of the team; `need` becomes how many of the keys equal to it are selected.
 __device__ uint32_t find_threshold(Shared& sm, const Team& team, const Keys& keys, uint32_t& need) {
-  count_first_digits(sm, keys);
-  find_bin(sm, total_counts(sm, team), need);
-  uint32_t prefix = sm.bin;
-  need -= sm.n_above_bin;
-  count_digits(sm, keys, prefix, 10, 11);
-  find_bin(sm, total_counts(sm, team), need);
-  prefix = prefix << 11 | sm.bin;
-  need -= sm.n_above_bin;
-  count_digits(sm, keys, prefix, 0, 10);
-  find_bin(sm, total_counts(sm, team), need);
-  need -= sm.n_above_bin;
-  return prefix << 10 | sm.bin;
+  uint32_t prefix = 0;  // the digits found so far
+#pragma unroll 1
+  for (int pass = 0; pass < 3; ++pass) {
+    const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, n_bits = pass == 2 ? 10 : 11;
+    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[i] = 0;
+    __syncthreads();
+    if (pass == 0) {
+      count_first_digits(sm, keys);
+    } else {
+      const uint32_t mask = (1u << n_bits) - 1;
+      visit_keys(keys, static_cast<int>(threadIdx.x), kThreads, keys.n, [&](uint32_t key) {
+        const uint32_t digits = key >> shift;
+        if (digits >> n_bits == prefix) atomicAdd(&sm.counts[digits & mask], 1u);
+      });
+    }
+    find_bin(sm, total_counts(sm, team), need);
+    prefix = prefix << n_bits | sm.bin;
+    need -= sm.n_above_bin;
+  }
+  return prefix;
 }
 
 // Counts what lies above and at the threshold in each warp's segment [begin, end) of the block's part, then
@@ -173,12 +180,10 @@ __device__ void count_segments(Shared& sm, const Team& team, const Keys& keys, u
                                int end, uint32_t& n_above, uint32_t& n_ties) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t above = 0, ties = 0;
-#pragma unroll 4
-  for (int i = begin + lane; i < end; i += 32) {
-    const uint32_t key = keys[i];
+  visit_keys(keys, begin + lane, 32, end, [&](uint32_t key) {
     above += key > threshold;
     ties += key == threshold;
-  }
+  });
   above = __reduce_add_sync(0xffffffffu, above);
   ties = __reduce_add_sync(0xffffffffu, ties);
   if (lane == 0) sm.warp_above[warp] = above, sm.warp_ties[warp] = ties;
@@ -192,31 +197,47 @@ __device__ void count_segments(Shared& sm, const Team& team, const Keys& keys, u
   }
   team.sync();
   n_above = sm.warp_above[warp], n_ties = sm.warp_ties[warp];
-  for (int block = 0; block < team.rank; ++block) {
-    const uint32_t* counts = team.of(sm.block_counts, block);
-    n_above += counts[0], n_ties += counts[1];
-  }
+#pragma unroll
+  for (int block = 0; block < kMostBlocks - 1; ++block)
+    if (block < team.rank) {
+      const uint32_t* counts = team.of(sm.block_counts, block);
+      n_above += counts[0], n_ties += counts[1];
+    }
 }
 
 // Writes the selected positions of a warp's segment in ascending order. n_above and n_ties: keys above and at
 // the threshold before the segment; the first n_wanted ties of the row are selected.
 __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_wanted, int begin, int end,
                               uint32_t n_above, uint32_t n_ties, int first_pos, int32_t* selected) {
+  constexpr int kTogether = 4;  // groups of 32 whose keys are loaded at once
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t lower_lanes = (1u << lane) - 1;
   uint32_t n_before = n_above + min(n_ties, n_wanted);
-#pragma unroll 4
-  for (int first = begin; first < end; first += 32) {
-    const int i = first + lane;
-    const uint32_t key = i < end ? keys[i] : 0;
-    const bool is_above = i < end && key > threshold, is_tie = i < end && key == threshold;
-    const uint32_t ties = __ballot_sync(0xffffffffu, is_tie);
-    const bool is_selected = is_above || (is_tie && n_ties + __popc(ties & lower_lanes) < n_wanted);
-    const uint32_t taken = __ballot_sync(0xffffffffu, is_selected);
-    if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = first_pos + i;
-    n_before += __popc(taken);
-    n_ties += __popc(ties);
-  }
+  const auto write = [&](int from, int to, const auto& key_at) {
+#pragma unroll 1
+    for (int first = from; first < to; first += 32 * kTogether) {
+      uint32_t group[kTogether];
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int i = first + 32 * u + lane;
+        group[u] = i < to ? key_at(i) : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        const int i = first + 32 * u + lane;
+        const bool is_above = i < to && group[u] > threshold, is_tie = i < to && group[u] == threshold;
+        const uint32_t ties = __ballot_sync(0xffffffffu, is_tie);
+        const bool is_selected = is_above || (is_tie && n_ties + __popc(ties & lower_lanes) < n_wanted);
+        const uint32_t taken = __ballot_sync(0xffffffffu, is_selected);
+        if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = first_pos + i;
+        n_before += __popc(taken);
+        n_ties += __popc(ties);
+      }
+    }
+  };
+  const int cached_end = max(begin, min(end, keys.n_cached));
+  write(begin, cached_end, [&](int i) { return keys.cached[i]; });
+  write(cached_end, end, [&](int i) { return rank_key(keys.scores[i]); });
 }
 
 // selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
