@@ -157,7 +157,7 @@ std::vector<Shape> shapes_of(TensorType type) {
 std::vector<int64_t> available_targets() {
   std::vector<int64_t> targets;
 #if HWY_ARCH_X86
-  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4})
+  for (const int64_t target : {HWY_AVX3_DL, HWY_AVX3, HWY_AVX2, HWY_SSE4})
     if (hwy::SupportedTargets() & target) targets.push_back(target);
 #else
   targets.push_back(0);

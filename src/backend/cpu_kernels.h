@@ -31,4 +31,7 @@ struct CpuKernels {
   RowsTimesTokens* many_tokens;
 };
 
+// Kernels that multiply in integers, where this CPU has AVX-512 VNNI and the format has them; else nullptr.
+const CpuKernels* vnni_kernels_of(TensorType type);
+
 }  // namespace dsv32

@@ -371,7 +371,8 @@ int64_t rows_at_a_time(int64_t n_rows, int n_threads) {
 const CpuKernels& kernels_for(const CpuMatmul& args) {
   assert(args.weight.data != nullptr && args.mat >= 0 && args.mat < args.weight.n_mats);
   assert(args.weight.row_bytes == row_bytes(args.weight.type, args.weight.n_cols));
-  const CpuKernels* kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(args.weight.type);
+  const CpuKernels* kernels = vnni_kernels_of(args.weight.type);
+  if (kernels == nullptr) kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(args.weight.type);
   assert(kernels != nullptr);
   return *kernels;
 }
