@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "cli/plain_read.h"
 
 namespace dsv32 {
 namespace {
@@ -163,19 +164,6 @@ Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
   return matrix;
 }
 
-// The plain read: a sum of u64 over a contiguous share for each thread.
-uint64_t read_all(const uint8_t* bytes, size_t n_bytes) {
-  const int64_t n_words = static_cast<int64_t>(n_bytes / 8);
-  uint64_t total = 0;
-#pragma omp parallel for schedule(static) reduction(+ : total)
-  for (int64_t i = 0; i < n_words; ++i) {
-    uint64_t word;
-    std::memcpy(&word, bytes + 8 * i, sizeof word);
-    total += word;
-  }
-  return total;
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -188,7 +176,7 @@ double median(std::vector<double> values) {
 // Drives what the caches hold out of them.
 class CacheSweeper {
  public:
-  void sweep() { sink_ = sink_ + read_all(bytes_.data(), bytes_.size()); }
+  void sweep() { sink_ = sink_ + plain_read(bytes_.data(), bytes_.size()); }
 
  private:
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(size_t{512} << 20, 1);
@@ -214,7 +202,7 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
   for (int run = -1; run < options.n_runs; ++run) {  // run -1 warms up
     sweeper.sweep();
     auto start = std::chrono::steady_clock::now();
-    sink = sink + read_all(matrix.get(), weight.mat_bytes);
+    sink = sink + plain_read(matrix.get(), weight.mat_bytes);
     const double read_seconds = seconds_since(start);
     sweeper.sweep();
     start = std::chrono::steady_clock::now();

@@ -1,0 +1,182 @@
+// What the formats of cpu_formats_vnni.cpp share: activations as integers, and exact sums of products of
+// bytes.
+//
+// Activations are prepared as integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256
+// b + c), with one power of two as the unit of 256 values. Weights are unsigned bytes, so that an instruction
+// adds 64 products. The sums over such a block are exact whatever their order; the only rounding on the way
+// in is that of x to a multiple of the unit, at most 2^-22 of the block's largest |x| (and 2^-123). An
+// infinity or a NaN makes its block NaN.
+//
+// For x86 only, and for functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// GCC's own header fills registers that it never reads with themselves.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+// The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
+#define DSV32_VNNI __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
+
+namespace dsv32::vnni {
+
+constexpr int kValues = 256;  // of a step, in every format
+
+// The prepared activations of a step. A format unpacks its weights into four registers of four 128-bit lanes.
+struct alignas(64) Planes {
+  int8_t bytes[4][3][64];  // [register, plane a b c, byte]
+  float unit[16];          // unit[0] counts; the rest is padding
+};
+
+// The same, and kExtra vectors of what meets the format's offsets.
+template <int kExtra>
+struct Activations : Planes {
+  union {
+    float sums[kExtra][16];
+    int32_t start[kExtra][16];
+  };
+};
+
+// ---- Preparing ----
+
+// The power of two in which the largest of 256 values is a number of three digits; NaN when one of them is
+// not finite.
+DSV32_VNNI_INLINE float unit_of(const float* x) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  constexpr uint32_t kLargestMantissa = 0x7efefe;  // of 0x7f7f7f, the largest number of three digits
+  constexpr int kSmallestExponent = 5;             // 2^-122: its inverse must be a number
+  __m512i largest = _mm512_setzero_si512();
+  for (int i = 0; i < kValues; i += 16)
+    largest =
+        _mm512_max_epu32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(0x7fffffff)));
+  const uint32_t bits = _mm512_reduce_max_epu32(largest);
+  if (bits >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
+  const int exponent = static_cast<int>(bits >> 23) + ((bits & 0x7fffff) > kLargestMantissa ? 1 : 0) - 22;
+  return std::bit_cast<float>(static_cast<uint32_t>(std::max(exponent, kSmallestExponent)) << 23);
+}
+
+// Sixteen integers  ->  the bytes of their balanced digits, in the three planes from `to` on.
+DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
+  const __m512i c = _mm512_srai_epi32(_mm512_slli_epi32(q, 24), 24);
+  const __m512i rest = _mm512_srai_epi32(_mm512_sub_epi32(q, c), 8);
+  const __m512i b = _mm512_srai_epi32(_mm512_slli_epi32(rest, 24), 24);
+  const __m512i a = _mm512_srai_epi32(_mm512_sub_epi32(rest, b), 8);
+  _mm_store_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a));
+  _mm_store_si128(reinterpret_cast<__m128i*>(to + 64), _mm512_cvtepi32_epi8(b));
+  _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
+}
+
+// x [kValues]; first_value(s, j): which value lane j of register s begins with.
+template <class FirstValue>
+DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Planes& out) {
+  const float unit = unit_of(x);
+  const bool finite = unit == unit;
+  const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
+  for (int s = 0; s < 4; ++s)
+    for (int j = 0; j < 4; ++j) {
+      const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + first_value(s, j)), inverse);
+      store_digits(_mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, scaled), out.bytes[s][0] + 16 * j);
+    }
+  std::memset(out.unit, 0, sizeof out.unit);
+  out.unit[0] = unit;
+}
+
+// ---- Sums of products ----
+
+// Per 32-bit lane, for one token.
+struct Sums {
+  __m512i a, b, c;
+};
+
+DSV32_VNNI_INLINE Sums no_sums() {
+  return {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+}
+
+// Register s of the weights times that of the activations.
+DSV32_VNNI_INLINE void add_products(__m512i weights, const Planes& x, int s, Sums& sums) {
+  sums.a = _mm512_dpbusd_epi32(sums.a, weights, _mm512_load_si512(x.bytes[s][0]));
+  sums.b = _mm512_dpbusd_epi32(sums.b, weights, _mm512_load_si512(x.bytes[s][1]));
+  sums.c = _mm512_dpbusd_epi32(sums.c, weights, _mm512_load_si512(x.bytes[s][2]));
+}
+
+// The lower two planes together.
+DSV32_VNNI_INLINE __m512i low_total(const Sums& sums) {
+  return _mm512_add_epi32(_mm512_slli_epi32(sums.b, 8), sums.c);
+}
+
+DSV32_VNNI_INLINE __m512i int_total(const Sums& sums) {
+  return _mm512_add_epi32(_mm512_slli_epi32(sums.a, 16), low_total(sums));
+}
+
+// For sums whose total may need more than 32 bits.
+DSV32_VNNI_INLINE __m512 wide_total(const Sums& sums) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.a), _mm512_set1_ps(65536.0f),
+                         _mm512_cvtepi32_ps(low_total(sums)));
+}
+
+// The bias times all activations of register s: what a sum of weights that were raised by `bias` has too
+// much.
+DSV32_VNNI_INLINE void add_bias(int bias, const Planes& x, int s, Sums& sums) {
+  add_products(_mm512_set1_epi8(static_cast<char>(bias)), x, s, sums);
+}
+
+DSV32_VNNI_INLINE void store_negative(__m512i v, int32_t* to) {
+  _mm512_store_si512(to, _mm512_sub_epi32(_mm512_setzero_si512(), v));
+}
+
+// ---- Loading ----
+
+template <class Int>
+DSV32_VNNI_INLINE Int load(const uint8_t* from) {
+  Int value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+DSV32_VNNI_INLINE __m128i load_16_bytes(const uint8_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+DSV32_VNNI_INLINE __m256i load_32_bytes(const uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+
+DSV32_VNNI_INLINE __m512i join(__m256i low, __m256i high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+DSV32_VNNI_INLINE __m256i half_everywhere(const uint8_t* from) {
+  return _mm256_set1_epi16(load<int16_t>(from));
+}
+
+// Sixteen bytes in two u64, lowest first.
+DSV32_VNNI_INLINE __m128i both(uint64_t low, uint64_t high) {
+  return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
+}
+
+// ---- Bits of bytes ----
+
+DSV32_VNNI_INLINE __m512i bytes_of(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
+
+// (v & mask) | more
+DSV32_VNNI_INLINE __m512i and_or(__m512i v, int mask, int more) {
+  return _mm512_ternarylogic_epi32(v, bytes_of(mask), bytes_of(more), 0xea);
+}
+
+// The bits of `a` where those of mask are set, the bits of `b` elsewhere.
+DSV32_VNNI_INLINE __m512i select(int mask, __m512i a, __m512i b) {
+  return _mm512_ternarylogic_epi32(bytes_of(mask), a, b, 0xca);
+}
+
+}  // namespace dsv32::vnni
