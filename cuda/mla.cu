@@ -1,14 +1,12 @@
-// Sparse MLA, absorbed: every head of a token attends to the same selected latent rows, which are keys and
-// values at once.
+// Sparse MLA, absorbed: a token's heads attend to the same selected latent rows, keys and values at once.
 //
 // With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
 // heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
 // with a running softmax. When tokens are few, the blocks of a token are dealt out to several CTAs and
 // mla_combine_kernel merges their parts. How they are dealt depends on counts that the host knows, never on
-// where a row lies: buffers and full residency give the same bits. Other sizes and f32 rows go to
-// mla_plain.cu.
+// where a row lies: buffers and full residency give the same bits. Many tokens on Hopper go to
+// mla_prefill.cu, other sizes and f32 rows to mla_plain.cu.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "cuda/mla.cuh"
@@ -23,19 +21,19 @@ template <int kTiles>
 __device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const uint8_t* q, const uint8_t* k,
                                                  int head_row, int latent_row, int lane) {
   const int matrix = lane / 8, r = lane % 8;
-  const uint32_t a_at = shared_address(q) + (head_row + matrix % 2 * 8 + r) * kPitch,
+  const uint32_t a_at = shared_address(q) + (head_row + matrix % 2 * 8 + r) * kLine,
                  a_chunk = (matrix / 2) ^ r;
-  const uint32_t b_at = shared_address(k) + (latent_row + r) * kPitch, b_chunk = matrix ^ r;
+  const uint32_t b_at = shared_address(k) + (latent_row + r) * kLine, b_chunk = matrix ^ r;
 #pragma unroll 3
-  for (int group = 0; group < kPitch / 128; ++group) {
+  for (int column = 0; column < kRowLines; ++column) {
 #pragma unroll
     for (int half = 0; half < 8; half += 4) {  // 32 values are four chunks
       uint32_t a0[4], a1[4], b[kTiles][4];
-      load_matrices(a0, a_at + group * 128 + (a_chunk ^ half) * 16);
-      load_matrices(a1, a_at + group * 128 + (a_chunk ^ (half + 2)) * 16);
+      load_matrices(a0, a_at + column * 16 * kTiles * kLine + (a_chunk ^ half) * 16);
+      load_matrices(a1, a_at + column * 16 * kTiles * kLine + (a_chunk ^ (half + 2)) * 16);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
-        load_matrices(b[i], b_at + i * 8 * kPitch + group * 128 + (b_chunk ^ half) * 16);
+        load_matrices(b[i], b_at + (column * kBlockRows + i * 8) * kLine + (b_chunk ^ half) * 16);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) multiply_add(s[i], a0, b[i][0], b[i][1]);
 #pragma unroll
@@ -50,18 +48,17 @@ template <int kTiles>
 __device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const uint8_t* k,
                                            int warp, int lane) {
   const int matrix = lane / 8, r = lane % 8;
-  const uint32_t a_at = shared_address(p) + (matrix % 2 * 8 + r) * kWeightPitch, chunk = (matrix / 2) ^ r;
-  const uint32_t b_at = shared_address(k) + (matrix % 2 * 8 + r) * kPitch + warp * 128;
+  const uint32_t a_at = shared_address(p) + (matrix % 2 * 8 + r) * kLine, chunk = (matrix / 2) ^ r;
+  const uint32_t b_at = shared_address(k) + (warp * kBlockRows + matrix % 2 * 8 + r) * kLine;
 #pragma unroll
   for (int step = 0; step < kBlockRows / 16; ++step) {
     uint32_t a[kTiles][4];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-      load_matrices(a[i], a_at + i * 16 * kWeightPitch + (chunk ^ (2 * step)) * 16);
+    for (int i = 0; i < kTiles; ++i) load_matrices(a[i], a_at + i * 16 * kLine + (chunk ^ (2 * step)) * 16);
 #pragma unroll
     for (int c = 0; c < 8; c += 2) {
       uint32_t b[4];
-      load_transposed(b, b_at + step * 16 * kPitch + (chunk ^ c) * 16);
+      load_transposed(b, b_at + step * 16 * kLine + (chunk ^ c) * 16);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         multiply_add(o[i][c], a[i], b[0], b[1]);
@@ -71,74 +68,51 @@ __device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8
   }
 }
 
-// ---- the softmax ----
+constexpr int kWarpRows = kBlockRows / kWarps;      // rows of a block that one warp brings in
+constexpr int kStatBytes = (kWarps * 16 + 64) * 4;  // maxima and factors of heads
 
-// What a thread knows of its two heads (lane / 4 and 8 further) of the warp's 16: scores are in base 2.
-struct Running {
-  float largest[2] = {-INFINITY, -INFINITY};  // no more than kSlack below the largest score so far
-  float sum[2] = {0, 0};                      // of the weights in the thread's own columns
-};
-
-// Scores to base 2, those of rows past the end to -infinity; the largest of each of the thread's heads in the
-// warp's columns.
-template <int kTiles>
-__device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n,
-                                               int lane) {
-  float largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
-      largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
-    }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 1));
-    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 2));
-  }
-  return {largest[0], largest[1]};
+template <KvType kKv, int kTiles>
+constexpr int shared_bytes(int n_stages) {
+  const int n_tile_bytes =
+      kKv == KvType::fp8 ? kBlockBytes + kBlockRows * kRowBytes<kKv> : n_stages * kBlockBytes;
+  return 16 * kTiles * (kRowLines + 1) * kLine + n_tile_bytes + kStatBytes;
 }
 
-// Weights 2^(score - largest), as bf16 into p; their sum is that of the rounded values, so that they add up
-// to one.
-template <int kTiles>
-__device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p,
-                                              int head_row, int latent_row, int lane) {
+// The warp's eight fp8 rows from the landing place to bf16; lane r knows the scales of row r.
+__device__ __forceinline__ void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scales, int warp,
+                                            int lane) {
+  constexpr int row_bytes = kRowBytes<KvType::fp8>;
+#pragma unroll 4
+  for (int r = 0; r < kWarpRows; ++r) {
+    const int row = warp * kWarpRows + r;
+    const uint4 codes = *reinterpret_cast<const uint4*>(landing + row * row_bytes + lane * 16);
+    expand_chunk(codes, __shfl_sync(0xffffffffu, scales, r), k, row, lane);
+  }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = head_row + lane / 4 + 8 * h;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const uint32_t pair = pack_bf16(exp2_fast(s[i][2 * h] - running.largest[h]),
-                                      exp2_fast(s[i][2 * h + 1] - running.largest[h]));
-      running.sum[h] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-      const int chunk = (latent_row / 8 + i) ^ (row & 7);
-      *reinterpret_cast<uint32_t*>(p + row * kWeightPitch + chunk * 16 + lane % 4 * 4) = pair;
-    }
+  for (int i = 0; i < kWarpRows * 8 / 32; ++i) {  // k_pe is bf16 already
+    const int row = warp * kWarpRows + i * 4 + lane / 8, chunk = lane % 8;
+    *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + chunk, row, kBlockRows)) =
+        *reinterpret_cast<const uint4*>(landing + row * row_bytes + kRank + chunk * 16);
   }
 }
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
 // CTA: one token, 16 kTiles heads, every n_splits-th block of 64 rows; 8 warps. Scores: a warp has 16 heads x
-// 8 kTiles rows;
-//   values: all heads x 64 columns, accumulators in registers, weights through shared memory.
-// Rows are gathered by cp.async while the block before is worked on, and widened once for all heads; 16-byte
-// chunks are XORed
-//   with the row number, so that no ldmatrix meets a bank twice. Accumulators are rescaled only when a
-//   maximum grows by 2^kSlack.
-// Bound: many tokens: reads of shared memory (3.5 of 6 thousand cycles a block are the scores'); few: latency
-// of one block.
+//   8 kTiles rows; values: all heads x 64 columns, sums in registers, weights through shared memory.
+// Rows are gathered by cp.async while the block before is worked on, and widened once for all heads. Sums are
+//   rescaled only when a maximum grows by 2^kSlack.
+// Bound: many tokens: reading shared memory (64 heads: 3500 of about 6000 cycles a block are the scores');
+//   few tokens: the latency of one block after another.
 template <KvType kKv, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const Plan plan) {
   constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles;  // groups of warps that share 16 heads
   extern __shared__ __align__(128) uint8_t shared[];
-  uint8_t* q = shared;                                                      // [kHeads, kRank + kRope] bf16
-  uint8_t* p = q + kHeads * kPitch;                                         // [kHeads, kBlockRows] bf16
-  float* largest_of = reinterpret_cast<float*>(p + kHeads * kWeightPitch);  // [kGroups, kHeads]
-  float* shrink = largest_of + kWarps * 16;                                 // [kHeads]
-  uint8_t* tiles = p + kHeads * kWeightPitch + kStatBytes;  // [1 or n_stages, kBlockRows, kRank + kRope] bf16
-  uint8_t* landing = tiles + kBlockRows * kPitch;           // fp8 rows as they come
+  uint8_t* q = shared;                                               // [kHeads, kRank + kRope] bf16
+  uint8_t* p = q + kHeads * kRowLines * kLine;                       // [kHeads, kBlockRows] bf16
+  float* largest_of = reinterpret_cast<float*>(p + kHeads * kLine);  // [kGroups, kHeads]
+  float* shrink = largest_of + kWarps * 16;                          // [kHeads]
+  uint8_t* tiles = p + kHeads * kLine + kStatBytes;  // [1 or n_stages, kBlockRows, kRank + kRope] bf16
+  uint8_t* landing = tiles + kBlockBytes;            // fp8 rows as they come
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int tile = blockIdx.x % plan.n_head_tiles, split = blockIdx.x / plan.n_head_tiles % plan.n_splits;
@@ -148,10 +122,12 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   const int head_row = warp % kTiles * 16, group = warp / kTiles, latent_row = group * 8 * kTiles;
   const float scale = op.scale * 1.44269504f;
 
-  RowPlace place = find_row(op, t, split, n, warp, lane);
-  start_rows<kKv>(plan.rows, place.id, kKv == KvType::fp8 ? landing : tiles, warp, lane);
+  const int first_row = warp * kWarpRows + lane % kWarpRows;  // of a block, which this lane looks up
+  RowPlace place = find_row(op, t, split * kBlockRows + first_row, n);
+  start_rows<kKv, kWarpRows>(plan.rows, place.id, kKv == KvType::fp8 ? landing : tiles, warp * kWarpRows,
+                             lane);
   int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
-  RowPlace next = find_row(op, t, split + plan.n_splits, n, warp, lane);
+  RowPlace next = find_row(op, t, (split + plan.n_splits) * kBlockRows + first_row, n);
   load_queries(op, t, tile * kHeads, kHeads, q);
   uint32_t scales = kKv == KvType::fp8 ? load_scales(op, plan.page_bytes, page, place) : 0;
 
@@ -160,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   int stage = 0;
   for (int block = split; block < n_blocks; block += plan.n_splits) {
     const bool is_last = block + plan.n_splits >= n_blocks;
-    uint8_t* k = tiles + stage * kBlockRows * kPitch;
+    uint8_t* k = tiles + stage * kBlockBytes;
     wait_copies();
     __syncthreads();  // the rows are there, and nobody reads the block before any more
     if constexpr (kKv == KvType::fp8) {
@@ -172,11 +148,12 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     const bool is_early =
         kKv == KvType::fp8 || plan.n_stages == 2;  // there is room for the next block's rows
     if (!is_last && is_early) {
-      start_rows<kKv>(plan.rows, next.id, kKv == KvType::fp8 ? landing : tiles + stage * kBlockRows * kPitch,
-                      warp, lane);
+      start_rows<kKv, kWarpRows>(plan.rows, next.id,
+                                 kKv == KvType::fp8 ? landing : tiles + stage * kBlockBytes, warp * kWarpRows,
+                                 lane);
       place = next;
       if constexpr (kKv == KvType::fp8) page = find_page(op, seq, place);
-      next = find_row(op, t, block + 2 * plan.n_splits, n, warp, lane);
+      next = find_row(op, t, (block + 2 * plan.n_splits) * kBlockRows + first_row, n);
     }
 
     float s[kTiles][4] = {};
@@ -189,21 +166,18 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     __syncthreads();
     if constexpr (kKv == KvType::fp8)
       if (!is_last) scales = load_scales(op, plan.page_bytes, page, place);
-    bool is_grown = false;
+    float largest_here[2], factors[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = head_row + lane / 4 + 8 * h;
-      float largest_here = largest_of[row];
+      const float* of_groups = largest_of + head_row + lane / 4 + 8 * h;
+      largest_here[h] = of_groups[0];
 #pragma unroll
-      for (int g = 1; g < kGroups; ++g) largest_here = fmaxf(largest_here, largest_of[g * kHeads + row]);
-      float factor = 1;
-      if (largest_here > running.largest[h] + kSlack) {
-        factor = exp2_fast(running.largest[h] - largest_here);
-        running.largest[h] = largest_here;
-        is_grown = true;
-      }
-      running.sum[h] *= factor;
-      if (group == 0 && lane % 4 == 0) shrink[row] = factor;
+      for (int g = 1; g < kGroups; ++g) largest_here[h] = fmaxf(largest_here[h], of_groups[g * kHeads]);
+    }
+    const bool is_grown = grow(running, largest_here, factors);
+    if (group == 0 && lane % 4 == 0) {
+      shrink[head_row + lane / 4] = factors[0];
+      shrink[head_row + lane / 4 + 8] = factors[1];
     }
     store_weights<kTiles>(s, running, p, head_row, latent_row, lane);
     if (__syncthreads_or(is_grown)) {
@@ -219,8 +193,8 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     add_values<kTiles>(o, p, k, warp, lane);
     if (!is_last && !is_early) {
       __syncthreads();
-      start_rows<kKv>(plan.rows, next.id, k, warp, lane);
-      next = find_row(op, t, block + 2 * plan.n_splits, n, warp, lane);
+      start_rows<kKv, kWarpRows>(plan.rows, next.id, k, warp * kWarpRows, lane);
+      next = find_row(op, t, (block + 2 * plan.n_splits) * kBlockRows + first_row, n);
     }
   }
 
@@ -297,23 +271,13 @@ int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Lets a kernel have all the shared memory that a CTA of this device can have.
-template <KvType kKv, int kTiles>
-void allow_shared_memory(int n_bytes) {
-  static std::atomic<uint64_t> done = 0;  // bit d: device d
-  int device = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if (done.load() & bit) return;
-  CUDA_CHECK(
-      cudaFuncSetAttribute(mla_kernel<kKv, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
-  done.fetch_or(bit);
-}
-
 template <KvType kKv, int kTiles>
 void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
   plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_shared_bytes ? 2 : 1;
-  allow_shared_memory<kKv, kTiles>(n_shared_bytes);
+  static DeviceOnce once;
+  if (once.is_first())
+    CUDA_CHECK(cudaFuncSetAttribute(mla_kernel<kKv, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    n_shared_bytes));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
   mla_kernel<kKv, kTiles>
       <<<n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages), launch.stream>>>(op, plan);
@@ -363,7 +327,9 @@ bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
     plan.part = launch.workspace->take<float>(n_parts * kRank);
     plan.part_max_sum = launch.workspace->take<float2>(n_parts);
   }
-  if (n_tiles == 4)
+  if (n_tiles == 4 && plan.n_splits == 1 && has_prefill_kernel())
+    attend_prefill(op, plan, launch);
+  else if (n_tiles == 4)
     launch_mla<kKv, 4>(op, plan, n_shared_bytes, launch);
   else if (n_tiles == 2)
     launch_mla<kKv, 2>(op, plan, n_shared_bytes, launch);

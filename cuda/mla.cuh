@@ -1,12 +1,14 @@
-// What the kernels of sparse MLA share: sizes, how selected rows come into shared memory, and the plain
-// kernel's entry.
+// What the kernels of sparse MLA share: sizes, how selected rows come into shared memory, the softmax.
 //
-// A block is 64 selected rows of one token. Each of a CTA's eight warps brings in eight of them: 16-byte
-// chunks by cp.async, and fp8 rows are then widened to bf16, which is exact (four significant bits,
-// power-of-two scales). In shared memory a row of queries or latents is 1152 bytes, nine lines, and chunk c
-// of row r lies at place c ^ (r % 8): eight rows of one column of chunks, or eight chunks of a row, then
-// cover all banks.
+// A block is 64 selected rows of one token. They are copied in chunks of 16 bytes; fp8 rows are then widened
+// to bf16, which is exact (four significant bits, power-of-two scales). Queries, latents and weights lie in
+// shared memory as Hopper's products want them, which suits ldmatrix as well: lines of 128 bytes, nine
+// columns of lines for a row of 576 values, and chunk c of row r at place c ^ r % 8 of its line, so that
+// eight rows of one chunk cover all banks.
 #pragma once
+
+#include <atomic>
+#include <cmath>
 
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
@@ -16,16 +18,34 @@ namespace dsv32::cuda {
 // mla_plain.cu: any sizes and every kv type, no tensor cores. rows: cache.slots or cache.resident.
 void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
+struct Plan;
+
+// mla_prefill.cu: Hopper's products, 64 heads a CTA, rows not dealt out (n_splits 1); fp8 and bf16 rows.
+bool has_prefill_kernel();
+void attend_prefill(const Attend& op, const Plan& plan, const Launch& launch);
+
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are worked on at once
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kWarpRows = kBlockRows / kWarps;  // rows of a block that one warp brings in
-constexpr int kPitch = (kRank + kRope) * 2;     // bytes of a row of queries or latents in shared memory, bf16
-constexpr int kChunks = kPitch / 16;
-constexpr int kWeightPitch = kBlockRows * 2;        // bytes of a head's softmax weights, bf16
-constexpr int kStatBytes = (kWarps * 16 + 64) * 4;  // maxima and factors of heads
+constexpr int kLine = 128;                              // bytes
+constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
+constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
 constexpr int kMostSplits = 256;
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
+
+// The first call on each device says so: what a kernel needs to be told once a device.
+class DeviceOnce {
+ public:
+  bool is_first() {
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    const uint64_t bit = uint64_t{1} << (device & 63);
+    return (devices_.fetch_or(bit) & bit) == 0;
+  }
+
+ private:
+  std::atomic<uint64_t> devices_ = 0;
+};
 
 // ---- instructions that C++ has no name for ----
 
@@ -87,40 +107,40 @@ struct Plan {
 template <KvType kKv>
 constexpr int kRowBytes = kKv == KvType::fp8 ? kRank + 2 * kRope : 2 * (kRank + kRope);
 
-template <KvType kKv, int kTiles>
-constexpr int shared_bytes(int n_stages) {
-  const int n_heads = 16 * kTiles;
-  const int rows =
-      kKv == KvType::fp8 ? kBlockRows * (kPitch + kRowBytes<kKv>) : n_stages * kBlockRows * kPitch;
-  return n_heads * (kPitch + kWeightPitch) + rows + kStatBytes;
+// Where chunk `chunk` of row `row` lies in an array of n_rows rows: [columns of lines][n_rows][kLine bytes].
+__device__ __forceinline__ int chunk_place(int chunk, int row, int n_rows) {
+  return chunk / 8 * n_rows * kLine + row * kLine + ((chunk ^ row) & 7) * 16;
 }
 
-// A selected row: every lane knows row lane % 8 of its warp's eight.
+// Where the selected row j of a token lies, and its position.
 struct RowPlace {
   int64_t id;  // -1: past the end
   int32_t pos;
 };
 
-__device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int block, int n, int warp,
-                                             int lane) {
-  const int j = block * kBlockRows + warp * kWarpRows + lane % kWarpRows;
+__device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   if (j >= n) return {-1, 0};
   return {op.row_ids[t * op.topk + j], op.selected[t * op.topk + j]};
 }
 
-// Starts the copy of the warp's eight rows; bf16 rows go to their final, swizzled places.
-template <KvType kKv>
-__device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint8_t* landing, int warp,
+// Starts the copy of kRows rows of a block, from first_row on, by one warp; lane r knows the place of row
+// first_row + r. Eight lanes copy a line. bf16 rows go to where the products read them, fp8 rows one after
+// the other to a landing place.
+template <KvType kKv, int kRows>
+__device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row,
                                            int lane) {
-  constexpr int n_chunks = kRowBytes<kKv> / 16;
-  const uint32_t to = shared_address(landing) + warp * kWarpRows * kRowBytes<kKv>;
+  constexpr int n_lines = kRowBytes<kKv> / kLine;
 #pragma unroll
-  for (int i = 0; i < kWarpRows * n_chunks / 32; ++i) {
-    const int c = i * 32 + lane, r = c / n_chunks, chunk = c - r * n_chunks;
-    const int64_t row = __shfl_sync(0xffffffffu, id, r);
-    const int place = kKv == KvType::fp8 ? chunk : chunk ^ r;
-    copy_async(to + r * kRowBytes<kKv> + place * 16, rows + (row < 0 ? 0 : row * kRowBytes<kKv> + chunk * 16),
-               row >= 0);
+  for (int i = 0; i < kRows; i += 4) {
+    const int row = first_row + i + lane / 8;
+    const int64_t from = __shfl_sync(0xffffffffu, id, i + lane / 8);
+    const uint8_t* source = rows + (from < 0 ? 0 : from * kRowBytes<kKv>)+lane % 8 * 16;
+    const uint32_t place = shared_address(to) + (kKv == KvType::fp8 ? row * kRowBytes<kKv> + lane % 8 * 16
+                                                                    : chunk_place(lane % 8, row, kBlockRows));
+#pragma unroll
+    for (int line = 0; line < n_lines; ++line)
+      copy_async(place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine,
+                 from >= 0);
   }
 }
 
@@ -146,37 +166,25 @@ __device__ __forceinline__ uint32_t expand_pair(uint32_t halves, __nv_bfloat162 
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
-// The warp's eight fp8 rows from the landing place to bf16; `scales` is that of row lane % 8.
-__device__ __forceinline__ void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scales, int warp,
-                                            int lane) {
-  constexpr int row_bytes = kRowBytes<KvType::fp8>;
-#pragma unroll 4
-  for (int r = 0; r < kWarpRows; ++r) {
-    const int row = warp * kWarpRows + r;
-    const uint4 codes = *reinterpret_cast<const uint4*>(landing + row * row_bytes + lane * 16);
-    const uint32_t code = __shfl_sync(0xffffffffu, scales, r) >> (lane / 8 * 8) & 0xffu;
-    const __nv_bfloat162 scale = __bfloat162bfloat162(
-        __ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
-    const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
-    uint32_t out[8];
+// Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four.
+__device__ __forceinline__ void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, int row,
+                                             int lane) {
+  const uint32_t code = scales >> (lane / 8 * 8) & 0xffu;
+  const __nv_bfloat162 scale =
+      __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
+  const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t out[8];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
-      out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
-    }
-    // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
-    // banks.
-    const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
-    const int odd = lane / 4 % 2;
-    *reinterpret_cast<uint4*>(k + row * kPitch + ((2 * lane + odd) ^ r) * 16) = odd ? high : low;
-    *reinterpret_cast<uint4*>(k + row * kPitch + ((2 * lane + 1 - odd) ^ r) * 16) = odd ? low : high;
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
+    out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {  // k_pe is bf16 already
-    const int r = i * 4 + lane / 8, row = warp * kWarpRows + r, chunk = lane % 8;
-    *reinterpret_cast<uint4*>(k + row * kPitch + ((kRank / 8 + chunk) ^ r) * 16) =
-        *reinterpret_cast<const uint4*>(landing + row * row_bytes + kRank + chunk * 16);
-  }
+  // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
+  // banks.
+  const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
+  const int odd = lane / 4 % 2;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + 1 - odd, row, kBlockRows)) = odd ? low : high;
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -184,11 +192,12 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// The queries of the CTA's heads as bf16 [n_heads, kRank + kRope]; zeros for heads past the last.
+// The queries of n_rows heads as bf16 [n_rows, kRank + kRope] by threads 0 ... kThreads - 1; zeros for heads
+// past the last.
 __device__ __forceinline__ void load_queries(const Attend& op, int64_t t, int first_head, int n_rows,
                                              uint8_t* q) {
-  for (int c = threadIdx.x; c < n_rows * kChunks; c += kThreads) {
-    const int row = c / kChunks, chunk = c % kChunks;
+  for (int c = threadIdx.x; c < n_rows * kRowLines * 8; c += kThreads) {
+    const int row = c / (kRowLines * 8), chunk = c % (kRowLines * 8);
     const int64_t head = first_head + row;
     float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
     if (head < op.n_heads && chunk < kRank / 8) {
@@ -199,10 +208,74 @@ __device__ __forceinline__ void load_queries(const Attend& op, int64_t t, int fi
           op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
       low = {from[0], from[1], from[2], from[3]}, high = {from[4], from[5], from[6], from[7]};
     }
-    *reinterpret_cast<uint4*>(q + row * kPitch + (chunk ^ (row & 7)) * 16) = {
+    *reinterpret_cast<uint4*>(q + chunk_place(chunk, row, n_rows)) = {
         pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
         pack_bf16(high.z, high.w)};
   }
+}
+
+// ---- the softmax ----
+
+// What a thread knows of its two heads (lane / 4 and 8 further) of the warp's 16: scores are in base 2.
+struct Running {
+  float largest[2] = {-INFINITY, -INFINITY};  // no more than kSlack below the largest score so far
+  float sum[2] = {0, 0};                      // of the weights in the thread's own columns
+};
+
+// Scores to base 2, those of rows past the end to -infinity; the largest of each of the thread's heads in the
+// warp's columns.
+template <int kTiles>
+__device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n,
+                                               int lane) {
+  float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
+      largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
+    }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 1));
+    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 2));
+  }
+  return {largest[0], largest[1]};
+}
+
+// Weights 2^(score - largest), as bf16 into p; their sum is that of the rounded values, so that they add up
+// to one.
+template <int kTiles>
+__device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p,
+                                              int head_row, int latent_row, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = head_row + lane / 4 + 8 * h;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint32_t pair = pack_bf16(exp2_fast(s[i][2 * h] - running.largest[h]),
+                                      exp2_fast(s[i][2 * h + 1] - running.largest[h]));
+      running.sum[h] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+      *reinterpret_cast<uint32_t*>(p + chunk_place(latent_row / 8 + i, row, 0) + lane % 4 * 4) = pair;
+    }
+  }
+}
+
+// Takes the largest score of this block of each of the thread's heads. Returns whether a maximum grew; then
+// `factors` is what the sums of before are worth by the new one.
+__device__ __forceinline__ bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
+  bool is_grown = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    factors[h] = 1;
+    if (largest_here[h] > running.largest[h] + kSlack) {
+      factors[h] = exp2_fast(running.largest[h] - largest_here[h]);
+      running.largest[h] = largest_here[h];
+      is_grown = true;
+    }
+    running.sum[h] *= factors[h];
+  }
+  return is_grown;
 }
 
 }  // namespace dsv32::cuda

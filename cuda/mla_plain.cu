@@ -1,8 +1,6 @@
-// Sparse MLA for any sizes and every kv type, without tensor cores: what small models, odd shapes and f32
-// rows use.
+// Sparse MLA for any sizes and every kv type, without tensor cores: for small models, odd shapes, f32 rows.
 //
-// One CTA a token and head: 32 rows at a time are scored by the warps, then every thread adds them to its
-// columns.
+// One CTA a token and head: warps score 32 rows at a time, then every thread adds them to its columns.
 #include <cmath>
 
 #include "cuda/mla.cuh"

@@ -336,6 +336,17 @@ BOOST_AUTO_TEST_CASE(many_tokens) {
             kTensorCoreError, launch);
 }
 
+BOOST_AUTO_TEST_CASE(many_tokens_with_many_rows) {
+  TestLaunch launch;
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16})
+    check({.kv_type = kv_type,
+           .n_heads = 100,
+           .n_tokens = 70,
+           .n_seqs = 2,
+           .n_selected = {2048, 65, 1, 2047, 5, 1000, 64, 129, 1985}},
+          kTensorCoreError, launch);
+}
+
 // A topk that no token comes near: a dense model selects every position of its context.
 BOOST_AUTO_TEST_CASE(far_fewer_rows_than_could_be) {
   TestLaunch launch;

@@ -1,0 +1,332 @@
+// Sparse MLA for many tokens by Hopper's asynchronous products: a CTA takes 64 heads of a token.
+//
+// One group of four warps brings rows in and widens them to bf16, two groups multiply. They meet at two
+// stages of 64 rows each, whose barriers tell when a stage is full and when it is empty again, so that
+// gathering hides behind the products.
+#include <cmath>
+
+#include "cuda/mla.cuh"
+#include "cuda/wgmma.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kHeads = 64;
+constexpr int kGroupThreads = 128;  // four warps, what a product takes
+
+struct Barriers {
+  uint64_t full[2], empty[2];
+};
+constexpr int kPrefillBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine + 2 * kHeads * 4 +
+                              static_cast<int>(sizeof(Barriers));
+constexpr int kPrefillBytesWanted = kPrefillBytes + 1024;  // the arrays start at a multiple of 1024
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kGroupColumns = kRank / 2;   // of the output, for each of the two groups that multiply
+constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
+constexpr int kAtOnce = 4;                 // of these, rows that it has under way together
+constexpr int kFillRegisters = 136,
+              kProductRegisters = 184;  // 136 + 2 * 184 = 3 * 168, what the CTA starts with
+
+// ---- instructions that C++ has no name for ----
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t n_arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Waits for the end of the phase of that parity (the first phase is 0; before it, one of parity 1 has ended).
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
+      "again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// Among the two groups that multiply.
+__device__ __forceinline__ void sync_products() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Sixteen bytes of a row that L2 keeps for other tokens and heads.
+__device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// The B operand [16 rows, 256 values], a row's values side by side. 64 values are a line; the next 64 begin a
+// column of lines further, the next 8 rows 1024 bytes further.
+__device__ __forceinline__ uint64_t value_operand(uint32_t address) {
+  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+#define DSV32_SUMS_8(o)                                                                       \
+  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
+      "+f"(d[o + 6]), "+f"(d[o + 7])
+#define DSV32_SUMS_32(o) DSV32_SUMS_8(o), DSV32_SUMS_8(o + 8), DSV32_SUMS_8(o + 16), DSV32_SUMS_8(o + 24)
+
+// Starts d [64, 256] += a [64, 16] b [16, 256]; the places of d are those of wgmma.cuh.
+__device__ __forceinline__ void multiply_values(float (&d)[kGroupColumns / 2], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, 1, 1, 1, 0, 1;"
+      : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
+      : "l"(a), "l"(b));
+}
+#undef DSV32_SUMS_32
+#undef DSV32_SUMS_8
+
+// ---- filling the stages ----
+
+// What a filling lane has under way of four fp8 rows: its chunk of each, and a chunk of the k_pe of one of
+// them.
+struct Arriving {
+  uint4 latent[kAtOnce], rope;
+};
+
+// Rows first ... first + 3 of the warp's 16, whose places lanes 0 ... 15 know; zeros for rows past the end.
+__device__ __forceinline__ Arriving load_rows(const uint8_t* rows, int64_t id, int first, int lane) {
+  constexpr int row_bytes = kRowBytes<KvType::fp8>;
+  Arriving arriving;
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
+    arriving.latent[i] = row < 0 ? uint4{0, 0, 0, 0} : load_chunk(rows + row * row_bytes + lane * 16);
+  }
+  const int64_t row = __shfl_sync(0xffffffffu, id, first + lane / 8);
+  arriving.rope = row < 0 ? uint4{0, 0, 0, 0} : load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
+  return arriving;
+}
+
+__device__ __forceinline__ void store_rows(const Arriving& arriving, uint32_t scales, uint8_t* k, int warp,
+                                           int first, int lane) {
+  const int first_row = warp * kFillRows + first;
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    expand_chunk(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
+  *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + lane / 8, kBlockRows)) =
+      arriving.rope;
+}
+
+// What the lane wrote, the products of those who wait for the stage see.
+__device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
+  fence_for_wgmma();
+  __syncwarp();
+  if (lane == 0) barrier_arrive(full);
+}
+
+// fp8: four rows are under way while the four before are widened, across blocks too. A row's scales hang on
+// its page, and that on its position: each link of that chain is loaded a step or a block ahead.
+__device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, int64_t t, int n,
+                                         uint8_t* stages, Barriers* barriers, int warp, int lane) {
+  const int64_t seq = op.step.seq[t];
+  const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
+  RowPlace place = find_row(op, t, lane_row, n), next = find_row(op, t, kBlockRows + lane_row, n);
+  uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
+  Arriving arriving = load_rows(plan.rows, place.id, 0, lane);
+  for (int block = 0; block < n_blocks; ++block) {
+    uint8_t* k = stages + block % 2 * kBlockBytes;
+    const int32_t next_page = find_page(op, seq, next);
+    const RowPlace after = find_row(op, t, (block + 2) * kBlockRows + lane_row, n);
+    uint32_t next_scales = 0;
+    barrier_wait(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
+#pragma unroll
+    for (int first = 0; first < kFillRows; first += kAtOnce) {
+      const bool is_last = first + kAtOnce == kFillRows;
+      const Arriving following =
+          load_rows(plan.rows, is_last ? next.id : place.id, is_last ? 0 : first + kAtOnce, lane);
+      if (is_last) next_scales = load_scales(op, plan.page_bytes, next_page, next);
+      store_rows(arriving, scales, k, warp, first, lane);
+      arriving = following;
+    }
+    tell_full(&barriers->full[block % 2], lane);
+    place = next, next = after, scales = next_scales;
+  }
+}
+
+__device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, int64_t t, int n,
+                                          uint8_t* stages, Barriers* barriers, int warp, int lane) {
+  const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
+  RowPlace place = find_row(op, t, lane_row, n);
+  for (int block = 0; block < n_blocks; ++block) {
+    barrier_wait(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
+    start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, stages + block % 2 * kBlockBytes,
+                                        warp * kFillRows, lane);
+    place = find_row(op, t, (block + 1) * kBlockRows + lane_row, n);
+    wait_copies();
+    tell_full(&barriers->full[block % 2], lane);
+  }
+}
+
+// ---- multiplying ----
+
+// The part of one of the two groups that multiply. A thread has two heads, the same ones throughout.
+__device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_head, int n, const uint8_t* q,
+                                         const uint8_t* stages, uint8_t* p, float* largest_of,
+                                         Barriers* barriers, int warp, int lane) {
+  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4,
+            n_blocks = (n + kBlockRows - 1) / kBlockRows;
+  const float scale = op.scale * 1.44269504f;
+  load_queries(op, t, first_head, kHeads, const_cast<uint8_t*>(q));
+  fence_for_wgmma();
+  sync_products();
+
+  Running running;
+  float o[kGroupColumns / 2] = {};
+  for (int block = 0; block < n_blocks; ++block) {
+    const uint32_t k = shared_address(stages) + block % 2 * kBlockBytes;
+    barrier_wait(&barriers->full[block % 2], block / 2 % 2);
+    float s[4][4] = {};
+    const uint64_t query = wgmma_operand(shared_address(q));
+    const uint64_t key = wgmma_operand(k + group * (kBlockRows / 2) * kLine);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
+      wgmma<32>(&s[0][0], query + (step / 4 * kHeads * kLine + step % 4 * 32) / 16,
+                key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
+    wgmma_commit();
+    wgmma_wait();
+
+    const float2 largest = scale_scores<4>(s, scale, block * kBlockRows + group * (kBlockRows / 2), n, lane);
+    if (lane % 4 == 0) {
+      largest_of[group * kHeads + head_row] = largest.x;
+      largest_of[group * kHeads + head_row + 8] = largest.y;
+    }
+    sync_products();
+    const float largest_here[2] = {fmaxf(largest_of[head_row], largest_of[kHeads + head_row]),
+                                   fmaxf(largest_of[head_row + 8], largest_of[kHeads + head_row + 8])};
+    float factors[2];
+    const bool is_grown = grow(running, largest_here, factors);
+    store_weights<4>(s, running, p, warp % 4 * 16, group * (kBlockRows / 2), lane);
+    fence_for_wgmma();
+    if (__any_sync(0xffffffffu, is_grown)) {
+#pragma unroll
+      for (int i = 0; i < kGroupColumns / 2; ++i) o[i] *= factors[i / 2 % 2];
+    }
+    sync_products();  // all weights are there
+
+    const uint64_t weights = wgmma_operand(shared_address(p));
+    const uint64_t values = value_operand(k + group * (kGroupColumns / 64) * kBlockRows * kLine);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < kBlockRows / 16; ++step)
+      multiply_values(o, weights + step * 2, values + step * 16 * kLine / 16);
+    wgmma_commit();
+    wgmma_wait();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&barriers->empty[block % 2]);
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    running.sum[h] += __shfl_xor_sync(0xffffffffu, running.sum[h], 1);
+    running.sum[h] += __shfl_xor_sync(0xffffffffu, running.sum[h], 2);
+    if (lane % 4 == 0)
+      largest_of[group * kHeads + head_row + 8 * h] = running.sum[h];  // no maximum is read any more
+  }
+  sync_products();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t head = first_head + head_row + 8 * h;
+    if (head >= op.n_heads) continue;
+    const float sum = largest_of[head_row + 8 * h] + largest_of[kHeads + head_row + 8 * h];
+    const float factor = sum == 0 ? 1.0f : 1.0f / sum;
+    float* out = op.o_c + (t * op.n_heads + head) * kRank + group * kGroupColumns + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < kGroupColumns / 8; ++c)
+      *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+  }
+}
+
+#endif
+
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
+// CTA: one token, 64 heads; warps 8-11 fill stages, 0-7 multiply: each half of them 32 rows of a block's
+//   scores, then 256 columns of the values' sums, which stay in registers that the filling warps gave up.
+// Both products read the same latents, rows as columns of K^T first and as rows of V then; weights pass
+//   through shared memory, maxima too. Scores wait for nothing but the stage; a sum is rescaled only when a
+//   maximum grows by 2^kSlack.
+// Bound: a block of 64 heads and rows: 1152 + 1024 cycles of products at the full rate, but the scores read
+//   1728 cycles' worth of shared memory, and scores, softmax and values follow one another.
+template <KvType kKv>
+__global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(128) uint8_t shared[];
+  uint8_t* q = shared + (1024 - shared_address(shared) % 1024) % 1024;  // [kRowLines][kHeads] lines
+  uint8_t* stages = q + kHeads * kRowLines * kLine;                     // [2][kRowLines][kBlockRows] lines
+  uint8_t* p = stages + 2 * kBlockBytes;                                // [kHeads] lines
+  float* largest_of = reinterpret_cast<float*>(p + kHeads * kLine);     // [2][kHeads]
+  Barriers* barriers = reinterpret_cast<Barriers*>(largest_of + 2 * kHeads);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t t = blockIdx.x / plan.n_head_tiles;
+  const int first_head = blockIdx.x % plan.n_head_tiles * kHeads, n = op.n_selected[t];
+  if (threadIdx.x < 2) {
+    barrier_init(&barriers->full[threadIdx.x], 4);   // the filling warps
+    barrier_init(&barriers->empty[threadIdx.x], 8);  // the multiplying warps
+  }
+  __syncthreads();
+  if (warp >= 8) {
+    give_registers<kFillRegisters>();
+    if constexpr (kKv == KvType::fp8)
+      fill_fp8(op, plan, t, n, stages, barriers, warp - 8, lane);
+    else
+      fill_bf16(op, plan, t, n, stages, barriers, warp - 8, lane);
+  } else {
+    take_registers<kProductRegisters>();
+    multiply(op, t, first_head, n, q, stages, p, largest_of, barriers, warp, lane);
+  }
+#else
+  __trap();
+#endif
+}
+
+template <KvType kKv>
+void launch_prefill(const Attend& op, const Plan& plan, const Launch& launch) {
+  static DeviceOnce once;
+  if (once.is_first())
+    CUDA_CHECK(cudaFuncSetAttribute(mla_prefill_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kPrefillBytesWanted));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles);
+  mla_prefill_kernel<kKv><<<n_ctas, 3 * kGroupThreads, kPrefillBytesWanted, launch.stream>>>(op, plan);
+  check_launch("mla_prefill_kernel");
+}
+
+}  // namespace
+
+// Hopper's products exist in code built for this very chip alone.
+bool has_prefill_kernel() {
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, mla_prefill_kernel<KvType::fp8>));
+  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
+}
+
+void attend_prefill(const Attend& op, const Plan& plan, const Launch& launch) {
+  if (op.cache.layout.kv_type == KvType::fp8)
+    launch_prefill<KvType::fp8>(op, plan, launch);
+  else
+    launch_prefill<KvType::bf16>(op, plan, launch);
+}
+
+}  // namespace dsv32::cuda
