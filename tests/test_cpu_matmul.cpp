@@ -83,6 +83,16 @@ class Matrix {
     return values;
   }
 
+  // Every byte becomes `byte`, but for the f16 scales: these are 0.05, the second of a block 0.03.
+  void set_codes(uint8_t byte) {
+    uint8_t* data = const_cast<uint8_t*>(weight_.data);
+    const uint16_t scales[2] = {f32_to_f16(0.05f), f32_to_f16(0.03f)};
+    const auto offsets = scale_offsets(weight_.type);
+    std::memset(data, byte, weight_.mat_bytes);
+    for (size_t at = 0; at < weight_.mat_bytes; at += traits(weight_.type).block_bytes)
+      for (size_t i = 0; i < offsets.size(); ++i) std::memcpy(data + at + offsets[i], &scales[i], 2);
+  }
+
  private:
   void fill(uint8_t* data, size_t n_bytes, uint32_t seed) {
     std::mt19937 random(seed);
@@ -118,9 +128,9 @@ std::vector<float> product(const Matrix& matrix, const std::vector<float>& x, in
 
 bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
-// Values of y further from the sum in double than 1e-6 of the sum of magnitudes.
+// Values of y further from the sum in double than `tolerance` of the sum of magnitudes.
 int count_wrong(const Matrix& matrix, const std::vector<float>& x, const std::vector<float>& y,
-                int64_t n_tokens, int64_t mat) {
+                int64_t n_tokens, int64_t mat, double tolerance = 1e-6) {
   const WeightMatrix& weight = matrix.weight();
   int n_wrong = 0;
   for (int64_t r = 0; r < weight.n_rows; ++r) {
@@ -133,7 +143,7 @@ int count_wrong(const Matrix& matrix, const std::vector<float>& x, const std::ve
         sum += term;
         magnitude += std::fabs(term);
       }
-      n_wrong += !(std::fabs(y[static_cast<size_t>(t * weight.n_rows + r)] - sum) <= 1e-6 * magnitude);
+      n_wrong += !(std::fabs(y[static_cast<size_t>(t * weight.n_rows + r)] - sum) <= tolerance * magnitude);
     }
   }
   return n_wrong;
@@ -203,6 +213,100 @@ BOOST_AUTO_TEST_CASE(targets_can_be_chosen) {
   const UseTarget use(HWY_SCALAR);
   const auto scalar = product(matrix, x, 1);
   BOOST_TEST(!same_bits(best.data(), scalar.data(), best.size()));
+}
+
+// x has one value that is not zero, a power of two: y is one weight, exactly, whichever column it is.
+BOOST_AUTO_TEST_CASE(one_activation_picks_one_weight) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : {TensorType::q2_k, TensorType::q3_k, TensorType::q6_k, TensorType::q8_0}) {
+      const int64_t n_cols = 512, n_rows = 2;
+      const Matrix matrix(type, n_rows, n_cols);
+      std::vector<float> x(static_cast<size_t>(n_cols * n_cols));
+      for (int64_t c = 0; c < n_cols; ++c)
+        x[static_cast<size_t>(c * n_cols + c)] =
+            std::ldexp(c % 2 ? -1.0f : 1.0f, static_cast<int>(c % 61) - 30);
+      const auto y = product(matrix, x, n_cols);
+      for (int64_t r = 0; r < n_rows; ++r) {
+        const auto w = matrix.row(0, r);
+        int n_wrong = 0;
+        for (int64_t c = 0; c < n_cols; ++c)
+          n_wrong += y[static_cast<size_t>(c * n_rows + r)] !=
+                     w[static_cast<size_t>(c)] * x[static_cast<size_t>(c * n_cols + c)];
+        BOOST_TEST(n_wrong == 0, type_name(type) << " on " << hwy::TargetName(target) << ", row " << r << ": "
+                                                 << n_wrong << " columns wrong");
+      }
+    }
+  }
+}
+
+// The largest and smallest codes and scales there are, all against activations of one sign at the end of
+// their range: whatever sums in integers could overflow does it here.
+BOOST_AUTO_TEST_CASE(extreme_codes_and_activations) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : kTypes) {
+      if (traits(type).block_values == 1) continue;
+      for (const uint8_t byte : {0x00, 0xff, 0x80, 0x7f, 0x3f, 0xf0, 0x0f}) {
+        Matrix matrix(type, 2, 512);
+        matrix.set_codes(byte);
+        for (const float value :
+             {0x1.fffffep0f, -0x1.fffffep0f, 0x1.fdfdfcp20f, -0x1.fdfdfep20f, 1e-25f, 3e30f}) {
+          const std::vector<float> x(512, value);
+          BOOST_TEST(count_wrong(matrix, x, product(matrix, x, 1), 1, 0, 1e-5) == 0,
+                     type_name(type) << " on " << hwy::TargetName(target) << ", bytes " << int{byte} << ", x "
+                                     << value);
+        }
+      }
+    }
+  }
+}
+
+// Activations of very different sizes: the error that cpu_matmul.h allows, and no more.
+BOOST_AUTO_TEST_CASE(wide_spread_activations) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : kTypes) {
+      const int64_t n_cols = 768, n_rows = 8;
+      const Matrix matrix(type, n_rows, n_cols);
+      std::vector<float> x = normal_floats(static_cast<size_t>(n_cols), 37);
+      for (float& value : x) value *= std::exp(6 * value);
+      const auto y = product(matrix, x, 1);
+      for (int64_t r = 0; r < n_rows; ++r) {
+        const auto w = matrix.row(0, r);
+        double sum = 0, allowed = 0;
+        for (size_t begin = 0; begin < x.size(); begin += 256) {
+          double largest = 0, weights = 0;
+          for (size_t c = begin; c < begin + 256; ++c) {
+            largest = std::max(largest, std::fabs(static_cast<double>(x[c])));
+            weights += std::fabs(w[c]);
+            sum += static_cast<double>(w[c]) * x[c];
+            allowed += 1e-6 * std::fabs(static_cast<double>(w[c]) * x[c]);
+          }
+          allowed += std::ldexp(largest * weights, -22);
+        }
+        BOOST_TEST(std::fabs(y[static_cast<size_t>(r)] - sum) <= allowed,
+                   type_name(type) << " on " << hwy::TargetName(target) << ", row " << r);
+      }
+    }
+  }
+}
+
+// An infinity or a NaN is not lost, and does not reach the other tokens.
+BOOST_AUTO_TEST_CASE(what_is_not_finite_stays_so) {
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const TensorType type : kTypes)
+      for (const float value : {INFINITY, -INFINITY, NAN}) {
+        const Matrix matrix(type, 3, 512);
+        auto x = normal_floats(4 * 512, 41);
+        x[512 + 300] = value;
+        const auto y = product(matrix, x, 4);
+        for (size_t i = 0; i < y.size(); ++i)
+          BOOST_TEST(std::isfinite(y[i]) == (i / 3 != 1), type_name(type)
+                                                              << " on " << hwy::TargetName(target));
+      }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_tokens) {

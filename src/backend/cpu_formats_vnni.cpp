@@ -336,44 +336,51 @@ struct VnniFormat {
     F::prepare_extra(padded, prepared);
   }
 
-  // One step of R rows times T tokens; lanes [R, T].
+  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
   template <int R, int T>
-  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512 (*lanes)[T]) {
+  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
     Stage weights[R];
-    __m512 block[R][T];
-    HWY_UNROLL(4) for (int r = 0; r < R; ++r) F::unpack(at[r], weights[r]);
+    __m512 block[R * T];
+    HWY_UNROLL(4)
+    for (int r = 0; r < R; ++r) F::unpack(at[r], weights[r]);
     if constexpr (F::kScaleOfBlock)
       sum_block<R, T>(weights, x, block);
     else
       sum_registers<R, T>(weights, x, block);
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) HWY_UNROLL(4) for (int t = 0; t < T; ++t) lanes[r][t] = _mm512_fmadd_ps(
-        block[r][t], _mm512_set1_ps(x[t]->unit[0]), F::add_offsets(weights[r], *x[t], lanes[r][t]));
+    for (int p = 0; p < R * T; ++p) {
+      const X& token = *x[p % T];
+      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
+      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+    }
   }
 
   template <int R, int T>
-  DSV32_VNNI_INLINE void sum_block(const Stage* weights, const X* const* x, __m512 (*block)[T]) {
-    Sums sums[R][T];
+  DSV32_VNNI_INLINE void sum_block(const Stage* weights, const X* const* x, __m512* block) {
+    Sums sums[R * T];
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) HWY_UNROLL(4) for (int t = 0; t < T; ++t) sums[r][t] = F::start(*x[t], 0);
+    for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], 0);
     HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s) HWY_UNROLL(4) for (int r = 0; r < R; ++r)
-        HWY_UNROLL(4) for (int t = 0; t < T; ++t) add_products(weights[r].bytes[s], *x[t], s, sums[r][t]);
+    for (int s = 0; s < 4; ++s) {
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
+    }
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) HWY_UNROLL(4) for (int t = 0; t < T; ++t) block[r][t] =
-        _mm512_mul_ps(F::total(sums[r][t]), weights[r].d);
+    for (int p = 0; p < R * T; ++p) block[p] = _mm512_mul_ps(F::total(sums[p]), weights[p / T].d);
   }
 
   template <int R, int T>
-  DSV32_VNNI_INLINE void sum_registers(const Stage* weights, const X* const* x, __m512 (*block)[T]) {
+  DSV32_VNNI_INLINE void sum_registers(const Stage* weights, const X* const* x, __m512* block) {
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) HWY_UNROLL(4) for (int t = 0; t < T; ++t) block[r][t] = _mm512_setzero_ps();
+    for (int p = 0; p < R * T; ++p) block[p] = _mm512_setzero_ps();
     HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s) HWY_UNROLL(4) for (int r = 0; r < R; ++r)
-        HWY_UNROLL(4) for (int t = 0; t < T; ++t) {
-      Sums sums = F::start(*x[t], s);
-      add_products(weights[r].bytes[s], *x[t], s, sums);
-      block[r][t] = _mm512_fmadd_ps(F::total(sums), weights[r].scales[s], block[r][t]);
+    for (int s = 0; s < 4; ++s) {
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) {
+        Sums sums = F::start(*x[p % T], s);
+        add_products(weights[p / T].bytes[s], *x[p % T], s, sums);
+        block[p] = _mm512_fmadd_ps(F::total(sums), weights[p / T].scales[s], block[p]);
+      }
     }
   }
 
@@ -383,35 +390,31 @@ struct VnniFormat {
   DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
                                            const float* const* x, float* sums) {
     constexpr int R = T == 1 ? 2 : 1;
-    __m512 lanes[kRows][T];
+    __m512 lanes[kRows * T];
     const uint8_t* at[kRows];
     const X* x_at[T];
-    HWY_UNROLL(4)
-    for (int r = 0; r < kRows; ++r) HWY_UNROLL(4) for (int t = 0; t < T; ++t) lanes[r][t] =
-        _mm512_setzero_ps();
-    HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) at[r] = rows[r];
-    HWY_UNROLL(4) for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
+    for (__m512& sum : lanes) sum = _mm512_setzero_ps();
+    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
+    for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
+    const size_t ahead = prefetch_distance(row_bytes);
     size_t left = row_bytes;
     for (; left >= kStepBytes; left -= kStepBytes) {
-      HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) prefetch(at[r]);
-      HWY_UNROLL(4) for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r);
-      HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      HWY_UNROLL(4) for (int t = 0; t < T; ++t)++ x_at[t];
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
+      HWY_UNROLL(4)
+      for (int t = 0; t < T; ++t) ++x_at[t];
     }
     if (F::kBlocks > 1 && left > 0) {
       uint8_t padded[kRows][kStepBytes] = {};
       for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
       for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r);
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
     }
-    for (int r = 0; r < kRows; ++r)
-      for (int t = 0; t < T; ++t) sums[r * T + t] = sum_of_lanes(lanes[r][t]);
-  }
-
-  // The hardware's prefetcher stops at pages, and rows are shorter than its run-up.
-  DSV32_VNNI_INLINE void prefetch(const uint8_t* at) {
-    constexpr size_t kAhead = 1024;
-    HWY_UNROLL(5) for (size_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at + kAhead + line);
+    for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
   }
 
   static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,

@@ -2,7 +2,7 @@
 //
 // A row is worked off in steps of `values` columns. A step has its activations prepared: reordered as the
 // format's shifts bring the weights forth, padded with zeros to a whole step, followed by sums if the
-// format's offset needs them.
+// format's offset needs them; or as integers, see cpu_formats_vnni.h.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,27 @@ struct CpuKernels {
   // x [n_values <= step_values]  ->  out [step_floats], aligned to 64 bytes.
   void (*prepare_step)(const float* x, int n_values, float* out);
 
-  // sums[r * n_tokens + t] = row r times token t, with n_tokens 1 and kTokens. rows[r] is row_bytes long;
-  // x[t] is prepared. Both do the same operations in the same order for a pair (row, token).
+  // sums[r * n_tokens + t] = row r times token t, with n_tokens 1 and kTokens. rows[r] is row_bytes long,
+  // and the next rows lie behind it; x[t] is prepared. Both do the same operations in the same order for a
+  // pair (row, token).
   using RowsTimesTokens = void(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
                                float* sums);
   RowsTimesTokens* one_token;
   RowsTimesTokens* many_tokens;
 };
+
+// How far ahead of its reads a kernel asks for the weights of each row: the same place of the next kRows
+// rows, which lie behind these. Rows are too short for the hardware's prefetcher, which starts anew with each
+// and stops at pages; a whole tile is too much for the nearest cache, so it goes to the second.
+inline size_t prefetch_distance(size_t row_bytes) {
+  constexpr size_t kLargest = size_t{256} << 10, kInRow = 2048;
+  const size_t tile_bytes = CpuKernels::kRows * row_bytes;
+  return tile_bytes <= kLargest ? tile_bytes : kInRow;
+}
+
+inline void prefetch_weights(const uint8_t* at, size_t n_bytes) {
+  for (size_t line = 0; line < n_bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+}
 
 // Kernels that multiply in integers, where this CPU has AVX-512 VNNI and the format has them; else nullptr.
 const CpuKernels* vnni_kernels_of(TensorType type);

@@ -149,9 +149,10 @@ struct VectorFormat {
     for (int r = 0; r < kRows; ++r) set_zero<T>(lanes[r]);
     for (int r = 0; r < kRows; ++r) at[r] = rows[r];
     for (int t = 0; t < T; ++t) x_at[t] = x[t];
+    const size_t ahead = prefetch_distance(row_bytes);
     size_t left = row_bytes;
     for (; left >= kStepBytes; left -= kStepBytes) {
-      for (int r = 0; r < kRows; ++r) prefetch(at[r]);
+      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
       step<T>(at, x_at, lanes);
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
       for (int t = 0; t < T; ++t) x_at[t] += F::kValues + F::kSums;
@@ -164,12 +165,6 @@ struct VectorFormat {
     }
     for (int r = 0; r < kRows; ++r)
       for (int t = 0; t < T; ++t) sums[r * T + t] = sum_of_lanes(lanes[r][t]);
-  }
-
-  // The hardware's prefetcher stops at pages, and rows are shorter than its run-up.
-  static HWY_INLINE void prefetch(const uint8_t* at) {
-    constexpr int kAhead = 1024;
-    for (int line = 0; line < kStepBytes; line += 64) __builtin_prefetch(at + kAhead + line);
   }
 
   // Four parts a vector and four tokens want more registers than there are, and four times the code.
@@ -363,9 +358,12 @@ void rows_times_all_tokens(const CpuMatmul& args, const CpuKernels& kernels, con
   }
 }
 
-// Rows that a thread takes at a time: whole tiles, few enough that every thread gets several shares.
-int64_t rows_at_a_time(int64_t n_rows, int n_threads) {
-  return std::clamp<int64_t>(n_rows / (4 * n_threads) / kRows * kRows, kRows, 32);
+// Rows that a thread takes at a time: whole tiles, few enough that every thread gets several shares. The
+// first tile of a share comes without warning, so shares are long; but when tokens pass over them more than
+// once, they stay in the second-level cache.
+int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
+  const int64_t most = n_tokens <= kTokenChunk ? 256 : 32;
+  return std::clamp<int64_t>(n_rows / (4 * n_threads) / kRows * kRows, kRows, most);
 }
 
 const CpuKernels& kernels_for(const CpuMatmul& args) {
@@ -394,7 +392,7 @@ void cpu_matmul(const CpuMatmul& args) {
   {
 #pragma omp for schedule(static)
     for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
-    const int64_t chunk = rows_at_a_time(n_rows, omp_get_num_threads());
+    const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, omp_get_num_threads());
 #pragma omp for schedule(dynamic)
     for (int64_t r = 0; r < n_rows; r += chunk)
       rows_times_all_tokens(args, kernels, prepared, r, std::min(r + chunk, n_rows));
