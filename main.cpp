@@ -8,6 +8,7 @@
 #include "cli/bench.h"
 #include "cli/bench_model.h"
 #include "cli/chat.h"
+#include "cli/check.h"
 #include "cli/help.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
@@ -38,6 +39,7 @@ int dispatch(std::vector<std::string> words) {
   if (options.wants_version) return write_out(version_line()), 0;
   if (command == Command::run) return run_command(options);
   if (command == Command::chat) return chat_command(options);
+  if (command == Command::check) return check_command(options);
   return inspect_command(options);
 }
 

@@ -60,7 +60,7 @@ m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
-for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" \
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" \
   --version "run --version" "inspect model --version"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
@@ -288,6 +288,30 @@ check "plan: json" has out '"context":1000,'
 check "plan: the buffer" has out '"topk_buffer_rows":128'
 expect "model as json" 0 inspect model "${m[@]}" --json
 check "model: a tensor" has out '"name":"token_embd.weight"'
+
+# --- check ------------------------------------------------------------------------------------------------
+expect "check" 0 check "${m[@]}" -c 150 --backend cpu
+check "check: one line for each comparison" lines out 2
+check "check: the buffer had to fetch rows" \
+  grep -aqE '^passed +cpu, top-k buffer .* 64 rows, [1-9][0-9]* of [0-9]+ rows fetched, the same bits$' out
+check "check: what is left out is said" grep -aqxE 'skipped +cuda: left out by --backend cpu' out
+check "check: silent on standard error" empty err
+expect "check as json" 0 check "${m[@]}" -c 150 --backend cpu --kv-type bf16 --topk-buffer 70 --json
+check "check: one object" lines out 1
+for part in '{"passed":true,"tokens":150,"checks":[{' '"result":"passed"' '"buffer_rows":70,"decode_steps":64,' \
+  '"first_unequal_pos":-1}' '"result":"skipped"'; do
+  check "check: json has $part" has out "$part"
+done
+expect "check of a prompt that fits the buffer" 0 check "${m[@]}" --backend cpu a few words
+check "check: says that nothing was compared" grep -aqE '^skipped +cpu, .* tokens fit 64 rows$' out
+usage_error "check: a buffer smaller than top-k" check "${m[@]}" --topk-buffer 3
+usage_error "check: more context than the model's" check "${m[@]}" -c 2000000000
+usage_error "check: another backend" check "${m[@]}" --backend tpu
+usage_error "check: an empty prompt" check "${m[@]}" -p ""
+usage_error "check: a flag of another command" check "${m[@]}" --temp 1
+expect "check without a model" 3 check -m absent.gguf
+"$dsv32" check "${m[@]}" --backend cpu hi </dev/null >/dev/full 2>err
+check "check to a full disk is an error" test $? = 1
 
 # --- model files that are none ----------------------------------------------------------------------------
 : >empty.gguf

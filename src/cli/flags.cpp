@@ -18,11 +18,12 @@ constexpr unsigned bit(Command command) { return 1u << static_cast<unsigned>(com
 
 constexpr unsigned kRun = bit(Command::run), kChat = bit(Command::chat), kModel = bit(Command::inspect_model),
                    kPlan = bit(Command::inspect_plan), kTokens = bit(Command::inspect_tokens),
-                   kPrompt = bit(Command::inspect_prompt), kLogits = bit(Command::inspect_logits);
-constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits;
+                   kPrompt = bit(Command::inspect_prompt), kLogits = bit(Command::inspect_logits),
+                   kCheck = bit(Command::check);
+constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck;
 constexpr unsigned kGenerating = kRun | kChat;
 constexpr unsigned kComputing = kGenerating | kLogits;
-constexpr unsigned kPlanned = kComputing | kPlan;
+constexpr unsigned kPlanned = kComputing | kPlan, kOnEngine = kPlanned | kCheck;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 [[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
@@ -86,14 +87,23 @@ constexpr Flag kFlags[] = {
      "tokens of context (default: the model's, or what half of the free memory "
      "holds)",
      "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
-    {"threads,t", "N", "CPU threads (default: one for each core)", "Model", kPlanned,
+    {"ctx,ctx-size,ctx_size,c", "N",
+     "most tokens compared; the built-in prompt is made to have as many (default: at least 256 more than the "
+     "buffer's "
+     "rows, 4096 at most)",
+     "Model", kCheck, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
+    {"threads,t", "N", "CPU threads (default: one for each core)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.n_threads = static_cast<int>(parse_integer(f, v, 1, 4096)); }},
     {"backend", "NAME", "what computes: cpu, cuda, or auto, the GPU if there is one (default: auto)", "Model",
      kPlanned, [](O& o, S& v, S&) { o.engine.backend = v; }},
-    {"device", "N", "which GPU (default: 0)", "Model", kPlanned,
+    {"backend", "NAME",
+     "what is checked: cpu; auto, also the GPU if there is one; cuda, also the GPU, which must be there "
+     "(default: auto)",
+     "Model", kCheck, [](O& o, S& v, S&) { o.engine.backend = v; }},
+    {"device", "N", "which GPU (default: 0)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.device = static_cast<int>(parse_integer(f, v, 0, 1023)); }},
     {"kv-type,kv_type", "TYPE", "how the cache stores latents: fp8, bf16 or f32 (default: fp8)", "Model",
-     kPlanned,
+     kOnEngine,
      [](O& o, S& v, S& f) {
        o.engine.kv_type =
            parse_choice<KvType>(f, v, {{"fp8", KvType::fp8}, {"bf16", KvType::bf16}, {"f32", KvType::f32}});
@@ -102,13 +112,15 @@ constexpr Flag kFlags[] = {
      "latent rows kept next to the processor for each layer in decode: a number, "
      "full or auto (default: auto, which is full)",
      "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
-    {"chunk", "N", "most prompt tokens computed at a time (default: 512)", "Model", kPlanned,
+    {"topk-buffer,topk_buffer", "N", "rows of the buffer that is compared (default: the model's top-k)",
+     "Model", kCheck, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_integer(f, v, 1, kMaxInt32); }},
+    {"chunk", "N", "most prompt tokens computed at a time (default: 512)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
-     kRun | kPrompt, [](O& o, S& v, S&) { o.prompt = v; }},
+     kRun | kPrompt | kCheck, [](O& o, S& v, S&) { o.prompt = v; }},
     {"file,prompt-file,prompt_file,f", "FILE",
-     "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt,
+     "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt | kCheck,
      [](O& o, S& v, S&) { o.files.push_back(v); }},
     {"system", "TEXT", "the system prompt", "Prompt", kGenerating | kPrompt,
      [](O& o, S& v, S&) { o.system_text = v; }},
@@ -161,7 +173,7 @@ constexpr Flag kFlags[] = {
                                                            {"stdout", ThinkingDisplay::on_stdout}});
      }},
     {"json", nullptr, "one JSON object on standard output", "Output",
-     kRun | kModel | kPlan | kTokens | kPrompt, [](O& o, S&, S&) { o.json = true; }},
+     kRun | kModel | kPlan | kTokens | kPrompt | kCheck, [](O& o, S&, S&) { o.json = true; }},
     {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
      kGenerating,
      [](O& o, S& v, S& f) {

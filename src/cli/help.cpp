@@ -27,6 +27,7 @@ Commands:
   inspect tokens    the token ids of a text
   inspect prompt    the prompt as the model would read it
   inspect logits    the logits of every token of a prompt, to a file
+  check             whether this machine computes the model as it should
   bench             speed against what the machine can do
   help              this text; dsv32 COMMAND --help lists a command's flags
 

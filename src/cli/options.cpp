@@ -33,13 +33,20 @@ const CommandText& text_of(Command command) {
       {"inspect prompt", "[flags] [PROMPT...]", "The prompt as the model would read it."},
       {"inspect logits", "--tokens IDS --out FILE [flags]",
        "The logits of every token of a prompt, to a file."},
+      {"check", "[flags] [PROMPT...]",
+       "Whether this machine computes the model as it should: the top-k buffer, and the GPU."},
   };
   return kTexts[static_cast<size_t>(command)];
 }
 
-constexpr Command kCommands[] = {Command::run,           Command::chat,           Command::inspect_model,
-                                 Command::inspect_plan,  Command::inspect_tokens, Command::inspect_prompt,
-                                 Command::inspect_logits};
+constexpr Command kCommands[] = {Command::run,
+                                 Command::chat,
+                                 Command::inspect_model,
+                                 Command::inspect_plan,
+                                 Command::inspect_tokens,
+                                 Command::inspect_prompt,
+                                 Command::inspect_logits,
+                                 Command::check};
 
 bool takes(Command command, const Flag& flag) { return flag.commands >> static_cast<unsigned>(command) & 1u; }
 
@@ -160,7 +167,7 @@ void apply_flags(Options& options, const cxxopts::ParseResult& parsed) {
 
 void check_words(const Options& options) {
   const bool takes_words = options.command == Command::run || options.command == Command::inspect_prompt ||
-                           options.command == Command::inspect_tokens;
+                           options.command == Command::inspect_tokens || options.command == Command::check;
   if (options.words.empty() || takes_words) return;
   fail(ErrorKind::usage,
        format("%s takes no words, but got '%s'", command_name(options.command),

@@ -14,7 +14,16 @@
 
 namespace dsv32 {
 
-enum class Command { run, chat, inspect_model, inspect_plan, inspect_tokens, inspect_prompt, inspect_logits };
+enum class Command {
+  run,
+  chat,
+  inspect_model,
+  inspect_plan,
+  inspect_tokens,
+  inspect_prompt,
+  inspect_logits,
+  check
+};
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
 

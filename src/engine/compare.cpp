@@ -1,0 +1,167 @@
+// See compare.h. Layers are looked into only at the first position that deviates, in a second run: all
+// intermediates of a prompt would not fit in memory.
+//
+// Logits are compared step by step for the same reason.
+#include "engine/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/session.h"
+
+namespace dsv32 {
+namespace {
+
+using Tokens = std::span<const int32_t>;
+
+constexpr size_t kDecodeSteps = 64;  // at the prompt's end
+
+size_t prefill_tokens(Tokens tokens) { return tokens.size() - std::min(tokens.size(), kDecodeSteps); }
+
+// Where steps begin, and the end: chunks, then single tokens.
+std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
+  std::vector<size_t> borders{0};
+  while (borders.back() < tokens.size()) {
+    const size_t at = borders.back(), n_prefill = prefill_tokens(tokens);
+    borders.push_back(at < n_prefill ? std::min(at + static_cast<size_t>(chunk), n_prefill) : at + 1);
+  }
+  return borders;
+}
+
+Tokens step_tokens(Tokens tokens, const std::vector<size_t>& borders, size_t step) {
+  return tokens.subspan(borders[step], borders[step + 1] - borders[step]);
+}
+
+// [n_steps, vocab_size] of the decode steps.
+std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
+  Session session(engine);
+  const size_t n_prefill = prefill_tokens(tokens);
+  if (n_prefill > 0) session.sync(tokens.first(n_prefill));
+  std::vector<float> all;
+  for (const int32_t token : tokens.subspan(n_prefill)) {
+    session.step(token);
+    all.insert(all.end(), session.logits().begin(), session.logits().end());
+  }
+  return all;
+}
+
+double deviation(std::span<const float> values, std::span<const float> reference) {
+  float worst = 0, largest = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float difference = std::fabs(values[i] - reference[i]);
+    if (!std::isfinite(difference)) return INFINITY;
+    worst = std::max(worst, difference);
+    largest = std::max(largest, std::fabs(reference[i]));
+  }
+  return worst == 0 ? 0 : static_cast<double>(worst) / static_cast<double>(largest);
+}
+
+// Both ascending.
+double deviation(const std::vector<int32_t>& values, const std::vector<int32_t>& reference) {
+  std::vector<int32_t> lacking;
+  std::ranges::set_difference(reference, values, std::back_inserter(lacking));
+  return static_cast<double>(lacking.size()) / static_cast<double>(reference.size());
+}
+
+// What one token of a step leaves at one stage of a layer.
+struct Stage {
+  std::string name;
+  int64_t layer = 0;
+  std::vector<float> values;
+  std::vector<int32_t> ints;
+};
+
+std::vector<Stage> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders, size_t pos) {
+  std::vector<Stage> stages;
+  const size_t last = static_cast<size_t>(std::ranges::upper_bound(borders, pos) - borders.begin()) - 1;
+  const int64_t row = static_cast<int64_t>(pos - borders[last]);
+  const auto keep_row = [&](const Observation& seen) {
+    Stage stage{seen.stage, seen.layer, {}, {}};
+    if (!seen.values.empty())
+      stage.values.assign(seen.values.begin() + row * seen.width,
+                          seen.values.begin() + (row + 1) * seen.width);
+    // A token cannot select more positions than there are; what follows them in the row is left over.
+    const int64_t n_ints = std::min(seen.width, static_cast<int64_t>(pos) + 1);
+    if (!seen.ints.empty())
+      stage.ints.assign(seen.ints.begin() + row * seen.width, seen.ints.begin() + row * seen.width + n_ints);
+    stages.push_back(std::move(stage));
+  };
+  Session session(engine);
+  for (size_t step = 0; step < last; ++step) session.all_logits(step_tokens(tokens, borders, step));
+  engine.forward().set_observer(keep_row);
+  session.all_logits(step_tokens(tokens, borders, last));
+  engine.forward().set_observer({});
+  return stages;
+}
+
+void locate(Deviation& found, const std::vector<Stage>& stages, const std::vector<Stage>& reference) {
+  for (size_t i = 0; i < std::min(stages.size(), reference.size()); ++i) {
+    const double d = reference[i].ints.empty() ? deviation(stages[i].values, reference[i].values)
+                                               : deviation(stages[i].ints, reference[i].ints);
+    if (d <= kDeviationTolerance) continue;
+    found.layer = reference[i].layer, found.stage = reference[i].name, found.stage_deviation = d;
+    return;
+  }
+}
+
+// Both [n, width]; the first row is of position `pos`.
+void compare_rows(Deviation& found, std::span<const float> rows, std::span<const float> reference,
+                  size_t width, size_t pos) {
+  for (size_t at = 0; at < rows.size(); at += width, ++pos) {
+    const auto row = rows.subspan(at, width), expected = reference.subspan(at, width);
+    const double d = deviation(row, expected);
+    ++found.n_rows;
+    found.n_same_choice +=
+        std::ranges::max_element(row) - row.begin() == std::ranges::max_element(expected) - expected.begin();
+    if (d > found.largest) found.largest = d, found.largest_pos = static_cast<int64_t>(pos);
+    if (d > kDeviationTolerance && found.first_pos < 0) found.first_pos = static_cast<int64_t>(pos);
+  }
+}
+
+}  // namespace
+
+DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options,
+                              const EngineOptions& reference, Tokens tokens) {
+  DecodeEquality found;
+  size_t width = 0;
+  const auto run = [&](const EngineOptions& wanted, Forward::BufferTally& tally) {
+    Engine engine(file, wanted);
+    width = static_cast<size_t>(engine.args().vocab_size);
+    std::vector<float> logits = decode_logits(engine, tokens);
+    tally = engine.forward().buffer_tally();
+    return logits;
+  };
+  Forward::BufferTally unused;
+  const std::vector<float> ours = run(options, found.tally), expected = run(reference, unused);
+  const auto is_bad = [&](size_t at) {
+    return std::memcmp(ours.data() + at, expected.data() + at, width * sizeof(float)) != 0 ||
+           !std::ranges::all_of(std::span(ours).subspan(at, width), [](float x) { return std::isfinite(x); });
+  };
+  found.n_steps = static_cast<int64_t>(ours.size() / width);
+  for (size_t step = 0; step < ours.size() / width && found.first_unequal_pos < 0; ++step)
+    if (is_bad(step * width)) found.first_unequal_pos = static_cast<int64_t>(prefill_tokens(tokens) + step);
+  return found;
+}
+
+Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
+  Deviation found;
+  const std::vector<size_t> borders =
+      step_borders(tokens, std::min(engine.forward().max_tokens(), reference.forward().max_tokens()));
+  {
+    Session ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
+    for (size_t step = 0; step + 1 < borders.size(); ++step) {
+      const Tokens part = step_tokens(tokens, borders, step);
+      const std::vector<float> rows = ours.all_logits(part), expected = other.all_logits(part);
+      compare_rows(found, rows, expected, rows.size() / part.size(), borders[step]);
+    }
+  }
+  if (found.first_pos >= 0) {
+    const size_t pos = static_cast<size_t>(found.first_pos);
+    locate(found, stages_at(engine, tokens, borders, pos), stages_at(reference, tokens, borders, pos));
+  }
+  return found;
+}
+
+}  // namespace dsv32
