@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(products_agree_with_sums_in_double_on_every_target) {
 
 // The targets are not all one: sets that add in different orders give different last bits somewhere.
 BOOST_AUTO_TEST_CASE(targets_can_be_chosen) {
-  const Matrix matrix(TensorType::f32, 64, 2048);
+  const Matrix matrix(TensorType::q6_k, 64, 2048);
   const auto x = normal_floats(2048, 3);
   const auto best = product(matrix, x, 1);
   const UseTarget use(HWY_SCALAR);

@@ -72,9 +72,10 @@ struct VnniQ2_K : TwoBitFormat {
     out.bytes[1] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 2), 3, 4));
     out.bytes[2] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 4), 3, 8));
     out.bytes[3] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 6), 3, 12));
-    out.d = float_everywhere(at + offsetof(Block, d));
+    const __m128 d_and_dmin = _mm_cvtph_ps(_mm_cvtsi32_si128(load<int32_t>(at + offsetof(Block, d))));
+    out.d = _mm512_broadcastss_ps(d_and_dmin);
     out.mins = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(groups, 4)),
-                             float_everywhere(at + offsetof(Block, dmin)));
+                             _mm512_broadcastss_ps(_mm_movehdup_ps(d_and_dmin)));
   }
 
   DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }

@@ -52,7 +52,10 @@ uint64_t read_share(const uint8_t* bytes, size_t n_bytes) {
       sum = hn::Add(sum, hn::BitCast(tag, hn::LoadU(byte_tag, at)));
     }
   uint64_t total = sum_of_words(bytes + kStreams * stream, n_bytes - kStreams * stream);
-  HWY_UNROLL(8) for (size_t k = 0; k < kSums; ++k) total += hn::GetLane(hn::SumOfLanes(tag, sums[k]));
+  uint64_t lanes[HWY_MAX_BYTES / sizeof(uint64_t)];
+  for (size_t k = 1; k < kSums; ++k) sums[0] = hn::Add(sums[0], sums[k]);
+  hn::StoreU(sums[0], tag, lanes);
+  for (size_t i = 0; i < hn::Lanes(tag); ++i) total += lanes[i];
   return total;
 }
 
