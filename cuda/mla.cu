@@ -42,8 +42,7 @@ __device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const ui
   }
 }
 
-// o[i][c] += 16 heads (from 16 i) x 8 columns (from 64 warp + 8 c) of P V, V being the rows' first kRank
-// values.
+// o[i][c] += 16 heads (from 16 i) x 8 columns (from 64 warp + 8 c) of P V; V: the rows' first kRank values.
 template <int kTiles>
 __device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const uint8_t* k,
                                            int warp, int lane) {

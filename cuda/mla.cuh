@@ -148,7 +148,7 @@ __device__ __forceinline__ int32_t find_page(const Attend& op, int64_t seq, cons
   return place.id < 0 ? 0 : op.cache.key_page_ids[seq * op.cache.max_pages + place.pos / kPageTokens];
 }
 
-// The four ue8m0 scales of a row; 1 for rows past the end, whose values are zeros.
+// The four ue8m0 scales of a row; 1 for rows past the end.
 __device__ __forceinline__ uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t page,
                                                 const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
@@ -243,8 +243,7 @@ __device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scal
   return {largest[0], largest[1]};
 }
 
-// Weights 2^(score - largest), as bf16 into p; their sum is that of the rounded values, so that they add up
-// to one.
+// Weights 2^(score - largest), as bf16 into p; summed as rounded, so that they add up to one.
 template <int kTiles>
 __device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p,
                                               int head_row, int latent_row, int lane) {

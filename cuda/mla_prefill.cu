@@ -100,23 +100,23 @@ __device__ __forceinline__ void multiply_values(float (&d)[kGroupColumns / 2], u
 
 // ---- filling the stages ----
 
-// What a filling lane has under way of four fp8 rows: its chunk of each, and a chunk of the k_pe of one of
-// them.
+// What a filling lane has under way of four fp8 rows: its chunk of each, and a chunk of the k_pe of one.
 struct Arriving {
   uint4 latent[kAtOnce], rope;
 };
 
-// Rows first ... first + 3 of the warp's 16, whose places lanes 0 ... 15 know; zeros for rows past the end.
+// Rows first ... first + 3 of the warp's 16, whose places lanes 0 ... 15 know. For rows past the end row 0 is
+// taken: their weights are 0, and what e4m3 bytes are widened to is finite whatever they are.
 __device__ __forceinline__ Arriving load_rows(const uint8_t* rows, int64_t id, int first, int lane) {
   constexpr int row_bytes = kRowBytes<KvType::fp8>;
   Arriving arriving;
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
-    const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
-    arriving.latent[i] = row < 0 ? uint4{0, 0, 0, 0} : load_chunk(rows + row * row_bytes + lane * 16);
+    const int64_t row = max(__shfl_sync(0xffffffffu, id, first + i), int64_t{0});
+    arriving.latent[i] = load_chunk(rows + row * row_bytes + lane * 16);
   }
-  const int64_t row = __shfl_sync(0xffffffffu, id, first + lane / 8);
-  arriving.rope = row < 0 ? uint4{0, 0, 0, 0} : load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
+  const int64_t row = max(__shfl_sync(0xffffffffu, id, first + lane / 8), int64_t{0});
+  arriving.rope = load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
   return arriving;
 }
 

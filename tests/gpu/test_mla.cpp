@@ -129,7 +129,8 @@ class Scene {
       StoreLatents op;
       op.step.n_tokens = shape_.context, op.step.n_seqs = shape_.n_seqs;
       op.step.pos = pos.data(), op.step.seq = seq.data();
-      op.cache.layout = layout_, op.cache.rows = rows_.data(), op.cache.key_pages = key_pages_.data();
+      op.cache.layout = layout_, op.cache.rows = op.cache.resident = rows_.data();
+      op.cache.key_pages = key_pages_.data();
       op.cache.row_pages = row_pages_.data(), op.cache.key_page_ids = key_page_ids_.data();
       op.cache.max_pages = n_seq_pages_;
       op.c = c.data(), op.k_pe = k_pe.data(), op.k_pe_stride = shape_.rope_dim;
