@@ -1,0 +1,271 @@
+// One step of the products of rows_few.cuh: the copies into shared memory, the tensor-core instructions, and
+// what a warp adds to the sums of its 16 rows.
+//
+// The lanes of a warp are 8 rows g by 4 lanes i, as the instructions lay out their operands: lane 4 g + i
+// reads the values 4 i.. and 16 + 4 i.. of a group of 32 of the rows g and g + 8.
+#pragma once
+
+#include "cuda/dequant.cuh"
+
+namespace dsv32::cuda::few {
+
+// How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
+// copied from the 32-byte line that it begins in. Eight rows are read at once, each by four lanes: the
+// distance spreads them over the banks.
+template <TensorType kType>
+struct Steps {
+  static constexpr int kCols = kType == TensorType::q8_0 ? 128 : 256;
+  static constexpr int kBytes = kCols / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
+  // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
+  static constexpr int kSlot = (kBytes + 32 - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
+};
+template <>
+struct Steps<TensorType::f32> {
+  static constexpr int kCols = 32, kBytes = 128, kSlot = 192;
+};
+template <>
+struct Steps<TensorType::f16> {
+  static constexpr int kCols = 128, kBytes = 256, kSlot = 288;
+};
+template <>
+struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
+
+// x as the integer products want it, per group of 32 values and per token, tokens `stride` apart.
+struct IntegerX {
+  uint4* words;   // [n_groups, stride, 4]: lane i of four: high bytes of values 4 i.. and 16 + 4 i.., low
+                  // bytes of them
+  float* scales;  // [n_groups, stride]
+  float2* sums;   // [n_groups, stride] of the values 0..15 and 16..31, in f32
+  int stride;     // 1, or n_tokens rounded up to even
+};
+
+__device__ __forceinline__ void copy_async(void* shared, const void* global, int n_bytes) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(n_bytes)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// Until at most n of this thread's groups of copies are pending.
+__device__ __forceinline__ void wait_copies(int n) {
+  if (n == 0)
+    wait_copies<0>();
+  else if (n == 1)
+    wait_copies<1>();
+  else if (n == 2)
+    wait_copies<2>();
+  else if (n == 3)
+    wait_copies<3>();
+  else
+    wait_copies<4>();
+}
+
+// c += A B: A [16, 32], B [32, 8] of s8. With lane = 4 g + i: a = row g | row g + 8, each columns 4 i.. (0,
+// 1) and 16 + 4 i.. (2, 3); b = column g, rows 4 i.. and 16 + 4 i..; c = row g, columns 2 i and 2 i + 1, then
+// the same of row g + 8.
+__device__ __forceinline__ void multiply_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same with A [16, 8], B [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
+// (2, 3).
+__device__ __forceinline__ void multiply_tf32(float c[4], const float a[4], float b0, float b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+__device__ __forceinline__ float tf32_part(float x) {
+  return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+}
+
+// The sums of a warp's 16 rows, times kMats matrices. kSets: scale groups are added in four separate sums
+// (group mod 4), which is what the lanes of one row do when there is one token.
+template <TensorType kType, int kMats, bool kOne>
+struct Sums {
+  static constexpr int kSets = kOne || kIsFloat<kType> ? 1 : 4;
+  static constexpr int kOutputs = kOne && !kIsFloat<kType> ? 2 : 4;
+  float of[kMats][kSets][kOutputs] = {};
+};
+
+// Adds the products of one step of a quantised type. step [kMats][2]: the rows g and g + 8 in shared memory.
+// first_group: the step's first group of 32 values of x.
+template <TensorType kType, int kMats, bool kOne>
+__device__ __forceinline__ void add_step(Sums<kType, kMats, kOne>& sums, const uint8_t* const step[kMats][2],
+                                         const IntegerX& x, int first_group, int n_tokens,
+                                         const uint32_t* grid) {
+  using Format = Codes<kType>;
+  constexpr int kGroup = Format::kGroup, kQuad = 4 * kGroup, kGroups32 = kQuad / 32,
+                kBlock = Format::kBlockValues;
+  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
+  const auto block = [](const uint8_t* row, int value) { return row + value / kBlock * Format::kBlockBytes; };
+#pragma unroll
+  for (int quad = 0; quad < Steps<kType>::kCols / kQuad; ++quad) {
+    const int group = first_group + quad * kGroups32;
+    ScaleMin scale[kMats][2];  // of scale group i of the quad
+#pragma unroll
+    for (int m = 0; m < kMats; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int value = quad * kQuad + i * kGroup;
+        scale[m][r] = Format::scale(block(step[m][r], value), value % kBlock);
+      }
+    const auto load_codes = [&](int m, int j, uint32_t a[4]) {  // group of 32 values j of the quad
+      const int value = quad * kQuad + 32 * j;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int at = value + k / 2 * 16;
+        a[k] = Format::codes4(block(step[m][k % 2], at), at % kBlock, 4 * i, grid);
+      }
+    };
+    if constexpr (kOne) {
+      // The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane
+      // i both sums of scale group i, whose scale that lane has.
+      int c[kMats][4] = {};
+      if constexpr (kGroup == 32) {
+        const uint2 word = reinterpret_cast<const uint2*>(x.words)[((group + g / 2) * 4 + i) * 2 + g % 2];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int m = 0; m < kMats; ++m) {
+            uint32_t a[4];
+            load_codes(m, j, a);
+            multiply_s8(c[m], a, g / 2 == j ? word.x : 0, g / 2 == j ? word.y : 0);
+          }
+      } else {
+        const int half = g / 2 % 2;
+        const uint32_t word =
+            reinterpret_cast<const uint32_t*>(x.words)[((group + g / 4) * 4 + i) * 4 + g % 2 * 2 + half];
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int m = 0; m < kMats; ++m) {
+            uint32_t a[4];
+            load_codes(m, j, a);
+            multiply_s8(c[m], a, g / 2 == 2 * j ? word : 0, g / 2 == 2 * j + 1 ? word : 0);
+          }
+      }
+      const int own = group + (kGroup == 32 ? i : i / 2);
+      const float x_scale = x.scales[own];
+      float x_sum = 0;
+      if constexpr (Format::kHasMin) {
+        const float2 halves = x.sums[own];
+        x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
+      }
+#pragma unroll
+      for (int m = 0; m < kMats; ++m)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float& sum = sums.of[m][0][r];
+          const float term = static_cast<float>(c[m][2 * r] * 256 + c[m][2 * r + 1]) * x_scale;
+          sum = fmaf(term, scale[m][r].scale, sum);
+          if constexpr (Format::kHasMin) sum = fmaf(scale[m][r].min, x_sum, sum);
+        }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kGroups32; ++j) {
+        uint4 word = {0, 0, 0, 0};
+        if (g < n_tokens) word = x.words[((group + j) * x.stride + g) * 4 + i];
+        const int at = (group + j) * x.stride + 2 * min(i, x.stride / 2 - 1);  // of the lane's two tokens
+        const float2 x_scale = *reinterpret_cast<const float2*>(x.scales + at);
+        float4 x_sum = {0, 0, 0, 0};
+        if constexpr (Format::kHasMin) x_sum = *reinterpret_cast<const float4*>(x.sums + at);
+#pragma unroll
+        for (int m = 0; m < kMats; ++m) {
+          uint32_t a[4];
+          load_codes(m, j, a);
+#pragma unroll
+          for (int half = 0; half < 32 / kGroup; ++half) {
+            const bool has_first = kGroup == 32 || half == 0, has_last = kGroup == 32 || half == 1;
+            const int set = kGroup == 32 ? j : 2 * j + half;
+            int high[4] = {}, low[4] = {};
+            multiply_s8(high, a, has_first ? word.x : 0, has_last ? word.y : 0);
+            multiply_s8(low, a, has_first ? word.z : 0, has_last ? word.w : 0);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              const float w_scale = __shfl_sync(0xffffffffu, scale[m][r].scale, set, 4);
+              float w_min = 0;
+              if constexpr (Format::kHasMin) w_min = __shfl_sync(0xffffffffu, scale[m][r].min, set, 4);
+#pragma unroll
+              for (int u = 0; u < 2; ++u) {
+                float& sum = sums.of[m][set][2 * r + u];
+                const float term =
+                    static_cast<float>(high[2 * r + u] * 256 + low[2 * r + u]) * (u ? x_scale.y : x_scale.x);
+                sum = fmaf(term, w_scale, sum);
+                if constexpr (Format::kHasMin) {
+                  const float first = u ? x_sum.z : x_sum.x, last = u ? x_sum.w : x_sum.y;
+                  sum = fmaf(w_min, kGroup == 32 ? first + last : half == 0 ? first : last, sum);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Four values of a row in shared memory, from a place aligned to their size.
+template <TensorType kType>
+__device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
+  if constexpr (kType == TensorType::f32) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+  } else {
+    const uint2 v = *reinterpret_cast<const uint2*>(p);
+    const uint32_t bits[4] = {v.x & 0xffffu, v.x >> 16, v.y & 0xffffu, v.y >> 16};
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      out[k] = kType == TensorType::bf16 ? __uint_as_float(bits[k] << 16)
+                                         : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
+  }
+}
+
+// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column; n_cols: from
+// there to the row's end (none for a lane whose token does not exist).
+template <TensorType kType, int kMats, bool kOne>
+__device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
+                                               const uint8_t* const step[kMats][2], const float* x,
+                                               int n_cols) {
+  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;
+  const int i = threadIdx.x % 4;
+  float c[kMats][4] = {};
+#pragma unroll
+  for (int col = 0; col < Steps<kType>::kCols; col += 16) {
+    const int own = col + 4 * i;
+    float4 v = {0, 0, 0, 0};
+    if (own < n_cols) v = __ldg(reinterpret_cast<const float4*>(x + own));
+    const float xs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int m = 0; m < kMats; ++m) {
+      float w[2][4];
+      load_floats4<kType>(step[m][0] + own * kBytes, w[0]);
+      load_floats4<kType>(step[m][1] + own * kBytes, w[1]);
+#pragma unroll
+      for (int k = 0; k < 4; k += 2) {
+        const float a[4] = {w[0][k], w[1][k], w[0][k + 1], w[1][k + 1]};
+        const float high0 = tf32_part(xs[k]), high1 = tf32_part(xs[k + 1]);
+        multiply_tf32(c[m], a, xs[k] - high0, xs[k + 1] - high1);
+        if constexpr (kType == TensorType::f32) {
+          float rest[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
+          multiply_tf32(c[m], rest, high0, high1);
+        }
+        multiply_tf32(c[m], a, high0, high1);
+      }
+    }
+  }
+  // Tensor cores cut what they add where f32 rounds; a fresh sum per step keeps that small.
+#pragma unroll
+  for (int m = 0; m < kMats; ++m)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sums.of[m][0][k] += c[m][k];
+}
+
+}  // namespace dsv32::cuda::few

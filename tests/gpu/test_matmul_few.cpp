@@ -1,0 +1,401 @@
+// Products with few tokens (cuda/matmul_few.cu, cuda/experts_few.cu) against the CPU backend.
+//
+// Tolerances. Activations become 16-bit integers with one scale per 32 values: off by at most 2^-16 of the
+// largest of the 32, which for even random values is 1.5e-5 of them in the root mean square; so is a sum of
+// random terms. Formats with a minimum multiply larger codes than their values are: twice that. 6e-5 has room
+// for both. In experts, gate, up and h are off by that much each, and silu makes their errors at most 1.1
+// times larger: 2.5e-4. F32, F16 and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32
+// times a step by 2^-24: 1e-5. One element may be off by six times that, measured by the root mean square of
+// all (errors are normal sums). The equalities (tokens together or alone) are exact.
+#include <boost/test/unit_test.hpp>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+
+#include "backend/cpu_backend.h"
+#include "cuda/kernels.h"
+#include "gguf/random_weights.h"
+#include "tests/gpu/gpu_test.h"
+
+namespace dsv32 {
+namespace {
+
+using enum TensorType;
+
+constexpr TensorType kTypes[] = {f32,  f16,  bf16, q4_0, q5_0,    q5_1,    q8_0,   q2_k,
+                                 q3_k, q4_k, q5_k, q6_k, iq2_xxs, iq3_xxs, iq4_nl, iq4_xs};
+
+bool is_float(TensorType type) { return type == f32 || type == f16 || type == bf16; }
+double tolerance(TensorType type) { return is_float(type) ? 1e-5 : 6e-5; }
+
+CpuBackend& cpu() {
+  static CpuBackend backend(0);
+  return backend;
+}
+
+// A stack of matrices in host and device memory; rows have length 1, so that products are as large as x.
+struct Weights {
+  Weights(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols)
+      : bytes(make(type, n_mats * n_rows, n_cols)), device(bytes) {
+    host.type = type, host.n_rows = n_rows, host.n_cols = n_cols, host.n_mats = n_mats;
+    host.row_bytes = row_bytes(type, n_cols);
+    host.mat_bytes = host.row_bytes * static_cast<size_t>(n_rows);
+    host.data = bytes.data();
+  }
+  static std::vector<uint8_t> make(TensorType type, int64_t n_rows, int64_t n_cols) {
+    Rng rng(static_cast<uint64_t>(n_rows * 31 + n_cols));
+    return random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng,
+                          1.0f / std::sqrt(static_cast<float>(n_cols)));
+  }
+  WeightMatrix on_device() const {
+    WeightMatrix weight = host;
+    weight.data = device.data();
+    return weight;
+  }
+
+  std::vector<uint8_t> bytes;
+  DeviceArray<uint8_t> device;
+  WeightMatrix host;
+};
+
+TestLaunch& gpu() {
+  static TestLaunch launch(size_t{64} << 20);
+  return launch;
+}
+
+// The largest difference of an element, by the root mean square of all that are expected.
+double largest_error(const std::vector<float>& ours, const std::vector<float>& expected) {
+  double squares = 0, largest = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+    const double difference = std::fabs(static_cast<double>(ours[i]) - static_cast<double>(expected[i]));
+    largest = std::isfinite(difference) ? std::max(largest, difference) : INFINITY;
+  }
+  if (squares == 0) return largest;
+  return largest / std::sqrt(squares / static_cast<double>(std::max<size_t>(ours.size(), 1)));
+}
+
+void check_close(const std::vector<float>& ours, const std::vector<float>& expected, double allowed) {
+  const double error = relative_error(ours, expected), largest = largest_error(ours, expected);
+  BOOST_TEST(error <= (ours.size() < 300 ? 2 : 1) * allowed);
+  BOOST_TEST(largest <= 6 * allowed);
+}
+
+// y of the device for rows of x x_stride apart.
+std::vector<float> matmul_on_gpu(const WeightMatrix& weight, const std::vector<float>& x, int64_t x_stride,
+                                 int64_t n_tokens) {
+  const DeviceArray<float> device_x(x), y(static_cast<size_t>(n_tokens * weight.n_rows));
+  cuda::matmul_few({weight, device_x.data(), x_stride, y.data(), n_tokens}, gpu().launch());
+  return y.values();
+}
+
+// n_tokens rows of x that lie x_stride apart, times a random matrix. CPU rows are sampled when the matrix is
+// large.
+void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens, int64_t x_gap = 0) {
+  BOOST_TEST_CONTEXT(type_name(type) << " " << n_rows << " x " << n_cols << ", " << n_tokens
+                                     << " tokens, gap " << x_gap) {
+    const Weights weights(type, 1, n_rows, n_cols);
+    const int64_t stride = n_cols + x_gap;
+    const std::vector<float> x = random_floats(static_cast<size_t>(n_tokens * stride), 7);
+    const std::vector<float> y = matmul_on_gpu(weights.on_device(), x, stride, n_tokens);
+    std::vector<float> ours, expected;
+    const int64_t n_block = std::min<int64_t>(n_rows, 40);
+    for (const int64_t first :
+         {int64_t{0}, (n_rows - n_block) / 2, n_rows - n_block}) {  // first, some, last rows
+      WeightMatrix block = weights.host;
+      block.data = weights.host.row(0, first), block.n_rows = n_block;
+      std::vector<float> part(static_cast<size_t>(n_tokens * n_block));
+      cpu().matmul({block, x.data(), stride, part.data(), n_tokens});
+      expected.insert(expected.end(), part.begin(), part.end());
+      for (int64_t t = 0; t < n_tokens; ++t)
+        ours.insert(ours.end(), y.begin() + t * n_rows + first, y.begin() + t * n_rows + first + n_block);
+    }
+    check_close(ours, expected, tolerance(type));
+    for (const float value : y) BOOST_REQUIRE(std::isfinite(value));
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_matmul_few)
+
+BOOST_AUTO_TEST_CASE(every_type, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : kTypes) {
+    check_matmul(type, 40, 512, 1);
+    check_matmul(type, 37, 768, 3);  // the last tile is not full, rows are an odd number of blocks
+    check_matmul(type, 150, 2304, 8);
+    check_matmul(type, 2112, 7168, 1);  // 671B: wq_a and wkv_a
+    check_matmul(type, 600, 256, 2);    // one block a row
+  }
+}
+
+BOOST_AUTO_TEST_CASE(columns_that_are_no_whole_step, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : {q4_0, q5_0, q5_1, q8_0, iq4_nl})
+    for (const int64_t n_cols : {32, 96, 160, 416}) check_matmul(type, 33, n_cols, n_cols / 32 % 8 + 1);
+  for (const TensorType type : {f32, f16, bf16})
+    for (const int64_t n_cols : {1, 7, 8, 40, 200}) check_matmul(type, 33, n_cols, n_cols % 8 + 1);
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_x_apart, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : {q4_k, q8_0, bf16, f32}) {
+    check_matmul(type, 20, 512, 4, 64);  // aligned
+    check_matmul(type, 20, 512, 4, 3);   // not
+  }
+}
+
+BOOST_AUTO_TEST_CASE(shapes_of_671b, *boost::unit_test::precondition(needs_gpu)) {
+  check_matmul(q4_k, 24576, 1536, 1);
+  check_matmul(q6_k, 7168, 18432, 1);
+  check_matmul(q8_0, 7168, 16384, 2);
+  check_matmul(q4_k, 7168, 16384, 8);  // x does not fit in shared memory
+  check_matmul(q8_0, 7168, 18432, 5);
+  check_matmul(bf16, 129, 7168, 8);
+  check_matmul(f32, 256, 7168, 8);  // the router
+}
+
+// Values outside the usual range stay what they are: zeros, one large value among small ones, tiny ones; a
+// NaN is not lost.
+BOOST_AUTO_TEST_CASE(unusual_activations, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : {q4_k, q6_k, q8_0, f16}) {
+    const Weights weights(type, 1, 64, 1024);
+    std::vector<float> x = random_floats(3 * 1024, 5), expected(3 * 64);
+    for (size_t i = 0; i < 1024; ++i) x[i] = 0, x[1024 + i] *= 1e-12f;
+    x[2048 + 77] = 3e4f;
+    cpu().matmul({weights.host, x.data(), 1024, expected.data(), 3});
+    const std::vector<float> y = matmul_on_gpu(weights.on_device(), x, 1024, 3);
+    for (size_t t = 0; t < 3; ++t)
+      check_close({y.begin() + 64 * t, y.begin() + 64 * (t + 1)},
+                  {expected.begin() + 64 * t, expected.begin() + 64 * (t + 1)}, tolerance(type));
+    x[2048 + 500] = NAN;
+    const std::vector<float> broken = matmul_on_gpu(weights.on_device(), x, 1024, 3);
+    for (size_t i = 0; i < broken.size(); ++i) BOOST_TEST(std::isnan(broken[i]) == (i >= 128));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : kTypes) {
+    const Weights weights(type, 1, 300, 2048);
+    const std::vector<float> x = random_floats(8 * 2048, 9);
+    for (const int64_t n_tokens : {2, 5, 8}) {
+      const std::vector<float> together = matmul_on_gpu(weights.on_device(), x, 2048, n_tokens);
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        const std::vector<float> alone =
+            matmul_on_gpu(weights.on_device(), {x.begin() + t * 2048, x.begin() + (t + 1) * 2048}, 2048, 1);
+        BOOST_TEST(std::memcmp(alone.data(), together.data() + t * 300, 300 * sizeof(float)) == 0,
+                   type_name(type) << ", token " << t << " of " << n_tokens);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
+  struct Shape {
+    TensorType type;
+    int64_t n_heads, n_rows, n_cols, n_tokens;
+  };
+  for (const Shape& s : {Shape{q8_0, 128, 512, 128, 1},
+                         {q8_0, 128, 128, 512, 1},
+                         {q8_0, 128, 512, 128, 8},
+                         {q8_0, 128, 128, 512, 3},
+                         {f16, 5, 40, 192, 4},
+                         {q4_k, 3, 200, 256, 5},
+                         {bf16, 16, 512, 128, 2}})
+    BOOST_TEST_CONTEXT(type_name(s.type) << " " << s.n_heads << " x " << s.n_rows << " x " << s.n_cols) {
+      const Weights weights(s.type, s.n_heads, s.n_rows, s.n_cols);
+      const int64_t head_stride = s.n_cols + 64, token_stride = s.n_heads * head_stride;
+      const std::vector<float> x = random_floats(static_cast<size_t>(s.n_tokens * token_stride), 3);
+      std::vector<float> expected(static_cast<size_t>(s.n_tokens * s.n_heads * s.n_rows));
+      cpu().matmul_heads({weights.host, x.data(), token_stride, head_stride, expected.data(), s.n_tokens});
+      const DeviceArray<float> device_x(x), y(expected.size());
+      cuda::matmul_heads_few(
+          {weights.on_device(), device_x.data(), token_stride, head_stride, y.data(), s.n_tokens},
+          gpu().launch());
+      check_close(y.values(), expected, tolerance(s.type));
+    }
+}
+
+namespace {
+
+struct ExpertShape {
+  TensorType w1, w3, w2;
+  int64_t n_experts, dim, inter, n_tokens, n_activated;
+  bool is_fused = false;
+};
+
+// n_activated different experts of each token, ascending.
+std::vector<int32_t> choose_experts(const ExpertShape& s) {
+  Rng rng(17);
+  std::vector<int32_t> experts;
+  for (int64_t t = 0; t < s.n_tokens; ++t) {
+    std::vector<int32_t> all(static_cast<size_t>(s.n_experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (size_t i = 0; i + 1 < all.size(); ++i) std::swap(all[i], all[i + rng.next() % (all.size() - i)]);
+    std::sort(all.begin(), all.begin() + s.n_activated);
+    experts.insert(experts.end(), all.begin(), all.begin() + s.n_activated);
+  }
+  return experts;
+}
+
+void check_experts(const ExpertShape& s) {
+  BOOST_TEST_CONTEXT(type_name(s.w1) << "/" << type_name(s.w3) << "/" << type_name(s.w2) << " dim " << s.dim
+                                     << " inter " << s.inter << ", " << s.n_tokens << " tokens, fused "
+                                     << s.is_fused) {
+    // Gate and up in one tensor: a matrix is the rows of w1, then those of w3.
+    const Weights w1(s.w1, s.n_experts, s.inter * (s.is_fused ? 2 : 1), s.dim),
+        w3(s.w3, s.n_experts, s.inter, s.dim), w2(s.w2, s.n_experts, s.dim, s.inter);
+    const std::vector<float> x = random_floats(static_cast<size_t>(s.n_tokens * s.dim), 3);
+    const std::vector<int32_t> experts = choose_experts(s);
+    std::vector<float> weights = random_floats(experts.size(), 4), expected(x.size());
+    const auto views = [&](bool is_device, const float* x_data, const int32_t* experts_data,
+                           const float* weights_data, float* y) {
+      RunExperts op{is_device ? w1.on_device() : w1.host,
+                    is_device ? w3.on_device() : w3.host,
+                    is_device ? w2.on_device() : w2.host,
+                    x_data,
+                    experts_data,
+                    weights_data,
+                    s.n_tokens,
+                    s.n_activated,
+                    y};
+      op.w1.n_rows = s.inter;
+      if (s.is_fused) op.w3 = op.w1, op.w3.data += op.w1.mat_bytes / 2;
+      return op;
+    };
+    cpu().run_experts(views(false, x.data(), experts.data(), weights.data(), expected.data()));
+    const DeviceArray<float> device_x(x), device_weights(weights), y(x.size()),
+        last(static_cast<size_t>(s.dim));
+    const DeviceArray<int32_t> device_experts(experts);
+    RunExperts op = views(true, device_x.data(), device_experts.data(), device_weights.data(), y.data());
+    cuda::run_experts_few(op, gpu().launch());
+    const std::vector<float> ours = y.values();
+    check_close(ours, expected, is_float(s.w1) && is_float(s.w2) && is_float(s.w3) ? 5e-5 : 2.5e-4);
+
+    op.x += (s.n_tokens - 1) * s.dim, op.y = last.data(), op.n_tokens = 1;
+    op.experts += (s.n_tokens - 1) * s.n_activated, op.weights += (s.n_tokens - 1) * s.n_activated;
+    cuda::run_experts_few(op, gpu().launch());
+    const std::vector<float> alone = last.values();
+    BOOST_TEST(
+        std::memcmp(alone.data(), ours.data() + (s.n_tokens - 1) * s.dim, alone.size() * sizeof(float)) == 0);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : kTypes) {
+    check_experts({type, type, type, 6, 512, 256, 1, 3});
+    check_experts({type, type, type, 6, 256, 512, 3, 2, true});
+  }
+  check_experts({q4_k, q4_k, q6_k, 10, 7168, 2048, 2, 8});  // 671B
+  check_experts({q4_k, q4_k, q4_k, 16, 768, 256, 8, 8});
+  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});  // w1 and w3 of different types
+  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});       // rows that are no multiple of 16 bytes
+}
+
+BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(needs_gpu)) {
+  const Weights weights(q8_0, 1, 8, 64);
+  const DeviceArray<float> x(std::vector<float>(9 * 64)), y(std::vector<float>(9 * 8, 5.0f));
+  BOOST_CHECK_THROW(cuda::matmul_few({weights.on_device(), x.data(), 64, y.data(), 9}, gpu().launch()),
+                    Error);
+  WeightMatrix odd = weights.on_device();
+  odd.n_cols = 48;
+  BOOST_CHECK_THROW(cuda::matmul_few({odd, x.data(), 64, y.data(), 1}, gpu().launch()), Error);
+  cuda::matmul_few({weights.on_device(), x.data(), 64, y.data(), 0}, gpu().launch());
+  BOOST_TEST(y.values() == std::vector<float>(9 * 8, 5.0f), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  constexpr size_t kPool = size_t{600}
+                           << 20;  // copies of a matrix are taken in turn, so that L2 does not hold them
+  const DeviceArray<uint8_t> pool(kPool);
+  CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
+  const DeviceArray<float> x(std::vector<float>(8 * 18432, 1.0f)), y(size_t{8} * 32768);
+  const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
+    WeightMatrix weight{nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols), 0};
+    const size_t n_bytes = weight.row_bytes * static_cast<size_t>(n_rows),
+                 n_copies = std::min<size_t>(kPool / n_bytes, 32);
+    const double seconds = gpu().seconds([&] {
+      for (size_t i = 0; i < n_copies; ++i) {
+        weight.data = pool.data() + i * (n_bytes / 256 * 256);
+        cuda::matmul_few({weight, x.data(), n_cols, y.data(), n_tokens}, gpu().launch());
+      }
+    }) / static_cast<double>(n_copies);
+    std::printf("matmul_few %-8s %5lld x %5lld, %lld tokens: %7.2f us, %5.0f GB/s\n", type_name(type),
+                static_cast<long long>(n_rows), static_cast<long long>(n_cols),
+                static_cast<long long>(n_tokens), seconds * 1e6,
+                static_cast<double>(n_bytes) / seconds / 1e9);
+  };
+  for (const TensorType type : kTypes) time(type, 7168, 18432, 1);
+  for (const TensorType type : {q4_k, q6_k, q8_0, bf16}) {
+    time(type, 18432, 7168, 1);
+    time(type, 24576, 1536, 1);
+    time(type, 7168, 16384, 1);
+    time(type, 2112, 7168, 1);
+    time(type, 576, 7168, 1);
+    for (const int64_t n_tokens : {2, 4, 8}) time(type, 18432, 7168, n_tokens);
+    time(type, 7168, 16384, 8);
+  }
+  time(f32, 256, 7168, 1);
+}
+
+BOOST_AUTO_TEST_CASE(timing_of_heads,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  constexpr size_t kPool = size_t{300} << 20;
+  const DeviceArray<uint8_t> pool(kPool);
+  CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
+  const DeviceArray<float> x(std::vector<float>(8 * 128 * 512, 1.0f)), y(size_t{8} * 128 * 512);
+  for (const int64_t n_rows : {512, 128})
+    for (const int64_t n_tokens : {1, 8}) {
+      const int64_t n_cols = 65536 / n_rows;
+      WeightMatrix weight{nullptr, q8_0, n_rows, n_cols, 128, row_bytes(q8_0, n_cols), 0};
+      weight.mat_bytes = weight.row_bytes * static_cast<size_t>(n_rows);
+      const size_t n_bytes = weight.mat_bytes * 128, n_copies = kPool / n_bytes;
+      const double seconds = gpu().seconds([&] {
+        for (size_t i = 0; i < n_copies; ++i) {
+          weight.data = pool.data() + i * n_bytes;
+          cuda::matmul_heads_few({weight, x.data(), 128 * n_cols, n_cols, y.data(), n_tokens},
+                                 gpu().launch());
+        }
+      }) / static_cast<double>(n_copies);
+      std::printf("matmul_heads_few Q8_0 128 x %lld x %lld, %lld tokens: %.2f us, %.0f GB/s\n",
+                  static_cast<long long>(n_rows), static_cast<long long>(n_cols),
+                  static_cast<long long>(n_tokens), seconds * 1e6,
+                  static_cast<double>(n_bytes) / seconds / 1e9);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(timing_of_experts,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  constexpr int64_t kDim = 7168, kInter = 2048, kExperts = 64;
+  for (const TensorType type : {q4_k, q6_k, q2_k, iq2_xxs, q8_0}) {
+    const size_t mat_bytes = row_bytes(type, kDim) * kInter;
+    const DeviceArray<uint8_t> w1(mat_bytes * kExperts), w3(mat_bytes * kExperts), w2(mat_bytes * kExperts);
+    for (const DeviceArray<uint8_t>* w : {&w1, &w3, &w2}) CUDA_CHECK(cudaMemset(w->data(), 0, w->size()));
+    const DeviceArray<float> x(std::vector<float>(8 * kDim, 1.0f)), y(size_t{8} * kDim),
+        weights(std::vector<float>(512, 0.1f));
+    std::vector<int32_t> all(kExperts);
+    std::iota(all.begin(), all.end(), 0);
+    const DeviceArray<int32_t> experts(all);  // token t: experts 8 t .. 8 t + 7
+    const WeightMatrix up{w1.data(), type, kInter, kDim, kExperts, row_bytes(type, kDim), mat_bytes};
+    WeightMatrix other = up,
+                 down{w2.data(), type, kDim, kInter, kExperts, row_bytes(type, kInter), mat_bytes};
+    other.data = w3.data();
+    for (const int64_t n_tokens : {1, 2, 8}) {
+      // One token: its experts move on from run to run, so that L2 does not hold them.
+      const int64_t n_runs = 8 / n_tokens;
+      const double seconds = gpu().seconds([&] {
+        for (int64_t run = 0; run < n_runs; ++run)
+          cuda::run_experts_few({up, other, down, x.data(), experts.data() + run * 8 * n_tokens,
+                                 weights.data(), n_tokens, 8, y.data()},
+                                gpu().launch());
+      }) / static_cast<double>(n_runs);
+      const double n_bytes = 24.0 * static_cast<double>(mat_bytes) * static_cast<double>(n_tokens);
+      std::printf("run_experts_few %-8s %lld tokens x 8 of [7168 x 2048]: %.2f us, %.0f GB/s\n",
+                  type_name(type), static_cast<long long>(n_tokens), seconds * 1e6, n_bytes / seconds / 1e9);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
