@@ -205,6 +205,7 @@ class CudaBackend : public Backend {
   void run_experts(const RunExperts& op) override {
     op.n_tokens <= cuda::kFewTokens ? cuda::run_experts_few(op, launch()) : cuda::run_experts_many(op, launch());
   }
+  void sample(const Sample& op) override { cuda::sample(op, launch()); }
 
  private:
   cuda::Launch launch() {

@@ -43,4 +43,7 @@ void select_topk(const SelectTopk&, const Launch&);
 // mla.cu
 void attend(const Attend&, const Launch&);
 
+// sample.cu
+void sample(const Sample&, const Launch&);
+
 }  // namespace dsv32::cuda

@@ -1,11 +1,12 @@
-// The sampler: what each option keeps, reproducibility by seed, log-probabilities, and refusal of what is not
-// a number.
+// The sampler on the CPU backend: what each option keeps, reproducibility by seed, log-probabilities, and
+// refusal of what is not a number. And stop strings.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <map>
 #include <set>
 #include <vector>
 
+#include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/stop_strings.h"
@@ -17,10 +18,17 @@ namespace {
 // Probabilities 0.4, 0.3, 0.2, 0.1 for ids 2, 0, 3, 1.
 const std::vector<float> kLogits = {std::log(0.3f), std::log(0.1f), std::log(0.4f), std::log(0.2f)};
 
+CpuBackend& cpu() {
+  static CpuBackend backend(1);
+  return backend;
+}
+
+int32_t drawn(Sampler& sampler, const std::vector<float>& logits) { return sampler.sample(logits).chosen.id; }
+
 std::map<int32_t, int> draw(const SamplingOptions& options, int n) {
-  Sampler sampler(options);
+  Sampler sampler(options, cpu());
   std::map<int32_t, int> counts;
-  for (int i = 0; i < n; ++i) ++counts[sampler.sample(kLogits)];
+  for (int i = 0; i < n; ++i) ++counts[drawn(sampler, kLogits)];
   return counts;
 }
 
@@ -39,9 +47,9 @@ std::set<int32_t> kept(const SamplingOptions& options) {
 BOOST_AUTO_TEST_SUITE(sampler)
 
 BOOST_AUTO_TEST_CASE(temperature_zero_takes_the_best_and_the_lower_id_of_two) {
-  Sampler sampler(options_with(0, 0, 1, 0));
-  BOOST_TEST(sampler.sample(kLogits) == 2);
-  BOOST_TEST(sampler.sample(std::vector<float>{1, 5, 5, 2}) == 1);
+  Sampler sampler(options_with(0, 0, 1, 0), cpu());
+  BOOST_TEST(drawn(sampler, kLogits) == 2);
+  BOOST_TEST(drawn(sampler, {1, 5, 5, 2}) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(frequencies_follow_the_probabilities) {
@@ -68,9 +76,9 @@ BOOST_AUTO_TEST_CASE(the_seed_decides_and_zero_is_a_seed) {
   const auto sequence = [](uint64_t seed) {
     SamplingOptions options = options_with(1, 0, 1, 0);
     options.seed = seed;
-    Sampler sampler(options);
+    Sampler sampler(options, cpu());
     std::vector<int32_t> ids;
-    for (int i = 0; i < 50; ++i) ids.push_back(sampler.sample(kLogits));
+    for (int i = 0; i < 50; ++i) ids.push_back(drawn(sampler, kLogits));
     return ids;
   };
   BOOST_TEST(sequence(0) == sequence(0));
@@ -79,7 +87,7 @@ BOOST_AUTO_TEST_CASE(the_seed_decides_and_zero_is_a_seed) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_finite_is_refused) {
-  Sampler sampler(options_with(0, 0, 1, 0));
+  Sampler sampler(options_with(0, 0, 1, 0), cpu());
   for (const float bad : {NAN, INFINITY, -INFINITY})
     BOOST_CHECK_EXCEPTION(sampler.sample(std::vector<float>{1, bad, 2}), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::model; });
@@ -89,18 +97,62 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
   for (const SamplingOptions& bad :
        {options_with(NAN, 0, 1, 0), options_with(-1, 0, 1, 0), options_with(1, -1, 1, 0),
         options_with(1, 0, 2, 0), options_with(1, 0, 1, 1.5f)})
-    BOOST_CHECK_EXCEPTION(Sampler{bad}, Error,
+    BOOST_CHECK_EXCEPTION((Sampler{bad, cpu()}), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::usage; });
 }
 
 BOOST_AUTO_TEST_CASE(log_probabilities_are_those_of_the_softmax) {
-  BOOST_TEST(std::abs(logprob_of(kLogits, 0).logprob - std::log(0.3f)) < 1e-6f);
-  const auto best = top_logprobs(kLogits, 3);
-  BOOST_TEST(best.size() == 3u);
-  BOOST_TEST(best[0].id == 2);
-  BOOST_TEST(best[2].id == 3);
-  BOOST_TEST(std::abs(best[2].logprob - std::log(0.2f)) < 1e-6f);
-  BOOST_TEST(top_logprobs(kLogits, 99).size() == 4u);
+  Sampler sampler(options_with(0.5f, 1, 1, 0), cpu());  // they are at temperature 1 whatever the rule
+  const TokenRecord record = sampler.sample(kLogits, 3);
+  BOOST_TEST(record.chosen.id == 2);
+  BOOST_TEST(std::abs(record.chosen.logprob - std::log(0.4f)) < 1e-6f);
+  BOOST_TEST(record.top.size() == 3u);
+  BOOST_TEST(record.top[0].id == 2);
+  BOOST_TEST(record.top[1].id == 0);
+  BOOST_TEST(std::abs(record.top[1].logprob - std::log(0.3f)) < 1e-6f);
+  BOOST_TEST(record.top[2].id == 3);
+  BOOST_TEST(std::abs(record.top[2].logprob - std::log(0.2f)) < 1e-6f);
+  BOOST_TEST(sampler.sample(kLogits, 20).top.size() == 4u);
+  BOOST_TEST(sampler.sample(kLogits, 0).top.empty());
+  BOOST_TEST(std::abs(sampler.sample(kLogits, 0).chosen.logprob - std::log(0.4f)) < 1e-6f);
+}
+
+// The random number runs through the kept ids in ascending order.
+BOOST_AUTO_TEST_CASE(the_draw_takes_the_id_whose_share_holds_the_random_number) {
+  const auto drawn_at = [](double uniform, SampleRule rule) {
+    rule.uniform = uniform;
+    SampledToken token{};
+    cpu().sample({kLogits.data(), 1, 4, &rule, -1, &token, nullptr});
+    BOOST_TEST(token.is_finite == 1);
+    return token.id;
+  };
+  const double just_below_one = 1 - 0x1p-53;
+  const SampleRule all{1, 0, 1, 0, 0}, two{1, 2, 1, 0, 0};  // shares 0.3 0.1 0.4 0.2 | 3/7 - 4/7 -
+  for (const auto& [uniform, id] : {std::pair{0.0, 0},
+                                    {0.299, 0},
+                                    {0.301, 1},
+                                    {0.399, 1},
+                                    {0.401, 2},
+                                    {0.799, 2},
+                                    {0.801, 3},
+                                    {just_below_one, 3}})
+    BOOST_TEST(drawn_at(uniform, all) == id);
+  for (const auto& [uniform, id] : {std::pair{0.0, 0}, {0.428, 0}, {0.429, 2}, {just_below_one, 2}})
+    BOOST_TEST(drawn_at(uniform, two) == id);
+}
+
+BOOST_AUTO_TEST_CASE(of_equal_logits_the_lower_ids_are_kept) {
+  const std::vector<float> rows(2 * 100, -3.5f);
+  std::set<int32_t> by_count, by_share;
+  for (int i = 0; i < 200; ++i) {
+    const SampleRule rules[] = {{1, 7, 1, 0, i / 200.0}, {1, 0, 0.1f, 0, i / 200.0}};
+    SampledToken tokens[2] = {};
+    cpu().sample({rows.data(), 2, 100, rules, -1, tokens, nullptr});
+    by_count.insert(tokens[0].id), by_share.insert(tokens[1].id);
+  }
+  BOOST_TEST((by_count == std::set<int32_t>{0, 1, 2, 3, 4, 5, 6}));
+  BOOST_TEST(by_share.size() >= 10u);  // 0.1f is a little more than a tenth
+  BOOST_TEST(*by_share.rbegin() <= 10);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -49,6 +49,8 @@ class CpuBackend : public Backend {
   // cpu_experts.cpp
   void route_experts(const RouteExperts&) override;
   void run_experts(const RunExperts&) override;
+  // cpu_sampling.cpp
+  void sample(const Sample&) override;
 
  private:
   std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step

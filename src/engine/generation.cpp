@@ -47,14 +47,13 @@ class Answer {
 // Samples until something ends the answer, and says what did.
 FinishReason decode(Session& session, const Tokenizer& tokenizer, const GenerationOptions& options,
                     Listener& listener, Answer& answer, GenerationResult& result) {
-  Sampler sampler(options.sampling);
+  Sampler sampler(options.sampling, session.backend());
   while (result.n_completion_tokens != options.max_tokens) {
     if (listener.is_interrupted()) return FinishReason::interrupted;
-    const int32_t id = sampler.sample(session.logits());
+    const TokenRecord drawn = sampler.sample(session.device_logits(), options.n_top_logprobs);
+    const int32_t id = drawn.chosen.id;
     ++result.n_completion_tokens;
-    if (options.n_top_logprobs >= 0)
-      result.logprobs.push_back(
-          {logprob_of(session.logits(), id), top_logprobs(session.logits(), options.n_top_logprobs)});
+    if (options.n_top_logprobs >= 0) result.logprobs.push_back(drawn);
     if (tokenizer.is_end_of_generation(id)) return FinishReason::stop;
     answer.push(id);
     if (answer.is_stopped()) return FinishReason::stop;

@@ -24,12 +24,6 @@ struct GenerationOptions {
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
 };
 
-// One generated token's log-probability, and those of the most likely ones in its place.
-struct TokenRecord {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;
-};
-
 enum class FinishReason { stop, length, interrupted };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "interrupted"
 

@@ -1,13 +1,16 @@
 // Picks the next token from logits: greedy, or at random after temperature, top-k, top-p and min-p, in that
 // order.
 //
-// The same logits, options and seed give the same tokens on every machine: the generator is our own
-// (SplitMix64 over a counter), and ties go to the lower id. One sampler per sequence.
+// The backend draws where the logits are (Sample in backend/backend.h); what is kept here makes draws
+// repeatable: the options, and our own generator of random numbers (SplitMix64 over a counter). Ties go to
+// the lower id. One sampler per sequence.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "backend/backend.h"
 
 namespace dsv32 {
 
@@ -22,35 +25,30 @@ struct SamplingOptions {
   void check() const;
 };
 
-struct TokenLogprob {
-  int32_t id = 0;
-  float logprob = 0;  // natural logarithm, of the softmax at temperature 1 over the whole vocabulary
+// One drawn token, and the likeliest ones in its place.
+struct TokenRecord {
+  TokenLogprob chosen;  // the log-probability is 0 when none was asked for
+  std::vector<TokenLogprob> top;
 };
 
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
+  // The backend has the logits and must outlive the sampler. Throws what check() throws.
+  Sampler(const SamplingOptions& options, Backend& backend);
 
-  // logits [vocab_size]. Throws Error{model} when one of them is not a number or infinite: the weights are
-  // damaged.
-  int32_t sample(std::span<const float> logits);
+  // logits [vocab_size] of the backend's memory. n_top: -1 for no log-probabilities, else how many
+  // alternatives to list (at most kMostTopLogprobs; no more than there are). Throws Error{model} when a logit
+  // is not a number or infinite: the weights are damaged.
+  TokenRecord sample(std::span<const float> logits, int64_t n_top = -1);
 
  private:
-  struct Candidate {
-    int32_t id;
-    float probability;  // relative until normalised
-  };
-  void keep_likely(std::vector<Candidate>& candidates) const;
   double next_uniform();  // [0, 1)
 
   SamplingOptions options_;
   uint64_t n_drawn_ = 0;
+  Backend& backend_;
+  Buffer<SampledToken> drawn_;
+  Buffer<TokenLogprob> top_;  // [kMostTopLogprobs]
 };
-
-// The logarithm of the probability of `id`.
-TokenLogprob logprob_of(std::span<const float> logits, int32_t id);
-
-// The k most likely tokens, best first, ties to the lower id.
-std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int64_t k);
 
 }  // namespace dsv32

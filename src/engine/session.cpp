@@ -35,6 +35,18 @@ void Session::step(int32_t token) {
   extend(std::span(&token, 1), false);
 }
 
+const std::vector<float>& Session::logits() {
+  if (!logits_.empty()) return logits_;
+  const std::span<const float> logits = device_logits();
+  logits_.resize(logits.size());
+  engine_.backend().download(logits_.data(), logits.data(), logits.size_bytes());
+  return logits_;
+}
+
+std::span<const float> Session::device_logits() const {
+  return {engine_.forward().last_logits(), static_cast<size_t>(engine_.args().vocab_size)};
+}
+
 std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
   check(tokens);
   std::vector<float> all;
@@ -71,10 +83,10 @@ void Session::extend(std::span<const int32_t> tokens, bool wants_all_logits) {
   step.first_logits = wants_all_logits ? 0 : step.n_tokens() - 1;
   const int64_t n_tokens = static_cast<int64_t>(tokens_.size() + tokens.size());
   engine_.cache().reserve(*sequence_, n_tokens);
+  logits_.clear();
   engine_.forward().run(step);
   engine_.cache().set_length(*sequence_, n_tokens);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  if (!wants_all_logits) logits_ = engine_.forward().logits();
 }
 
 }  // namespace dsv32

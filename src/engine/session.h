@@ -38,8 +38,12 @@ class Session {
   // Appends one token: a decode step.
   void step(int32_t token);
 
-  // [vocab_size] of the last token.
-  const std::vector<float>& logits() const { return logits_; }
+  // [vocab_size] of the last token, downloaded when first asked for. Like device_logits(), only until another
+  // session of the engine computes.
+  const std::vector<float>& logits();
+  // The same in the backend's memory, for Sampler; until the next step.
+  std::span<const float> device_logits() const;
+  Backend& backend() { return engine_.backend(); }
 
   // Appends `tokens` and returns the logits of every one of them, [n, vocab_size]: for comparison with other
   // programs.
@@ -52,7 +56,7 @@ class Session {
   Engine& engine_;
   std::unique_ptr<Sequence> sequence_;
   std::vector<int32_t> tokens_;
-  std::vector<float> logits_;
+  std::vector<float> logits_;  // of the last token; empty until asked for
 };
 
 }  // namespace dsv32

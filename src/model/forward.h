@@ -51,6 +51,8 @@ class Forward {
   void run(const Step& step);
   // Downloads the logits of the last run.
   std::vector<float> logits() const;
+  // [vocab_size] of the last token of the last run, in the backend's memory; until the next run.
+  const float* last_logits() const { return logits_ + (n_logits_ - 1) * args_.vocab_size; }
 
   // Rows looked up in top-k buffers so far, and those that had to be fetched.
   struct BufferTally {

@@ -1,0 +1,247 @@
+// Drawing tokens on the GPU against the CPU: the same rule and random number must give the same token.
+//
+// Weights differ by the rounding of exp, a few parts in 10^7, so a border between two tokens' shares moves by
+// as much: where the shares are large every draw must agree, and over a whole vocabulary all but 1 in 100.
+// Log-probabilities agree to 1e-4: f32 sums against f64.
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "backend/cpu_backend.h"
+#include "cuda/kernels.h"
+#include "tests/gpu/gpu_test.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr size_t kVocabSize = 129280;
+
+struct Drawn {
+  std::vector<SampledToken> tokens;  // one a rule
+  std::vector<TokenLogprob> top;     // [n_rules, n_top]
+};
+
+// logits [vocab_size] for every rule.
+Drawn draw_on_gpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top) {
+  TestLaunch gpu(1 << 20);
+  std::vector<float> rows;
+  for (size_t t = 0; t < rules.size(); ++t) rows.insert(rows.end(), logits.begin(), logits.end());
+  const DeviceArray<float> device_rows(rows);
+  const DeviceArray<SampledToken> tokens(rules.size());
+  const DeviceArray<TokenLogprob> top(rules.size() * static_cast<size_t>(std::max<int64_t>(n_top, 0)));
+  cuda::sample({device_rows.data(), static_cast<int64_t>(rules.size()), static_cast<int64_t>(logits.size()),
+                rules.data(), n_top, tokens.data(), top.data()},
+               gpu.launch());
+  return {tokens.values(), top.values()};
+}
+
+Drawn draw_on_cpu(const std::vector<float>& logits, const std::vector<SampleRule>& rules, int64_t n_top) {
+  CpuBackend cpu(0);
+  std::vector<float> rows;
+  for (size_t t = 0; t < rules.size(); ++t) rows.insert(rows.end(), logits.begin(), logits.end());
+  Drawn drawn{std::vector<SampledToken>(rules.size()),
+              std::vector<TokenLogprob>(rules.size() * static_cast<size_t>(std::max<int64_t>(n_top, 0)))};
+  cpu.sample({rows.data(), static_cast<int64_t>(rules.size()), static_cast<int64_t>(logits.size()),
+              rules.data(), n_top, drawn.tokens.data(), drawn.top.data()});
+  return drawn;
+}
+
+// n random numbers spread over [0, 1), the ends with them.
+std::vector<SampleRule> with_uniforms(SampleRule rule, size_t n) {
+  std::vector<SampleRule> rules;
+  for (size_t i = 0; i < n; ++i) {
+    rule.uniform = i + 1 == n ? 1 - 0x1p-53 : static_cast<double>(i) / static_cast<double>(n);
+    rules.push_back(rule);
+  }
+  return rules;
+}
+
+void check_draws(const char* label, const std::vector<float>& logits, const std::vector<SampleRule>& rules,
+                 size_t n_may_differ) {
+  const Drawn ours = draw_on_gpu(logits, rules, -1), expected = draw_on_cpu(logits, rules, -1);
+  size_t n_differ = 0;
+  for (size_t t = 0; t < rules.size(); ++t) {
+    BOOST_REQUIRE_EQUAL(ours.tokens[t].is_finite, 1);
+    BOOST_TEST(ours.tokens[t].logprob == 0);
+    n_differ += ours.tokens[t].id != expected.tokens[t].id;
+  }
+  BOOST_TEST(n_differ <= n_may_differ,
+             label << ": " << n_differ << " of " << rules.size() << " draws differ");
+}
+
+// Logits like a model's: near a normal distribution, a few far above.
+std::vector<float> model_logits(size_t n, uint64_t seed) {
+  std::vector<float> logits = random_floats(n, seed, 2), others = random_floats(n, seed + 1, 1.5f);
+  for (size_t i = 0; i < n; ++i) logits[i] += others[i];
+  for (size_t i = 0; i < 40; ++i) logits[i * 7919 % n] += 6 + static_cast<float>(i % 10) * 0.5f;
+  return logits;
+}
+
+const std::vector<SampleRule> kRules = {
+    {1, 0, 1, 0, 0},       {1, 0, 0.95f, 0, 0},    {1, 40, 1, 0, 0},       {0.7f, 50, 0.9f, 0.02f, 0},
+    {1, 0, 1, 0.05f, 0},   {1.5f, 0, 0.99f, 0, 0}, {0.01f, 0, 0.5f, 0, 0}, {100, 1000, 0.3f, 0, 0},
+    {1, 129279, 1, 0, 0},  {1, 1, 1, 0, 0},        {1, 0, 0, 0, 0},        {1e-40f, 0, 0.9f, 0, 0},
+    {2, 20000, 0.9f, 0, 0}};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_sample)
+
+BOOST_AUTO_TEST_CASE(greedy_takes_the_likeliest_and_the_lower_id_of_two,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{31}, size_t{1024}, size_t{1025}, kVocabSize}) {
+    std::vector<float> logits = random_floats(n, n, 3);
+    for (const size_t best : {n - 1, n / 2, n / 3, size_t{0}}) {  // each equals the ones before
+      logits[best] = 50;
+      BOOST_TEST(draw_on_gpu(logits, {{0, 0, 1, 0, 0}}, -1).tokens[0].id == static_cast<int32_t>(best));
+    }
+  }
+  BOOST_TEST(draw_on_gpu({-1, -0.0f, 0.0f}, {{0, 0, 1, 0, 0}}, -1).tokens[0].id == 1);
+  BOOST_TEST(draw_on_gpu(std::vector<float>(5000, -7), {{0, 0, 1, 0, 0}}, -1).tokens[0].id == 0);
+}
+
+BOOST_AUTO_TEST_CASE(every_rule_draws_what_the_cpu_draws, *boost::unit_test::precondition(needs_gpu)) {
+  const std::vector<float> logits = model_logits(kVocabSize, 5);
+  for (size_t i = 0; i < kRules.size(); ++i) {
+    const std::string label = "rule " + std::to_string(i);
+    check_draws(label.c_str(), logits, with_uniforms(kRules[i], 100), 1);
+  }
+}
+
+// Logits on a coarse grid: hundreds of tokens share the one at which a cut falls, so ids decide.
+BOOST_AUTO_TEST_CASE(ties_at_the_cut_are_decided_by_id, *boost::unit_test::precondition(needs_gpu)) {
+  std::vector<float> logits = model_logits(kVocabSize, 6);
+  for (float& logit : logits) logit = std::round(logit * 4) / 4;
+  for (size_t i = 0; i < kRules.size(); ++i) {
+    const std::string label = "rule " + std::to_string(i) + " with ties";
+    check_draws(label.c_str(), logits, with_uniforms(kRules[i], 100), 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(small_vocabularies_keep_the_same_sets, *boost::unit_test::precondition(needs_gpu)) {
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{5}, size_t{33}, size_t{300}})
+    for (size_t i = 0; i < kRules.size(); ++i) {
+      const std::vector<float> logits = random_floats(n, 10 * n + i, 2);
+      const std::string label = "rule " + std::to_string(i) + " of " + std::to_string(n) + " tokens";
+      // 509 is prime, so that a random number falls on no border of equal shares.
+      check_draws(label.c_str(), logits, with_uniforms(kRules[i], 509), n < 50 ? 0 : 1);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(equal_logits_keep_the_lowest_ids, *boost::unit_test::precondition(needs_gpu)) {
+  const std::vector<float> logits(kVocabSize, 0.25f);
+  const auto ids = [&](const SampleRule& rule) {
+    std::set<int32_t> seen;
+    for (const SampledToken& token : draw_on_gpu(logits, with_uniforms(rule, 200), -1).tokens)
+      seen.insert(token.id);
+    return seen;
+  };
+  const std::set<int32_t> few = ids({1, 5, 1, 0, 0});
+  BOOST_TEST((few == std::set<int32_t>{0, 1, 2, 3, 4}));
+  const std::set<int32_t> half = ids({1, 0, 0.5f, 0, 0});
+  BOOST_TEST(*half.begin() == 0);
+  BOOST_TEST(*half.rbegin() == static_cast<int32_t>(kVocabSize / 2 - 1));
+  BOOST_TEST(half.size() == 200u);
+  const std::set<int32_t> nested = ids({1, 1000, 0.5f, 0, 0});
+  BOOST_TEST(*nested.rbegin() == 499);
+}
+
+BOOST_AUTO_TEST_CASE(one_far_above_takes_everything, *boost::unit_test::precondition(needs_gpu)) {
+  std::vector<float> logits = random_floats(kVocabSize, 8);
+  logits[77777] = 3e38f;
+  for (const SampleRule& rule : kRules) {
+    SampleRule cold = rule;
+    cold.temperature = 1;
+    for (const double uniform : {0.0, 0.5, 1 - 0x1p-53}) {
+      cold.uniform = uniform;
+      const Drawn drawn = draw_on_gpu(logits, {cold}, 2);
+      // The k likeliest may be others too, but with a weight of 0.
+      BOOST_TEST(drawn.tokens[0].id == 77777);
+      BOOST_TEST(drawn.tokens[0].logprob == 0);
+      BOOST_TEST(drawn.top[0].id == 77777);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_finite_is_told_with_the_lowest_id,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {NAN, kInfinity, -kInfinity})
+    for (const size_t at : {size_t{0}, size_t{1}, size_t{1023}, kVocabSize - 1})
+      for (const float temperature : {0.0f, 1.0f}) {
+        std::vector<float> logits = random_floats(kVocabSize, 9);
+        logits[at] = bad, logits[kVocabSize - 1] = bad;
+        const SampledToken token = draw_on_gpu(logits, {{temperature, 10, 0.9f, 0, 0.5}}, 3).tokens[0];
+        BOOST_TEST(token.is_finite == 0);
+        BOOST_TEST(token.id == static_cast<int32_t>(at));
+        BOOST_TEST((std::isnan(bad) ? std::isnan(token.logprob) : token.logprob == bad));
+      }
+}
+
+BOOST_AUTO_TEST_CASE(log_probabilities_and_the_likeliest, *boost::unit_test::precondition(needs_gpu)) {
+  for (const bool has_ties : {false, true})
+    for (const size_t n : {size_t{1}, size_t{20}, size_t{1000}, kVocabSize}) {
+      std::vector<float> logits = model_logits(n, 11 + n);
+      if (has_ties)
+        for (float& logit : logits) logit = std::round(logit);
+      const int64_t most = std::min<int64_t>(static_cast<int64_t>(n), kMostTopLogprobs);
+      for (const int64_t n_top : {int64_t{0}, int64_t{1}, most}) {
+        const std::vector<SampleRule> rules = with_uniforms({0.8f, 0, 0.9f, 0, 0}, 9);  // two launches
+        const Drawn ours = draw_on_gpu(logits, rules, n_top), expected = draw_on_cpu(logits, rules, n_top);
+        for (size_t t = 0; t < rules.size(); ++t)
+          if (ours.tokens[t].id == expected.tokens[t].id)
+            BOOST_TEST(std::fabs(ours.tokens[t].logprob - expected.tokens[t].logprob) < 1e-4f);
+        for (size_t i = 0; i < expected.top.size(); ++i) {
+          BOOST_REQUIRE_EQUAL(ours.top[i].id, expected.top[i].id);
+          BOOST_TEST(std::fabs(ours.top[i].logprob - expected.top[i].logprob) < 1e-4f);
+        }
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(two_runs_give_the_same_bits, *boost::unit_test::precondition(needs_gpu)) {
+  const std::vector<float> logits = model_logits(kVocabSize, 12);
+  const std::vector<SampleRule> rules = with_uniforms({1, 0, 0.95f, 0, 0}, 64);
+  const Drawn first = draw_on_gpu(logits, rules, 20), second = draw_on_gpu(logits, rules, 20);
+  for (size_t t = 0; t < rules.size(); ++t) {
+    BOOST_TEST(first.tokens[t].id == second.tokens[t].id);
+    BOOST_TEST(first.tokens[t].logprob == second.tokens[t].logprob);
+  }
+  for (size_t i = 0; i < first.top.size(); ++i) BOOST_TEST(first.top[i].logprob == second.top[i].logprob);
+}
+
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch gpu;
+  const DeviceArray<SampledToken> tokens(8);
+  const DeviceArray<TokenLogprob> top(8 * 20);
+  const std::vector<float> one = model_logits(kVocabSize, 13);
+  std::vector<float> rows;
+  for (int t = 0; t < 8; ++t) rows.insert(rows.end(), one.begin(), one.end());
+  const DeviceArray<float> logits(rows);
+  const struct {
+    const char* name;
+    SampleRule rule;
+    int64_t n_top;
+  } kinds[] = {{"greedy", {0, 0, 1, 0, 0}, -1},
+               {"temperature alone", {1, 0, 1, 0, 0.5}, -1},
+               {"top-p 0.95", {1, 0, 0.95f, 0, 0.5}, -1},
+               {"top-k 40, top-p 0.95", {1, 40, 0.95f, 0, 0.5}, -1},
+               {"top-p 0.95, 20 likeliest", {1, 0, 0.95f, 0, 0.5}, 20}};
+  for (const int64_t n_tokens : {1, 8})
+    for (const auto& kind : kinds) {
+      const std::vector<SampleRule> rules(static_cast<size_t>(n_tokens), kind.rule);
+      const double seconds = gpu.seconds([&] {
+        cuda::sample({logits.data(), n_tokens, static_cast<int64_t>(kVocabSize), rules.data(), kind.n_top,
+                      tokens.data(), top.data()},
+                     gpu.launch());
+      });
+      std::printf("sample of %zu, %lld tokens, %s: %.1f us\n", kVocabSize, static_cast<long long>(n_tokens),
+                  kind.name, seconds * 1e6);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
