@@ -1,6 +1,6 @@
 // The GPU backend: memory, the order of operations, and recorded steps. The work itself is in the launchers of kernels.h.
 //
-// One stream carries everything, so that each operation sees what came before it; `download` and `synchronize` wait for it.
+// One stream carries everything, so that each operation sees what came before it; a second one copies rows into windows.
 // A recorded step is a CUDA graph: its launches cost the host one call.
 #include "cuda/cuda_backend.h"
 
@@ -74,17 +74,24 @@ class CudaBackend : public Backend {
     }
     CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, device));
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&enqueued_, cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventCreateWithFlags(&streamed_, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes);
   }
 
   ~CudaBackend() override {
+    cudaStreamSynchronize(side_stream_);
     cudaStreamSynchronize(stream_);
     for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
     for (void* weights : placed_weights_) cudaFree(weights);
     if (staging_) cudaFreeHost(staging_);
     if (landing_) cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
+    cudaEventDestroy(enqueued_);
+    cudaEventDestroy(streamed_);
+    cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
   }
 
@@ -125,15 +132,13 @@ class CudaBackend : public Backend {
 
   // Small results, such as a step's logits, come through pinned memory, which is several times faster.
   void download(void* host, const void* device, size_t n_bytes) override {
-    if (n_bytes == 0) return synchronize();
+    if (n_bytes == 0) return wait();
     if (!landing_) CUDA_CHECK(cudaHostAlloc(&landing_, kLandingBytes, cudaHostAllocDefault));
     void* target = n_bytes <= kLandingBytes ? landing_ : host;
     CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
-    synchronize();
+    wait();
     if (target != host) std::memcpy(host, target, n_bytes);
   }
-
-  void synchronize() override { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
 
   MemoryInfo memory_info(Place place) const override {
     size_t n_free = 0, n_total = 0;
@@ -194,6 +199,15 @@ class CudaBackend : public Backend {
   }
   void add(const Add& op) override { cuda::add(op, launch()); }
   void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
+  void stream_rows(const StreamRows& op) override {
+    CUDA_CHECK(cudaStreamWaitEvent(stream_, streamed_));
+    if (op.n_copies == 0) return;
+    CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
+    CUDA_CHECK(cudaStreamWaitEvent(side_stream_, enqueued_));
+    for (int64_t i = 0; i < op.n_copies; ++i)
+      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes, cudaMemcpyHostToDevice, side_stream_));
+    CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
+  }
   void store_latents(const StoreLatents& op) override { cuda::store_latents(op, launch()); }
   void store_index_keys(const StoreIndexKeys& op) override { cuda::store_index_keys(op, launch()); }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
@@ -237,7 +251,10 @@ class CudaBackend : public Backend {
       std::memcpy(to + at, from + at, std::min<size_t>(kPiece, n_bytes - static_cast<size_t>(at)));
   }
 
-  cudaStream_t stream_ = nullptr;
+  void wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
+  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;
   int n_sms_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};

@@ -6,10 +6,9 @@
 
 namespace dsv32::cuda {
 
-// The number of the row of `pos` in the row pools.
-__device__ __forceinline__ int64_t paged_row(const CacheView& cache, int64_t seq, int64_t pos) {
-  return static_cast<int64_t>(cache.row_pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens +
-         pos % kPageTokens;
+// The number of the row of `pos` in the pool that `pages` leads to.
+__device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
+  return static_cast<int64_t>(pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens + pos % kPageTokens;
 }
 
 // The beginning of the key page that holds `pos`.

@@ -87,13 +87,13 @@ __global__ void store_latents_kernel(StoreLatents op) {
     store_bf16(k_pe, layout.qk_rope_head_dim, row + layout.latent_bytes());
   }
   __syncthreads();
-  const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache, seq, pos);
+  const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
   copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
   if (cache.slots) {
     const int64_t slot = cache.first_slots[seq] + claim_newest_slot(cache.buffers[seq], static_cast<int>(pos));
     copy_row(row, cache.slots + slot * row_bytes, row_bytes);
   } else if (cache.resident != cache.rows) {
-    copy_row(row, cache.resident + row_id * row_bytes, row_bytes);
+    copy_row(row, cache.resident + paged_row(cache.resident_pages, cache, seq, pos) * row_bytes, row_bytes);
   }
 }
 
@@ -120,7 +120,7 @@ __global__ void locate_rows_kernel(Resolve op) {
   if (i >= op.step.n_tokens * op.topk) return;
   const int64_t t = i / op.topk;
   if (i % op.topk == 0) op.n_misses[t] = 0;
-  if (i % op.topk < op.n_selected[t]) op.row_ids[i] = paged_row(op.cache, op.step.seq[t], op.selected[i]);
+  if (i % op.topk < op.n_selected[t]) op.row_ids[i] = paged_row(op.cache.resident_pages, op.cache, op.step.seq[t], op.selected[i]);
 }
 
 // An exclusive prefix sum of `flag` over the block's threads; `total` gets the sum. Called by all threads.
@@ -214,7 +214,7 @@ __global__ void fetch_latents_kernel(FetchLatents op) {
   const int lane = threadIdx.x % 32, n_misses = op.n_misses[t];
   for (int m = warp; m < n_misses; m += n_warps) {
     const int64_t i = t * op.topk + op.misses[t * op.topk + m];
-    const uint8_t* from = cache.rows + paged_row(cache, seq, op.selected[i]) * row_bytes;
+    const uint8_t* from = cache.rows + paged_row(cache.row_pages, cache, seq, op.selected[i]) * row_bytes;
     uint8_t* to = cache.slots + op.row_ids[i] * row_bytes;
     if (row_bytes % 16 == 0)
       for (int64_t b = lane * 16; b < row_bytes; b += 32 * 16)

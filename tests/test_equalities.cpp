@@ -83,7 +83,75 @@ const std::vector<float>& whole(KvType kv_type) {
   return logits;
 }
 
+// The CPU pretending that its two memories are apart, as a GPU's are: rows are then mirrored, or streamed
+// through windows.
+class ApartBackend : public CpuBackend {
+ public:
+  explicit ApartBackend(bool is_apart) : CpuBackend(1), is_apart_(is_apart) {}
+  bool works_in_host_memory() const override { return !is_apart_; }
+
+ private:
+  bool is_apart_;
+};
+
 const KvType kKvTypes[] = {KvType::fp8, KvType::bf16, KvType::f32};
+
+// Three sequences of different length in the same steps: prefilled together in two steps, then decoded
+// together.
+void check_batch(int64_t buffer_rows, bool is_apart) {
+  const GgufFile file(tiny_path());
+  const ModelArgs args = read_model_args(file);
+  ApartBackend backend(is_apart);
+  const Weights weights = load_weights(file, args, backend);
+  const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
+                       args.n_layers,
+                       600,
+                       3,
+                       buffer_rows};
+  LatentCache cache(backend, plan);
+  Forward forward(backend, args, weights, cache, 300, 600);
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 3; ++i) sequences.push_back(cache.open());
+  std::vector<std::vector<float>> logits(3);
+  const std::vector<int64_t> prefill = {100, 31, 64};
+  const auto run = [&](const std::vector<int64_t>& begins, const std::vector<int64_t>& ends) {
+    Step step;
+    for (size_t s = 0; s < 3; ++s) {
+      step.sequences.push_back(sequences[s].get());
+      cache.reserve(*sequences[s], ends[s]);
+      const std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
+      for (int64_t i = begins[s]; i < ends[s]; ++i) {
+        step.tokens.push_back(tokens[static_cast<size_t>(i)]);
+        step.pos.push_back(static_cast<int32_t>(i));
+        step.seq.push_back(static_cast<int32_t>(s));
+      }
+    }
+    forward.run(step);
+    const std::vector<float> all = forward.logits();
+    auto next = all.begin();
+    for (size_t s = 0; s < 3; ++s) {
+      cache.set_length(*sequences[s], ends[s]);
+      const auto end = next + (ends[s] - begins[s]) * args.vocab_size;
+      logits[s].insert(logits[s].end(), next, end);
+      next = end;
+    }
+  };
+  run({0, 0, 0}, {70, 0, 30});
+  run({70, 0, 30}, prefill);
+  std::vector<int64_t> at = prefill;
+  for (int i = 0; i < 40; ++i) {
+    run(at, {at[0] + 1, at[1] + 1, at[2] + 1});
+    for (int64_t& n : at) ++n;
+  }
+  for (size_t s = 0; s < 3; ++s) {
+    std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
+    tokens.resize(static_cast<size_t>(at[s]));
+    BOOST_TEST(same_bits(logits[s], logits_of({}, tokens)),
+               "sequence " << s << ", buffer of " << buffer_rows << (is_apart ? ", memories apart" : ""));
+  }
+  if (buffer_rows) BOOST_TEST(forward.buffer_tally().n_misses > 0);
+  for (const auto& sequence : sequences) cache.close(*sequence);
+}
 
 }  // namespace
 
@@ -149,62 +217,9 @@ BOOST_AUTO_TEST_CASE(any_number_of_threads_equals_one) {
       same_bits(logits_of({.chunk = 1, .topk_buffer = 40, .n_threads = 3}, random_tokens(kTokens, 1)), one));
 }
 
-// Three sequences of different length in the same steps, prefilled together and decoded together, resident or
-// buffered.
 BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
-  for (const int64_t buffer_rows : {0, 40}) {
-    const GgufFile file(tiny_path());
-    const ModelArgs args = read_model_args(file);
-    CpuBackend backend(1);
-    const Weights weights = load_weights(file, args, backend);
-    const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
-                         args.n_layers,
-                         600,
-                         3,
-                         buffer_rows};
-    LatentCache cache(backend, plan);
-    Forward forward(backend, args, weights, cache, 300, 600);
-    std::vector<std::unique_ptr<Sequence>> sequences;
-    for (int i = 0; i < 3; ++i) sequences.push_back(cache.open());
-    std::vector<std::vector<float>> logits(3);
-    const std::vector<int64_t> prefill = {100, 31, 64};
-    const auto run = [&](const std::vector<int64_t>& begins, const std::vector<int64_t>& ends) {
-      Step step;
-      for (size_t s = 0; s < 3; ++s) {
-        step.sequences.push_back(sequences[s].get());
-        cache.reserve(*sequences[s], ends[s]);
-        const std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
-        for (int64_t i = begins[s]; i < ends[s]; ++i) {
-          step.tokens.push_back(tokens[static_cast<size_t>(i)]);
-          step.pos.push_back(static_cast<int32_t>(i));
-          step.seq.push_back(static_cast<int32_t>(s));
-        }
-      }
-      forward.run(step);
-      const std::vector<float> all = forward.logits();
-      auto next = all.begin();
-      for (size_t s = 0; s < 3; ++s) {
-        cache.set_length(*sequences[s], ends[s]);
-        const auto end = next + (ends[s] - begins[s]) * args.vocab_size;
-        logits[s].insert(logits[s].end(), next, end);
-        next = end;
-      }
-    };
-    run({0, 0, 0}, prefill);
-    std::vector<int64_t> at = prefill;
-    for (int i = 0; i < 40; ++i) {
-      run(at, {at[0] + 1, at[1] + 1, at[2] + 1});
-      for (int64_t& n : at) ++n;
-    }
-    for (size_t s = 0; s < 3; ++s) {
-      std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
-      tokens.resize(static_cast<size_t>(at[s]));
-      BOOST_TEST(same_bits(logits[s], logits_of({}, tokens)),
-                 "sequence " << s << ", buffer of " << buffer_rows);
-    }
-    if (buffer_rows) BOOST_TEST(forward.buffer_tally().n_misses > 0);
-    for (const auto& sequence : sequences) cache.close(*sequence);
-  }
+  for (const int64_t buffer_rows : {0, 40})
+    for (const bool is_apart : {false, true}) check_batch(buffer_rows, is_apart);
 }
 
 // The same seed gives the same tokens with the same log-probabilities, however the work is divided; another

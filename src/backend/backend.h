@@ -4,7 +4,7 @@
 // A Backend is one device. src/backend/cpu_backend is plain and is the oracle; cuda/ is fast.
 //
 // Contract of order: operations are enqueued and may return before they are done; each sees the results of
-// all that were enqueued before it. None waits by itself; `download` and `synchronize` do. Params structs are
+// all that were enqueued before it. None waits by itself; `download` does. Params structs are
 // read before the call returns; what their pointers lead to must stay until the work is done.
 //
 // Every operation takes several sequences: a step is a list of tokens, each with its position and its
@@ -49,8 +49,10 @@ struct StepTokens {
 struct CacheView {
   CacheLayout layout;
   uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
-  uint8_t* resident =
-      nullptr;  // device: the same rows in the same pages; on a backend that works in host memory, `rows`
+  // Device: the rows that this step may read, in pages of their own numbers: a copy of the pool, a window that
+  // the rows were streamed into, or on a backend that works in host memory `rows` itself.
+  uint8_t* resident = nullptr;
+  const int32_t* resident_pages = nullptr;  // [n_seqs, max_pages] page of `resident`
   uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
   const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of the host pool
   const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
@@ -157,6 +159,17 @@ struct StoreLatents {
   const float* c = nullptr;     // [n_tokens, kv_lora_rank] after kv_norm
   const float* k_pe = nullptr;  // [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart
   int64_t k_pe_stride = 0;
+};
+
+// Rows that are copied from the host pool into a window on the device beside the work that follows.
+struct StreamRows {
+  struct Copy {
+    uint8_t* to = nullptr;          // device
+    const uint8_t* from = nullptr;  // host pool
+    size_t n_bytes = 0;
+  };
+  const Copy* copies = nullptr;  // [n_copies], host array
+  int64_t n_copies = 0;
 };
 
 // The index key of each token goes to its key page, rounded as the layout says.
@@ -310,16 +323,16 @@ class Backend {
   virtual void* alloc(Place place, size_t n_bytes, const char* what) = 0;
   virtual void free(Place place, void* memory) = 0;
   virtual void upload(void* device, const void* host, size_t n_bytes) = 0;
-  virtual void download(void* host, const void* device, size_t n_bytes) = 0;  // waits
-  virtual void synchronize() = 0;
+  virtual void download(void* host, const void* device,
+                        size_t n_bytes) = 0;  // waits for all work, with 0 bytes too
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them
   // unchanged.
   virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
 
-  // Runs the operations that `body` enqueues. With a key other than 0 a backend may record them and replay the record at the
-  // next call with that key instead of calling `body`: all that the params say must be the same then, the contents of the
-  // memory they lead to may differ. `body` neither allocates nor waits.
+  // Runs the operations that `body` enqueues. With a key other than 0 a backend may record them and replay
+  // the record at the next call with that key instead of calling `body`: all that the params say must be the
+  // same then, the contents of the memory they lead to may differ. `body` neither allocates nor waits.
   virtual void run_recorded(uint64_t key, const std::function<void()>& body) = 0;
 
   virtual void embed(const Embed&) = 0;
@@ -332,6 +345,10 @@ class Backend {
   virtual void matmul_heads(const MatmulHeads&) = 0;
   virtual void add(const Add&) = 0;
   virtual void silu_mul(const SiluMul&) = 0;
+  // What is enqueued from now on waits for the copies of the call before; these begin when all that was
+  // enqueued up to now is done, and nobody waits for them before the next call. So two windows take turns:
+  // one fills while the other is read.
+  virtual void stream_rows(const StreamRows&) = 0;
   virtual void store_latents(const StoreLatents&) = 0;
   virtual void store_index_keys(const StoreIndexKeys&) = 0;
   virtual void indexer_scores(const IndexerScores&) = 0;

@@ -32,8 +32,9 @@ PagedPlace find_place(const int32_t* pages, int64_t max_pages, int64_t seq, int6
   return {pages[seq * max_pages + pos / kPageTokens], pos % kPageTokens};
 }
 
-int64_t host_row(const CacheView& cache, int64_t seq, int64_t pos) {
-  const PagedPlace place = find_place(cache.row_pages, cache.max_pages, seq, pos);
+// The number of the row in the pool that `pages` leads to.
+int64_t row_number(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
+  const PagedPlace place = find_place(pages, cache.max_pages, seq, pos);
   return place.page * kPageTokens + place.entry;
 }
 
@@ -187,6 +188,11 @@ void attend_head(const Attend& op, int64_t t, int64_t h, const float* rows, floa
 
 }  // namespace
 
+void CpuBackend::stream_rows(const StreamRows& op) {
+  for (int64_t i = 0; i < op.n_copies; ++i)
+    std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
+}
+
 void CpuBackend::store_latents(const StoreLatents& op) {
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
@@ -195,9 +201,12 @@ void CpuBackend::store_latents(const StoreLatents& op) {
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
     const int64_t seq = op.step.seq[t];
     const int32_t pos = op.step.pos[t];
-    uint8_t* row = cache.rows + host_row(cache, seq, pos) * row_bytes;
+    uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
     encode_row(layout, op.c + t * layout.kv_lora_rank, op.k_pe + t * op.k_pe_stride, row,
                key_entry(cache, seq, pos).scales);
+    if (!cache.slots && cache.resident != cache.rows)
+      std::memcpy(cache.resident + row_number(cache.resident_pages, cache, seq, pos) * row_bytes, row,
+                  static_cast<size_t>(row_bytes));
     if (!cache.slots) continue;
     const int64_t slot = claim_newest(cache.buffers[seq], pos);
     std::memcpy(cache.slots + (cache.first_slots[seq] + slot) * row_bytes, row,
@@ -277,7 +286,8 @@ void CpuBackend::resolve(const Resolve& op) {
 #pragma omp parallel for if (worth_sharing(op.step.n_tokens * op.topk))
     for (int64_t t = 0; t < op.step.n_tokens; ++t) {
       for (int32_t j = 0; j < op.n_selected[t]; ++j)
-        op.row_ids[t * op.topk + j] = host_row(cache, op.step.seq[t], op.selected[t * op.topk + j]);
+        op.row_ids[t * op.topk + j] =
+            row_number(cache.resident_pages, cache, op.step.seq[t], op.selected[t * op.topk + j]);
       op.n_misses[t] = 0;
     }
     return;
@@ -302,7 +312,7 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
     for (int32_t m = 0; m < op.n_misses[t]; ++m) {
       const int64_t j = t * op.topk + op.misses[t * op.topk + m];
       std::memcpy(cache.slots + op.row_ids[j] * row_bytes,
-                  cache.rows + host_row(cache, op.step.seq[t], op.selected[j]) * row_bytes,
+                  cache.rows + row_number(cache.row_pages, cache, op.step.seq[t], op.selected[j]) * row_bytes,
                   static_cast<size_t>(row_bytes));
     }
   }

@@ -22,7 +22,6 @@ class CpuBackend : public Backend {
   void free(Place place, void* memory) override;
   void upload(void* device, const void* host, size_t n_bytes) override;
   void download(void* host, const void* device, size_t n_bytes) override;
-  void synchronize() override {}
   MemoryInfo memory_info(Place place) const override;
   const uint8_t* place_weights(const uint8_t* mapped, size_t) override { return mapped; }
   void run_recorded(uint64_t, const std::function<void()>& body) override { body(); }
@@ -39,6 +38,7 @@ class CpuBackend : public Backend {
   void add(const Add&) override;
   void silu_mul(const SiluMul&) override;
   // cpu_attention.cpp
+  void stream_rows(const StreamRows&) override;
   void store_latents(const StoreLatents&) override;
   void store_index_keys(const StoreIndexKeys&) override;
   void indexer_scores(const IndexerScores&) override;

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "engine/sampler.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
 #include "weights/synthetic.h"
@@ -128,10 +129,10 @@ double memory_gbps(Backend& backend) {
       y(backend, Place::device, n, "a bandwidth measurement");
   double best = 0;
   for (int i = 0; i < 5; ++i) {
-    backend.synchronize();
+    backend.download(nullptr, nullptr, 0);
     const auto start = std::chrono::steady_clock::now();
     backend.add({x.data(), y.data(), n});
-    backend.synchronize();
+    backend.download(nullptr, nullptr, 0);
     best = std::max(best, 3.0 * 4 * static_cast<double>(n) / seconds_since(start) / 1e9);
   }
   return best;
@@ -187,7 +188,7 @@ class ForcedSelections {
       all.insert(all.end(), selected.begin(), selected.end());
     }
     engine_.backend().upload(device_.data(), all.data(), all.size() * sizeof(int32_t));
-    engine_.backend().synchronize();
+    engine_.backend().download(nullptr, nullptr, 0);
   }
 
  private:
@@ -230,16 +231,21 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
   std::optional<ForcedSelections> forced;
   if (options.locality && context + options.engine.chunk > engine.args().index_topk)
     forced.emplace(engine, context + options.engine.chunk, *options.locality);
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  Sampler sampler(greedy, engine.backend());
   for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
     if (forced) forced->next();
     session.step(random_token());
   }
+  sampler.sample(session.device_logits());
   const Forward::BufferTally before = engine.forward().buffer_tally();
   double seconds = 0;
   for (int64_t i = 0; i < options.n_decode; ++i) {
     if (forced) forced->next();
     start = std::chrono::steady_clock::now();
     session.step(random_token());
+    sampler.sample(session.device_logits());
     seconds += seconds_since(start);
   }
   const Forward::BufferTally after = engine.forward().buffer_tally();

@@ -45,6 +45,10 @@ uint64_t CachePlan::buffer_bytes() const {
   return static_cast<uint64_t>(max_seqs * n_layers * n_slots() * (layout.row_bytes() + 2 * 4));
 }
 
+uint64_t CachePlan::window_bytes() const {
+  return n_slots() > 0 ? static_cast<uint64_t>(2 * n_pages() * kPageTokens * layout.row_bytes()) : 0;
+}
+
 LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(backend), plan_(plan) {
   const int64_t n_pages = plan.n_pages();
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
@@ -57,14 +61,17 @@ LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(bac
     slots_.emplace_back(backend, Place::device, plan.max_seqs * plan.n_slots() * plan.layout.row_bytes(),
                         "the top-k buffer");
   }
+  if (plan.n_slots() > 0 && !backend.works_in_host_memory())
+    for (Buffer<uint8_t>& window : windows_)
+      window = {backend, Place::device, n_pages * kPageTokens * plan.layout.row_bytes(),
+                "the windows of prefill"};
   free_row_pages_ = all_pages(n_pages);
   free_key_pages_ = all_pages(n_pages);
   for (int64_t number = plan.max_seqs; number-- > 0;) free_numbers_.push_back(number);
-  row_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
-  key_tables_ = {backend, Place::device, plan.max_seqs * n_pages, "the page tables"};
-  first_slots_ = {backend, Place::device, plan.max_seqs, "the page tables"};
-  step_buffers_ = {backend, Place::device, plan.n_slots() > 0 ? plan.n_layers * plan.max_seqs : 0,
-                   "the page tables"};
+  row_tables_ = {backend, plan.max_seqs * n_pages}, key_tables_ = {backend, plan.max_seqs * n_pages};
+  window_tables_ = {backend, windows_[0].n() > 0 ? plan.max_seqs * n_pages : 0};
+  first_slots_ = {backend, plan.max_seqs};
+  step_buffers_ = {backend, plan.n_slots() > 0 ? plan.n_layers * plan.max_seqs : 0};
 }
 
 std::unique_ptr<Sequence> LatentCache::open() {
@@ -118,35 +125,76 @@ void LatentCache::truncate(Sequence& sequence, int64_t n_tokens) {
 
 void LatentCache::begin_step(std::span<Sequence* const> sequences, bool use_buffers) {
   step_uses_buffers_ = use_buffers && plan_.n_slots() > 0;
+  step_uses_windows_ = !step_uses_buffers_ && windows_[0].n() > 0;
+  const size_t n_pages = static_cast<size_t>(plan_.n_pages());
+  std::vector<int32_t> rows(static_cast<size_t>(row_tables_.n())), keys(rows.size());
+  std::vector<int64_t> first_slots(static_cast<size_t>(first_slots_.n()));
+  std::vector<TopkBuffer> buffers(static_cast<size_t>(step_buffers_.n()));
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& sequence = *sequences[i];
-    const int64_t row = static_cast<int64_t>(i) * plan_.n_pages();
-    backend_.upload(row_tables_.data() + row, sequence.row_pages_.data(),
-                    sequence.row_pages_.size() * sizeof(int32_t));
-    backend_.upload(key_tables_.data() + row, sequence.key_pages_.data(),
-                    sequence.key_pages_.size() * sizeof(int32_t));
-    const int64_t first_slot = sequence.number_ * plan_.n_slots();
-    backend_.upload(first_slots_.data() + i, &first_slot, sizeof first_slot);
+    std::ranges::copy(sequence.row_pages_, rows.begin() + static_cast<int64_t>(i * n_pages));
+    std::ranges::copy(sequence.key_pages_, keys.begin() + static_cast<int64_t>(i * n_pages));
+    first_slots[i] = sequence.number_ * plan_.n_slots();
+    for (size_t layer = 0; layer < sequence.buffers_.size(); ++layer)
+      buffers[layer * static_cast<size_t>(plan_.max_seqs) + i] = sequence.buffers_[layer];
   }
-  if (!step_uses_buffers_) return;
-  std::vector<TopkBuffer> buffers(static_cast<size_t>(step_buffers_.n()));
-  for (size_t i = 0; i < sequences.size(); ++i)
-    for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
-      buffers[static_cast<size_t>(layer * plan_.max_seqs) + i] =
-          sequences[i]->buffers_[static_cast<size_t>(layer)];
-  backend_.upload(step_buffers_.data(), buffers.data(), step_buffers_.n_bytes());
+  row_tables_.upload(rows), key_tables_.upload(keys);
+  first_slots_.upload(first_slots), step_buffers_.upload(buffers);
+  if (step_uses_windows_) begin_windows(sequences);
 }
 
-CacheView LatentCache::view(int64_t layer) const {
+// Each sequence's pages follow one another in a window, so that what it held before the step is a few long
+// copies.
+void LatentCache::begin_windows(std::span<Sequence* const> sequences) {
+  runs_.clear();
+  std::vector<int32_t> tables(static_cast<size_t>(window_tables_.n()));
+  int32_t next_page = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& sequence = *sequences[i];
+    for (size_t page = 0; page < sequence.row_pages_.size(); ++page, ++next_page) {
+      tables[i * static_cast<size_t>(plan_.n_pages()) + page] = next_page;
+      const int64_t first_pos = static_cast<int64_t>(page) * kPageTokens;
+      const int64_t n_rows = std::min(kPageTokens, sequence.n_tokens_ - first_pos);
+      const int64_t from_row = int64_t{sequence.row_pages_[page]} * kPageTokens;
+      if (n_rows <= 0) continue;
+      const bool continues =
+          page > 0 && !runs_.empty() && runs_.back().from_row + runs_.back().n_rows == from_row;
+      if (continues)
+        runs_.back().n_rows += n_rows;
+      else
+        runs_.push_back({from_row, int64_t{next_page} * kPageTokens, n_rows});
+    }
+  }
+  window_tables_.upload(tables);
+  stream_layer(0);
+}
+
+void LatentCache::stream_layer(int64_t layer) {
+  copies_.clear();
+  const int64_t row_bytes = plan_.layout.row_bytes();
+  if (layer < plan_.n_layers)
+    for (const Run& run : runs_)
+      copies_.push_back({windows_[layer % 2].data() + run.to_row * row_bytes,
+                         rows_[static_cast<size_t>(layer)].data() + run.from_row * row_bytes,
+                         static_cast<size_t>(run.n_rows * row_bytes)});
+  backend_.stream_rows({copies_.data(), static_cast<int64_t>(copies_.size())});
+}
+
+CacheView LatentCache::enter(int64_t layer) {
   const size_t i = static_cast<size_t>(layer);
+  if (step_uses_windows_) stream_layer(layer + 1);
   CacheView view;
   view.layout = plan_.layout;
   view.rows = rows_[i].data();
-  view.resident = resident_[i].n() > 0 ? resident_[i].data() : view.rows;
   view.key_pages = keys_[i].data();
-  view.row_pages = row_tables_.data();
+  view.row_pages = view.resident_pages = row_tables_.data();
   view.key_page_ids = key_tables_.data();
   view.max_pages = plan_.n_pages();
+  view.resident = resident_[i].n() > 0 ? resident_[i].data() : view.rows;
+  if (step_uses_windows_) {
+    view.resident = windows_[layer % 2].data();
+    view.resident_pages = window_tables_.data();
+  }
   if (!step_uses_buffers_) return view;
   view.slots = slots_[i].data();
   view.n_slots = plan_.n_slots();

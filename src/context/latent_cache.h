@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,6 +32,7 @@ struct CachePlan {
   uint64_t row_pool_bytes() const;  // host; once more on a device that has every row resident
   uint64_t key_pool_bytes() const;  // device
   uint64_t buffer_bytes() const;    // device: slots and their LRU
+  uint64_t window_bytes() const;    // device: two layers' rows, when there are buffers
 };
 
 // One sequence's share of the cache. Made and given back by LatentCache.
@@ -45,6 +47,30 @@ class Sequence {
   std::vector<int32_t> row_pages_, key_pages_;
   std::vector<TopkBuffer> buffers_;  // [n_layers]
   Buffer<int32_t> buffer_state_;     // the arrays of buffers_
+};
+
+// A small array on the device that is uploaded anew only when it has changed: from one decode step to the
+// next it rarely has.
+template <typename T>
+class Table {
+ public:
+  Table() = default;
+  Table(Backend& backend, int64_t n)
+      : backend_(&backend), buffer_(backend, Place::device, n, "the page tables") {}
+  int64_t n() const { return buffer_.n(); }
+  const T* data() const { return buffer_.data(); }
+  void upload(const std::vector<T>& values) {
+    if (values.empty() || (values.size() == uploaded_.size() &&
+                           std::memcmp(values.data(), uploaded_.data(), values.size() * sizeof(T)) == 0))
+      return;
+    backend_->upload(buffer_.data(), values.data(), values.size() * sizeof(T));
+    uploaded_ = values;
+  }
+
+ private:
+  Backend* backend_ = nullptr;
+  Buffer<T> buffer_;
+  std::vector<T> uploaded_;
 };
 
 class LatentCache {
@@ -68,18 +94,31 @@ class LatentCache {
   // Sets the sequences of a step, in the order of the step's `seq` numbers; with `use_buffers` each has one
   // token in it.
   void begin_step(std::span<Sequence* const> sequences, bool use_buffers);
-  // One layer as the operations of that step see it; valid until the next begin_step().
-  CacheView view(int64_t layer) const;
+  // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
+  // order: where the step's rows are streamed through windows, entering one begins the streaming of the next.
+  CacheView enter(int64_t layer);
 
  private:
   Backend& backend_;
   CachePlan plan_;
+  void begin_windows(std::span<Sequence* const> sequences);
+  void stream_layer(int64_t layer);
+
   std::vector<Buffer<uint8_t>> rows_, resident_, keys_, slots_;  // [n_layers] each
+  // Two layers' rows of a prefill step whose sequences are not resident, in the order of their positions; and
+  // what was there before the step: runs of pages, at the same places in every layer.
+  struct Run {
+    int64_t from_row, to_row, n_rows;
+  };
+  Buffer<uint8_t> windows_[2];
+  std::vector<Run> runs_;
+  std::vector<StreamRows::Copy> copies_;
+  bool step_uses_windows_ = false;
   std::vector<int32_t> free_row_pages_, free_key_pages_;
   std::vector<int64_t> free_numbers_;
-  Buffer<int32_t> row_tables_, key_tables_;  // [max_seqs, max_pages] of the step
-  Buffer<int64_t> first_slots_;              // [max_seqs] of the step
-  Buffer<TopkBuffer> step_buffers_;          // [n_layers, max_seqs] of the step
+  Table<int32_t> row_tables_, key_tables_, window_tables_;  // [max_seqs, max_pages] of the step
+  Table<int64_t> first_slots_;                              // [max_seqs] of the step
+  Table<TopkBuffer> step_buffers_;                          // [n_layers, max_seqs] of the step
   bool step_uses_buffers_ = false;
 };
 

@@ -25,6 +25,7 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress)
     const int64_t n = std::min(chunk, n_total - n_done);
     extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), false);
     n_done += n;
+    engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
     if (progress && !progress(n_done, n_total, n_held)) return -1;
   }
   return n_held;

@@ -25,7 +25,7 @@ void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n, int64_t m
   const int64_t topk = rows_attended(args, max_context);
   const int64_t n_scores =
       args.has_indexer() ? std::max(max_context, std::min(n * max_context, kMostScores)) : 0;
-  visit(a.tokens, n), visit(a.pos, n), visit(a.seq, n);
+  visit(a.step_ints, 3 * n);
   visit(a.h, n * args.dim), visit(a.x, n * args.dim), visit(a.out, n * args.dim);
   visit(a.qr, n * args.q_lora_rank);
   visit(a.q, n * args.n_heads * args.qk_head_dim());

@@ -16,32 +16,32 @@ struct Activations {
   int64_t max_tokens = 0, max_context = 0;
   int64_t topk = 0;  // the most rows that one token attends to
 
-  Buffer<int32_t> tokens, pos, seq;  // [n]
-  Buffer<float> h;                   // [n, dim] the residual stream
-  Buffer<float> x;                   // [n, dim] after a norm
-  Buffer<float> out;                 // [n, dim] of attention, of the MLP
-  Buffer<float> qr;                  // [n, q_lora_rank]
-  Buffer<float> q;                   // [n, n_heads, qk_nope | qk_rope]
-  Buffer<float> q_c, o_c;            // [n, n_heads, kv_lora_rank]
-  Buffer<float> o;                   // [n, n_heads, v_head_dim]
-  Buffer<float> kv;                  // [n, kv_lora_rank | qk_rope]
-  Buffer<float> c;                   // [n, kv_lora_rank]
-  Buffer<float> index_q;             // [n, index_n_heads, index_head_dim]
-  Buffer<uint8_t> index_q_fp8;       // the same as e4m3
-  Buffer<float> index_q_scales;      // [n, index_n_heads, tiles]
-  Buffer<float> index_k;             // [n, index_head_dim]
-  Buffer<float> index_weights;       // [n, index_n_heads]
-  Buffer<float> scores;              // [some tokens, context]: sub-chunked, see select_positions
-  Buffer<int32_t> selected;          // [n, topk]
-  Buffer<int32_t> n_selected;        // [n]
-  Buffer<int64_t> row_ids;           // [n, topk]
-  Buffer<int32_t> misses;            // [n, topk]
-  Buffer<int32_t> n_misses;          // [n]
-  Buffer<int64_t> tally;             // [2] rows looked up in buffers, rows missing
-  Buffer<float> gate, up;            // [n, the widest MLP]
-  Buffer<float> route_logits;        // [n, n_routed_experts]
-  Buffer<int32_t> experts;           // [n, n_activated_experts]
-  Buffer<float> expert_weights;      // [n, n_activated_experts]
+  Buffer<int32_t> step_ints;     // [3, n] tokens, positions, sequences
+  Buffer<float> h;               // [n, dim] the residual stream
+  Buffer<float> x;               // [n, dim] after a norm
+  Buffer<float> out;             // [n, dim] of attention, of the MLP
+  Buffer<float> qr;              // [n, q_lora_rank]
+  Buffer<float> q;               // [n, n_heads, qk_nope | qk_rope]
+  Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]
+  Buffer<float> o;               // [n, n_heads, v_head_dim]
+  Buffer<float> kv;              // [n, kv_lora_rank | qk_rope]
+  Buffer<float> c;               // [n, kv_lora_rank]
+  Buffer<float> index_q;         // [n, index_n_heads, index_head_dim]
+  Buffer<uint8_t> index_q_fp8;   // the same as e4m3
+  Buffer<float> index_q_scales;  // [n, index_n_heads, tiles]
+  Buffer<float> index_k;         // [n, index_head_dim]
+  Buffer<float> index_weights;   // [n, index_n_heads]
+  Buffer<float> scores;          // [some tokens, context]: sub-chunked, see select_positions
+  Buffer<int32_t> selected;      // [n, topk]
+  Buffer<int32_t> n_selected;    // [n]
+  Buffer<int64_t> row_ids;       // [n, topk]
+  Buffer<int32_t> misses;        // [n, topk]
+  Buffer<int32_t> n_misses;      // [n]
+  Buffer<int64_t> tally;         // [2] rows looked up in buffers, rows missing
+  Buffer<float> gate, up;        // [n, the widest MLP]
+  Buffer<float> route_logits;    // [n, n_routed_experts]
+  Buffer<int32_t> experts;       // [n, n_activated_experts]
+  Buffer<float> expert_weights;  // [n, n_activated_experts]
 };
 
 // What Activations will allocate for these sizes.

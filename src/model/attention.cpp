@@ -18,7 +18,7 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 // in: x [n, dim] after attn_norm; out: act_.out [n, dim]
 void Forward::attention(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const CacheView cache = cache_.view(layer);
+  const CacheView cache = cache_.enter(layer);
   project_latent(w, cache);
   if (args_.has_indexer()) index_keys_and_queries(w, cache);
   select_positions(cache);

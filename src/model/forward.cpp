@@ -61,18 +61,20 @@ int64_t Forward::recordable_max_pos(int64_t max_pos) const {
 }
 
 void Forward::run(const Step& step) {
-  const size_t n_ints = step.tokens.size() * sizeof(int32_t);
-  backend_.upload(act_.tokens.data(), step.tokens.data(), n_ints);
-  backend_.upload(act_.pos.data(), step.pos.data(), n_ints);
-  backend_.upload(act_.seq.data(), step.seq.data(), n_ints);
+  // One upload: tokens | positions | sequences.
+  const size_t n = step.tokens.size();
+  std::vector<int32_t> ints(step.tokens);
+  ints.insert(ints.end(), step.pos.begin(), step.pos.end());
+  ints.insert(ints.end(), step.seq.begin(), step.seq.end());
+  backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
   const bool is_decode = step.sequences.size() == step.tokens.size();
   const int64_t max_pos = *std::ranges::max_element(step.pos);
   step_ = {step.n_tokens(),
            static_cast<int64_t>(step.sequences.size()),
            is_decode ? recordable_max_pos(max_pos) : max_pos,
-           act_.tokens.data(),
-           act_.pos.data(),
-           act_.seq.data()};
+           act_.step_ints.data(),
+           act_.step_ints.data() + n,
+           act_.step_ints.data() + 2 * n};
   cache_.begin_step(step.sequences, is_decode);
   n_logits_ = step_.n_tokens - step.first_logits;
   const bool is_small = is_decode && step_.n_tokens <= kMostRecorded;

@@ -51,7 +51,7 @@ struct TwinCache {
     CacheView view = common();
     view.rows = view.resident = const_cast<uint8_t*>(rows.data());
     view.key_pages = const_cast<uint8_t*>(keys.data());
-    view.row_pages = row_pages.data(), view.key_page_ids = key_pages.data();
+    view.row_pages = view.resident_pages = row_pages.data(), view.key_page_ids = key_pages.data();
     if (n_slots == 0) return view;
     view.slots = const_cast<uint8_t*>(slots.data());
     view.first_slots = first_slots.data(), view.buffers = buffers.data();
@@ -60,7 +60,7 @@ struct TwinCache {
   CacheView device() const {
     CacheView view = common();
     view.rows = d_rows.data(), view.resident = d_resident.data(), view.key_pages = d_keys.data();
-    view.row_pages = d_row_pages.data(), view.key_page_ids = d_key_pages.data();
+    view.row_pages = view.resident_pages = d_row_pages.data(), view.key_page_ids = d_key_pages.data();
     if (n_slots == 0) return view;
     view.slots = d_slots.data(), view.first_slots = d_first_slots.data(), view.buffers = d_buffers.data();
     return view;
