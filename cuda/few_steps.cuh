@@ -44,6 +44,10 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(n_bytes)
                : "memory");
 }
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
@@ -51,12 +55,12 @@ __device__ __forceinline__ void wait_copies() {
 }
 // Until at most n of this thread's groups of copies are pending.
 __device__ __forceinline__ void wait_copies(int n) {
-  if (n == 0)
-    wait_copies<0>();
-  else if (n == 1)
+  if (n == 1)
     wait_copies<1>();
   else if (n == 2)
     wait_copies<2>();
+  else if (n == 0)
+    wait_copies<0>();
   else if (n == 3)
     wait_copies<3>();
   else
@@ -183,9 +187,11 @@ __device__ __forceinline__ void add_step(Sums<kType, kMats, kOne>& sums, const u
           for (int half = 0; half < 32 / kGroup; ++half) {
             const bool has_first = kGroup == 32 || half == 0, has_last = kGroup == 32 || half == 1;
             const int set = kGroup == 32 ? j : 2 * j + half;
-            int high[4] = {}, low[4] = {};
-            multiply_s8(high, a, has_first ? word.x : 0, has_last ? word.y : 0);
-            multiply_s8(low, a, has_first ? word.z : 0, has_last ? word.w : 0);
+            int c[4] = {};
+            multiply_s8(c, a, has_first ? word.x : 0, has_last ? word.y : 0);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) c[k] *= 256;
+            multiply_s8(c, a, has_first ? word.z : 0, has_last ? word.w : 0);
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
               const float w_scale = __shfl_sync(0xffffffffu, scale[m][r].scale, set, 4);
@@ -194,8 +200,7 @@ __device__ __forceinline__ void add_step(Sums<kType, kMats, kOne>& sums, const u
 #pragma unroll
               for (int u = 0; u < 2; ++u) {
                 float& sum = sums.of[m][set][2 * r + u];
-                const float term =
-                    static_cast<float>(high[2 * r + u] * 256 + low[2 * r + u]) * (u ? x_scale.y : x_scale.x);
+                const float term = static_cast<float>(c[2 * r + u]) * (u ? x_scale.y : x_scale.x);
                 sum = fmaf(term, w_scale, sum);
                 if constexpr (Format::kHasMin) {
                   const float first = u ? x_sum.z : x_sum.x, last = u ? x_sum.w : x_sum.y;

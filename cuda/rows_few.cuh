@@ -12,105 +12,11 @@
 // result do not depend on the other tokens.
 #pragma once
 
-#include <algorithm>
-#include <climits>
-
-#include "cuda/few_steps.cuh"
-#include "cuda/kernels.h"
+#include "cuda/few_problem.cuh"
 
 namespace dsv32::cuda {
 
-// y[p, t] = sum over parts i of W[mats[p, i]] @ x[p / x_sharing, t, i] for n_problems problems. Two matrices
-// at once (kMats) are the gated product instead: y = silu(W0 x) * (W1 x) * factor[p].
-struct RowsFew {
-  const uint8_t* weights[2] = {};
-  int64_t row_bytes = 0, mat_bytes = 0;
-  int n_rows = 0, n_cols = 0;  // of one part
-  int n_problems = 1, n_parts = 1;
-  int n_problems_token = 1;       // with one token: how rows are cut must not depend on the others
-  const int32_t* mats = nullptr;  // [n_problems, n_parts]; null: problem p has the one matrix p
-  const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_parts * n_cols]
-  int64_t x_problem_stride = 0, x_token_stride = 0;
-  int x_sharing = 1;
-  int n_tokens = 0;
-  float* y = nullptr;  // [n_problems, n_tokens, n_rows]
-  int64_t y_problem_stride = 0, y_token_stride = 0;
-  const float* factors = nullptr;  // [n_problems] or null
-};
-
-// The plain product, of any type; in matmul_few.cu.
-void rows_few(const RowsFew& rows, TensorType type, const Launch& launch);
-
 namespace few {
-
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32, kMaxStages = 6;
-
-// What a launch adds to the problem.
-struct Layout {
-  int n_steps_part, n_steps;  // of one part, of all
-  int warps_per_tile;         // W
-  int n_groups;               // groups of 8 / W tiles: what a block works on at a time
-  int n_stages;
-  int n_x_groups;     // groups of 32 values of x, padded to whole steps
-  bool is_x_aligned;  // rows of x may be read 16 bytes at a time
-  IntegerX x_memory;  // of all problems, prepared by another kernel; words null: in shared memory
-};
-
-__device__ __forceinline__ float4 load_x4(const float* x, bool is_aligned) {
-  if (is_aligned) return __ldg(reinterpret_cast<const float4*>(x));
-  return {__ldg(x), __ldg(x + 1), __ldg(x + 2), __ldg(x + 3)};
-}
-
-// One problem's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
-// Whole warps enter: n_teams and n_x_groups are multiples of four.
-__device__ inline void make_integer_x(const RowsFew& rows, const Layout& layout, const float* x,
-                                      const IntegerX& to, int first, int n_teams) {
-  constexpr float kLargest = 32512;  // 127 * 256: the high byte of its rounding stays below 128
-  const int lane = threadIdx.x % 8, half = lane / 4;
-  const int n_part = layout.n_x_groups / rows.n_parts;
-  for (int t = 0; t < to.stride; ++t) {
-#pragma unroll 4
-    for (int group = first; group < layout.n_x_groups; group += n_teams) {
-      const int part = rows.n_parts == 1 ? 0 : group / n_part;
-      const int col = (group - part * n_part) * 32 + 4 * lane;
-      float4 v = {0, 0, 0, 0};
-      if (col < rows.n_cols && t < rows.n_tokens)
-        v = load_x4(x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
-                    layout.is_x_aligned);
-      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-      float sum = (v.x + v.y) + (v.z + v.w);
-#pragma unroll
-      for (int offset = 1; offset < 8; offset *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-        if (offset < 4) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-      }
-      const bool is_zero = !(largest > 1e-30f);
-      const float factor = is_zero ? 0 : kLargest / largest;
-      const float values[4] = {v.x, v.y, v.z, v.w};
-      uint32_t high = 0, low = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int q = __float2int_rn(values[i] * factor), upper = (q + 128) >> 8;
-        high |= (static_cast<uint32_t>(upper) & 255u) << (8 * i);
-        low |= (static_cast<uint32_t>(q) & 255u) << (8 * i);  // q - 256 upper, as a signed byte
-      }
-      const int64_t at = static_cast<int64_t>(group) * to.stride + t;
-      auto* words = reinterpret_cast<uint32_t*>(to.words + at * 4 + lane % 4);
-      words[half] = high;
-      words[2 + half] = low;
-      // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
-      const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
-      if (lane == 0) to.scales[at] = (is_zero ? 0 : largest / kLargest) + 0 * (sum + other);
-      if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
-    }
-  }
-}
-
-// x of one problem, in memory or in shared memory.
-__device__ __forceinline__ IntegerX problem_x(const IntegerX& all, int64_t problem, int n_x_groups) {
-  const int64_t at = problem * n_x_groups * all.stride;
-  return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
-}
 
 // Integers of x for a matrix too wide for shared memory. Who: a team of 8 lanes per group of 32 values; grid
 // (blocks, problems). Layout: as IntegerX. Bound: latency; x is small.
@@ -119,17 +25,6 @@ static __global__ void make_integer_x_kernel(const RowsFew rows, const Layout la
   make_integer_x(rows, layout, x, problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups),
                  (blockIdx.x * blockDim.x + threadIdx.x) / 8, gridDim.x * blockDim.x / 8);
 }
-
-// A warp's way through its steps: the group of tiles, and the step in it.
-struct Cursor {
-  int group, step;
-  __device__ void advance(const Layout& layout, int first_step) {
-    step += layout.warps_per_tile;
-    if (step < layout.n_steps) return;
-    step = first_step;
-    group += gridDim.x;
-  }
-};
 
 // Shared memory of a block, in this order.
 template <TensorType kType, int kMats>
@@ -155,8 +50,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ int32_t mats[kMaxParts];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
-  const int n_warps_tile = layout.warps_per_tile, n_tiles = kWarps / n_warps_tile;
-  const int own_tile = warp / n_warps_tile, first_step = warp % n_warps_tile;
+  const int n_warps_tile = 1 << layout.log_warps, n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.x_memory.stride;
   uint8_t* ring = shared + warp * layout.n_stages * Sizes::kStage;
 
@@ -166,35 +60,13 @@ __global__ void __launch_bounds__(kThreads, 2)
         rows.mats ? rows.mats[blockIdx.y * rows.n_parts + threadIdx.x] : static_cast<int>(blockIdx.y);
   __syncthreads();
 
-  // Where a step's bytes of a row begin, and the bytes from there to the row's end.
-  const auto source = [&](const Cursor& at, int m, int r, int& n_bytes) {
-    const int part = rows.n_parts == 1 ? 0 : at.step / layout.n_steps_part;
-    const int64_t offset = static_cast<int64_t>(at.step - part * layout.n_steps_part) * Step::kBytes;
-    const int row = min((at.group * n_tiles + own_tile) * kTileRows + r, rows.n_rows - 1);
-    n_bytes = static_cast<int>(min(rows.row_bytes - offset, static_cast<int64_t>(Step::kBytes)));
-    return rows.weights[m] + mats[part] * rows.mat_bytes + row * rows.row_bytes + offset;
-  };
-  // Four lanes copy a row: 64 bytes at a time. Past the row's end are zeros, which are weights of 0 in every
-  // format.
-  const auto copy_step = [&](const Cursor& at, int stage) {
-#pragma unroll
-    for (int k = 0; k < 2 * kMats; ++k) {
-      int n_bytes;
-      const int m = k / 2, r = g + k % 2 * 8;
-      const uint8_t* from = source(at, m, r, n_bytes);
-      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32);
-      uint8_t* to = ring + stage * Sizes::kStage + (m * kTileRows + r) * Step::kSlot;
-#pragma unroll
-      for (int c = 16 * i; c < Step::kSlot; c += 64)
-        if (c < shift + Step::kBytes)
-          copy_async(to + c, from - shift + c, max(0, min(16, shift + n_bytes - c)));
-    }
-  };
-  Cursor put{static_cast<int>(blockIdx.x), first_step};
+  Walk<kType> put{static_cast<int>(blockIdx.x)};
+  put.start(rows, layout, mats);
+  Walk<kType> take = put;
   const auto put_step = [&](int stage) {
-    if (put.group < layout.n_groups) copy_step(put, stage);
+    if (put.group < layout.n_groups) copy_step<kType, kMats>(rows, layout, put, ring + stage * Sizes::kStage);
     commit_copies();
-    put.advance(layout, first_step);
+    put.advance(rows, layout, mats);
   };
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
 
@@ -221,27 +93,29 @@ __global__ void __launch_bounds__(kThreads, 2)
   int taken = 0, n_done = 0;
   for (int group = blockIdx.x; group < layout.n_groups; group += gridDim.x, ++n_done) {
     Sums<kType, kMats, kOne> sums;
-    for (int s = first_step; s < layout.n_steps; s += n_warps_tile) {
+    for (int s = warp & (n_warps_tile - 1); s < layout.n_steps; s += n_warps_tile) {
       wait_copies(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
 #pragma unroll
       for (int k = 0; k < 2 * kMats; ++k) {
-        int n_bytes;
         const int m = k / 2, r = g + k % 2 * 8;
+        const uint8_t* from =
+            take.row + (k % 2 ? take.next : 0) + (m ? rows.weights[1] - rows.weights[0] : 0);
         step[m][k % 2] = ring + taken * Sizes::kStage + (m * kTileRows + r) * Step::kSlot +
-                         reinterpret_cast<uintptr_t>(source({group, s}, m, r, n_bytes)) % 32;
+                         reinterpret_cast<uintptr_t>(from) % 32;
       }
       if constexpr (kIsFloat<kType>) {
-        const int part = s / layout.n_steps_part, col = (s - part * layout.n_steps_part) * Step::kCols;
+        const int col = take.step * Step::kCols;
         const float* from =
-            x_floats + g * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col;
+            x_floats + g * rows.x_token_stride + static_cast<int64_t>(take.part) * rows.n_cols + col;
         add_step_float<kType, kMats, kOne>(sums, step, from, g < rows.n_tokens ? rows.n_cols - col : 0);
       } else {
         add_step<kType, kMats, kOne>(sums, step, x, s * (Step::kCols / 32), rows.n_tokens, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
+      take.advance(rows, layout, mats);
     }
 
     // [2][warp][mat][row][token]
@@ -323,17 +197,19 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// W: the one with which the busiest warp has the fewest steps when two blocks fit on a multiprocessor; the
-// larger of equals. Not by n_tokens, on which no sum's order may depend.
-inline int choose_warps_per_tile(const RowsFew& rows, int n_steps, int n_sms) {
-  int64_t best = 1, least = INT64_MAX;
-  for (int64_t w = kWarps; w >= 1; w /= 2) {
+// log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
+// multiprocessor; the larger of equals. Not by n_tokens, on which no sum's order may depend.
+inline int choose_log_warps(const RowsFew& rows, int n_steps, int n_sms) {
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int log = 3; log >= 0; --log) {
+    const int64_t w = int64_t{1} << log;
     if (w > n_steps && w > 1) continue;
     const int64_t n_groups = ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps / w) * rows.n_problems_token;
     const int64_t most = ceil_div(n_groups, 2 * n_sms) * ceil_div(n_steps, w);
-    if (most < least) least = most, best = w;
+    if (most < least) least = most, best = log;
   }
-  return static_cast<int>(best);
+  return best;
 }
 
 template <TensorType kType, int kMats, bool kOne>
@@ -408,9 +284,8 @@ void launch_type(const RowsFew& rows, const Launch& launch) {
   }
   layout.n_steps_part = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
   layout.n_steps = layout.n_steps_part * rows.n_parts;
-  layout.warps_per_tile = choose_warps_per_tile(rows, layout.n_steps, launch.n_sms);
-  layout.n_groups =
-      static_cast<int>(ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps / layout.warps_per_tile));
+  layout.log_warps = choose_log_warps(rows, layout.n_steps, launch.n_sms);
+  layout.n_groups = static_cast<int>(ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps >> layout.log_warps));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
   layout.x_memory.stride = rows.n_tokens == 1 ? 1 : (rows.n_tokens + 1) / 2 * 2;
   if (rows.n_tokens == 1 || kIsFloat<kType>)

@@ -1,0 +1,184 @@
+// What rows_few.cuh computes, how the work is cut, and the two ways of data into a block: x as integers, and
+// the weights a step at a time.
+#pragma once
+
+#include <algorithm>
+#include <climits>
+
+#include "cuda/few_steps.cuh"
+#include "cuda/kernels.h"
+
+namespace dsv32::cuda {
+
+// y[p, t] = sum over parts i of W[mats[p, i]] @ x[p / x_sharing, t, i] for n_problems problems. Two matrices
+// at once (kMats) are the gated product instead: y = silu(W0 x) * (W1 x) * factor[p].
+struct RowsFew {
+  const uint8_t* weights[2] = {};
+  int64_t row_bytes = 0, mat_bytes = 0;
+  int n_rows = 0, n_cols = 0;  // of one part
+  int n_problems = 1, n_parts = 1;
+  int n_problems_token = 1;       // with one token: how rows are cut must not depend on the others
+  const int32_t* mats = nullptr;  // [n_problems, n_parts]; null: problem p has the one matrix p
+  const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_parts * n_cols]
+  int64_t x_problem_stride = 0, x_token_stride = 0;
+  int x_sharing = 1;
+  int n_tokens = 0;
+  float* y = nullptr;  // [n_problems, n_tokens, n_rows]
+  int64_t y_problem_stride = 0, y_token_stride = 0;
+  const float* factors = nullptr;  // [n_problems] or null
+};
+
+// The plain product, of any type; in matmul_few.cu.
+void rows_few(const RowsFew& rows, TensorType type, const Launch& launch);
+
+namespace few {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32, kMaxStages = 6;
+
+// What a launch adds to the problem.
+struct Layout {
+  int n_steps_part, n_steps;  // of one part, of all
+  int log_warps;              // log2 of W
+  int n_groups;               // groups of 8 / W tiles: what a block works on at a time
+  int n_stages;
+  int n_x_groups;     // groups of 32 values of x, padded to whole steps
+  bool is_x_aligned;  // rows of x may be read 16 bytes at a time
+  IntegerX x_memory;  // of all problems, prepared by another kernel; words null: in shared memory
+};
+
+__device__ __forceinline__ float4 load_x4(const float* x, bool is_aligned) {
+  if (is_aligned) return __ldg(reinterpret_cast<const float4*>(x));
+  return {__ldg(x), __ldg(x + 1), __ldg(x + 2), __ldg(x + 3)};
+}
+
+// One problem's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
+// Whole warps enter: n_teams and n_x_groups are multiples of four.
+__device__ inline void make_integer_x(const RowsFew& rows, const Layout& layout, const float* x,
+                                      const IntegerX& to, int first, int n_teams) {
+  constexpr float kLargest = 32512;  // 127 * 256: the high byte of its rounding stays below 128
+  const int lane = threadIdx.x % 8, half = lane / 4;
+  const int n_part = layout.n_x_groups / rows.n_parts;
+  for (int t = 0; t < to.stride; ++t) {
+#pragma unroll 4
+    for (int group = first; group < layout.n_x_groups; group += n_teams) {
+      const int part = rows.n_parts == 1 ? 0 : group / n_part;
+      const int col = (group - part * n_part) * 32 + 4 * lane;
+      float4 v = {0, 0, 0, 0};
+      if (col < rows.n_cols && t < rows.n_tokens)
+        v = load_x4(x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
+                    layout.is_x_aligned);
+      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+      float sum = (v.x + v.y) + (v.z + v.w);
+#pragma unroll
+      for (int offset = 1; offset < 8; offset *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+        if (offset < 4) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      }
+      const bool is_zero = !(largest > 1e-30f);
+      const float factor = is_zero ? 0 : kLargest / largest;
+      const float values[4] = {v.x, v.y, v.z, v.w};
+      uint32_t high = 0, low = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int q = __float2int_rn(values[i] * factor), upper = (q + 128) >> 8;
+        high |= (static_cast<uint32_t>(upper) & 255u) << (8 * i);
+        low |= (static_cast<uint32_t>(q) & 255u) << (8 * i);  // q - 256 upper, as a signed byte
+      }
+      const int64_t at = static_cast<int64_t>(group) * to.stride + t;
+      auto* words = reinterpret_cast<uint32_t*>(to.words + at * 4 + lane % 4);
+      words[half] = high;
+      words[2 + half] = low;
+      // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
+      const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
+      if (lane == 0) to.scales[at] = (is_zero ? 0 : largest / kLargest) + 0 * (sum + other);
+      if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
+    }
+  }
+}
+
+// x of one problem, in memory or in shared memory.
+__device__ __forceinline__ IntegerX problem_x(const IntegerX& all, int64_t problem, int n_x_groups) {
+  const int64_t at = problem * n_x_groups * all.stride;
+  return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
+}
+
+// A warp's way through its steps, W apart, part after part and tile after tile, and where the step lies for
+// this lane.
+template <TensorType kType>
+struct Walk {
+  int group, part, step;  // step: of the part
+  const uint8_t* row;     // the step's first byte of row g
+  int next;               // from there to that of row g + 8
+
+  __device__ __forceinline__ void start(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
+    part = 0, step = static_cast<int>(threadIdx.x / 32) & ((1 << layout.log_warps) - 1);
+    enter_part(layout);
+    place(rows, layout, mats);
+  }
+  __device__ __forceinline__ void advance(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
+    step += 1 << layout.log_warps;
+    row += Steps<kType>::kBytes << layout.log_warps;
+    if (step < layout.n_steps_part) return;
+    enter_part(layout);
+    if (part < rows.n_parts) {
+      place(rows, layout, mats);
+    } else {
+      group += gridDim.x;
+      start(rows, layout, mats);
+    }
+  }
+  __device__ __forceinline__ bool is_last_tile(const RowsFew& rows, const Layout& layout) const {
+    return first_row(layout) + kTileRows >= rows.n_rows;
+  }
+
+ private:
+  __device__ __forceinline__ void enter_part(const Layout& layout) {
+    for (; step >= layout.n_steps_part; step -= layout.n_steps_part) ++part;
+  }
+  __device__ __forceinline__ int first_row(const Layout& layout) const {
+    const int warp = threadIdx.x / 32;
+    return (group * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
+  }
+  // Rows past the last one are read as the last one.
+  __device__ __forceinline__ void place(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
+    const int g = threadIdx.x % 32 / 4, last = rows.n_rows - 1;
+    const int first = min(first_row(layout) + g, last), second = min(first + 8, last);
+    row = rows.weights[0] + mats[part] * rows.mat_bytes + first * rows.row_bytes +
+          static_cast<int64_t>(step) * Steps<kType>::kBytes;
+    next = static_cast<int>((second - first) * rows.row_bytes);
+  }
+};
+
+// Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
+// lines of 32 bytes. Past the row's end are zeros, which are weights of 0 in every format.
+template <TensorType kType, int kMats>
+__device__ __forceinline__ void copy_step(const RowsFew& rows, const Layout& layout, const Walk<kType>& at,
+                                          uint8_t* stage) {
+  using Step = Steps<kType>;
+  const int i = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
+  // More of the same matrix follows: what is read beyond the step is there, and not used.
+  const bool is_inside =
+      at.step + 1 < layout.n_steps_part || (rows.n_cols % Step::kCols == 0 && !at.is_last_tile(rows, layout));
+#pragma unroll
+  for (int k = 0; k < 2 * kMats; ++k) {
+    const int m = k / 2, r = g + k % 2 * 8;
+    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.weights[1] - rows.weights[0] : 0);
+    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32),
+              end = shift + Step::kBytes - 16 * i;
+    from += 16 * i - shift;
+    uint8_t* to = stage + (m * kTileRows + r) * Step::kSlot + 16 * i;
+    if (is_inside) {
+#pragma unroll
+      for (int c = 0; c < Step::kSlot; c += 64)
+        if (c + 48 < Step::kBytes || c < end) copy_async(to + c, from + c);
+    } else {
+      const int64_t rest = rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes;  // of the row
+      const int there = end - Step::kBytes + static_cast<int>(min(rest, static_cast<int64_t>(Step::kBytes)));
+#pragma unroll 1
+      for (int c = 0; c < end; c += 64) copy_async(to + c, from + c, max(0, min(16, there - c)));
+    }
+  }
+}
+
+}  // namespace few
+}  // namespace dsv32::cuda
