@@ -227,10 +227,10 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     }
 }
 
-// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts of one token and head, in their
-// order. CTA: one token and head, 128 threads of four columns; the first warp makes the weights. The number
-// of parts that exist follows from n_selected; the others were never written and are not read. Bound: reading
-// the parts, which L2 still has.
+// o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in order.
+// CTA: one token and head, 128 threads of four columns; the first warp makes the weights.
+// How many parts there are follows from n_selected; the others were never written and are not read.
+// Bound: reading the parts, which L2 still has.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
   __shared__ float weights[kMostSplits];
   const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads;

@@ -140,9 +140,9 @@ class Scene {
   }
 
   void copy_to_slots() {
+    slots_.assign(rows_.size(), 0xff);
     if (!shape_.has_slots) return;
     slot_of_ = shuffled(n_pages_ * kPageTokens, rng_);
-    slots_.assign(rows_.size(), 0xff);
     const auto row_bytes = static_cast<size_t>(layout_.row_bytes());
     for (size_t i = 0; i < slot_of_.size(); ++i)
       std::copy_n(&rows_[i * row_bytes], row_bytes, &slots_[static_cast<size_t>(slot_of_[i]) * row_bytes]);
