@@ -32,15 +32,19 @@ uint64_t sum_of_words(const uint8_t* bytes, size_t n_bytes) {
 
 #if HWY_TARGET == HWY_SCALAR
 
-uint64_t read_share(const uint8_t* bytes, size_t n_bytes) { return sum_of_words(bytes, n_bytes); }
+template <size_t kStreams>
+uint64_t read_share(const uint8_t* bytes, size_t n_bytes) {
+  return sum_of_words(bytes, n_bytes);
+}
 
 #else
 
 // The share of one thread.
+template <size_t kStreams>
 uint64_t read_share(const uint8_t* bytes, size_t n_bytes) {
   const hn::ScalableTag<uint64_t> tag;
   const hn::Repartition<uint8_t, decltype(tag)> byte_tag;
-  constexpr size_t kStreams = 8, kVectors = 4, kSums = 8;
+  constexpr size_t kVectors = 4, kSums = 8;
   const size_t vector_bytes = hn::Lanes(byte_tag), step = kVectors * vector_bytes;
   const size_t stream = n_bytes / kStreams / step * step;
   hn::Vec<decltype(tag)> sums[kSums];
@@ -61,6 +65,9 @@ uint64_t read_share(const uint8_t* bytes, size_t n_bytes) {
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
+uint64_t read_in_order(const uint8_t* bytes, size_t n_bytes) { return read_share<1>(bytes, n_bytes); }
+uint64_t read_by_streams(const uint8_t* bytes, size_t n_bytes) { return read_share<8>(bytes, n_bytes); }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace dsv32
 HWY_AFTER_NAMESPACE();
@@ -69,9 +76,10 @@ HWY_AFTER_NAMESPACE();
 
 namespace dsv32 {
 
-HWY_EXPORT(read_share);
+HWY_EXPORT(read_in_order);
+HWY_EXPORT(read_by_streams);
 
-uint64_t plain_read(const uint8_t* bytes, size_t n_bytes) {
+uint64_t plain_read(const uint8_t* bytes, size_t n_bytes, ReadPattern pattern) {
   constexpr size_t kLine = 64;
   uint64_t total = 0;
 #pragma omp parallel reduction(+ : total)
@@ -81,7 +89,9 @@ uint64_t plain_read(const uint8_t* bytes, size_t n_bytes) {
     const size_t n_lines = (n_bytes + kLine - 1) / kLine;
     const size_t begin = std::min(n_bytes, n_lines * thread / n_threads * kLine);
     const size_t end = std::min(n_bytes, n_lines * (thread + 1) / n_threads * kLine);
-    total += HWY_DYNAMIC_DISPATCH(read_share)(bytes + begin, end - begin);
+    total += pattern == ReadPattern::in_order
+                 ? HWY_DYNAMIC_DISPATCH(read_in_order)(bytes + begin, end - begin)
+                 : HWY_DYNAMIC_DISPATCH(read_by_streams)(bytes + begin, end - begin);
   }
   return total;
 }
