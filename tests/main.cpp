@@ -13,11 +13,18 @@ namespace {
 
 namespace ut = boost::unit_test;
 
+// A suite that was skipped as a whole leaves its cases unmarked.
+bool is_skipped(const ut::test_unit& unit) {
+  if (ut::results_collector.results(unit.p_id).p_skipped || !unit.is_enabled()) return true;
+  const ut::test_unit_id parent = unit.p_parent_id;
+  return parent != ut::INV_TEST_UNIT_ID && is_skipped(ut::framework::get(parent, ut::TUT_SUITE));
+}
+
 struct Tally : ut::test_tree_visitor {
   int n_passed = 0, n_failed = 0, n_skipped = 0;
   void visit(const ut::test_case& test) override {
     const ut::test_results& result = ut::results_collector.results(test.p_id);
-    if (result.p_skipped || !test.is_enabled()) ++n_skipped;
+    if (is_skipped(test)) ++n_skipped;
     else if (result.passed()) ++n_passed;
     else ++n_failed;
   }

@@ -169,7 +169,7 @@ void check_experts(const Experts& e, const std::vector<int32_t>& chosen, int64_t
                 chosen, n_activated, 1, test);
 }
 
-BOOST_AUTO_TEST_SUITE(matmul_many)
+BOOST_AUTO_TEST_SUITE(gpu_matmul_many)
 
 // 300 tokens take the way over a dequantised slab, fewer the one through the tile.
 BOOST_AUTO_TEST_CASE(every_type_is_multiplied, *boost::unit_test::precondition(needs_gpu)) {
