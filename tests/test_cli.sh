@@ -398,7 +398,8 @@ if command -v script >/dev/null; then
   printf 'hello\n' >typed
   input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 --no-think"
   check "chat: Ctrl-D typed ahead leaves" test $code = 0
-  on_terminal "'$dsv32' chat -m '$model' -c 16 --seed 7 <<<'one two three four five six seven eight nine ten eleven'"
+  printf 'one two three four five six seven eight nine ten eleven\n' >typed
+  on_terminal "'$dsv32' chat -m '$model' -c 16 --seed 7 <typed"
   check "chat: a full context names /clear" has out "/clear"
 
   mkfifo keys
