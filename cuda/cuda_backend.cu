@@ -6,13 +6,12 @@
 
 #include <cstring>
 #include <unordered_map>
-
-#include <sys/mman.h>
-#include <unistd.h>
+#include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/host_memory.h"
 #include "cuda/kernels.h"
+#include "cuda/pinned_memory.cuh"
 
 namespace dsv32 {
 namespace {
@@ -22,63 +21,74 @@ using cuda::check_cuda;
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 constexpr size_t kStagingBytes = size_t{64} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
+constexpr size_t kPastWeights = 256;
 
-[[noreturn]] void fail_memory(const char* what, size_t n_wanted, size_t n_free, const char* hint) {
-  fail(ErrorKind::memory, format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_wanted).c_str(),
-                                 human_bytes(n_free).c_str()),
-       hint);
-}
-
-// Host memory that the device reads and writes at the link's full rate. Pages are touched by all threads first, which is
-// several times faster than leaving that to the registration.
-void* alloc_pinned(size_t n_bytes, const char* what) {
-  void* mapped = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const size_t n_free = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  if (mapped == MAP_FAILED) fail_memory(what, n_bytes, n_free, "a smaller context (-c) needs less");
-  madvise(mapped, n_bytes, MADV_HUGEPAGE);
-  auto* bytes = static_cast<volatile uint8_t*>(mapped);
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < static_cast<int64_t>(n_bytes); i += 4096) bytes[i] = 0;
-  const cudaError_t status = cudaHostRegister(mapped, n_bytes, cudaHostRegisterDefault);
-  if (status == cudaSuccess) return mapped;
-  cudaGetLastError();
-  munmap(mapped, n_bytes);
-  fail_memory(what, n_bytes, n_free, "a smaller context (-c) needs less; pinned memory may be limited (ulimit -l)");
-}
-
-int checked_device(int device) {
-  int n_devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&n_devices);
-  if (status != cudaSuccess)
-    fail(ErrorKind::device, format("no usable NVIDIA driver: %s", cudaGetErrorString(status)),
-         "--backend cpu runs without one");
-  if (device < 0 || device >= n_devices)
-    fail(ErrorKind::usage, format("--device is %d, expected 0 to %d", device, n_devices - 1));
-  return device;
-}
+// What the driver takes later for kernels' code and recorded steps: not ours to plan with.
+constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
 
 // One kernel of this build, to ask whether the device can run it.
 __global__ void probe_kernel() {}
 
+// Why that GPU cannot be used; an empty message when it can.
+struct Problem {
+  std::string message, hint;
+};
+
+std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+
+// Of the first call that needs a driver. Without one, and with one that is too old, the status is the same.
+Problem driver_problem(cudaError_t status) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+  if (status == cudaErrorNoDevice) return {"no NVIDIA GPU is visible", "--backend cpu runs without one"};
+  if (driver == 0) return {"no NVIDIA driver is installed", "--backend cpu runs without one"};
+  if (driver < runtime)
+    return {format("the NVIDIA driver is too old: it knows CUDA %s, this build needs %s",
+                   version_text(driver).c_str(), version_text(runtime).c_str()),
+            "update the driver, or build with an older CUDA toolkit"};
+  return {format("the NVIDIA driver does not answer: %s", cudaGetErrorString(status)), "nvidia-smi may say more"};
+}
+
+Problem find_problem(int device) {
+  int n_devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n_devices);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    return driver_problem(status);
+  }
+  if (device < 0 || device >= n_devices)
+    return {format("there is no GPU %d, expected 0 to %d", device, n_devices - 1), "--device names another"};
+  cudaFuncAttributes attributes;
+  const bool is_built_for =
+      cudaSetDevice(device) == cudaSuccess && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
+  cudaGetLastError();
+  if (is_built_for) return {};
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+    cudaGetLastError();
+    return {format("GPU %d does not answer", device), "nvidia-smi may say more"};
+  }
+  return {format("this build has no code for %s (compute capability %d.%d)", properties.name, properties.major,
+                 properties.minor),
+          "build with CUDA_ARCHS for it, or run with --backend cpu"};
+}
+
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int device) {
-    CUDA_CHECK(cudaSetDevice(checked_device(device)));
-    cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, probe_kernel) != cudaSuccess) {
-      cudaDeviceProp properties;
-      CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-      fail(ErrorKind::device, format("this build has no code for %s (compute capability %d.%d)", properties.name,
-                                     properties.major, properties.minor),
-           "build with CUDA_ARCHS for it, or run with --backend cpu");
-    }
+  CudaBackend(int device, const MemoryLimits& limits)
+      : device_memory_(limits.device), host_memory_(limits.host), pinned_(device) {
+    if (const Problem problem = find_problem(device); !problem.message.empty())
+      fail(ErrorKind::device, problem.message, problem.hint);
+    CUDA_CHECK(cudaSetDevice(device));
     CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, device));
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaEventCreateWithFlags(&enqueued_, cudaEventDisableTiming));
-    CUDA_CHECK(cudaEventCreateWithFlags(&streamed_, cudaEventDisableTiming));
+    for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_})
+      CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes);
+    landing_ = alloc_staging(kLandingBytes);
+    staging_ = alloc_staging(kStagingBytes);
   }
 
   ~CudaBackend() override {
@@ -86,11 +96,10 @@ class CudaBackend : public Backend {
     cudaStreamSynchronize(stream_);
     for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
     for (void* weights : placed_weights_) cudaFree(weights);
-    if (staging_) cudaFreeHost(staging_);
-    if (landing_) cudaFreeHost(landing_);
+    cudaFreeHost(staging_);
+    cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
-    cudaEventDestroy(enqueued_);
-    cudaEventDestroy(streamed_);
+    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_}) cudaEventDestroy(event);
     cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
   }
@@ -100,30 +109,29 @@ class CudaBackend : public Backend {
 
   void* alloc(Place place, size_t n_bytes, const char* what) override {
     if (place == Place::host) {
-      void* pinned = alloc_pinned(n_bytes, what);
-      pinned_bytes_[pinned] = n_bytes;
+      void* pinned = host_memory_.holds(n_bytes) ? pinned_.alloc(n_bytes, what) : nullptr;
+      if (!pinned)
+        fail_memory(what, n_bytes, memory_info(place).n_bytes_free,
+                    "a smaller context (-c) needs less, a larger --host-mem allows more");
+      host_memory_.take(n_bytes);
       return pinned;
     }
-    void* memory = nullptr;
-    if (cudaMalloc(&memory, n_bytes) != cudaSuccess) {
-      cudaGetLastError();
-      fail_memory(what, n_bytes, memory_info(place).n_bytes_free,
-                  "a smaller context (-c) or --topk-buffer needs less on the device");
-    }
+    void* memory = alloc_device(n_bytes, what, "a smaller context (-c) or --topk-buffer needs less, a larger --gpu-mem allows more");
     CUDA_CHECK(cudaMemsetAsync(memory, 0, n_bytes, stream_));
+    sizes_[memory] = n_bytes;
     return memory;
   }
 
   void free(Place place, void* memory) override {
     cudaStreamSynchronize(stream_);
-    if (place == Place::device) {
-      cudaFree(memory);
+    if (place == Place::host) {
+      host_memory_.give(pinned_.free(memory));
       return;
     }
-    const size_t n_bytes = pinned_bytes_[memory];
-    pinned_bytes_.erase(memory);
-    cudaHostUnregister(memory);
-    munmap(memory, n_bytes);
+    const auto size = sizes_.find(memory);
+    device_memory_.give(size->second);
+    sizes_.erase(size);
+    cudaFree(memory);
   }
 
   void upload(void* device, const void* host, size_t n_bytes) override {
@@ -133,7 +141,6 @@ class CudaBackend : public Backend {
   // Small results, such as a step's logits, come through pinned memory, which is several times faster.
   void download(void* host, const void* device, size_t n_bytes) override {
     if (n_bytes == 0) return wait();
-    if (!landing_) CUDA_CHECK(cudaHostAlloc(&landing_, kLandingBytes, cudaHostAllocDefault));
     void* target = n_bytes <= kLandingBytes ? landing_ : host;
     CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
     wait();
@@ -141,27 +148,19 @@ class CudaBackend : public Backend {
   }
 
   MemoryInfo memory_info(Place place) const override {
+    if (place == Place::host)
+      return {total_host_memory(), host_memory_.n_bytes_free(available_host_memory()), host_memory_.n_bytes_used()};
     size_t n_free = 0, n_total = 0;
-    if (place == Place::device) {
-      CUDA_CHECK(cudaMemGetInfo(&n_free, &n_total));
-    } else {
-      const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-      n_free = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page_bytes;
-      n_total = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes;
-    }
-    return {n_total, n_free};
+    CUDA_CHECK(cudaMemGetInfo(&n_free, &n_total));
+    return {n_total, device_memory_.n_bytes_free(n_free - std::min<uint64_t>(n_free, kDriverBytes)),
+            device_memory_.n_bytes_used()};
   }
 
   // Copied through a pinned buffer in two halves: one is filled from the file while the other is on its way.
   const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) override {
-    void* memory = nullptr;
     // The products may read up to a block past the end.
-    if (cudaMalloc(&memory, n_bytes + 256) != cudaSuccess) {
-      cudaGetLastError();
-      fail_memory("the weights", n_bytes, memory_info(Place::device).n_bytes_free, "--backend cpu runs without a GPU");
-    }
+    void* memory = alloc_device(n_bytes + kPastWeights, "the weights", "--backend cpu runs without a GPU");
     placed_weights_.push_back(memory);
-    if (!staging_) CUDA_CHECK(cudaHostAlloc(&staging_, kStagingBytes, cudaHostAllocDefault));
     constexpr size_t kHalf = kStagingBytes / 2;
     cudaEvent_t sent[2];
     for (cudaEvent_t& event : sent) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -208,13 +207,28 @@ class CudaBackend : public Backend {
       CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes, cudaMemcpyHostToDevice, side_stream_));
     CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
   }
-  void store_latents(const StoreLatents& op) override { cuda::store_latents(op, launch()); }
+  // A step's rows are stored before any is read from the pool: waiting here is enough.
+  void store_latents(const StoreLatents& op) override {
+    pinned_.wait(op.cache.rows);
+    cuda::store_latents(op, launch());
+  }
   void store_index_keys(const StoreIndexKeys& op) override { cuda::store_index_keys(op, launch()); }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
   void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }
-  void fetch_latents(const FetchLatents& op) override { cuda::fetch_latents(op, launch()); }
-  void attend(const Attend& op) override { cuda::attend(op, launch()); }
+  // On the side stream: the link is busy while the main one computes the queries; attend() joins them.
+  void fetch_latents(const FetchLatents& op) override {
+    CUDA_CHECK(cudaEventRecord(resolved_, stream_));
+    CUDA_CHECK(cudaStreamWaitEvent(side_stream_, resolved_));
+    cuda::Workspace none(nullptr, 0);
+    cuda::fetch_latents(op, {side_stream_, &none, n_sms_});
+    CUDA_CHECK(cudaEventRecord(fetched_, side_stream_));
+    is_fetching_ = true;
+  }
+  void attend(const Attend& op) override {
+    if (std::exchange(is_fetching_, false)) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
+    cuda::attend(op, launch());
+  }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
     op.n_tokens <= cuda::kFewTokens ? cuda::run_experts_few(op, launch()) : cuda::run_experts_many(op, launch());
@@ -253,27 +267,49 @@ class CudaBackend : public Backend {
 
   void wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
 
+  // Device memory within the limit.
+  void* alloc_device(size_t n_bytes, const char* what, const char* hint) {
+    void* memory = nullptr;
+    if (!device_memory_.holds(n_bytes) || cudaMalloc(&memory, n_bytes) != cudaSuccess) {
+      cudaGetLastError();
+      fail_memory(what, n_bytes, memory_info(Place::device).n_bytes_free, hint);
+    }
+    device_memory_.take(n_bytes);
+    return memory;
+  }
+
+  void* alloc_staging(size_t n_bytes) {
+    void* memory = nullptr;
+    if (!host_memory_.holds(n_bytes) || cudaHostAlloc(&memory, n_bytes, cudaHostAllocDefault) != cudaSuccess) {
+      cudaGetLastError();
+      fail_memory("staging memory", n_bytes, memory_info(Place::host).n_bytes_free, "a larger --host-mem allows more");
+    }
+    host_memory_.take(n_bytes);
+    return memory;
+  }
+
+  MemoryBudget device_memory_, host_memory_;
+  cuda::PinnedMemory pinned_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
-  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;
+  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
+  cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
+  bool is_fetching_ = false;                               // attend has not joined the fetch yet
   int n_sms_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   void* landing_ = nullptr;  // pinned, [kLandingBytes]
   void* staging_ = nullptr;  // pinned, [2, kStagingBytes / 2]
   std::vector<void*> placed_weights_;
-  std::unordered_map<void*, size_t> pinned_bytes_;
+  std::unordered_map<void*, size_t> sizes_;  // of device memory
   std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int device) { return std::make_unique<CudaBackend>(device); }
-
-bool has_cuda_device() {
-  int n_devices = 0;
-  const bool has = cudaGetDeviceCount(&n_devices) == cudaSuccess && n_devices > 0;
-  cudaGetLastError();
-  return has;
+std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits) {
+  return std::make_unique<CudaBackend>(device, limits);
 }
+
+std::string why_no_cuda(int device) { return find_problem(device).message; }
 
 }  // namespace dsv32

@@ -2,16 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "backend/backend.h"
+#include "backend/memory_budget.h"
 
 namespace dsv32 {
 
 // The backend of that GPU, or Error{device} that says what is missing: a driver, one new enough, a GPU that this build has
 // code for.
-std::unique_ptr<Backend> make_cuda_backend(int device);
+std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits = {});
 
-// Whether a GPU answers; never throws.
-bool has_cuda_device();
+// The same in words, for who goes on without; empty when that GPU can be used. Never throws.
+std::string why_no_cuda(int device);
 
 }  // namespace dsv32

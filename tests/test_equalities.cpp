@@ -14,6 +14,7 @@
 #include "engine/generation.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
+#include "tests/support/apart_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -83,17 +84,6 @@ const std::vector<float>& whole(KvType kv_type) {
   return logits;
 }
 
-// The CPU pretending that its two memories are apart, as a GPU's are: rows are then mirrored, or streamed
-// through windows.
-class ApartBackend : public CpuBackend {
- public:
-  explicit ApartBackend(bool is_apart) : CpuBackend(1), is_apart_(is_apart) {}
-  bool works_in_host_memory() const override { return !is_apart_; }
-
- private:
-  bool is_apart_;
-};
-
 const KvType kKvTypes[] = {KvType::fp8, KvType::bf16, KvType::f32};
 
 // Three sequences of different length in the same steps: prefilled together in two steps, then decoded
@@ -104,6 +94,7 @@ void check_batch(int64_t buffer_rows, bool is_apart) {
   ApartBackend backend(is_apart);
   const Weights weights = load_weights(file, args, backend);
   const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
+                       is_apart,
                        args.n_layers,
                        600,
                        3,

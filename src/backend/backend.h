@@ -29,7 +29,9 @@ enum class Place {
 };
 
 struct MemoryInfo {
-  uint64_t n_bytes_total = 0, n_bytes_free = 0;
+  uint64_t n_bytes_total = 0;  // of the machine
+  uint64_t n_bytes_free = 0;   // that can be taken, within the limit that the user set
+  uint64_t n_bytes_used = 0;   // taken by this backend
 };
 
 // The tokens of one step.

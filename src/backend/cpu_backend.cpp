@@ -7,11 +7,11 @@
 
 #include <omp.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "backend/cpu_matmul.h"
 #include "backend/cpu_threads.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/numbers.h"
 #include "base/text.h"
 
@@ -21,30 +21,24 @@ namespace {
 // An allocation carries its size in front, one line wide, so that free() can unmap it.
 constexpr size_t kHeaderBytes = 128;
 
-uint64_t available_memory() {
-  const long n_pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes)
-                                       : 0;
-}
-
 }  // namespace
 
-CpuBackend::CpuBackend(int n_threads) {
+CpuBackend::CpuBackend(int n_threads, const MemoryLimits& limits) : memory_(limits.host) {
   omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs());
 }
 
 // Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is
 // cheap until used.
-void* CpuBackend::alloc(Place, size_t n_bytes, const char* what) {
+void* CpuBackend::alloc(Place place, size_t n_bytes, const char* what) {
   const size_t n_mapped = n_bytes + kHeaderBytes;
-  void* mapped = n_mapped < n_bytes ? MAP_FAILED
-                                    : mmap(nullptr, n_mapped, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped = n_mapped < n_bytes || !memory_.holds(n_bytes)
+                     ? MAP_FAILED
+                     : mmap(nullptr, n_mapped, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED)
-    fail(ErrorKind::memory,
-         format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_bytes).c_str(),
-                human_bytes(available_memory()).c_str()),
-         "a smaller context (-c) needs less");
+    fail_memory(what, n_bytes, memory_info(place).n_bytes_free,
+                "a smaller context (-c) needs less, a larger --host-mem allows more");
+  memory_.take(n_bytes);
   std::memcpy(mapped, &n_mapped, sizeof n_mapped);
   return static_cast<uint8_t*>(mapped) + kHeaderBytes;
 }
@@ -53,6 +47,7 @@ void CpuBackend::free(Place, void* memory) {
   void* mapped = static_cast<uint8_t*>(memory) - kHeaderBytes;
   size_t n_mapped = 0;
   std::memcpy(&n_mapped, mapped, sizeof n_mapped);
+  memory_.give(n_mapped - kHeaderBytes);
   munmap(mapped, n_mapped);
 }
 
@@ -65,8 +60,7 @@ void CpuBackend::download(void* host, const void* device, size_t n_bytes) {
 }
 
 MemoryInfo CpuBackend::memory_info(Place) const {
-  const uint64_t page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  return {static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes, available_memory()};
+  return {total_host_memory(), memory_.n_bytes_free(available_host_memory()), memory_.n_bytes_used()};
 }
 
 void CpuBackend::embed(const Embed& op) {

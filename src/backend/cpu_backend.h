@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/memory_budget.h"
 
 namespace dsv32 {
 
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(int n_threads);  // 0: all cores
+  // 0: all cores. Only limits.host counts: this backend's device is the host.
+  explicit CpuBackend(int n_threads, const MemoryLimits& limits = {});
 
   const char* name() const override { return "cpu"; }
   bool works_in_host_memory() const override { return true; }
@@ -53,6 +55,7 @@ class CpuBackend : public Backend {
   void sample(const Sample&) override;
 
  private:
+  MemoryBudget memory_;
   std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
 };
 

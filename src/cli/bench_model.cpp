@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/flags.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
@@ -67,7 +68,9 @@ cxxopts::Options flag_table() {
       ("contexts", "frontiers: tokens before the timed ones", text("0,4096,32768,131072"), "LIST")      //
       ("chunk", "tokens of the timed prefill", number("2048"), "N")                                     //
       ("decode", "timed decode steps", number("32"), "N")                                               //
-      ("topk-buffer", "rows of each layer's buffer, or full", text("full"), "N")                        //
+      ("topk-buffer", "rows of each layer's buffer, full or auto", text("full"), "N")                   //
+      ("gpu-mem", "most GPU memory to take, such as 24G", text(""), "SIZE")                             //
+      ("host-mem", "most host memory to take", text(""), "SIZE")                                        //
       ("locality", "share of a step's selected rows that the step before selected too", text(""), "F")  //
       ("kv-type", "fp8 or bf16", text("fp8"), "TYPE")                                                   //
       ("backend", "cpu, cuda or auto", text("auto"), "NAME")                                            //
@@ -106,8 +109,13 @@ BenchOptions read_options(const cxxopts::ParseResult& flags) {
   o.engine.device = static_cast<int>(flags["device"].as<int64_t>());
   o.engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
   o.engine.chunk = flags["chunk"].as<int64_t>();
-  if (const std::string rows = flags["topk-buffer"].as<std::string>(); rows != "full")
-    o.engine.topk_buffer = std::atoll(rows.c_str());
+  const std::string rows = flags["topk-buffer"].as<std::string>();
+  if (rows != "auto")
+    o.engine.topk_buffer = rows == "full" ? kEveryRow : parse_integer("--topk-buffer", rows, 1, kEveryRow);
+  const std::string gpu_mem = flags["gpu-mem"].as<std::string>(),
+                    host_mem = flags["host-mem"].as<std::string>();
+  if (!gpu_mem.empty()) o.engine.memory.device = parse_bytes(gpu_mem, "--gpu-mem");
+  if (!host_mem.empty()) o.engine.memory.host = parse_bytes(host_mem, "--host-mem");
   const std::string kv_type = flags["kv-type"].as<std::string>();
   if (kv_type != "fp8" && kv_type != "bf16") fail(ErrorKind::usage, "--kv-type is fp8 or bf16 here");
   o.engine.kv_type = kv_type == "fp8" ? KvType::fp8 : KvType::bf16;
@@ -124,7 +132,9 @@ BenchOptions read_options(const cxxopts::ParseResult& flags) {
 
 // Bytes a second that the device moves at y += x over arrays that no cache holds: two reads and a write.
 double memory_gbps(Backend& backend) {
-  const int64_t n = std::string(backend.name()) == "cpu" ? int64_t{1} << 26 : int64_t{1} << 28;
+  const auto n_fitting =
+      static_cast<int64_t>(backend.memory_info(Place::device).n_bytes_free / 4 / sizeof(float));
+  const int64_t n = std::min(n_fitting, backend.works_in_host_memory() ? int64_t{1} << 26 : int64_t{1} << 28);
   const Buffer<float> x(backend, Place::device, n, "a bandwidth measurement"),
       y(backend, Place::device, n, "a bandwidth measurement");
   double best = 0;
@@ -223,14 +233,15 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
   tokens.resize(std::min<size_t>(tokens.size(), static_cast<size_t>(context)));
   while (static_cast<int64_t>(tokens.size()) < context) tokens.push_back(random_token());
   if (!tokens.empty()) session.sync(tokens);
-  for (int64_t i = 0; i < options.engine.chunk; ++i) tokens.push_back(random_token());
+  const int64_t chunk = *options.engine.chunk;
+  for (int64_t i = 0; i < chunk; ++i) tokens.push_back(random_token());
   auto start = std::chrono::steady_clock::now();
   session.sync(tokens);
-  at.prefill_tps = static_cast<double>(options.engine.chunk) / seconds_since(start);
+  at.prefill_tps = static_cast<double>(chunk) / seconds_since(start);
 
   std::optional<ForcedSelections> forced;
-  if (options.locality && context + options.engine.chunk > engine.args().index_topk)
-    forced.emplace(engine, context + options.engine.chunk, *options.locality);
+  if (options.locality && context + chunk > engine.args().index_topk)
+    forced.emplace(engine, context + chunk, *options.locality);
   SamplingOptions greedy;
   greedy.temperature = 0;
   Sampler sampler(greedy, engine.backend());
@@ -292,17 +303,19 @@ nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& eng
 }
 
 int run(BenchOptions options) {
-  options.engine.context = options.frontiers.back() + options.engine.chunk + options.n_decode + 8;
+  options.engine.context = options.frontiers.back() + *options.engine.chunk + options.n_decode + 8;
   std::optional<GgufFile> file;
   if (!options.synthetic) file.emplace(options.engine.model_path);
+  // Before the model takes the memory.
+  const double ceiling = memory_gbps(*make_backend(options.engine));
+  const ModelArgs shape = full_size_args(options.n_layers, options.n_dense);
   Engine engine = options.synthetic ? Engine(
-                                          full_size_args(options.n_layers, options.n_dense),
+                                          shape, synthetic_weight_bytes(shape, options.types),
                                           [&](const ModelArgs& args, Backend& backend) {
                                             return synthetic_weights(args, options.types, backend);
                                           },
                                           options.engine)
                                     : Engine(*file, options.engine);
-  const double ceiling = memory_gbps(engine.backend());
   const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
   Session session(engine);
   std::vector<Frontier> frontiers;

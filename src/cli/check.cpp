@@ -71,7 +71,7 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
   if (tokens.size() <= static_cast<size_t>(n_rows))
     return report.add(Result::skipped, what, format("%zu tokens fit %lld rows", tokens.size(), n_rows));
   EngineOptions full = options;
-  full.topk_buffer.reset();
+  full.topk_buffer = kEveryRow;
   const DecodeEquality found = compare_decode(file, options, full, tokens);
   const bool is_equal = found.first_unequal_pos < 0;
   const std::string where = format("the logits at position %lld differ or are not finite",
@@ -98,7 +98,7 @@ std::string where_text(const Deviation& found) {
 }
 
 void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
-  options.topk_buffer.reset();
+  options.topk_buffer = kEveryRow;
   EngineOptions cpu = options;
   cpu.backend = "cpu", options.backend = "cuda";
   Engine reference(file, cpu), engine(file, options);
@@ -119,18 +119,14 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
        {"stage_deviation", found.stage_deviation}});
 }
 
-// Why there is no GPU to check; empty when there is one. Throws Error{usage} for --backend cuda then.
-std::string absence_of_cuda(EngineOptions options) {
+// Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} for --backend
+// cuda then.
+std::string absence_of_cuda(const EngineOptions& options) {
   const std::string found = make_backend(options)->name();
   if (found == "cuda") return {};
   if (options.backend == "cpu") return "left out by --backend cpu";
-  try {
-    options.backend = "cuda";
-    make_backend(options);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::usage) return "not in this build";
-  }
-  return "no GPU";
+  const std::string why = why_no_gpu(options);
+  return why.empty() ? "not in this build" : why;
 }
 
 // At most `n_most`; the built-in text is repeated until it has `n_least`.
@@ -159,7 +155,7 @@ int check_command(const Options& options) {
   engine.model_path = file.path();
   engine.context = options.engine.context.value_or(std::min(kMostTokens, args.max_seq_len));
   if (!engine.topk_buffer && args.has_indexer()) engine.topk_buffer = args.index_topk;
-  make_plan(args, engine, 0);  // the flags fit the model
+  make_plan(args, engine, {});  // the flags fit the model
   const int64_t n_least = options.engine.context.value_or(engine.topk_buffer.value_or(0) + kPastBuffer);
   const std::vector<int32_t> tokens =
       prompt_tokens(options, file, static_cast<size_t>(n_least), static_cast<size_t>(*engine.context));

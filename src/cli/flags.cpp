@@ -67,7 +67,8 @@ T parse_choice(const std::string& flag, const std::string& text, std::initialize
 }
 
 std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text) {
-  if (text == "full" || text == "auto") return std::nullopt;
+  if (text == "auto") return std::nullopt;
+  if (text == "full") return kEveryRow;
   int64_t n_rows = 0;
   if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > kMaxInt32)
     fail_value(flag, "a number of rows, full or auto", text);
@@ -109,12 +110,17 @@ constexpr Flag kFlags[] = {
            parse_choice<KvType>(f, v, {{"fp8", KvType::fp8}, {"bf16", KvType::bf16}, {"f32", KvType::f32}});
      }},
     {"topk-buffer,topk_buffer", "N",
-     "latent rows kept next to the processor for each layer in decode: a number, "
-     "full or auto (default: auto, which is full)",
+     "latent rows kept on the GPU for each layer in decode: a number, full, or auto, all if they fit and "
+     "else as many as do (default: auto)",
      "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
     {"topk-buffer,topk_buffer", "N", "rows of the buffer that is compared (default: the model's top-k)",
      "Model", kCheck, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_integer(f, v, 1, kMaxInt32); }},
-    {"chunk", "N", "most prompt tokens computed at a time (default: 512)", "Model", kOnEngine,
+    {"gpu-mem,gpu_mem", "SIZE",
+     "most GPU memory to take, such as 24G, beside what CUDA itself needs (default: all)", "Model", kOnEngine,
+     [](O& o, S& v, S& f) { o.engine.memory.device = parse_bytes(v, f.c_str()); }},
+    {"host-mem,host_mem", "SIZE", "most host memory to take beside the mapped model (default: all)", "Model",
+     kOnEngine, [](O& o, S& v, S& f) { o.engine.memory.host = parse_bytes(v, f.c_str()); }},
+    {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",

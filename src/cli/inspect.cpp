@@ -76,59 +76,54 @@ int inspect_model(const Options& options) {
   return 0;
 }
 
-struct PlanRow {
-  const char* key;   // in JSON
-  const char* name;  // for people
-  uint64_t n_bytes;
-};
-
-std::vector<PlanRow> plan_rows(const MemoryPlan& plan) {
-  return {{"weight_bytes", "weights, used where the file is mapped", plan.n_weight_bytes},
-          {"skipped_bytes", "in the file and not used", plan.n_skipped_bytes},
-          {"latent_row_bytes", "latent rows, host", plan.cache.row_pool_bytes()},
-          {"index_key_bytes", "index keys and scales, device", plan.cache.key_pool_bytes()},
-          {"topk_buffer_bytes", "top-k buffers, device", plan.cache.buffer_bytes()},
-          {"activation_bytes", "activations of a step, device", plan.n_activation_bytes}};
+std::string plan_line(const char* name, uint64_t n_bytes) {
+  return format("  %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
+                with_thousands(static_cast<int64_t>(n_bytes)).c_str());
 }
 
-void print_plan(const MemoryPlan& plan, const std::vector<PlanRow>& rows, uint64_t n_free) {
-  std::string text =
-      format("context %s tokens, prefill in steps of %s tokens\n",
-             with_thousands(plan.cache.max_tokens).c_str(), with_thousands(plan.chunk).c_str());
+void print_plan(const MemoryPlan& plan, const Backend& backend) {
+  std::string text = format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
+                            with_thousands(plan.cache.max_tokens).c_str(), with_thousands(plan.chunk).c_str(),
+                            backend.name());
   text += plan.cache.buffer_rows > 0
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
-  for (const PlanRow& row : rows)
-    text += format("  %-40s %12s  (%s bytes)\n", row.name, human_bytes(row.n_bytes).c_str(),
-                   with_thousands(static_cast<int64_t>(row.n_bytes)).c_str());
-  text += format("free host memory %s\n", human_bytes(n_free).c_str());
+  if (!plan.cache.is_apart) text += plan_line("weights, used where they lie", plan.n_weight_bytes);
+  text += plan_line("in the file and not used", plan.n_skipped_bytes);
+  for (const Place place : {Place::device, Place::host}) {
+    const char* where = place == Place::host ? "host" : plan.cache.is_apart ? "device" : "host, to work in";
+    text += format("%s: %s of %s\n", where, human_bytes(plan.n_bytes(place)).c_str(),
+                   human_bytes(backend.memory_info(place).n_bytes_free).c_str());
+    for (const MemoryPlan::Item& item : plan.items())
+      if (item.place == place && item.n_bytes > 0) text += plan_line(item.name, item.n_bytes);
+  }
   write_out(text);
 }
 
-void print_plan_json(const MemoryPlan& plan, const std::vector<PlanRow>& rows, uint64_t n_free) {
-  Json json{{"context", plan.cache.max_tokens},
+void print_plan_json(const MemoryPlan& plan, const Backend& backend) {
+  Json json{{"backend", backend.name()},
+            {"context", plan.cache.max_tokens},
             {"chunk", plan.chunk},
             {"layers", plan.cache.n_layers},
-            {"topk_buffer_rows", plan.cache.buffer_rows}};
-  for (const PlanRow& row : rows) json[row.key] = row.n_bytes;
-  json["free_host_bytes"] = n_free;
+            {"topk_buffer_rows", plan.cache.buffer_rows},
+            {"skipped_bytes", plan.n_skipped_bytes},
+            {"weight_bytes", plan.n_weight_bytes}};
+  for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
+  json["device_bytes"] = plan.n_bytes(Place::device);
+  json["host_bytes"] = plan.n_bytes(Place::host);
+  json["free_device_bytes"] = backend.memory_info(Place::device).n_bytes_free;
+  json["free_host_bytes"] = backend.memory_info(Place::host).n_bytes_free;
   write_out(json.dump() + "\n");
 }
 
-// Binding the weights reads their names and shapes, and of their values only the small vectors.
 int inspect_plan(const Options& options) {
   const GgufFile file(find_model(options));
-  const ModelArgs args = read_model_args(file);
   const std::unique_ptr<Backend> backend = make_backend(options.engine);
-  const uint64_t n_free = backend->memory_info(Place::host).n_bytes_free;
-  MemoryPlan plan = make_plan(args, options.engine, n_free);
-  const Weights weights = load_weights(file, args, *backend);
-  plan.n_weight_bytes = weights.n_bytes_used;
-  plan.n_skipped_bytes = weights.n_bytes_skipped;
+  const MemoryPlan plan = plan_file(file, options.engine, *backend);
   if (options.json)
-    print_plan_json(plan, plan_rows(plan), n_free);
+    print_plan_json(plan, *backend);
   else
-    print_plan(plan, plan_rows(plan), n_free);
+    print_plan(plan, *backend);
   return 0;
 }
 

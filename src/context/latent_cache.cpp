@@ -37,6 +37,8 @@ uint64_t CachePlan::row_pool_bytes() const {
   return static_cast<uint64_t>(n_layers * n_pages() * kPageTokens * layout.row_bytes());
 }
 
+uint64_t CachePlan::resident_bytes() const { return is_apart && n_slots() == 0 ? row_pool_bytes() : 0; }
+
 uint64_t CachePlan::key_pool_bytes() const {
   return static_cast<uint64_t>(n_layers * n_pages() * layout.key_page_bytes());
 }
@@ -46,7 +48,16 @@ uint64_t CachePlan::buffer_bytes() const {
 }
 
 uint64_t CachePlan::window_bytes() const {
-  return n_slots() > 0 ? static_cast<uint64_t>(2 * n_pages() * kPageTokens * layout.row_bytes()) : 0;
+  return is_apart && n_slots() > 0 ? static_cast<uint64_t>(2 * n_pages() * kPageTokens * layout.row_bytes())
+                                   : 0;
+}
+
+uint64_t CachePlan::table_bytes() const {
+  const int64_t n_tables = window_bytes() > 0 ? 3 : 2;
+  const int64_t n_buffers = n_slots() > 0 ? n_layers * max_seqs : 0;
+  return static_cast<uint64_t>(n_tables * max_seqs * n_pages()) * sizeof(int32_t) +
+         static_cast<uint64_t>(max_seqs) * sizeof(int64_t) +
+         static_cast<uint64_t>(n_buffers) * sizeof(TopkBuffer);
 }
 
 LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(backend), plan_(plan) {
@@ -54,14 +65,13 @@ LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(bac
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
     rows_.emplace_back(backend, Place::host, n_pages * kPageTokens * plan.layout.row_bytes(),
                        "the latent rows");
-    const bool is_mirrored = plan.n_slots() == 0 && !backend.works_in_host_memory();
-    resident_.emplace_back(backend, Place::device, is_mirrored ? rows_.back().n() : 0,
+    resident_.emplace_back(backend, Place::device, plan.resident_bytes() > 0 ? rows_.back().n() : 0,
                            "the resident latent rows");
     keys_.emplace_back(backend, Place::device, n_pages * plan.layout.key_page_bytes(), "the index keys");
     slots_.emplace_back(backend, Place::device, plan.max_seqs * plan.n_slots() * plan.layout.row_bytes(),
                         "the top-k buffer");
   }
-  if (plan.n_slots() > 0 && !backend.works_in_host_memory())
+  if (plan.window_bytes() > 0)
     for (Buffer<uint8_t>& window : windows_)
       window = {backend, Place::device, n_pages * kPageTokens * plan.layout.row_bytes(),
                 "the windows of prefill"};

@@ -22,6 +22,7 @@ namespace dsv32 {
 
 struct CachePlan {
   CacheLayout layout;
+  bool is_apart = false;  // the device does not work in host memory
   int64_t n_layers = 0;
   int64_t max_tokens = 0;  // of all sequences together
   int64_t max_seqs = 1;
@@ -29,10 +30,12 @@ struct CachePlan {
 
   int64_t n_pages() const { return (max_tokens + kPageTokens - 1) / kPageTokens + max_seqs - 1; }
   int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }
-  uint64_t row_pool_bytes() const;  // host; once more on a device that has every row resident
+  uint64_t row_pool_bytes() const;  // host
+  uint64_t resident_bytes() const;  // device: the rows once more, when it is apart and there are no buffers
   uint64_t key_pool_bytes() const;  // device
   uint64_t buffer_bytes() const;    // device: slots and their LRU
-  uint64_t window_bytes() const;    // device: two layers' rows, when there are buffers
+  uint64_t window_bytes() const;    // device: two layers' rows, when it is apart and there are buffers
+  uint64_t table_bytes() const;     // device: page tables and the like
 };
 
 // One sequence's share of the cache. Made and given back by LatentCache.

@@ -10,8 +10,12 @@
 namespace dsv32 {
 namespace {
 
-std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& args) {
+std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& args,
+                                        const EngineOptions& options) {
   std::vector<std::string> warnings;
+  if (options.backend == "auto")
+    if (const std::string why = why_no_gpu(options); !why.empty())
+      warnings.push_back(why + ", so the CPU computes");
   if (!args.has_indexer())
     warnings.push_back(
         format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
@@ -21,39 +25,69 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
+Machine machine_of(const Backend& backend, uint64_t n_weight_bytes) {
+  return {!backend.works_in_host_memory(), n_weight_bytes, backend.memory_info(Place::device),
+          backend.memory_info(Place::host)};
+}
+
+// Binding reads the tensors' names and shapes, and of their values only the small vectors.
+struct WeightBytes {
+  uint64_t n_used, n_skipped;
+};
+WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args, const EngineOptions& options) {
+  CpuBackend mapped(options.n_threads);
+  const Weights weights = load_weights(file, args, mapped);
+  return {weights.n_bytes_used, weights.n_bytes_skipped};
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
 #ifdef DSV32_CUDA
-  if (options.backend == "cuda" || (options.backend == "auto" && has_cuda_device()))
-    return make_cuda_backend(options.device);
+  if (options.backend == "cuda" || (options.backend == "auto" && why_no_cuda(options.device).empty()))
+    return make_cuda_backend(options.device, options.memory);
 #endif
   if (options.backend == "cpu" || options.backend == "auto")
-    return std::make_unique<CpuBackend>(options.n_threads);
+    return std::make_unique<CpuBackend>(options.n_threads, options.memory);
   if (options.backend == "cuda")
     fail(ErrorKind::usage, "--backend is 'cuda', which this build does not have", "build with CUDA=1");
   fail(ErrorKind::usage,
        format("--backend is '%s', expected cpu, cuda or auto", visible(options.backend).c_str()));
 }
 
-Engine::Engine(const GgufFile& file, const EngineOptions& options)
-    : Engine(
-          read_model_args(file),
-          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
-          options) {
-  warnings_ = warnings_about(file, args_);
+std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
+#ifdef DSV32_CUDA
+  return why_no_cuda(options.device);
+#else
+  return {};
+#endif
 }
 
-Engine::Engine(const ModelArgs& args, const LoadWeights& load, const EngineOptions& options)
+MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {
+  const ModelArgs args = read_model_args(file);
+  const auto [n_used, n_skipped] = weight_bytes(file, args, options);
+  MemoryPlan plan = make_plan(args, options, machine_of(backend, n_used));
+  plan.n_skipped_bytes = n_skipped;
+  return plan;
+}
+
+Engine::Engine(const GgufFile& file, const EngineOptions& options)
+    : Engine(
+          read_model_args(file), weight_bytes(file, read_model_args(file), options).n_used,
+          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
+          options) {
+  plan_.n_skipped_bytes = weights_.n_bytes_skipped;
+  warnings_ = warnings_about(file, args_, options);
+}
+
+Engine::Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
+               const EngineOptions& options)
     : args_(args),
       backend_(make_backend(options)),
+      plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
+      cache_(std::make_unique<LatentCache>(*backend_, plan_.cache)),
       weights_(load(args_, *backend_)),
-      plan_(make_plan(args_, options, backend_->memory_info(Place::host).n_bytes_free)) {
-  plan_.n_weight_bytes = weights_.n_bytes_used;
-  plan_.n_skipped_bytes = weights_.n_bytes_skipped;
-  cache_ = std::make_unique<LatentCache>(*backend_, plan_.cache);
-  forward_ =
-      std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk, plan_.cache.max_tokens);
-}
+      forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,
+                                         plan_.cache.max_tokens)) {}
 
 }  // namespace dsv32

@@ -21,9 +21,10 @@ class Engine {
  public:
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
   Engine(const GgufFile& file, const EngineOptions& options);
-  // A model of these dimensions whose weights `load` makes.
+  // A model of these dimensions whose weights, so many bytes, `load` makes.
   using LoadWeights = std::function<Weights(const ModelArgs& args, Backend& backend)>;
-  Engine(const ModelArgs& args, const LoadWeights& load, const EngineOptions& options);
+  Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
+         const EngineOptions& options);
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backend_->name(); }
@@ -38,12 +39,18 @@ class Engine {
  private:
   ModelArgs args_;
   std::unique_ptr<Backend> backend_;
-  Weights weights_;
   MemoryPlan plan_;
+  std::unique_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
+  Weights weights_;
   std::vector<std::string> warnings_;
-  std::unique_ptr<LatentCache> cache_;
   std::unique_ptr<Forward> forward_;
 };
+
+// The plan of that file on that backend, without placing anything. Throws as Engine does.
+MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend);
+
+// Why this build, which has CUDA, cannot use the GPU; empty when it can, and of a build without.
+std::string why_no_gpu(const EngineOptions& options);
 
 // The backend that the options name: "cpu", "cuda", or "auto", the GPU if this build and this machine have
 // one. Throws Error{usage} for another name or one that this build does not have.

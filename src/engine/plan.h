@@ -1,14 +1,23 @@
 // The memory plan: what a model with a given context needs, and where, known before anything is allocated.
+//
+// One list of items serves `inspect plan`, the check that all of them fit, and the choice of what was left
+// open: context, step and top-k buffer. What is allocated later follows the plan to the byte; a test holds
+// the backend's own count against it.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "backend/memory_budget.h"
 #include "context/latent_cache.h"
 #include "weights/config.h"
 
 namespace dsv32 {
+
+inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 
 struct EngineOptions {
   std::string model_path;
@@ -16,21 +25,46 @@ struct EngineOptions {
   int device = 0;     // which GPU
   int n_threads = 0;  // 0: all cores
   KvType kv_type = KvType::fp8;
-  std::optional<int64_t> context;      // tokens; nothing: the model's, or what half of the free memory holds
-  std::optional<int64_t> topk_buffer;  // rows of a sequence and layer on the device; nothing: all ("full")
-  int64_t chunk = 512;                 // most prefill tokens of a step
+  std::optional<int64_t> context;  // tokens; nothing: the model's, or what the memory holds
+  // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
+  // do.
+  std::optional<int64_t> topk_buffer;
+  std::optional<int64_t> chunk;  // most prefill tokens of a step; nothing: what suits the backend
+  MemoryLimits memory;
+};
+
+// What a plan is made for. As it stands: a host with room for everything.
+struct Machine {
+  bool is_apart = false;                                              // device and host memory are two
+  uint64_t n_weight_bytes = 0;                                        // of the layers that run
+  MemoryInfo device{0, std::numeric_limits<uint64_t>::max() / 2, 0};  // "used" is the backend's scratch
+  MemoryInfo host{0, std::numeric_limits<uint64_t>::max() / 2, 0};
 };
 
 struct MemoryPlan {
   CachePlan cache;
   int64_t chunk = 0;             // most tokens of a step
-  uint64_t n_weight_bytes = 0;   // of the layers that run, used where the file is mapped
+  uint64_t n_weight_bytes = 0;   // on the device, or used where the file is mapped
   uint64_t n_skipped_bytes = 0;  // in the file and not used (MTP blocks)
   uint64_t n_activation_bytes = 0;
+  uint64_t n_logit_bytes = 0;
+  uint64_t n_device_scratch_bytes = 0, n_host_scratch_bytes = 0;  // the backend's own
+
+  struct Item {
+    const char* key;   // in JSON
+    const char* name;  // for people
+    Place place;
+    uint64_t n_bytes;
+    const char* hint;  // what helps when it does not fit
+  };
+  // Everything that is allocated. Without a device apart all of it is in the host's memory, and the weights,
+  // which stay in the mapped file, are not among it.
+  std::vector<Item> items() const;
+  uint64_t n_bytes(Place place) const;
 };
 
-// Throws Error{usage} when a flag does not fit the model: a context beyond the model's, a buffer smaller than
-// top-k.
-MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, uint64_t n_host_bytes_free);
+// Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
+// top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.
+MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 }  // namespace dsv32

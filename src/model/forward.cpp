@@ -36,6 +36,10 @@ std::vector<float> rope_frequencies(const ModelArgs& args) {
   return frequencies;
 }
 
+uint64_t Forward::logit_bytes(const ModelArgs& args) {
+  return static_cast<uint64_t>(args.vocab_size * (kMostRecorded + 1)) * sizeof(float);
+}
+
 Forward::Forward(Backend& backend, const ModelArgs& args, const Weights& weights, LatentCache& cache,
                  int64_t max_tokens, int64_t max_context)
     : backend_(backend),

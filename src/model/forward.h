@@ -44,6 +44,9 @@ class Forward {
   Forward(Backend& backend, const ModelArgs& args, const Weights& weights, LatentCache& cache,
           int64_t max_tokens, int64_t max_context);
 
+  // What logits take beside the activations: room for the tokens of a recorded step and one of any other.
+  static uint64_t logit_bytes(const ModelArgs& args);
+
   int64_t max_tokens() const { return act_.max_tokens; }
 
   // Runs the step, stores its rows and keys, and leaves logits [n_tokens - first_logits, vocab_size] in

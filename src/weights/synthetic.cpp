@@ -12,9 +12,10 @@ namespace {
 
 constexpr int64_t kPatternRows = 61;  // prime, so that no two neighbouring matrices begin alike
 
+// Without a backend it counts bytes and makes none.
 class Maker {
  public:
-  Maker(const ModelArgs& args, const SyntheticTypes& types, Backend& backend)
+  Maker(const ModelArgs& args, const SyntheticTypes& types, Backend* backend)
       : args_(args), types_(types), backend_(backend) {}
 
   Weights make() {
@@ -77,34 +78,37 @@ class Maker {
     if (n_cols % traits(type).block_values != 0)
       fail(ErrorKind::usage, format("rows of %lld values are no whole blocks of %s",
                                     static_cast<long long>(n_cols), type_name(type)));
-    const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
-    const std::vector<uint8_t> pattern =
-        random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
     WeightMatrix m{nullptr, type, n_rows, n_cols, n_mats, row_bytes(type, n_cols), 0};
     m.mat_bytes = m.row_bytes * static_cast<size_t>(n_rows);
     const int64_t n_all_rows = n_mats * n_rows;
     const size_t n_bytes = m.row_bytes * static_cast<size_t>(n_all_rows);
+    n_bytes_ += n_bytes;
+    if (!backend_) return m;
+    const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
+    const std::vector<uint8_t> pattern =
+        random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
     std::unique_ptr<uint8_t[]> bytes(new uint8_t[n_bytes]);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < n_all_rows; ++r)
       std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
                   pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
-    m.data = backend_.place_weights(bytes.get(), n_bytes);
+    m.data = backend_->place_weights(bytes.get(), n_bytes);
     if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
-    n_bytes_ += n_bytes;
     return m;
   }
 
   Vector vector(int64_t n, float value) {
+    n_bytes_ += static_cast<uint64_t>(n) * sizeof(float);
+    if (!backend_) return {};
     const std::vector<float> values(static_cast<size_t>(n), value);
-    Vector placed(backend_, Place::device, n, "synthetic weights");
-    backend_.upload(placed.data(), values.data(), placed.n_bytes());
+    Vector placed(*backend_, Place::device, n, "synthetic weights");
+    backend_->upload(placed.data(), values.data(), placed.n_bytes());
     return placed;
   }
 
   const ModelArgs& args_;
   const SyntheticTypes& types_;
-  Backend& backend_;
+  Backend* backend_;
   Rng rng_{1};
   uint64_t n_bytes_ = 0;
   std::vector<std::shared_ptr<const uint8_t[]>> kept_;  // of a backend that computes from host memory
@@ -128,7 +132,11 @@ ModelArgs full_size_args(int64_t n_layers, int64_t n_dense) {
 }
 
 Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend) {
-  return Maker(args, types, backend).make();
+  return Maker(args, types, &backend).make();
+}
+
+uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types) {
+  return Maker(args, types, nullptr).make().n_bytes_used;
 }
 
 }  // namespace dsv32

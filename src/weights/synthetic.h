@@ -16,6 +16,9 @@ struct SyntheticTypes {
 // The dimensions of the 671B model with another number of layers; the first n_dense of them dense.
 ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 
+// What they will take.
+uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types);
+
 // Throws Error{memory} when they do not fit, Error{usage} when a row is no whole number of a type's blocks.
 Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend);
 

@@ -1,0 +1,50 @@
+// What a backend has taken of one kind of memory, and may take.
+//
+// Every allocation passes here first, so that a plan can be held against what really happened, and a limit
+// that the user set holds exactly.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+
+// Most bytes that a backend may take; nothing: what the machine has.
+struct MemoryLimits {
+  std::optional<uint64_t> device, host;
+};
+
+// Says which thing does not fit, by how much, and what helps.
+[[noreturn]] inline void fail_memory(const char* what, uint64_t n_wanted, uint64_t n_free, const char* hint) {
+  fail(ErrorKind::memory,
+       format("not enough memory for %s: %s wanted, %s free", what, human_bytes(n_wanted).c_str(),
+              human_bytes(n_free).c_str()),
+       hint);
+}
+
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::optional<uint64_t> limit)
+      : limit_(limit.value_or(std::numeric_limits<uint64_t>::max())) {}
+
+  uint64_t n_bytes_used() const { return n_used_; }
+
+  // Of the bytes that the machine has free, those within the limit.
+  uint64_t n_bytes_free(uint64_t n_machine_free) const {
+    return std::min(n_machine_free, limit_ - std::min(limit_, n_used_));
+  }
+
+  bool holds(uint64_t n_bytes) const { return n_bytes <= limit_ - std::min(limit_, n_used_); }
+  void take(uint64_t n_bytes) { n_used_ += n_bytes; }
+  void give(uint64_t n_bytes) { n_used_ -= n_bytes; }
+
+ private:
+  uint64_t limit_, n_used_ = 0;
+};
+
+}  // namespace dsv32

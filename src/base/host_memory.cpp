@@ -1,0 +1,31 @@
+#include "base/host_memory.h"
+
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace dsv32 {
+namespace {
+
+uint64_t in_bytes(int name) {
+  const long n_pages = sysconf(name), page_bytes = sysconf(_SC_PAGESIZE);
+  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes)
+                                       : 0;
+}
+
+}  // namespace
+
+uint64_t total_host_memory() { return in_bytes(_SC_PHYS_PAGES); }
+
+// A mapped model soon fills the file cache: _SC_AVPHYS_PAGES, which leaves that out, would then say
+// "nothing".
+uint64_t available_host_memory() {
+  std::ifstream info("/proc/meminfo");
+  std::string name, unit;
+  for (uint64_t n_kilobytes = 0; info >> name >> n_kilobytes; std::getline(info, unit))
+    if (name == "MemAvailable:") return n_kilobytes * 1024;
+  return in_bytes(_SC_AVPHYS_PAGES);
+}
+
+}  // namespace dsv32

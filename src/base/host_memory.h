@@ -1,0 +1,14 @@
+// How much memory the machine has, and how much of it a program can still have.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv32 {
+
+// Bytes of physical memory; 0 when the system does not say.
+uint64_t total_host_memory();
+
+// Bytes that can be taken without swapping: what is free and what caches of files hold (MemAvailable).
+uint64_t available_host_memory();
+
+}  // namespace dsv32

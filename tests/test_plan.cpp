@@ -1,0 +1,144 @@
+// The memory plan against what is really allocated, and what it chooses when memory is short.
+#include <boost/test/unit_test.hpp>
+
+#include "base/error.h"
+#include "engine/session.h"
+#include "tests/support/apart_backend.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "weights/synthetic.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+const std::string& tiny_path() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    const std::string name = dir.file("tiny.gguf");
+    write_tiny_model(name, {});
+    return name;
+  }();
+  return path;
+}
+
+// A GPU of so many free bytes beside a large host.
+Machine gpu(uint64_t n_free, uint64_t n_weight_bytes = 0) {
+  return {true, n_weight_bytes, {n_free, n_free, 0}, {512 * kGiB, 512 * kGiB, 0}};
+}
+
+uint64_t bytes_of(const MemoryPlan& plan, const std::string& key) {
+  for (const MemoryPlan::Item& item : plan.items())
+    if (item.key == key) return item.n_bytes;
+  return 0;
+}
+
+void refused(const std::function<void()>& act, ErrorKind kind, const std::vector<std::string>& parts) {
+  BOOST_CHECK_EXCEPTION(act(), Error, [&](const Error& error) {
+    const std::string text = std::string(error.what()) + " | " + error.hint();
+    for (const std::string& part : parts)
+      BOOST_TEST(text.find(part) != std::string::npos, text << " names " << part);
+    return error.kind() == kind;
+  });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(plan)
+
+// What the cache and the forward pass take of a backend is what the plan says, to the byte (of 16 for the
+// frequencies), whether rows are resident, mirrored or streamed.
+BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
+  const GgufFile file(tiny_path());
+  const ModelArgs args = read_model_args(file);
+  for (const bool is_apart : {false, true})
+    for (const int64_t n_rows : {kEveryRow, int64_t{70}}) {
+      ApartBackend backend(is_apart);
+      const Weights weights = load_weights(file, args, backend);
+      EngineOptions options;
+      options.context = 1000, options.topk_buffer = n_rows;
+      const MemoryPlan plan = make_plan(args, options, {.is_apart = is_apart});
+      const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
+      LatentCache cache(backend, plan.cache);
+      const Forward forward(backend, args, weights, cache, plan.chunk, plan.cache.max_tokens);
+      const std::unique_ptr<Sequence> sequence = cache.open();
+      const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
+      // A prefill step's logits come when it runs.
+      const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host) -
+                                 static_cast<uint64_t>(args.vocab_size) * sizeof(float);
+      const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
+      BOOST_TEST(n_used == n_planned + n_frequency_bytes - (is_apart ? plan.n_weight_bytes : 0));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_on_host_memory_holds) {
+  const GgufFile file(tiny_path());
+  EngineOptions options;
+  options.backend = "cpu", options.context = 1000;
+  options.memory.host = 64 << 20;
+  const Engine engine(file, options);
+  options.memory.host = 1 << 20;
+  refused([&] { Engine(file, options); }, ErrorKind::memory, {"not enough memory for", "wanted", "free"});
+  options.memory.host = 64 << 20, options.context.reset();
+  const Engine fitted(file, options);
+  BOOST_TEST(fitted.plan().n_bytes(Place::device) + fitted.plan().n_bytes(Place::host) <= 64u << 20);
+  BOOST_TEST(fitted.plan().cache.max_tokens >= kPageTokens);
+}
+
+BOOST_AUTO_TEST_CASE(a_request_of_128k_tokens_takes_what_the_design_says) {
+  EngineOptions options;
+  options.context = 131072, options.topk_buffer = 4096;
+  const MemoryPlan plan = make_plan(full_size_args(61, 3), options, gpu(40 * kGiB));
+  const uint64_t n_device = bytes_of(plan, "index_key_bytes") + bytes_of(plan, "topk_buffer_bytes") +
+                            bytes_of(plan, "page_table_bytes");
+  BOOST_TEST(n_device <= 1'300'000'000u);
+  BOOST_TEST(bytes_of(plan, "index_key_bytes") >= 61u * 131072 * 136);
+  BOOST_TEST(bytes_of(plan, "latent_row_bytes") == 61u * uint64_t{131072} * 640);
+  BOOST_TEST(bytes_of(plan, "window_bytes") == 2u * 131072 * 640);
+}
+
+BOOST_AUTO_TEST_CASE(the_buffer_is_full_while_memory_lasts_and_shrinks_then) {
+  const ModelArgs args = full_size_args(61, 3);
+  EngineOptions options;
+  options.context = 131072;
+  const MemoryPlan full = make_plan(args, options, gpu(40 * kGiB));
+  BOOST_TEST(full.cache.buffer_rows == 0);
+  BOOST_TEST(bytes_of(full, "resident_row_bytes") == bytes_of(full, "latent_row_bytes"));
+
+  const uint64_t n_full = full.n_bytes(Place::device);
+  int64_t n_rows_before = 131072;
+  for (const uint64_t n_less : {kGiB, 2 * kGiB, 4 * kGiB}) {
+    const MemoryPlan less = make_plan(args, options, gpu(n_full - n_less));
+    BOOST_TEST(less.cache.buffer_rows >= args.index_topk);
+    BOOST_TEST(less.cache.buffer_rows < n_rows_before);
+    BOOST_TEST(less.n_bytes(Place::device) <= n_full - n_less);
+    BOOST_TEST(less.n_bytes(Place::device) >= n_full - n_less - (64u << 20));  // and is used
+    n_rows_before = less.cache.buffer_rows;
+  }
+  options.topk_buffer = kEveryRow;
+  refused([&] { make_plan(args, options, gpu(n_full - kGiB)); }, ErrorKind::memory,
+          {"the resident latent rows", "4.8 GiB wanted", "--topk-buffer"});
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
+  const ModelArgs args = full_size_args(61, 3);
+  EngineOptions options;
+  options.context = 131072;
+  refused([&] { make_plan(args, options, gpu(20 * kGiB, 300 * kGiB)); }, ErrorKind::memory,
+          {"the weights", "300.0 GiB wanted", "20.0 GiB free", "--gpu-mem"});
+  refused([&] { make_plan(args, options, gpu(301 * kGiB, 300 * kGiB)); }, ErrorKind::memory,
+          {"the index keys and scales", "(-c)"});
+  Machine small_host = gpu(80 * kGiB);
+  small_host.host.n_bytes_free = kGiB;
+  refused([&] { make_plan(args, options, small_host); }, ErrorKind::memory,
+          {"the latent rows", "--host-mem"});
+  options.context.reset();  // a context is chosen that both memories hold
+  BOOST_TEST(make_plan(args, options, small_host).n_bytes(Place::host) <= kGiB);
+  const MemoryPlan chosen = make_plan(args, options, gpu(302 * kGiB, 300 * kGiB));
+  BOOST_TEST(chosen.n_bytes(Place::device) <= 302 * kGiB);
+  BOOST_TEST(chosen.cache.max_tokens >= 2048);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
