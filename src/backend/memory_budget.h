@@ -16,7 +16,7 @@ namespace dsv32 {
 
 // Most bytes that a backend may take; nothing: what the machine has.
 struct MemoryLimits {
-  std::optional<uint64_t> device, host;
+  std::optional<uint64_t> device = {}, host = {};
 };
 
 // Says which thing does not fit, by how much, and what helps.
