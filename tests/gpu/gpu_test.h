@@ -1,5 +1,5 @@
-// What the GPU tests share: the precondition that skips them without a GPU, arrays in device memory, a Launch with scratch,
-// random data, a comparison, and timing by events.
+// What the GPU tests share: the precondition that skips them without a GPU, arrays in device memory, a Launch
+// with scratch, random data, a comparison, and timing by events.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "cuda/launch.h"
@@ -22,19 +23,33 @@ inline boost::test_tools::assertion_result needs_gpu(boost::unit_test::test_unit
   return result;
 }
 
-// An array in device memory (or pinned host memory that the device reads), filled from and read back to a vector.
+// Whether new arrays are left as they are (`gpu_tests -- uninitialized`), for a tool that tells who reads
+// them unwritten.
+inline bool leaves_uninitialized() {
+  const auto& arguments = boost::unit_test::framework::master_test_suite();
+  for (int i = 1; i < arguments.argc; ++i)
+    if (std::string_view(arguments.argv[i]) == "uninitialized") return true;
+  return false;
+}
+
+// An array in device memory (or pinned host memory that the device reads), filled from and read back to a
+// vector. n_padding_bytes after it may be read, not used: all ones.
 template <typename T>
 class DeviceArray {
  public:
-  explicit DeviceArray(size_t n, bool is_pinned_host = false) : n_(n), is_host_(is_pinned_host) {
-    const size_t n_bytes = std::max<size_t>(n * sizeof(T), 1);
-    if (is_host_) CUDA_CHECK(cudaHostAlloc(&data_, n_bytes, cudaHostAllocDefault));
-    else CUDA_CHECK(cudaMalloc(&data_, n_bytes));
-    CUDA_CHECK(cudaMemset(data_, 0xa5, n_bytes));  // what is not written shows
+  explicit DeviceArray(size_t n, bool is_pinned_host = false, size_t n_padding_bytes = 0)
+      : n_(n), is_host_(is_pinned_host) {
+    const size_t n_bytes = n * sizeof(T), n_all = std::max<size_t>(n_bytes + n_padding_bytes, 1);
+    if (is_host_)
+      CUDA_CHECK(cudaHostAlloc(&data_, n_all, cudaHostAllocDefault));
+    else
+      CUDA_CHECK(cudaMalloc(&data_, n_all));
+    if (!leaves_uninitialized()) CUDA_CHECK(cudaMemset(data_, 0xa5, n_bytes));  // what is not written shows
+    CUDA_CHECK(cudaMemset(static_cast<uint8_t*>(data_) + n_bytes, 0xff, n_padding_bytes));
   }
-  explicit DeviceArray(const std::vector<T>& values, bool is_pinned_host = false)
-      : DeviceArray(values.size(), is_pinned_host) {
-    CUDA_CHECK(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyDefault));
+  explicit DeviceArray(const std::vector<T>& values, bool is_pinned_host = false, size_t n_padding_bytes = 0)
+      : DeviceArray(values.size(), is_pinned_host, n_padding_bytes) {
+    fill(values);
   }
   ~DeviceArray() { is_host_ ? cudaFreeHost(data_) : cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;
@@ -42,6 +57,10 @@ class DeviceArray {
 
   T* data() const { return static_cast<T*>(data_); }
   size_t size() const { return n_; }
+  void fill(const std::vector<T>& values) {
+    BOOST_REQUIRE(values.size() == n_);
+    CUDA_CHECK(cudaMemcpy(data_, values.data(), n_ * sizeof(T), cudaMemcpyDefault));
+  }
   std::vector<T> values() const {
     std::vector<T> copy(n_);
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -53,6 +72,13 @@ class DeviceArray {
   void* data_ = nullptr;
   size_t n_;
   bool is_host_;
+};
+
+// Weights as a backend holds them: products may read up to 256 bytes past the end
+// (CudaBackend::place_weights).
+class DeviceWeights : public DeviceArray<uint8_t> {
+ public:
+  explicit DeviceWeights(const std::vector<uint8_t>& blocks) : DeviceArray(blocks, false, 256) {}
 };
 
 // A stream and scratch memory for launchers. launch() resets the scratch, as before each operation.

@@ -1,5 +1,5 @@
 // Rows and keys stored, the top-k buffer resolved and filled: the same bytes and the same decisions as on the
-// CPU.
+// CPU, compared bit for bit, since nothing is computed but the rounding to e4m3, which is exact on both.
 #include <numeric>
 
 #include "backend/cpu_backend.h"
@@ -47,6 +47,12 @@ struct TwinCache {
         d_first_slots(first_slots),
         d_buffers(device_buffers()) {}
 
+  void randomize(uint64_t seed) {
+    Rng rng(seed);
+    for (uint8_t& byte : rows) byte = static_cast<uint8_t>(rng.next());
+    for (uint8_t& byte : slots) byte = static_cast<uint8_t>(rng.next());
+    d_rows.fill(rows), d_slots.fill(slots);
+  }
   CacheView host() const {
     CacheView view = common();
     view.rows = view.resident = const_cast<uint8_t*>(rows.data());
@@ -96,6 +102,16 @@ struct TwinCache {
     return made;
   }
 };
+
+// n of the numbers below `of`, ascending.
+std::vector<int32_t> sample(Rng& rng, int64_t n, int64_t of) {
+  std::vector<int32_t> numbers(static_cast<size_t>(of));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  for (size_t i = numbers.size(); i-- > 1;) std::swap(numbers[i], numbers[rng.next() % (i + 1)]);
+  numbers.resize(static_cast<size_t>(n));
+  std::ranges::sort(numbers);
+  return numbers;
+}
 
 // A decode step: one token of each sequence at its own position.
 struct DecodeStep {
@@ -147,8 +163,7 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
     for (const int64_t capacity : {topk, 2 * topk + 1}) {
       TwinCache cache({KvType::fp8, 512, 64, 128}, capacity);
       Rng rng(static_cast<uint64_t>(capacity));
-      for (size_t i = 0; i < cache.rows.size(); ++i)
-        cache.rows[i] = cache.d_rows.data()[i] = static_cast<uint8_t>(rng.next());
+      cache.randomize(1);
       std::vector<int64_t> tally(2);
       const DeviceArray<int64_t> d_tally(tally);
       for (int32_t at = 0; at < 200; ++at) {
@@ -157,12 +172,9 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
         std::vector<int32_t> selected(n), n_selected(3), misses(n), n_misses(3);
         std::vector<int64_t> row_ids(n);
         for (size_t t = 0; t < 3; ++t) {
-          std::vector<int32_t> all(static_cast<size_t>(step.pos[t]) + 1);
-          std::iota(all.begin(), all.end(), 0);
-          if (at % 5 != 0)  // else the lowest positions, after steps that did not want them
-            for (size_t i = all.size(); i-- > 1;) std::swap(all[i], all[rng.next() % (i + 1)]);
-          all.resize(std::min(all.size(), static_cast<size_t>(topk)));
-          std::ranges::sort(all);
+          const int64_t n_visible = step.pos[t] + 1, n_wanted = std::min(n_visible, topk);
+          // Every fifth time the lowest positions, after steps that did not want them.
+          const std::vector<int32_t> all = sample(rng, n_wanted, at % 5 == 0 ? n_wanted : n_visible);
           std::ranges::copy(all, selected.begin() + static_cast<int64_t>(t) * topk);
           n_selected[t] = static_cast<int32_t>(all.size());
         }
@@ -202,56 +214,322 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::label("timing")) {
+// Buffers as large as real ones: scattered selections, runs, positions up to a million, selections that
+// shared memory does not hold; the same decisions over steps that keep most of their rows.
+BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
+  struct Shape {
+    int32_t topk, n_slots, n_positions, run;
+  };
+  CpuBackend cpu(1);
   TestLaunch test;
-  constexpr int64_t kTopk = 2048, kContext = 131072, kCapacity = 8192;
-  const CacheLayout layout{KvType::fp8, 512, 64, 128};
-  std::vector<int32_t> row_pages(kContext / kPageTokens), pos{kContext - 1}, seq{0}, selected(kTopk),
-      n_selected{kTopk};
-  std::iota(row_pages.begin(), row_pages.end(), 0);
-  const int64_t n_slots = kCapacity + 1;
-  const DeviceArray<uint8_t> rows(static_cast<size_t>(kContext * layout.row_bytes()), true);
-  const DeviceArray<uint8_t> slots(static_cast<size_t>(n_slots * layout.row_bytes()));
-  const DeviceArray<int32_t> d_pages(row_pages), d_pos(pos), d_seq(seq), d_n_selected(n_selected),
-      misses(kTopk), n_misses(1);
-  std::vector<int32_t> state(static_cast<size_t>(2 * n_slots));
-  reset({static_cast<int32_t>(n_slots), state.data(), state.data() + n_slots});
-  const DeviceArray<int32_t> d_state(state);
-  const DeviceArray<TopkBuffer> buffer(
-      std::vector<TopkBuffer>{{static_cast<int32_t>(n_slots), d_state.data(), d_state.data() + n_slots}});
-  const DeviceArray<int64_t> first_slots(std::vector<int64_t>{0}), row_ids(kTopk),
-      tally(std::vector<int64_t>{0, 0});
-  CacheView cache;
-  cache.layout = layout, cache.rows = rows.data(), cache.row_pages = d_pages.data(),
-  cache.max_pages = static_cast<int64_t>(row_pages.size());
-  cache.slots = slots.data(), cache.first_slots = first_slots.data(), cache.buffers = buffer.data(),
-  cache.n_slots = n_slots;
-  const StepTokens step{1, 1, kContext - 1, nullptr, d_pos.data(), d_seq.data()};
-  Rng rng(1);
-  for (int32_t i = 0; i < kTopk; ++i)
-    selected[static_cast<size_t>(i)] = i * 64 + static_cast<int32_t>(rng.next() % 64);
-  const DeviceArray<int32_t> d_selected(selected);
-  const Resolve resolve{step,           cache,         d_selected.data(), d_n_selected.data(), kTopk,
-                        row_ids.data(), misses.data(), n_misses.data(),   tally.data()};
-  const double resolve_seconds = test.seconds([&] { cuda::resolve(resolve, test.launch()); });
-  std::printf("resolve of 2048 in 8193 slots: %.1f us\n", resolve_seconds * 1e6);
-  for (const int32_t n_rows : {256, 1024, 2048}) {  // as if that many were missing
-    std::vector<int32_t> all(static_cast<size_t>(kTopk));
-    std::iota(all.begin(), all.end(), 0);
-    const DeviceArray<int32_t> d_misses(all), d_n_misses(std::vector<int32_t>{n_rows});
-    const FetchLatents fetch{
-        step, cache, d_selected.data(), row_ids.data(), d_misses.data(), d_n_misses.data(), kTopk};
-    const double seconds = test.seconds([&] { cuda::fetch_latents(fetch, test.launch()); });
-    std::printf("fetch of %d rows of 640 bytes: %.1f us, %.1f GB/s\n", n_rows, seconds * 1e6,
-                n_rows * 640 / seconds / 1e9);
+  for (const Shape& shape :
+       {Shape{2048, 2049, 4000, 1}, Shape{2048, 4097, 131072, 1}, Shape{2048, 8193, 1 << 20, 40},
+        Shape{3073, 9001, 20000, 7}, Shape{33, 70, 128, 3}}) {
+    constexpr size_t kTokens = 2;
+    const auto topk = static_cast<size_t>(shape.topk), n_slots = static_cast<size_t>(shape.n_slots);
+    std::vector<int32_t> state(2 * kTokens * n_slots), pos(kTokens, shape.n_positions - 1), seq{1, 0};
+    std::vector<TopkBuffer> buffers, device_buffers;
+    const auto buffer_in = [&](int32_t* first, size_t s) {
+      return TopkBuffer{shape.n_slots, first + 2 * s * n_slots, first + (2 * s + 1) * n_slots};
+    };
+    for (size_t s = 0; s < kTokens; ++s) reset(buffers.emplace_back(buffer_in(state.data(), s)));
+    const DeviceArray<int32_t> d_state(state), d_pos(pos), d_seq(seq);
+    for (size_t s = 0; s < kTokens; ++s) device_buffers.push_back(buffer_in(d_state.data(), s));
+    const DeviceArray<TopkBuffer> d_buffers(device_buffers);
+    const std::vector<int64_t> first_slots{shape.n_slots, 0};
+    const DeviceArray<int64_t> d_first_slots(first_slots);
+    std::vector<int64_t> tally(2), row_ids(kTokens * topk);
+    const DeviceArray<int64_t> d_tally(tally), d_row_ids(row_ids.size());
+    const DeviceArray<int32_t> d_misses(kTokens * topk), d_n_misses(kTokens);
+    uint8_t has_slots = 0;  // no row is touched here
+    CacheView host;
+    host.slots = &has_slots, host.n_slots = shape.n_slots;
+    CacheView device = host;
+    host.first_slots = first_slots.data(), host.buffers = buffers.data();
+    device.first_slots = d_first_slots.data(), device.buffers = d_buffers.data();
+
+    Rng rng(topk);
+    const auto any_position = [&] { return rng.next() % static_cast<uint64_t>(shape.n_positions); };
+    std::vector<uint8_t> is_wanted(static_cast<size_t>(shape.n_positions));
+    const auto add_run = [&] {
+      const size_t first = any_position();
+      for (size_t p = first; p < std::min(first + static_cast<size_t>(shape.run), is_wanted.size()); ++p)
+        is_wanted[p] = 1;
+    };
+    for (int at = 0; at < 12; ++at) {
+      std::vector<int32_t> selected(kTokens * topk), n_selected(kTokens), misses(kTokens * topk),
+          n_misses(kTokens);
+      for (size_t t = 0; t < kTokens; ++t) {
+        const size_t n = at % 4 == 3 ? topk / 2 + t : topk;
+        for (size_t p = 0; p < is_wanted.size(); ++p)  // an eighth of what was wanted is not any more
+          if (is_wanted[p] && rng.next() % 8 == 0) is_wanted[p] = 0;
+        while (static_cast<size_t>(std::ranges::count(is_wanted, 1)) < n)
+          for (size_t i = 0; i < 1 + n / 16 / static_cast<size_t>(shape.run); ++i) add_run();
+        int32_t* next = selected.data() + t * topk;
+        for (size_t p = 0; p < is_wanted.size() && n_selected[t] < static_cast<int32_t>(n); ++p)
+          if (is_wanted[p]) *next++ = static_cast<int32_t>(p), ++n_selected[t];
+      }
+      const StepTokens step{kTokens, kTokens, shape.n_positions - 1, nullptr, pos.data(), seq.data()};
+      const StepTokens d_step{kTokens, kTokens, shape.n_positions - 1, nullptr, d_pos.data(), d_seq.data()};
+      const DeviceArray<int32_t> d_selected(selected), d_n_selected(n_selected);
+      cpu.resolve({step, host, selected.data(), n_selected.data(), shape.topk, row_ids.data(), misses.data(),
+                   n_misses.data(), tally.data()});
+      cuda::resolve({d_step, device, d_selected.data(), d_n_selected.data(), shape.topk, d_row_ids.data(),
+                     d_misses.data(), d_n_misses.data(), d_tally.data()},
+                    test.launch());
+      BOOST_REQUIRE(d_n_misses.values() == n_misses);
+      BOOST_REQUIRE(d_state.values() == state);
+      const std::vector<int64_t> gpu_row_ids = d_row_ids.values();
+      const std::vector<int32_t> gpu_misses = d_misses.values();
+      for (size_t t = 0; t < kTokens; ++t) {
+        const auto first = static_cast<int64_t>(t * topk);
+        BOOST_REQUIRE(std::equal(row_ids.begin() + first, row_ids.begin() + first + n_selected[t],
+                                 gpu_row_ids.begin() + first));
+        BOOST_REQUIRE(std::equal(misses.begin() + first, misses.begin() + first + n_misses[t],
+                                 gpu_misses.begin() + first));
+      }
+    }
+    BOOST_TEST(d_tally.values() == tally);
+    BOOST_TEST(tally[1] > 0);
+    BOOST_TEST(tally[1] < tally[0]);
   }
-  const DeviceArray<uint8_t> target(size_t{64} << 20);
-  const double copy = test.seconds([&] {
-    CUDA_CHECK(
-        cudaMemcpyAsync(target.data(), rows.data(), target.size(), cudaMemcpyHostToDevice, test.stream()));
+}
+
+// A new position takes the next victim's slot, one that is there keeps its own: first, last, in the middle;
+// with more slots than one pass moves.
+BOOST_AUTO_TEST_CASE(newest_rows_claim_slots) {
+  CpuBackend cpu(1);
+  TestLaunch test;
+  for (const int64_t capacity : {1, 100, 1024, 9000}) {
+    TwinCache cache({KvType::fp8, 512, 64, 128}, capacity);
+    cache.randomize(3);
+    const std::vector<float> c = random_floats(3 * 512, 4), k_pe = random_floats(3 * 64, 5);
+    const DeviceArray<float> d_c(c), d_k_pe(k_pe);
+    for (const int32_t pos : {0, 1, 2, 3, 3, 0, 2, 700, 2, 701}) {
+      const DecodeStep step({pos, pos + 1, pos + 2});
+      cpu.store_latents({step.host(), cache.host(), c.data(), k_pe.data(), 64});
+      cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), 64}, test.launch());
+      BOOST_REQUIRE(cache.d_states.values() == cache.states);
+    }
+    BOOST_TEST(cache.d_slots.values() == cache.slots);
+    BOOST_TEST(cache.d_rows.values() == cache.rows);
+  }
+}
+
+// Any number of misses, of any token, in rows of every kind: whole 16-byte words (640, 1152, 2304, 224
+// bytes), odd ones (225, 330), longer than the bulk copies take (16 640), and slots that are not aligned.
+BOOST_AUTO_TEST_CASE(missing_rows_are_fetched) {
+  constexpr int64_t kTopk = 700;  // more rows than all blocks have on their way together
+  CpuBackend cpu(1);
+  TestLaunch test;
+  for (const CacheLayout layout :
+       {CacheLayout{KvType::fp8, 512, 64, 128}, CacheLayout{KvType::bf16, 512, 64, 128},
+        CacheLayout{KvType::f32, 512, 64, 128}, CacheLayout{KvType::fp8, 160, 32, 64},
+        CacheLayout{KvType::fp8, 161, 32, 64}, CacheLayout{KvType::bf16, 133, 32, 64},
+        CacheLayout{KvType::f32, 4096, 64, 128}})
+    for (const bool is_aligned : {true, false}) {
+      if (!is_aligned && layout.row_bytes() != 640) continue;
+      TwinCache cache(layout, kTopk);
+      cache.randomize(static_cast<uint64_t>(layout.row_bytes()));
+      const DeviceArray<uint8_t> shifted(cache.slots.size() + 8);
+      const DecodeStep step({767, 767, 767});
+      Rng rng(7);
+      for (const auto& n_misses : std::vector<std::vector<int32_t>>{{0, 0, 0},
+                                                                    {1, 0, 0},
+                                                                    {0, 0, 1},
+                                                                    {0, 40, 1},
+                                                                    {kTopk, 0, 3},
+                                                                    {500, 100, 699},
+                                                                    {kTopk, kTopk, kTopk}}) {
+        std::vector<int32_t> selected(3 * kTopk), misses(3 * kTopk, -1);
+        std::vector<int64_t> row_ids(3 * kTopk);
+        for (size_t t = 0; t < 3; ++t) {
+          const size_t first = t * kTopk;
+          std::vector<int64_t> slots(static_cast<size_t>(cache.n_slots));
+          std::iota(slots.begin(), slots.end(), cache.first_slots[static_cast<size_t>(step.seq[t])]);
+          for (size_t i = slots.size(); i-- > 1;) std::swap(slots[i], slots[rng.next() % (i + 1)]);
+          std::copy_n(slots.begin(), kTopk, row_ids.begin() + static_cast<int64_t>(first));
+          std::ranges::copy(sample(rng, kTopk, 768), selected.begin() + static_cast<int64_t>(first));
+          std::ranges::copy(sample(rng, n_misses[t], kTopk), misses.begin() + static_cast<int64_t>(first));
+        }
+        const DeviceArray<int32_t> d_selected(selected), d_misses(misses), d_n_misses(n_misses);
+        const DeviceArray<int64_t> d_row_ids(row_ids);
+        CacheView device = cache.device();
+        if (!is_aligned) {
+          device.slots = shifted.data() + 8;
+          CUDA_CHECK(cudaMemcpy(device.slots, cache.slots.data(), cache.slots.size(), cudaMemcpyDefault));
+        }
+        cpu.fetch_latents({step.host(), cache.host(), selected.data(), row_ids.data(), misses.data(),
+                           n_misses.data(), kTopk});
+        cuda::fetch_latents({step.device(), device, d_selected.data(), d_row_ids.data(), d_misses.data(),
+                             d_n_misses.data(), kTopk},
+                            test.launch());
+        std::vector<uint8_t> fetched = is_aligned ? cache.d_slots.values() : shifted.values();
+        if (!is_aligned) fetched.erase(fetched.begin(), fetched.begin() + 8);
+        BOOST_REQUIRE(fetched == cache.slots);
+      }
+    }
+}
+
+// ---- timing ----
+
+namespace {
+
+constexpr int64_t kContext = 131072;
+const CacheLayout kRealLayout{KvType::fp8, 512, 64, 128};
+
+// The time of one of several calls made one after the other, so that a launch's own cost is not counted.
+double seconds_each(TestLaunch& test, const std::function<void()>& call) {
+  constexpr int kCalls = 16;
+  return test.seconds([&] {
+    for (int i = 0; i < kCalls; ++i) call();
+  }) / kCalls;
+}
+
+// One sequence of kContext tokens with a buffer of n_slots.
+struct RealCache {
+  int64_t n_slots;
+  std::vector<int32_t> pages, state, pos{kContext - 1}, seq{0};
+  DeviceArray<uint8_t> rows, slots, keys;
+  DeviceArray<int32_t> d_pages, d_state, d_pos, d_seq;
+  DeviceArray<TopkBuffer> buffer;
+  DeviceArray<int64_t> first_slots{std::vector<int64_t>{0}};
+
+  explicit RealCache(int64_t slot_count)
+      : n_slots(slot_count),
+        pages(numbered(kContext / kPageTokens)),
+        state(fresh(slot_count)),
+        rows(static_cast<size_t>(kContext * kRealLayout.row_bytes()), true),
+        slots(static_cast<size_t>(slot_count * kRealLayout.row_bytes())),
+        keys(static_cast<size_t>(kContext / kPageTokens * kRealLayout.key_page_bytes())),
+        d_pages(pages),
+        d_state(state),
+        d_pos(pos),
+        d_seq(seq),
+        buffer(std::vector<TopkBuffer>{
+            {static_cast<int32_t>(slot_count), d_state.data(), d_state.data() + slot_count}}) {}
+  static std::vector<int32_t> numbered(int64_t n) {
+    std::vector<int32_t> values(static_cast<size_t>(n));
+    std::iota(values.begin(), values.end(), 0);
+    return values;
+  }
+  static std::vector<int32_t> fresh(int64_t n) {
+    std::vector<int32_t> values(static_cast<size_t>(2 * n));
+    reset({static_cast<int32_t>(n), values.data(), values.data() + n});
+    return values;
+  }
+  CacheView view() const {
+    CacheView cache;
+    cache.layout = kRealLayout, cache.rows = rows.data(), cache.row_pages = d_pages.data();
+    cache.key_pages = keys.data(), cache.key_page_ids = d_pages.data();
+    cache.max_pages = static_cast<int64_t>(pages.size()), cache.slots = slots.data();
+    cache.first_slots = first_slots.data(), cache.buffers = buffer.data(), cache.n_slots = n_slots;
+    return cache;
+  }
+  StepTokens step() const { return {1, 1, kContext - 1, nullptr, d_pos.data(), d_seq.data()}; }
+};
+
+// n ascending positions, one of each of n equal parts of the context.
+std::vector<int32_t> scattered(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  const int64_t part = kContext / n;
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < n; ++i)
+    positions.push_back(static_cast<int32_t>(i * part) +
+                        static_cast<int32_t>(rng.next() % static_cast<uint64_t>(part)));
+  return positions;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timing")) {
+  TestLaunch test;
+  constexpr int64_t kTopk = 2048;
+  for (const int64_t n_slots : {4097, 8193}) {
+    const RealCache cache(n_slots);
+    const DeviceArray<int32_t> n_selected(std::vector<int32_t>{kTopk}), misses(kTopk), n_misses(1);
+    const DeviceArray<int64_t> row_ids(kTopk), tally(std::vector<int64_t>{0, 0});
+    for (const uint64_t n_of_eight : {0, 1, 8}) {  // eighths of the selection that each step renews
+      std::vector<std::unique_ptr<DeviceArray<int32_t>>> steps;
+      std::vector<int32_t> selected = scattered(kTopk, 1);
+      for (uint64_t at = 0; at < 16; ++at) {
+        const std::vector<int32_t> others = scattered(kTopk, at + 2);
+        Rng rng(at);
+        for (size_t i = 0; i < selected.size(); ++i)
+          if (rng.next() % 8 < n_of_eight) selected[i] = others[i];
+        steps.push_back(std::make_unique<DeviceArray<int32_t>>(selected));
+      }
+      size_t at = 0;
+      const double seconds = seconds_each(test, [&] {
+        cuda::resolve({cache.step(), cache.view(), steps[at++ % steps.size()]->data(), n_selected.data(),
+                       kTopk, row_ids.data(), misses.data(), n_misses.data(), tally.data()},
+                      test.launch());
+      });
+      std::printf("resolve of 2048 in %lld slots, %d misses the last time: %.1f us\n",
+                  static_cast<long long>(n_slots), n_misses.values()[0], seconds * 1e6);
+    }
+    const DeviceArray<float> c(random_floats(512, 1)), k_pe(random_floats(64, 2));
+    CacheView without = cache.view();
+    without.slots = nullptr, without.resident = without.rows;
+    for (const CacheView& view : {cache.view(), without})
+      std::printf("store of a row%s: %.1f us\n", view.slots ? ", with a slot" : "",
+                  seconds_each(test, [&] {
+                    cuda::store_latents({cache.step(), view, c.data(), k_pe.data(), 64}, test.launch());
+                  }) * 1e6);
+  }
+}
+
+// The stores of a prefill step go over the link as they are made.
+BOOST_AUTO_TEST_CASE(timing_of_prefill_store, *boost::unit_test::label("timing")) {
+  TestLaunch test;
+  constexpr int64_t kTokens = 2048;
+  const RealCache cache(1);
+  std::vector<int32_t> positions = RealCache::numbered(kTokens);
+  const DeviceArray<int32_t> pos(positions), seq(std::vector<int32_t>(kTokens, 0));
+  const DeviceArray<float> c(random_floats(kTokens * 512, 1)), k_pe(random_floats(kTokens * 64, 2));
+  CacheView view = cache.view();
+  view.slots = nullptr, view.resident = view.rows;
+  const double seconds = seconds_each(test, [&] {
+    cuda::store_latents(
+        {{kTokens, 1, kTokens - 1, nullptr, pos.data(), seq.data()}, view, c.data(), k_pe.data(), 64},
+        test.launch());
   });
-  std::printf("memcpy of 64 MiB host to device: %.1f GB/s\n",
-              static_cast<double>(target.size()) / copy / 1e9);
+  std::printf("store of %lld rows of 640 bytes: %.1f us, %.1f GB/s over the link\n",
+              static_cast<long long>(kTokens), seconds * 1e6, kTokens * 640 / seconds / 1e9);
+}
+
+BOOST_AUTO_TEST_CASE(timing_of_fetch, *boost::unit_test::label("timing")) {
+  TestLaunch test;
+  constexpr int64_t kMost = 8192;
+  const RealCache cache(kMost + 1);
+  const DeviceArray<uint8_t> target(size_t{256} << 20), source(size_t{256} << 20, true);
+  const auto copy_rate = [&](size_t n_bytes) {
+    const double seconds = seconds_each(test, [&] {
+      CUDA_CHECK(
+          cudaMemcpyAsync(target.data(), source.data(), n_bytes, cudaMemcpyHostToDevice, test.stream()));
+    });
+    return static_cast<double>(n_bytes) / seconds / 1e9;
+  };
+  const double most = copy_rate(source.size());
+  std::printf("memcpy of 256 MiB host to device: %.1f GB/s\n", most);
+  std::vector<int64_t> row_ids(kMost);
+  std::iota(row_ids.begin(), row_ids.end(), 1);
+  const DeviceArray<int64_t> d_row_ids(row_ids);
+  const DeviceArray<int32_t> misses(RealCache::numbered(kMost));
+  for (const int32_t n_rows : {1, 256, 1024, 2048, 4096, 8192}) {  // as if that many were missing
+    const DeviceArray<int32_t> selected(scattered(n_rows, 9)), n_misses(std::vector<int32_t>{n_rows});
+    const double seconds = seconds_each(test, [&] {
+      cuda::fetch_latents({cache.step(), cache.view(), selected.data(), d_row_ids.data(), misses.data(),
+                           n_misses.data(), n_rows},
+                          test.launch());
+    });
+    const double rate = n_rows * 640 / seconds / 1e9;
+    std::printf(
+        "fetch of %5d rows of 640 bytes: %6.1f us, %5.1f M rows/s, %4.1f GB/s = %3.0f %% of that memcpy; "
+        "memcpy of as many bytes %4.1f GB/s\n",
+        n_rows, seconds * 1e6, n_rows / seconds / 1e6, rate, 100 * rate / most,
+        copy_rate(static_cast<size_t>(n_rows) * 640));
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,149 @@
+// The rows that a top-k buffer lacks, from the pinned host pool into their slots: decode waits for them.
+//
+// On Hopper bulk copies take them through shared memory: a few blocks of one warp fill the link, and the SMs
+// stay free for what runs beside. Elsewhere, and where a row is not made of 16-byte words, warps carry them.
+#include <algorithm>
+
+#include "cuda/bulk_copy.cuh"
+#include "cuda/kernels.h"
+#include "cuda/paged.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+struct RowCopy {
+  const uint8_t* from = nullptr;  // in the host pool; null: no such row
+  uint8_t* to = nullptr;          // a slot
+};
+
+__device__ __forceinline__ RowCopy missing_row(const FetchLatents& op, int64_t t, int64_t m) {
+  const CacheView& cache = op.cache;
+  const int64_t i = t * op.topk + op.misses[t * op.topk + m], row_bytes = cache.layout.row_bytes();
+  return {cache.rows + paged_row(cache.row_pages, cache, op.step.seq[t], op.selected[i]) * row_bytes,
+          cache.slots + op.row_ids[i] * row_bytes};
+}
+
+constexpr int kBulkBlocks = 32;     // more slow the kernel beside, and fill the link no better
+constexpr int kStages = 3;          // two on their way over the link, one on its way to the slots
+constexpr int kMostStageRows = 16;  // lanes that have a row
+// 32 blocks with two such stages each on their way: several times what the link carries in its latency.
+constexpr int kStageBytes = 10240;
+
+// slot = host row, for every missing row
+// Blocks of one warp, few; lane l has row l of each of the block's stages.
+// Host row -> shared memory -> slot, both by bulk copies. Row n belongs to block n modulo the blocks: a few
+// rows are spread over all, and all are in one narrow range of ascending host addresses at any time (past a
+// gigabyte, each row out of order costs an address translation).
+// Bound by the link, and few rows by its latency.
+__global__ void __launch_bounds__(32) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) uint8_t staged[];  // [kStages, n_stage_rows, row_bytes]
+  __shared__ uint64_t arrived[kStages];
+  __shared__ uint8_t* targets[kStages][32];
+  const int lane = static_cast<int>(threadIdx.x);
+  const auto row_bytes = static_cast<uint32_t>(op.cache.layout.row_bytes());
+  const auto place = [&](int stage) { return staged + (stage * n_stage_rows + lane) * row_bytes; };
+  if (lane == 0) {
+    for (uint64_t& barrier : arrived) init_barrier(&barrier, 32);
+    publish_barriers();
+  }
+  __syncwarp();
+
+  // One numbering of all tokens' missing rows, by token and then by position. A lane asks for rising numbers.
+  int64_t t = 0, n_before = 0;  // the token that it has reached, and the rows of those before
+  const auto row_of = [&](int64_t number) -> RowCopy {
+    for (; t < op.step.n_tokens; ++t) {
+      const int64_t n = op.n_misses[t];
+      if (number - n_before < n) return missing_row(op, t, number - n_before);
+      n_before += n;
+    }
+    return {};
+  };
+  const auto request = [&](int round) {
+    const int stage = round % kStages;
+    RowCopy row;
+    if (lane < n_stage_rows)
+      row = row_of((static_cast<int64_t>(round) * n_stage_rows + lane) * gridDim.x + blockIdx.x);
+    targets[stage][lane] = row.to;
+    if (row.from) {
+      arrive_expecting(&arrived[stage], row_bytes);
+      copy_in(place(stage), row.from, row_bytes, &arrived[stage]);
+    } else {
+      arrive(&arrived[stage]);
+    }
+  };
+
+  for (int round = 0; round < kStages - 1; ++round) request(round);
+  for (int round = 0;; ++round) {
+    const int stage = round % kStages;
+    uint8_t* to = targets[stage][lane];
+    if (!__any_sync(0xffffffffu, to != nullptr)) break;  // numbers rise: nor have later rounds any
+    wait_for_phase(&arrived[stage], round / kStages & 1);
+    fence_async_proxy();
+    if (to) copy_out(to, place(stage), row_bytes);
+    commit_copies_out();
+    wait_until_read<1>();  // the round before has left its stage, which the next request fills
+    request(round + kStages - 1);
+  }
+  wait_until_written();
+#else
+  __trap();
+#endif
+}
+
+// slot = host row, for every missing row
+// Grid (blocks, tokens): the warps of all blocks of a token take its rows in turn, 16 bytes a lane.
+// Loads bypass L1 (the host's rows are read once); a 640-byte row is five whole 128-byte lines of the link.
+// Bound by the link, and few rows by its latency.
+__global__ void fetch_plain_kernel(FetchLatents op) {
+  const int64_t row_bytes = op.cache.layout.row_bytes(), t = blockIdx.y;
+  const int warp = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
+  const int n_warps = static_cast<int>(gridDim.x * blockDim.x / 32), lane = threadIdx.x % 32;
+  const int n_misses = op.n_misses[t];
+  for (int m = warp; m < n_misses; m += n_warps) {
+    const RowCopy row = missing_row(op, t, m);
+    const bool is_words =
+        (reinterpret_cast<uintptr_t>(row.from) | reinterpret_cast<uintptr_t>(row.to) | row_bytes) % 16 == 0;
+    if (is_words)
+      for (int64_t b = lane * 16; b < row_bytes; b += 32 * 16)
+        *reinterpret_cast<uint4*>(row.to + b) = load_streaming(row.from + b);
+    else
+      for (int64_t b = lane; b < row_bytes; b += 32) row.to[b] = row.from[b];
+  }
+}
+
+// Whether the code that the device runs has bulk copies: it was built for Hopper or later.
+bool has_bulk_copies() {
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, fetch_bulk_kernel));
+  return attributes.ptxVersion >= 90;
+}
+
+bool is_whole_words(const CacheView& cache) {
+  const auto rows = reinterpret_cast<uintptr_t>(cache.rows), slots = reinterpret_cast<uintptr_t>(cache.slots);
+  return (rows | slots | static_cast<uintptr_t>(cache.layout.row_bytes())) % 16 == 0;
+}
+
+}  // namespace
+
+void fetch_latents(const FetchLatents& op, const Launch& launch) {
+  const int64_t n_tokens = op.step.n_tokens, row_bytes = op.cache.layout.row_bytes();
+  if (n_tokens == 0 || op.topk == 0) return;
+  if (row_bytes <= 0 || op.topk < 0)
+    fail(ErrorKind::internal, format("fetch_latents: top-k %lld, rows of %lld bytes",
+                                     static_cast<long long>(op.topk), static_cast<long long>(row_bytes)));
+  if (row_bytes <= kStageBytes && is_whole_words(op.cache) && has_bulk_copies()) {
+    const auto n_stage_rows = static_cast<int>(std::min<int64_t>(kStageBytes / row_bytes, kMostStageRows));
+    const auto n_blocks = static_cast<unsigned>(std::min<int64_t>(kBulkBlocks, n_tokens * op.topk));
+    const auto n_bytes = static_cast<size_t>(kStages * n_stage_rows * row_bytes);
+    fetch_bulk_kernel<<<n_blocks, 32, n_bytes, launch.stream>>>(op, n_stage_rows);
+    check_launch("fetch_bulk_kernel");
+    return;
+  }
+  constexpr int kThreads = 1024;
+  const auto n_blocks = static_cast<unsigned>(ceil_div(64, n_tokens));
+  fetch_plain_kernel<<<dim3(n_blocks, static_cast<unsigned>(n_tokens)), kThreads, 0, launch.stream>>>(op);
+  check_launch("fetch_plain_kernel");
+}
+
+}  // namespace dsv32::cuda
