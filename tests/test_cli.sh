@@ -286,6 +286,12 @@ check "tokens of nothing: an empty line" lines out 1
 expect "plan" 0 inspect plan "${m[@]}" -c 1000 --topk-buffer 128 --json
 check "plan: json" has out '"context":1000,'
 check "plan: the buffer" has out '"topk_buffer_rows":128'
+expect "plan: a limit" 4 inspect plan "${m[@]}" --backend cpu -c 1000 --host-mem 1M
+check "plan: what does not fit, and what helps" grep -aqE 'not enough memory for .* wanted, .* free' err
+expect "plan: a context chosen for a limit" 0 inspect plan "${m[@]}" --backend cpu --host-mem 100M --json
+check "plan: it fits" grep -aqE '"context":[0-9]{4,5},' out
+expect "plan: no size" 2 inspect plan "${m[@]}" --gpu-mem lots
+check "plan: the flag is named" has err "--gpu-mem"
 expect "model as json" 0 inspect model "${m[@]}" --json
 check "model: a tensor" has out '"name":"token_embd.weight"'
 
