@@ -87,8 +87,8 @@ __device__ int claim_newest_slot(const TopkBuffer& buffer, int pos) {
 
 // row(t) = (c as the layout says | k_pe), to the host pool, and to the resident pool or the newest row's slot
 // A block a token; a row's scales go to its key page.
-// The host pool is pinned memory that the kernel writes itself: 640 bytes over the link, nobody waits for them.
-// Bound by latency in decode, by the link in prefill (640 bytes a token at about 50 GB/s).
+// The host pool is pinned memory that the kernel writes itself, 640 bytes over the link: nobody waits for
+// them. Bound by latency in decode, by the link in prefill (640 bytes a token at about 50 GB/s).
 __global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLatents op) {
   extern __shared__ __align__(16) uint8_t row[];
   const CacheView& cache = op.cache;

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # tests/run_gpu.sh BUILD_DIR: the tests that need an NVIDIA GPU, and one line that adds them up.
 #
-# Without a GPU every case is skipped and counted so. With compute-sanitizer on the machine and SANITIZE=1 the kernel tests run
-# under it too. Logs and figures go to $OUT, or to BUILD_DIR/gpu_logs.
+# Without a GPU every case is skipped and counted so. With SANITIZE=1 the kernels' cases run under the tools of
+# compute-sanitizer too, side by side; SANITIZE="memcheck racecheck" takes some of the tools. Each tool counts as one test,
+# skipped where it is not installed. Logs and figures go to $OUT, or to BUILD_DIR/gpu_logs.
 set -u
 build=$(realpath "${1:?usage: tests/run_gpu.sh BUILD_DIR}")
 cd "$(dirname "$0")/.." || exit 1
@@ -18,14 +19,39 @@ if [ -z "${s:-}" ]; then
 fi
 passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 
+# The tools are up to a hundred times slower: cases that only measure ("timing") or do more of what others do ("large") are
+# left out, and whole models, but for memcheck one that is tiny.
+kernels='!@timing:!@large:!gpu_long_context:!gpu_memory'
+sanitize() {
+  local options=() tests=$kernels arguments=()
+  case $1 in
+    # The one kernel whose threads read what another thread's bulk copies bring: that thread fills a slot when all readers have
+    # arrived at a barrier, and they wait at another for its bytes. Racecheck reports these copies as hazards: that of CUDA 13.0
+    # is 2025.3, and the notes of 2025.4, 2026.1 and 2026.3 tell of false reports with mbarriers and complete-tx mended.
+    racecheck) options=(--kernel-name-exclude kernel_substring=score_many_kernel) tests+=':!gpu_forward' ;;
+    initcheck) arguments=(-- uninitialized) tests+=':!gpu_forward' ;;  # scratch memory that nobody has filled
+  esac
+  timeout "${SANITIZE_SECONDS:-480}" compute-sanitizer --tool "$1" --error-exitcode 9 "${options[@]}" \
+    "$build/gpu_tests" --run_test="$tests" "${arguments[@]}" >"$logs/$1.log" 2>&1
+}
+
 if [ -n "${SANITIZE:-}" ]; then
-  for tool in memcheck racecheck initcheck; do
-    if ! command -v compute-sanitizer >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+  tools=${SANITIZE/#1/memcheck racecheck initcheck}
+  declare -A jobs=()
+  for tool in $tools; do
+    if command -v compute-sanitizer >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+      sanitize "$tool" &
+      jobs[$tool]=$!
+    else
       skipped=$((skipped + 1))
-    elif compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/gpu_tests" --run_test="!@timing" >"$logs/$tool.log" 2>&1; then
+    fi
+  done
+  for tool in "${!jobs[@]}"; do
+    if wait "${jobs[$tool]}"; then
       passed=$((passed + 1))
     else
-      echo "FAILED $tool:"; grep -m 5 -A 6 '=========' "$logs/$tool.log"
+      echo "FAILED $tool, exit code $?:"
+      grep -m 5 -A 6 -E '=========|error: in' "$logs/$tool.log"
       failed=$((failed + 1))
     fi
   done

@@ -23,8 +23,8 @@ inline boost::test_tools::assertion_result needs_gpu(boost::unit_test::test_unit
   return result;
 }
 
-// Whether new arrays are left as they are (`gpu_tests -- uninitialized`), for a tool that tells who reads
-// them unwritten.
+// Whether scratch memory is left as it comes (`gpu_tests -- uninitialized`), for a tool that tells who reads
+// what was not written.
 inline bool leaves_uninitialized() {
   const auto& arguments = boost::unit_test::framework::master_test_suite();
   for (int i = 1; i < arguments.argc; ++i)
@@ -44,7 +44,7 @@ class DeviceArray {
       CUDA_CHECK(cudaHostAlloc(&data_, n_all, cudaHostAllocDefault));
     else
       CUDA_CHECK(cudaMalloc(&data_, n_all));
-    if (!leaves_uninitialized()) CUDA_CHECK(cudaMemset(data_, 0xa5, n_bytes));  // what is not written shows
+    CUDA_CHECK(cudaMemset(data_, 0xa5, n_bytes));  // what is not written shows
     CUDA_CHECK(cudaMemset(static_cast<uint8_t*>(data_) + n_bytes, 0xff, n_padding_bytes));
   }
   explicit DeviceArray(const std::vector<T>& values, bool is_pinned_host = false, size_t n_padding_bytes = 0)
@@ -74,22 +74,30 @@ class DeviceArray {
   bool is_host_;
 };
 
-// Weights as a backend holds them: products may read up to 256 bytes past the end
-// (CudaBackend::place_weights).
+// Weights as the backend holds them (CudaBackend::place_weights): products may read a block past the end.
 class DeviceWeights : public DeviceArray<uint8_t> {
  public:
-  explicit DeviceWeights(const std::vector<uint8_t>& blocks) : DeviceArray(blocks, false, 256) {}
+  static constexpr size_t kPaddingBytes = 256;
+  explicit DeviceWeights(const std::vector<uint8_t>& blocks) : DeviceArray(blocks, false, kPaddingBytes) {}
 };
 
-// A stream and scratch memory for launchers. launch() resets the scratch, as before each operation.
+// A stream and scratch memory for launchers, which is full of NaN at first. launch() resets it, as before
+// each operation.
 class TestLaunch {
  public:
-  explicit TestLaunch(size_t n_scratch_bytes = size_t{256} << 20)
-      : scratch_(n_scratch_bytes), workspace_(scratch_.data(), n_scratch_bytes) {
+  explicit TestLaunch(size_t n_scratch_bytes = size_t{256} << 20) {
+    CUDA_CHECK(cudaMalloc(&scratch_, n_scratch_bytes));
+    if (!leaves_uninitialized()) CUDA_CHECK(cudaMemset(scratch_, 0xff, n_scratch_bytes));
+    workspace_ = cuda::Workspace(scratch_, n_scratch_bytes);
     CUDA_CHECK(cudaStreamCreate(&stream_));
     CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, 0));
   }
-  ~TestLaunch() { cudaStreamDestroy(stream_); }
+  ~TestLaunch() {
+    cudaStreamDestroy(stream_);
+    cudaFree(scratch_);
+  }
+  TestLaunch(const TestLaunch&) = delete;
+  TestLaunch& operator=(const TestLaunch&) = delete;
   cuda::Launch launch() {
     workspace_.reset();
     return {stream_, &workspace_, n_sms_};
@@ -118,8 +126,8 @@ class TestLaunch {
   }
 
  private:
-  DeviceArray<uint8_t> scratch_;
-  cuda::Workspace workspace_;
+  void* scratch_ = nullptr;
+  cuda::Workspace workspace_{nullptr, 0};
   cudaStream_t stream_ = nullptr;
   int n_sms_ = 0;
 };

@@ -288,7 +288,7 @@ BOOST_AUTO_TEST_CASE(other_sizes_and_f32_keys, *boost::unit_test::precondition(n
       }
 }
 
-BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   TestLaunch gpu;
   struct Size {
     int32_t n_tokens, n;

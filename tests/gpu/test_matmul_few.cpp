@@ -54,7 +54,7 @@ struct Weights {
   }
 
   std::vector<uint8_t> bytes;
-  DeviceArray<uint8_t> device;
+  DeviceWeights device;
   WeightMatrix host;
 };
 
@@ -127,6 +127,7 @@ BOOST_AUTO_TEST_CASE(every_type, *boost::unit_test::precondition(needs_gpu)) {
     check_matmul(type, 2112, 7168, 1);  // 671B: wq_a and wkv_a
     check_matmul(type, 600, 256, 2);    // one block a row
   }
+  check_matmul(q4_k, 40, 16384, 8);  // x does not fit in shared memory
 }
 
 BOOST_AUTO_TEST_CASE(columns_that_are_no_whole_step, *boost::unit_test::precondition(needs_gpu)) {
@@ -143,11 +144,12 @@ BOOST_AUTO_TEST_CASE(rows_of_x_apart, *boost::unit_test::precondition(needs_gpu)
   }
 }
 
-BOOST_AUTO_TEST_CASE(shapes_of_671b, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(shapes_of_671b,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
   check_matmul(q4_k, 24576, 1536, 1);
   check_matmul(q6_k, 7168, 18432, 1);
   check_matmul(q8_0, 7168, 16384, 2);
-  check_matmul(q4_k, 7168, 16384, 8);  // x does not fit in shared memory
+  check_matmul(q4_k, 7168, 16384, 8);
   check_matmul(q8_0, 7168, 18432, 5);
   check_matmul(bf16, 129, 7168, 8);
   check_matmul(f32, 256, 7168, 8);  // the router
@@ -286,10 +288,14 @@ BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
     check_experts({type, type, type, 6, 512, 256, 1, 3});
     check_experts({type, type, type, 6, 256, 512, 3, 2, true});
   }
-  check_experts({q4_k, q4_k, q6_k, 10, 7168, 2048, 2, 8});  // 671B
   check_experts({q4_k, q4_k, q4_k, 16, 768, 256, 8, 8});
   check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});  // w1 and w3 of different types
   check_experts({f16, f16, f16, 4, 36, 20, 2, 2});       // rows that are no multiple of 16 bytes
+}
+
+BOOST_AUTO_TEST_CASE(experts_of_671b,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
+  check_experts({q4_k, q4_k, q6_k, 10, 7168, 2048, 2, 8});
 }
 
 BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(needs_gpu)) {
@@ -307,7 +313,7 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(n
 BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   constexpr size_t kPool = size_t{600}
                            << 20;  // copies of a matrix are taken in turn, so that L2 does not hold them
-  const DeviceArray<uint8_t> pool(kPool);
+  const DeviceArray<uint8_t> pool(kPool, false, DeviceWeights::kPaddingBytes);
   CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
   const DeviceArray<float> x(std::vector<float>(8 * 18432, 1.0f)), y(size_t{8} * 32768);
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
@@ -341,7 +347,7 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
 BOOST_AUTO_TEST_CASE(timing_of_heads,
                      *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   constexpr size_t kPool = size_t{300} << 20;
-  const DeviceArray<uint8_t> pool(kPool);
+  const DeviceArray<uint8_t> pool(kPool, false, DeviceWeights::kPaddingBytes);
   CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
   const DeviceArray<float> x(std::vector<float>(8 * 128 * 512, 1.0f)), y(size_t{8} * 128 * 512);
   for (const int64_t n_rows : {512, 128})
@@ -369,8 +375,8 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
   constexpr int64_t kDim = 7168, kInter = 2048, kExperts = 64;
   for (const TensorType type : {q4_k, q6_k, q2_k, iq2_xxs, q8_0}) {
     const size_t mat_bytes = row_bytes(type, kDim) * kInter;
-    const DeviceArray<uint8_t> w1(mat_bytes * kExperts), w3(mat_bytes * kExperts), w2(mat_bytes * kExperts);
-    for (const DeviceArray<uint8_t>* w : {&w1, &w3, &w2}) CUDA_CHECK(cudaMemset(w->data(), 0, w->size()));
+    const std::vector<uint8_t> zeros(mat_bytes * kExperts);
+    const DeviceWeights w1(zeros), w3(zeros), w2(zeros);
     const DeviceArray<float> x(std::vector<float>(8 * kDim, 1.0f)), y(size_t{8} * kDim),
         weights(std::vector<float>(512, 0.1f));
     std::vector<int32_t> all(kExperts);

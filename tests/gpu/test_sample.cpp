@@ -104,7 +104,8 @@ BOOST_AUTO_TEST_CASE(greedy_takes_the_likeliest_and_the_lower_id_of_two,
   BOOST_TEST(draw_on_gpu(std::vector<float>(5000, -7), {{0, 0, 1, 0, 0}}, -1).tokens[0].id == 0);
 }
 
-BOOST_AUTO_TEST_CASE(every_rule_draws_what_the_cpu_draws, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(every_rule_draws_what_the_cpu_draws,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
   const std::vector<float> logits = model_logits(kVocabSize, 5);
   for (size_t i = 0; i < kRules.size(); ++i) {
     const std::string label = "rule " + std::to_string(i);
@@ -113,7 +114,8 @@ BOOST_AUTO_TEST_CASE(every_rule_draws_what_the_cpu_draws, *boost::unit_test::pre
 }
 
 // Logits on a coarse grid: hundreds of tokens share the one at which a cut falls, so ids decide.
-BOOST_AUTO_TEST_CASE(ties_at_the_cut_are_decided_by_id, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(ties_at_the_cut_are_decided_by_id,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
   std::vector<float> logits = model_logits(kVocabSize, 6);
   for (float& logit : logits) logit = std::round(logit * 4) / 4;
   for (size_t i = 0; i < kRules.size(); ++i) {
@@ -132,7 +134,8 @@ BOOST_AUTO_TEST_CASE(small_vocabularies_keep_the_same_sets, *boost::unit_test::p
     }
 }
 
-BOOST_AUTO_TEST_CASE(equal_logits_keep_the_lowest_ids, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(equal_logits_keep_the_lowest_ids,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
   const std::vector<float> logits(kVocabSize, 0.25f);
   const auto ids = [&](const SampleRule& rule) {
     std::set<int32_t> seen;
@@ -214,7 +217,7 @@ BOOST_AUTO_TEST_CASE(two_runs_give_the_same_bits, *boost::unit_test::preconditio
   for (size_t i = 0; i < first.top.size(); ++i) BOOST_TEST(first.top[i].logprob == second.top[i].logprob);
 }
 
-BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   TestLaunch gpu;
   const DeviceArray<SampledToken> tokens(8);
   const DeviceArray<TokenLogprob> top(8 * 20);

@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(embedding_rows_agree_in_every_format) {
     constexpr int64_t kDim = 512, kVocabSize = 50;
     Rng rng(9);
     const std::vector<uint8_t> bytes = random_weights(type, kVocabSize, kDim, rng, 1);
-    const DeviceArray<uint8_t> device_bytes(bytes);
+    const DeviceWeights device_bytes(bytes);
     WeightMatrix table{bytes.data(), type, kVocabSize, kDim, 1, row_bytes(type, kDim), bytes.size()};
     const Positions step(20, 0, kVocabSize);
     std::vector<float> expected(20 * kDim);

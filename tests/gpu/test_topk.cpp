@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(a_captured_select_gives_the_same, *boost::unit_test::precon
   cudaGraphDestroy(graph);
 }
 
-BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
   TestLaunch gpu;
   struct Size {
     size_t n_tokens, n;

@@ -165,10 +165,12 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
       Rng rng(static_cast<uint64_t>(capacity));
       cache.randomize(1);
       std::vector<int64_t> tally(2);
-      const DeviceArray<int64_t> d_tally(tally);
+      const size_t n = static_cast<size_t>(kSeqs * topk);
+      const DeviceArray<int64_t> d_tally(tally), d_row_ids(n);
+      DeviceArray<float> d_c(3 * 512), d_k_pe(3 * 64);
+      DeviceArray<int32_t> d_selected(n), d_n_selected(3), d_misses(n), d_n_misses(3);
       for (int32_t at = 0; at < 200; ++at) {
         const DecodeStep step({at, at + 50, at + 100});
-        const size_t n = static_cast<size_t>(kSeqs * topk);
         std::vector<int32_t> selected(n), n_selected(3), misses(n), n_misses(3);
         std::vector<int64_t> row_ids(n);
         for (size_t t = 0; t < 3; ++t) {
@@ -180,9 +182,7 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
         }
         const std::vector<float> c = random_floats(3 * 512, static_cast<uint64_t>(at)),
                                  k_pe = random_floats(3 * 64, 1);
-        const DeviceArray<float> d_c(c), d_k_pe(k_pe);
-        const DeviceArray<int32_t> d_selected(selected), d_n_selected(n_selected), d_misses(n), d_n_misses(3);
-        const DeviceArray<int64_t> d_row_ids(n);
+        d_c.fill(c), d_k_pe.fill(k_pe), d_selected.fill(selected), d_n_selected.fill(n_selected);
         cpu.store_latents({step.host(), cache.host(), c.data(), k_pe.data(), 64});
         cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), 64}, test.launch());
         cpu.resolve({step.host(), cache.host(), selected.data(), n_selected.data(), topk, row_ids.data(),
