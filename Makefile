@@ -57,6 +57,14 @@ deps:  ## install the Debian packages that are missing (through sudo when not ro
 layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- main.cpp)
 	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
+ARCHS ?= 80 89 90a 100 120
+archs:  ## check that the CUDA half compiles for each compute capability of ARCHS (80 89 90a 100 120)
+	@for arch in $(ARCHS); do \
+	    $(MAKE) --no-print-directory CUDA=1 CUDA_ARCHS=$$arch BUILD=build/arch_$$arch cuda_objects || exit 1; \
+	    echo "compiles for $$arch"; done
+
+cuda_objects: $(CUDA_OBJECTS)
+
 FUZZ_SECONDS ?= 60
 fuzz: deps fuzz_deps $(BUILD)/fuzz_gguf  ## fuzz the GGUF reader for FUZZ_SECONDS (60)
 	@mkdir -p build/fuzz_corpus
@@ -128,5 +136,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu deps layers fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu deps layers archs cuda_objects fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:
