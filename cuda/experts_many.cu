@@ -129,28 +129,33 @@ Product over_tiles(const WeightMatrix& weight, const Uses& uses, int64_t n_uses)
   return product;
 }
 
-// h [n_uses, stride] = silu(w1 x) * (w3 x), by place, as bf16.
-__nv_bfloat16* hidden(const RunExperts& op, const Uses& uses, int64_t stride, const Launch& launch) {
+RoundedRows take_rows(int64_t n_rows, int64_t n_cols, const Launch& launch) {
+  return {launch.workspace->take<__half>(static_cast<size_t>(n_rows * n_cols)),
+          launch.workspace->take<float>(static_cast<size_t>(n_rows))};
+}
+
+// h [n_uses, stride] = silu(w1 x) * (w3 x), by place, as fp16 (Output says in which units).
+RoundedRows hidden(const RunExperts& op, const Uses& uses, int64_t stride, const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated, n_padded = padded_columns(op.w1.n_cols);
-  auto* x = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(op.n_tokens * n_padded));
+  const RoundedRows x = take_rows(op.n_tokens, n_padded, launch), h = take_rows(n_uses, stride, launch);
   round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x, false, launch);
-  auto* h = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(n_uses * stride));
   if (stride != op.w1.n_rows)  // the columns that pad it
-    CUDA_CHECK(cudaMemsetAsync(h, 0, static_cast<size_t>(n_uses * stride) * 2, launch.stream));
+    CUDA_CHECK(cudaMemsetAsync(h.values, 0, static_cast<size_t>(n_uses * stride) * 2, launch.stream));
   Product product = over_tiles(op.w1, uses, n_uses);
-  product.x = x, product.x_stride = n_padded, product.x_rows = uses.tokens;
-  product.y = h, product.y_stride = stride;
-  product.output = Output::silu_bf16;
+  product.x = x.values, product.x_units = x.units, product.x_columns = n_padded, product.x_rows = uses.tokens;
+  product.y = h.values, product.y_stride = stride;
+  product.output = Output::silu_f16;
   multiply(product, launch);
   product.weight = op.w3;
-  product.output = Output::times_bf16;
+  product.output = Output::times_f16;
+  product.y_units = h.units;
   multiply(product, launch);
   return h;
 }
 
 // y = the weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory that is
 // left.
-void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int64_t stride,
+void combine(const RunExperts& op, const Uses& uses, const RoundedRows& h, int64_t stride,
              const Launch& launch) {
   const int64_t n_uses = op.n_tokens * op.n_activated, dim = op.w2.n_rows;
   int64_t slab = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses;
@@ -163,7 +168,7 @@ void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int
     part.data += static_cast<size_t>(column) * part.row_bytes;
     part.n_rows = std::min(slab, dim - column);
     Product product = over_tiles(part, uses, n_uses);
-    product.x = h, product.x_stride = stride;
+    product.x = h.values, product.x_units = h.units, product.x_columns = stride;
     product.y = out, product.y_stride = part.n_rows, product.y_rows = uses.uses;
     multiply(product, launch);
     const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
@@ -178,8 +183,8 @@ void combine(const RunExperts& op, const Uses& uses, const __nv_bfloat16* h, int
 int64_t tokens_together(const RunExperts& op, const Launch& launch) {
   const int64_t n_bytes_fixed = op.w1.n_mats * (8 + static_cast<int64_t>(sizeof(TokenTile))) + 16 * 256;
   const int64_t n_bytes_use =
-      2 * padded_columns(op.w2.n_cols) + 4 * std::min<int64_t>(op.w2.n_rows, 2 * kTileRows) + 9;
-  const int64_t n_bytes_token = 2 * padded_columns(op.w1.n_cols) + op.n_activated * n_bytes_use;
+      2 * padded_columns(op.w2.n_cols) + 4 * std::min<int64_t>(op.w2.n_rows, 2 * kTileRows) + 13;
+  const int64_t n_bytes_token = 2 * padded_columns(op.w1.n_cols) + 4 + op.n_activated * n_bytes_use;
   return (static_cast<int64_t>(launch.workspace->n_bytes_left()) - n_bytes_fixed) / n_bytes_token;
 }
 

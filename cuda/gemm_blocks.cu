@@ -2,7 +2,7 @@
 // made.
 //
 // One kernel per format. Raw bytes come by cp.async, one span of columns ahead; a thread then turns 64 values
-// of its row into bf16, while the tensor cores are busy with the 64 before them. Of experts nearly every
+// of its row into fp16, while the tensor cores are busy with the 64 before them. Of experts nearly every
 // weight is dequantised exactly once, because an expert rarely has more tokens than a tile.
 #include "cuda/gemm_tile.cuh"
 #include "cuda/widen.cuh"
@@ -90,7 +90,7 @@ __device__ __forceinline__ void fill_tile(const uint8_t* raw, const uint8_t* row
   }
 }
 
-// y[t, r] = sum over c of bf16(W[r, c]) * x[t, c], f32 sums in ascending c.
+// y[t, r] = sum over c of f16(W[r, c]) * x[t, c], f32 sums in ascending c.
 // A CTA of one warpgroup makes up to 128 tokens x 128 rows; grid: product_grid().
 // Activations are copied one step ahead, raw weights one span ahead, and dequantised one step ahead where
 // shared memory holds

@@ -2,15 +2,16 @@
 // step, and where the sums go.
 //
 // A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over
-// the columns 64 at a time; weights and activations of a step lie in shared memory as bf16 rows of 64 values.
+// the columns 64 at a time; weights and activations of a step lie in shared memory as fp16 rows of 64 values.
 // Rows are operand A, tokens operand B: tokens come in steps of 8 or 32 there, so a tile with few tokens
 // costs few products. The sums of a token depend on its own activations alone, so the places of missing
-// tokens and rows may hold anything.
+// tokens and rows may hold anything. Activations are in units of their row (f16.cuh), and so are the sums
+// until they are written.
 #pragma once
 
 #include <algorithm>
 
-#include "cuda/common.cuh"
+#include "cuda/f16.cuh"
 #include "cuda/kernels.h"
 #include "cuda/wgmma.cuh"
 
@@ -27,21 +28,33 @@ struct TokenTile {
   int32_t mat, first, n;
 };
 
+// What becomes of the sums. An expert's hidden values are rounded to fp16 after the gate and after the
+// product, in units that follow from the token's: 2^e = its unit times kLargestInUnits, which is its largest
+// activation or up to half of it.
 enum class Output : int {
-  f32,         // y = sum
-  silu_bf16,   // y = silu(sum), bf16
-  times_bf16,  // y = y * sum, bf16
+  f32,        // y = sum
+  silu_f16,   // y = silu(sum), in units of 2^e / kHiddenScale
+  times_f16,  // y = y * sum, in units of 4^e / kHiddenScale
 };
+
+// A sum is the token's largest activation times what its weights add up to, 0.02 to 2 as a rule. So stored
+// hidden values are from 0.01 to 100, keep their eleven bits down to 2^-14, and saturate where gate times up
+// is more than 4094 times the square of the largest activation: nothing that weights of ordinary size can do.
+// How large activations themselves are makes no difference.
+constexpr float kHiddenScale = 16;
 
 // y[place] = W[mat] @ x[place]. Places are tokens, or uses of experts.
 struct Product {
   WeightMatrix weight;
-  const __nv_bfloat16* x = nullptr;  // [n_places, mats, columns padded with zeros to a multiple of kStep]
-  int64_t x_stride = 0, x_mat_stride = 0;
+  const __half* x = nullptr;  // [rows, x_mats, x_columns]: columns padded with zeros to a multiple of kStep
+  const float* x_units = nullptr;  // [rows, x_mats]
+  int64_t x_columns = 0;
+  int64_t x_mats = 1;               // 1: all matrices have the same activations
   const int32_t* x_rows = nullptr;  // [n_places] row of x of each place; null: the place itself
-  void* y = nullptr;                // f32 or bf16
+  void* y = nullptr;                // f32 or fp16
   int64_t y_stride = 0, y_mat_stride = 0;
   const int32_t* y_rows = nullptr;  // [n_places]
+  float* y_units = nullptr;         // [n_places] of what Output::times_f16 makes
   Output output = Output::f32;
   int64_t n_places = 0;  // without tiles: each matrix is applied to every place
   int64_t n_splits =
@@ -52,12 +65,12 @@ struct Product {
   int64_t max_tiles = 0;
 };
 
-// Enqueues the product. Bf16 rows that cp.async can read (is_direct) go straight into the tile, everything
+// Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, everything
 // else is dequantised on the way into it. Where tiles are too few for the multiprocessors and there is
-// scratch memory for partial sums, the columns are split. gemm_bf16.cu, gemm_blocks.cu.
+// scratch memory for partial sums, the columns are split. gemm_f16.cu, gemm_blocks.cu.
 void multiply(const Product& product, const Launch& launch);
 bool is_direct(const WeightMatrix& weight);
-void multiply_bf16(const Product& product, const Launch& launch);
+void multiply_direct(const Product& product, const Launch& launch);
 void multiply_blocks(const Product& product, const Launch& launch);
 
 constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }
@@ -69,9 +82,18 @@ struct Activations {
   int64_t n_tokens = 0, n_mats = 1, n_cols = 0;
 };
 
-// out [n_tokens, n_mats, padded_columns(n_cols)] = bf16(x); split: three times that many columns, high | low
-// | high of x = high + low. matmul_many.cu.
-void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch);
+// The same as fp16, each row in units of its own: [n_tokens, n_mats, padded_columns(n_cols)]. Split: three
+// times that many columns, high | low | high / kLowScale with x = high + low, 22 bits together. The third
+// part goes with the weights' low parts, which are stored kLowScale times as large, lest they be too small
+// for fp16.
+struct RoundedRows {
+  __half* values = nullptr;
+  float* units = nullptr;  // [n_tokens, n_mats]
+};
+constexpr float kLowScale = 2048;
+
+// matmul_many.cu
+void round_activations(const Activations& x, const RoundedRows& out, bool is_split, const Launch& launch);
 
 // Throws Error{internal} unless the type is one that is computed and the rows are long enough.
 void check_weight(const WeightMatrix& weight);
@@ -157,16 +179,23 @@ inline dim3 product_grid(const Product& product, int rows_per_cta) {
 struct TokenRows {
   int64_t x[kTileTokens];  // first value
   int64_t y[kTileTokens];
+  float units[kTileTokens];
 };
 
 __device__ __forceinline__ void find_token_rows(const Product& product, const Place& place, TokenRows& rows) {
   const TokenTile tile = place.tile;
   for (int i = threadIdx.x; i < tile.n; i += blockDim.x) {
     const int64_t at = tile.first + i;
-    rows.x[i] = (product.x_rows ? product.x_rows[at] : at) * product.x_stride +
-                tile.mat * product.x_mat_stride + int64_t{place.first_step} * kStep;
+    const int64_t x_row =
+        (product.x_rows ? product.x_rows[at] : at) * product.x_mats + (product.x_mats > 1 ? tile.mat : 0);
+    rows.x[i] = x_row * product.x_columns + int64_t{place.first_step} * kStep;
+    rows.units[i] = product.x_units[x_row];
     rows.y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride +
                 tile.mat * product.y_mat_stride + place.y_offset;
+    if (product.y_units && place.first_row == 0) {
+      const float power = rows.units[i] * kLargestInUnits;
+      product.y_units[at] = power * power / kHiddenScale;
+    }
   }
 }
 
@@ -193,13 +222,16 @@ struct Sums {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// From the first instruction to the last in one branch: the assembler then sees that sums are left alone.
 template <int kTokens>
 __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
+  wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStep / 16; ++k) {
     wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
     wgmma<kTokens>(sums.of[1], rows + 64 * 128 / 16 + 2 * k, tokens + 2 * k);
   }
+  wgmma_commit();
 }
 
 // Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles.
@@ -207,7 +239,6 @@ __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
   __syncwarp();  // copies end in loops that lanes leave at different times
-  wgmma_begin();
   if (n_tokens <= 32)
     start_products<32>(sums, a, b);
   else if (n_tokens <= 64)
@@ -216,7 +247,6 @@ __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32
     start_products<96>(sums, a, b);
   else
     start_products<128>(sums, a, b);
-  wgmma_commit();
 }
 
 // The empty statements keep the compiler from using a sum before it is there.
@@ -238,7 +268,7 @@ __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t addres
 
 __device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -277,6 +307,17 @@ __device__ __forceinline__ void finish_products(Sums&) {}
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
 
+// What stands in `y` after a sum of a token with that unit.
+__device__ __forceinline__ void store_sum(const Product& product, int64_t at, float sum, float unit) {
+  auto* halves = static_cast<__half*>(product.y);
+  if (product.output == Output::f32)
+    static_cast<float*>(product.y)[at] = sum * unit;
+  else if (product.output == Output::silu_f16)
+    halves[at] = to_f16(silu(sum * unit) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits)));
+  else
+    halves[at] = to_f16(__half2float(halves[at]) * (sum * (1.0f / kLargestInUnits)));
+}
+
 // Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
 __device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows, int n_tokens,
                                            int64_t first_row, const Sums& sums) {
@@ -291,15 +332,7 @@ __device__ __forceinline__ void store_sums(const Product& product, const TokenRo
       for (int i = 0; i < 2; ++i) {
         const int64_t row = first_row + 64 * i + 16 * warp + lane / 4 + e / 2 * 8;
         if (row >= product.weight.n_rows) continue;
-        const float sum = sums.of[i][4 * j + e];
-        const int64_t at = rows.y[token] + row;
-        auto* halves = static_cast<__nv_bfloat16*>(product.y);
-        if (product.output == Output::f32)
-          static_cast<float*>(product.y)[at] = sum;
-        else if (product.output == Output::silu_bf16)
-          halves[at] = __float2bfloat16_rn(silu(sum));
-        else
-          halves[at] = __float2bfloat16_rn(__bfloat162float(halves[at]) * sum);
+        store_sum(product, rows.y[token] + row, sums.of[i][4 * j + e], rows.units[token]);
       }
     }
   }

@@ -1,8 +1,8 @@
 // Dense products and products by heads for many tokens, and the preparation of their operands.
 //
-// Activations become bf16 once. With more than kExpandTokens tokens a matrix would be dequantised more than
+// Activations become fp16 once. With more than kExpandTokens tokens a matrix would be dequantised more than
 // twice on its way into the tiles; then a slab of its rows is dequantised once into scratch memory instead,
-// and read from there as bf16.
+// and read from there as fp16.
 #include <algorithm>
 
 #include "cuda/gemm_tile.cuh"
@@ -13,46 +13,85 @@ namespace {
 
 constexpr int64_t kExpandTokens = 2 * kTileTokens;
 constexpr int kThreads = 256;
+constexpr int64_t kShortRow = 1024;  // columns, up to which a warp is enough for a row
+constexpr int kMostRowThreads = 1024;
 
-// out = bf16(x), columns padded with zeros; split: [high | low | high] with x = high + low, each padded.
-// A thread makes 8 values of one row; grid covers rows x pieces of 8.
-// 16-byte accesses where x allows them.
-// Bound by bytes: 4 read and 2 (6) written a value.
-__global__ void round_activations_kernel(const Activations x, __nv_bfloat16* out, int64_t n_padded,
-                                         bool is_split) {
-  const int64_t pieces = n_padded / 8, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= x.n_tokens * x.n_mats * pieces) return;
-  const int64_t row = at / pieces, column = at % pieces * 8;
-  const float* from = x.data + row / x.n_mats * x.token_stride + row % x.n_mats * x.mat_stride + column;
-  float values[8];
-  if (column + 8 <= x.n_cols && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+// Eight values of a row from `column` on, to an aligned place; zeros past its end.
+__device__ __forceinline__ void load_piece(const float* row, int64_t column, int64_t n_cols,
+                                           float (&values)[8]) {
+  const float* from = row + column;
+  if (column + 8 <= n_cols && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
     *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
     *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
   } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = column + i < x.n_cols ? from[i] : 0.0f;
+    for (int i = 0; i < 8; ++i) values[i] = column + i < n_cols ? from[i] : 0.0f;
   }
-  uint32_t high[4], low[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    high[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
-    low[i] = pack_bf16(values[2 * i] - __uint_as_float(high[i] << 16),
-                       values[2 * i + 1] - __uint_as_float(high[i] & 0xffff0000u));
-  }
-  const uint4 packed = make_uint4(high[0], high[1], high[2], high[3]);
-  __nv_bfloat16* to = out + row * n_padded * (is_split ? 3 : 1) + column;
-  *reinterpret_cast<uint4*>(to) = packed;
-  if (!is_split) return;
-  *reinterpret_cast<uint4*>(to + n_padded) = make_uint4(low[0], low[1], low[2], low[3]);
-  *reinterpret_cast<uint4*>(to + 2 * n_padded) = packed;
 }
 
-// out [n_rows, n_padded] = bf16(W), columns padded with zeros.
+// A row's values times `inverse` (1 / unit), eight at a time, as round_activations() says.
+__device__ __forceinline__ void store_piece(const float (&values)[8], float inverse, __half* to,
+                                            int64_t n_padded, bool is_split) {
+  alignas(16) __half2 high[4], low[4], small[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = {values[2 * i] * inverse, values[2 * i + 1] * inverse};
+    high[i] = __float22half2_rn(pair);  // what is infinite shall stay so
+    const float2 rounded = __half22float2(high[i]);
+    low[i] = __floats2half2_rn(pair.x - rounded.x, pair.y - rounded.y);
+    small[i] = __floats2half2_rn(rounded.x * (1.0f / kLowScale), rounded.y * (1.0f / kLowScale));
+  }
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(high);
+  if (!is_split) return;
+  *reinterpret_cast<uint4*>(to + n_padded) = *reinterpret_cast<const uint4*>(low);
+  *reinterpret_cast<uint4*>(to + 2 * n_padded) = *reinterpret_cast<const uint4*>(small);
+}
+
+// The maximum over the block, for every thread. Called once.
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float partial[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  x = warp_max(x);
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  return warp_max(lane < n_warps ? partial[lane] : 0.0f);
+}
+
+// out = f16(x / unit), columns padded with zeros, with a unit from each row's largest magnitude.
+// A row has row_threads threads: a warp of a block of kThreads, or the whole block.
+// Rows are read twice, the second time from L1 or L2; 16-byte accesses where x allows them.
+// Bound by bytes: 4 read and 2 (6) written a value.
+__global__ void __launch_bounds__(kMostRowThreads)
+    round_activations_kernel(const Activations x, const RoundedRows out, int64_t n_padded, bool is_split,
+                             int row_threads) {
+  const int64_t row =
+      int64_t{blockIdx.x} * (blockDim.x / row_threads) + static_cast<int>(threadIdx.x) / row_threads;
+  const int thread = static_cast<int>(threadIdx.x) % row_threads;
+  if (row >= x.n_tokens * x.n_mats) return;  // never a part of a block that is one row
+  const float* from = x.data + row / x.n_mats * x.token_stride + row % x.n_mats * x.mat_stride;
+  alignas(16) float values[8];
+  float largest = 0;
+  for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
+    load_piece(from, column, x.n_cols, values);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
+  }
+  largest = row_threads == 32 ? warp_max(largest) : block_max(largest);
+  const float unit = unit_of(largest), inverse = inverse_of_power(unit);
+  if (thread == 0) out.units[row] = unit;
+  __half* to = out.values + row * n_padded * (is_split ? 3 : 1);
+  for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
+    load_piece(from, column, x.n_cols, values);
+    store_piece(values, inverse, to + column, n_padded, is_split);
+  }
+}
+
+// out [n_rows, n_padded] = f16(W), columns padded with zeros.
 // A thread makes 16 values of one row; grid covers rows x pieces of 16.
 // Neighbouring threads read neighbouring codes, so that a block comes from L1 after its first touch.
 // Bound by bytes: the block's and 2 written a value.
 template <TensorType kType>
-__global__ void expand_kernel(const WeightMatrix weight, __nv_bfloat16* out, int64_t n_padded) {
+__global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_padded) {
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   fill_grid<kType>(grid);
   __syncthreads();
@@ -67,40 +106,40 @@ __global__ void expand_kernel(const WeightMatrix weight, __nv_bfloat16* out, int
 #pragma unroll
     for (int i = 0; i < 16; ++i)
       if (column + i < weight.n_cols)
-        values[i / 2] |= pack_bf16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
+        values[i / 2] |= pack_f16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
   }
   auto* to = reinterpret_cast<uint4*>(out + row * n_padded + column);
   to[0] = make_uint4(values[0], values[1], values[2], values[3]);
   to[1] = make_uint4(values[4], values[5], values[6], values[7]);
 }
 
-// out [n_rows, high | high | low] of an f32 matrix: with split activations the product of two sums of two,
-// less low x low. As expand_kernel, one value a thread (these matrices are small). Three bf16 products reach
-// the accuracy that f32 weights are stored for (the router above all), 2^-16 of each term. Bound by bytes: 4
-// read and 6 written a value.
-__global__ void expand_split_kernel(const WeightMatrix weight, __nv_bfloat16* out, int64_t n_padded) {
+// out [n_rows, high | high | low * kLowScale] of an f32 matrix: with split activations the product of two
+// sums of two, less low x low. As expand_kernel, one value a thread (these matrices are small). Three fp16
+// products reach the accuracy that f32 weights are stored for (the router above all), 2^-21 of each term.
+// Bound by bytes: 4 read and 6 written a value.
+__global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int64_t n_padded) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= weight.n_rows * n_padded) return;
   const int64_t row = at / n_padded, column = at % n_padded;
   const float value =
       column < weight.n_cols ? load_float<TensorType::f32>(row_of(weight, 0, row), column) : 0.0f;
-  const __nv_bfloat16 high = __float2bfloat16_rn(value);
-  __nv_bfloat16* to = out + row * 3 * n_padded + column;
+  const __half high = to_f16(value);
+  __half* to = out + row * 3 * n_padded + column;
   to[0] = high;
   to[n_padded] = high;
-  to[2 * n_padded] = __float2bfloat16_rn(value - __bfloat162float(high));
+  to[2 * n_padded] = to_f16((value - __half2float(high)) * kLowScale);
 }
 
 template <TensorType kType>
-void start_expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch) {
+void start_expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   const int64_t n_padded = padded_columns(weight.n_cols);
   const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * (n_padded / 16), kThreads));
   expand_kernel<kType><<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
   check_launch("expand_kernel");
 }
 
-// Rows of a slab as bf16 (f32: split in three).
-void expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch) {
+// Rows of a slab as fp16 (f32: split in three).
+void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   switch (weight.type) {
     case TensorType::f32: {
       const int64_t n_padded = padded_columns(weight.n_cols);
@@ -146,7 +185,7 @@ void expand(const WeightMatrix& weight, __nv_bfloat16* out, const Launch& launch
 // The product in slabs of rows, as many rows at a time as the scratch memory that is left holds.
 void multiply_expanded(Product product, const Launch& launch) {
   const WeightMatrix weight = product.weight;
-  const int64_t n_cols = product.x_stride;  // padded, and three times that many for f32
+  const int64_t n_cols = product.x_columns;  // padded, and three times that many for f32
   // A quarter stays for the partial sums of split columns.
   int64_t max_rows = static_cast<int64_t>(launch.workspace->n_bytes_left() / 4 * 3) / (2 * n_cols);
   if (max_rows > 256) max_rows = max_rows / 256 * 256;
@@ -154,7 +193,7 @@ void multiply_expanded(Product product, const Launch& launch) {
   const int64_t n_slabs = ceil_div(weight.n_rows, max_rows);
   const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(weight.n_rows, n_slabs), 256) * 256);
   auto* slab =
-      launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
+      launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
   auto* y = static_cast<float*>(product.y);
   for (int64_t row = 0; row < weight.n_rows; row += slab_rows) {
     WeightMatrix part = weight;
@@ -163,25 +202,26 @@ void multiply_expanded(Product product, const Launch& launch) {
     expand(part, slab, launch);
     const auto row_bytes = static_cast<size_t>(n_cols) * 2;
     product.weight = {
-        reinterpret_cast<const uint8_t*>(slab),      TensorType::bf16, part.n_rows, n_cols, 1, row_bytes,
+        reinterpret_cast<const uint8_t*>(slab),      TensorType::f16, part.n_rows, n_cols, 1, row_bytes,
         row_bytes * static_cast<size_t>(part.n_rows)};
     product.y = y + row;
     multiply(product, launch);
   }
 }
 
-// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose bf16 activations take up to half of
+// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose fp16 activations take up to half of
 // the scratch memory.
 void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, const Launch& launch) {
   if (x.n_tokens == 0 || weight.n_rows == 0 || weight.n_mats == 0) return;
   check_weight(weight);
   const bool is_split = weight.type == TensorType::f32 && x.n_mats == 1;
   const int64_t n_cols = padded_columns(weight.n_cols) * (is_split ? 3 : 1);
-  int64_t run = static_cast<int64_t>(launch.workspace->n_bytes_left() / 2) / (2 * n_cols * x.n_mats);
+  int64_t run = static_cast<int64_t>(launch.workspace->n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
   run = std::min(run, x.n_tokens);
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
-  auto* rounded = launch.workspace->take<__nv_bfloat16>(static_cast<size_t>(run * x.n_mats * n_cols));
+  const RoundedRows rounded = {launch.workspace->take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
+                               launch.workspace->take<float>(static_cast<size_t>(run * x.n_mats))};
   for (int64_t token = 0; token < x.n_tokens; token += run) {
     Activations part = x;
     part.data += token * x.token_stride;
@@ -189,7 +229,8 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     round_activations(part, rounded, is_split, launch);
     Product product;
     product.weight = weight;
-    product.x = rounded, product.x_stride = x.n_mats * n_cols, product.x_mat_stride = n_cols;
+    product.x = rounded.values, product.x_units = rounded.units;
+    product.x_columns = n_cols, product.x_mats = x.n_mats;
     product.y_stride = x.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
     product.y = y + token * product.y_stride;
     product.n_places = part.n_tokens;
@@ -216,11 +257,17 @@ void check_weight(const WeightMatrix& weight) {
                 static_cast<long long>(weight.n_cols), type_name(weight.type), weight.row_bytes));
 }
 
-void round_activations(const Activations& x, __nv_bfloat16* out, bool is_split, const Launch& launch) {
-  const int64_t n_padded = padded_columns(x.n_cols), n_threads = x.n_tokens * x.n_mats * (n_padded / 8);
-  if (n_threads == 0) return;
-  round_activations_kernel<<<static_cast<unsigned>(ceil_div(n_threads, kThreads)), kThreads, 0,
-                             launch.stream>>>(x, out, n_padded, is_split);
+void round_activations(const Activations& x, const RoundedRows& out, bool is_split, const Launch& launch) {
+  const int64_t n_padded = padded_columns(x.n_cols), n_rows = x.n_tokens * x.n_mats;
+  if (n_rows == 0) return;
+  const bool is_short = n_padded <= kShortRow;
+  // Of a longer row a thread has two pieces of eight, so that several rows are under way on a multiprocessor.
+  const int row_threads =
+      is_short ? 32 : static_cast<int>(std::min<int64_t>(ceil_div(n_padded, 512) * 32, kMostRowThreads));
+  const int n_threads = is_short ? kThreads : row_threads;
+  const auto n_blocks = static_cast<unsigned>(ceil_div(n_rows, n_threads / row_threads));
+  round_activations_kernel<<<n_blocks, n_threads, 0, launch.stream>>>(x, out, n_padded, is_split,
+                                                                      row_threads);
   check_launch("round_activations_kernel");
 }
 

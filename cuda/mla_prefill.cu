@@ -1,10 +1,12 @@
 // Sparse MLA for many tokens by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
-// One group of four warps brings rows in and widens them to bf16, two groups multiply. They meet at two
-// stages of 64 rows each, whose barriers tell when a stage is full and when it is empty again, so that
-// gathering hides behind the products.
+// One group of four warps brings rows in and makes them fp16, two groups multiply. They meet at two stages of
+// 64 rows each, whose barriers tell when a stage is full and when it is empty again, so that gathering hides
+// behind the products. Fp16 gives queries and weights three bits more than bf16 would; what it lacks in range
+// is made up for by a unit for each query (f16.cuh) and a factor for all weights.
 #include <cmath>
 
+#include "cuda/f16.cuh"
 #include "cuda/mla.cuh"
 #include "cuda/wgmma.cuh"
 
@@ -17,7 +19,7 @@ constexpr int kGroupThreads = 128;  // four warps, what a product takes
 struct Barriers {
   uint64_t full[2], empty[2];
 };
-constexpr int kPrefillBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine + 2 * kHeads * 4 +
+constexpr int kPrefillBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine + 3 * kHeads * 4 +
                               static_cast<int>(sizeof(Barriers));
 constexpr int kPrefillBytesWanted = kPrefillBytes + 1024;  // the arrays start at a multiple of 1024
 
@@ -26,6 +28,7 @@ constexpr int kPrefillBytesWanted = kPrefillBytes + 1024;  // the arrays start a
 constexpr int kGroupColumns = kRank / 2;   // of the output, for each of the two groups that multiply
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
 constexpr int kAtOnce = 4;                 // of these, rows that it has under way together
+constexpr int kQueriesAtOnce = 4;          // of a multiplying warp's eight
 constexpr int kFillRegisters = 136,
               kProductRegisters = 184;  // 136 + 2 * 184 = 3 * 168, what the CTA starts with
 
@@ -82,7 +85,7 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
 // Starts d [64, 256] += a [64, 16] b [16, 256]; the places of d are those of wgmma.cuh.
 __device__ __forceinline__ void multiply_values(float (&d)[kGroupColumns / 2], uint64_t a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -99,6 +102,44 @@ __device__ __forceinline__ void multiply_values(float (&d)[kGroupColumns / 2], u
 #undef DSV32_SUMS_8
 
 // ---- filling the stages ----
+
+// Two e4m3 values, each in the upper byte of a half, as fp16. The seven bits of exponent and fraction,
+// shifted to where fp16 has them, are the value times 2^-8 (denormals too), which the scale makes up for.
+__device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t halves, __half2 scale_256) {
+  const uint32_t bits = (halves & 0x80008000u) | ((halves >> 1) & 0x3f803f80u);
+  const __half2 value = __hmul2(*reinterpret_cast<const __half2*>(&bits), scale_256);
+  return *reinterpret_cast<const uint32_t*>(&value);
+}
+
+// Sixteen e4m3 values, chunk `lane` of a row, to two fp16 chunks; `scales` are the row's four. Exact while a
+// tile's largest value is from 448 * 2^-16 to 448 * 2^7: smaller tiles err by 2^-25 at most, larger ones,
+// which a normalised latent does not have, are taken for the largest that fp16 holds.
+__device__ __forceinline__ void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row,
+                                          int lane) {
+  const uint32_t code = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u);
+  const __half2 scale_256 = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)) * 256.0f);
+  const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t out[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = e4m3_to_f16(__byte_perm(in[i], 0, 0x1404), scale_256);
+    out[2 * i + 1] = e4m3_to_f16(__byte_perm(in[i], 0, 0x3424), scale_256);
+  }
+  // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
+  // banks.
+  const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
+  const int odd = lane / 4 % 2;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + 1 - odd, row, kBlockRows)) = odd ? low : high;
+}
+
+// Eight bf16 values: exact from 2^-17 to 65504; smaller ones err by 2^-25 at most, larger ones become 65504.
+__device__ __forceinline__ uint4 bf16_to_f16(const uint4& from) {
+  const auto convert = [](uint32_t pair) {
+    return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  };
+  return {convert(from.x), convert(from.y), convert(from.z), convert(from.w)};
+}
 
 // What a filling lane has under way of four fp8 rows: its chunk of each, and a chunk of the k_pe of one.
 struct Arriving {
@@ -125,9 +166,9 @@ __device__ __forceinline__ void store_rows(const Arriving& arriving, uint32_t sc
   const int first_row = warp * kFillRows + first;
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i)
-    expand_chunk(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
+    store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
   *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + lane / 8, kBlockRows)) =
-      arriving.rope;
+      bf16_to_f16(arriving.rope);
 }
 
 // What the lane wrote, the products of those who wait for the stage see.
@@ -166,32 +207,123 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, int
   }
 }
 
+// The rows that start_rows() has brought, each chunk by the lane that copied it.
+__device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane) {
+#pragma unroll 1
+  for (int i = 0; i < kFillRows; i += 4) {
+    uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
+    uint4 chunks[kRowLines];
+#pragma unroll
+    for (int line = 0; line < kRowLines; ++line)
+      chunks[line] = *reinterpret_cast<const uint4*>(place + line * kBlockRows * kLine);
+#pragma unroll
+    for (int line = 0; line < kRowLines; ++line)
+      *reinterpret_cast<uint4*>(place + line * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+  }
+}
+
 __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, int64_t t, int n,
                                           uint8_t* stages, Barriers* barriers, int warp, int lane) {
   const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
   RowPlace place = find_row(op, t, lane_row, n);
   for (int block = 0; block < n_blocks; ++block) {
     barrier_wait(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
-    start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, stages + block % 2 * kBlockBytes,
-                                        warp * kFillRows, lane);
+    uint8_t* k = stages + block % 2 * kBlockBytes;
+    start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, k, warp * kFillRows, lane);
     place = find_row(op, t, (block + 1) * kBlockRows + lane_row, n);
     wait_copies();
+    convert_rows(k, warp * kFillRows, lane);
     tell_full(&barriers->full[block % 2], lane);
   }
 }
 
 // ---- multiplying ----
 
+// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
+__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
+                                                 float (&values)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = 0;
+  if (head >= op.n_heads || chunk >= kRowLines * 8) return;
+  if (chunk < kRank / 8) {
+    const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+  } else {
+    const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = from[i];
+  }
+}
+
+// The queries of the CTA's heads as fp16 [kHeads, kRank + kRope], each in units of its own, by eight warps of
+// eight heads each; a lane has chunks lane, lane + 32 and lane + 64.
+__device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
+                                                 float* units, int warp, int lane) {
+  constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
+#pragma unroll 1
+  for (int first = warp * 8; first < warp * 8 + 8; first += kQueriesAtOnce) {
+    alignas(16) float values[kQueriesAtOnce][n_chunks][8];
+#pragma unroll
+    for (int h = 0; h < kQueriesAtOnce; ++h)
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c)
+        load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
+#pragma unroll
+    for (int h = 0; h < kQueriesAtOnce; ++h) {
+      float largest = 0;
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
+      const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
+      if (lane == 0) units[first + h] = unit;
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c) {
+        alignas(16) __half2 pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
+          pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
+        if (lane + 32 * c < kRowLines * 8)
+          *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
+              *reinterpret_cast<const uint4*>(pairs);
+      }
+    }
+  }
+}
+
+// What all weights are multiplied by, as a power of two: with kSlack they reach 2^15 at most, and weights
+// down to 2^-21 of the largest keep all their bits. It cancels where sums are divided by the weights' sum.
+constexpr float kWeightPower = 7;
+
+// Weights 2^(score - largest + kWeightPower), as fp16 into p; summed as rounded, so that they add up to one.
+__device__ __forceinline__ void store_weights_f16(const float (&s)[4][4], Running& running, uint8_t* p,
+                                                  int head_row, int latent_row, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = head_row + lane / 4 + 8 * h;
+    const float zero = running.largest[h] - kWeightPower;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
+      const float2 weights = unpack_f16(pair);
+      running.sum[h] += weights.x + weights.y;
+      *reinterpret_cast<uint32_t*>(p + chunk_place(latent_row / 8 + i, row, 0) + lane % 4 * 4) = pair;
+    }
+  }
+}
+
 // The part of one of the two groups that multiply. A thread has two heads, the same ones throughout.
-__device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_head, int n, const uint8_t* q,
-                                         const uint8_t* stages, uint8_t* p, float* largest_of,
+__device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_head, int n, uint8_t* q,
+                                         const uint8_t* stages, uint8_t* p, float* largest_of, float* units,
                                          Barriers* barriers, int warp, int lane) {
   const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4,
             n_blocks = (n + kBlockRows - 1) / kBlockRows;
-  const float scale = op.scale * 1.44269504f;
-  load_queries(op, t, first_head, kHeads, const_cast<uint8_t*>(q));
+  load_queries_f16(op, t, first_head, q, units, warp, lane);
   fence_for_wgmma();
   sync_products();
+  const float scale = op.scale * 1.44269504f;
+  const float scales[2] = {scale * units[head_row], scale * units[head_row + 8]};
 
   Running running;
   float o[kGroupColumns / 2] = {};
@@ -209,7 +341,9 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
     wgmma_commit();
     wgmma_wait();
 
-    const float2 largest = scale_scores<4>(s, scale, block * kBlockRows + group * (kBlockRows / 2), n, lane);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
+    const float2 largest = scale_scores<4>(s, 1.0f, block * kBlockRows + group * (kBlockRows / 2), n, lane);
     if (lane % 4 == 0) {
       largest_of[group * kHeads + head_row] = largest.x;
       largest_of[group * kHeads + head_row + 8] = largest.y;
@@ -219,7 +353,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
                                    fmaxf(largest_of[head_row + 8], largest_of[kHeads + head_row + 8])};
     float factors[2];
     const bool is_grown = grow(running, largest_here, factors);
-    store_weights<4>(s, running, p, warp % 4 * 16, group * (kBlockRows / 2), lane);
+    store_weights_f16(s, running, p, warp % 4 * 16, group * (kBlockRows / 2), lane);
     fence_for_wgmma();
     if (__any_sync(0xffffffffu, is_grown)) {
 #pragma unroll
@@ -278,7 +412,8 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const
   uint8_t* stages = q + kHeads * kRowLines * kLine;                     // [2][kRowLines][kBlockRows] lines
   uint8_t* p = stages + 2 * kBlockBytes;                                // [kHeads] lines
   float* largest_of = reinterpret_cast<float*>(p + kHeads * kLine);     // [2][kHeads]
-  Barriers* barriers = reinterpret_cast<Barriers*>(largest_of + 2 * kHeads);
+  float* units = largest_of + 2 * kHeads;                               // [kHeads] of the queries
+  Barriers* barriers = reinterpret_cast<Barriers*>(units + kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t t = blockIdx.x / plan.n_head_tiles;
   const int first_head = blockIdx.x % plan.n_head_tiles * kHeads, n = op.n_selected[t];
@@ -295,7 +430,7 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const
       fill_bf16(op, plan, t, n, stages, barriers, warp - 8, lane);
   } else {
     take_registers<kProductRegisters>();
-    multiply(op, t, first_head, n, q, stages, p, largest_of, barriers, warp, lane);
+    multiply(op, t, first_head, n, q, stages, p, largest_of, units, barriers, warp, lane);
   }
 #else
   __trap();

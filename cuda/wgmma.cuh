@@ -1,5 +1,5 @@
 // The warpgroup product of Hopper's tensor cores (sm_90a): D [64, N] += A [64, 16] times B [N, 16]
-// transposed, bf16 into f32.
+// transposed, fp16 into f32.
 //
 // A and B lie in shared memory as rows of 64 values (128 bytes) whose 16-byte pieces are exchanged by the row
 // number modulo 8 (the "128-byte swizzle", tile_offset() in gemm_tile.cuh), in groups of 8 rows that start at
@@ -47,7 +47,7 @@ __device__ void wgmma(float* d, uint64_t a, uint64_t b);
 template <>
 __device__ __forceinline__ void wgmma<32>(float* d, uint64_t a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
       "%16, %17, 1, 1, 1, 0, 0;"
       : DSV32_SUMS_16(0)
@@ -57,7 +57,7 @@ __device__ __forceinline__ void wgmma<32>(float* d, uint64_t a, uint64_t b) {
 template <>
 __device__ __forceinline__ void wgmma<64>(float* d, uint64_t a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, 1, 1, 1, 0, 0;"
@@ -68,7 +68,7 @@ __device__ __forceinline__ void wgmma<64>(float* d, uint64_t a, uint64_t b) {
 template <>
 __device__ __forceinline__ void wgmma<96>(float* d, uint64_t a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
@@ -80,7 +80,7 @@ __device__ __forceinline__ void wgmma<96>(float* d, uint64_t a, uint64_t b) {
 template <>
 __device__ __forceinline__ void wgmma<128>(float* d, uint64_t a, uint64_t b) {
   asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "

@@ -1,12 +1,19 @@
-// Sixteen stored weights as bf16, for tensor cores.
+// Sixteen stored weights as fp16, for tensor cores.
 //
-// bf16(scale * code + min) takes a byte permutation and an fma a value: a code, made unsigned by an offset,
+// f16(scale * code + min) takes a byte permutation and an fma a value: a code, made unsigned by an offset,
 // is put into the mantissa of a power of two, and the fma takes power and offset off again. Against rounding
-// the reference's f32 value this is off by less than scale * 2^-9, for formats of wide codes, or 2^-16 (the
-// rounding of the fma's constant) before the result is rounded.
+// the reference's f32 value this is off by the rounding of the fma's constant: less than scale * 2^-9 for
+// formats of wide codes, or 2^-16 for the others. As a block's largest code is 64 or more there and 3 or more
+// here, that is 2^-15 of its largest value or less, where fp16 rounds off 2^-11.
+//
+// No scale is applied: values from 2^-14 to 65504 keep eleven bits, and smaller ones err by 2^-25 at most,
+// which is nothing beside the roundings of values of ordinary size (0.01) in the same sums. Besides,
+// quantised formats have fp16 scales themselves: what would be lost here is not in the file. Values past
+// 65504, which only F32, BF16 and absurd scales have, become 65504.
 #pragma once
 
 #include "cuda/dequant.cuh"
+#include "cuda/f16.cuh"
 
 namespace dsv32::cuda {
 
@@ -16,19 +23,33 @@ template <TensorType kType>
 inline constexpr bool kHasWideCodes =
     kType == TensorType::q8_0 || kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
+// Sixteen 16-bit values, from an even address.
+__device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
+    out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+    out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
+  }
 }
 
 // out [8]: values col..col+15 of a row, two a word; col is a multiple of 16. grid: see fill_grid.
 template <TensorType kType>
 __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_t* out,
                                         const uint32_t* grid) {
-  if constexpr (kIsFloat<kType>) {
+  if constexpr (kType == TensorType::f32) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      out[i] = pack_bf16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
+      out[i] = pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
+  } else if constexpr (kIsFloat<kType>) {
+    load_pairs(row + 2 * col, out);
+    if constexpr (kType == TensorType::bf16) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        out[i] = pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
+    }
   } else {
     using Format = Codes<kType>;
     constexpr bool kIsWide = kHasWideCodes<kType>;
@@ -53,8 +74,8 @@ __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_
             kIsWide ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
         values[i] = fmaf(s.scale, __uint_as_float(__byte_perm(codes, kPower, selector)), constant);
       }
-      out[j / 2] = pack_bf16(values[0], values[1]);
-      out[j / 2 + 1] = pack_bf16(values[2], values[3]);
+      out[j / 2] = pack_f16(values[0], values[1]);
+      out[j / 2 + 1] = pack_f16(values[2], values[3]);
     }
   }
 }

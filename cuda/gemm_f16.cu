@@ -1,4 +1,4 @@
-// Products with weights that lie as bf16 rows of whole 16-byte pieces: a tensor of that type, or a slab that
+// Products with weights that lie as fp16 rows of whole 16-byte pieces: a tensor of that type, or a slab that
 // was dequantised.
 //
 // Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor
@@ -30,13 +30,13 @@ __device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint
   }
 }
 
-// y[t, r] = sum over c of W[r, c] * x[t, c], bf16 products, f32 sums in ascending c.
+// y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
 // A CTA of two warpgroups makes 128 tokens x 256 rows; a warpgroup has 128 rows; grid: product_grid().
 // Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1,
 // which every warp has
 //   left when it passes the barrier of step s.
 // Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
-__global__ void __launch_bounds__(kThreads, 1) multiply_bf16_kernel(const Product product) {
+__global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Product product) {
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& token_rows = *reinterpret_cast<TokenRows*>(shared + kStages * kStageBytes);
   Place place;
@@ -106,13 +106,13 @@ int64_t choose_splits(const Product& product, const Launch& launch) {
 }  // namespace
 
 bool is_direct(const WeightMatrix& weight) {
-  return weight.type == TensorType::bf16 && weight.n_cols % 8 == 0 && weight.row_bytes % 16 == 0 &&
+  return weight.type == TensorType::f16 && weight.n_cols % 8 == 0 && weight.row_bytes % 16 == 0 &&
          (weight.n_mats == 1 || weight.mat_bytes % 16 == 0) &&
          reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
 }
 
 void multiply(const Product& product, const Launch& launch) {
-  const auto multiply_all = is_direct(product.weight) ? multiply_bf16 : multiply_blocks;
+  const auto multiply_all = is_direct(product.weight) ? multiply_direct : multiply_blocks;
   const int64_t n_splits = choose_splits(product, launch);
   if (n_splits == 1) return multiply_all(product, launch);
   Workspace scratch = *launch.workspace;
@@ -127,11 +127,11 @@ void multiply(const Product& product, const Launch& launch) {
   check_launch("add_splits_kernel");
 }
 
-void multiply_bf16(const Product& product, const Launch& launch) {
-  CUDA_CHECK(
-      cudaFuncSetAttribute(multiply_bf16_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  multiply_bf16_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);
-  check_launch("multiply_bf16_kernel");
+void multiply_direct(const Product& product, const Launch& launch) {
+  CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes));
+  multiply_direct_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);
+  check_launch("multiply_direct_kernel");
 }
 
 }  // namespace dsv32::cuda

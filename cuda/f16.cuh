@@ -1,0 +1,42 @@
+// Values as fp16 for tensor cores: eleven significant bits, but a narrow range, from steps of 2^-24 to 65504.
+//
+// What is known to be of ordinary size (weights) is rounded and saturated. Activations may have any size:
+// each row is stored in units of a power of two that is chosen by its largest value, and sums are multiplied
+// by the unit again, which is exact.
+#pragma once
+
+#include "cuda/common.cuh"
+
+namespace dsv32::cuda {
+
+// A row's largest magnitude lies between this and twice as much, in units of the row. Values down to 2^-28 of
+// the largest keep all their bits, and every sum of products has room in f32.
+constexpr float kLargestInUnits = 16384;
+
+// Rounded to nearest; what is beyond 65504, and infinity, becomes 65504. NaN stays.
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ __half to_f16(float x) {
+  return __ushort_as_half(static_cast<unsigned short>(pack_f16(x, 0.0f)));
+}
+
+__device__ __forceinline__ float2 unpack_f16(uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+// The unit of a row whose largest magnitude is `largest`. Its exponent stays where its inverse has one too:
+// rows below 2^-98 only become less accurate, infinity stays infinite.
+__device__ __forceinline__ float unit_of(float largest) {
+  const uint32_t exponent = max(__float_as_uint(largest) >> 23, 29u);
+  return __uint_as_float((exponent - 14) << 23);
+}
+
+// 1 / x of a power of two whose inverse has an exponent.
+__device__ __forceinline__ float inverse_of_power(float x) {
+  return __uint_as_float((254u << 23) - __float_as_uint(x));
+}
+
+}  // namespace dsv32::cuda
