@@ -54,7 +54,7 @@ struct TestWeights {
   }
 
   std::vector<uint8_t> bytes;
-  DeviceArray<uint8_t> device;
+  DeviceWeights device;
   WeightMatrix host;
 };
 

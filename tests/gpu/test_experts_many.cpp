@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
        {TensorType::q4_k, TensorType::q8_0, TensorType::q6_k, TensorType::q2_k, TensorType::iq2_xxs}) {
     const TestWeights up(type, 1, inter_dim, dim, 1), down(type, 1, dim, inter_dim, 2);
     const size_t n_bytes = up.bytes.size();  // of one matrix; as many in down
-    const DeviceArray<uint8_t> data(3 * n_bytes * n_experts);
+    const DeviceArray<uint8_t> data(3 * n_bytes * n_experts, false, DeviceWeights::kPaddingBytes);
     for (int64_t i = 0; i < 3 * n_experts; ++i)
       CUDA_CHECK(cudaMemcpyAsync(data.data() + static_cast<size_t>(i) * n_bytes,
                                  i < 2 * n_experts ? up.device.data() : down.device.data(), n_bytes,

@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(rows_of_x_apart_and_weights_at_odd_places, *boost::unit_tes
       check_matmul(weights.host, weights.on_device(), n_tokens, 513, test);
       std::vector<uint8_t> shifted(weights.bytes.size() + 6);
       std::memcpy(shifted.data() + 6, weights.bytes.data(), weights.bytes.size());
-      const DeviceArray<uint8_t> device(shifted);
+      const DeviceWeights device(shifted);
       WeightMatrix moved = weights.host;
       moved.data = device.data() + 6;
       check_matmul(weights.host, moved, n_tokens, 512, test);
@@ -241,7 +241,7 @@ BOOST_AUTO_TEST_CASE(timing_of_matrices,
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
     const TestWeights block(type, 1, 64, n_cols, 1);
     const size_t n_bytes = block.host.row_bytes * static_cast<size_t>(n_rows);
-    const DeviceArray<uint8_t> data(n_bytes);
+    const DeviceArray<uint8_t> data(n_bytes, false, DeviceWeights::kPaddingBytes);
     for (size_t at = 0; at < n_bytes; at += block.bytes.size())
       CUDA_CHECK(cudaMemcpy(data.data() + at, block.device.data(), std::min(block.bytes.size(), n_bytes - at),
                             cudaMemcpyDefault));

@@ -471,7 +471,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays) {
   CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
-BOOST_AUTO_TEST_CASE(timing) {
+BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::label("timing")) {
   print_time("fp8, 1 token", {.context = 8192});
   print_time("bf16, 1 token", {.kv_type = KvType::bf16, .context = 8192});
   print_time("fp8, 1 token, 16 heads", {.n_heads = 16, .context = 8192});
