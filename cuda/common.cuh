@@ -5,7 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "cuda/launch.h"
+#include "cuda/dependent.cuh"
 
 namespace dsv32::cuda {
 
@@ -32,10 +32,10 @@ __device__ __forceinline__ float block_sum(float x) {
   return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// 16 bytes that are read once: past L1.
+// 16 bytes that are read once: past L1. After wait_for_inputs() this may be what a kernel wrote.
 __device__ __forceinline__ uint4 load_streaming(const void* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;

@@ -172,6 +172,7 @@ class CudaBackend : public Backend {
       CUDA_CHECK(cudaMemcpyAsync(static_cast<uint8_t*>(memory) + at, half, n, cudaMemcpyHostToDevice, stream_));
       CUDA_CHECK(cudaEventRecord(sent[i], stream_));
     }
+    CUDA_CHECK(cudaMemsetAsync(static_cast<uint8_t*>(memory) + n_bytes, 0, kPastWeights, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     for (cudaEvent_t event : sent) cudaEventDestroy(event);
     return static_cast<const uint8_t*>(memory);
@@ -226,8 +227,9 @@ class CudaBackend : public Backend {
     is_fetching_ = true;
   }
   void attend(const Attend& op) override {
+    const cuda::Launch joined = launch();
     if (std::exchange(is_fetching_, false)) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
-    cuda::attend(op, launch());
+    cuda::attend(op, joined);
   }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
@@ -238,7 +240,7 @@ class CudaBackend : public Backend {
  private:
   cuda::Launch launch() {
     workspace_.reset();
-    return {stream_, &workspace_, n_sms_};
+    return {stream_, &workspace_, n_sms_, is_fetching_};
   }
 
   cudaGraphExec_t record(const std::function<void()>& body) {

@@ -14,8 +14,10 @@ constexpr int kThreads = 256;
 template <TensorType kType>
 __global__ void embed_kernel(Embed op) {
   __shared__ uint32_t grid[kGridWords<kType> > 0 ? kGridWords<kType> : 1];
+  let_next_start();
   fill_grid<kType>(grid);
   __syncthreads();
+  wait_for_inputs();
   const int64_t dim = op.table.n_cols;
   const uint8_t* row = op.table.data + static_cast<size_t>(op.step.tokens[blockIdx.x]) * op.table.row_bytes;
   float* out = op.out + blockIdx.x * dim;
@@ -28,7 +30,7 @@ __global__ void embed_kernel(Embed op) {
 
 template <TensorType kType>
 void launch_embed(const Embed& op, const Launch& launch) {
-  embed_kernel<kType><<<static_cast<unsigned>(op.step.n_tokens), kThreads, 0, launch.stream>>>(op);
+  launch_kernel("embed_kernel", embed_kernel<kType>, {static_cast<unsigned>(op.step.n_tokens), kThreads}, launch, op);
 }
 
 }  // namespace
@@ -53,7 +55,6 @@ void embed(const Embed& op, const Launch& launch) {
     case TensorType::iq4_nl: launch_embed<TensorType::iq4_nl>(op, launch); break;
     case TensorType::iq4_xs: launch_embed<TensorType::iq4_xs>(op, launch); break;
   }
-  check_launch("embed_kernel");
 }
 
 }  // namespace dsv32::cuda

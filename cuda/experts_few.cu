@@ -14,6 +14,8 @@ namespace {
 // Bound: bytes.
 __global__ void gate_kernel(float* gate, const float* up, const float* factors, int64_t n_values,
                             int64_t width) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n_values) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i] * factors[i / width];
 }
@@ -46,9 +48,8 @@ void run_gate_up(const RunExperts& op, float* h, const Launch& launch) {
   rows.weights[0] = up.weights[0], rows.row_bytes = up.row_bytes, rows.mat_bytes = up.mat_bytes;
   rows.y = launch.workspace->take<float>(static_cast<size_t>(n_values));
   rows_few(rows, op.w3.type, launch);
-  gate_kernel<<<static_cast<unsigned>(ceil_div(n_values, 256)), 256, 0, launch.stream>>>(
-      h, rows.y, op.weights, n_values, op.w1.n_rows);
-  check_launch("gate_kernel");
+  launch_kernel("gate_kernel", gate_kernel, {static_cast<unsigned>(ceil_div(n_values, 256)), 256}, launch, h,
+                rows.y, op.weights, n_values, op.w1.n_rows);
 }
 
 }  // namespace

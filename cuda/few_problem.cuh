@@ -39,59 +39,79 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32
 struct Layout {
   int n_steps_part, n_steps;  // of one part, of all
   int log_warps;              // log2 of W
+  int n_split;                // blocks of a cluster that share a tile, each a run of its steps; W is 8 then
+  int n_steps_block;          // of one part: n_steps_part / n_split, rounded up
   int n_groups;               // groups of 8 / W tiles: what a block works on at a time
-  int n_stages;
+  int n_stages;               // steps in the ring, of which n_slots need room: a warp may have fewer
+  int n_slots;
   int n_x_groups;     // groups of 32 values of x, padded to whole steps
+  int n_x_block;      // those that a block needs
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
   IntegerX x_memory;  // of all problems, prepared by another kernel; words null: in shared memory
 };
 
 __device__ __forceinline__ float4 load_x4(const float* x, bool is_aligned) {
-  if (is_aligned) return __ldg(reinterpret_cast<const float4*>(x));
-  return {__ldg(x), __ldg(x + 1), __ldg(x + 2), __ldg(x + 3)};
+  if (is_aligned) return *reinterpret_cast<const float4*>(x);
+  return {x[0], x[1], x[2], x[3]};
+}
+
+// A group of 32 values to integers: four of each of eight lanes.
+__device__ __forceinline__ void make_integer_group(const float4& v, const IntegerX& to, int64_t at) {
+  constexpr float kLargest = 32512;  // 127 * 256: the high byte of its rounding stays below 128
+  const int lane = threadIdx.x % 8, half = lane / 4;
+  float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  float sum = (v.x + v.y) + (v.z + v.w);
+#pragma unroll
+  for (int offset = 1; offset < 8; offset *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    if (offset < 4) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  }
+  const bool is_zero = !(largest > 1e-30f);
+  const float factor = is_zero ? 0 : kLargest / largest;
+  const float values[4] = {v.x, v.y, v.z, v.w};
+  uint32_t high = 0, low = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int q = __float2int_rn(values[i] * factor), upper = (q + 128) >> 8;
+    high |= (static_cast<uint32_t>(upper) & 255u) << (8 * i);
+    low |= (static_cast<uint32_t>(q) & 255u) << (8 * i);  // q - 256 upper, as a signed byte
+  }
+  auto* words = reinterpret_cast<uint32_t*>(to.words + at * 4 + lane % 4);
+  words[half] = high;
+  words[2 + half] = low;
+  // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
+  const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
+  if (lane == 0) to.scales[at] = (is_zero ? 0 : largest / kLargest) + 0 * (sum + other);
+  if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
 }
 
 // One problem's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
-// Whole warps enter: n_teams and n_x_groups are multiples of four.
+// n_groups groups of all parts, from the column first_col on. Whole warps enter: n_teams and n_groups are
+// multiples of four. Several loads of a lane are on their way together.
 __device__ inline void make_integer_x(const RowsFew& rows, const Layout& layout, const float* x,
-                                      const IntegerX& to, int first, int n_teams) {
-  constexpr float kLargest = 32512;  // 127 * 256: the high byte of its rounding stays below 128
-  const int lane = threadIdx.x % 8, half = lane / 4;
-  const int n_part = layout.n_x_groups / rows.n_parts;
+                                      int first_col, int n_groups, const IntegerX& to, int first,
+                                      int n_teams) {
+  constexpr int kTogether = 8;
+  const int n_part = n_groups / rows.n_parts;
+  const auto load = [&](int t, int group) -> float4 {
+    const int part = rows.n_parts == 1 ? 0 : group / n_part;
+    const int col = first_col + (group - part * n_part) * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
+    if (group >= n_groups || col >= rows.n_cols || t >= rows.n_tokens) return {0, 0, 0, 0};
+    return load_x4(x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
+                   layout.is_x_aligned);
+  };
+#pragma unroll 1
   for (int t = 0; t < to.stride; ++t) {
-#pragma unroll 4
-    for (int group = first; group < layout.n_x_groups; group += n_teams) {
-      const int part = rows.n_parts == 1 ? 0 : group / n_part;
-      const int col = (group - part * n_part) * 32 + 4 * lane;
-      float4 v = {0, 0, 0, 0};
-      if (col < rows.n_cols && t < rows.n_tokens)
-        v = load_x4(x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
-                    layout.is_x_aligned);
-      float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-      float sum = (v.x + v.y) + (v.z + v.w);
+#pragma unroll 1
+    for (int begin = first; begin < n_groups; begin += kTogether * n_teams) {
+      float4 v[kTogether];
 #pragma unroll
-      for (int offset = 1; offset < 8; offset *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-        if (offset < 4) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-      }
-      const bool is_zero = !(largest > 1e-30f);
-      const float factor = is_zero ? 0 : kLargest / largest;
-      const float values[4] = {v.x, v.y, v.z, v.w};
-      uint32_t high = 0, low = 0;
+      for (int k = 0; k < kTogether; ++k) v[k] = load(t, begin + k * n_teams);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int q = __float2int_rn(values[i] * factor), upper = (q + 128) >> 8;
-        high |= (static_cast<uint32_t>(upper) & 255u) << (8 * i);
-        low |= (static_cast<uint32_t>(q) & 255u) << (8 * i);  // q - 256 upper, as a signed byte
+      for (int k = 0; k < kTogether; ++k) {
+        const int group = begin + k * n_teams;
+        if (group < n_groups) make_integer_group(v[k], to, static_cast<int64_t>(group) * to.stride + t);
       }
-      const int64_t at = static_cast<int64_t>(group) * to.stride + t;
-      auto* words = reinterpret_cast<uint32_t*>(to.words + at * 4 + lane % 4);
-      words[half] = high;
-      words[2 + half] = low;
-      // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
-      const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
-      if (lane == 0) to.scales[at] = (is_zero ? 0 : largest / kLargest) + 0 * (sum + other);
-      if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
     }
   }
 }
@@ -102,6 +122,20 @@ __device__ __forceinline__ IntegerX problem_x(const IntegerX& all, int64_t probl
   return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 
+// The steps of a part that the block has, and how far apart its groups of tiles are.
+struct BlockShare {
+  int first, end;
+  int n_groups_apart;
+};
+
+template <bool kSplits>
+__device__ __forceinline__ BlockShare share_of_block(const Layout& layout) {
+  if (!kSplits || layout.n_split == 1) return {0, layout.n_steps_part, static_cast<int>(gridDim.x)};
+  const int first = static_cast<int>(blockIdx.x) % layout.n_split * layout.n_steps_block;
+  return {first, min(first + layout.n_steps_block, layout.n_steps_part),
+          static_cast<int>(gridDim.x) / layout.n_split};
+}
+
 // A warp's way through its steps, W apart, part after part and tile after tile, and where the step lies for
 // this lane.
 template <TensorType kType>
@@ -110,21 +144,27 @@ struct Walk {
   const uint8_t* row;     // the step's first byte of row g
   int next;               // from there to that of row g + 8
 
-  __device__ __forceinline__ void start(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
-    part = 0, step = static_cast<int>(threadIdx.x / 32) & ((1 << layout.log_warps) - 1);
-    enter_part(layout);
-    place(rows, layout, mats);
+  // A warp without any step is past the last group at once.
+  __device__ __forceinline__ void start(const RowsFew& rows, const Layout& layout, const BlockShare& share,
+                                        const int32_t* mats) {
+    part = 0, step = share.first + (static_cast<int>(threadIdx.x / 32) & ((1 << layout.log_warps) - 1));
+    enter_part(share);
+    if (part < rows.n_parts)
+      place(rows, layout, mats);
+    else
+      group = layout.n_groups;
   }
-  __device__ __forceinline__ void advance(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
+  __device__ __forceinline__ void advance(const RowsFew& rows, const Layout& layout, const BlockShare& share,
+                                          const int32_t* mats) {
     step += 1 << layout.log_warps;
     row += Steps<kType>::kBytes << layout.log_warps;
-    if (step < layout.n_steps_part) return;
-    enter_part(layout);
+    if (step < share.end) return;
+    enter_part(share);
     if (part < rows.n_parts) {
       place(rows, layout, mats);
     } else {
-      group += gridDim.x;
-      start(rows, layout, mats);
+      group += share.n_groups_apart;
+      start(rows, layout, share, mats);
     }
   }
   __device__ __forceinline__ bool is_last_tile(const RowsFew& rows, const Layout& layout) const {
@@ -132,8 +172,8 @@ struct Walk {
   }
 
  private:
-  __device__ __forceinline__ void enter_part(const Layout& layout) {
-    for (; step >= layout.n_steps_part; step -= layout.n_steps_part) ++part;
+  __device__ __forceinline__ void enter_part(const BlockShare& share) {
+    for (; step >= share.end; step -= share.end - share.first) ++part;
   }
   __device__ __forceinline__ int first_row(const Layout& layout) const {
     const int warp = threadIdx.x / 32;

@@ -244,7 +244,7 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
   for (int col = 0; col < Steps<kType>::kCols; col += 16) {
     const int own = col + 4 * i;
     float4 v = {0, 0, 0, 0};
-    if (own < n_cols) v = __ldg(reinterpret_cast<const float4*>(x + own));
+    if (own < n_cols) v = *reinterpret_cast<const float4*>(x + own);
     const float xs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {

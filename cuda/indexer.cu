@@ -21,6 +21,8 @@ constexpr int kMmaRowBytes =
 __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
   __shared__ __align__(16) uint8_t queries[kHeads * kMmaRowBytes];
   __shared__ float factors[kHeads];
+  let_next_start();
+  wait_for_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int32_t first_key = blockIdx.x * kPage;
   const int row = 16 * warp + g + 8 * (lane & 1);
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
       keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
 #pragma unroll
       for (int step = 0; step < 8; ++step) keys.widened(step, a[step]);
-      key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + row);
+      key_scale = reinterpret_cast<const float*>(page + op.scales_offset)[row];
     }
     float sums[2] = {0, 0};
     for (int first_head = 0; first_head < op.n_heads; first_head += kHeads) {
@@ -82,6 +84,8 @@ constexpr int kPlainThreads = 256, kPlainGroups = kPlainThreads / kPage;
 __global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) {
   extern __shared__ float plain_keys[];  // [dim, 65]
   __shared__ float partial[kPlainGroups][kPage];
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.y;
   const int32_t pos = op.pos[t], first_key = blockIdx.x * kPage;
   if (first_key > pos) return;
@@ -157,16 +161,15 @@ void check(const IndexerScores& op) {
 
 void score_mma(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(ceil_div(op.n_tokens, kMmaTokens)));
-  score_mma_kernel<<<grid, kMmaThreads, 0, launch.stream>>>(op);
-  check_launch("score_mma_kernel");
+  launch_kernel("score_mma_kernel", score_mma_kernel, {grid, kMmaThreads}, launch, op);
 }
 
 void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int n_bytes = op.dim * (kPage + 1) * 4;
   CUDA_CHECK(cudaFuncSetAttribute(score_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
   const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(op.n_tokens));
-  score_plain_kernel<<<grid, kPlainThreads, static_cast<size_t>(n_bytes), launch.stream>>>(op);
-  check_launch("score_plain_kernel");
+  launch_kernel("score_plain_kernel", score_plain_kernel, {grid, kPlainThreads, static_cast<size_t>(n_bytes)},
+                launch, op);
 }
 
 }  // namespace

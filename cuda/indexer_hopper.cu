@@ -93,6 +93,8 @@ __global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
   // [2 halves of the steps][64 heads][128 bytes], f16
   __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
   __shared__ float factors[kHeads];
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.y;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
   const int32_t pos = op.pos[t], n_pages = pos / kPage + 1, seq = op.seq[t];
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
   KeyFragment keys;
   const uint8_t* page = op.page(seq, i);
   keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
-  float key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + row);
+  float key_scale = reinterpret_cast<const float*>(page + op.scales_offset)[row];
   int32_t next = i + gridDim.x;
   const uint8_t* next_page = next < n_pages ? op.page(seq, next) : nullptr;
 
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
     const float scale = key_scale;
     if (next_page) {
       keys.load(next_page + op.keys_offset + 16 * warp * kDim, lane);
-      key_scale = __ldg(reinterpret_cast<const float*>(next_page + op.scales_offset) + row);
+      key_scale = reinterpret_cast<const float*>(next_page + op.scales_offset)[row];
     }
     const int32_t after = next + gridDim.x;
     const uint8_t* after_page = after < n_pages ? op.page(seq, after) : nullptr;
@@ -303,8 +305,7 @@ __global__ void __launch_bounds__(kManyThreads, 2)
 void score_few(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int64_t n_blocks = std::min(n_pages, ceil_div(4 * launch.n_sms, op.n_tokens));
   const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(op.n_tokens));
-  score_few_kernel<<<grid, kFewThreads, 0, launch.stream>>>(op);
-  check_launch("score_few_kernel");
+  launch_kernel("score_few_kernel", score_few_kernel, {grid, kFewThreads}, launch, op);
 }
 
 void score_many(const Scoring& op, int64_t n_pages, const Launch& launch) {

@@ -6,8 +6,10 @@
 
 namespace dsv32::cuda {
 
-// norm_rope.cu
+// embed.cu
 void embed(const Embed&, const Launch&);
+
+// norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
 void layer_norm(const LayerNorm&, const Launch&);
 void rope(const Rope&, const Launch&);
@@ -16,13 +18,13 @@ void quantize_fp8(const QuantizeFp8&, const Launch&);
 void add(const Add&, const Launch&);
 void silu_mul(const SiluMul&, const Launch&);
 
-// matmul_few.cu: up to kFewTokens tokens, bound by reading the weights
+// matmul_few.cu, experts_few.cu: up to kFewTokens tokens, bound by reading the weights
 constexpr int64_t kFewTokens = 8;
 void matmul_few(const Matmul&, const Launch&);
 void matmul_heads_few(const MatmulHeads&, const Launch&);
 void run_experts_few(const RunExperts&, const Launch&);
 
-// matmul_many.cu: tensor cores
+// matmul_many.cu, experts_many.cu: tensor cores
 void matmul_many(const Matmul&, const Launch&);
 void matmul_heads_many(const MatmulHeads&, const Launch&);
 void run_experts_many(const RunExperts&, const Launch&);
@@ -30,7 +32,7 @@ void run_experts_many(const RunExperts&, const Launch&);
 // moe.cu
 void route_experts(const RouteExperts&, const Launch&);
 
-// transfer.cu
+// store.cu, resolve.cu, fetch.cu
 void store_latents(const StoreLatents&, const Launch&);
 void store_index_keys(const StoreIndexKeys&, const Launch&);
 void resolve(const Resolve&, const Launch&);

@@ -49,6 +49,9 @@ struct Launch {
   cudaStream_t stream;
   Workspace* workspace;  // reset before each operation
   int n_sms;
+  // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the stream, so that
+  // the fetch finds room, and where the stream joins the fetch.
+  bool is_plain = false;
 };
 
 // After each kernel launch: a wrong configuration is told here, with the kernel's name.

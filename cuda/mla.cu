@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   uint8_t* tiles = p + kHeads * kLine + kStatBytes;  // [1 or n_stages, kBlockRows, kRank + kRope] bf16
   uint8_t* landing = tiles + kBlockBytes;            // fp8 rows as they come
 
+  let_next_start();
+  wait_for_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int tile = blockIdx.x % plan.n_head_tiles, split = blockIdx.x / plan.n_head_tiles % plan.n_splits;
   const int64_t t = blockIdx.x / plan.n_head_tiles / plan.n_splits, seq = op.step.seq[t];
@@ -233,6 +235,8 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
 // Bound: reading the parts, which L2 still has.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
   __shared__ float weights[kMostSplits];
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads;
   const int n = min(plan.n_splits, (op.n_selected[t] + kBlockRows - 1) / kBlockRows);
   const int64_t first = t * plan.n_splits * op.n_heads + head;  // parts are n_heads apart
@@ -278,13 +282,11 @@ void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& l
     CUDA_CHECK(cudaFuncSetAttribute(mla_kernel<kKv, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     n_shared_bytes));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
-  mla_kernel<kKv, kTiles>
-      <<<n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages), launch.stream>>>(op, plan);
-  check_launch("mla_kernel");
+  const auto n_bytes = static_cast<size_t>(shared_bytes<kKv, kTiles>(plan.n_stages));
+  launch_kernel("mla_kernel", mla_kernel<kKv, kTiles>, {n_ctas, kThreads, n_bytes}, launch, op, plan);
   if (plan.n_splits == 1) return;
-  mla_combine_kernel<<<static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4, 0, launch.stream>>>(
-      op, plan);
-  check_launch("mla_combine_kernel");
+  launch_kernel("mla_combine_kernel", mla_combine_kernel,
+                {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
 }
 
 template <KvType kKv>

@@ -48,6 +48,8 @@ __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend o
   __shared__ const uint8_t* rows[kPlainRows];
   __shared__ const uint8_t* scales[kPlainRows];
   __shared__ float scores[kPlainRows];
+  let_next_start();
+  wait_for_inputs();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads, seq = op.step.seq[t];
   const int n = op.n_selected[t];
@@ -113,18 +115,16 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch) {
     fail(ErrorKind::internal, format("attend: a rank of %lld is more than this kernel takes",
                                      static_cast<long long>(layout.rank)));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * op.n_heads);
+  const Grid grid{n_ctas, kPlainThreads, n_shared_bytes};
+  const auto run = [&](auto* kernel) { launch_kernel("mla_plain_kernel", kernel, grid, launch, op, layout); };
   switch (cache.kv_type) {
     case KvType::fp8:
-      mla_plain_kernel<KvType::fp8><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
-      break;
+      return run(mla_plain_kernel<KvType::fp8>);
     case KvType::bf16:
-      mla_plain_kernel<KvType::bf16><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
-      break;
+      return run(mla_plain_kernel<KvType::bf16>);
     case KvType::f32:
-      mla_plain_kernel<KvType::f32><<<n_ctas, kPlainThreads, n_shared_bytes, launch.stream>>>(op, layout);
-      break;
+      return run(mla_plain_kernel<KvType::f32>);
   }
-  check_launch("mla_plain_kernel");
 }
 
 }  // namespace dsv32::cuda

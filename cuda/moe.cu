@@ -48,6 +48,11 @@ __global__ void route_experts_kernel(RouteExperts op) {
   int* chosen = reinterpret_cast<int*>(group_scores + n_groups);
   const float* logits = op.logits + blockIdx.x * op.n_experts;
   const float taken = __int_as_float(0x7fffffff);
+  let_next_start();
+  if (op.bias)
+    for (int e = 32 * static_cast<int>(threadIdx.x); e < n; e += 32 * static_cast<int>(blockDim.x))
+      prefetch_constant(op.bias + e);
+  wait_for_inputs();
   for (int e = threadIdx.x; e < n; e += blockDim.x) {
     p[e] = 1.0f / (1.0f + expf(-logits[e]));
     const float score = op.bias ? p[e] + op.bias[e] : p[e];
@@ -94,8 +99,8 @@ void route_experts(const RouteExperts& op, const Launch& launch) {
   if (op.n_tokens == 0) return;
   const size_t n_bytes = static_cast<size_t>(2 * op.n_experts + op.n_groups + op.n_activated) * 4;
   if (n_bytes > 48 << 10) fail(ErrorKind::internal, "the router's shared memory holds some 6000 experts");
-  route_experts_kernel<<<static_cast<unsigned>(op.n_tokens), kThreads, n_bytes, launch.stream>>>(op);
-  check_launch("route_experts_kernel");
+  launch_kernel("route_experts_kernel", route_experts_kernel,
+                {static_cast<unsigned>(op.n_tokens), kThreads, n_bytes}, launch, op);
 }
 
 }  // namespace dsv32::cuda

@@ -9,48 +9,76 @@ namespace {
 
 constexpr int kThreads = 256;
 
+constexpr int kNormThreads = 512, kHeld = 16;  // values of a row that a thread keeps in registers
+
 // out = x * rsqrt(mean(x^2) + eps) * weight, f32
-// A block a row; each thread every 256th value.
+// A block a row; each thread every blockDim-th value, the first kHeld of them in registers, the others read twice.
 // x and out may be the same row: every thread reads its values before the sum is known and writes the same ones after.
-// Bound by bytes: the row is read twice, the second time from L1.
-__global__ void rms_norm_kernel(RmsNorm op) {
+// Bound by latency in decode, by bytes in prefill.
+__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
+  let_next_start();
   const float* x = op.x + blockIdx.x * op.x_stride;
   float* out = op.out + blockIdx.x * op.width;
+  const int first = threadIdx.x, step = blockDim.x, width = static_cast<int>(op.width);
+  float weights[kHeld], values[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k)
+    if (first + k * step < width) weights[k] = op.weight[first + k * step];
+  wait_for_inputs();
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) values[k] = first + k * step < width ? x[first + k * step] : 0.0f;
   float sum = 0;
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) sum += x[i] * x[i];
-  const float factor = rsqrtf(block_sum(sum) / static_cast<float>(op.width) + op.eps);
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) out[i] = x[i] * factor * op.weight[i];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) sum += values[k] * values[k];
+  for (int i = first + kHeld * step; i < width; i += step) sum += x[i] * x[i];
+  const float factor = rsqrtf(block_sum(sum) / static_cast<float>(width) + op.eps);
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k)
+    if (first + k * step < width) out[first + k * step] = values[k] * factor * weights[k];
+  for (int i = first + kHeld * step; i < width; i += step) out[i] = x[i] * factor * op.weight[i];
 }
 
 // out = (x - mean) * rsqrt(var + eps) * weight + bias, f32
 // A block a row; two passes for the sums, so that the variance does not cancel.
-// In place as in rms_norm_kernel.
-// Bound by latency: rows of 128 values.
+// In place as in rms_norm_kernel; a thread's first value stays in registers, and rows of 128 have no second.
+// Bound by latency.
 __global__ void layer_norm_kernel(LayerNorm op) {
+  let_next_start();
   const float* x = op.x + blockIdx.x * op.width;
   float* out = op.out + blockIdx.x * op.width;
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) sum += x[i];
+  const int64_t first = threadIdx.x, step = blockDim.x;
+  const bool has_first = first < op.width;
+  const float weight = has_first ? op.weight[first] : 0.0f, bias = has_first ? op.bias[first] : 0.0f;
+  wait_for_inputs();
+  const float value = has_first ? x[first] : 0.0f;
+  float sum = value;
+  for (int64_t i = first + step; i < op.width; i += step) sum += x[i];
   const float mean = block_sum(sum) / static_cast<float>(op.width);
-  float squares = 0;
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) squares += (x[i] - mean) * (x[i] - mean);
+  float squares = has_first ? (value - mean) * (value - mean) : 0.0f;
+  for (int64_t i = first + step; i < op.width; i += step) squares += (x[i] - mean) * (x[i] - mean);
   const float factor = rsqrtf(block_sum(squares) / static_cast<float>(op.width) + op.eps);
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x)
+  if (has_first) out[first] = (value - mean) * factor * weight + bias;
+  for (int64_t i = first + step; i < op.width; i += step)
     out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
 }
 
 // (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, the angle rounded to f32 as model.py does
 // A block a token; a thread one pair of one head after another.
-// Full-range sincosf: angles reach a million radians.
-// Bound by latency in decode, by the arithmetic of sincosf in prefill.
+// Full-range sincosf: angles reach a million radians. Nothing in an angle comes from a kernel: a thread's first sine
+// and cosine are there before x is; with a whole number of rounds over the pairs they are those of all its heads.
+// Bound by latency in decode, by bytes in prefill.
 __global__ void rope_kernel(Rope op, int64_t pair_step, int64_t second) {
+  let_next_start();
   const int64_t n_pairs = op.dim / 2;
-  const float pos = static_cast<float>(op.step.pos[blockIdx.x]);
+  const float pos = static_cast<float>(__ldcg(op.step.pos + blockIdx.x));
+  int64_t known_pair = threadIdx.x % n_pairs;
+  float sine, cosine;
+  sincosf(__fmul_rn(pos, op.frequencies[known_pair]), &sine, &cosine);
+  wait_for_inputs();
   for (int64_t i = threadIdx.x; i < n_pairs * op.n_heads; i += blockDim.x) {
     const int64_t pair = i % n_pairs, head = i / n_pairs;
     float* x = op.x + blockIdx.x * op.token_stride + head * op.head_stride + pair * pair_step;
-    float sine, cosine;
-    sincosf(__fmul_rn(pos, op.frequencies[pair]), &sine, &cosine);
+    if (pair != known_pair) sincosf(__fmul_rn(pos, op.frequencies[pair]), &sine, &cosine), known_pair = pair;
     const float a = x[0], b = x[second];
     x[0] = a * cosine - b * sine;
     x[second] = a * sine + b * cosine;
@@ -63,6 +91,8 @@ __global__ void rope_kernel(Rope op, int64_t pair_step, int64_t second) {
 // Bound by latency.
 __global__ void hadamard_kernel(Hadamard op, float factor) {
   extern __shared__ float row[];
+  let_next_start();
+  wait_for_inputs();
   float* x = op.x + blockIdx.x * op.width;
   for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) row[i] = x[i];
   for (int64_t half = 1; half < op.width; half *= 2) {
@@ -83,6 +113,8 @@ __global__ void hadamard_kernel(Hadamard op, float factor) {
 // Dividing by a power of two is exact, so the only rounding is e4m3's.
 // Bound by latency.
 __global__ void quantize_fp8_kernel(QuantizeFp8 op, int64_t n_tiles) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t tile = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
   if (tile >= op.n_rows * n_tiles) return;
   const int64_t row = tile / n_tiles, begin = tile % n_tiles * kTileValues;
@@ -97,12 +129,16 @@ __global__ void quantize_fp8_kernel(QuantizeFp8 op, int64_t n_tiles) {
 
 // y += x. A thread a value. Bound by bytes.
 __global__ void add_kernel(Add op) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < op.n_values) op.y[i] += op.x[i];
 }
 
 // out = gate / (1 + e^-gate) * up. A thread a value. Bound by bytes.
 __global__ void silu_mul_kernel(SiluMul op) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < op.n_values) op.out[i] = op.gate[i] / (1.0f + expf(-op.gate[i])) * op.up[i];
 }
@@ -113,50 +149,46 @@ unsigned blocks_for(int64_t n_values) { return static_cast<unsigned>(ceil_div(n_
 
 void rms_norm(const RmsNorm& op, const Launch& launch) {
   if (op.n_rows == 0) return;
-  const int n_threads = op.width >= 4096 ? 1024 : kThreads;
-  rms_norm_kernel<<<static_cast<unsigned>(op.n_rows), n_threads, 0, launch.stream>>>(op);
-  check_launch("rms_norm_kernel");
+  if (op.width > INT32_MAX / 2) fail(ErrorKind::internal, "rms_norm: rows of a billion values");
+  const int n_threads = op.width > 8 * 128 ? kNormThreads : 128;
+  launch_kernel("rms_norm_kernel", rms_norm_kernel, {static_cast<unsigned>(op.n_rows), n_threads}, launch, op);
 }
 
 void layer_norm(const LayerNorm& op, const Launch& launch) {
   if (op.n_rows == 0) return;
-  layer_norm_kernel<<<static_cast<unsigned>(op.n_rows), 128, 0, launch.stream>>>(op);
-  check_launch("layer_norm_kernel");
+  launch_kernel("layer_norm_kernel", layer_norm_kernel, {static_cast<unsigned>(op.n_rows), 128}, launch, op);
 }
 
 void rope(const Rope& op, const Launch& launch) {
-  if (op.step.n_tokens == 0) return;
+  if (op.step.n_tokens == 0 || op.n_heads == 0 || op.dim < 2) return;
   const bool is_interleaved = op.layout == RopeLayout::interleaved;
-  rope_kernel<<<static_cast<unsigned>(op.step.n_tokens), kThreads, 0, launch.stream>>>(
-      op, is_interleaved ? 2 : 1, is_interleaved ? 1 : op.dim / 2);
-  check_launch("rope_kernel");
+  launch_kernel("rope_kernel", rope_kernel, {static_cast<unsigned>(op.step.n_tokens), kThreads}, launch, op,
+                is_interleaved ? 2 : 1, is_interleaved ? 1 : op.dim / 2);
 }
 
 void hadamard(const Hadamard& op, const Launch& launch) {
   if (op.n_rows == 0) return;
   const int n_threads = static_cast<int>(op.width >= 2 * kThreads ? kThreads : op.width > 64 ? op.width / 2 : 32);
-  hadamard_kernel<<<static_cast<unsigned>(op.n_rows), n_threads, static_cast<size_t>(op.width) * sizeof(float),
-                    launch.stream>>>(op, 1.0f / sqrtf(static_cast<float>(op.width)));
-  check_launch("hadamard_kernel");
+  launch_kernel("hadamard_kernel", hadamard_kernel,
+                {static_cast<unsigned>(op.n_rows), n_threads, static_cast<size_t>(op.width) * sizeof(float)}, launch,
+                op, 1.0f / sqrtf(static_cast<float>(op.width)));
 }
 
 void quantize_fp8(const QuantizeFp8& op, const Launch& launch) {
   const int64_t n_tiles = CacheLayout::tiles(op.width);
   if (op.n_rows == 0) return;
-  quantize_fp8_kernel<<<blocks_for(op.n_rows * n_tiles * 32), kThreads, 0, launch.stream>>>(op, n_tiles);
-  check_launch("quantize_fp8_kernel");
+  launch_kernel("quantize_fp8_kernel", quantize_fp8_kernel, {blocks_for(op.n_rows * n_tiles * 32), kThreads}, launch,
+                op, n_tiles);
 }
 
 void add(const Add& op, const Launch& launch) {
   if (op.n_values == 0) return;
-  add_kernel<<<blocks_for(op.n_values), kThreads, 0, launch.stream>>>(op);
-  check_launch("add_kernel");
+  launch_kernel("add_kernel", add_kernel, {blocks_for(op.n_values), kThreads}, launch, op);
 }
 
 void silu_mul(const SiluMul& op, const Launch& launch) {
   if (op.n_values == 0) return;
-  silu_mul_kernel<<<blocks_for(op.n_values), kThreads, 0, launch.stream>>>(op);
-  check_launch("silu_mul_kernel");
+  launch_kernel("silu_mul_kernel", silu_mul_kernel, {blocks_for(op.n_values), kThreads}, launch, op);
 }
 
 }  // namespace dsv32::cuda

@@ -10,6 +10,8 @@ namespace {
 // row_ids = the selected rows' places in the resident pool
 // A thread an entry of [n_tokens, topk]. Bound by bytes.
 __global__ void locate_rows_kernel(Resolve op) {
+  let_next_start();
+  wait_for_inputs();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= op.step.n_tokens * op.topk) return;
   const int64_t t = i / op.topk;
@@ -173,6 +175,8 @@ __global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* 
   __shared__ int2 ranges[kBuckets];
   __shared__ int hit_counts[kWarps], miss_counts[kWarps];
   static_assert(kWarps == 32);  // sum_counts
+  let_next_start();
+  wait_for_inputs();
   const int64_t t = blockIdx.x, seq = op.step.seq[t], first_slot = op.cache.first_slots[seq];
   const TopkBuffer buffer = op.cache.buffers[seq];
   int64_t* row_ids = op.row_ids + t * op.topk;
@@ -209,15 +213,14 @@ void resolve(const Resolve& op, const Launch& launch) {
   if (!op.cache.slots) {
     constexpr int kLocateThreads = 256;
     const auto n_blocks = static_cast<unsigned>(ceil_div(n_tokens * op.topk, kLocateThreads));
-    locate_rows_kernel<<<n_blocks, kLocateThreads, 0, launch.stream>>>(op);
-    check_launch("locate_rows_kernel");
+    launch_kernel("locate_rows_kernel", locate_rows_kernel, {n_blocks, kLocateThreads}, launch, op);
     return;
   }
   int32_t* scratch =
       launch.workspace->take<int32_t>(static_cast<size_t>(n_tokens * (op.cache.n_slots + op.topk)));
   const size_t n_bytes = op.topk <= kMostStaged ? static_cast<size_t>(op.topk) * sizeof(int32_t) : 0;
-  resolve_kernel<<<static_cast<unsigned>(n_tokens), kThreads, n_bytes, launch.stream>>>(op, scratch);
-  check_launch("resolve_kernel");
+  launch_kernel("resolve_kernel", resolve_kernel, {static_cast<unsigned>(n_tokens), kThreads, n_bytes}, launch, op,
+                scratch);
 }
 
 }  // namespace dsv32::cuda

@@ -8,9 +8,18 @@
 // already. So sums over a group of weights are exact and eight tokens cost little more than one. F32, F16 and
 // BF16 weights are TF32 products, with x (and F32 weights) split in two as well.
 //
+// Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
+// sums.
+//
 // The f32 sums of a row run in an order that depends on the matrix's shape alone: the bits of a token's
 // result do not depend on the other tokens.
+//
+// Weights never change: unless a kernel chooses the matrix (experts), a block starts its copies while the
+// kernel ahead still runs (dependent.cuh), and asks for no more shared memory than its steps fill, so that
+// the next kernel finds room to do likewise.
 #pragma once
+
+#include <cooperative_groups.h>
 
 #include "cuda/few_problem.cuh"
 
@@ -21,8 +30,11 @@ namespace few {
 // Integers of x for a matrix too wide for shared memory. Who: a team of 8 lanes per group of 32 values; grid
 // (blocks, problems). Layout: as IntegerX. Bound: latency; x is small.
 static __global__ void make_integer_x_kernel(const RowsFew rows, const Layout layout) {
+  let_next_start();
+  wait_for_inputs();
   const float* x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
-  make_integer_x(rows, layout, x, problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups),
+  make_integer_x(rows, layout, x, 0, layout.n_x_groups,
+                 problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups),
                  (blockIdx.x * blockDim.x + threadIdx.x) / 8, gridDim.x * blockDim.x / 8);
 }
 
@@ -30,12 +42,28 @@ static __global__ void make_integer_x_kernel(const RowsFew rows, const Layout la
 template <TensorType kType, int kMats>
 struct SharedSizes {
   static constexpr int kStage = kMats * kTileRows * Steps<kType>::kSlot;  // of one warp
-  static __host__ __device__ int ring(int n_stages) { return kWarps * n_stages * kStage; }
+  static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
   static __host__ __device__ int x_words(int n_x_groups, int stride) { return n_x_groups * stride * 64; }
   static __host__ __device__ int x_scales(int n_x_groups, int stride) { return n_x_groups * stride * 4; }
   static __host__ __device__ int x_sums(int n_x_groups, int stride) { return n_x_groups * stride * 8; }
   static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kTileRows * stride * 4; }
 };
+
+// The sum of a value over the blocks of the cluster, in the order of their ranks; valid in the first block.
+// `value`: in the same place of each block's shared memory. All threads of all blocks call it.
+__device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
+  float sum = 0;
+#if __CUDA_ARCH__ >= 900
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.sync();
+  if (cluster.block_rank() == 0) {
+    sum = *value;
+    for (int block = 1; block < n_blocks; ++block) sum += *cluster.map_shared_rank(value, block);
+  }
+  cluster.sync();  // until all is read
+#endif
+  return sum;
+}
 
 // y = W @ x, or silu(W0 x) * (W1 x) * factor, for a few tokens; see RowsFew.
 // Who: grid (blocks, problems), persistent over groups of tiles; a warp has 16 rows and every W-th step of
@@ -49,51 +77,61 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ int32_t mats[kMaxParts];
+  __shared__ float block_sums[kMats == 1 ? kThreads : 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
   const int n_warps_tile = 1 << layout.log_warps, n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.x_memory.stride;
-  uint8_t* ring = shared + warp * layout.n_stages * Sizes::kStage;
+  uint8_t* ring = shared + warp * layout.n_slots * Sizes::kStage;
+  const BlockShare share = share_of_block<kMats == 1>(layout);
 
+  let_next_start();
   fill_grid<kType>(grid);
+  if (rows.mats) wait_for_inputs();  // which matrices
   if (threadIdx.x < rows.n_parts)
     mats[threadIdx.x] =
         rows.mats ? rows.mats[blockIdx.y * rows.n_parts + threadIdx.x] : static_cast<int>(blockIdx.y);
   __syncthreads();
 
-  Walk<kType> put{static_cast<int>(blockIdx.x)};
-  put.start(rows, layout, mats);
+  const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
+  Walk<kType> put{first_group};
+  put.start(rows, layout, share, mats);
   Walk<kType> take = put;
   const auto put_step = [&](int stage) {
     if (put.group < layout.n_groups) copy_step<kType, kMats>(rows, layout, put, ring + stage * Sizes::kStage);
     commit_copies();
-    put.advance(rows, layout, mats);
+    put.advance(rows, layout, share, mats);
   };
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
+  if (!rows.mats) wait_for_inputs();
 
   IntegerX x{};
-  uint8_t* x_begin = shared + Sizes::ring(layout.n_stages);
+  uint8_t* x_begin = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x_begin;
   const float* x_floats = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
   if constexpr (!kIsFloat<kType>) {
     if (layout.x_memory.words) {
       x = problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups);
+      const int n_before = share.first * (Step::kCols / 32) * x.stride;
+      x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
     } else {
       x.stride = stride;
       x.words = reinterpret_cast<uint4*>(x_begin);
-      uint8_t* scales = x_begin + Sizes::x_words(layout.n_x_groups, stride);
+      uint8_t* scales = x_begin + Sizes::x_words(layout.n_x_block, stride);
       x.scales = reinterpret_cast<float*>(scales);
-      uint8_t* sums = scales + Sizes::x_scales(layout.n_x_groups, stride);
+      uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
       x.sums = reinterpret_cast<float2*>(sums);
-      partial_begin = sums + Sizes::x_sums(layout.n_x_groups, stride);
-      make_integer_x(rows, layout, x_floats, x, threadIdx.x / 8, kThreads / 8);
+      partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
+      make_integer_x(rows, layout, x_floats, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 8,
+                     kThreads / 8);
       __syncthreads();
     }
   }
 
   int taken = 0, n_done = 0;
-  for (int group = blockIdx.x; group < layout.n_groups; group += gridDim.x, ++n_done) {
+  const int n_steps = layout.n_split == 1 ? layout.n_steps : share.end - share.first;
+  for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kType, kMats, kOne> sums;
-    for (int s = warp & (n_warps_tile - 1); s < layout.n_steps; s += n_warps_tile) {
+    for (int s = warp & (n_warps_tile - 1); s < n_steps; s += n_warps_tile) {
       wait_copies(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
@@ -115,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         add_step<kType, kMats, kOne>(sums, step, x, s * (Step::kCols / 32), rows.n_tokens, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
-      take.advance(rows, layout, mats);
+      take.advance(rows, layout, share, mats);
     }
 
     // [2][warp][mat][row][token]
@@ -144,6 +182,19 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     __syncthreads();
+    if constexpr (kMats == 1) {
+      if (layout.n_split > 1) {
+        const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = group * kTileRows + r;
+        float total = 0;
+        if (t < rows.n_tokens)
+          for (int w = 0; w < kWarps; ++w) total += partial[(w * kTileRows + r) * stride + t];
+        block_sums[threadIdx.x] = total;
+        const float y = sum_over_cluster(block_sums + threadIdx.x, layout.n_split);
+        if (blockIdx.x % layout.n_split == 0 && t < rows.n_tokens && row < rows.n_rows)
+          rows.y[t * rows.y_token_stride + row] = y;
+        continue;
+      }
+    }
     for (int k = threadIdx.x; k < n_tiles * kTileRows * rows.n_tokens; k += kThreads) {
       const int t = k / (n_tiles * kTileRows), tile = k / kTileRows % n_tiles, r = k % kTileRows;
       const int row = (group * n_tiles + tile) * kTileRows + r;
@@ -168,6 +219,8 @@ template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ RowsFew rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
+  let_next_start();
+  wait_for_inputs();
   if (row >= rows.n_rows) return;
   const float* x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
   for (int t = 0; t < rows.n_tokens; ++t) {
@@ -212,21 +265,36 @@ inline int choose_log_warps(const RowsFew& rows, int n_steps, int n_sms) {
   return best;
 }
 
+// The blocks of a cluster that share a tile: as many as make up two blocks for each multiprocessor, while
+// each has steps for most of its warps. By the matrix's shape alone, as above.
+inline int choose_split(const RowsFew& rows, int n_steps, int log_warps, int n_sms) {
+  if (rows.mats || rows.n_problems > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
+  constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
+  const int n_tiles = static_cast<int>(ceil_div(rows.n_rows, kTileRows));
+  int n = 1;
+  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * n_sms; m *= 2) {
+    const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
+    if (n_steps_block < kLeastSteps) break;
+    if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
+  }
+  return n;
+}
+
 template <TensorType kType, int kMats, bool kOne>
 void launch_rows(const RowsFew& rows, Layout layout, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
-  const int stride = layout.x_memory.stride, n_x = layout.n_x_groups;
+  const int stride = layout.x_memory.stride, n_x = layout.n_x_block;
   const int partial = Sizes::partial(stride);
   const int x_bytes = kIsFloat<kType> ? 0
                                       : Sizes::x_words(n_x, stride) + Sizes::x_scales(n_x, stride) +
                                             Sizes::x_sums(n_x, stride);
   // Static shared memory and the 1 KiB that the system takes of each block count too.
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kMaxParts * 4 + 128;
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kMaxParts * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
-  const int n_blocks_all = layout.n_groups * rows.n_problems;
+  const int n_blocks_all = layout.n_groups * rows.n_problems * layout.n_split;
   bool is_x_shared = true;
   int n_stages = stages_in(half_sm - partial - x_bytes), n_blocks_sm = 2;
   if (n_stages < 2 || n_blocks_all <= launch.n_sms) {
@@ -238,24 +306,30 @@ void launch_rows(const RowsFew& rows, Layout layout, const Launch& launch) {
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  layout.n_stages = std::min(n_stages, kMaxStages);
+  const int n_x_blocks = layout.n_split > 1
+                             ? layout.n_groups
+                             : std::clamp(n_blocks_sm * launch.n_sms / rows.n_problems, 1, layout.n_groups);
+  const int64_t n_steps_warp = ceil_div(layout.n_groups, n_x_blocks) * rows.n_parts *
+                               ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
+  layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
+  layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   if (!is_x_shared) {
-    const size_t n = static_cast<size_t>(rows.n_problems) * n_x * stride;
+    const size_t n = static_cast<size_t>(rows.n_problems) * layout.n_x_groups * stride;
     layout.x_memory.words = launch.workspace->take<uint4>(n * 4);
     layout.x_memory.scales = launch.workspace->take<float>(n);
     layout.x_memory.sums = launch.workspace->take<float2>(n);
-    const dim3 blocks(static_cast<unsigned>(ceil_div(n_x, kThreads / 8)),
+    const dim3 blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups, kThreads / 8)),
                       static_cast<unsigned>(rows.n_problems));
-    make_integer_x_kernel<<<blocks, kThreads, 0, launch.stream>>>(rows, layout);
-    check_launch("make_integer_x_kernel");
+    launch_kernel("make_integer_x_kernel", make_integer_x_kernel, {blocks, kThreads}, launch, rows, layout);
   }
-  const int n_shared = Sizes::ring(layout.n_stages) + (is_x_shared ? x_bytes : 0) + partial;
+  const int n_shared = Sizes::ring(layout.n_slots) + (is_x_shared ? x_bytes : 0) + partial;
   CUDA_CHECK(cudaFuncSetAttribute(rows_few_kernel<kType, kMats, kOne>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, n_shared));
-  const int n_x_blocks = std::clamp(n_blocks_sm * launch.n_sms / rows.n_problems, 1, layout.n_groups);
-  const dim3 blocks(static_cast<unsigned>(n_x_blocks), static_cast<unsigned>(rows.n_problems));
-  rows_few_kernel<kType, kMats, kOne><<<blocks, kThreads, n_shared, launch.stream>>>(rows, layout);
-  check_launch("rows_few_kernel");
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
+  const dim3 blocks(static_cast<unsigned>(n_x_blocks * layout.n_split),
+                    static_cast<unsigned>(rows.n_problems));
+  launch_kernel("rows_few_kernel", rows_few_kernel<kType, kMats, kOne>,
+                {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
+                launch, rows, layout);
 }
 
 inline bool is_aligned(const void* p, size_t n_bytes) {
@@ -272,8 +346,7 @@ void launch_type(const RowsFew& rows, const Launch& launch) {
         !is_aligned(rows.weights[0], 16) || !is_aligned(rows.weights[kMats - 1], 16)) {
       const dim3 blocks(static_cast<unsigned>(ceil_div(rows.n_rows, kWarps)),
                         static_cast<unsigned>(rows.n_problems));
-      rows_plain_kernel<kType, kMats><<<blocks, kThreads, 0, launch.stream>>>(rows);
-      check_launch("rows_plain_kernel");
+      launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
       return;
     }
   } else {
@@ -286,7 +359,10 @@ void launch_type(const RowsFew& rows, const Launch& launch) {
   layout.n_steps = layout.n_steps_part * rows.n_parts;
   layout.log_warps = choose_log_warps(rows, layout.n_steps, launch.n_sms);
   layout.n_groups = static_cast<int>(ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps >> layout.log_warps));
+  layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps, launch.n_sms) : 1;
+  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps_part, layout.n_split));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
+  layout.n_x_block = layout.n_steps_block * rows.n_parts * (Steps<kType>::kCols / 32);
   layout.x_memory.stride = rows.n_tokens == 1 ? 1 : (rows.n_tokens + 1) / 2 * 2;
   if (rows.n_tokens == 1 || kIsFloat<kType>)
     launch_rows<kType, kMats, true>(rows, layout, launch);

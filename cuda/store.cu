@@ -91,6 +91,8 @@ __device__ int claim_newest_slot(const TopkBuffer& buffer, int pos) {
 // them. Bound by latency in decode, by the link in prefill (640 bytes a token at about 50 GB/s).
 __global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLatents op) {
   extern __shared__ __align__(16) uint8_t row[];
+  let_next_start();
+  wait_for_inputs();
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
   const int64_t t = blockIdx.x, seq = op.step.seq[t], pos = op.step.pos[t], rank = layout.kv_lora_rank;
@@ -124,6 +126,8 @@ __global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLaten
 // key(t) to its place in the key page, as e4m3 with f32 scales or as it is
 // A block a token. Bound by latency.
 __global__ void store_index_keys_kernel(StoreIndexKeys op) {
+  let_next_start();
+  wait_for_inputs();
   const CacheLayout& layout = op.cache.layout;
   const int64_t t = blockIdx.x, pos = op.step.pos[t], entry = pos % kPageTokens, dim = layout.index_head_dim;
   uint8_t* page = key_page(op.cache, layout.key_page_bytes(), op.step.seq[t], pos);
@@ -144,14 +148,14 @@ void store_latents(const StoreLatents& op, const Launch& launch) {
   const size_t row_bytes = static_cast<size_t>(op.cache.layout.row_bytes());
   if (row_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 48 KiB");
   const int n_threads = op.cache.slots ? kClaimThreads : kStoreThreads;
-  store_latents_kernel<<<static_cast<unsigned>(op.step.n_tokens), n_threads, row_bytes, launch.stream>>>(op);
-  check_launch("store_latents_kernel");
+  launch_kernel("store_latents_kernel", store_latents_kernel,
+                {static_cast<unsigned>(op.step.n_tokens), n_threads, row_bytes}, launch, op);
 }
 
 void store_index_keys(const StoreIndexKeys& op, const Launch& launch) {
   if (op.step.n_tokens == 0) return;
-  store_index_keys_kernel<<<static_cast<unsigned>(op.step.n_tokens), kStoreThreads, 0, launch.stream>>>(op);
-  check_launch("store_index_keys_kernel");
+  launch_kernel("store_index_keys_kernel", store_index_keys_kernel,
+                {static_cast<unsigned>(op.step.n_tokens), kStoreThreads}, launch, op);
 }
 
 }  // namespace dsv32::cuda

@@ -22,6 +22,13 @@ constexpr int kBlockKeys =
 constexpr int kLeastBlockKeys =
     4096;  // when there are few rows: below, the waits between the blocks cost more than they save
 
+// Blocks of 1024 on one SM: those of Ada and of small Blackwells take 1536 threads, the others 2048.
+#if __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ >= 1200
+constexpr int kBlocksOnSm = 1;
+#else
+constexpr int kBlocksOnSm = 2;
+#endif
+
 // As backend/cpu_attention.cpp: -0 equals 0, NaN ranks below everything.
 __device__ __forceinline__ uint32_t rank_key(float score) {
   uint32_t bits = __float_as_uint(score);
@@ -244,9 +251,11 @@ __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_w
 // A cluster of 1 to 8 blocks takes a token, each block a run of its row, each warp a run of the block's.
 // Keys stay in shared memory as far as they fit, and histograms are added there: one reading of a row.
 // Bound by reading the scores, 4 bytes each; with few rows by about ten waits of the cluster.
-__global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(SelectTopk op, int n_cached_most) {
+__global__ void __launch_bounds__(kThreads, kBlocksOnSm) select_topk_kernel(SelectTopk op, int n_cached_most) {
   extern __shared__ uint32_t cached[];
   __shared__ Shared sm;
+  let_next_start();
+  wait_for_inputs();
   const Team team;
   const int64_t t = blockIdx.x / team.size;
   const int32_t n_visible = op.step.pos[t] + 1;
@@ -314,20 +323,10 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
   const int n_cached = is_ranked ? static_cast<int>(std::min(n_part, n_most)) : 0;
   CUDA_CHECK(cudaFuncSetAttribute(select_topk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(n_most) * 4));
-
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(n_blocks), cluster.val.clusterDim.y = 1,
-  cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(n_tokens * n_blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(n_cached) * 4;
-  config.stream = launch.stream;
-  config.attrs = &cluster;
-  config.numAttrs = n_blocks > 1 ? 1 : 0;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, select_topk_kernel, op, n_cached));
-  check_launch("select_topk_kernel");
+  launch_kernel("select_topk_kernel", select_topk_kernel,
+                {static_cast<unsigned>(n_tokens * n_blocks), kThreads, static_cast<size_t>(n_cached) * 4,
+                 static_cast<unsigned>(n_blocks)},
+                launch, op, n_cached);
 }
 
 }  // namespace dsv32::cuda

@@ -1,0 +1,88 @@
+// Kernels that begin before the kernel ahead of them in the stream is done (programmatic dependent launch).
+//
+// On Hopper and later a kernel started by launch_kernel() may begin when every block of the kernel ahead has
+// called let_next_start() or is done. What it does up to wait_for_inputs() runs beside that kernel. The rule:
+//
+//   Every thread of every such kernel calls wait_for_inputs() once, on every path, also with nothing to do,
+//   before it reads what a kernel writes and before it writes to memory that others use.
+//
+// Then the kernel ahead is complete, and as its threads have waited likewise, so is every kernel before it.
+// Before the wait only what no kernel of the step writes may be read: weights, tables, the step's tokens and
+// positions. What kernels write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take
+// memory for constant while the kernel runs, and the compiler may move them ahead of the wait. Kernels
+// launched by <<<>>> wait as ever for all that is before them.
+#pragma once
+
+#include "cuda/launch.h"
+
+namespace dsv32::cuda {
+
+// Until all kernels ahead are complete and what they wrote is seen.
+__device__ __forceinline__ void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel's blocks may come in where there is room: first thing in a kernel, since they can take
+// nothing from it once all of its own blocks are in.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Brings a line of constant memory near, before the wait.
+__device__ __forceinline__ void prefetch_constant(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+  unsigned n_cluster = 1;  // blocks of a cluster, along x
+};
+
+// Dependent launches and clusters come with Hopper.
+inline bool is_hopper_or_later() {
+  int device = 0, major = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
+// Launches a kernel that keeps the rule above; on older devices, where both calls are nothing, as <<<>>>
+// does. Throws Error{device} with the kernel's name. All such kernels ask for one division of an SM's memory:
+// blocks that want another one would not come in before the SM is empty.
+template <typename... Params, typename... Args>
+void launch_kernel(const char* name, void (*kernel)(Params...), const Grid& grid, const Launch& launch,
+                   Args&&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid.blocks, config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = launch.stream;
+  config.attrs = attributes;
+  if (grid.n_cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = grid.n_cluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
+  if (is_hopper_or_later()) {
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
+    if (!launch.is_plain) {
+      cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+      dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      dependent.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    fail(ErrorKind::device, format("%s: %s", name, cudaGetErrorString(status)));
+  }
+}
+
+}  // namespace dsv32::cuda
