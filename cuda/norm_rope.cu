@@ -127,12 +127,18 @@ __global__ void quantize_fp8_kernel(QuantizeFp8 op, int64_t n_tiles) {
   if (threadIdx.x % 32 == 0) op.scales[tile] = scale;
 }
 
-// y += x. A thread a value. Bound by bytes.
-__global__ void add_kernel(Add op) {
+// y += x. A thread four values, or what is left at the end. Bound by bytes.
+__global__ void add_kernel(Add op, bool is_aligned) {
   let_next_start();
   wait_for_inputs();
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i < op.n_values) op.y[i] += op.x[i];
+  const int64_t i = 4 * (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x);
+  if (is_aligned && i + 4 <= op.n_values) {
+    const float4 x = *reinterpret_cast<const float4*>(op.x + i);
+    float4& y = *reinterpret_cast<float4*>(op.y + i);
+    y = {y.x + x.x, y.y + x.y, y.z + x.z, y.w + x.w};
+    return;
+  }
+  for (int64_t j = i; j < i + 4 && j < op.n_values; ++j) op.y[j] += op.x[j];
 }
 
 // out = gate / (1 + e^-gate) * up. A thread a value. Bound by bytes.
@@ -183,7 +189,8 @@ void quantize_fp8(const QuantizeFp8& op, const Launch& launch) {
 
 void add(const Add& op, const Launch& launch) {
   if (op.n_values == 0) return;
-  launch_kernel("add_kernel", add_kernel, {blocks_for(op.n_values), kThreads}, launch, op);
+  const bool is_aligned = (reinterpret_cast<uintptr_t>(op.x) | reinterpret_cast<uintptr_t>(op.y)) % 16 == 0;
+  launch_kernel("add_kernel", add_kernel, {blocks_for(ceil_div(op.n_values, 4)), kThreads}, launch, op, is_aligned);
 }
 
 void silu_mul(const SiluMul& op, const Launch& launch) {

@@ -69,6 +69,7 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 // Who: grid (blocks, problems), persistent over groups of tiles; a warp has 16 rows and every W-th step of
 // their columns. Layout: head of this file. Sums of the W warps meet in shared memory, added in ascending
 // order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes of the weights.
+// Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416 GB/s.
 template <TensorType kType, int kMats, bool kOne>
 __global__ void __launch_bounds__(kThreads, 2)
     rows_few_kernel(const __grid_constant__ RowsFew rows, const __grid_constant__ Layout layout) {

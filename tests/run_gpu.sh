@@ -9,6 +9,7 @@ build=$(realpath "${1:?usage: tests/run_gpu.sh BUILD_DIR}")
 cd "$(dirname "$0")/.." || exit 1
 logs=${OUT:-$build/gpu_logs}
 mkdir -p "$logs"
+rm -f "$logs"/sanitizers.*
 passed=0 failed=0 skipped=0
 
 "$build/gpu_tests" --log_level=test_suite 2>&1 | tee "$logs/gpu_tests.log" | grep -vE 'Entering|Leaving'
@@ -20,39 +21,45 @@ fi
 passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 
 # The tools are up to a hundred times slower: cases that only measure ("timing") or do more of what others do ("large") are
-# left out, and whole models, but for memcheck one that is tiny.
-kernels='!@timing:!@large:!gpu_long_context:!gpu_memory'
-sanitize() {
-  local options=() tests=$kernels arguments=()
+# left out, and whole models, but for memcheck one that is tiny; of cases that differ in numbers alone some are. Each suite is a process of its own, and as many run side by
+# side as there are cores.
+sanitize() {  # TOOL SUITE
+  local options=() arguments=(-- brief) log=$logs/$1.$2.log begin=$SECONDS
   case $1 in
     # The one kernel whose threads read what another thread's bulk copies bring: that thread fills a slot when all readers have
     # arrived at a barrier, and they wait at another for its bytes. Racecheck reports these copies as hazards: that of CUDA 13.0
     # is 2025.3, and the notes of 2025.4, 2026.1 and 2026.3 tell of false reports with mbarriers and complete-tx mended.
-    racecheck) options=(--kernel-name-exclude kernel_substring=score_many_kernel) tests+=':!gpu_forward' ;;
-    initcheck) arguments=(-- uninitialized) tests+=':!gpu_forward' ;;  # scratch memory that nobody has filled
+    racecheck) options=(--kernel-name-exclude kernel_substring=score_many_kernel) ;;
+    initcheck) arguments+=(uninitialized) ;;  # scratch memory that nobody has filled
   esac
-  timeout "${SANITIZE_SECONDS:-480}" compute-sanitizer --tool "$1" --error-exitcode 9 "${options[@]}" \
-    "$build/gpu_tests" --run_test="$tests" "${arguments[@]}" >"$logs/$1.log" 2>&1
+  OMP_NUM_THREADS=2 timeout "${SANITIZE_SECONDS:-480}" compute-sanitizer --tool "$1" --error-exitcode 9 "${options[@]}" \
+    "$build/gpu_tests" --run_test="$2:!@timing:!@large" "${arguments[@]}" >"$log" 2>&1
+  local code=$?
+  echo "$1 $2: exit code $code, $((SECONDS - begin)) s" | tee -a "$logs/sanitizers.log"
+  ((code == 0)) || grep -m 5 -A 6 -E '========= [^C]|error: in' "$log"
+  return $code
 }
 
 if [ -n "${SANITIZE:-}" ]; then
   tools=${SANITIZE/#1/memcheck racecheck initcheck}
-  declare -A jobs=()
   for tool in $tools; do
-    if command -v compute-sanitizer >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-      sanitize "$tool" &
-      jobs[$tool]=$!
-    else
+    if ! command -v compute-sanitizer >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
       skipped=$((skipped + 1))
+      continue
     fi
+    for suite in $("$build/gpu_tests" --list_content 2>&1 | grep -oE '^gpu_[a-z_]+' | grep -vE '^gpu_(long_context|memory)$'); do
+      [ "$suite" != gpu_forward ] || [ "$tool" = memcheck ] || continue
+      while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n; done
+      sanitize "$tool" "$suite" || echo "$tool" >>"$logs/sanitizers.failed" &
+    done
   done
-  for tool in "${!jobs[@]}"; do
-    if wait "${jobs[$tool]}"; then
-      passed=$((passed + 1))
-    else
-      echo "FAILED $tool, exit code $?:"
-      grep -m 5 -A 6 -E '=========|error: in' "$logs/$tool.log"
+  wait
+  for tool in $tools; do
+    grep -q "^$tool " "$logs/sanitizers.log" 2>/dev/null || continue
+    if grep -qx "$tool" "$logs/sanitizers.failed" 2>/dev/null; then
       failed=$((failed + 1))
+    else
+      passed=$((passed + 1))
     fi
   done
 fi

@@ -23,14 +23,20 @@ inline boost::test_tools::assertion_result needs_gpu(boost::unit_test::test_unit
   return result;
 }
 
-// Whether scratch memory is left as it comes (`gpu_tests -- uninitialized`), for a tool that tells who reads
-// what was not written.
-inline bool leaves_uninitialized() {
+// Words after `gpu_tests --`.
+inline bool has_argument(std::string_view word) {
   const auto& arguments = boost::unit_test::framework::master_test_suite();
   for (int i = 1; i < arguments.argc; ++i)
-    if (std::string_view(arguments.argv[i]) == "uninitialized") return true;
+    if (arguments.argv[i] == word) return true;
   return false;
 }
+
+// Scratch memory is left as it comes, for a tool that tells who reads what was not written.
+inline bool leaves_uninitialized() { return has_argument("uninitialized"); }
+
+// For tools that slow kernels down a hundredfold: every `one_of`-th of the cases that differ in numbers alone, not in what
+// runs. `n` counts them.
+inline bool is_left_out(int& n, int one_of) { return has_argument("brief") && n++ % one_of != 0; }
 
 // An array in device memory (or pinned host memory that the device reads), filled from and read back to a
 // vector. n_padding_bytes after it may be read, not used: all ones.

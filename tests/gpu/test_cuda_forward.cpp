@@ -93,10 +93,12 @@ BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
 
 // Random weights choose chaotically: one other row of top-k, or one other expert, and a logit is somewhere
 // else. The golden tokens keep 1e-3 of distance from every such border, which decode's products respect;
-// prefill rounds activations to bf16, so there some rows choose otherwise, and the others must agree.
+// prefill rounds activations to fp16, so there a row may choose otherwise, and the others must agree.
 BOOST_AUTO_TEST_CASE(unrounded_storage_agrees_with_the_golden_files) {
+  int n_cases = 0;
   for (const char* name : {"small", "groups", "wide", "odd"})
     for (const int64_t chunk : {1, 512}) {
+      if (is_left_out(n_cases, 7)) continue;
       const std::string stem = std::string("tests/golden/forward_") + name;
       const Golden golden(stem + ".bin");
       const std::vector<float> logits =
@@ -110,7 +112,7 @@ BOOST_AUTO_TEST_CASE(unrounded_storage_agrees_with_the_golden_files) {
           share_of_close_rows(kept, {expected.begin(), expected.end()}, golden.ints("positions").size());
       std::printf("%s, chunk %lld: %.1f %% of the rows within 2e-2 of the largest logit\n", name,
                   static_cast<long long>(chunk), 100 * close);
-      BOOST_TEST(close >= (chunk == 1 ? 1.0 : 0.4));
+      BOOST_TEST(close >= (chunk == 1 ? 1.0 : 0.9));
     }
 }
 
@@ -130,7 +132,7 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
                   static_cast<int>(kv_type), static_cast<long long>(chunk), 100 * close,
                   relative_error(gpu, cpu));
       if (kv_type == KvType::fp8 && chunk > 1)
-        BOOST_TEST(relative_error(gpu, cpu) < 0.05);
+        BOOST_TEST(relative_error(gpu, cpu) < 0.03);
       else
         BOOST_TEST(close == 1.0);
     }

@@ -277,10 +277,11 @@ BOOST_AUTO_TEST_CASE(more_heads_than_one_product_takes, *boost::unit_test::preco
 
 BOOST_AUTO_TEST_CASE(other_sizes_and_f32_keys, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch gpu;
+  int n = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::f32})
     for (const int64_t dim : {32, 64, 128, 256})
       for (const int64_t n_heads : {1, 3, 64}) {
-        if (kv_type == KvType::fp8 && dim == 128) continue;
+        if ((kv_type == KvType::fp8 && dim == 128) || is_left_out(n, 4)) continue;
         BOOST_TEST_INFO(dim << " values, " << n_heads << " heads");
         BOOST_TEST(error_of(gpu, {kv_type, n_heads, dim, {150, 70}, {run_of(100, 50), run_of(60, 10)}}, 1) <
                    kExact);

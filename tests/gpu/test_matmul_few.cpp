@@ -284,7 +284,9 @@ void check_experts(const ExpertShape& s) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
+  int n = 0;
   for (const TensorType type : kTypes) {
+    if (is_left_out(n, 3)) continue;
     check_experts({type, type, type, 6, 512, 256, 1, 3});
     check_experts({type, type, type, 6, 256, 512, 3, 2, true});
   }

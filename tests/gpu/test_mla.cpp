@@ -410,10 +410,11 @@ BOOST_AUTO_TEST_CASE(one_row_dominates) {
 
 BOOST_AUTO_TEST_CASE(other_sizes_take_the_plain_kernel) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32})
     for (const int64_t rank : {160, 37, 512})
       for (const int32_t n : {1, 32, 33, 200}) {
-        if (rank == 512 && kv_type != KvType::f32) continue;
+        if ((rank == 512 && kv_type != KvType::f32) || is_left_out(n_cases, 3)) continue;
         check({.kv_type = kv_type,
                .n_heads = 3,
                .n_tokens = 3,

@@ -117,6 +117,22 @@ BOOST_AUTO_TEST_CASE(element_wise_operations_agree) {
   }
 }
 
+// Four values a thread, and what is left; arrays that begin between two words of 16 bytes.
+BOOST_AUTO_TEST_CASE(sums_of_any_length_and_alignment_agree) {
+  CpuBackend cpu(0);
+  TestLaunch test;
+  for (const int64_t n : {1, 3, 4, 5, 1023, 1024, 1026})
+    for (const int64_t first : {0, 1}) {
+      const auto n_all = static_cast<size_t>(n + first + 4);
+      const std::vector<float> x = random_floats(n_all, 12);
+      std::vector<float> y = random_floats(n_all, 13);
+      const DeviceArray<float> device_x(x), device_y(y);
+      cpu.add({x.data() + first, y.data() + first, n});
+      cuda::add({device_x.data() + first, device_y.data() + first, n}, test.launch());
+      BOOST_TEST(device_y.values() == y);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(embedding_rows_agree_in_every_format) {
   CpuBackend cpu(0);
   TestLaunch test;
