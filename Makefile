@@ -12,8 +12,8 @@ OPTIMIZE ?= -O2
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 CXXFLAGS := -std=c++20 $(OPTIMIZE) -g -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
 LDFLAGS  := -fopenmp $(SANITIZE)
-LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit
-PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev nlohmann-json3-dev
+LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lsqlite3 -lcrypto -lxxhash
+PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libsqlite3-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
 NVCC       := nvcc
@@ -50,6 +50,9 @@ test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests $(TINY)  ## set up, build, 
 
 test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
+
+test-long: deps $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
+	$(BUILD)/unit_tests --run_test=@long
 
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
@@ -136,5 +139,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu deps layers archs cuda_objects fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu test-long deps layers archs cuda_objects fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:

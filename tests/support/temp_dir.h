@@ -10,8 +10,8 @@ namespace dsv32 {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dsv32_test_XXXXXX").string();
+  explicit TempDir(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string pattern = (parent / "dsv32_test_XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot make a directory for test files");
     path_ = pattern;
   }

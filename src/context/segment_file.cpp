@@ -1,0 +1,365 @@
+#include "context/segment_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "backend/cache_layout.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kBatchBytes = 16 << 20;  // of one request
+constexpr int64_t kMaxParts = 1024;         // of one request
+constexpr int64_t kMaxLayers = 4096, kMaxPartBytes = 1 << 28, kMaxPage = int64_t{1} << 40;
+constexpr char kMagic[8] = {'D', 'S', 'V', '3', '2', 'K', 'V', 'S'};
+constexpr char kCommitMark[8] = {'D', 'S', 'V', '3', '2', 'E', 'N', 'D'};
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kEndianTag = 0x01020304;
+
+using Sum = std::array<uint8_t, 16>;
+
+struct SegmentHeader {
+  char magic[8];
+  uint32_t version, endian_tag;
+  uint32_t page_tokens, n_pages;
+  int64_t first_page, n_layers, rows_page_bytes, keys_page_bytes;
+  uint64_t file_bytes;
+  Hash256 fingerprint, parent, chain;
+  Sum page_sums[kMaxSegmentPages];
+  uint8_t zeros[3664];
+  Sum sum;
+};
+static_assert(sizeof(SegmentHeader) == kBlock);
+
+struct SegmentTrailer {
+  char commit_mark[8];
+  uint64_t file_bytes;
+  Sum header_sum;
+  uint8_t zeros[4064];
+};
+static_assert(sizeof(SegmentTrailer) == kBlock);
+
+uint64_t padded(uint64_t n_bytes) { return (n_bytes + kBlock - 1) / kBlock * kBlock; }
+
+bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kBlock == 0; }
+
+Sum canonical(XXH128_hash_t hash) {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, hash);
+  Sum sum;
+  std::memcpy(sum.data(), bytes.digest, sum.size());
+  return sum;
+}
+
+Sum sum_of(const void* bytes, size_t n_bytes) { return canonical(XXH3_128bits(bytes, n_bytes)); }
+
+Sum sum_of(const SegmentHeader& header) { return sum_of(&header, offsetof(SegmentHeader, sum)); }
+
+// The checksum of a page whose parts lie apart; empty when there is no memory for it.
+bool sum_of(const SegmentInfo& info, const PageTarget& page, Sum& sum) {
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  const std::unique_ptr<XXH3_state_t, Free> state(XXH3_createState());
+  if (!state) return false;
+  XXH3_128bits_reset(state.get());
+  for (const uint8_t* rows : page.rows)
+    XXH3_128bits_update(state.get(), rows, static_cast<size_t>(info.rows_page_bytes));
+  XXH3_128bits_update(state.get(), page.keys, static_cast<size_t>(info.n_layers * info.keys_page_bytes));
+  sum = canonical(XXH3_128bits_digest(state.get()));
+  return true;
+}
+
+struct Free {
+  void operator()(uint8_t* memory) const { std::free(memory); }
+};
+using AlignedBuffer = std::unique_ptr<uint8_t[], Free>;
+
+AlignedBuffer aligned_buffer(uint64_t n_bytes) {
+  return AlignedBuffer(static_cast<uint8_t*>(std::aligned_alloc(kBlock, std::max(padded(n_bytes), kBlock))));
+}
+
+// Errors that say something about this moment, not about the file.
+bool is_passing(int64_t negative_errno) { return negative_errno != -EIO; }
+
+// Writes through O_DIRECT until the file system refuses it, then through the page cache.
+class BlockWriter {
+ public:
+  BlockWriter(FileSystem& fs, int fd, int direct_fd) : fs_(fs), fd_(fd), direct_fd_(direct_fd) {}
+
+  int write(std::span<const uint8_t> block, uint64_t offset) {
+    if (direct_fd_ >= 0) {
+      const int result = write_fully(fs_, direct_fd_, block, offset, kBlock);
+      if (result != -EINVAL) return result;
+      direct_fd_ = -1;
+    }
+    return write_fully(fs_, fd_, block, offset);
+  }
+
+  // Both descriptors are of one file: its bytes are durable after this.
+  int finish() {
+    const int result = fs_.fdatasync(fd_);
+    if (direct_fd_ < 0) fs_.drop_cached(fd_);
+    return result;
+  }
+
+ private:
+  FileSystem& fs_;
+  int fd_, direct_fd_;
+};
+
+// One page as it lies in the file; the padding is zero.
+void gather(const SegmentInfo& info, const PageSource& page, uint8_t* record) {
+  const size_t rows_bytes = static_cast<size_t>(info.rows_page_bytes);
+  const size_t keys_bytes = static_cast<size_t>(info.n_layers * info.keys_page_bytes);
+  uint8_t* to = record;
+  for (const uint8_t* rows : page.rows) std::memcpy(to, rows, rows_bytes), to += rows_bytes;
+  if (keys_bytes > 0) std::memcpy(to, page.keys, keys_bytes);
+  to += keys_bytes;
+  std::memset(to, 0, static_cast<size_t>(record + info.record_bytes() - to));
+}
+
+SegmentHeader header_of(const SegmentInfo& info) {
+  SegmentHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = kVersion;
+  header.endian_tag = kEndianTag;
+  header.page_tokens = kPageTokens;
+  header.n_pages = static_cast<uint32_t>(info.n_pages);
+  header.first_page = info.first_page;
+  header.n_layers = info.n_layers;
+  header.rows_page_bytes = info.rows_page_bytes;
+  header.keys_page_bytes = info.keys_page_bytes;
+  header.file_bytes = info.file_bytes();
+  header.fingerprint = info.fingerprint;
+  header.parent = info.parent;
+  header.chain = info.chain;
+  return header;
+}
+
+// Writes the records in blocks of some MiB and notes their checksums in the header.
+int write_records(BlockWriter& writer, const SegmentInfo& info, std::span<const PageSource> pages,
+                  SegmentHeader& header) {
+  const uint64_t record_bytes = info.record_bytes();
+  const size_t n_at_once = std::clamp<size_t>(kBatchBytes / 4 / record_bytes, 1, pages.size());
+  const AlignedBuffer staging = aligned_buffer(n_at_once * record_bytes);
+  if (!staging) return -ENOMEM;
+  const size_t sum_bytes = static_cast<size_t>(info.n_layers * (info.rows_page_bytes + info.keys_page_bytes));
+  for (size_t page = 0; page < pages.size(); page += n_at_once) {
+    const size_t n = std::min(n_at_once, pages.size() - page);
+    for (size_t i = 0; i < n; ++i) {
+      uint8_t* record = &staging[i * record_bytes];
+      gather(info, pages[page + i], record);
+      header.page_sums[page + i] = sum_of(record, sum_bytes);
+    }
+    const int result =
+        writer.write({staging.get(), n * record_bytes}, info.records_offset() + page * record_bytes);
+    if (result != 0) return result;
+  }
+  return 0;
+}
+
+bool is_own_file(const FileInfo& file) {
+  return file.is_regular && file.owner == ::geteuid() && file.n_links == 1;
+}
+
+SegmentFault fault_of(int64_t negative_errno) {
+  if (negative_errno == -ENOENT) return SegmentFault::vanished;
+  if (negative_errno == -ELOOP || negative_errno == -ENXIO || negative_errno == -EISDIR)
+    return SegmentFault::foreign;
+  return is_passing(negative_errno) ? SegmentFault::unreadable : SegmentFault::damaged;
+}
+
+SegmentFault check_header(const SegmentHeader& header) {
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return SegmentFault::damaged;
+  if (header.sum != sum_of(header)) return SegmentFault::damaged;
+  if (header.version > kVersion && header.endian_tag == kEndianTag) return SegmentFault::newer;
+  const bool is_ours = header.version == kVersion && header.endian_tag == kEndianTag &&
+                       header.page_tokens == kPageTokens && header.n_pages <= kMaxSegmentPages;
+  return is_ours ? SegmentFault::none : SegmentFault::damaged;
+}
+
+SegmentInfo info_of(const SegmentHeader& header) {
+  SegmentInfo info;
+  info.fingerprint = header.fingerprint;
+  info.parent = header.parent;
+  info.chain = header.chain;
+  info.first_page = header.first_page;
+  info.n_pages = header.n_pages;
+  info.n_layers = header.n_layers;
+  info.rows_page_bytes = header.rows_page_bytes;
+  info.keys_page_bytes = header.keys_page_bytes;
+  return info;
+}
+
+}  // namespace
+
+bool SegmentInfo::has_sane_sizes() const {
+  const auto is_within = [](int64_t value, int64_t least, int64_t most) {
+    return value >= least && value <= most;
+  };
+  return is_within(n_pages, 1, kMaxSegmentPages) && is_within(first_page, 0, kMaxPage) &&
+         is_within(n_layers, 1, kMaxLayers) && is_within(rows_page_bytes, 1, kMaxPartBytes) &&
+         is_within(keys_page_bytes, 0, kMaxPartBytes);
+}
+
+uint64_t SegmentInfo::record_bytes() const {
+  return padded(static_cast<uint64_t>(n_layers * (rows_page_bytes + keys_page_bytes)));
+}
+uint64_t SegmentInfo::records_offset() const {
+  return kBlock + padded(static_cast<uint64_t>(n_pages * kPageTokens) * sizeof(int32_t));
+}
+uint64_t SegmentInfo::file_bytes() const {
+  return records_offset() + static_cast<uint64_t>(n_pages) * record_bytes() + kBlock;
+}
+
+int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
+                  std::span<const PageSource> pages) {
+  BlockWriter writer(fs, fd, direct_fd);
+  SegmentHeader header = header_of(info);
+  if (const int result = write_records(writer, info, pages, header); result != 0) return result;
+  header.sum = sum_of(header);
+
+  const uint64_t head_bytes = info.records_offset();
+  const AlignedBuffer head = aligned_buffer(head_bytes);
+  if (!head) return -ENOMEM;
+  std::memset(head.get(), 0, head_bytes);
+  std::memcpy(head.get(), &header, sizeof header);
+  std::memcpy(&head[kBlock], info.tokens.data(), info.tokens.size() * sizeof(int32_t));
+  if (const int result = writer.write({head.get(), head_bytes}, 0); result != 0) return result;
+
+  SegmentTrailer trailer{};
+  std::memcpy(trailer.commit_mark, kCommitMark, sizeof kCommitMark);
+  trailer.file_bytes = header.file_bytes;
+  trailer.header_sum = header.sum;
+  std::memcpy(head.get(), &trailer, sizeof trailer);
+  const int result = writer.write({head.get(), kBlock}, header.file_bytes - kBlock);
+  return result != 0 ? result : writer.finish();
+}
+
+std::shared_ptr<const SegmentFile> SegmentFile::open(FileSystem& fs, int directory, const std::string& name,
+                                                     SegmentFault& fault) {
+  // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
+  for (const bool is_direct : {true, false}) {
+    OwnedFd fd(fs, fs.open_at(directory, name, O_RDONLY | (is_direct ? O_DIRECT : 0)));
+    if (fd.error() == -EINVAL && is_direct) continue;
+    if (!fd.is_open()) return fault = fault_of(fd.error()), nullptr;
+    std::shared_ptr<SegmentFile> file(new SegmentFile(fs, std::move(fd), is_direct ? kBlock : 1));
+    bool is_refused = false;
+    fault = file->read_head(is_refused);
+    if (is_refused && is_direct) continue;
+    return fault == SegmentFault::none ? file : nullptr;
+  }
+  return nullptr;  // not reached: the second round returns
+}
+
+// Header, tokens and trailer. `is_refused`: the first read gave EINVAL.
+SegmentFault SegmentFile::read_head(bool& is_refused) {
+  constexpr uint64_t kHeadBytes =
+      kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);  // never past the trailer
+  FileInfo file;
+  if (const int result = fs_.stat(fd_.get(), file); result != 0) return fault_of(result);
+  if (!is_own_file(file)) return SegmentFault::foreign;
+  const AlignedBuffer head = aligned_buffer(kHeadBytes);
+  if (!head) return SegmentFault::unreadable;
+  const int64_t n_read = read_block({head.get(), kHeadBytes}, 0);
+  is_refused = n_read == -EINVAL;
+  if (n_read < 0) return fault_of(n_read);
+  if (n_read < static_cast<int64_t>(kHeadBytes)) return SegmentFault::damaged;
+
+  SegmentHeader header;
+  std::memcpy(&header, head.get(), sizeof header);
+  if (const SegmentFault fault = check_header(header); fault != SegmentFault::none) return fault;
+  info_ = info_of(header);
+  if (!info_.has_sane_sizes() || header.file_bytes != info_.file_bytes() ||
+      file.n_bytes != info_.file_bytes())
+    return SegmentFault::damaged;
+  info_.tokens.resize(static_cast<size_t>(info_.n_pages * kPageTokens));
+  std::memcpy(info_.tokens.data(), &head[kBlock], info_.tokens.size() * sizeof(int32_t));
+  if (info_.chain != chain_next(info_.parent, info_.first_page, info_.tokens)) return SegmentFault::damaged;
+  sums_.assign(header.page_sums, header.page_sums + info_.n_pages);
+
+  const int64_t n_tail = read_block({head.get(), kBlock}, info_.file_bytes() - kBlock);
+  if (n_tail < 0) return fault_of(n_tail);
+  SegmentTrailer trailer;
+  std::memcpy(&trailer, head.get(), sizeof trailer);
+  const bool is_whole = n_tail == static_cast<int64_t>(kBlock) && trailer.file_bytes == header.file_bytes &&
+                        trailer.header_sum == header.sum &&
+                        std::memcmp(trailer.commit_mark, kCommitMark, sizeof kCommitMark) == 0;
+  return is_whole ? SegmentFault::none : SegmentFault::damaged;
+}
+
+int64_t SegmentFile::read_block(std::span<uint8_t> block, uint64_t offset) const {
+  return read_fully(fs_, fd_.get(), {{block.data(), block.size()}}, offset, unit_);
+}
+
+SegmentFault SegmentFile::read_pages(int64_t first, std::span<const PageTarget> targets) const {
+  if (first < 0 || static_cast<int64_t>(targets.size()) > info_.n_pages - first) return SegmentFault::damaged;
+  const bool is_direct = unit_ > 1;
+  bool has_aligned_rows = !is_direct || info_.rows_page_bytes % static_cast<int64_t>(kBlock) == 0;
+  bool has_aligned_keys = true;
+  for (const PageTarget& page : targets) {
+    has_aligned_rows &= !is_direct || std::ranges::all_of(page.rows, is_aligned);
+    has_aligned_keys &= !is_direct || is_aligned(page.keys);
+  }
+  const size_t n_at_once = static_cast<size_t>(
+      std::max<int64_t>(1, std::min<int64_t>(kMaxParts / (info_.n_layers + 2),
+                                             static_cast<int64_t>(kBatchBytes / info_.record_bytes()))));
+  for (size_t page = 0; page < targets.size(); page += n_at_once) {
+    const auto batch = targets.subspan(page, std::min(n_at_once, targets.size() - page));
+    const SegmentFault fault =
+        read_batch(first + static_cast<int64_t>(page), batch, has_aligned_rows, has_aligned_keys);
+    if (fault != SegmentFault::none) return fault;
+  }
+  if (!is_direct) fs_.drop_cached(fd_.get());
+  return SegmentFault::none;
+}
+
+// One request. Of a record, what its targets' alignment allows is read in place, the rest through `bounce`.
+SegmentFault SegmentFile::read_batch(int64_t first, std::span<const PageTarget> targets,
+                                     bool has_aligned_rows, bool has_aligned_keys) const {
+  const size_t rows_bytes = static_cast<size_t>(info_.rows_page_bytes);
+  const size_t keys_bytes = static_cast<size_t>(info_.n_layers * info_.keys_page_bytes);
+  const size_t all_rows_bytes = rows_bytes * static_cast<size_t>(info_.n_layers);
+  // The record's first bytes that are read in place: no rows, the rows, or the rows and the keys' whole
+  // blocks.
+  size_t n_in_place = has_aligned_rows ? all_rows_bytes : 0;
+  if (has_aligned_rows && has_aligned_keys) n_in_place += keys_bytes / unit_ * unit_;
+  const size_t n_bounced = info_.record_bytes() - n_in_place;
+  const AlignedBuffer bounce = aligned_buffer(n_bounced * targets.size());
+  if (!bounce) return SegmentFault::unreadable;
+
+  std::vector<iovec> parts;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    for (uint8_t* rows : targets[i].rows)
+      if (has_aligned_rows) parts.push_back({rows, rows_bytes});
+    if (n_in_place > all_rows_bytes) parts.push_back({targets[i].keys, n_in_place - all_rows_bytes});
+    parts.push_back({&bounce[i * n_bounced], n_bounced});
+  }
+  const uint64_t offset = info_.records_offset() + static_cast<uint64_t>(first) * info_.record_bytes();
+  const int64_t n_read = read_fully(fs_, fd_.get(), std::move(parts), offset, unit_);
+  if (n_read < 0) return fault_of(n_read);
+  if (n_read < static_cast<int64_t>(info_.record_bytes() * targets.size())) return SegmentFault::damaged;
+
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const uint8_t* from = &bounce[i * n_bounced];
+    for (uint8_t* rows : targets[i].rows)
+      if (!has_aligned_rows) std::memcpy(rows, from, rows_bytes), from += rows_bytes;
+    const size_t n_keys_there = n_in_place > all_rows_bytes ? n_in_place - all_rows_bytes : 0;
+    if (keys_bytes > n_keys_there)
+      std::memcpy(targets[i].keys + n_keys_there, from, keys_bytes - n_keys_there);
+    Sum sum;
+    if (!sum_of(info_, targets[i], sum)) return SegmentFault::unreadable;
+    if (sum != sums_[static_cast<size_t>(first) + i]) return SegmentFault::damaged;
+  }
+  return SegmentFault::none;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,98 @@
+// One segment on disk: an immutable file that says itself what it holds. The only code that knows its bytes.
+//
+//   offset   bytes            what
+//   0        4096             SegmentHeader; its last 16 bytes: XXH3-128 of the 4080 before
+//   4096     n_pages * 256    token ids, int32, padded to 4096
+//   ...      n_pages records  rows of all layers [n_layers][rows_page_bytes], key pages of all layers
+//                             [n_layers][keys_page_bytes]; each record padded to 4096
+//   ...      4096             SegmentTrailer: the file's length and the header's checksum again
+//
+// Everything begins at a multiple of 4096, for O_DIRECT. Little-endian; the header's tag says so. Magic,
+// version and the place of the header's checksum are the same in every version, so that a newer file can be
+// told from a damaged one. The header holds a checksum of each page; the chain hash covers the tokens.
+//
+// Every field is checked before it is used, and no count from a file is allocated before it is bounded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file_system.h"
+#include "context/token_chain.h"
+
+namespace dsv32 {
+
+constexpr int64_t kMaxSegmentPages = 16;
+
+// Where one page's bytes go, or come from.
+struct PageTarget {
+  std::span<uint8_t* const>
+      rows;                 // [n_layers], rows_page_bytes each; 4096-aligned ones are read without a copy
+  uint8_t* keys = nullptr;  // [n_layers * keys_page_bytes]
+};
+struct PageSource {
+  std::span<const uint8_t* const> rows;  // [n_layers]
+  const uint8_t* keys = nullptr;         // [n_layers * keys_page_bytes]
+};
+
+// What a segment says about itself.
+struct SegmentInfo {
+  Hash256 fingerprint{}, parent{}, chain{};  // parent, chain: hashes of the tokens before, and up to its end
+  int64_t first_page = 0, n_pages = 0;       // first_page: of the prompt
+  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;
+  std::vector<int32_t> tokens;  // [n_pages * 64]
+
+  bool has_sane_sizes() const;    // counts and sizes within what a segment may have; tokens are not looked at
+  uint64_t record_bytes() const;  // of one page, padded
+  uint64_t records_offset() const;
+  uint64_t file_bytes() const;
+};
+
+enum class SegmentFault {
+  none,
+  vanished,    // no such file
+  foreign,     // not a regular file of this user with one name: nothing of ours
+  newer,       // written by a later version: left alone
+  damaged,     // to be removed
+  unreadable,  // not now (out of descriptors or memory, no permission)
+};
+
+// Writes all of a segment to `fd`, a new file, and makes its bytes durable. `direct_fd`: the same file opened
+// with O_DIRECT, or -1. 0 or a negative errno; after an error the file is lost.
+int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
+                  std::span<const PageSource> pages);
+
+// An open segment whose header, tokens and trailer have been verified. Reading: any number of threads.
+class SegmentFile {
+ public:
+  // Null with `fault` set. The pages are not read here.
+  static std::shared_ptr<const SegmentFile> open(FileSystem& fs, int directory, const std::string& name,
+                                                 SegmentFault& fault);
+
+  const SegmentInfo& info() const { return info_; }
+
+  // Reads pages [first, first + targets.size()) and verifies their checksums. Requests are as large as 1024
+  // parts and 16 MiB allow. After a fault the targets hold anything.
+  SegmentFault read_pages(int64_t first, std::span<const PageTarget> targets) const;
+
+ private:
+  using PageSum = std::array<uint8_t, 16>;
+  SegmentFile(FileSystem& fs, OwnedFd fd, uint64_t unit) : fs_(fs), fd_(std::move(fd)), unit_(unit) {}
+  int64_t read_block(std::span<uint8_t> block, uint64_t offset) const;
+  SegmentFault read_head(bool& is_refused);
+  SegmentFault read_batch(int64_t first, std::span<const PageTarget> targets, bool has_aligned_rows,
+                          bool has_aligned_keys) const;
+
+  FileSystem& fs_;
+  OwnedFd fd_;
+  uint64_t unit_;  // 4096 with O_DIRECT, else 1
+  SegmentInfo info_;
+  std::vector<PageSum> sums_;  // [n_pages]
+};
+
+}  // namespace dsv32

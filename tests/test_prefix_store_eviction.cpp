@@ -1,0 +1,192 @@
+// Which segments leave the prefix store when there is no room, and what a user can do to it.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <fstream>
+
+#include "context/cache_maintenance.h"
+#include "tests/support/store_fixture.h"
+
+using namespace dsv32;
+
+BOOST_FIXTURE_TEST_SUITE(prefix_store_eviction, StoreFixture)
+
+BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
+  const auto one = prompt_of({1}), two = prompt_of({2}), three = prompt_of({3}), four = prompt_of({4});
+  struct Case {
+    EvictionPolicy policy;
+    std::vector<int32_t> victim;
+  };
+  // one is stored first, with the highest priority; used: two thrice, then one, then three twice.
+  for (const Case& c :
+       {Case{EvictionPolicy::fifo, one}, Case{EvictionPolicy::lru, two}, Case{EvictionPolicy::lfu, one},
+        Case{EvictionPolicy::slru, one}, Case{EvictionPolicy::priority, two}}) {
+    options = store_options(dir->file(std::string(name_of(c.policy))));
+    options.limits.policy = c.policy;
+    const auto store = open();
+    std::vector<int64_t> ids;
+    for (const auto& prompt : {one, two, three}) {
+      PageMemory memory({}, 1);
+      memory.fill(prompt, 0);
+      ids.push_back(*store->store(-1, prompt, memory.sources(), prompt == one ? 5 : 1));
+    }
+    for (const int i : {1, 1, 1, 0, 2, 2}) store->record_use({&ids[static_cast<size_t>(i)], 1});
+    BOOST_TEST(store->segments().size() == 3u);
+    options.limits.max_bytes = bytes_below(options.directory) + segment_bytes() / 2;
+    const auto tight = open();
+    store_prompt(*tight, four);
+    const Contents left = load_all(*tight);
+    BOOST_TEST(left.prompts.size() == 3u);
+    BOOST_TEST(!left.has(c.victim), "the wrong one left under " << name_of(c.policy));
+    BOOST_TEST(left.has(four));
+    BOOST_TEST(left.n_missed == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_parent_stays_while_it_has_children) {
+  const auto store = open();
+  store_prompt(*store, prompt_of({1, 2, 3, 4}));
+  const auto entry_bytes = segment_bytes();
+  options.limits.max_bytes = bytes_below(options.directory) - entry_bytes / 2;
+  const Contents left = load_all(*open());
+  BOOST_TEST(left.prompts.size() == 3u);
+  BOOST_TEST(left.has(prompt_of({1, 2, 3})));
+}
+
+BOOST_AUTO_TEST_CASE(pinned_segments_and_the_parent_of_what_is_stored_stay) {
+  store_prompt(*open(), prompt_of({1, 2}));
+  options.limits.max_bytes = bytes_below(options.directory) + segment_bytes() / 2;
+  const auto store = open();
+  const auto segments = store->segments();
+  PageMemory memory({}, 1);
+  memory.fill(prompt_of({1, 2, 3}), 2);
+  // The one leaf there is is the parent: nothing can leave.
+  BOOST_TEST(!store->store(segments[1].id, prompt_of({3}), memory.sources()));
+  BOOST_TEST(warnings.lines.size() == 1u);
+  const int64_t leaf = segments[1].id;
+  store->pin({&leaf, 1});
+  BOOST_TEST(store_prompt(*store, prompt_of({9})) == 0);
+  store->unpin({&leaf, 1});
+  BOOST_TEST(store_prompt(*store, prompt_of({9})) == 1);
+  BOOST_TEST(!load_all(*store).has(prompt_of({1, 2})));
+  BOOST_TEST(load_all(*store).has(prompt_of({1})));
+}
+
+BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
+  const auto reader = open();
+  store_prompt(*reader, prompt_of({1}));
+  store_prompt(*reader, prompt_of({2}));
+  store_prompt(*reader, prompt_of({3}));
+  const auto segments = reader->segments();
+  PageMemory memory({}, 1);
+  BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));
+  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  BOOST_TEST(prune(*cache, 0) >= 2 * segment_bytes());
+  BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));  // its file is still open here
+  BOOST_TEST(!reader->load_pages(segments[1].id, 0, memory.targets()));
+  BOOST_TEST(!reader->store(segments[2].id, prompt_of({5}), memory.sources()));  // a child of nothing
+  BOOST_TEST(files_named(options.directory, "seg-").empty());
+  BOOST_TEST(reader->segments().empty());
+  BOOST_TEST(warnings.lines.empty());
+}
+
+// Segments behind one that is gone cannot be reached: they leave first, and come back with their parent.
+BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave_first) {
+  store_prompt(*open(), prompt_of({1, 2, 3}));
+  const auto store = open();
+  store->discard(store->segments()[0].id);
+  BOOST_TEST(load_all(*store).prompts.empty());
+  BOOST_TEST(load_all(options)->prompts.empty());
+  BOOST_TEST(files_named(options.directory, "seg-").size() == 2u);
+  store_prompt(*store, prompt_of({1}));
+  BOOST_TEST(load_all(options)->has(prompt_of({1, 2, 3})));
+
+  // Used most recently, of two the orphan goes nevertheless.
+  const auto again = open();
+  store_prompt(*again, prompt_of({7}));
+  const std::vector<StoredSegment> all = again->segments();
+  const auto leaf = std::ranges::find(all, 2, &StoredSegment::first_page);
+  again->record_use({&leaf->id, 1});
+  again->discard(
+      std::ranges::find_if(all, [&](const auto& segment) { return segment.id == leaf->parent; })->id);
+  BOOST_TEST(again->segments().size() == 2u);
+  options.limits.max_bytes = bytes_below(options.directory) - segment_bytes() / 2;
+  const auto left = load_all(options);
+  BOOST_TEST(left->has(prompt_of({7})));
+  BOOST_TEST(left->has(prompt_of({1})));
+  BOOST_TEST(files_named(options.directory, "seg-").size() == 2u);
+}
+
+// T17: one limit for all models, foreign files included; sampled after every store.
+BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
+  options.limits.max_bytes = 40 * segment_bytes() + 150'000;  // the index and the lock take some
+  PrefixStoreOptions other_options = options;
+  other_options.fingerprint.fill(9);
+  const auto one = open();
+  const auto other = PrefixStore::open(other_options, real_file_system(), {});
+  std::filesystem::create_directory(options.directory + "/mine");
+  std::ofstream(options.directory + "/mine/notes").write(std::string(50'000, 'x').data(), 50'000);
+  uint64_t most = 0;
+  for (int i = 0; i < 80; ++i) {
+    BOOST_TEST(store_prompt(i % 2 ? *one : *other, prompt_of({i, i + 1})) == 2);
+    most = std::max(most, bytes_below(options.directory));
+  }
+  BOOST_TEST(most <= *options.limits.max_bytes);
+  BOOST_TEST(most > *options.limits.max_bytes / 2);
+  BOOST_TEST(load_all(*one).n_missed == 0);
+  BOOST_TEST(load_all(*other).prompts.size() > 5u);
+  BOOST_TEST(std::filesystem::file_size(options.directory + "/mine/notes") == 50'000u);
+}
+
+BOOST_AUTO_TEST_CASE(the_floor_of_free_space_is_kept_and_odd_limits_only_stop_storing) {
+  store_prompt(*open(), prompt_of({1, 2}));
+  options.limits.min_free_bytes = uint64_t{1} << 60;
+  const auto starved = open();
+  BOOST_TEST(starved->segments().empty());
+  BOOST_TEST(store_prompt(*starved, prompt_of({1})) == 0);
+  for (const uint64_t max_bytes : {uint64_t{0}, uint64_t{1}, segment_bytes() - 1}) {
+    options.limits = {.max_bytes = max_bytes, .min_free_bytes = 0, .policy = EvictionPolicy::lru};
+    const auto store = open();
+    BOOST_REQUIRE(store);
+    BOOST_TEST(store_prompt(*store, prompt_of({1})) == 0);
+  }
+  options.limits = {};  // the defaults are finite
+  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  BOOST_TEST(cache->max_bytes() > 0u);
+  BOOST_TEST(cache->max_bytes() <= 256'000'000'000u);
+}
+
+// --- maintenance ---------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
+  store_prompt(*open(), prompt_of({1, 2, 3}));
+  options.fingerprint.fill(8);
+  store_prompt(*open(), prompt_of({1}, 4), 4);
+  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  const auto models = list_models(*cache);
+  BOOST_REQUIRE(models.size() == 2u);
+  BOOST_TEST(models[0].n_segments == 3);
+  BOOST_TEST(models[0].n_tokens == 192);
+  BOOST_TEST(models[0].n_bytes == 3 * segment_bytes());
+  BOOST_TEST(models[1].n_pages == 4);
+  BOOST_TEST(list_segments(*cache, "0808").size() == 1u);
+  BOOST_TEST(list_segments(*cache, models[0].fingerprint).size() == 3u);
+  BOOST_TEST(list_segments(*cache, "ff").empty());
+
+  Verification result = verify(*cache);
+  BOOST_TEST(result.n_segments == 4);
+  BOOST_TEST(result.n_pages == 7);
+  BOOST_TEST(result.n_damaged == 0);
+  std::fstream file(files_named(options.directory, "seg-").at(0),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(8192 + 5);
+  file.put('!');
+  file.close();
+  result = verify(*cache);
+  BOOST_TEST(result.n_damaged == 1);
+  BOOST_TEST(verify(*cache).n_segments == 3);
+  BOOST_TEST(prune(*cache, 0) > 0u);
+  BOOST_TEST(list_models(*cache).empty());
+  BOOST_TEST(files_named(options.directory, "seg-").empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
