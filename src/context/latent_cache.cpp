@@ -1,7 +1,6 @@
 #include "context/latent_cache.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 
@@ -10,24 +9,12 @@ namespace {
 
 int64_t pages_for(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
 
-// Free pages, so that the lowest number is taken first.
-std::vector<int32_t> all_pages(int64_t n_pages) {
-  std::vector<int32_t> pages(static_cast<size_t>(n_pages));
-  std::iota(pages.rbegin(), pages.rend(), 0);
-  return pages;
-}
-
-void grow(std::vector<int32_t>& table, std::vector<int32_t>& free_pages, int64_t n_pages) {
-  while (static_cast<int64_t>(table.size()) < n_pages) {
-    table.push_back(free_pages.back());
-    free_pages.pop_back();
-  }
-}
-
-void shrink(std::vector<int32_t>& table, std::vector<int32_t>& free_pages, int64_t n_pages) {
-  while (static_cast<int64_t>(table.size()) > n_pages) {
-    free_pages.push_back(table.back());
-    table.pop_back();
+// Pages whose numbers follow one another are one copy.
+void for_runs(std::span<const PoolPage> pages, int32_t PoolPage::*number,
+              const std::function<void(size_t begin, size_t end)>& visit) {
+  for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
+    for (end = begin + 1; end < pages.size() && pages[end].*number == pages[end - 1].*number + 1;) ++end;
+    visit(begin, end);
   }
 }
 
@@ -75,8 +62,7 @@ LatentCache::LatentCache(Backend& backend, const CachePlan& plan) : backend_(bac
     for (Buffer<uint8_t>& window : windows_)
       window = {backend, Place::device, n_pages * kPageTokens * plan.layout.row_bytes(),
                 "the windows of prefill"};
-  free_row_pages_ = all_pages(n_pages);
-  free_key_pages_ = all_pages(n_pages);
+  row_pages_ = key_pages_ = PagePool(n_pages);
   for (int64_t number = plan.max_seqs; number-- > 0;) free_numbers_.push_back(number);
   row_tables_ = {backend, plan.max_seqs * n_pages}, key_tables_ = {backend, plan.max_seqs * n_pages};
   window_tables_ = {backend, windows_[0].n() > 0 ? plan.max_seqs * n_pages : 0};
@@ -108,22 +94,128 @@ void LatentCache::close(Sequence& sequence) {
 
 void LatentCache::reserve(Sequence& sequence, int64_t n_tokens) {
   const int64_t n_pages = pages_for(n_tokens);
-  const int64_t n_more = n_pages - static_cast<int64_t>(sequence.row_pages_.size());
-  const int64_t n_free = static_cast<int64_t>(std::min(free_row_pages_.size(), free_key_pages_.size()));
-  if (n_more > n_free)
+  const auto n_more = [&] {
+    const bool writes_shared = n_tokens > sequence.n_tokens_ && last_page_is_shared(sequence);
+    return std::max<int64_t>(0, n_pages - std::ssize(sequence.row_pages_)) + writes_shared;
+  };
+  make_free(n_more);
+  if (n_more() > n_free_pages())
     fail(ErrorKind::context_full,
          format("%lld tokens do not fit the context of %lld", static_cast<long long>(n_tokens),
                 static_cast<long long>(plan_.max_tokens)),
          "a larger context (-c) holds more");
-  grow(sequence.row_pages_, free_row_pages_, n_pages);
-  grow(sequence.key_pages_, free_key_pages_, n_pages);
+  if (n_tokens > sequence.n_tokens_ && last_page_is_shared(sequence)) own_last_page(sequence);
+  if (n_pages <= std::ssize(sequence.row_pages_)) return;
+  row_pages_.resize(sequence.row_pages_, n_pages);
+  key_pages_.resize(sequence.key_pages_, n_pages);
+}
+
+int64_t LatentCache::n_free_pages() const { return std::min(row_pages_.n_free(), key_pages_.n_free()); }
+
+// What is wanted may become less on the way: the last page is no longer shared.
+void LatentCache::make_free(const std::function<int64_t()>& n_wanted) {
+  while (reclaim_ && n_wanted() > n_free_pages())
+    if (reclaim_(n_wanted() - n_free_pages()) == 0) return;
+}
+
+// The next token would go to a page that others read too.
+bool LatentCache::last_page_is_shared(const Sequence& sequence) const {
+  if (sequence.n_tokens_ % kPageTokens == 0) return false;
+  const PoolPage last = page(sequence, sequence.n_tokens_ / kPageTokens);
+  return row_pages_.n_users(last.row) > 1 || key_pages_.n_users(last.key) > 1;
+}
+
+void LatentCache::own_last_page(Sequence& sequence) {
+  const int64_t last = sequence.n_tokens_ / kPageTokens;
+  const PoolPage shared = page(sequence, last), own{row_pages_.take(), key_pages_.take()};
+  const std::vector<std::vector<uint8_t>> keys = download_keys({&shared, 1});
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
+    std::memcpy(page_rows(own, layer), page_rows(shared, layer),
+                static_cast<size_t>(kPageTokens * plan_.layout.row_bytes()));
+  publish({&own, 1}, keys);
+  sequence.row_pages_[static_cast<size_t>(last)] = own.row;
+  sequence.key_pages_[static_cast<size_t>(last)] = own.key;
+  release(shared);
+}
+
+void LatentCache::retain(const PoolPage& page) { row_pages_.retain(page.row), key_pages_.retain(page.key); }
+
+void LatentCache::release(const PoolPage& page) {
+  row_pages_.release(page.row), key_pages_.release(page.key);
+}
+
+PoolPage LatentCache::page(const Sequence& sequence, int64_t i) const {
+  return {sequence.row_pages_[static_cast<size_t>(i)], sequence.key_pages_[static_cast<size_t>(i)]};
+}
+
+std::optional<PoolPage> LatentCache::take_page() {
+  make_free([] { return int64_t{1}; });
+  if (n_free_pages() < 1) return std::nullopt;
+  return PoolPage{row_pages_.take(), key_pages_.take()};
+}
+
+void LatentCache::adopt(Sequence& sequence, std::span<const PoolPage> pages, int64_t n_tokens) {
+  for (const PoolPage& shared : pages) retain(shared);  // first: they may be the sequence's own
+  truncate(sequence, 0);
+  for (const PoolPage& shared : pages) {
+    sequence.row_pages_.push_back(shared.row);
+    sequence.key_pages_.push_back(shared.key);
+  }
+  sequence.n_tokens_ = n_tokens;
+}
+
+std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const PoolPage> pages) {
+  const auto n_bytes = static_cast<size_t>(plan_.layout.key_page_bytes());
+  std::vector<std::vector<uint8_t>> keys(pages.size(),
+                                         std::vector<uint8_t>(static_cast<size_t>(plan_.n_layers) * n_bytes));
+  std::vector<uint8_t> run(pages.size() * n_bytes);
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
+    for_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
+      backend_.download(run.data(), key_page(pages[begin], layer), (end - begin) * n_bytes);
+      for (size_t i = begin; i < end; ++i)
+        std::memcpy(keys[i].data() + static_cast<size_t>(layer) * n_bytes, run.data() + (i - begin) * n_bytes,
+                    n_bytes);
+    });
+  backend_.download(nullptr, nullptr, 0);  // also of a model without keys
+  return keys;
+}
+
+void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
+  const auto n_bytes = static_cast<size_t>(plan_.layout.key_page_bytes());
+  const auto row_bytes = static_cast<size_t>(kPageTokens * plan_.layout.row_bytes());
+  std::vector<uint8_t> run(pages.size() * n_bytes);
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {
+    for_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i)
+        std::memcpy(run.data() + (i - begin) * n_bytes, keys[i].data() + static_cast<size_t>(layer) * n_bytes,
+                    n_bytes);
+      backend_.upload(key_page(pages[begin], layer), run.data(), (end - begin) * n_bytes);
+    });
+    Buffer<uint8_t>& resident = resident_[static_cast<size_t>(layer)];
+    if (resident.n() == 0) continue;
+    for_runs(pages, &PoolPage::row, [&](size_t begin, size_t end) {
+      backend_.upload(resident.data() + static_cast<size_t>(pages[begin].row) * row_bytes,
+                      page_rows(pages[begin], layer), (end - begin) * row_bytes);
+    });
+  }
+}
+
+uint8_t* LatentCache::key_page(const PoolPage& page, int64_t layer) const {
+  return keys_[static_cast<size_t>(layer)].data() + int64_t{page.key} * plan_.layout.key_page_bytes();
+}
+
+uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
+  return rows_[static_cast<size_t>(layer)].data() +
+         int64_t{page.row} * kPageTokens * plan_.layout.row_bytes();
 }
 
 // Slots may hold rows of forgotten positions, which other rows will take: the buffers start anew.
 void LatentCache::truncate(Sequence& sequence, int64_t n_tokens) {
   sequence.n_tokens_ = n_tokens;
-  shrink(sequence.row_pages_, free_row_pages_, pages_for(n_tokens));
-  shrink(sequence.key_pages_, free_key_pages_, pages_for(n_tokens));
+  row_pages_.resize(sequence.row_pages_,
+                    std::min<int64_t>(pages_for(n_tokens), std::ssize(sequence.row_pages_)));
+  key_pages_.resize(sequence.key_pages_,
+                    std::min<int64_t>(pages_for(n_tokens), std::ssize(sequence.key_pages_)));
   if (sequence.buffers_.empty()) return;
   std::vector<int32_t> fresh(static_cast<size_t>(sequence.buffer_state_.n()));
   for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {

@@ -3,19 +3,26 @@
 //
 // Both pools are layer-major: for each layer one contiguous array, cut into pages of kPageTokens tokens; page
 // p means the same tokens in every layer, so one table serves all layers. Rows and keys are two pools with
-// tables of their own; a sequence is admitted by both. Not thread-safe.
+// tables of their own; a sequence is admitted by both. Pages are shared: by sequences with a common prefix,
+// and with the prefix tree, which keeps them when the sequence has gone. Not thread-safe, but for
+// page_rows().
 //
-// Invariants: a page belongs to one sequence or is free; a sequence of n tokens holds ceil(n / kPageTokens)
-// pages of each pool, or more after reserve(); rows at positions below its length are immutable.
+// Invariants: a page is free or counts its users; a page with several users is not written, its next writer
+// takes a copy; a sequence of n tokens holds ceil(n / kPageTokens) pages of each pool, or more after
+// reserve(); rows at positions below its length are immutable.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "context/page_pool.h"
+#include "context/prefix_tree.h"
 #include "context/topk_buffer.h"
 
 namespace dsv32 {
@@ -76,7 +83,7 @@ class Table {
   std::vector<T> uploaded_;
 };
 
-class LatentCache {
+class LatentCache : public PagePins {
  public:
   LatentCache(Backend& backend, const CachePlan& plan);
 
@@ -94,6 +101,31 @@ class LatentCache {
   // Forgets all tokens from `n_tokens` on.
   void truncate(Sequence& sequence, int64_t n_tokens);
 
+  // Called when pages are lacking, with how many: gives up that many shares in pages, and says how many it
+  // gave up; 0 ends the asking. A share given up frees a page only if it was the last.
+  using Reclaim = std::function<int64_t(int64_t n_pages)>;
+  void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
+
+  // Sharing. A page counts its users: a sequence whose table names it, and whoever retained it.
+  void retain(const PoolPage& page) override;
+  void release(const PoolPage& page) override;
+  // Page i of a sequence, for whoever wants to retain it.
+  PoolPage page(const Sequence& sequence, int64_t i) const;
+  // A free page with its caller as the only user; nothing when there is none, also after reclaiming.
+  std::optional<PoolPage> take_page();
+  // The sequence forgets what it holds and begins with `n_tokens` tokens in these pages
+  // [ceil(n_tokens / kPageTokens)], as one more user of each.
+  void adopt(Sequence& sequence, std::span<const PoolPage> pages, int64_t n_tokens);
+
+  // A page's rows of one layer in the host pool, [kPageTokens, row_bytes], 4096-aligned with V3.2's sizes.
+  // What the host writes there is read by steps after publish(). Any thread may ask, while the cache lives.
+  uint8_t* page_rows(const PoolPage& page, int64_t layer) const;
+  // [n_layers, key_page_bytes] of each page, as they lie on the device. Waits for all work, so that the
+  // pages' rows are in the pool too.
+  std::vector<std::vector<uint8_t>> download_keys(std::span<const PoolPage> pages);
+  // The other way round, and rows that the host wrote become what the device sees.
+  void publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
+
   // Sets the sequences of a step, in the order of the step's `seq` numbers; with `use_buffers` each has one
   // token in it.
   void begin_step(std::span<Sequence* const> sequences, bool use_buffers);
@@ -104,6 +136,11 @@ class LatentCache {
  private:
   Backend& backend_;
   CachePlan plan_;
+  int64_t n_free_pages() const;
+  void make_free(const std::function<int64_t()>& n_wanted);
+  uint8_t* key_page(const PoolPage& page, int64_t layer) const;
+  bool last_page_is_shared(const Sequence& sequence) const;
+  void own_last_page(Sequence& sequence);
   void begin_windows(std::span<Sequence* const> sequences);
   void stream_layer(int64_t layer);
 
@@ -117,7 +154,8 @@ class LatentCache {
   std::vector<Run> runs_;
   std::vector<StreamRows::Copy> copies_;
   bool step_uses_windows_ = false;
-  std::vector<int32_t> free_row_pages_, free_key_pages_;
+  PagePool row_pages_, key_pages_;
+  Reclaim reclaim_;
   std::vector<int64_t> free_numbers_;
   Table<int32_t> row_tables_, key_tables_, window_tables_;  // [max_seqs, max_pages] of the step
   Table<int64_t> first_slots_;                              // [max_seqs] of the step

@@ -3,6 +3,7 @@
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "context/fingerprint.h"
 #ifdef DSV32_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -40,6 +41,12 @@ WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args, const Engi
   return {weights.n_bytes_used, weights.n_bytes_skipped};
 }
 
+std::unique_ptr<PrefixCache> make_prefix_cache(LatentCache& cache, const EngineOptions& options,
+                                               const Engine::Identify& identify, const char* backend) {
+  if (!options.cache || !identify) return nullptr;
+  return std::make_unique<PrefixCache>(cache, identify(cache.plan().layout, backend), *options.cache);
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
@@ -71,22 +78,25 @@ MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const B
   return plan;
 }
 
-Engine::Engine(const GgufFile& file, const EngineOptions& options)
+Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
     : Engine(
           read_model_args(file), weight_bytes(file, read_model_args(file), options).n_used,
-          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
-          options) {
+          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
+          [&](const CacheLayout& layout, const char* backend) { return fingerprint(file, layout, backend); },
+          before_weights) {
   plan_.n_skipped_bytes = weights_.n_bytes_skipped;
   warnings_ = warnings_about(file, args_, options);
 }
 
 Engine::Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
-               const EngineOptions& options)
+               const EngineOptions& options, const Identify& identify, const BeforeWeights& before_weights)
     : args_(args),
       backend_(make_backend(options)),
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
       cache_(std::make_unique<LatentCache>(*backend_, plan_.cache)),
-      weights_(load(args_, *backend_)),
+      prefix_cache_(make_prefix_cache(*cache_, options, identify, backend_->name())),
+      weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
+                load(args_, *backend_))),
       forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,
                                          plan_.cache.max_tokens)) {}
 

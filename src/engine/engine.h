@@ -11,6 +11,7 @@
 
 #include "context/latent_cache.h"
 #include "engine/plan.h"
+#include "engine/prefix_cache.h"
 #include "gguf/gguf.h"
 #include "model/forward.h"
 #include "weights/weights.h"
@@ -19,12 +20,17 @@ namespace dsv32 {
 
 class Engine {
  public:
+  // Called when prefixes can be read and weights are not there yet, if prefixes are remembered at all.
+  using BeforeWeights = std::function<void(PrefixCache&)>;
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
-  Engine(const GgufFile& file, const EngineOptions& options);
-  // A model of these dimensions whose weights, so many bytes, `load` makes.
+  Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights = {});
+  // A model of these dimensions whose weights, so many bytes, `load` makes; `identify` names what decides the
+  // bytes of a page, on the named backend.
   using LoadWeights = std::function<Weights(const ModelArgs& args, Backend& backend)>;
+  using Identify = std::function<std::array<uint8_t, 32>(const CacheLayout& layout, const char* backend)>;
   Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
-         const EngineOptions& options);
+         const EngineOptions& options, const Identify& identify = {},
+         const BeforeWeights& before_weights = {});
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backend_->name(); }
@@ -35,12 +41,14 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
   LatentCache& cache() { return *cache_; }
+  PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
 
  private:
   ModelArgs args_;
   std::unique_ptr<Backend> backend_;
   MemoryPlan plan_;
   std::unique_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
+  std::unique_ptr<PrefixCache> prefix_cache_;
   Weights weights_;
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;

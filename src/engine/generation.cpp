@@ -1,8 +1,11 @@
 #include "engine/generation.h"
 
 #include <chrono>
+#include <limits>
+#include <optional>
 
 #include "engine/stop_strings.h"
+#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
@@ -44,6 +47,16 @@ class Answer {
   std::string content_;
 };
 
+// In thinking mode the next turn's prompt drops what was thought: it leaves this one before the last
+// <｜Assistant｜>.
+int64_t reusable_tokens(const Tokenizer& tokenizer, std::span<const int32_t> prompt, bool thinking) {
+  const std::optional<int32_t> mark = tokenizer.find(kAssistantMark);
+  if (thinking && mark)
+    for (size_t i = prompt.size(); i-- > 0;)
+      if (prompt[i] == *mark) return static_cast<int64_t>(i);
+  return std::numeric_limits<int64_t>::max();
+}
+
 // Samples until something ends the answer, and says what did.
 FinishReason decode(Session& session, const Tokenizer& tokenizer, const GenerationOptions& options,
                     Listener& listener, Answer& answer, GenerationResult& result) {
@@ -82,10 +95,13 @@ GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::spa
   GenerationResult result;
   result.n_prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto start = std::chrono::steady_clock::now();
-  const int64_t n_held = session.sync(prompt, [&](int64_t n_done, int64_t n_total, int64_t n_cached) {
-    listener.on_prefill(n_done, n_total, n_cached);
-    return n_done == n_total || !listener.is_interrupted();
-  });
+  const int64_t n_held = session.sync(
+      prompt,
+      [&](int64_t n_done, int64_t n_total, int64_t n_cached) {
+        listener.on_prefill(n_done, n_total, n_cached);
+        return n_done == n_total || !listener.is_interrupted();
+      },
+      reusable_tokens(tokenizer, prompt, options.thinking));
   result.prefill_seconds = seconds_since(start);
   if (n_held < 0) {
     result.finish_reason = FinishReason::interrupted;
@@ -96,6 +112,7 @@ GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::spa
   Answer answer(tokenizer, options, listener);
   result.finish_reason = decode(session, tokenizer, options, listener, answer, result);
   answer.finish();
+  session.rest();
   result.decode_seconds = seconds_since(decode_start);
   result.completion = answer.completion();
   return result;

@@ -146,6 +146,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.cache.layout = layout_of(args, options.kv_type);
   plan.cache.is_apart = machine.is_apart;
   plan.cache.n_layers = args.n_layers;
+  plan.cache.max_seqs = options.max_seqs;
   plan.chunk = choose_chunk(args, options, machine);
   const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
                            activation_bytes(args, plan.chunk, args.max_seq_len);

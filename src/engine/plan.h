@@ -13,6 +13,7 @@
 
 #include "backend/memory_budget.h"
 #include "context/latent_cache.h"
+#include "engine/prefix_cache_options.h"
 #include "weights/config.h"
 
 namespace dsv32 {
@@ -25,12 +26,14 @@ struct EngineOptions {
   int device = 0;     // which GPU
   int n_threads = 0;  // 0: all cores
   KvType kv_type = KvType::fp8;
-  std::optional<int64_t> context;  // tokens; nothing: the model's, or what the memory holds
+  int64_t max_seqs = 1;            // sessions at a time
+  std::optional<int64_t> context;  // tokens of them together; nothing: the model's, or what the memory holds
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;
   std::optional<int64_t> chunk;  // most prefill tokens of a step; nothing: what suits the backend
   MemoryLimits memory;
+  std::optional<PrefixCacheOptions> cache;  // nothing: prefixes are not remembered
 };
 
 // What a plan is made for. As it stands: a host with room for everything.

@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 
@@ -8,9 +9,12 @@ namespace dsv32 {
 
 Session::Session(Engine& engine) : engine_(engine), sequence_(engine.cache().open()) {}
 
-Session::~Session() { engine_.cache().close(*sequence_); }
+Session::~Session() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*sequence_);
+  engine_.cache().close(*sequence_);
+}
 
-int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress) {
+int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress, int64_t n_reusable) {
   check(tokens);
   const auto differ = std::ranges::mismatch(tokens, tokens_).in1;
   int64_t n_held = differ - tokens.begin();
@@ -20,12 +24,21 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress)
     tokens_.resize(static_cast<size_t>(n_held));
     engine_.cache().truncate(*sequence_, n_held);
   }
+  n_reusable_ = n_reusable;
+  PrefixCache* prefixes = engine_.prefix_cache();
+  if (prefixes) n_held = prefixes->restore(*sequence_, tokens, n_held);
+  tokens_.assign(tokens.begin(), tokens.begin() + n_held);
   const int64_t n_total = static_cast<int64_t>(tokens.size()), chunk = engine_.forward().max_tokens();
   for (int64_t n_done = n_held; n_done < n_total;) {
+    const auto start = std::chrono::steady_clock::now();
     const int64_t n = std::min(chunk, n_total - n_done);
     extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), false);
     n_done += n;
     engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
+    if (prefixes)
+      prefixes->note_prefill(n,
+                             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    remember();
     if (progress && !progress(n_done, n_total, n_held)) return -1;
   }
   return n_held;
@@ -34,6 +47,14 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress)
 void Session::step(int32_t token) {
   check(std::span(&token, 1));
   extend(std::span(&token, 1), false);
+}
+
+void Session::rest() { remember(); }
+
+void Session::remember() {
+  const auto n = static_cast<size_t>(std::min<int64_t>(n_reusable_, std::ssize(tokens_)));
+  if (PrefixCache* prefixes = engine_.prefix_cache())
+    prefixes->remember(*sequence_, std::span(tokens_).first(n));
 }
 
 const std::vector<float>& Session::logits() {

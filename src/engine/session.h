@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  const Sequence& sequence() const { return *sequence_; }
   int64_t context_left() const {
     return engine_.plan().cache.max_tokens - static_cast<int64_t>(tokens_.size());
   }
@@ -31,12 +33,17 @@ class Session {
   using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
 
   // Makes the session hold exactly `tokens` (at least one), with the logits of the last. Returns how many
-  // were held already, or -1 when `progress` stopped it. Throws Error{context_full} with the counts,
-  // Error{model} for ids outside the vocabulary.
-  int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {});
+  // were held already or known from elsewhere, or -1 when `progress` stopped it. Of them and what follows,
+  // the first n_reusable are remembered for others. Throws Error{context_full} with the counts, Error{model}
+  // for ids outside the vocabulary.
+  int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {},
+               int64_t n_reusable = std::numeric_limits<int64_t>::max());
 
   // Appends one token: a decode step.
   void step(int32_t token);
+
+  // Says that no step follows for now: what the steps appended is remembered.
+  void rest();
 
   // [vocab_size] of the last token, downloaded when first asked for. Like device_logits(), only until another
   // session of the engine computes.
@@ -51,11 +58,13 @@ class Session {
 
  private:
   void check(std::span<const int32_t> tokens) const;
+  void remember();
   void extend(std::span<const int32_t> tokens, bool wants_all_logits);
 
   Engine& engine_;
   std::unique_ptr<Sequence> sequence_;
   std::vector<int32_t> tokens_;
+  int64_t n_reusable_ = 0;
   std::vector<float> logits_;  // of the last token; empty until asked for
 };
 

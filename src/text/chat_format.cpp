@@ -30,7 +30,7 @@ ptrdiff_t last_user(std::span<const Message> messages) {
 ChatFormat::ChatFormat(const Tokenizer& tokenizer)
     : tokenizer_(tokenizer),
       user_(required_mark(tokenizer, "<｜User｜>")),
-      assistant_(required_mark(tokenizer, "<｜Assistant｜>")),
+      assistant_(required_mark(tokenizer, kAssistantMark)),
       think_(required_mark(tokenizer, "<think>")),
       end_think_(required_mark(tokenizer, "</think>")) {}
 

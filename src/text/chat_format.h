@@ -20,6 +20,8 @@
 
 namespace dsv32 {
 
+inline constexpr const char* kAssistantMark = "<｜Assistant｜>";
+
 struct Message {
   enum class Role { system, user, assistant };
   Role role;

@@ -1,0 +1,344 @@
+#include "engine/prefix_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dsv32 {
+namespace {
+
+// What a request to the disk costs before its first byte.
+constexpr double kReadLatency = 0.02;
+// The timeout of PrefetchPolicy::timeout, as HiCache has it.
+constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
+// Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
+constexpr int64_t kJobPages = 64;
+
+int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
+
+std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
+  return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
+}
+
+PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t, 32>& fingerprint,
+                                 const PrefixCacheOptions& options) {
+  PrefixStoreOptions store;
+  store.directory = options.directory;
+  store.fingerprint = fingerprint;
+  store.salt = options.salt;
+  store.n_layers = plan.n_layers;
+  store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+  store.keys_page_bytes = plan.layout.key_page_bytes();
+  store.limits.max_bytes = options.max_bytes;
+  store.limits.policy = options.eviction;
+  return store;
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& fingerprint,
+                         const PrefixCacheOptions& options)
+    : pool_(pool),
+      options_(options),
+      store_(options.directory.empty() ? nullptr
+                                       : PrefixStore::open(store_options(pool.plan(), fingerprint, options),
+                                                           real_file_system(), options.warn)),
+      tree_(pool, options.eviction) {
+  pool_.set_reclaim([this](int64_t n_pages) {
+    take_back_reads(false);
+    const bool stores = store_ && options_.write == WritePolicy::write_back;
+    return tree_.evict_pool(n_pages,
+                            stores ? [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); }
+                                   : PrefixTree::BeforeLeaving{});
+  });
+  if (!store_) return;
+  const CachePlan& plan = pool.plan();
+  reader_ = std::make_unique<PageReader>(
+      *store_, static_cast<size_t>(plan.n_layers * kPageTokens * plan.layout.row_bytes()),
+      static_cast<size_t>(plan.n_layers * plan.layout.key_page_bytes()));
+  writer_ = std::make_unique<PageWriter>(*store_);
+  load_index();
+}
+
+PrefixCache::~PrefixCache() {
+  flush();
+  pool_.set_reclaim({});
+  locks_.clear();
+  if (reading_) {
+    reader_->cancel(*reading_->job);
+    ended_reads_.push_back(reading_->job);
+    reading_.reset();
+  }
+  reader_.reset();  // ends what is going on
+  take_back_reads(true);
+}
+
+// Each segment's tokens from the prompt's first on, by way of its parents.
+void PrefixCache::load_index() {
+  std::unordered_map<int64_t, const StoredSegment*> by_id;
+  const std::vector<StoredSegment> segments = store_->segments();
+  for (const StoredSegment& segment : segments) by_id[segment.id] = &segment;
+  for (const StoredSegment& segment : segments) {
+    std::vector<const StoredSegment*> chain{&segment};
+    while (chain.back()->parent >= 0) chain.push_back(by_id.at(chain.back()->parent));
+    std::vector<int32_t> path;
+    for (size_t i = chain.size(); i-- > 0;) {
+      const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : segment.n_pages();
+      const std::span<const int32_t> own = first_pages(chain[i]->tokens, n_pages);
+      path.insert(path.end(), own.begin(), own.end());
+    }
+    tree_.attach_segment(path, segment.first_page, segment.id, segment.use);
+  }
+}
+
+void PrefixCache::note_prefill(int64_t n_tokens, double seconds) {
+  if (n_tokens < kPageTokens || seconds <= 0) return;
+  const double rate = static_cast<double>(n_tokens) / seconds;
+  prefill_rate_ = prefill_rate_ > 0 ? (prefill_rate_ + rate) / 2 : rate;
+}
+
+double PrefixCache::prefill_seconds(int64_t n_tokens) const {
+  return prefill_rate_ > 0 ? static_cast<double>(n_tokens) / prefill_rate_ : 0;
+}
+
+// Reading must be quicker than computing, as far as both speeds are known.
+bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) const {
+  const ReadStats stats = store_->read_stats();
+  if (prefill_rate_ <= 0 || stats.seconds <= 0) return n_tokens >= options_.least_tokens;
+  const CachePlan& plan = pool_.plan();
+  const double n_bytes = static_cast<double>(
+      n_pages * plan.n_layers * (kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes()));
+  const double rate = static_cast<double>(stats.n_bytes) / stats.seconds;
+  return kReadLatency + n_bytes / rate < prefill_seconds(n_tokens);
+}
+
+// From the beginning of the read on; nothing: there is none. Never longer than computing would take, when
+// that is known.
+std::optional<PrefixCache::Clock::time_point> PrefixCache::deadline(int64_t n_tokens) const {
+  if (options_.prefetch == PrefetchPolicy::wait_complete) return std::nullopt;
+  if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
+  double seconds =
+      std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
+  if (prefill_rate_ > 0) seconds = std::min(seconds, prefill_seconds(n_tokens));
+  return reading_->begun +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void PrefixCache::prefetch(std::span<const int32_t> tokens) { begin_reading(tokens, 0); }
+
+// Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
+void PrefixCache::begin_reading(std::span<const int32_t> tokens, int64_t n_held) {
+  if (!store_ || reading_ || tokens.size() < 2) return;
+  take_back_reads(false);
+  const PrefixTree::Match match = tree_.match(tokens.first(tokens.size() - 1));
+  const auto first =
+      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
+  const int64_t first_page = first - match.pages.begin(), n_pages = match.pages.end() - first;
+  if (n_pages == 0 || match.n_tokens <= n_held) return;
+  if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages)) return;
+  auto reading = std::make_unique<Reading>();
+  reading->lock = tree_.lock(match);
+  reading->tokens = tree_.tokens_of(match);
+  reading->job = std::make_shared<ReadJob>();
+  reading->first_page = first_page, reading->begun = Clock::now();
+  const CachePlan& plan = pool_.plan();
+  for (const PrefixPage& page : std::span(match.pages).subspan(static_cast<size_t>(first_page))) {
+    if (page.pool.is_there()) break;
+    const std::optional<PoolPage> taken = pool_.take_page();
+    if (!taken) break;
+    PageRead read;
+    read.from = page.disk, read.pool = *taken;
+    for (int64_t layer = 0; layer < plan.n_layers; ++layer)
+      read.rows.push_back(pool_.page_rows(*taken, layer));
+    reading->job->pages.push_back(std::move(read));
+  }
+  if (reading->job->pages.empty()) return;
+  reader_->start(reading->job);
+  reading_ = std::move(reading);
+}
+
+// Takes what comes before the deadline; the pages join the tree as they come.
+void PrefixCache::finish_reading() {
+  if (!reading_) return;
+  ReadJob& job = *reading_->job;
+  const auto until = deadline(std::ssize(job.pages) * kPageTokens);
+  int64_t n_known = 0;
+  DiskPage failed;
+  for (bool is_over = false; !is_over;) {
+    const PageReader::Progress progress = reader_->wait(job, n_known, until);
+    const int64_t n_new = progress.n_there - n_known;
+    publish(std::span(job.pages).subspan(static_cast<size_t>(n_known), static_cast<size_t>(n_new)),
+            reading_->first_page + n_known);
+    n_known = progress.n_there;
+    if (progress.has_failed) failed = job.pages[static_cast<size_t>(n_known)].from;
+    is_over = progress.is_over || n_new == 0;
+  }
+  reader_->cancel(job);
+  ended_reads_.push_back(reading_->job);
+  reading_.reset();
+  if (failed.is_there()) tree_.forget_segment(failed.segment);
+  take_back_reads(false);
+}
+
+void PrefixCache::publish(std::span<PageRead> pages, int64_t first_page) {
+  if (pages.empty()) return;
+  std::vector<PoolPage> numbers;
+  std::vector<std::vector<uint8_t>> keys;
+  for (PageRead& page : pages) {
+    numbers.push_back(page.pool);
+    keys.push_back(std::exchange(page.keys, {}));
+  }
+  pool_.publish(numbers, keys);
+  reader_->give_back(std::ssize(pages));
+  const int64_t n_pages = first_page + std::ssize(pages);
+  const std::span<const int32_t> path = first_pages(reading_->tokens, n_pages);
+  std::vector<PrefixPage> known = tree_.match(path).pages;
+  known.resize(static_cast<size_t>(n_pages));  // a segment may have been forgotten meanwhile
+  for (size_t i = 0; i < numbers.size(); ++i) known[static_cast<size_t>(first_page) + i].pool = numbers[i];
+  tree_.insert(path, known);
+}
+
+// The tree has its own share of the pages that came.
+void PrefixCache::take_back_reads(bool waits) {
+  for (auto job = ended_reads_.begin(); job != ended_reads_.end();) {
+    if (!waits && !reader_->is_idle(**job)) {
+      ++job;
+      continue;
+    }
+    for (const PageRead& page : (*job)->pages) {
+      pool_.release(page.pool);
+      if (reader_ && !page.keys.empty()) reader_->give_back(1);
+    }
+    job = ended_reads_.erase(job);
+  }
+}
+
+void PrefixCache::use(const PrefixTree::Match& match) {
+  tree_.use(match);
+  std::vector<int64_t> segments;
+  for (const PrefixPage& page : match.pages)
+    if (page.disk.is_there() && (segments.empty() || segments.back() != page.disk.segment))
+      segments.push_back(page.disk.segment);
+  if (store_) store_->record_use(segments);
+}
+
+int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
+  lock(sequence, tokens.first(static_cast<size_t>(n_held)));
+  pump(false);
+  const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
+  begin_reading(tokens, n_held);
+  finish_reading();
+  PrefixTree::Match match = tree_.match(wanted);
+  const auto end =
+      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
+  const int64_t n_pages = end - match.pages.begin();
+  const int64_t n_known = std::min(match.n_tokens, n_pages * kPageTokens);
+  if (n_known < match.n_tokens) match = tree_.match(wanted.first(static_cast<size_t>(n_known)));
+  if (match.n_tokens > 0) use(match);
+  if (n_known <= n_held) return n_held;
+  std::vector<PoolPage> pages;
+  for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
+  pool_.adopt(sequence, pages, n_known);
+  lock(sequence, wanted.first(static_cast<size_t>(n_known)));
+  return n_known;
+}
+
+// A sequence's whole pages are no use to anyone who wants room. The page after them may be: once the tree has
+// given it up, the sequence need not copy it.
+void PrefixCache::lock(const Sequence& sequence, std::span<const int32_t> tokens) {
+  locks_[&sequence] = tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
+}
+
+void PrefixCache::forget(const Sequence& sequence) { locks_.erase(&sequence); }
+
+void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> tokens) {
+  const int64_t n_pages = whole_pages(tokens.size());
+  if (n_pages == 0) return;
+  const std::span<const int32_t> path = first_pages(tokens, n_pages);
+  std::vector<PrefixPage> pages;
+  for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = pool_.page(sequence, i), .disk = {}});
+  tree_.insert(path, pages);
+  lock(sequence, path);
+  if (!store_ || !store_->can_write()) return;
+  std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
+    return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
+  });
+  to_store_.emplace_back(path.begin(), path.end());
+  if (options_.write != WritePolicy::write_back) pump(false);
+}
+
+uint64_t PrefixCache::least_hits() const {
+  return options_.write == WritePolicy::write_through_selective ? 2 : 0;
+}
+
+// Gives the writer what it may do next; `waits`: until nothing is left to do.
+void PrefixCache::pump(bool waits) {
+  if (!store_) return;
+  for (;;) {
+    if (std::unique_ptr<StoreJob> done = writer_->take(waits)) take_back_write(std::move(done));
+    if (writer_->is_busy()) return;
+    if (options_.write == WritePolicy::write_back && !waits) return;
+    std::unique_ptr<StoreJob> job = next_job();
+    if (!job) return;
+    writer_->start(std::move(job));
+  }
+}
+
+void PrefixCache::take_back_write(std::unique_ptr<StoreJob> job) {
+  for (const StoreJob::Stored& stored : job->stored)
+    tree_.attach_segment(first_pages(job->path, stored.first_page + stored.n_pages), stored.first_page,
+                         stored.segment);
+  for (const PoolPage& page : job->pages) pool_.release(page);
+  // What the disk does not take now is not offered again.
+  if (!job->is_complete) to_store_.clear();
+}
+
+std::unique_ptr<StoreJob> PrefixCache::next_job() {
+  for (auto path = to_store_.begin(); path != to_store_.end();) {
+    const std::vector<PageRun> runs = tree_.unstored(*path, least_hits());
+    if (!runs.empty()) return make_job(*path, runs.front());
+    // With a selective policy a path may be wanted later, when it has been asked for again.
+    path = options_.write == WritePolicy::write_through_selective && to_store_.size() < 64
+               ? std::next(path)
+               : to_store_.erase(path);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<StoreJob> PrefixCache::make_job(std::span<const int32_t> path, PageRun run) {
+  auto job = std::make_unique<StoreJob>();
+  run.n_pages = std::min(run.n_pages, kJobPages);
+  const std::span<const int32_t> tokens = first_pages(path, run.first_page + run.n_pages);
+  const PrefixTree::Match match = tree_.match(tokens);
+  job->path.assign(tokens.begin(), tokens.end());
+  job->first_page = run.first_page;
+  if (run.first_page > 0) job->before = match.pages[static_cast<size_t>(run.first_page - 1)].disk;
+  for (int64_t i = run.first_page; i < run.first_page + run.n_pages; ++i) {
+    const PoolPage page = match.pages[static_cast<size_t>(i)].pool;
+    pool_.retain(page);
+    job->pages.push_back(page);
+    std::vector<const uint8_t*>& rows = job->rows.emplace_back();
+    for (int64_t layer = 0; layer < pool_.plan().n_layers; ++layer)
+      rows.push_back(pool_.page_rows(page, layer));
+  }
+  job->keys = pool_.download_keys(job->pages);
+  return job;
+}
+
+// Pages that would be lost are stored while the one who wants their place waits.
+void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
+  if (!store_->can_write()) return;
+  if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
+  for (;;) {
+    const std::vector<PageRun> runs = tree_.unstored(leaving.tokens, 0);
+    if (runs.empty()) return;
+    std::unique_ptr<StoreJob> job = make_job(leaving.tokens, runs.front());
+    store_job(*store_, *job);
+    const bool is_complete = job->is_complete;
+    take_back_write(std::move(job));
+    if (!is_complete) return;
+  }
+}
+
+void PrefixCache::flush() { pump(true); }
+
+}  // namespace dsv32

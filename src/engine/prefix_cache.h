@@ -1,0 +1,104 @@
+// Prefixes that survive their sequence, and their process: the tree that knows them, the store on disk, and
+// the traffic between disk and pool.
+//
+// The one idea: the tree says what there is, and everything else only moves pages. A prompt asks with
+// restore() and gets pages it does not compute; what it computes it hands over with remember(). Whatever
+// fails on the disk's side is a miss. All functions are for the thread that computes; reading and writing go
+// on beside it.
+//
+// Invariants: a page that a read or write job names is retained for it until the job is taken back; only
+// whole pages are remembered; a page is stored after the pages ahead of it.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "context/latent_cache.h"
+#include "context/prefix_store.h"
+#include "context/prefix_tree.h"
+#include "engine/page_reader.h"
+#include "engine/page_writer.h"
+#include "engine/prefix_cache_options.h"
+
+namespace dsv32 {
+
+class PrefixCache {
+ public:
+  // `fingerprint`: of all that decides the bytes of a page. Without a usable directory prefixes are
+  // remembered in memory alone, after one warning.
+  PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& fingerprint,
+              const PrefixCacheOptions& options);
+  // Stores what is waiting to be stored. The sequences may be closed already.
+  ~PrefixCache();
+
+  // Begins to read what is known of `tokens`; a restore() of them goes on with it.
+  void prefetch(std::span<const int32_t> tokens);
+
+  // `sequence` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
+  // holds that afterwards; the last token is never among it. Returns how many tokens it holds.
+  int64_t restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held);
+
+  // `sequence` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
+  void remember(const Sequence& sequence, std::span<const int32_t> tokens);
+
+  // The sequence is about to be closed.
+  void forget(const Sequence& sequence);
+
+  // So many tokens were computed in so many seconds: what a hit is compared with.
+  void note_prefill(int64_t n_tokens, double seconds);
+
+  // Waits until all that the policy wants stored is on the disk, or has failed.
+  void flush();
+
+  ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
+  const PrefixTree& tree() const { return tree_; }
+  bool is_on_disk() const { return store_ != nullptr; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void load_index();
+  bool is_worth_reading(int64_t n_tokens, int64_t n_pages) const;
+  std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
+  double prefill_seconds(int64_t n_tokens) const;
+  void begin_reading(std::span<const int32_t> tokens, int64_t n_held);
+  void finish_reading();
+  void publish(std::span<PageRead> pages, int64_t first_page);
+  void take_back_reads(bool waits);
+  void use(const PrefixTree::Match& match);
+  void lock(const Sequence& sequence, std::span<const int32_t> tokens);
+
+  uint64_t least_hits() const;
+  void pump(bool waits);
+  void take_back_write(std::unique_ptr<StoreJob> job);
+  std::unique_ptr<StoreJob> next_job();
+  std::unique_ptr<StoreJob> make_job(std::span<const int32_t> path, PageRun run);
+  void store_leaving(const PrefixTree::Leaving& leaving);
+
+  LatentCache& pool_;
+  PrefixCacheOptions options_;
+  std::unique_ptr<PrefixStore> store_;  // null: no disk
+  PrefixTree tree_;
+  std::unique_ptr<PageReader> reader_;
+  std::unique_ptr<PageWriter> writer_;
+
+  // The read that is going on: pages first_page, ... of `tokens`.
+  struct Reading {
+    std::shared_ptr<ReadJob> job;
+    std::vector<int32_t> tokens;  // whole pages, up to the job's last
+    int64_t first_page = 0;
+    PrefixTree::Lock lock;
+    Clock::time_point begun;
+  };
+  std::unique_ptr<Reading> reading_;
+  std::list<std::shared_ptr<ReadJob>> ended_reads_;  // nobody waits for them; pages to be given back
+  std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
+  std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
+  double prefill_rate_ = 0;                   // tokens a second; 0: not known yet
+};
+
+}  // namespace dsv32

@@ -1,0 +1,33 @@
+// What a user may choose about remembered prefixes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "context/eviction_policy.h"
+
+namespace dsv32 {
+
+// When pages go to disk: as soon as they are computed; once their prefix has been asked for again twice; or
+// when memory wants their place, and at the end.
+enum class WritePolicy { write_through, write_through_selective, write_back };
+
+// How long a prompt waits for pages that are on their way from the disk: not at all; until they are there;
+// or, by default, as long as seems worth it (PrefixCache::deadline).
+enum class PrefetchPolicy { best_effort, wait_complete, timeout };
+
+struct PrefixCacheOptions {
+  std::string directory;              // empty: prefixes are remembered in memory alone
+  std::optional<uint64_t> max_bytes;  // of the directory; nothing: a share of the free disk
+  std::string salt;                   // prefixes under another salt are not seen
+  EvictionPolicy eviction = EvictionPolicy::lru;
+  WritePolicy write = WritePolicy::write_through;
+  PrefetchPolicy prefetch = PrefetchPolicy::timeout;
+  int64_t least_tokens =
+      256;  // fewer are not read from disk while the speeds of reading and computing are unknown
+  std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
+};
+
+}  // namespace dsv32

@@ -1,0 +1,404 @@
+// Prefixes that outlive their session and their engine: what is restored is what would be computed, bit for
+// bit, wherever a prompt leaves the known one; and every fault is a miss.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "context/fingerprint.h"
+#include "engine/generation.h"
+#include "engine/session.h"
+#include "gguf/random_weights.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "text/chat_format.h"
+
+using namespace dsv32;
+
+namespace {
+
+struct Tiny {
+  TempDir dir;
+  std::string path = dir.file("tiny.gguf");
+  Tiny() {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+    write_tiny_model(path, shape);
+  }
+};
+
+const std::string& tiny_path() {
+  static const Tiny tiny;
+  return tiny.path;
+}
+
+constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
+
+std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
+  return tokens;
+}
+
+const std::vector<int32_t>& base() {
+  static const std::vector<int32_t> tokens = random_tokens(kBase, 1);
+  return tokens;
+}
+
+// The first n tokens of the known prompt, and three others.
+std::vector<int32_t> leaving_at(int64_t n) {
+  std::vector<int32_t> tokens(base().begin(), base().begin() + n);
+  for (const int32_t other : {251, 252, 253}) tokens.push_back(other);
+  return tokens;
+}
+
+EngineOptions options_in(const std::string& directory) {
+  EngineOptions options;
+  options.context = 512;
+  options.n_threads = 2;
+  options.cache.emplace();
+  options.cache->directory = directory;
+  options.cache->least_tokens = 1;
+  options.cache->prefetch = PrefetchPolicy::wait_complete;
+  return options;
+}
+
+struct Opened {
+  GgufFile file{tiny_path()};
+  std::vector<std::string> warnings;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Session> session;
+  explicit Opened(EngineOptions options) {
+    if (options.cache) options.cache->warn = [this](const std::string& line) { warnings.push_back(line); };
+    engine = std::make_unique<Engine>(file, options);
+    session = std::make_unique<Session>(*engine);
+  }
+};
+
+void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
+  EngineOptions options = options_in(directory);
+  options.kv_type = kv_type;
+  Opened first(options);
+  BOOST_TEST(first.session->sync(base()) == 0);
+}
+
+// All that a sequence remembers, token by token.
+std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
+  LatentCache& cache = engine.cache();
+  const CacheLayout& layout = cache.plan().layout;
+  const int64_t n_tokens = session.sequence().n_tokens();
+  std::vector<PoolPage> pages;
+  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(cache.page(session.sequence(), i));
+  const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
+  std::vector<uint8_t> bytes;
+  const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
+  for (int64_t layer = 0; layer < cache.plan().n_layers; ++layer)
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const int64_t n = std::min(kPageTokens, n_tokens - static_cast<int64_t>(i) * kPageTokens);
+      const uint8_t* key_page = keys[i].data() + layer * layout.key_page_bytes();
+      add(cache.page_rows(pages[i], layer), n * layout.row_bytes());
+      add(key_page, n * layout.scale_bytes());
+      add(key_page + layout.keys_offset(), n * layout.key_bytes());
+      add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
+    }
+  return bytes;
+}
+
+// A session that computes everything itself.
+struct Cold {
+  Opened opened;
+  explicit Cold(KvType kv_type) : opened(options_without_cache(kv_type)) {}
+  static EngineOptions options_without_cache(KvType kv_type) {
+    EngineOptions options = options_in("");
+    options.cache.reset();
+    options.kv_type = kv_type;
+    return options;
+  }
+};
+
+void check_restored(Opened& warm, Cold& cold, const std::vector<int32_t>& tokens, int64_t n_expected) {
+  BOOST_TEST(warm.session->sync(tokens) == n_expected);
+  cold.opened.session->sync(tokens);
+  BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+  BOOST_TEST(
+      (remembered(*warm.engine, *warm.session) == remembered(*cold.opened.engine, *cold.opened.session)));
+}
+
+std::string greedy(Session& session, const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                   int64_t* n_cached = nullptr, bool thinking = false) {
+  GenerationOptions options;
+  options.sampling.temperature = 0;
+  options.max_tokens = 100;
+  options.thinking = thinking;
+  Listener silent;
+  const GenerationResult result = generate(session, tokenizer, prompt, options, silent);
+  if (n_cached) *n_cached = result.n_cached_tokens;
+  return result.completion.reasoning + "|" + result.completion.content;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(prefix_cache)
+
+// Another engine, as another process would: what it reads from disk is what it would have computed.
+BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
+    const TempDir dir;
+    fill(dir.file("cache"), kv_type);
+    Cold cold(kv_type);
+    std::set<int64_t> splits;
+    for (const int64_t page : {1, 2, 4, 5})
+      for (const int64_t offset : {-64, -63, -1, 0, 1, 63, 64})
+        splits.insert(std::min(page * kPageTokens + offset, kBase));
+    Rng rng(3);
+    const int n_random = kv_type == KvType::fp8 ? 200 : 10;
+    for (int i = 0; i < n_random; ++i) splits.insert(static_cast<int64_t>(rng.next() % kBase));
+    EngineOptions options = options_in(dir.file("cache"));
+    options.kv_type = kv_type;
+    options.cache->write = WritePolicy::write_back;
+    for (const int64_t split : splits) {
+      Opened warm(options);
+      const int64_t n_stored = kBase / kPageTokens * kPageTokens;
+      BOOST_TEST_INFO("split at " << split);
+      check_restored(warm, cold, leaving_at(split), std::min(split, n_stored));
+      BOOST_TEST(warm.warnings.empty());
+      warm.engine->prefix_cache()->forget(warm.session->sequence());
+    }
+  }
+}
+
+// A question whose prompt and answer are some pages long, asked in two processes, and the next turn after it.
+BOOST_AUTO_TEST_CASE(turns_of_a_conversation_go_on_from_disk) {
+  for (const bool thinking : {false, true}) {
+    const TempDir dir;
+    const GgufFile file(tiny_path());
+    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+    const ChatFormat format(*tokenizer);
+    std::vector<Message> messages{{Message::Role::user, std::string(200, 'a') + " what is a row?", {}}};
+    const std::vector<int32_t> question = format.encode(messages, thinking);
+    Cold cold(KvType::fp8);
+    const std::string expected = greedy(*cold.opened.session, *tokenizer, question, nullptr, thinking);
+    int64_t n_cached = -1;
+    {
+      Opened first(options_in(dir.file("cache")));
+      BOOST_TEST(greedy(*first.session, *tokenizer, question, &n_cached, thinking) == expected);
+      BOOST_TEST(n_cached == 0);
+    }
+    Opened again(options_in(dir.file("cache")));
+    BOOST_TEST(greedy(*again.session, *tokenizer, question, &n_cached, thinking) == expected);
+    BOOST_TEST(n_cached >= std::ssize(question) / kPageTokens * kPageTokens - (thinking ? kPageTokens : 0));
+    // In thinking mode nothing from the last <｜Assistant｜> on is kept.
+    const int64_t n_pages = again.engine->prefix_cache()->tree().n_pages();
+    const int64_t n_turn = std::ssize(question) / kPageTokens;
+    BOOST_TEST((n_pages <= n_turn) == thinking);
+
+    messages.push_back({Message::Role::assistant, expected.substr(expected.find('|') + 1), "dropped"});
+    messages.push_back({Message::Role::user, "and a page?", {}});
+    const std::vector<int32_t> next = format.encode(messages, thinking);
+    greedy(*again.session, *tokenizer, next, &n_cached, thinking);
+    BOOST_TEST(n_cached >= std::ssize(question) - 2 - (thinking ? kPageTokens : 0));
+    BOOST_TEST(n_cached < std::ssize(next));
+  }
+}
+
+// Two sessions of one engine: the second computes nothing that the first has, and takes nothing from it.
+BOOST_AUTO_TEST_CASE(sessions_share_pages_in_memory) {
+  EngineOptions options = options_in("");
+  options.max_seqs = 2;
+  Opened opened(options);
+  Cold cold(KvType::fp8);
+  opened.session->sync(base());
+  const std::vector<uint8_t> before = remembered(*opened.engine, *opened.session);
+  Session other(*opened.engine);
+  const int64_t split = 3 * kPageTokens + 17;
+  BOOST_TEST(other.sync(leaving_at(split)) == split);
+  cold.opened.session->sync(leaving_at(split));
+  BOOST_TEST((other.logits() == cold.opened.session->logits()));
+  BOOST_TEST((remembered(*opened.engine, *opened.session) == before));
+  for (int64_t i = 0; i < 3; ++i)
+    BOOST_TEST((opened.engine->cache().page(other.sequence(), i) ==
+                opened.engine->cache().page(opened.session->sequence(), i)));
+  BOOST_TEST((opened.engine->cache().page(other.sequence(), 3) !=
+              opened.engine->cache().page(opened.session->sequence(), 3)));
+}
+
+// The pool holds eight pages: what is remembered gives way, up to a prompt that fills the context.
+BOOST_AUTO_TEST_CASE(remembered_pages_give_way) {
+  const TempDir dir;
+  for (const WritePolicy policy : {WritePolicy::write_through, WritePolicy::write_back}) {
+    EngineOptions options = options_in(dir.file(policy == WritePolicy::write_back ? "back" : "through"));
+    options.cache->write = policy;
+    Opened opened(options);
+    Cold cold(KvType::fp8);
+    for (const uint64_t seed : {2, 3, 2, 4, 2}) {
+      const std::vector<int32_t> tokens = random_tokens(seed == 4 ? 512 : 330, seed);
+      const int64_t n_held = opened.session->sync(tokens);
+      cold.opened.session->sync(tokens);
+      BOOST_TEST((opened.session->logits() == cold.opened.session->logits()));
+      BOOST_TEST(n_held >= 0);
+    }
+    // From disk, after all the others: the last is held in the pool still.
+    BOOST_TEST(opened.session->sync(random_tokens(330, 3)) == 5 * kPageTokens);
+    BOOST_TEST(opened.warnings.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(write_policies_store_when_they_say) {
+  const auto n_on_disk = [](Opened& opened) { return opened.engine->prefix_cache()->tree().n_disk_pages(); };
+  const int64_t n_pages = kBase / kPageTokens;
+  const auto sync_others = [](Opened& opened) {
+    opened.session->sync(random_tokens(10, 9));
+    opened.session->sync(base());
+    opened.engine->prefix_cache()->flush();
+  };
+  {
+    const TempDir dir;
+    EngineOptions options = options_in(dir.file("cache"));
+    options.cache->write = WritePolicy::write_through_selective;
+    Opened opened(options);
+    sync_others(opened);
+    BOOST_TEST(n_on_disk(opened) == 0);
+    sync_others(opened);
+    BOOST_TEST(n_on_disk(opened) == 0);
+    sync_others(opened);
+    BOOST_TEST(n_on_disk(opened) == n_pages);
+  }
+  const TempDir dir;
+  EngineOptions options = options_in(dir.file("cache"));
+  options.cache->write = WritePolicy::write_back;
+  {
+    Opened opened(options);
+    opened.session->sync(base());
+    BOOST_TEST(n_on_disk(opened) == 0);
+  }
+  Opened opened(options);
+  BOOST_TEST(n_on_disk(opened) == n_pages);
+}
+
+// A prompt that leaves a stored one in the middle of a segment writes its own pages and no others.
+BOOST_AUTO_TEST_CASE(branches_are_stored_from_where_they_leave) {
+  const TempDir dir;
+  fill(dir.file("cache"));
+  std::vector<int32_t> branch(base().begin(), base().begin() + 3 * kPageTokens);
+  const std::vector<int32_t> rest = random_tokens(2 * kPageTokens, 5);
+  branch.insert(branch.end(), rest.begin(), rest.end());
+  {
+    Opened opened(options_in(dir.file("cache")));
+    BOOST_TEST(opened.session->sync(branch) == 3 * kPageTokens);
+  }
+  Opened opened(options_in(dir.file("cache")));
+  BOOST_TEST(opened.engine->prefix_cache()->tree().n_disk_pages() == kBase / kPageTokens + 2);
+  Cold cold(KvType::fp8);
+  branch.push_back(7);
+  check_restored(opened, cold, branch, 5 * kPageTokens);
+}
+
+// What decides the bytes of a page decides who may have it; nothing else does.
+BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
+  const TempDir dir;
+  const std::string cache = dir.file("cache");
+  fill(cache);
+  const std::vector<int32_t> tokens = leaving_at(kBase);
+  const int64_t n_stored = kBase / kPageTokens * kPageTokens;
+  const auto n_found = [&](const EngineOptions& options, const std::string& path) {
+    const GgufFile file(path);
+    Engine engine(file, options);
+    Session session(engine);
+    return session.sync(tokens);
+  };
+  EngineOptions same = options_in(cache);
+  same.cache->write = WritePolicy::write_back;
+  same.cache->max_bytes = 1 << 30;
+  same.context = 450, same.n_threads = 1, same.chunk = 100, same.topk_buffer = 40;
+  const std::string moved = dir.file("moved.gguf");
+  std::filesystem::copy_file(tiny_path(), moved);
+  BOOST_TEST(n_found(same, moved) == n_stored);
+
+  EngineOptions salted = same;
+  salted.cache->salt = "another";
+  BOOST_TEST(n_found(salted, tiny_path()) == 0);
+  EngineOptions other_type = same;
+  other_type.kv_type = KvType::bf16;
+  BOOST_TEST(n_found(other_type, tiny_path()) == 0);
+
+  TinyModel shape;
+  shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+  const auto other_model = [&](const char* name, const TinyModel& other) {
+    write_tiny_model(dir.file(name), other);
+    return n_found(same, dir.file(name));
+  };
+  BOOST_TEST(other_model("same.gguf", shape) == n_stored);
+  TinyModel seed = shape, quantised = shape, yarn = shape;
+  seed.seed = 2;
+  quantised.types["blk.1.attn_output.weight"] = TensorType::f16;
+  yarn.original_seq_len = 2048;
+  BOOST_TEST(other_model("seed.gguf", seed) == 0);
+  BOOST_TEST(other_model("quantised.gguf", quantised) == 0);
+  BOOST_TEST(other_model("yarn.gguf", yarn) == 0);
+
+  // One tensor's values, at its beginning, in the middle and at its end.
+  const GgufFile file(tiny_path());
+  for (const GgufTensor& tensor : file.tensors())
+    for (const uint64_t at : {uint64_t{0}, tensor.n_bytes / 2, tensor.n_bytes - 1}) {
+      if (&tensor != &file.tensors().front() && &tensor != &file.tensors().back()) continue;
+      const std::string changed = dir.file("changed.gguf");
+      std::filesystem::copy_file(tiny_path(), changed, std::filesystem::copy_options::overwrite_existing);
+      const uint64_t offset =
+          static_cast<uint64_t>(tensor.data - (file.tensors().front().data - file.tensors().front().offset)) +
+          at;
+      std::fstream bytes(changed, std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(static_cast<std::streamoff>(offset));
+      const char byte = static_cast<char>(bytes.get() ^ 0x10);
+      bytes.seekp(static_cast<std::streamoff>(offset));
+      bytes.put(byte);
+      bytes.close();
+      const GgufFile other(changed);
+      const CacheLayout layout{KvType::fp8, 512, 64, 128};
+      BOOST_TEST((fingerprint(other, layout, "cpu") != fingerprint(file, layout, "cpu")));
+    }
+}
+
+// A byte of the page that is wanted is another one: the same answer, one line, and the segment is gone.
+BOOST_AUTO_TEST_CASE(damaged_pages_are_computed_again) {
+  const TempDir dir;
+  const std::string cache = dir.file("cache");
+  fill(cache);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(cache)) {
+    if (entry.path().extension() != ".kvs") continue;
+    std::fstream bytes(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+    bytes.put('x').put('y');
+  }
+  Cold cold(KvType::fp8);
+  {
+    Opened warm(options_in(cache));
+    const int64_t n_held = warm.session->sync(leaving_at(kBase));
+    BOOST_TEST(n_held < kBase / kPageTokens * kPageTokens);
+    cold.opened.session->sync(leaving_at(kBase));
+    BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+    BOOST_TEST(warm.warnings.size() == 1u);
+  }
+  Opened healed(options_in(cache));
+  BOOST_TEST(healed.session->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
+  BOOST_TEST(healed.warnings.empty());
+}
+
+// Without waiting, a prefix is taken only if it is there already.
+BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
+  const TempDir dir;
+  fill(dir.file("cache"));
+  EngineOptions options = options_in(dir.file("cache"));
+  options.cache->prefetch = PrefetchPolicy::timeout;
+  const GgufFile file(tiny_path());
+  const std::vector<int32_t> tokens = leaving_at(kBase);
+  Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(tokens); });
+  Session session(engine);
+  BOOST_TEST(session.sync(tokens) == kBase / kPageTokens * kPageTokens);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
