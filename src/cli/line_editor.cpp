@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 
 #include <fcntl.h>
 #include <histedit.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "cli/state_folder.h"
 
 namespace dsv32 {
 namespace {
@@ -30,13 +30,6 @@ bool wait_for_input(const GracefulStop& stop) {
   while (!stop.is_requested())
     if (poll(&readable, 1, kPollMilliseconds) > 0) return true;
   return false;
-}
-
-// Makes `path` and the folders above it.
-void make_folders(const std::string& path) {
-  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
-    mkdir(path.substr(0, at).c_str(), 0700);
-  mkdir(path.c_str(), 0700);
 }
 
 }  // namespace
@@ -141,16 +134,8 @@ void LineEditor::remember(const std::string& line) {
 }
 
 std::string history_path() {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  std::string folder;
-  if (state && *state == '/')
-    folder = std::string(state) + "/dsv32";
-  else if (home && *home == '/')
-    folder = std::string(home) + "/.local/state/dsv32";
-  if (folder.empty()) return {};
-  make_folders(folder);
-  return folder + "/history";
+  const std::string folder = state_folder();
+  return folder.empty() ? folder : folder + "/history";
 }
 
 }  // namespace dsv32

@@ -35,8 +35,7 @@ class LineEditor {
   std::string waiting_;  // read and not yet taken
 };
 
-// $XDG_STATE_HOME/dsv32/history, else ~/.local/state/dsv32/history; empty when neither is known. Makes the
-// folder, for its owner alone.
+// The file in state_folder(), which is made; empty when there is none.
 std::string history_path();
 
 }  // namespace dsv32
