@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "cli/bench.h"
 #include "cli/bench_model.h"
+#include "cli/bench_prefixes.h"
+#include "cli/cache.h"
 #include "cli/chat.h"
 #include "cli/check.h"
 #include "cli/help.h"
@@ -26,8 +28,10 @@ int dispatch(std::vector<std::string> words) {
     words.push_back("--help");
   }
   if (words[0] == "bench") {
-    const bool is_matvec = words.size() > 1 && words[1] == "matvec";
-    return (is_matvec ? bench_command : bench_model_command)({words.begin() + 1, words.end()});
+    const std::vector<std::string> rest(words.begin() + 1, words.end());
+    if (!rest.empty() && rest[0] == "matvec") return bench_command(rest);
+    if (!rest.empty() && rest[0] == "prefixes") return bench_prefixes_command({rest.begin() + 1, rest.end()});
+    return bench_model_command(rest);
   }
   if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 
@@ -40,6 +44,7 @@ int dispatch(std::vector<std::string> words) {
   if (command == Command::run) return run_command(options);
   if (command == Command::chat) return chat_command(options);
   if (command == Command::check) return check_command(options);
+  if (command >= Command::cache_list) return cache_command(options);
   return inspect_command(options);
 }
 

@@ -9,7 +9,7 @@ model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
-export LC_ALL=C XDG_STATE_HOME=$work/state TERM=xterm
+export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL
 esc=$'\e'
@@ -60,7 +60,7 @@ m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
-for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" \
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "cache list --help" \
   --version "run --version" "inspect model --version"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
@@ -110,6 +110,12 @@ usage_error "context beyond the model's" run "${m[@]}" -c 2000000000 hi
 expect "chat without a terminal" 2 chat "${m[@]}"
 check "chat without a terminal names run" has err "dsv32 run"
 expect "words for chat" 2 chat "${m[@]}" hello
+for bad in "" . .. .hidden a/b "a b" "é" "$(printf 'x%.0s' $(seq 65))"; do
+  usage_error "talk name '$bad'" chat "${m[@]}" --session "$bad"
+  check "talk name '$bad': says so" has err "is no name for a talk"
+done
+usage_error "two talks" chat "${m[@]}" --session a --continue
+usage_error "a talk for run" run "${m[@]}" --session a hi
 
 # --- the answer -------------------------------------------------------------------------------------------
 expect "an answer" 0 run "${answer[@]}" "What is a latent row?"
@@ -431,9 +437,145 @@ if command -v script >/dev/null; then
   exec 5>&-
   wait $chat
   check "chat: Ctrl-C twice at the prompt leaves" test $? = 130
+  check "chat: without --session nothing is saved" test ! -e state/dsv32/talks
+
+  # Talks that are resumed: each chat is a process of its own.
+  talks=state/dsv32/talks
+  talk() { on_terminal "XDG_CACHE_HOME='$work/cache' '$dsv32' chat -m '$model' --seed 7 -n 4 --color never $1 <typed"; }
+  n_context() { grep -ao 'context: [0-9,]* of' out | tr -dc 0-9; }
+  printf '/stats\n' >typed
+  talk --continue
+  check "no talk to continue: exit code 2" test $code = 2
+  check "no talk to continue: a hint" has out "--session NAME begins one"
+  on_terminal "env -u HOME XDG_STATE_HOME= '$dsv32' chat -m '$model' --session work <typed"
+  check "no place for talks: exit code 2" test $code = 2
+  check "no place for talks: says so" has out "neither XDG_STATE_HOME nor HOME"
+  printf '%s\n' "$(seq -s ' ' 1 120)" /stats >typed
+  talk "--session work --no-think --system 'Be brief.'"
+  check "a new talk" has out "talk work begins"
+  check "a new talk: /stats names it" has out "talk: work"
+  check "a new talk: saved" has $talks/work.json '{"role":"user","content":"1 2 3 4 5'
+  check "a new talk: its owner's alone" \
+    test "$(stat -c %a $talks $talks/work.json | tr '\n' ' ')" = "700 600 "
+  first_context=$(n_context)
+  printf '%s\n' 'more\' "$esc[31m" /think /stats >typed
+  talk "--session work -v"
+  check "a talk resumed" has out "talk work resumed: 1 turn, used "
+  check "a talk resumed: its last message, cut" has out "  you: 1 2 3 4 5"
+  check "a talk resumed: the former turns are in the prompt" test "$(n_context)" -gt "$first_context"
+  check "a talk resumed: and come from the cache" grep -aqE 'tokens \([1-9][0-9]* from cache\)' out
+  check "a talk resumed: thinking as it was" has out "thinking is off"
+  check "a talk resumed: the system prompt is kept" has $talks/work.json '"content":"Be brief."'
+  check "a talk resumed: saved with both turns" test "$(grep -ao '"role":"assistant"' $talks/work.json | wc -l)" = 2
+  printf 'one more\n' >typed
+  talk "--session another --no-think -q"
+  check "a quiet talk: nothing about it" lacks out "talk another"
+  printf '/think\n' >typed
+  talk "--session work --think"
+  check "a talk resumed: what was typed is shown escaped" has out '  you: more\n\e[31m'
+  check "a talk resumed: --think counts" has out "thinking is on"
+  ln -s "$model" other.gguf
+  cp -p $talks/another.json former.json
+  printf '/clear\n' >typed
+  on_terminal "'$dsv32' chat -m other.gguf --no-cache --continue --system 'In verse.' <typed"
+  check "--continue: the talk that was saved last" has out "talk another resumed: 1 turn"
+  check "--continue: with another model" has out "note: the talk was held with $(basename "$model" .gguf)"
+  check "/clear is saved, with the system prompt given now" \
+    has $talks/another.json '"messages":[{"role":"system","content":"In verse.","reasoning":""}]'
+  mv former.json $talks/another.json
+  : >typed
+  talk "--continue -q"
+  check "quiet: nothing about the talk" lacks out resumed
+  cut=$(head -c 20 $talks/work.json)
+  printf '%s' "$cut" >$talks/work.json
+  talk "--session work"
+  check "a damaged talk: exit code 2" test $code = 2
+  check "a damaged talk: the file and the reason" has out "$talks/work.json: it is damaged, "
+  check "a damaged talk: left as it is" test "$(cat $talks/work.json)" = "$cut"
+  talk --continue
+  check "--continue does not pass over a damaged talk that is the last" has out "$talks/work.json: it is damaged, "
+
+  timeout 60 script -qec "'$dsv32' chat -m '$model' --no-cache --no-think --seed 7 -n 4 -q --session lost --color never" \
+    /dev/null <keys >out 2>err &
+  chat=$!
+  exec 5>keys
+  check "a talk that cannot be saved: a prompt" await has out "> "
+  rm -r $talks
+  printf 'one\n/stats\ntwo\n/stats\n' >&5
+  both() { [[ $(grep -ac "context: " out) == 2 ]]; }
+  check "a talk that cannot be saved goes on" await both
+  check "a talk that cannot be saved: one warning" test "$(grep -ac "warning: cannot save the talk" out)" = 1
+  printf '/bye\n' >&5
+  exec 5>&-
+  wait $chat
+  check "a talk that cannot be saved ends with 0" test $? = 0
 else
   skipped=$((skipped + 1))
 fi
+
+# --- prefixes on disk -------------------------------------------------------------------------------------
+# A prompt of some 500 tokens: more than are always computed rather than read.
+for i in $(seq 30); do echo "Line $i says that the row of a token is read again."; done >long.txt
+cached=(run "${answer[@]}" --json --temp 0 --no-think -n 8 -f long.txt)
+n_cached() { grep -o '"cached_tokens":[0-9]*' out | cut -d: -f2; }
+answer_of() { sed 's/.*"content":"\([^"]*\)".*/\1/' out; }
+rm -rf cache
+expect "cache: none yet" 0 cache list
+check "cache: looking makes no folder" test ! -e cache
+expect "cache: first run" 0 "${cached[@]}"
+check "cache: first run computes all" test "$(n_cached)" = 0
+first=$(answer_of)
+expect "cache: second run" 0 "${cached[@]}"
+check "cache: second run begins behind them" test "$(n_cached)" -gt 256
+check "cache: the same answer" test "$(answer_of)" = "$first"
+expect "cache: another question after the same text" 0 "${cached[@]}" "and then?"
+check "cache: which is read up to where they differ" test "$(n_cached)" -gt 256
+expect "cache: --no-cache" 0 "${cached[@]}" --no-cache
+check "cache: --no-cache computes all" test "$(n_cached)" = 0
+check "cache: --no-cache, the same answer" test "$(answer_of)" = "$first"
+expect "cache: --cache-salt" 0 "${cached[@]}" --cache-salt mine
+check "cache: another salt finds nothing" test "$(n_cached)" = 0
+expect "cache: other sizes" 0 "${cached[@]}" -c 1000 -t 1 --chunk 64 --topk-buffer 100
+check "cache: another context, other threads and steps find the same" test "$(n_cached)" -gt 256
+check "cache: the folder is its owner's alone" test "$(stat -c %a cache/dsv32)" = 700
+check "cache: and so are its files" test -z "$(find cache -type f ! -perm 600)"
+check "cache: nothing half written" test -z "$(find cache -name 'tmp-*')"
+expect "cache path" 0 cache path
+check "cache path: where they are" has out "$work/cache/dsv32"
+expect "cache list" 0 cache list --json
+check "cache list: one model" test "$(grep -o '"fingerprint"' out | wc -l)" = 1
+check "cache list: no text of prompts" lacks out "Line"
+fingerprint=$(grep -o '"fingerprint":"[0-9a-f]*' out | cut -d'"' -f4)
+expect "cache show" 0 cache show "${fingerprint:0:8}"
+check "cache show: segments" test -s out
+expect "cache show: another fingerprint" 2 cache show 00zz
+expect "cache verify" 0 cache verify
+check "cache verify: nothing damaged" has out " 0 damaged"
+segment=$(find cache -name 'seg-*' | head -n 1)
+printf 'x' | dd of="$segment" bs=1 seek=$(($(stat -c %s "$segment") / 2)) conv=notrunc 2>/dev/null
+expect "cache verify: damage" 1 cache verify
+check "cache verify: one segment" has out "1 damaged"
+expect "cache: a run after damage" 0 "${cached[@]}"
+check "cache: the same answer after damage" test "$(answer_of)" = "$first"
+usage_error "cache prune without a size" cache prune
+expect "cache prune" 0 cache prune 1M
+check "cache prune: small enough" test "$(du -s --block-size=1K cache | cut -f1)" -le 1124
+expect "cache clear" 0 cache clear
+check "cache clear: no segments" test -z "$(find cache -name 'seg-*')"
+usage_error "cache: unknown word" cache lsit
+usage_error "cache without a word" cache
+mkdir -m 0777 shared_cache
+expect "cache: a folder that others may write" 0 "${cached[@]}" --cache-dir "$work/shared_cache"
+check "cache: is not used, and one line says so" lines err 1
+check "cache: nothing in it" test -z "$(ls shared_cache)"
+echo text >a_file
+expect "cache: a file in its place" 0 "${cached[@]}" --cache-dir "$work/a_file"
+check "cache: a file: one line" lines err 1
+check "cache: a file: the same answer" test "$(answer_of)" = "$first"
+for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cache-size some"; do
+  # shellcheck disable=SC2086
+  usage_error "$bad" run "${m[@]}" $bad hi
+done
 
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999

@@ -81,29 +81,13 @@ cxxopts::Options flag_table() {
   return table;
 }
 
-std::vector<int64_t> parse_list(const std::string& text) {
-  std::vector<int64_t> values;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    char* end = nullptr;
-    const std::string word = text.substr(at, comma - at);
-    values.push_back(std::strtoll(word.c_str(), &end, 10));
-    if (word.empty() || *end != '\0' || values.back() < 0 || values.back() > 1 << 20)
-      fail(ErrorKind::usage,
-           format("--contexts holds '%s', expected numbers of tokens up to 1048576", visible(word).c_str()));
-    at = comma + 1;
-  }
-  std::ranges::sort(values);
-  return values;
-}
-
 BenchOptions read_options(const cxxopts::ParseResult& flags) {
   BenchOptions o;
   o.synthetic = flags.count("synthetic") > 0, o.json = flags.count("json") > 0;
   o.n_layers = flags["layers"].as<int64_t>(), o.n_dense = flags["dense"].as<int64_t>();
   o.n_decode = flags["decode"].as<int64_t>();
   o.types = {parse_type(flags["type"].as<std::string>()), parse_type(flags["head-type"].as<std::string>())};
-  o.frontiers = parse_list(flags["contexts"].as<std::string>());
+  o.frontiers = parse_contexts(flags["contexts"].as<std::string>());
   o.engine.model_path = flags["model"].as<std::string>();
   o.engine.backend = flags["backend"].as<std::string>();
   o.engine.device = static_cast<int>(flags["device"].as<int64_t>());
@@ -329,6 +313,22 @@ int run(BenchOptions options) {
 }
 
 }  // namespace
+
+std::vector<int64_t> parse_contexts(const std::string& text) {
+  std::vector<int64_t> values;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    char* end = nullptr;
+    const std::string word = text.substr(at, comma - at);
+    values.push_back(std::strtoll(word.c_str(), &end, 10));
+    if (word.empty() || *end != '\0' || values.back() < 0 || values.back() > 1 << 20)
+      fail(ErrorKind::usage,
+           format("--contexts holds '%s', expected numbers of tokens up to 1048576", visible(word).c_str()));
+    at = comma + 1;
+  }
+  std::ranges::sort(values);
+  return values;
+}
 
 int bench_model_command(const std::vector<std::string>& args) {
   cxxopts::Options table = flag_table();

@@ -5,6 +5,7 @@
 #include "cli/chat.h"
 
 #include <chrono>
+#include <optional>
 
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 #include "cli/loaded_model.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
+#include "cli/saved_talk.h"
+#include "cli/state_folder.h"
 #include "cli/streams.h"
 #include "text/chat_format.h"
 
@@ -34,9 +37,76 @@ Ctrl-C ends an answer; what was said stays.
 
 void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
 
+// The conversation that a chat begins with.
+struct Talk {
+  std::optional<TalkFolder> folder;  // nothing: it is not saved
+  std::string name;
+  bool is_resumed = false;
+  SavedTalk saved;
+};
+
+Talk find_talk(const Options& options) {
+  Talk talk;
+  talk.saved.thinking = options.generation.thinking;
+  if (options.session.empty() && !options.continues) return talk;
+  const std::string state = state_folder();
+  if (state.empty())
+    fail(ErrorKind::usage,
+         "there is no folder for talks: neither XDG_STATE_HOME nor HOME is an absolute path");
+  talk.folder.emplace(state + "/talks");
+  const std::optional<std::string> last = options.continues ? talk.folder->latest() : options.session;
+  if (!last)
+    fail(ErrorKind::usage, "there is no talk to continue",
+         "dsv32 chat --session NAME begins one that is saved");
+  talk.name = *last;
+  std::optional<SavedTalk> saved = talk.folder->load(talk.name);
+  talk.is_resumed = saved.has_value();
+  if (!saved) return talk;
+  talk.saved = std::move(*saved);
+  if (options.is_thinking_given) talk.saved.thinking = options.generation.thinking;
+  return talk;
+}
+
+bool has_system(const std::vector<Message>& messages) {
+  return !messages.empty() && messages[0].role == Message::Role::system;
+}
+
+// A system prompt given now takes the saved one's place.
+Talk open_talk(const Options& options) {
+  const std::string system = read_system(options);
+  Talk talk = find_talk(options);
+  std::vector<Message>& messages = talk.saved.messages;
+  if (system.empty()) return talk;
+  if (has_system(messages)) messages.erase(messages.begin());
+  messages.insert(messages.begin(), {Message::Role::system, system, {}});
+  return talk;
+}
+
+// What a resumed talk shares with its next prompt, whatever the message will be.
+std::vector<int32_t> known_prompt(const SavedTalk& saved, const Tokenizer& tokenizer) {
+  std::vector<Message> messages = saved.messages;
+  messages.push_back({Message::Role::user, {}, {}});
+  return ChatFormat(tokenizer).encode(messages, saved.thinking);
+}
+
+void report_talk(const Talk& talk, const std::string& model) {
+  constexpr size_t kShownChars = 160;
+  if (talk.name.empty()) return;
+  if (!talk.is_resumed) return say(format("talk %s begins", talk.name.c_str()));
+  const std::vector<Message>& messages = talk.saved.messages;
+  const size_t n_turns = messages.size() / 2;
+  say(format("talk %s resumed: %zu turn%s, used %s", talk.name.c_str(), n_turns, n_turns == 1 ? "" : "s",
+             time_ago(talk.saved.used_ms, now_ms()).c_str()));
+  if (talk.saved.model != model)
+    say(format("note: the talk was held with %s", visible(talk.saved.model, false, 80).c_str()));
+  if (n_turns == 0) return;
+  say("  you: " + visible(messages[messages.size() - 2].content, false, kShownChars));
+  say("  answer: " + visible(messages.back().content, false, kShownChars));
+}
+
 class Chat {
  public:
-  Chat(const Options& options, const Terminal& terminal, LoadedModel& model, const std::string& system);
+  Chat(const Options& options, const Terminal& terminal, LoadedModel& model, Talk talk);
   int run();
 
  private:
@@ -45,6 +115,7 @@ class Chat {
   LineEditor::Event read_message(std::string& message);
   Next do_command(const std::string& line);
   void clear();
+  void save();
   void regenerate();
   void set_thinking(const std::string& word);
   void print_stats() const;
@@ -60,12 +131,13 @@ class Chat {
   Session session_;
   GenerationOptions generation_;
   uint64_t seed_;  // of the next answer
-  std::string system_;
-  std::vector<Message> messages_;
+  Talk talk_;
+  std::vector<Message>& messages_;  // the talk's
+  bool has_warned_ = false;         // that the talk cannot be saved
   std::string stats_ = "no answers yet";
 };
 
-Chat::Chat(const Options& options, const Terminal& terminal, LoadedModel& model, const std::string& system)
+Chat::Chat(const Options& options, const Terminal& terminal, LoadedModel& model, Talk talk)
     : options_(options),
       terminal_(terminal),
       model_(model),
@@ -74,13 +146,25 @@ Chat::Chat(const Options& options, const Terminal& terminal, LoadedModel& model,
       session_(model.engine),
       generation_(options.generation),
       seed_(choose_seed(options)),
-      system_(system) {
-  clear();
+      talk_(std::move(talk)),
+      messages_(talk_.saved.messages) {
+  generation_.thinking = talk_.saved.thinking;
 }
 
-void Chat::clear() {
-  messages_.clear();
-  if (!system_.empty()) messages_.push_back({Message::Role::system, system_, {}});
+void Chat::clear() { messages_.erase(messages_.begin() + has_system(messages_), messages_.end()); }
+
+// A talk that cannot be saved goes on; that is told once, and even when quiet, for saving was asked for.
+void Chat::save() {
+  if (!talk_.folder) return;
+  talk_.saved.model = model_name(model_.file.path());
+  talk_.saved.thinking = generation_.thinking;
+  talk_.saved.used_ms = now_ms();
+  try {
+    talk_.folder->save(talk_.name, talk_.saved);
+  } catch (const Error& error) {
+    if (!has_warned_) say(format("warning: %s; the chat goes on", error.what()));
+    has_warned_ = true;
+  }
 }
 
 // Ctrl-C clears the line; twice within a second it leaves.
@@ -143,7 +227,7 @@ Chat::Next Chat::do_command(const std::string& line) {
   if (name == "/help" || name == "/?")
     write_err(kHelp);
   else if (name == "/clear" || name == "/new")
-    clear();
+    clear(), save();
   else if (name == "/think")
     set_thinking(rest);
   else if (name == "/nothink")
@@ -175,6 +259,7 @@ void Chat::regenerate() {
 }
 
 void Chat::print_stats() const {
+  if (talk_.folder) say("talk: " + talk_.name);
   const int64_t n_tokens = static_cast<int64_t>(session_.tokens().size());
   say(format("context: %s of %s tokens", with_thousands(n_tokens).c_str(),
              with_thousands(n_tokens + session_.context_left()).c_str()));
@@ -216,6 +301,7 @@ void Chat::conclude(const GenerationResult& result) {
     return say("ended before the answer began; the message is dropped");
   }
   messages_.push_back({Message::Role::assistant, result.completion.content, result.completion.reasoning});
+  save();
 }
 
 }  // namespace
@@ -225,16 +311,19 @@ int chat_command(const Options& options) {
   if (!terminal.is_out)
     fail(ErrorKind::usage, "chat needs a terminal on standard output",
          "dsv32 run answers a prompt in a pipe");
-  const std::string system = read_system(options);
+  Talk talk = open_talk(options);
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
-  LoadedModel model(options);
+  LoadedModel model(options, [&](const Tokenizer& tokenizer) { return known_prompt(talk.saved, tokenizer); });
   status.erase();
   report_engine(model.engine, options);
-  if (!options.quiet)
-    say(format("%s, context %s tokens, /help lists commands", model_name(model.file.path()).c_str(),
+  const std::string name = model_name(model.file.path());
+  if (!options.quiet) {
+    say(format("%s, context %s tokens, /help lists commands", name.c_str(),
                with_thousands(model.engine.plan().cache.max_tokens).c_str()));
-  return Chat(options, terminal, model, system).run();
+    report_talk(talk, name);
+  }
+  return Chat(options, terminal, model, std::move(talk)).run();
 }
 
 }  // namespace dsv32

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/saved_talk.h"
 
 namespace dsv32 {
 namespace {
@@ -20,6 +21,10 @@ constexpr unsigned kRun = bit(Command::run), kChat = bit(Command::chat), kModel 
                    kPlan = bit(Command::inspect_plan), kTokens = bit(Command::inspect_tokens),
                    kPrompt = bit(Command::inspect_prompt), kLogits = bit(Command::inspect_logits),
                    kCheck = bit(Command::check);
+constexpr unsigned kCacheList = bit(Command::cache_list), kCacheShow = bit(Command::cache_show),
+                   kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
+                   kCacheClear = bit(Command::cache_clear), kCachePath = bit(Command::cache_path);
+constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune | kCacheClear | kCachePath;
 constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck;
 constexpr unsigned kGenerating = kRun | kChat;
 constexpr unsigned kComputing = kGenerating | kLogits;
@@ -123,6 +128,45 @@ constexpr Flag kFlags[] = {
     {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
+    {"no-cache,no_cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kGenerating,
+     [](O& o, S&, S&) { o.uses_cache = false; }},
+    {"cache-dir,cache_dir", "DIR",
+     "where prefixes are kept (default: $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32)", "Prefix cache",
+     kGenerating | kCache, [](O& o, S& v, S&) { o.cache.directory = v; }},
+    {"cache-size,cache_size", "SIZE",
+     "most bytes of that folder, such as 200G (default: a tenth of the free disk, at most 256 GB)",
+     "Prefix cache", kGenerating, [](O& o, S& v, S& f) { o.cache.max_bytes = parse_bytes(v, f.c_str()); }},
+    {"cache-policy,cache_policy", "NAME",
+     "what goes first when room is wanted: lru, lfu, fifo, slru or priority (default: lru)", "Prefix cache",
+     kGenerating | kCachePrune,
+     [](O& o, S& v, S& f) {
+       const std::optional<EvictionPolicy> policy = parse_eviction_policy(v);
+       if (!policy) fail_value(f, "one of lru, lfu, fifo, slru, priority", v);
+       o.cache.eviction = *policy;
+     }},
+    {"cache-write,cache_write", "WHEN",
+     "when prefixes go to disk: through, at once; selective, when asked for again; back, when memory wants "
+     "their place and at the end (default: through)",
+     "Prefix cache", kGenerating,
+     [](O& o, S& v, S& f) {
+       o.cache.write = parse_choice<WritePolicy>(f, v,
+                                                 {{"through", WritePolicy::write_through},
+                                                  {"selective", WritePolicy::write_through_selective},
+                                                  {"back", WritePolicy::write_back}});
+     }},
+    {"cache-wait,cache_wait", "HOW",
+     "for prefixes on their way from the disk: none; all; or timeout, no longer than seems worth it "
+     "(default: timeout)",
+     "Prefix cache", kGenerating,
+     [](O& o, S& v, S& f) {
+       o.cache.prefetch = parse_choice<PrefetchPolicy>(f, v,
+                                                       {{"none", PrefetchPolicy::best_effort},
+                                                        {"all", PrefetchPolicy::wait_complete},
+                                                        {"timeout", PrefetchPolicy::timeout}});
+     }},
+    {"cache-salt,cache_salt", "TEXT", "prefixes are shared only under the same TEXT (default: empty)",
+     "Prefix cache", kGenerating, [](O& o, S& v, S&) { o.cache.salt = v; }},
+
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
      kRun | kPrompt | kCheck, [](O& o, S& v, S&) { o.prompt = v; }},
     {"file,prompt-file,prompt_file,f", "FILE",
@@ -135,9 +179,18 @@ constexpr Flag kFlags[] = {
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
      kRun | kPrompt, [](O& o, S&, S&) { o.is_raw = true; }},
     {"think", nullptr, "think before the answer (default)", "Prompt", kGenerating | kPrompt,
-     [](O& o, S&, S&) { o.generation.thinking = true; }},
+     [](O& o, S&, S&) { o.generation.thinking = o.is_thinking_given = true; }},
     {"no-think,no_think,nothink", nullptr, "answer at once", "Prompt", kGenerating | kPrompt,
-     [](O& o, S&, S&) { o.generation.thinking = false; }},
+     [](O& o, S&, S&) { o.generation.thinking = false, o.is_thinking_given = true; }},
+
+    {"session", "NAME", "begin the talk NAME, or resume it, and save it (default: a talk is not saved)",
+     "Talk", kChat,
+     [](O& o, S& v, S&) {
+       check_talk_name(v);
+       o.session = v;
+     }},
+    {"continue", nullptr, "resume the saved talk that was used last", "Talk", kChat,
+     [](O& o, S&, S&) { o.continues = true; }},
 
     {"max-tokens,max_tokens,predict,n-predict,n_predict,tokens,n", "N",
      "most tokens of thinking and answer; -1: "
@@ -179,7 +232,7 @@ constexpr Flag kFlags[] = {
                                                            {"stdout", ThinkingDisplay::on_stdout}});
      }},
     {"json", nullptr, "one JSON object on standard output", "Output",
-     kRun | kModel | kPlan | kTokens | kPrompt | kCheck, [](O& o, S&, S&) { o.json = true; }},
+     kRun | kModel | kPlan | kTokens | kPrompt | kCheck | kCache, [](O& o, S&, S&) { o.json = true; }},
     {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
      kGenerating,
      [](O& o, S& v, S& f) {
@@ -193,8 +246,9 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.quiet = true; }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o, S&, S&) { o.verbose = true; }},
-    {"help,h", nullptr, "this text", "Output", kAll, [](O& o, S&, S&) { o.wants_help = true; }},
-    {"version", nullptr, "the version", "Output", kAll, [](O& o, S&, S&) { o.wants_version = true; }},
+    {"help,h", nullptr, "this text", "Output", kAll | kCache, [](O& o, S&, S&) { o.wants_help = true; }},
+    {"version", nullptr, "the version", "Output", kAll | kCache,
+     [](O& o, S&, S&) { o.wants_version = true; }},
 };
 
 }  // namespace

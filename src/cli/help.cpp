@@ -27,6 +27,7 @@ Commands:
   inspect tokens    the token ids of a text
   inspect prompt    the prompt as the model would read it
   inspect logits    the logits of every token of a prompt, to a file
+  cache list        what is kept of earlier prompts; also show, verify, prune, clear, path
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do
   help              this text; dsv32 COMMAND --help lists a command's flags
@@ -36,7 +37,8 @@ The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
 }
 
 std::string general_text(const std::vector<std::string>& words) {
-  const size_t at = words[0] == "inspect" && words.size() > 1 ? 1 : 0;
+  const bool is_pair = words[0] == "inspect" || words[0] == "cache";
+  const size_t at = is_pair && words.size() > 1 ? 1 : 0;
   const std::string& word = words[at];
   if (word == "--version") return version_line();
   return word == "--help" || word == "-h" || (word == "help" && at == 0) ? overview() : "";

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/streams.h"
 
 namespace dsv32 {
 namespace {
@@ -31,9 +32,15 @@ std::vector<std::string> models_in(const std::filesystem::path& folder) {
   return paths;
 }
 
-EngineOptions with_path(const Options& options, const std::string& path) {
+EngineOptions engine_options(const Options& options, const std::string& path) {
   EngineOptions engine = options.engine;
   engine.model_path = path;
+  const bool generates = options.command == Command::run || options.command == Command::chat;
+  if (!generates || !options.uses_cache) return engine;
+  engine.cache = options.cache;
+  engine.cache->directory = cache_directory(options);
+  if (!options.quiet)
+    engine.cache->warn = [](const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); };
   return engine;
 }
 
@@ -55,10 +62,21 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   return Tokenizer::make(load_vocabulary(file));
 }
 
-LoadedModel::LoadedModel(const Options& options)
+std::string cache_directory(const Options& options) {
+  if (!options.cache.directory.empty()) return options.cache.directory;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache && *cache == '/') return std::string(cache) + "/dsv32";
+  if (home && *home == '/') return std::string(home) + "/.cache/dsv32";
+  return {};
+}
+
+LoadedModel::LoadedModel(const Options& options, const FirstPrompt& first_prompt)
     : file(find_model(options)),
       tokenizer(load_tokenizer(file)),
-      engine(file, with_path(options, file.path())) {
+      engine(file, engine_options(options, file.path()), [&](PrefixCache& prefixes) {
+        if (first_prompt) prefixes.prefetch(first_prompt(*tokenizer));
+      }) {
   if (tokenizer->n_vocab() > engine.args().vocab_size)
     fail(ErrorKind::model, format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
                                   visible(file.path()).c_str(), tokenizer->n_vocab(),

@@ -1,11 +1,13 @@
 // The model as the commands need it: the file, its tokenizer, and for those that compute the engine.
 //
 // Finding the file is here too: -m, else the environment variable DSV32_MODEL, else the only model in
-// models/. The parts are built in order and outlive each other as they must.
+// models/. Whether and where prefixes are kept is decided here. The parts are built in order and outlive each other as they must.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/options.h"
 #include "engine/engine.h"
@@ -21,13 +23,19 @@ std::string find_model(const Options& options);
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
 
 struct LoadedModel {
-  // Throws Error{usage, model, memory}.
-  explicit LoadedModel(const Options& options);
+  // The tokens that will be asked for first, when they are known so early: what is known of them is read from
+  // disk while the weights are loaded.
+  using FirstPrompt = std::function<std::vector<int32_t>(const Tokenizer& tokenizer)>;
+  // Throws Error{usage, model, memory}, and what `first_prompt` throws.
+  explicit LoadedModel(const Options& options, const FirstPrompt& first_prompt = {});
 
   GgufFile file;
   std::unique_ptr<Tokenizer> tokenizer;
   Engine engine;
 };
+
+// --cache-dir, else $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32; empty when none of them is known.
+std::string cache_directory(const Options& options);
 
 // The file's name without folder and ".gguf".
 std::string model_name(const std::string& path);

@@ -35,6 +35,12 @@ const CommandText& text_of(Command command) {
        "The logits of every token of a prompt, to a file."},
       {"check", "[flags] [PROMPT...]",
        "Whether this machine computes the model as it should: the top-k buffer, and the GPU."},
+      {"cache list", "[flags]", "The models whose prefixes are kept on disk."},
+      {"cache show", "[flags] [FINGERPRINT]", "The kept segments, of all models or of one."},
+      {"cache verify", "[flags]", "Reads all that is kept and removes what is damaged."},
+      {"cache prune", "[flags] SIZE", "Removes what the policy lets go first, until SIZE is left."},
+      {"cache clear", "[flags]", "Removes all kept prefixes."},
+      {"cache path", "[flags]", "Where prefixes are kept."},
   };
   return kTexts[static_cast<size_t>(command)];
 }
@@ -46,7 +52,13 @@ constexpr Command kCommands[] = {Command::run,
                                  Command::inspect_tokens,
                                  Command::inspect_prompt,
                                  Command::inspect_logits,
-                                 Command::check};
+                                 Command::check,
+                                 Command::cache_list,
+                                 Command::cache_show,
+                                 Command::cache_verify,
+                                 Command::cache_prune,
+                                 Command::cache_clear,
+                                 Command::cache_path};
 
 bool takes(Command command, const Flag& flag) { return flag.commands >> static_cast<unsigned>(command) & 1u; }
 
@@ -166,8 +178,9 @@ void apply_flags(Options& options, const cxxopts::ParseResult& parsed) {
 }
 
 void check_words(const Options& options) {
-  const bool takes_words = options.command == Command::run || options.command == Command::inspect_prompt ||
-                           options.command == Command::inspect_tokens || options.command == Command::check;
+  constexpr Command kWithWords[] = {Command::run,   Command::inspect_prompt, Command::inspect_tokens,
+                                    Command::check, Command::cache_show,     Command::cache_prune};
+  const bool takes_words = std::ranges::count(kWithWords, options.command) > 0;
   if (options.words.empty() || takes_words) return;
   fail(ErrorKind::usage,
        format("%s takes no words, but got '%s'", command_name(options.command),
@@ -186,6 +199,8 @@ void check_together(const Options& options) {
     fail(ErrorKind::usage, "--raw means that the prompt is rendered already, --system cannot be added to it");
   if (options.generation.n_top_logprobs >= 0 && !options.json)
     fail(ErrorKind::usage, "--logprobs needs --json, which carries them");
+  if (options.continues && !options.session.empty())
+    fail(ErrorKind::usage, "--session and --continue are both given, expected one of them");
   const bool names_stdin_twice =
       std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1;
   if (names_stdin_twice) fail(ErrorKind::usage, "standard input (-) is named more than once");
@@ -199,15 +214,17 @@ void check_together(const Options& options) {
 const char* command_name(Command command) { return text_of(command).name; }
 
 Command find_command(const std::vector<std::string>& words, size_t& n_taken) {
-  const bool inspects = words[0] == "inspect";
+  const bool inspects = words[0] == "inspect", is_cache = words[0] == "cache";
   if (inspects && words.size() == 1)
     fail(ErrorKind::usage, "inspect what? one of model, plan, tokens, prompt, logits");
+  if (is_cache && words.size() == 1)
+    fail(ErrorKind::usage, "cache what? one of list, show, verify, prune, clear, path");
   if (words[0].starts_with("-"))
     fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
                                   visible(words[0], false, 40).c_str()));
-  n_taken = inspects ? 2 : 1;
-  const std::string name = inspects ? "inspect " + words[1] : words[0];
-  std::vector<std::string> names{"bench", "help", "inspect"};
+  n_taken = inspects || is_cache ? 2 : 1;
+  const std::string name = n_taken == 2 ? words[0] + " " + words[1] : words[0];
+  std::vector<std::string> names{"bench", "help", "inspect", "cache"};
   for (const Command command : kCommands) {
     if (name == command_name(command)) return command;
     names.push_back(command_name(command));

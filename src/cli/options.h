@@ -22,7 +22,13 @@ enum class Command {
   inspect_tokens,
   inspect_prompt,
   inspect_logits,
-  check
+  check,
+  cache_list,
+  cache_show,
+  cache_verify,
+  cache_prune,
+  cache_clear,
+  cache_path
 };
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
@@ -31,7 +37,9 @@ struct Options {
   Command command{};
   bool wants_help = false, wants_version = false;
 
-  EngineOptions engine;          // model_path is empty when -m is absent
+  EngineOptions engine;  // model_path is empty when -m is absent
+  bool uses_cache = true;
+  PrefixCacheOptions cache;      // the directory is empty when --cache-dir is absent
   GenerationOptions generation;  // the seed is in `seed` until choose_seed()
   std::optional<uint64_t> seed;
 
@@ -40,6 +48,10 @@ struct Options {
   std::vector<std::string> files;     // -f, in order
   std::string system_text, system_file;
   bool is_raw = false;
+  bool is_thinking_given = false;  // by --think or --no-think
+
+  std::string session;     // chat: the talk's name; empty when --session is absent
+  bool continues = false;  // chat: --continue
 
   std::optional<ThinkingDisplay> thinking_display;
   ColorMode color = ColorMode::automatic;

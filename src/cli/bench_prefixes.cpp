@@ -1,0 +1,251 @@
+// Prompts of several lengths are computed and stored by one engine, and asked for again by another, which
+// knows nothing but what is on disk. Then the same files are read once more as fast as the disk gives them,
+// past the page cache: that is the ceiling of the reading.
+#include "cli/bench_prefixes.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cxxopts.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/bench_model.h"
+#include "engine/session.h"
+#include "gguf/random_weights.h"
+#include "weights/synthetic.h"
+
+namespace dsv32 {
+namespace {
+
+struct BenchOptions {
+  EngineOptions engine;
+  bool synthetic = false, json = false;
+  int64_t n_layers = 6, n_dense = 3;
+  std::vector<int64_t> contexts;
+  std::string folder;
+};
+
+struct Timed {
+  int64_t n_tokens = 0, n_restored = 0;
+  double cold_seconds = 0, warm_seconds = 0;
+  ReadStats reading;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// A folder of its own in `parent`, removed with all that is in it.
+class Folder {
+ public:
+  explicit Folder(const std::string& parent) : path_(parent + "/dsv32-bench-XXXXXX") {
+    if (!mkdtemp(path_.data()))
+      fail(ErrorKind::usage, format("cannot make a folder in %s", visible(parent).c_str()),
+           "--dir names another");
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::unique_ptr<Engine> open_engine(const BenchOptions& options, const std::optional<GgufFile>& file) {
+  if (file) return std::make_unique<Engine>(*file, options.engine);
+  const ModelArgs shape = full_size_args(options.n_layers, options.n_dense);
+  return std::make_unique<Engine>(
+      shape, synthetic_weight_bytes(shape, {}),
+      [](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, {}, backend); },
+      options.engine, [](const CacheLayout&, const char*) { return std::array<uint8_t, 32>{1}; });
+}
+
+std::vector<int32_t> prompt_of(int64_t n_tokens, int64_t vocab_size) {
+  Rng rng(static_cast<uint64_t>(n_tokens));
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < n_tokens; ++i)
+    tokens.push_back(static_cast<int32_t>(rng.next() % static_cast<uint64_t>(vocab_size)));
+  return tokens;
+}
+
+// Until the logits of the prompt's last token are there.
+double time_sync(Session& session, const std::vector<int32_t>& tokens, int64_t& n_held) {
+  const auto start = std::chrono::steady_clock::now();
+  n_held = session.sync(tokens);
+  return seconds_since(start);
+}
+
+// Bytes a second of the folder's segments, read by as many threads and in requests as large as restoring
+// does.
+double disk_rate(const std::string& folder) {
+  constexpr size_t kRequest = size_t{12} << 20;
+  constexpr int kThreads = 4;
+  struct Piece {
+    std::string path;
+    size_t offset;
+  };
+  std::vector<Piece> pieces;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.path().extension() == ".kvs")
+      for (size_t at = 0; at < entry.file_size(); at += kRequest)
+        pieces.push_back({entry.path().string(), at});
+  std::atomic<size_t> next = 0;
+  std::atomic<uint64_t> n_bytes = 0;
+  const auto read = [&] {
+    void* room = std::aligned_alloc(4096, kRequest);
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      const int fd = open(pieces[i].path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+      const ssize_t n = fd < 0 ? -1 : pread(fd, room, kRequest, static_cast<off_t>(pieces[i].offset));
+      if (fd >= 0) close(fd);
+      if (n > 0) n_bytes += static_cast<uint64_t>(n);
+    }
+    std::free(room);
+  };
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back(read);
+  for (std::thread& thread : threads) thread.join();
+  return static_cast<double>(n_bytes) / seconds_since(start);
+}
+
+double rate(const ReadStats& stats) {
+  return stats.seconds > 0 ? static_cast<double>(stats.n_bytes) / stats.seconds : 0;
+}
+
+void print_table(const std::vector<Timed>& all, double disk, const char* backend) {
+  if (disk > 0)
+    std::printf("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9);
+  else
+    std::printf("%s; the disk cannot be read past the page cache\n", backend);
+  std::printf("%8s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "restored s", "faster", "read MB",
+              "GB/s", "of disk");
+  for (const Timed& at : all)
+    std::printf("%8lld %12.3f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", static_cast<long long>(at.n_tokens),
+                at.cold_seconds, at.warm_seconds, at.cold_seconds / at.warm_seconds,
+                static_cast<double>(at.reading.n_bytes) / 1e6, rate(at.reading) / 1e9,
+                disk > 0 ? 100 * rate(at.reading) / disk : 0);
+}
+
+void print_json(const std::vector<Timed>& all, double disk, const char* backend) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Timed& at : all)
+    list.push_back({{"tokens", at.n_tokens},
+                    {"restored_tokens", at.n_restored},
+                    {"computed_seconds", at.cold_seconds},
+                    {"restored_seconds", at.warm_seconds},
+                    {"read_bytes", at.reading.n_bytes},
+                    {"read_bytes_per_second", rate(at.reading)}});
+  std::printf("%s\n", nlohmann::json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}
+                          .dump()
+                          .c_str());
+}
+
+int run(BenchOptions options) {
+  const Folder folder(options.folder);
+  const std::optional<GgufFile> file =
+      options.synthetic ? std::nullopt : std::optional<GgufFile>(std::in_place, options.engine.model_path);
+  options.engine.context = options.contexts.back() + 64;
+  options.engine.cache.emplace();
+  options.engine.cache->directory = folder.path() + "/cache";
+  options.engine.cache->max_bytes = uint64_t{1} << 50;
+  options.engine.cache->write = WritePolicy::write_back;
+  options.engine.cache->prefetch = PrefetchPolicy::wait_complete;
+  options.engine.cache->least_tokens = 1;
+  options.engine.cache->warn = [](const std::string& line) {
+    std::fprintf(stderr, "%s\n", visible(line).c_str());
+  };
+  std::vector<Timed> all;
+  {
+    const std::unique_ptr<Engine> engine = open_engine(options, file);
+    Session session(*engine);
+    for (const int64_t n_tokens : options.contexts) {
+      Timed& at = all.emplace_back();
+      at.n_tokens = n_tokens;
+      at.cold_seconds = time_sync(session, prompt_of(n_tokens, engine->args().vocab_size), at.n_restored);
+      engine->prefix_cache()->flush();
+    }
+  }
+  const std::unique_ptr<Engine> engine = open_engine(options, file);
+  Session session(*engine);
+  ReadStats before;
+  for (Timed& at : all) {
+    at.warm_seconds = time_sync(session, prompt_of(at.n_tokens, engine->args().vocab_size), at.n_restored);
+    const ReadStats after = engine->prefix_cache()->read_stats();
+    at.reading = {after.n_bytes - before.n_bytes, after.seconds - before.seconds};
+    before = after;
+  }
+  (options.json ? print_json : print_table)(all, disk_rate(folder.path()), engine->backend_name());
+  return 0;
+}
+
+cxxopts::Options flag_table() {
+  cxxopts::Options table("dsv32 bench prefixes",
+                         "Times the first token of prompts that are known on disk.\n");
+  const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
+  const auto number = [](const char* value) { return cxxopts::value<int64_t>()->default_value(value); };
+  table.add_options()                                                                      //
+      ("m,model", "a model file", text(""), "FILE")                                        //
+      ("synthetic", "random weights instead, of the 671B model's dimensions")              //
+      ("layers", "synthetic layers", number("6"), "N")                                     //
+      ("dense", "dense ones among them", number("3"), "N")                                 //
+      ("contexts", "lengths of the prompts", text("2048,8192,32768,131072"), "LIST")       //
+      ("dir", "where the disk is that is measured; emptied afterwards", text("."), "DIR")  //
+      ("backend", "cpu, cuda or auto", text("auto"), "NAME")                               //
+      ("device", "which GPU", number("0"), "N")                                            //
+      ("t,threads", "CPU threads; 0: one for each core", number("0"), "N")                 //
+      ("json", "one JSON object on standard output")                                       //
+      ("h,help", "this text");
+  return table;
+}
+
+BenchOptions read_options(const cxxopts::ParseResult& flags) {
+  BenchOptions o;
+  o.synthetic = flags.count("synthetic") > 0, o.json = flags.count("json") > 0;
+  o.n_layers = flags["layers"].as<int64_t>(), o.n_dense = flags["dense"].as<int64_t>();
+  o.contexts = parse_contexts(flags["contexts"].as<std::string>());
+  o.folder = flags["dir"].as<std::string>();
+  o.engine.model_path = flags["model"].as<std::string>();
+  o.engine.backend = flags["backend"].as<std::string>();
+  o.engine.device = static_cast<int>(flags["device"].as<int64_t>());
+  o.engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
+  if (o.synthetic == !o.engine.model_path.empty())
+    fail(ErrorKind::usage, "name a model with -m, or say --synthetic");
+  if (o.n_layers < 1 || o.n_layers > 1000 || o.n_dense < 0 || o.n_dense > o.n_layers)
+    fail(ErrorKind::usage, "--layers and --dense do not fit together");
+  if (o.contexts.front() < 1) fail(ErrorKind::usage, "--contexts holds a prompt without tokens");
+  return o;
+}
+
+}  // namespace
+
+int bench_prefixes_command(const std::vector<std::string>& args) {
+  cxxopts::Options table = flag_table();
+  std::vector<const char*> argv{"dsv32"};
+  for (const std::string& arg : args) argv.push_back(arg.c_str());
+  BenchOptions options;
+  try {
+    const cxxopts::ParseResult flags = table.parse(static_cast<int>(argv.size()), argv.data());
+    if (flags.count("help")) return std::printf("%s", table.help().c_str()), 0;
+    options = read_options(flags);
+  } catch (const cxxopts::exceptions::exception& error) {
+    fail(ErrorKind::usage, visible(error.what()), "dsv32 bench prefixes --help lists the flags");
+  }
+  return run(options);
+}
+
+}  // namespace dsv32
