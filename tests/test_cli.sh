@@ -572,6 +572,11 @@ echo text >a_file
 expect "cache: a file in its place" 0 "${cached[@]}" --cache-dir "$work/a_file"
 check "cache: a file: one line" lines err 1
 check "cache: a file: the same answer" test "$(answer_of)" = "$first"
+rm -rf cache
+(ulimit -f 64 && exec timeout 60 "$dsv32" "${cached[@]}" </dev/null >out 2>err)
+check "cache: files limited in size: goes on" test $? = 0
+check "cache: files limited in size: the same answer" test "$(answer_of)" = "$first"
+check "cache: files limited in size: one line" lines err 1
 for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cache-size some"; do
   # shellcheck disable=SC2086
   usage_error "$bad" run "${m[@]}" $bad hi

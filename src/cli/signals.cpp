@@ -29,6 +29,7 @@ void install_signal_handlers() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_IGN);  // a write that a limit ends is an error of its own, which says more
 }
 
 GracefulStop::GracefulStop() {

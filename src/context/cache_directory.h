@@ -31,8 +31,8 @@ namespace dsv32 {
 using Warn = std::function<void(const std::string&)>;
 
 struct CacheLimits {
-  std::optional<uint64_t>
-      max_bytes;  // of everything in the directory; default: a tenth of what is free, at most 256 GB
+  // Of everything in the directory; default: a tenth of what is free, at most 256 GB.
+  std::optional<uint64_t> max_bytes;
   std::optional<uint64_t> min_free_bytes;  // stays free on the disk; default: 5 % of it, at most 10 GB
   EvictionPolicy policy = EvictionPolicy::lru;
 };
@@ -53,7 +53,7 @@ class CacheDirectory {
 
   // Runs `body` in a transaction of the index. A write transaction is committed when `body` returns true,
   // else undone. False when that did not happen; why has been said. `body` may throw IndexFailure, and may
-  // run twice.
+  // run more than once.
   // `budget`: of the whole operation this is a part of, from patience().
   bool with_index(Access access, WaitBudget& budget, const std::function<bool(PrefixIndex&)>& body);
   bool with_index(Access access, const std::function<bool(PrefixIndex&)>& body);

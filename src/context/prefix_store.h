@@ -9,8 +9,8 @@
 // again.
 // Ids belong to this object; they stay the same while it lives, whatever happens to the index.
 //
-// No call waits longer than 2 s for another process. An object is not carried over a fork. The program ignores
-// SIGXFSZ, or a limit on the size of files ends it where it should only end the storing.
+// No call waits longer than 2 s for another process. An object is not carried over a fork. The program
+// ignores SIGXFSZ, or a limit on the size of files ends it where it should only end the storing.
 #pragma once
 
 #include <array>
