@@ -2,17 +2,23 @@
 // bit, wherever a prompt leaves the known one; and every fault is a miss.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "context/fingerprint.h"
+#include "context/prefix_store.h"
 #include "engine/generation.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
+#include "tests/support/fault_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "text/chat_format.h"
@@ -399,6 +405,83 @@ BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
   Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(tokens); });
   Session session(engine);
   BOOST_TEST(session.sync(tokens) == kBase / kPageTokens * kPageTokens);
+}
+
+// A disk that hangs: the prompt is computed after the time that the policy gives it, to the same bits.
+BOOST_AUTO_TEST_CASE(a_hanging_disk_is_not_waited_for) {
+  const TempDir dir;
+  fill(dir.file("cache"));
+  FaultFileSystem disk;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool hangs = false;
+  disk.on_call = [&](int64_t, FileOp op) -> std::optional<int> {
+    std::unique_lock lock(mutex);
+    if (op == FileOp::read) changed.wait(lock, [&] { return !hangs; });
+    return std::nullopt;
+  };
+  EngineOptions options = options_in(dir.file("cache"));
+  options.context = 1024;  // what hangs keeps its pages
+  options.cache->files = &disk;
+  options.cache->prefetch = PrefetchPolicy::timeout;
+  options.cache->write = WritePolicy::write_back;
+  {
+    Opened warm(options);
+    hangs = true;
+    const auto start = std::chrono::steady_clock::now();
+    BOOST_TEST(warm.session->sync(leaving_at(kBase)) == 0);
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    BOOST_TEST(passed.count() >= 2.0);  // and the prompt's own time
+    Cold cold(KvType::fp8);
+    cold.opened.session->sync(leaving_at(kBase));
+    BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
+    const std::lock_guard lock(mutex);
+    hangs = false;
+    changed.notify_all();
+  }
+  Opened again(options);
+  BOOST_TEST(again.session->sync(leaving_at(kBase)) == kBase / kPageTokens * kPageTokens);
+}
+
+// Pages whose checksums are right and whose values are not: the run fails once, and the next one is clean.
+BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
+  const TempDir dir;
+  const GgufFile file(tiny_path());
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  const EngineOptions options = options_in(dir.file("cache"));
+  CacheLayout layout;
+  int64_t n_layers = 0;
+  {
+    Opened first(options);
+    layout = first.engine->cache().plan().layout, n_layers = first.engine->cache().plan().n_layers;
+  }
+  {
+    PrefixStoreOptions store_options;
+    store_options.directory = options.cache->directory;
+    store_options.fingerprint = fingerprint(file, layout, "cpu");
+    store_options.n_layers = n_layers;
+    store_options.rows_page_bytes = kPageTokens * layout.row_bytes();
+    store_options.keys_page_bytes = layout.key_page_bytes();
+    const auto store = PrefixStore::open(store_options, real_file_system(), [](const std::string&) {});
+    BOOST_REQUIRE(store);
+    // 0x7f is no number in e4m3.
+    const std::vector<uint8_t> rows(static_cast<size_t>(store_options.rows_page_bytes), 0x7f);
+    const std::vector<uint8_t> keys(static_cast<size_t>(n_layers * store_options.keys_page_bytes), 0x7f);
+    const std::vector<const uint8_t*> layers(static_cast<size_t>(n_layers), rows.data());
+    const std::vector<PageSource> pages(2, {layers, keys.data()});
+    BOOST_REQUIRE(store->store(DiskPage{}, std::span(base()).first(2 * kPageTokens), pages));
+  }
+  Cold cold(KvType::fp8);
+  const std::string expected = greedy(*cold.opened.session, *tokenizer, base());
+  {
+    Opened poisoned(options);
+    BOOST_CHECK_THROW(greedy(*poisoned.session, *tokenizer, base()), Error);
+    BOOST_TEST(poisoned.warnings.size() == 1u);
+  }
+  Opened clean(options);
+  int64_t n_cached = -1;
+  BOOST_TEST(greedy(*clean.session, *tokenizer, base(), &n_cached) == expected);
+  BOOST_TEST(n_cached == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

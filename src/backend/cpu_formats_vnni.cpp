@@ -426,8 +426,7 @@ struct VnniFormat {
 
 // AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4).
 const CpuKernels* vnni_kernels_of(TensorType type) {
-  static const bool has_vnni = (hwy::SupportedTargets() & HWY_AVX3_DL) != 0;  // asking takes microseconds
-  if (!has_vnni) return nullptr;
+  if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) return nullptr;
   switch (type) {
     case TensorType::q2_k:
       return &VnniFormat<VnniQ2_K>::kKernels;

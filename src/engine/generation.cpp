@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/error.h"
 #include "engine/stop_strings.h"
 #include "text/chat_format.h"
 
@@ -57,13 +58,23 @@ int64_t reusable_tokens(const Tokenizer& tokenizer, std::span<const int32_t> pro
   return std::numeric_limits<int64_t>::max();
 }
 
+// Logits that are no numbers come from damaged weights, or from a damaged prefix.
+TokenRecord sample(Sampler& sampler, Session& session, int64_t n_top_logprobs) {
+  try {
+    return sampler.sample(session.device_logits(), n_top_logprobs);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::model) session.distrust();
+    throw;
+  }
+}
+
 // Samples until something ends the answer, and says what did.
 FinishReason decode(Session& session, const Tokenizer& tokenizer, const GenerationOptions& options,
                     Listener& listener, Answer& answer, GenerationResult& result) {
   Sampler sampler(options.sampling, session.backend());
   while (result.n_completion_tokens != options.max_tokens) {
     if (listener.is_interrupted()) return FinishReason::interrupted;
-    const TokenRecord drawn = sampler.sample(session.device_logits(), options.n_top_logprobs);
+    const TokenRecord drawn = sample(sampler, session, options.n_top_logprobs);
     const int32_t id = drawn.chosen.id;
     ++result.n_completion_tokens;
     if (options.n_top_logprobs >= 0) result.logprobs.push_back(drawn);

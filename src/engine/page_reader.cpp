@@ -62,9 +62,13 @@ PageReader::Progress PageReader::wait(const ReadJob& job, int64_t n_known,
   return progress;
 }
 
-void PageReader::cancel(ReadJob& job) {
+std::vector<size_t> PageReader::cancel(ReadJob& job) {
   const std::lock_guard lock(mutex_);
   std::erase_if(requests_, [&](const Request& request) { return request.job.get() == &job; });
+  std::vector<size_t> places;
+  for (size_t i = 0; i < job.pages.size(); ++i)
+    if (job.pages[i].state == PageRead::State::waiting) places.push_back(i);
+  return places;
 }
 
 void PageReader::give_back(int64_t n_pages) {
@@ -94,6 +98,8 @@ void PageReader::run() {
     const Request request = std::move(requests_.front());
     requests_.pop_front();
     ++request.job->n_in_progress;
+    for (size_t i = request.begin; i < request.end; ++i)
+      request.job->pages[i].state = PageRead::State::reading;
     n_waiting_ += static_cast<int64_t>(request.end - request.begin);
     lock.unlock();
     read(request);

@@ -27,7 +27,7 @@ struct PageRead {
   PoolPage pool;
   std::vector<uint8_t*> rows;  // [n_layers]
   std::vector<uint8_t> keys;   // [n_layers, key_page_bytes], from when it is read until it is taken
-  enum class State { waiting, there, failed } state = State::waiting;
+  enum class State { waiting, reading, there, failed } state = State::waiting;
 };
 
 // The reads of one prompt. States change under the reader's mutex; what `rows` point to and `keys` belong to
@@ -56,7 +56,8 @@ class PageReader {
   };
   Progress wait(const ReadJob& job, int64_t n_known,
                 std::optional<std::chrono::steady_clock::time_point> deadline);
-  void cancel(ReadJob& job);
+  // Reads that have not begun do not begin: the places of their pages, which are the caller's again.
+  std::vector<size_t> cancel(ReadJob& job);
   // Says that the keys of so many pages have been taken.
   void give_back(int64_t n_pages);
   // No thread touches the job's pages any more, nor will.

@@ -1,6 +1,7 @@
 #include "engine/prefix_cache.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace dsv32 {
@@ -41,7 +42,7 @@ PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& finge
       options_(options),
       store_(options.directory.empty() ? nullptr
                                        : PrefixStore::open(store_options(pool.plan(), fingerprint, options),
-                                                           real_file_system(), options.warn)),
+                                                           *options.files, options.warn)),
       tree_(pool, options.eviction) {
   pool_.set_reclaim([this](int64_t n_pages) {
     take_back_reads(false);
@@ -172,7 +173,7 @@ void PrefixCache::finish_reading() {
     if (progress.has_failed) failed = job.pages[static_cast<size_t>(n_known)].from;
     is_over = progress.is_over || n_new == 0;
   }
-  reader_->cancel(job);
+  for (const size_t place : reader_->cancel(job)) pool_.release(std::exchange(job.pages[place].pool, {}));
   ended_reads_.push_back(reading_->job);
   reading_.reset();
   if (failed.is_there()) tree_.forget_segment(failed.segment);
@@ -205,7 +206,7 @@ void PrefixCache::take_back_reads(bool waits) {
       continue;
     }
     for (const PageRead& page : (*job)->pages) {
-      pool_.release(page.pool);
+      if (page.pool.is_there()) pool_.release(page.pool);
       if (reader_ && !page.keys.empty()) reader_->give_back(1);
     }
     job = ended_reads_.erase(job);
@@ -258,7 +259,7 @@ void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> to
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = pool_.page(sequence, i), .disk = {}});
   tree_.insert(path, pages);
   lock(sequence, path);
-  if (!store_ || !store_->can_write()) return;
+  if (!store_ || !is_storing_ || !store_->can_write()) return;
   std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
     return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
   });
@@ -326,7 +327,7 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(std::span<const int32_t> path, P
 
 // Pages that would be lost are stored while the one who wants their place waits.
 void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
-  if (!store_->can_write()) return;
+  if (!is_storing_ || !store_->can_write()) return;
   if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
   for (;;) {
     const std::vector<PageRun> runs = tree_.unstored(leaving.tokens, 0);
@@ -340,5 +341,21 @@ void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
 }
 
 void PrefixCache::flush() { pump(true); }
+
+// What this run stored behind such pages is of no more worth than they are: all segments of the path go, and
+// nothing is stored any more.
+void PrefixCache::distrust(std::span<const int32_t> tokens) {
+  if (!store_) return;
+  is_storing_ = false;
+  to_store_.clear();
+  if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
+  std::set<int64_t> segments;
+  for (const PrefixPage& page : tree_.match(tokens).pages)
+    if (page.disk.is_there()) segments.insert(page.disk.segment);
+  for (const int64_t segment : segments) {
+    store_->discard(segment);
+    tree_.forget_segment(segment);
+  }
+}
 
 }  // namespace dsv32

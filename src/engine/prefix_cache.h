@@ -51,6 +51,10 @@ class PrefixCache {
   // So many tokens were computed in so many seconds: what a hit is compared with.
   void note_prefill(int64_t n_tokens, double seconds);
 
+  // What was computed behind these tokens made no sense: what is on disk of them is removed, and nothing is
+  // stored from now on.
+  void distrust(std::span<const int32_t> tokens);
+
   // Waits until all that the policy wants stored is on the disk, or has failed.
   void flush();
 
@@ -98,7 +102,8 @@ class PrefixCache {
   std::list<std::shared_ptr<ReadJob>> ended_reads_;  // nobody waits for them; pages to be given back
   std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
-  double prefill_rate_ = 0;                   // tokens a second; 0: not known yet
+  bool is_storing_ = true;
+  double prefill_rate_ = 0;  // tokens a second; 0: not known yet
 };
 
 }  // namespace dsv32

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/file_system.h"
 #include "context/eviction_policy.h"
 
 namespace dsv32 {
@@ -27,6 +28,7 @@ struct PrefixCacheOptions {
   PrefetchPolicy prefetch = PrefetchPolicy::timeout;
   int64_t least_tokens =
       256;  // fewer are not read from disk while the speeds of reading and computing are unknown
+  FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
 };
 

@@ -51,6 +51,10 @@ void Session::step(int32_t token) {
 
 void Session::rest() { remember(); }
 
+void Session::distrust() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(tokens_);
+}
+
 void Session::remember() {
   const auto n = static_cast<size_t>(std::min<int64_t>(n_reusable_, std::ssize(tokens_)));
   if (PrefixCache* prefixes = engine_.prefix_cache())

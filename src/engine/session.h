@@ -45,6 +45,10 @@ class Session {
   // Says that no step follows for now: what the steps appended is remembered.
   void rest();
 
+  // Says that the logits make no sense: the prefix that led to them may be damaged in a way that no checksum
+  // shows, and is not kept.
+  void distrust();
+
   // [vocab_size] of the last token, downloaded when first asked for. Like device_logits(), only until another
   // session of the engine computes.
   const std::vector<float>& logits();
