@@ -42,6 +42,13 @@ const std::string& tiny_path() {
   return tiny.path;
 }
 
+// Builds with sanitizers are some twenty times slower: they take fewer splits.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kRandomSplits = 5;
+#else
+constexpr int kRandomSplits = 200;
+#endif
+
 constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
 
 std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
@@ -158,11 +165,13 @@ BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
     fill(dir.file("cache"), kv_type);
     Cold cold(kv_type);
     std::set<int64_t> splits;
-    for (const int64_t page : {1, 2, 4, 5})
+    for (const int64_t page : {1, 2, 4, 5}) {
+      if (kRandomSplits < 200 && page != 2) continue;
       for (const int64_t offset : {-64, -63, -1, 0, 1, 63, 64})
         splits.insert(std::min(page * kPageTokens + offset, kBase));
+    }
     Rng rng(3);
-    const int n_random = kv_type == KvType::fp8 ? 200 : 10;
+    const int n_random = kv_type == KvType::fp8 ? kRandomSplits : kRandomSplits / 20;
     for (int i = 0; i < n_random; ++i) splits.insert(static_cast<int64_t>(rng.next() % kBase));
     EngineOptions options = options_in(dir.file("cache"));
     options.kv_type = kv_type;
