@@ -19,6 +19,7 @@
 
 #include "backend/cpu_matmul.h"
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "cli/plain_read.h"
@@ -162,10 +163,6 @@ Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
     for (size_t i = 0; i < n_row_bytes; i += block_bytes) set_scales(type, row + i);
   }
   return matrix;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 double median(std::vector<double> values) {

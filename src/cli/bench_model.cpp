@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/flags.h"
 #include "engine/sampler.h"
@@ -39,10 +40,6 @@ struct Frontier {
   double weight_gbps = 0;  // weights read in decode
   Forward::BufferTally tally = {};
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 TensorType parse_type(const std::string& name) {
   for (uint32_t number = 0; number < 64; ++number) {

@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/bench_model.h"
 #include "engine/session.h"
@@ -41,10 +42,6 @@ struct Timed {
   double cold_seconds = 0, warm_seconds = 0;
   ReadStats reading;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // A folder of its own in `parent`, removed with all that is in it.
 class Folder {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/answer.h"
 #include "cli/completion_json.h"
@@ -31,10 +32,6 @@ void report(const GenerationResult& result, const Options& options, const Termin
   } else if (terminal.is_err) {
     say(prefill_summary(result) + "; " + decode_summary(result) + "; " + seed_text);
   }
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace

@@ -5,15 +5,12 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "engine/stop_strings.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // One completion on its way: text is parsed, searched for stop strings, told to the listener and kept.
 class Answer {

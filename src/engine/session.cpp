@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 
 namespace dsv32 {
 
@@ -35,9 +36,7 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
     extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), false);
     n_done += n;
     engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
-    if (prefixes)
-      prefixes->note_prefill(n,
-                             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (prefixes) prefixes->note_prefill(n, seconds_since(start));
     remember();
     if (progress && !progress(n_done, n_total, n_held)) return -1;
   }

@@ -1,0 +1,12 @@
+// Seconds that have passed, by the clock that never jumps.
+#pragma once
+
+#include <chrono>
+
+namespace dsv32 {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace dsv32
