@@ -100,6 +100,28 @@ void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
   BOOST_TEST(first.session->sync(base()) == 0);
 }
 
+// The store that an engine with such options has.
+PrefixStoreOptions store_options_of(const EngineOptions& options) {
+  EngineOptions without = options;
+  without.cache.reset();
+  const Opened opened(without);
+  const CachePlan& plan = opened.engine->cache().plan();
+  PrefixStoreOptions store;
+  store.directory = options.cache->directory;
+  store.fingerprint = fingerprint(opened.file, plan.layout, "cpu");
+  store.n_layers = plan.n_layers;
+  store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+  store.keys_page_bytes = plan.layout.key_page_bytes();
+  return store;
+}
+
+std::unique_ptr<PrefixStore> store_of(const EngineOptions& options) {
+  std::unique_ptr<PrefixStore> store =
+      PrefixStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
+  BOOST_REQUIRE(store);
+  return store;
+}
+
 // All that a sequence remembers, token by token.
 std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
   LatentCache& cache = engine.cache();
@@ -404,6 +426,29 @@ BOOST_AUTO_TEST_CASE(damaged_pages_are_computed_again) {
 }
 
 // Without waiting, a prefix is taken only if it is there already.
+// What earlier runs measured decides, from the first prompt on.
+BOOST_AUTO_TEST_CASE(a_disk_slower_than_computing_is_not_read) {
+  for (const bool is_slow : {true, false}) {
+    const TempDir dir;
+    EngineOptions options = options_in(dir.file("cache"));
+    fill(options.cache->directory);
+    store_of(options)->record_speeds({is_slow ? 1e3 : 1e12, 100});
+    options.cache->least_tokens.reset();
+    Opened warm(options);
+    BOOST_TEST(warm.session->sync(leaving_at(3 * kPageTokens)) == (is_slow ? 0 : 3 * kPageTokens));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(speeds_are_kept_for_the_next_run) {
+  const TempDir dir;
+  EngineOptions options = options_in(dir.file("cache"));
+  fill(options.cache->directory);
+  BOOST_TEST(store_of(options)->speeds().prefill_tokens_per_second > 0);
+  BOOST_TEST(store_of(options)->speeds().read_bytes_per_second == 0);
+  Opened(options).session->sync(leaving_at(3 * kPageTokens));
+  BOOST_TEST(store_of(options)->speeds().read_bytes_per_second > 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
   const TempDir dir;
   fill(dir.file("cache"));
@@ -440,7 +485,7 @@ BOOST_AUTO_TEST_CASE(a_hanging_disk_is_not_waited_for) {
     const auto start = std::chrono::steady_clock::now();
     BOOST_TEST(warm.session->sync(leaving_at(kBase)) == 0);
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    BOOST_TEST(passed.count() >= 2.0);  // and the prompt's own time
+    BOOST_TEST(passed.count() < 20.0);  // as long as computing takes, twice
     Cold cold(KvType::fp8);
     cold.opened.session->sync(leaving_at(kBase));
     BOOST_TEST((warm.session->logits() == cold.opened.session->logits()));
@@ -458,25 +503,13 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
   const GgufFile file(tiny_path());
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const EngineOptions options = options_in(dir.file("cache"));
-  CacheLayout layout;
-  int64_t n_layers = 0;
   {
-    Opened first(options);
-    layout = first.engine->cache().plan().layout, n_layers = first.engine->cache().plan().n_layers;
-  }
-  {
-    PrefixStoreOptions store_options;
-    store_options.directory = options.cache->directory;
-    store_options.fingerprint = fingerprint(file, layout, "cpu");
-    store_options.n_layers = n_layers;
-    store_options.rows_page_bytes = kPageTokens * layout.row_bytes();
-    store_options.keys_page_bytes = layout.key_page_bytes();
-    const auto store = PrefixStore::open(store_options, real_file_system(), [](const std::string&) {});
-    BOOST_REQUIRE(store);
+    const PrefixStoreOptions sizes = store_options_of(options);
+    const auto store = store_of(options);
     // 0x7f is no number in e4m3.
-    const std::vector<uint8_t> rows(static_cast<size_t>(store_options.rows_page_bytes), 0x7f);
-    const std::vector<uint8_t> keys(static_cast<size_t>(n_layers * store_options.keys_page_bytes), 0x7f);
-    const std::vector<const uint8_t*> layers(static_cast<size_t>(n_layers), rows.data());
+    const std::vector<uint8_t> rows(static_cast<size_t>(sizes.rows_page_bytes), 0x7f);
+    const std::vector<uint8_t> keys(static_cast<size_t>(sizes.n_layers * sizes.keys_page_bytes), 0x7f);
+    const std::vector<const uint8_t*> layers(static_cast<size_t>(sizes.n_layers), rows.data());
     const std::vector<PageSource> pages(2, {layers, keys.data()});
     BOOST_REQUIRE(store->store(DiskPage{}, std::span(base()).first(2 * kPageTokens), pages));
   }

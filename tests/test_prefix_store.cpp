@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_or_salt_sees_nothing) {
   options = first;
   options.rows_page_bytes += 64;  // what a fingerprint must rule out is still not believed
   BOOST_TEST(load_all(options)->prompts.empty());
-  BOOST_TEST(!open()->store(-1, std::span(prompt).first(64), PageMemory({2, 320, 96}, 1).sources()));
+  BOOST_TEST(!open()->store(DiskPage{}, std::span(prompt).first(64), PageMemory({2, 320, 96}, 1).sources()));
   const auto found = load_all(first);
   BOOST_TEST(found->prompts.size() == 2u);
   BOOST_TEST(found->has(prompt));
@@ -142,10 +142,12 @@ BOOST_AUTO_TEST_CASE(calls_that_make_no_sense_store_nothing) {
   const auto prompt = prompt_of({1}, 17);
   const PageSizes sizes;
   const auto sources = PageMemory(sizes, 17).sources();
-  BOOST_TEST(!store->store(-1, prompt, sources));                                           // 17 pages
-  BOOST_TEST(!store->store(-1, std::span(prompt).first(63), std::span(sources).first(1)));  // not whole
-  BOOST_TEST(!store->store(-1, {}, {}));
-  BOOST_TEST(!store->store(12, std::span(prompt).first(64), std::span(sources).first(1)));  // no such parent
+  BOOST_TEST(!store->store(DiskPage{}, prompt, sources));  // 17 pages
+  BOOST_TEST(
+      !store->store(DiskPage{}, std::span(prompt).first(63), std::span(sources).first(1)));  // not whole
+  BOOST_TEST(!store->store(DiskPage{}, {}, {}));
+  BOOST_TEST(
+      !store->store({12, 0}, std::span(prompt).first(64), std::span(sources).first(1)));  // no such parent
   options.n_layers = 0;
   BOOST_TEST(!open());
   BOOST_TEST(warnings.lines.size() == 1u);
@@ -154,6 +156,24 @@ BOOST_AUTO_TEST_CASE(calls_that_make_no_sense_store_nothing) {
 // --- use -----------------------------------------------------------------------------------------
 
 // T12: times are a counter in the index, so no clock can disturb them.
+BOOST_AUTO_TEST_CASE(speeds_are_kept_for_each_fingerprint) {
+  const CacheSpeeds fast{3e9, 1200}, slow{5e8, 30};
+  BOOST_TEST((open()->speeds() == CacheSpeeds{}));
+  open()->record_speeds(fast);
+  BOOST_TEST((open()->speeds() == fast));
+  {
+    const auto store = open();
+    store->record_speeds(slow);
+    BOOST_TEST((store->speeds() == slow));  // also before they are written
+  }
+  BOOST_TEST((open()->speeds() == slow));
+  open()->record_speeds({-1, 1e300});
+  BOOST_TEST((open()->speeds() == CacheSpeeds{}));
+  options.fingerprint[0] ^= 1;
+  BOOST_TEST((open()->speeds() == CacheSpeeds{}));
+  BOOST_TEST(warnings.lines.empty());
+}
+
 BOOST_AUTO_TEST_CASE(uses_are_counted_in_logical_time_across_processes) {
   uint64_t last = 0;
   for (int round = 1; round <= 5; ++round) {

@@ -238,13 +238,13 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   const auto store = PrefixStore::open(options, fs, {});
   is_open = true;
   for (const auto& prompt : some_prompts()) {
-    int64_t parent = -1;
+    DiskPage before;
     for (size_t begin = 0; begin < prompt.size(); begin += 64) {
       PageMemory memory({}, 1);
       memory.fill(prompt, static_cast<int64_t>(begin) / 64);
-      const auto id = store->store(parent, std::span(prompt).subspan(begin, 64), memory.sources());
+      const auto id = store->store(before, std::span(prompt).subspan(begin, 64), memory.sources());
       BOOST_REQUIRE(id);
-      parent = *id;
+      before = {*id, 0};
       reported.emplace_back(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(begin) + 64);
     }
   }

@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     for (const auto& prompt : {one, two, three}) {
       PageMemory memory({}, 1);
       memory.fill(prompt, 0);
-      ids.push_back(*store->store(-1, prompt, memory.sources(), prompt == one ? 5 : 1));
+      ids.push_back(*store->store(DiskPage{}, prompt, memory.sources(), prompt == one ? 5 : 1));
     }
     for (const int i : {1, 1, 1, 0, 2, 2}) store->record_use({&ids[static_cast<size_t>(i)], 1});
     BOOST_TEST(store->segments().size() == 3u);
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(pinned_segments_and_the_parent_of_what_is_stored_stay) {
   PageMemory memory({}, 1);
   memory.fill(prompt_of({1, 2, 3}), 2);
   // The one leaf there is is the parent: nothing can leave.
-  BOOST_TEST(!store->store(segments[1].id, prompt_of({3}), memory.sources()));
+  BOOST_TEST(!store->store({segments[1].id, 0}, prompt_of({3}), memory.sources()));
   BOOST_TEST(warnings.lines.size() == 1u);
   const int64_t leaf = segments[1].id;
   store->pin({&leaf, 1});
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
   BOOST_TEST(prune(*cache, 0) >= 2 * segment_bytes());
   BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));  // its file is still open here
   BOOST_TEST(!reader->load_pages(segments[1].id, 0, memory.targets()));
-  BOOST_TEST(!reader->store(segments[2].id, prompt_of({5}), memory.sources()));  // a child of nothing
+  BOOST_TEST(!reader->store({segments[2].id, 0}, prompt_of({5}), memory.sources()));  // a child of nothing
   BOOST_TEST(files_named(options.directory, "seg-").empty());
   BOOST_TEST(reader->segments().empty());
   BOOST_TEST(warnings.lines.empty());

@@ -14,7 +14,7 @@ namespace dsv32 {
 namespace {
 
 constexpr int kApplicationId = 0x44533332;  // "DS32"
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr int kMaxValueBytes = 1 << 20;  // of one value in the database; the largest of ours is 4 KiB
 constexpr size_t kNameDigits = 32;
 
@@ -28,6 +28,8 @@ constexpr const char* kTables[] = {
     "NULL) "
     "WITHOUT ROWID",
     "CREATE TABLE tokens (name TEXT PRIMARY KEY, ids BLOB NOT NULL)",
+    "CREATE TABLE speeds (fingerprint BLOB PRIMARY KEY, read_rate REAL NOT NULL, prefill_rate REAL NOT NULL) "
+    "WITHOUT ROWID",
 };
 constexpr const char* kColumns =
     "SELECT segment.name, chain, parent, fingerprint, first_page, n_pages, n_layers, rows_page_bytes, "
@@ -99,6 +101,7 @@ class PrefixIndex::Statement {
   Statement& operator=(const Statement&) = delete;
 
   Statement& bind(int64_t value) { return check(sqlite3_bind_int64(statement_, ++n_bound_, value)); }
+  Statement& bind(double value) { return check(sqlite3_bind_double(statement_, ++n_bound_, value)); }
   Statement& bind(const std::string& text) {
     return check(sqlite3_bind_text(statement_, ++n_bound_, text.data(), static_cast<int>(text.size()),
                                    SQLITE_TRANSIENT));
@@ -121,6 +124,11 @@ class PrefixIndex::Statement {
     if (sqlite3_column_type(statement_, n_read_) != SQLITE_INTEGER)
       fail_damaged("the index holds a value of another type");
     return sqlite3_column_int64(statement_, n_read_++);
+  }
+  double real() {
+    if (sqlite3_column_type(statement_, n_read_) != SQLITE_FLOAT)
+      fail_damaged("the index holds a value of another type");
+    return sqlite3_column_double(statement_, n_read_++);
   }
   std::string text() {
     const std::span<const uint8_t> bytes = value(SQLITE_TEXT);
@@ -339,6 +347,22 @@ void PrefixIndex::update_use(const IndexEntry& entry) {
 uint64_t PrefixIndex::next_time() {
   Statement statement(database_, "SELECT ifnull(max(last_use), 0) FROM segment");
   return statement.step() ? static_cast<uint64_t>(statement.number()) + 1 : 1;
+}
+
+// Wrong ones cost time and never an answer, so that they need no checksum; those that make no sense are none.
+CacheSpeeds PrefixIndex::speeds_of(const Hash256& fingerprint) {
+  Statement statement(database_, "SELECT read_rate, prefill_rate FROM speeds WHERE fingerprint = ?");
+  statement.bind(fingerprint);
+  if (!statement.step()) return {};
+  const auto sane = [](double rate) { return rate > 0 && rate < 1e15 ? rate : 0; };
+  const double read = statement.real(), prefill = statement.real();
+  return {sane(read), sane(prefill)};
+}
+
+void PrefixIndex::set_speeds(const Hash256& fingerprint, const CacheSpeeds& speeds) {
+  Statement statement(database_, "INSERT OR REPLACE INTO speeds VALUES (?, ?, ?)");
+  statement.bind(fingerprint).bind(speeds.read_bytes_per_second).bind(speeds.prefill_tokens_per_second);
+  statement.step();
 }
 
 }  // namespace dsv32

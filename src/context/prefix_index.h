@@ -31,6 +31,12 @@ struct IndexEntry {
   UseRecord use;
 };
 
+// What was measured on the runs so far, for a fingerprint; 0: not yet.
+struct CacheSpeeds {
+  double read_bytes_per_second = 0, prefill_tokens_per_second = 0;
+  bool operator==(const CacheSpeeds&) const = default;
+};
+
 struct IndexFailure : std::runtime_error {
   enum Kind {
     busy,     // another process holds it
@@ -67,6 +73,8 @@ class PrefixIndex {
   void erase(const std::string& name);                             // nothing when it is not there
   void update_use(const IndexEntry& entry);                        // an entry that was read here
   uint64_t next_time();                                            // later than every use so far
+  CacheSpeeds speeds_of(const Hash256& fingerprint);               // zeros where none are kept
+  void set_speeds(const Hash256& fingerprint, const CacheSpeeds& speeds);
 
  private:
   class Statement;

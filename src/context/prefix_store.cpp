@@ -86,10 +86,12 @@ class PrefixStore::State {
   std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
                                std::span<const PageSource> pages, int32_t priority);
   void remove(int64_t id, const std::string& reason);
+  CacheSpeeds speeds();
 
   const std::unique_ptr<CacheDirectory> directory;
   SegmentRegistry registry;
   ReadMeter meter;
+  std::optional<CacheSpeeds> new_speeds;  // that are not in the index yet
 
  private:
   std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
@@ -137,6 +139,16 @@ std::vector<StoredSegment> PrefixStore::State::segments() {
     }
   }
   return found;
+}
+
+CacheSpeeds PrefixStore::State::speeds() {
+  if (new_speeds) return *new_speeds;
+  CacheSpeeds speeds;
+  directory->with_index(PrefixIndex::Access::read, [&](PrefixIndex& index) {
+    speeds = index.speeds_of(sizes_.fingerprint);
+    return true;
+  });
+  return speeds;
 }
 
 // Takes the file away and what is known of it, so that it is not met again. No reason: it is not worth a
@@ -221,7 +233,7 @@ std::shared_ptr<const SegmentFile> PrefixStore::State::open_anew(const IndexEntr
 // --- storing -------------------------------------------------------------------------------------
 
 void PrefixStore::State::write_uses() {
-  if (!registry.has_uses()) return;
+  if (!registry.has_uses() && !new_speeds) return;
   directory->with_index(PrefixIndex::Access::write, [&](PrefixIndex& index) {
     write_uses(index);
     return true;
@@ -230,6 +242,8 @@ void PrefixStore::State::write_uses() {
 
 // Within a write transaction. What is undone with it is lost: these are counts, not facts.
 void PrefixStore::State::write_uses(PrefixIndex& index) {
+  if (new_speeds) index.set_speeds(sizes_.fingerprint, *new_speeds);
+  new_speeds.reset();
   const std::vector<SegmentUse> uses = registry.take_uses();
   if (uses.empty()) return;
   uint64_t now = index.next_time();
@@ -310,13 +324,6 @@ std::optional<int64_t> PrefixStore::store(const DiskPage& before, std::span<cons
                                           std::span<const PageSource> pages, int32_t priority) {
   return or_miss(std::optional<int64_t>(), [&] { return state_->store(before, tokens, pages, priority); });
 }
-std::optional<int64_t> PrefixStore::store(int64_t parent, std::span<const int32_t> tokens,
-                                          std::span<const PageSource> pages, int32_t priority) {
-  const std::optional<IndexEntry> entry = state_->registry.find(parent);
-  if (parent >= 0 && !entry) return std::nullopt;
-  const int64_t last = entry ? entry->segment.n_pages - 1 : 0;
-  return store(entry ? DiskPage{parent, static_cast<int32_t>(last)} : DiskPage{}, tokens, pages, priority);
-}
 void PrefixStore::record_use(std::span<const int64_t> segments) { state_->registry.record_use(segments); }
 void PrefixStore::pin(std::span<const int64_t> segments) { state_->registry.change_pins(segments, 1); }
 void PrefixStore::unpin(std::span<const int64_t> segments) { state_->registry.change_pins(segments, -1); }
@@ -326,6 +333,10 @@ void PrefixStore::discard(int64_t segment) {
     return true;
   });
 }
+CacheSpeeds PrefixStore::speeds() {
+  return or_miss(CacheSpeeds(), [&] { return state_->speeds(); });
+}
+void PrefixStore::record_speeds(const CacheSpeeds& speeds) { state_->new_speeds = speeds; }
 bool PrefixStore::can_write() const { return state_->directory->can_write(); }
 ReadStats PrefixStore::read_stats() const { return state_->meter.stats(); }
 

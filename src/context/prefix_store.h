@@ -68,13 +68,10 @@ class PrefixStore {
     return load_pages(segment, page, {&target, 1});
   }
 
-  // Stores 1 to 16 whole pages that follow a stored page (none: begin a prompt); tokens: [pages.size() * 64]. Evicts
-  // to stay under the limits. The segment's id, also when it was there already; nothing when it was not
-  // stored. Durable when it returns. One thread at a time.
+  // Stores 1 to 16 whole pages that follow a stored page (none: begin a prompt); tokens: [pages.size() * 64].
+  // Evicts to stay under the limits. The segment's id, also when it was there already; nothing when it was
+  // not stored. Durable when it returns. One thread at a time.
   std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
-                               std::span<const PageSource> pages, int32_t priority = 0);
-  // The same, after all of `parent`'s pages, or -1.
-  std::optional<int64_t> store(int64_t parent, std::span<const int32_t> tokens,
                                std::span<const PageSource> pages, int32_t priority = 0);
 
   // A request used these segments: counts a hit and a use of each. Written to the index with a later call.
@@ -87,6 +84,11 @@ class PrefixStore {
 
   // Removes a segment whose pages verified and yet made trouble further on. Any thread.
   void discard(int64_t segment);
+
+  // What earlier runs measured with this fingerprint; zeros where nothing is known. One thread at a time.
+  CacheSpeeds speeds();
+  // Kept for later runs; written to the index with a later call. One thread at a time.
+  void record_speeds(const CacheSpeeds& speeds);
 
   bool can_write() const;
   ReadStats read_stats() const;  // any thread

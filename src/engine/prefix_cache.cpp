@@ -1,6 +1,7 @@
 #include "engine/prefix_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,8 @@ namespace {
 
 // What a request to the disk costs before its first byte.
 constexpr double kReadLatency = 0.02;
+// Fewer tokens are not read while nothing is known of speeds.
+constexpr int64_t kLeastTokens = 256;
 // The timeout of PrefetchPolicy::timeout, as HiCache has it.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
@@ -58,10 +61,13 @@ PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& finge
       static_cast<size_t>(plan.n_layers * plan.layout.key_page_bytes()));
   writer_ = std::make_unique<PageWriter>(*store_);
   load_index();
+  former_ = store_->speeds();
+  prefill_rate_ = former_.prefill_tokens_per_second;
 }
 
 PrefixCache::~PrefixCache() {
   flush();
+  keep_speeds();
   pool_.set_reclaim({});
   locks_.clear();
   if (reading_) {
@@ -101,14 +107,31 @@ double PrefixCache::prefill_seconds(int64_t n_tokens) const {
   return prefill_rate_ > 0 ? static_cast<double>(n_tokens) / prefill_rate_ : 0;
 }
 
+// Speeds vary from run to run: what is about the same is not written anew.
+void PrefixCache::keep_speeds() {
+  if (!store_ || !is_storing_) return;
+  const CacheSpeeds now{read_rate(), prefill_rate_};
+  const auto is_like = [](double a, double b) { return std::abs(a - b) <= 0.2 * b; };
+  if (!is_like(now.read_bytes_per_second, former_.read_bytes_per_second) ||
+      !is_like(now.prefill_tokens_per_second, former_.prefill_tokens_per_second))
+    store_->record_speeds(now);
+}
+
+// Bytes a second; 0: not known yet.
+double PrefixCache::read_rate() const {
+  const ReadStats stats = store_->read_stats();
+  return stats.n_bytes > 0 ? static_cast<double>(stats.n_bytes) / stats.seconds
+                           : former_.read_bytes_per_second;
+}
+
 // Reading must be quicker than computing, as far as both speeds are known.
 bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) const {
-  const ReadStats stats = store_->read_stats();
-  if (prefill_rate_ <= 0 || stats.seconds <= 0) return n_tokens >= options_.least_tokens;
+  const double rate = read_rate();
+  if (options_.least_tokens || prefill_rate_ <= 0 || rate <= 0)
+    return n_tokens >= options_.least_tokens.value_or(kLeastTokens);
   const CachePlan& plan = pool_.plan();
   const double n_bytes = static_cast<double>(
       n_pages * plan.n_layers * (kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes()));
-  const double rate = static_cast<double>(stats.n_bytes) / stats.seconds;
   return kReadLatency + n_bytes / rate < prefill_seconds(n_tokens);
 }
 

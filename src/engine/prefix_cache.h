@@ -66,6 +66,8 @@ class PrefixCache {
   using Clock = std::chrono::steady_clock;
 
   void load_index();
+  double read_rate() const;
+  void keep_speeds();
   bool is_worth_reading(int64_t n_tokens, int64_t n_pages) const;
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
@@ -103,6 +105,7 @@ class PrefixCache {
   std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;
+  CacheSpeeds former_;       // of earlier runs
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet
 };
 

@@ -26,8 +26,9 @@ struct PrefixCacheOptions {
   EvictionPolicy eviction = EvictionPolicy::lru;
   WritePolicy write = WritePolicy::write_through;
   PrefetchPolicy prefetch = PrefetchPolicy::timeout;
-  int64_t least_tokens =
-      256;  // fewer are not read from disk while the speeds of reading and computing are unknown
+  // Fewer are not read from disk. Nothing: 256 while the speeds of reading and computing are unknown, then
+  // what is read is what that is quicker for.
+  std::optional<int64_t> least_tokens;
   FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
 };

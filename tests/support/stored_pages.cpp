@@ -118,15 +118,16 @@ std::vector<int32_t> make_prompt(std::span<const int> numbers, int64_t pages_per
 
 int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment,
                      const PageSizes& sizes) {
-  int64_t parent = -1, n_stored = 0;
+  DiskPage before;
+  int64_t n_stored = 0;
   const size_t n_at_once = static_cast<size_t>(pages_per_segment * kPageTokens);
   for (size_t begin = 0; begin < prompt.size(); begin += n_at_once, ++n_stored) {
     const auto tokens = prompt.subspan(begin, std::min(n_at_once, prompt.size() - begin));
     PageMemory memory(sizes, static_cast<int64_t>(tokens.size()) / kPageTokens);
     memory.fill(prompt, static_cast<int64_t>(begin) / kPageTokens);
-    const auto id = store.store(parent, tokens, memory.sources());
+    const auto id = store.store(before, tokens, memory.sources());
     if (!id) break;
-    parent = *id;
+    before = {*id, static_cast<int32_t>(tokens.size()) / static_cast<int32_t>(kPageTokens) - 1};
   }
   return n_stored;
 }
