@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/bench.h"
+#include "cli/bench_matvec.h"
 #include "cli/bench_model.h"
 #include "cli/bench_prefixes.h"
 #include "cli/cache.h"
@@ -28,10 +28,11 @@ int dispatch(std::vector<std::string> words) {
     words.push_back("--help");
   }
   if (words[0] == "bench") {
-    const std::vector<std::string> rest(words.begin() + 1, words.end());
-    if (!rest.empty() && rest[0] == "matvec") return bench_command(rest);
-    if (!rest.empty() && rest[0] == "prefixes") return bench_prefixes_command({rest.begin() + 1, rest.end()});
-    return bench_model_command(rest);
+    const std::string what = words.size() > 1 ? words[1] : "";
+    const bool is_model = what != "matvec" && what != "prefixes";
+    const std::vector<std::string> rest(words.begin() + (is_model ? 1 : 2), words.end());
+    if (is_model) return bench_model_command(rest);
+    return what == "matvec" ? bench_matvec_command(rest) : bench_prefixes_command(rest);
   }
   if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 

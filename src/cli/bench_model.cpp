@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/bench_flags.h"
 #include "cli/flags.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
@@ -25,12 +26,9 @@
 namespace dsv32 {
 namespace {
 
-struct BenchOptions {
-  EngineOptions engine;
-  bool synthetic = false, json = false;
-  int64_t n_layers = 6, n_dense = 3, n_decode = 32;
+struct BenchOptions : BenchTarget {
+  int64_t n_decode = 32;
   SyntheticTypes types;
-  std::vector<int64_t> frontiers;
   std::optional<double> locality;
 };
 
@@ -52,43 +50,28 @@ TensorType parse_type(const std::string& name) {
 
 cxxopts::Options flag_table() {
   cxxopts::Options table(
-      "dsv32 bench", "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products.\n");
-  const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
-  const auto number = [](const char* value) { return cxxopts::value<int64_t>()->default_value(value); };
+      "dsv32 bench",
+      "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products, "
+      "`dsv32 bench prefixes` what comes from disk.\n");
+  add_target_flags(table, "frontiers: tokens before the timed ones", "0,4096,32768,131072");
   table.add_options()                                                                                   //
-      ("m,model", "a model file", text(""), "FILE")                                                     //
-      ("synthetic", "random weights instead, of the 671B model's dimensions")                           //
-      ("layers", "synthetic layers", number("6"), "N")                                                  //
-      ("dense", "dense ones among them", number("3"), "N")                                              //
       ("type", "synthetic matrices' format", text("Q4_K"), "NAME")                                      //
       ("head-type", "format of synthetic attn_k_b and attn_v_b", text("Q8_0"), "NAME")                  //
-      ("contexts", "frontiers: tokens before the timed ones", text("0,4096,32768,131072"), "LIST")      //
       ("chunk", "tokens of the timed prefill", number("2048"), "N")                                     //
       ("decode", "timed decode steps", number("32"), "N")                                               //
       ("topk-buffer", "rows of each layer's buffer, full or auto", text("full"), "N")                   //
       ("gpu-mem", "most GPU memory to take, such as 24G", text(""), "SIZE")                             //
       ("host-mem", "most host memory to take", text(""), "SIZE")                                        //
       ("locality", "share of a step's selected rows that the step before selected too", text(""), "F")  //
-      ("kv-type", "fp8 or bf16", text("fp8"), "TYPE")                                                   //
-      ("backend", "cpu, cuda or auto", text("auto"), "NAME")                                            //
-      ("device", "which GPU", number("0"), "N")                                                         //
-      ("t,threads", "CPU threads; 0: one for each core", number("0"), "N")                              //
-      ("json", "one JSON object on standard output")                                                    //
-      ("h,help", "this text");
+      ("kv-type", "fp8 or bf16", text("fp8"), "TYPE");
   return table;
 }
 
 BenchOptions read_options(const cxxopts::ParseResult& flags) {
   BenchOptions o;
-  o.synthetic = flags.count("synthetic") > 0, o.json = flags.count("json") > 0;
-  o.n_layers = flags["layers"].as<int64_t>(), o.n_dense = flags["dense"].as<int64_t>();
+  static_cast<BenchTarget&>(o) = read_target(flags);
   o.n_decode = flags["decode"].as<int64_t>();
   o.types = {parse_type(flags["type"].as<std::string>()), parse_type(flags["head-type"].as<std::string>())};
-  o.frontiers = parse_contexts(flags["contexts"].as<std::string>());
-  o.engine.model_path = flags["model"].as<std::string>();
-  o.engine.backend = flags["backend"].as<std::string>();
-  o.engine.device = static_cast<int>(flags["device"].as<int64_t>());
-  o.engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
   o.engine.chunk = flags["chunk"].as<int64_t>();
   const std::string rows = flags["topk-buffer"].as<std::string>();
   if (rows != "auto")
@@ -102,10 +85,7 @@ BenchOptions read_options(const cxxopts::ParseResult& flags) {
   o.engine.kv_type = kv_type == "fp8" ? KvType::fp8 : KvType::bf16;
   if (const std::string share = flags["locality"].as<std::string>(); !share.empty())
     o.locality = std::atof(share.c_str());
-  if (o.synthetic == !o.engine.model_path.empty())
-    fail(ErrorKind::usage, "name a model with -m, or say --synthetic");
-  if (o.n_layers < 1 || o.n_layers > 1000 || o.n_dense < 0 || o.n_dense > o.n_layers || o.n_decode < 1)
-    fail(ErrorKind::usage, "--layers, --dense and --decode do not fit together");
+  if (o.n_decode < 1) fail(ErrorKind::usage, "--decode is a number of steps, 1 or more");
   if (o.locality && !(*o.locality >= 0 && *o.locality <= 1))
     fail(ErrorKind::usage, "--locality is a share, 0 to 1");
   return o;
@@ -284,7 +264,7 @@ nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& eng
 }
 
 int run(BenchOptions options) {
-  options.engine.context = options.frontiers.back() + *options.engine.chunk + options.n_decode + 8;
+  options.engine.context = options.contexts.back() + *options.engine.chunk + options.n_decode + 8;
   std::optional<GgufFile> file;
   if (!options.synthetic) file.emplace(options.engine.model_path);
   // Before the model takes the memory.
@@ -300,7 +280,7 @@ int run(BenchOptions options) {
   const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
   Session session(engine);
   std::vector<Frontier> frontiers;
-  for (const int64_t context : options.frontiers)
+  for (const int64_t context : options.contexts)
     frontiers.push_back(measure(engine, session, options, context, n_bytes));
   if (options.json)
     std::printf("%s\n", to_json(frontiers, engine, n_bytes, ceiling).dump().c_str());
@@ -311,36 +291,10 @@ int run(BenchOptions options) {
 
 }  // namespace
 
-std::vector<int64_t> parse_contexts(const std::string& text) {
-  std::vector<int64_t> values;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    char* end = nullptr;
-    const std::string word = text.substr(at, comma - at);
-    values.push_back(std::strtoll(word.c_str(), &end, 10));
-    if (word.empty() || *end != '\0' || values.back() < 0 || values.back() > 1 << 20)
-      fail(ErrorKind::usage,
-           format("--contexts holds '%s', expected numbers of tokens up to 1048576", visible(word).c_str()));
-    at = comma + 1;
-  }
-  std::ranges::sort(values);
-  return values;
-}
-
 int bench_model_command(const std::vector<std::string>& args) {
   cxxopts::Options table = flag_table();
-  std::vector<const char*> words = {"bench"};
-  for (const std::string& word : args) words.push_back(word.c_str());
-  try {
-    const cxxopts::ParseResult flags = table.parse(static_cast<int>(words.size()), words.data());
-    if (flags.count("help")) return std::printf("%s\n", table.help().c_str()) < 0;
-    if (!flags.unmatched().empty())
-      fail(ErrorKind::usage, format("bench does not know '%s'", visible(flags.unmatched().front()).c_str()),
-           "see dsv32 bench --help");
-    return run(read_options(flags));
-  } catch (const cxxopts::exceptions::exception& error) {
-    fail(ErrorKind::usage, visible(error.what()), "see dsv32 bench --help");
-  }
+  return run_with_flags(table, args,
+                        [](const cxxopts::ParseResult& flags) { return run(read_options(flags)); });
 }
 
 }  // namespace dsv32

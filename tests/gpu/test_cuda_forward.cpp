@@ -123,7 +123,9 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
   const std::string path = dir.file("smooth.gguf");
   write_smooth_model(path);
   const std::vector<int32_t> tokens = random_tokens(300);
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
+    if (is_left_out(n_cases, 3)) continue;
     const std::vector<float> cpu = logits_of(path, {.backend = "cpu", .kv_type = kv_type}, tokens);
     for (const int64_t chunk : {1, 512}) {
       const std::vector<float> gpu = logits_of(path, {.kv_type = kv_type, .chunk = chunk}, tokens);
@@ -157,7 +159,9 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
     return generate(session, *tokenizer, tokenizer->encode(prompt, false), options, silent)
         .completion.content;
   };
+  int n_cases = 0;
   for (const char* prompt : {"What is a latent row?", "one two three", "The key is"}) {
+    if (is_left_out(n_cases, 3)) continue;
     const std::string expected = text("cpu", prompt);
     BOOST_TEST(!expected.empty());
     BOOST_TEST(text("cuda", prompt) == expected);
@@ -168,7 +172,9 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
 // rest is printed.
 BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
   const std::vector<int32_t> tokens = random_tokens(300);
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::f32}) {
+    if (is_left_out(n_cases, 2)) continue;
     const std::vector<float> cpu = logits_of(tiny_path(), {.backend = "cpu", .kv_type = kv_type}, tokens);
     for (const int64_t chunk : {1, 512}) {
       const double close = share_of_close_rows(
@@ -194,7 +200,9 @@ BOOST_AUTO_TEST_CASE(prefill_through_windows_equals_resident_prefill) {
 // Decode reads the same rows in the same order wherever they lie: the same bits.
 BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
   const std::vector<int32_t> tokens = random_tokens(300);
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+    if (is_left_out(n_cases, 2)) continue;
     const std::vector<float> full = logits_of(tiny_path(), {.kv_type = kv_type, .chunk = 1}, tokens);
     for (const int64_t n_rows : {64, 65, 100, 256}) {
       Forward::BufferTally tally;
@@ -210,9 +218,11 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
 
 BOOST_AUTO_TEST_CASE(the_same_run_gives_the_same_bits) {
   const std::vector<int32_t> tokens = random_tokens(200);
+  int n_cases = 0;
   for (const int64_t chunk : {1, 64, 512})
-    BOOST_TEST(logits_of(tiny_path(), {.chunk = chunk}, tokens) ==
-               logits_of(tiny_path(), {.chunk = chunk}, tokens));
+    if (!is_left_out(n_cases, 2))
+      BOOST_TEST(logits_of(tiny_path(), {.chunk = chunk}, tokens) ==
+                 logits_of(tiny_path(), {.chunk = chunk}, tokens));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -310,9 +310,11 @@ BOOST_AUTO_TEST_SUITE(gpu_mla, *boost::unit_test::precondition(needs_gpu))
 
 BOOST_AUTO_TEST_CASE(any_number_of_heads_and_kv_type) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const int64_t n_heads : {1, 3, 8, 16, 17, 32, 40, 64, 128})
     for (const bool has_slots : {false, true})
-      for (const KvType kv_type : {KvType::fp8, KvType::bf16})
+      for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+        if (is_left_out(n_cases, 5)) continue;
         check({.kv_type = kv_type,
                .n_heads = n_heads,
                .n_tokens = 2,
@@ -322,14 +324,17 @@ BOOST_AUTO_TEST_CASE(any_number_of_heads_and_kv_type) {
                .n_selected = {300, 170},
                .has_slots = has_slots},
               kTensorCoreError, launch);
+      }
 }
 
 BOOST_AUTO_TEST_CASE(any_number_of_rows) {
   TestLaunch launch;
   const std::vector<int32_t> counts = {1, 5, 63, 64, 65, 128, 129, 2047, 2048};
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
     for (const int32_t n : counts)
-      check({.kv_type = kv_type, .n_heads = 20, .n_selected = {n}}, kTensorCoreError, launch);
+      if (!is_left_out(n_cases, 4))
+        check({.kv_type = kv_type, .n_heads = 20, .n_selected = {n}}, kTensorCoreError, launch);
     check({.kv_type = kv_type,
            .n_heads = 64,
            .n_tokens = 9,
@@ -343,46 +348,52 @@ BOOST_AUTO_TEST_CASE(any_number_of_rows) {
 // More CTAs than SMs: rows are not dealt out, and 64 heads share a CTA.
 BOOST_AUTO_TEST_CASE(many_tokens) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16})
     for (const int64_t n_heads : {16, 100})
-      check({.kv_type = kv_type,
-             .n_heads = n_heads,
-             .n_tokens = 150,
-             .n_seqs = 4,
-             .context = 300,
-             .topk = 192,
-             .n_selected = {192, 1, 63, 64, 65, 190}},
-            n_heads == 100 ? prefill_error() : kTensorCoreError, launch);
+      if (!is_left_out(n_cases, 3))
+        check({.kv_type = kv_type,
+               .n_heads = n_heads,
+               .n_tokens = 150,
+               .n_seqs = 4,
+               .context = 300,
+               .topk = 192,
+               .n_selected = {192, 1, 63, 64, 65, 190}},
+              n_heads == 100 ? prefill_error() : kTensorCoreError, launch);
 }
 
 // Queries beyond fp16's range either way have units of their own. Latents have none: fp8 rows of 1e4 times
 // the usual size just fit, and 1e-4 is what tiles are never scaled below.
 BOOST_AUTO_TEST_CASE(queries_and_latents_of_any_magnitude) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16})
     for (const auto& [query_size, latent_size] :
          {std::pair{1e6f, 1.0f}, {1e-6f, 1.0f}, {1e15f, 1.0f}, {3.0f, 1e4f}, {3.0f, 1e-4f}})
-      check({.kv_type = kv_type,
-             .n_heads = 100,
-             .n_tokens = 100,
-             .n_seqs = 2,
-             .context = 300,
-             .topk = 192,
-             .n_selected = {192, 65, 100},
-             .query_size = query_size,
-             .latent_size = latent_size},
-            prefill_error(), launch);
+      if (!is_left_out(n_cases, 7))
+        check({.kv_type = kv_type,
+               .n_heads = 100,
+               .n_tokens = 100,
+               .n_seqs = 2,
+               .context = 300,
+               .topk = 192,
+               .n_selected = {192, 65, 100},
+               .query_size = query_size,
+               .latent_size = latent_size},
+              prefill_error(), launch);
 }
 
 BOOST_AUTO_TEST_CASE(many_tokens_with_many_rows) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16})
-    check({.kv_type = kv_type,
-           .n_heads = 100,
-           .n_tokens = 70,
-           .n_seqs = 2,
-           .n_selected = {2048, 65, 1, 2047, 5, 1000, 64, 129, 1985}},
-          prefill_error(), launch);
+    if (!is_left_out(n_cases, 2))
+      check({.kv_type = kv_type,
+             .n_heads = 100,
+             .n_tokens = 70,
+             .n_seqs = 2,
+             .n_selected = {2048, 65, 1, 2047, 5, 1000, 64, 129, 1985}},
+            prefill_error(), launch);
 }
 
 // A topk that no token comes near: a dense model selects every position of its context.
@@ -396,16 +407,18 @@ BOOST_AUTO_TEST_CASE(far_fewer_rows_than_could_be) {
 // One weight is nearly 1, scores reach thousands; it comes early for some heads and late for others.
 BOOST_AUTO_TEST_CASE(one_row_dominates) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16})
     for (const int64_t n_tokens : {1, 140})
-      check({.kv_type = kv_type,
-             .n_heads = 64,
-             .n_tokens = n_tokens,
-             .context = 700,
-             .topk = 512,
-             .n_selected = {512, 511},
-             .is_dominated = true},
-            n_tokens == 140 ? prefill_error() : kTensorCoreError, launch);
+      if (!is_left_out(n_cases, 3))
+        check({.kv_type = kv_type,
+               .n_heads = 64,
+               .n_tokens = n_tokens,
+               .context = 700,
+               .topk = 512,
+               .n_selected = {512, 511},
+               .is_dominated = true},
+              n_tokens == 140 ? prefill_error() : kTensorCoreError, launch);
 }
 
 BOOST_AUTO_TEST_CASE(other_sizes_take_the_plain_kernel) {
@@ -431,8 +444,10 @@ BOOST_AUTO_TEST_CASE(other_sizes_take_the_plain_kernel) {
 
 BOOST_AUTO_TEST_CASE(slots_and_resident_rows_give_the_same_bits) {
   TestLaunch launch;
+  int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32})
     for (const int64_t n_tokens : {1, 5, 140}) {
+      if (is_left_out(n_cases, 4)) continue;
       const Scene scene({.kv_type = kv_type,
                          .n_heads = 33,
                          .n_tokens = n_tokens,

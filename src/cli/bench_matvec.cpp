@@ -4,7 +4,7 @@
 // by the same threads, and against the most that memory gives (see plain_read.h). A model is far larger than
 // any cache, so every timed run finds the caches filled with something else. Reads and products alternate,
 // and the median of each is reported: a busy machine disturbs both alike.
-#include "cli/bench.h"
+#include "cli/bench_matvec.h"
 
 #include <omp.h>
 
@@ -12,16 +12,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <cxxopts.hpp>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu_matmul.h"
 #include "base/error.h"
-#include "base/stopwatch.h"
 #include "base/numbers.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/bench_flags.h"
 #include "cli/plain_read.h"
 
 namespace dsv32 {
@@ -48,20 +48,16 @@ struct MatvecResult {
   double read_gbps = 0, streams_gbps = 0, matvec_gbps = 0;
 };
 
-cxxopts::Options matvec_options() {
+cxxopts::Options matvec_flags() {
   cxxopts::Options options("dsv32 bench matvec",
                            "Times one matrix-vector product on the CPU for each storage format.\n");
-  options.add_options()                                                                          //
-      ("rows", "outputs of the matrix", cxxopts::value<int64_t>()->default_value("18432"), "N")  //
-      ("cols", "inputs of the matrix, a multiple of 256", cxxopts::value<int64_t>()->default_value("7168"),
-       "N")                                                                                      //
-      ("t,threads", "threads; 0: one per core", cxxopts::value<int>()->default_value("0"), "N")  //
-      ("runs", "timed runs of each kind, of which the median counts",
-       cxxopts::value<int>()->default_value("9"), "N")  //
+  options.add_options()                                                                  //
+      ("rows", "outputs of the matrix", number("18432"), "N")                            //
+      ("cols", "inputs of the matrix, a multiple of 256", number("7168"), "N")           //
+      ("t,threads", "threads; 0: one per core", number("0"), "N")                        //
+      ("runs", "timed runs of each kind, of which the median counts", number("9"), "N")  //
       ("type", "only this format, e.g. Q4_K; may be repeated", cxxopts::value<std::vector<std::string>>(),
-       "NAME")                          //
-      ("json", "print one JSON array")  //
-      ("h,help", "print this help");
+       "NAME");
   return options;
 }
 
@@ -95,9 +91,9 @@ MatvecOptions read_options(const cxxopts::ParseResult& parsed) {
   if (options.n_cols % 256 != 0)
     fail(ErrorKind::usage,
          format("--cols is %lld, expected a multiple of 256", static_cast<long long>(options.n_cols)));
-  options.n_threads = static_cast<int>(in_range(parsed["threads"].as<int>(), 0, 4096, "--threads"));
+  options.n_threads = static_cast<int>(in_range(parsed["threads"].as<int64_t>(), 0, 4096, "--threads"));
   if (options.n_threads == 0) options.n_threads = omp_get_num_procs();
-  options.n_runs = static_cast<int>(in_range(parsed["runs"].as<int>(), 1, 1000, "--runs"));
+  options.n_runs = static_cast<int>(in_range(parsed["runs"].as<int64_t>(), 1, 1000, "--runs"));
   options.json = parsed.count("json") > 0;
   if (parsed.count("type") == 0)
     options.types.assign(std::begin(kAllTypes), std::end(kAllTypes));
@@ -238,24 +234,7 @@ nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options)
           {"fraction_of_streams", result.matvec_gbps / result.streams_gbps}};
 }
 
-int bench_matvec(const std::vector<std::string>& args) {
-  cxxopts::Options cli = matvec_options();
-  std::vector<const char*> argv{"dsv32 bench matvec"};
-  for (const std::string& arg : args) argv.push_back(arg.c_str());
-  MatvecOptions options;
-  try {
-    const auto parsed = cli.parse(static_cast<int>(argv.size()), argv.data());
-    if (parsed.count("help")) {
-      std::fputs(cli.help().c_str(), stdout);
-      return 0;
-    }
-    if (!parsed.unmatched().empty())
-      fail(ErrorKind::usage,
-           format("bench matvec takes no argument '%s'", visible(parsed.unmatched()[0], false, 40).c_str()));
-    options = read_options(parsed);
-  } catch (const cxxopts::exceptions::exception& e) {
-    fail(ErrorKind::usage, visible(e.what()), "dsv32 bench matvec --help lists the flags");
-  }
+int run(const MatvecOptions& options) {
   const int threads_before = omp_get_max_threads();
   omp_set_num_threads(options.n_threads);
   nlohmann::json results = nlohmann::json::array();
@@ -278,27 +257,12 @@ int bench_matvec(const std::vector<std::string>& args) {
   return 0;
 }
 
-void print_help() {
-  std::fputs(
-      "usage: dsv32 bench matvec [flags]\n\n"
-      "  matvec   one matrix-vector product on the CPU, for each storage format\n\n"
-      "dsv32 bench matvec --help lists its flags.\n",
-      stdout);
-}
-
 }  // namespace
 
-int bench_command(const std::vector<std::string>& args) {
-  if (!args.empty() && (args[0] == "-h" || args[0] == "--help")) {
-    print_help();
-    return 0;
-  }
-  if (args.empty()) fail(ErrorKind::usage, "bench needs to know what to measure", "dsv32 bench matvec");
-  if (args[0] != "matvec")
-    fail(ErrorKind::usage,
-         format("bench knows no '%s', expected matvec", visible(args[0], false, 40).c_str()),
-         "dsv32 bench matvec");
-  return bench_matvec({args.begin() + 1, args.end()});
+int bench_matvec_command(const std::vector<std::string>& args) {
+  cxxopts::Options table = matvec_flags();
+  return run_with_flags(table, args,
+                        [](const cxxopts::ParseResult& flags) { return run(read_options(flags)); });
 }
 
 }  // namespace dsv32
