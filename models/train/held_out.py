@@ -1,0 +1,72 @@
+"""Writes the questions that the model is evaluated on: models/eval/{1k,4k,8k,16k}.jsonl.
+
+A line is a passage with questions, each asked on its own: {"passage", "questions": [{"ask", "answer"}]}. The answer is
+the value alone. The seeds begin with words that no seed of the training begins with, so the passages are new, but they
+are written as those of the training are: the same shares of facts, the same wordings.
+
+    python3 models/train/held_out.py --vocabulary models/vocabulary.json
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from facts import Fact
+from text import Count, PassageWriter
+from vocabulary import Vocabulary
+from world import World
+
+ROOM_FOR_QUESTION = 40  # tokens: the question, the marks and the answer
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    name: str
+    n_tokens: int  # of passage, question and answer
+    n_passages: int
+    n_questions: int  # of each passage
+
+
+SETS = (EvalSet("1k", 1024, 20, 5), EvalSet("4k", 4096, 7, 15),
+        EvalSet("8k", 8192, 5, 20), EvalSet("16k", 16384, 4, 25))
+
+
+def questions_about(facts: list[Fact], rng: Random, n_questions: int) -> list[dict[str, str]]:
+    """About different facts from anywhere in the passage; fewer than `n_questions` where there are not so many."""
+    can_ask = [fact for fact in facts if not fact.is_list]
+    chosen = rng.sample(can_ask, min(n_questions, len(can_ask)))
+    return [dict(zip(("ask", "answer"), fact.ask(rng, value_only=True))) for fact in chosen]
+
+
+def lines_of(eval_set: EvalSet, count: Count) -> list[dict]:
+    """Passages with too few facts to ask about are passed over."""
+    lines: list[dict] = []
+    seed = 0
+    while len(lines) < eval_set.n_passages:
+        rng = Random(f"held out {eval_set.name} {seed}")
+        seed += 1
+        world = World(rng, eval_set.n_tokens)
+        writer = PassageWriter(world, eval_set.n_tokens - ROOM_FOR_QUESTION, min_facts=eval_set.n_questions)
+        passage = writer.write(count)
+        questions = questions_about(passage.facts, rng, eval_set.n_questions)
+        if len(questions) == eval_set.n_questions:
+            lines.append({"passage": passage.text, "questions": questions})
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes the held-out questions, a file for each length.")
+    parser.add_argument("--vocabulary", type=Path, required=True, help="for the lengths in tokens")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "eval")
+    options = parser.parse_args()
+    vocabulary = Vocabulary.load(options.vocabulary)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for eval_set in SETS:
+        lines = [json.dumps(line) for line in lines_of(eval_set, vocabulary.count)]
+        (options.out / f"{eval_set.name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
