@@ -1,7 +1,8 @@
 """Facts: sentences that give one attribute of one entity a value, and the questions that ask for it.
 
 A kind of entity (person, object, town, ship, building, room, meeting) has several attributes, and an attribute
-belongs to many entities, so an answer takes both to be matched. Values are drawn at random: nothing about the entity tells them.
+belongs to many entities, so an answer takes both to be matched. Values are drawn at random: nothing about the entity
+tells them. A statement names the entity first: a causal model then meets the value knowing what it belongs to.
 In a template {e} is the entity ({E} at the beginning of a sentence), {v} the value, {n} how many names a list has.
 """
 
@@ -175,9 +176,9 @@ OBJECT = (
               (("What is the {e} made of?", "{v}"), ("Which material is the {e} made of?", "{v}"),
                ("Tell me what the {e} is made of.", "The {e} is made of {v}."))),
     Attribute(from_list(words.FIRST_NAMES),
-              ("The {e} was a gift from {v}.", "{v} gave us the {e}."),
+              ("The {e} was a gift from {v}.", "The {e} was given to us by {v}."),
               (("Who gave us the {e}?", "{v}"), ("From whom was the {e} a gift?", "{v}"),
-               ("Tell me who gave us the {e}.", "{v} gave us the {e}."))),
+               ("Tell me who gave us the {e}.", "The {e} was a gift from {v}."))),
     Attribute(listed(words.FOODS),
               ("Inside the {e} are {v}.", "The {e} holds {v}."),
               (("List what is inside the {e}.", "{v}"), ("How many things are inside the {e}?", "{n}"))),
@@ -189,9 +190,9 @@ TOWN = (
               (("Who is the mayor of {e}?", "{v}"), ("What is the name of the mayor of {e}?", "{v}"),
                ("Tell me the mayor of {e}.", "The mayor of {e} is {v}."))),
     Attribute(from_range(20, 999),
-              ("{v} families live in {e}.", "{E} is home to {v} families."),
+              ("In {e} there live {v} families.", "{E} is home to {v} families."),
               (("How many families live in {e}?", "{v}"), ("What is the number of families in {e}?", "{v}"),
-               ("Tell me how many families live in {e}.", "{v} families live in {e}."))),
+               ("Tell me how many families live in {e}.", "{E} is home to {v} families."))),
     Attribute(from_list(words.FOODS),
               ("{E} is famous for its {v}.", "People come to {e} for the {v}."),
               (("What is {e} famous for?", "{v}"), ("For which food do people come to {e}?", "{v}"),
@@ -205,7 +206,7 @@ TOWN = (
               (("When is market day in {e}?", "{v}"), ("On which day does {e} hold its market?", "{v}"),
                ("Tell me the market day of {e}.", "Market day in {e} is {v}."))),
     Attribute(from_list(words.ANIMALS),
-              ("The flag of {e} shows a {v}.", "There is a {v} on the flag of {e}."),
+              ("The flag of {e} shows a {v}.", "On the flag of {e} there is a {v}."),
               (("What does the flag of {e} show?", "{v}"), ("Which animal is on the flag of {e}?", "{v}"),
                ("Tell me what the flag of {e} shows.", "The flag of {e} shows a {v}."))),
 )
@@ -243,7 +244,7 @@ BUILDING = (
               (("Who is the director of the {e}?", "{v}"), ("Who leads the {e}?", "{v}"),
                ("Tell me the director of the {e}.", "The director of the {e} is {v}."))),
     Attribute(from_range(10, 999),
-              ("The {e} had {v} visitors today.", "Today {v} visitors came to the {e}."),
+              ("The {e} had {v} visitors today.", "At the {e} there were {v} visitors today."),
               (("How many visitors did the {e} have today?", "{v}"),
                ("How many visitors came to the {e} today?", "{v}"),
                ("Tell me the visitors of the {e} today.", "The {e} had {v} visitors today."))),
@@ -259,9 +260,9 @@ BUILDING = (
 
 HOTEL_ROOM = (
     Attribute(full_name,
-              ("{E} is reserved for {v}.", "{v} stays in {e}."),
+              ("{E} is reserved for {v}.", "{E} is taken by {v}."),
               (("Who stays in {e}?", "{v}"), ("For whom is {e} reserved?", "{v}"),
-               ("Tell me who stays in {e}.", "{v} stays in {e}."))),
+               ("Tell me who stays in {e}.", "{E} is reserved for {v}."))),
     Attribute(from_list(words.COLOURS),
               ("The key to {e} is {v}.", "{E} opens with the {v} key."),
               (("Which colour is the key to {e}?", "{v}"), ("What is the colour of the key to {e}?", "{v}"),
