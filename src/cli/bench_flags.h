@@ -5,6 +5,7 @@
 #include <cxxopts.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,18 @@ struct BenchTarget {
 std::shared_ptr<cxxopts::Value> text(const char* value);
 std::shared_ptr<cxxopts::Value> number(const char* value);
 
-// `contexts_text`, `contexts`: what --contexts says and its default.
+// Which model, and what runs it.
+void add_engine_flags(cxxopts::Options& table);
+EngineOptions read_engine(const cxxopts::ParseResult& flags);
+
+// The same, or synthetic weights, at contexts. `contexts_text`, `contexts`: what --contexts says and its
+// default.
 void add_target_flags(cxxopts::Options& table, const char* contexts_text, const char* contexts);
 // Throws Error{usage}.
 BenchTarget read_target(const cxxopts::ParseResult& flags);
+
+// "full", "auto" (nothing), or a number of rows. Throws Error{usage}.
+std::optional<int64_t> parse_topk_buffer(const std::string& rows);
 
 // Numbers of tokens up to 1048576 with commas between them, sorted. Throws Error{usage}.
 std::vector<int64_t> parse_contexts(const std::string& text);

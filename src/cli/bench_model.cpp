@@ -52,7 +52,7 @@ cxxopts::Options flag_table() {
   cxxopts::Options table(
       "dsv32 bench",
       "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products, "
-      "`dsv32 bench prefixes` what comes from disk.\n");
+      "`dsv32 bench prefixes` what comes from disk, `dsv32 bench answers` counts right ones.\n");
   add_target_flags(table, "frontiers: tokens before the timed ones", "0,4096,32768,131072");
   table.add_options()                                                                                   //
       ("type", "synthetic matrices' format", text("Q4_K"), "NAME")                                      //
@@ -73,9 +73,7 @@ BenchOptions read_options(const cxxopts::ParseResult& flags) {
   o.n_decode = flags["decode"].as<int64_t>();
   o.types = {parse_type(flags["type"].as<std::string>()), parse_type(flags["head-type"].as<std::string>())};
   o.engine.chunk = flags["chunk"].as<int64_t>();
-  const std::string rows = flags["topk-buffer"].as<std::string>();
-  if (rows != "auto")
-    o.engine.topk_buffer = rows == "full" ? kEveryRow : parse_integer("--topk-buffer", rows, 1, kEveryRow);
+  o.engine.topk_buffer = parse_topk_buffer(flags["topk-buffer"].as<std::string>());
   const std::string gpu_mem = flags["gpu-mem"].as<std::string>(),
                     host_mem = flags["host-mem"].as<std::string>();
   if (!gpu_mem.empty()) o.engine.memory.device = parse_bytes(gpu_mem, "--gpu-mem");

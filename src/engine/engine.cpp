@@ -70,6 +70,16 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #endif
 }
 
+namespace {
+
+ModelArgs args_of(const GgufFile& file, const EngineOptions& options) {
+  ModelArgs args = read_model_args(file);
+  if (options.attends_to_all && args.has_indexer()) args.index_topk = args.max_seq_len;
+  return args;
+}
+
+}  // namespace
+
 MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {
   const ModelArgs args = read_model_args(file);
   const auto [n_used, n_skipped] = weight_bytes(file, args, options);
@@ -80,7 +90,7 @@ MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const B
 
 Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
     : Engine(
-          read_model_args(file), weight_bytes(file, read_model_args(file), options).n_used,
+          args_of(file, options), weight_bytes(file, read_model_args(file), options).n_used,
           [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
           [&](const CacheLayout& layout, const char* backend) { return fingerprint(file, layout, backend); },
           before_weights) {

@@ -38,6 +38,9 @@ struct Observation {
 };
 using Observer = std::function<void(const Observation&)>;
 
+// What a position is worth to the token at `pos`, instead of what the indexer says.
+using ScoreRule = std::function<float(int32_t pos, int32_t candidate)>;
+
 class Forward {
  public:
   // max_tokens: of one step; max_context: of one sequence.
@@ -68,6 +71,10 @@ class Forward {
   // Null: the indexer's.
   void set_forced_selection(const int32_t* selection) { forced_selection_ = selection; }
 
+  // For measuring: top-k takes its positions by this rule; the indexer computes all the same. An empty one:
+  // the indexer's scores. Slow.
+  void set_score_rule(ScoreRule rule) { score_rule_ = std::move(rule); }
+
   // Called at every stage of every layer; slow. An empty one turns it off.
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -81,6 +88,7 @@ class Forward {
   void project_latent(const LayerWeights& w, const CacheView& cache);
   void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
   void select_positions(const CacheView& cache);
+  void replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
   // feed_forward.cpp
@@ -107,6 +115,8 @@ class Forward {
   const int32_t* forced_selection_ = nullptr;
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
   Observer observer_;
+  ScoreRule score_rule_;
+  std::vector<int32_t> pos_;  // of the running step, for the rule
 };
 
 // The YaRN frequencies [dim / 2], computed in f32 as model.py (precompute_freqs_cis) does.

@@ -1,0 +1,202 @@
+#include "cli/bench_answers.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/bench_flags.h"
+#include "cli/loaded_model.h"
+#include "engine/generation.h"
+#include "gguf/random_weights.h"
+#include "text/chat_format.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+constexpr int64_t kMostAnswerTokens = 48;
+
+struct NamedChooser {
+  const char* name;
+  Chooser chooser;
+};
+constexpr NamedChooser kChoosers[] = {{"indexer", Chooser::indexer},
+                                      {"dense", Chooser::dense},
+                                      {"recent", Chooser::recent},
+                                      {"random", Chooser::random}};
+
+ScoreRule rule_of(Chooser chooser) {
+  if (chooser == Chooser::recent)
+    return [](int32_t, int32_t candidate) { return static_cast<float>(candidate); };
+  if (chooser == Chooser::random)
+    return [](int32_t pos, int32_t candidate) {
+      return Rng(static_cast<uint64_t>(pos) << 32 | static_cast<uint32_t>(candidate)).uniform();
+    };
+  return {};
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \n\t"), end = text.find_last_not_of(" \n\t");
+  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
+}
+
+std::vector<int32_t> prompt_of(const ChatFormat& chat, const std::string& passage, const std::string& ask) {
+  const Message message{Message::Role::user, passage + "\n" + ask, {}};
+  return chat.encode({&message, 1}, false);
+}
+
+int64_t longest_prompt(const ChatFormat& chat, const std::vector<AskedPassage>& passages) {
+  int64_t most = 0;
+  for (const AskedPassage& passage : passages)
+    for (const AskedPassage::Question& question : passage.questions)
+      most = std::max(most, std::ssize(prompt_of(chat, passage.passage, question.ask)));
+  return most;
+}
+
+}  // namespace
+
+std::vector<AskedPassage> read_questions(const std::string& path) {
+  const std::string text = read_text(path, kMaxFileBytes);
+  std::vector<AskedPassage> passages;
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    if (end == begin) continue;
+    try {
+      const nlohmann::json line = nlohmann::json::parse(text.substr(begin, end - begin));
+      AskedPassage& passage = passages.emplace_back();
+      passage.passage = line.at("passage").get<std::string>();
+      for (const nlohmann::json& question : line.at("questions"))
+        passage.questions.push_back(
+            {question.at("ask").get<std::string>(), question.at("answer").get<std::string>()});
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorKind::usage,
+           format("line %zu of %s is no passage with questions", passages.size() + 1, visible(path).c_str()));
+    }
+  }
+  if (passages.empty()) fail(ErrorKind::usage, format("%s holds no questions", visible(path).c_str()));
+  return passages;
+}
+
+AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
+                                const std::vector<AskedPassage>& passages, const Answered& answered) {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  const ChatFormat chat(*tokenizer);
+  AnswerTally tally;
+  tally.n_prompt_tokens = longest_prompt(chat, passages);
+  options.context = tally.n_prompt_tokens + kMostAnswerTokens;
+  options.attends_to_all = chooser == Chooser::dense;
+  options.cache.reset();
+  Engine engine(file, options);
+  engine.forward().set_score_rule(rule_of(chooser));
+  Session session(engine);
+  GenerationOptions generation;
+  generation.sampling.temperature = 0;
+  generation.max_tokens = kMostAnswerTokens;
+  generation.thinking = false;
+  const auto start = std::chrono::steady_clock::now();
+  for (const AskedPassage& passage : passages)
+    for (const AskedPassage::Question& question : passage.questions) {
+      Listener silent;
+      const std::vector<int32_t> prompt = prompt_of(chat, passage.passage, question.ask);
+      const std::string answer =
+          trimmed(generate(session, *tokenizer, prompt, generation, silent).completion.content);
+      ++tally.n_questions;
+      tally.n_right += answer == question.answer;
+      if (answered) answered(question, answer);
+    }
+  tally.seconds = seconds_since(start);
+  return tally;
+}
+
+namespace {
+
+struct BenchOptions {
+  EngineOptions engine;
+  std::vector<std::string> files;
+  std::vector<NamedChooser> choosers;
+  int64_t n_passages = 0;  // 0: all
+  bool json = false, shows_wrong = false;
+};
+
+std::vector<NamedChooser> parse_choosers(const std::string& names) {
+  std::vector<NamedChooser> chosen;
+  for (const NamedChooser& chooser : kChoosers)
+    if (names == "all" || names == chooser.name) chosen.push_back(chooser);
+  if (chosen.empty())
+    fail(ErrorKind::usage, format("--chooser is '%s', expected indexer, dense, recent, random or all",
+                                  visible(names, false, 40).c_str()));
+  return chosen;
+}
+
+void show_wrong(const AskedPassage::Question& question, const std::string& answer) {
+  if (answer == question.answer) return;
+  std::fprintf(stderr, "%s: '%s', expected '%s'\n", visible(question.ask).c_str(), visible(answer).c_str(),
+               visible(question.answer).c_str());
+}
+
+int run(const BenchOptions& options) {
+  const GgufFile file(options.engine.model_path);
+  nlohmann::json list = nlohmann::json::array();
+  if (!options.json)
+    std::printf("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right", "accuracy",
+                "seconds", "file");
+  for (const std::string& path : options.files) {
+    std::vector<AskedPassage> passages = read_questions(path);
+    if (options.n_passages > 0 && options.n_passages < std::ssize(passages))
+      passages.resize(static_cast<size_t>(options.n_passages));
+    for (const NamedChooser& chooser : options.choosers) {
+      const AnswerTally tally = count_right_answers(file, options.engine, chooser.chooser, passages,
+                                                    options.shows_wrong ? show_wrong : Answered{});
+      list.push_back({{"file", path},
+                      {"chooser", chooser.name},
+                      {"prompt_tokens", tally.n_prompt_tokens},
+                      {"questions", tally.n_questions},
+                      {"right", tally.n_right},
+                      {"seconds", tally.seconds}});
+      if (options.json) continue;
+      std::printf("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n",
+                  static_cast<long long>(tally.n_prompt_tokens), chooser.name,
+                  static_cast<long long>(tally.n_questions), static_cast<long long>(tally.n_right),
+                  100 * tally.accuracy(), tally.seconds, visible(path).c_str());
+      std::fflush(stdout);
+    }
+  }
+  if (options.json) std::printf("%s\n", list.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+
+int bench_answers_command(const std::vector<std::string>& args) {
+  cxxopts::Options table("dsv32 bench answers",
+                         "Counts the questions about long passages that are answered right.\n");
+  add_engine_flags(table);
+  table.add_options()                                                                                       //
+      ("chooser", "who chooses positions: indexer, dense, recent, random or all", text("indexer"), "NAME")  //
+      ("topk-buffer", "rows of each layer's buffer, full or auto", text("auto"), "N")                       //
+      ("passages", "of each file, the first so many; 0: all", number("0"), "N")                             //
+      ("wrong", "show the questions that are answered wrong, on standard error")                            //
+      ("questions", "files of questions", cxxopts::value<std::vector<std::string>>(), "FILE");
+  table.parse_positional("questions");
+  return run_with_flags(table, args, [](const cxxopts::ParseResult& flags) {
+    BenchOptions options;
+    options.engine = read_engine(flags);
+    if (options.engine.model_path.empty()) fail(ErrorKind::usage, "name a model with -m");
+    if (flags.count("questions") == 0) fail(ErrorKind::usage, "name a file of questions");
+    options.files = flags["questions"].as<std::vector<std::string>>();
+    options.choosers = parse_choosers(flags["chooser"].as<std::string>());
+    options.engine.topk_buffer = parse_topk_buffer(flags["topk-buffer"].as<std::string>());
+    options.n_passages = flags["passages"].as<int64_t>();
+    options.json = flags.count("json") > 0, options.shows_wrong = flags.count("wrong") > 0;
+    return run(options);
+  });
+}
+
+}  // namespace dsv32

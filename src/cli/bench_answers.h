@@ -1,0 +1,49 @@
+// `dsv32 bench answers`: how many questions about long passages a model answers to the letter, and what it
+// would answer if something else than its indexer chose the positions that it attends to.
+//
+// A file of questions has a line for each passage: {"passage": "...", "questions": [{"ask": "...", "answer":
+// "..."}, ...]}. Each question is asked on its own, as {passage}\n{ask} without thinking, and answered
+// greedily.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "text/tokenizer.h"
+
+namespace dsv32 {
+
+struct AskedPassage {
+  std::string passage;
+  struct Question {
+    std::string ask, answer;
+  };
+  std::vector<Question> questions;
+};
+
+// Throws Error{usage} for a file that is something else.
+std::vector<AskedPassage> read_questions(const std::string& path);
+
+// Who chooses: the model's indexer; nobody (all positions); or, to show what the indexer does, the latest
+// positions or random ones, as many as it would.
+enum class Chooser { indexer, dense, recent, random };
+
+struct AnswerTally {
+  int64_t n_questions = 0, n_right = 0, n_prompt_tokens = 0;  // tokens: of the longest prompt
+  double seconds = 0;
+  double accuracy() const {
+    return n_questions > 0 ? static_cast<double>(n_right) / static_cast<double>(n_questions) : 0;
+  }
+};
+
+// `answered`: told of every question. Throws what Engine and Session do.
+using Answered = std::function<void(const AskedPassage::Question& question, const std::string& answer)>;
+AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
+                                const std::vector<AskedPassage>& passages, const Answered& answered = {});
+
+// args: what follows `bench answers`. Prints to standard output and returns the exit code. Throws Error.
+int bench_answers_command(const std::vector<std::string>& args);
+
+}  // namespace dsv32
