@@ -239,8 +239,8 @@ BOOST_AUTO_TEST_CASE(a_slab_that_fails_is_computed_again) {
       disk.gate->free_page = split % kPageTokens != 0 ? split / kPageTokens : -1;
       if (result == kDamage) {
         std::fstream bytes(disk.segment(), std::ios::in | std::ios::out | std::ios::binary);
-        bytes.seekp(static_cast<std::streamoff>(
-            segment_of(cold.engine->cache().plan()).slab_offset(2) + 1000));
+        bytes.seekp(
+            static_cast<std::streamoff>(segment_of(cold.engine->cache().plan()).slab_offset(2) + 1000));
         bytes.put('x').put('y');
       } else {
         disk.gate->fail(2, result);

@@ -52,10 +52,10 @@ BOOST_AUTO_TEST_CASE(segments_come_with_tokens_positions_and_parents_first) {
 // Any range of pages, aligned memory or not, and sizes that fit O_DIRECT or not.
 BOOST_AUTO_TEST_CASE(any_run_of_pages_is_read_in_place_or_through_a_copy) {
   const TempDir disk;  // O_DIRECT is another thing where there is a disk
-  for (const PageSizes sizes : {PageSizes{2, 256, 96}, PageSizes{3, 8192, 4096}, PageSizes{3, 4096, 1000},
-                                PageSizes{1, 4097, 1}, PageSizes{2, 4096, 0}, PageSizes{61, 512, 136},
-                                PageSizes{3, 8192, 4096, 1}, PageSizes{5, 4096, 1000, 2},
-                                PageSizes{61, 512, 136, 8}}) {
+  for (const PageSizes sizes :
+       {PageSizes{2, 256, 96}, PageSizes{3, 8192, 4096}, PageSizes{3, 4096, 1000}, PageSizes{1, 4097, 1},
+        PageSizes{2, 4096, 0}, PageSizes{61, 512, 136}, PageSizes{3, 8192, 4096, 1},
+        PageSizes{5, 4096, 1000, 2}, PageSizes{61, 512, 136, 8}}) {
     options = store_options(disk.file(format("cache_%ld_%ld_%ld", sizes.rows_page_bytes,
                                              sizes.keys_page_bytes, sizes.layers_per_slab)),
                             sizes);
@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(threads_load_while_one_stores) {
 
 // T20: with the sizes of V3.2, what the process writes, index and journal included, against what is cached.
 BOOST_AUTO_TEST_CASE(little_more_is_written_than_is_cached) {
-  const PageSizes sizes{61, 40960, 8704, 21};
+  const PageSizes sizes{61, 40960, 8704, 8};
   const TempDir disk;
   options = store_options(disk.file("large"), sizes);
   const auto bytes_written = [] {

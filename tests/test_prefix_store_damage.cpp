@@ -160,7 +160,8 @@ BOOST_AUTO_TEST_CASE(a_flipped_bit_in_any_slab_is_found_when_it_is_read) {
                                        memory.targets(static_cast<int64_t>(other), 1),
                                        static_cast<int64_t>(other)));
       BOOST_TEST(!store->load_pages(id, static_cast<int32_t>(page),
-                                    memory.targets(static_cast<int64_t>(slab), 1), static_cast<int64_t>(slab)));
+                                    memory.targets(static_cast<int64_t>(slab), 1),
+                                    static_cast<int64_t>(slab)));
       BOOST_TEST(store->segments().empty());
       BOOST_TEST(!stdfs::exists(path));
       write_file(path, whole);

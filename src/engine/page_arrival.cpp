@@ -36,8 +36,7 @@ PrefixPage PageArrival::page(int64_t i) const {
   return {read.pool, read.from};
 }
 
-int64_t PageArrival::receive(int64_t slab,
-                             std::optional<std::chrono::steady_clock::time_point> deadline) {
+int64_t PageArrival::receive(int64_t slab, std::optional<std::chrono::steady_clock::time_point> deadline) {
   int64_t& n_received = n_received_[static_cast<size_t>(slab)];
   while (n_received < n_pages()) {
     const PageReader::Progress progress = reader_.wait(*job_, slab, n_received, deadline);

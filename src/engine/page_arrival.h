@@ -21,7 +21,8 @@ class PageArrival {
  public:
   // Takes a page of the pool for each of `pages`, from the front, as far as there is room. `sizes`: of the
   // store. Pool and reader must outlive it.
-  PageArrival(LatentCache& pool, PageReader& reader, const SegmentInfo& sizes, std::span<const DiskPage> pages);
+  PageArrival(LatentCache& pool, PageReader& reader, const SegmentInfo& sizes,
+              std::span<const DiskPage> pages);
   // Gives the pool's pages back, but those that a read may still write to.
   ~PageArrival();
   PageArrival(const PageArrival&) = delete;

@@ -12,8 +12,9 @@ namespace {
 
 // More than keep a disk busy: while some read, others verify what came.
 constexpr int kThreads = 8;
-// Bytes of a request: enough for the disk's full rate, and few enough that the threads share a prompt.
-constexpr size_t kRequestBytes = size_t{12} << 20;
+// Bytes of a request: enough for the disk's full rate, and few enough that the threads share a prompt. What
+// is read layer by layer is shared slab by slab, or they would all come together at the end.
+constexpr size_t kRequestBytes = size_t{12} << 20, kLeastRequestBytes = size_t{1} << 20;
 constexpr size_t kMostKeyBytes = size_t{256} << 20;  // in memory at a time
 constexpr std::chrono::seconds kPatience{2};         // with a read that hangs, at the end
 
@@ -23,6 +24,14 @@ struct Request {
   int64_t slab;
   size_t begin, end;
 };
+
+// Pages of one request.
+size_t most_pages(const SegmentInfo& sizes, int64_t slab, size_t n_pages) {
+  const size_t slab_bytes = sizes.slab_bytes(slab);
+  const size_t share = sizes.n_slabs() > 1 ? slab_bytes * n_pages / (2 * kThreads) : kRequestBytes;
+  return std::clamp<size_t>(std::clamp(share, kLeastRequestBytes, kRequestBytes) / slab_bytes, 1,
+                            kMaxSegmentPages);
+}
 
 }  // namespace
 
@@ -81,7 +90,7 @@ void PageReader::start(std::shared_ptr<ReadJob> job) {
   for (PageRead& page : pages) page.slabs.resize(static_cast<size_t>(sizes.n_slabs()));
   job->n_wanted = pages.size();
   for (int64_t slab = 0; slab < sizes.n_slabs(); ++slab) {
-    const size_t n_most = std::clamp<size_t>(kRequestBytes / sizes.slab_bytes(slab), 1, kMaxSegmentPages);
+    const size_t n_most = most_pages(sizes, slab, pages.size());
     for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
       const DiskPage first = pages[begin].from;
       for (end = begin + 1; end < pages.size() && end - begin < n_most; ++end)
@@ -197,9 +206,8 @@ bool PageReader::Shared::read(Request& request) {
   for (PageRead& page : pages) {
     std::vector<uint8_t>& keys = page.slabs[static_cast<size_t>(request.slab)].keys;
     keys.resize(key_bytes(request.slab));
-    targets.push_back({std::span(page.rows)
-                           .subspan(static_cast<size_t>(sizes.first_layer(request.slab)),
-                                    static_cast<size_t>(sizes.n_layers_of(request.slab))),
+    targets.push_back({std::span(page.rows).subspan(static_cast<size_t>(sizes.first_layer(request.slab)),
+                                                    static_cast<size_t>(sizes.n_layers_of(request.slab))),
                        keys.data()});
   }
   return store->load_pages(pages[0].from.segment, pages[0].from.number, targets, request.slab);

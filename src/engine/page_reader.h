@@ -25,7 +25,8 @@ struct PageRead {
   enum class State { waiting, reading, there, failed };
   struct Slab {
     State state = State::waiting;
-    std::vector<uint8_t> keys;  // [n_layers of the slab, key_page_bytes], from when it is read until it is taken
+    std::vector<uint8_t>
+        keys;  // [n_layers of the slab, key_page_bytes], from when it is read until it is taken
   };
   DiskPage from;
   PoolPage pool;

@@ -14,7 +14,7 @@ constexpr double kReadLatency = 0.02;
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
 constexpr int64_t kJobPages = 64;
-constexpr double kSlabBytes = 1 << 20;  // about; of a page on disk
+constexpr double kSlabBytes = 384 << 10;  // about; of a page on disk
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
 
@@ -22,7 +22,8 @@ int64_t bytes_of_layer(const CachePlan& plan) {
   return kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes();
 }
 
-// Slabs of about kSlabBytes: smaller ones let a step begin sooner, larger ones are read faster.
+// Smaller slabs let a step begin sooner. Those of consecutive pages lie together, so that requests are large
+// all the same; but a page may come alone. V3.2: 8 slabs, of 8 layers.
 int64_t layers_per_slab(const CachePlan& plan) {
   const double n_slabs = std::round(static_cast<double>(plan.n_layers * bytes_of_layer(plan)) / kSlabBytes);
   const int64_t n = std::clamp<int64_t>(static_cast<int64_t>(n_slabs), 1, kMaxSlabs);

@@ -28,7 +28,7 @@ struct PrefixCacheOptions {
   PrefetchPolicy prefetch = PrefetchPolicy::timeout;
   int64_t least_tokens =
       256;  // fewer are not read from disk while the speeds of reading and computing are unknown
-  int64_t layers_per_slab = 0;  // of pages on disk; 0: as many as are about a MiB
+  int64_t layers_per_slab = 0;  // of pages on disk; 0: what suits the model
   FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
 };

@@ -41,7 +41,8 @@ void PrefixCache::begin_reading(std::span<const int32_t> tokens, int64_t n_held)
   reading->tokens = tree_.tokens_of(match);
   reading->first_page = first_page, reading->begun = Clock::now();
   const SegmentInfo& sizes = store_->sizes();
-  const bool is_left_in_page = match.n_tokens % kPageTokens != 0 && first_page + std::ssize(wanted) == n_pages;
+  const bool is_left_in_page =
+      match.n_tokens % kPageTokens != 0 && first_page + std::ssize(wanted) == n_pages;
   const size_t n_layered = wanted.size() - (is_left_in_page && sizes.n_slabs() > 1 ? 1 : 0);
   const std::span<const DiskPage> all(wanted);
   reading->pages = std::make_unique<PageArrival>(pool_, *reader_, sizes, all.first(n_layered));
@@ -165,8 +166,8 @@ void PrefixCache::wait_for_layer(int64_t layer) {
     const Clock::time_point start = Clock::now();
     std::optional<Clock::time_point> until;
     if (options_.prefetch != PrefetchPolicy::wait_complete)
-      until = start + std::chrono::duration_cast<Clock::duration>(
-                          std::chrono::duration<double>(reading_->patience));
+      until = start +
+              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(reading_->patience));
     if (pages.receive(slab, until) < pages.n_pages()) throw LayersLost();
     reading_->patience = std::max(0.0, reading_->patience - seconds_since(start));
   }
