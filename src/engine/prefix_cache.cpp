@@ -130,15 +130,18 @@ double PrefixCache::timeout_seconds(int64_t n_tokens) {
   return std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
 }
 
-// Of the first slab, from the beginning of the read on; nothing: there is none. The whole is given no more
-// time than computing would take, when that is known, and the first slab its share.
+// Of the first slab, from the beginning of the read on; nothing: there is none. It is given its share of the
+// time that the whole may take: never longer than computing would, when that is known.
 std::optional<PrefixCache::Clock::time_point> PrefixCache::deadline(int64_t n_tokens) const {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return std::nullopt;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
-  double seconds = timeout_seconds(n_tokens);
-  if (prefill_rate_ > 0) seconds = std::min(seconds, prefill_seconds(n_tokens));
-  return reading_->begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                               seconds / static_cast<double>(store_->sizes().n_slabs())));
+  const int64_t n_slabs = store_->sizes().n_slabs();
+  double seconds = timeout_seconds(n_tokens / n_slabs);
+  if (prefill_rate_ > 0)
+    seconds = std::min(
+        seconds, kReadLatency + (prefill_seconds(n_tokens) - kReadLatency) / static_cast<double>(n_slabs));
+  return reading_->begun +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 void PrefixCache::use(const PrefixTree::Match& match) {
