@@ -52,9 +52,12 @@ BOOST_AUTO_TEST_CASE(segments_come_with_tokens_positions_and_parents_first) {
 // Any range of pages, aligned memory or not, and sizes that fit O_DIRECT or not.
 BOOST_AUTO_TEST_CASE(any_run_of_pages_is_read_in_place_or_through_a_copy) {
   const TempDir disk;  // O_DIRECT is another thing where there is a disk
-  for (const PageSizes sizes : {PageSizes{2, 256, 96}, PageSizes{3, 8192, 4096}, PageSizes{3, 4096, 1000},
-                                PageSizes{1, 4097, 1}, PageSizes{2, 4096, 0}, PageSizes{61, 512, 136}}) {
-    options = store_options(disk.file(format("cache_%ld_%ld", sizes.rows_page_bytes, sizes.keys_page_bytes)),
+  for (const PageSizes sizes :
+       {PageSizes{2, 256, 96}, PageSizes{3, 8192, 4096}, PageSizes{3, 4096, 1000}, PageSizes{1, 4097, 1},
+        PageSizes{2, 4096, 0}, PageSizes{61, 512, 136}, PageSizes{3, 8192, 4096, 1},
+        PageSizes{5, 4096, 1000, 2}, PageSizes{61, 512, 136, 8}}) {
+    options = store_options(disk.file(format("cache_%ld_%ld_%ld", sizes.rows_page_bytes,
+                                             sizes.keys_page_bytes, sizes.layers_per_slab)),
                             sizes);
     const auto store = open();
     const auto prompt = prompt_of({5}, 16);
@@ -64,13 +67,15 @@ BOOST_AUTO_TEST_CASE(any_run_of_pages_is_read_in_place_or_through_a_copy) {
       for (const auto& [first, n_pages] : {std::pair{0, 16}, {0, 1}, {15, 1}, {3, 7}}) {
         PageMemory expected(sizes, n_pages), loaded(sizes, n_pages, is_aligned);
         expected.fill(prompt, first);
-        BOOST_TEST(store->load_pages(id, first, loaded.targets()));
+        BOOST_TEST(load_slabs(*store, id, first, loaded));
         BOOST_TEST((loaded == expected));
       }
     PageMemory memory(sizes, 2);
-    BOOST_TEST(!store->load_pages(id, 15, memory.targets()));  // past its end
-    BOOST_TEST(!store->load_pages(id, -1, memory.targets()));
-    BOOST_TEST(!store->load_pages(id + 99, 0, memory.targets()));
+    BOOST_TEST(!load_slabs(*store, id, 15, memory));  // past its end
+    BOOST_TEST(!load_slabs(*store, id, -1, memory));
+    BOOST_TEST(!load_slabs(*store, id + 99, 0, memory));
+    BOOST_TEST(!store->load_pages(id, 0, memory.targets(), store->sizes().n_slabs()));
+    BOOST_TEST(!store->load_pages(id, 0, memory.targets(), -1));
     BOOST_TEST(store->read_stats().n_bytes > 0);
     BOOST_TEST(store->read_stats().seconds > 0);
   }
@@ -148,9 +153,11 @@ BOOST_AUTO_TEST_CASE(calls_that_make_no_sense_store_nothing) {
   BOOST_TEST(!store->store(DiskPage{}, {}, {}));
   BOOST_TEST(
       !store->store({12, 0}, std::span(prompt).first(64), std::span(sources).first(1)));  // no such parent
+  options.n_layers = 9, options.layers_per_slab = 1;  // more slabs than a header has room for
+  BOOST_TEST(!open());
   options.n_layers = 0;
   BOOST_TEST(!open());
-  BOOST_TEST(warnings.lines.size() == 1u);
+  BOOST_TEST(warnings.lines.size() == 2u);
 }
 
 // --- use -----------------------------------------------------------------------------------------
@@ -223,7 +230,7 @@ BOOST_AUTO_TEST_CASE(threads_load_while_one_stores) {
 
 // T20: with the sizes of V3.2, what the process writes, index and journal included, against what is cached.
 BOOST_AUTO_TEST_CASE(little_more_is_written_than_is_cached) {
-  const PageSizes sizes{61, 40960, 8704};
+  const PageSizes sizes{61, 40960, 8704, 8};
   const TempDir disk;
   options = store_options(disk.file("large"), sizes);
   const auto bytes_written = [] {

@@ -98,7 +98,7 @@ void flip_segment_bits(const stdfs::path& victim, const std::string& whole, std:
     flip(bytes, i % 2 ? random() % n_bits : i % 4 ? random() % (512 * 8) : n_bits - 1 - random() % (64 * 8));
     write_file(victim, bytes);
     const auto file = SegmentFile::open(real_file_system(), directory, victim.filename().string(), fault);
-    if (!file || file->read_pages(0, loaded.targets()) != SegmentFault::none) {
+    if (!file || file->read_pages(0, 0, loaded.targets()) != SegmentFault::none) {
       ++n_found;
       continue;
     }
@@ -137,6 +137,42 @@ BOOST_AUTO_TEST_CASE(flipped_bits_in_segments_are_misses_of_the_store) {
   }
 }
 
+// A page is read slab by slab: each has a checksum of its own, and says nothing about the others.
+BOOST_AUTO_TEST_CASE(a_flipped_bit_in_any_slab_is_found_when_it_is_read) {
+  const PageSizes sizes{4, 4096, 512, 1};
+  options = store_options(dir->file("slabs"), sizes);
+  const auto two_pages = make_prompt(std::vector{6}, 2);
+  store_prompt(*open(), two_pages, 2, sizes);
+  const stdfs::path path = segments()[0];
+  const std::string whole = read_file(path);
+  constexpr size_t kSlabBytes = 8192;
+  for (size_t slab = 0; slab < 4; ++slab)
+    for (size_t page = 0; page < 2; ++page) {
+      std::string bytes = whole;
+      flip(bytes, (8192 + (slab * 2 + page) * kSlabBytes + (slab % 2 ? 4100 : 7)) * 8);
+      write_file(path, bytes);
+      const auto store = open();
+      const int64_t id = store->segments()[0].id;
+      PageMemory memory(sizes, 1);
+      for (size_t other = 0; other < 4; ++other)
+        if (other != slab)
+          BOOST_TEST(store->load_pages(id, static_cast<int32_t>(page),
+                                       memory.targets(static_cast<int64_t>(other), 1),
+                                       static_cast<int64_t>(other)));
+      BOOST_TEST(!store->load_pages(id, static_cast<int32_t>(page),
+                                    memory.targets(static_cast<int64_t>(slab), 1),
+                                    static_cast<int64_t>(slab)));
+      BOOST_TEST(store->segments().empty());
+      BOOST_TEST(!stdfs::exists(path));
+      write_file(path, whole);
+      stdfs::remove(index());
+    }
+  options.layers_per_slab = 2;  // pages cut otherwise are not believed
+  BOOST_TEST(load_all(*open(), sizes).prompts.empty());
+  options.layers_per_slab = 1;
+  BOOST_TEST(load_all(*open(), sizes).has(two_pages));
+}
+
 // T13 and the like: headers that are well-formed and wrong.
 BOOST_AUTO_TEST_CASE(headers_with_valid_checksums_and_wrong_fields_are_misses) {
   const stdfs::path victim = segments()[0];
@@ -147,8 +183,8 @@ BOOST_AUTO_TEST_CASE(headers_with_valid_checksums_and_wrong_fields_are_misses) {
   };
   const std::vector<Case> cases = {
       {"magic", [](std::string& s) { s[0] = 'X'; }},
-      {"version before", [](std::string& s) { put<uint32_t>(s, 8, 0); }},
-      {"version after", [](std::string& s) { put<uint32_t>(s, 8, 2); }, true},
+      {"version before", [](std::string& s) { put<uint32_t>(s, 8, 1); }},
+      {"version after", [](std::string& s) { put<uint32_t>(s, 8, 3); }, true},
       {"other byte order", [](std::string& s) { put<uint32_t>(s, 12, 0x04030201); }},
       {"all of it in other byte order",
        [](std::string& s) { put<uint32_t>(s, 8, 1 << 24), put<uint32_t>(s, 12, 0x04030201); }},
@@ -169,7 +205,10 @@ BOOST_AUTO_TEST_CASE(headers_with_valid_checksums_and_wrong_fields_are_misses) {
       {"end of the fingerprint", [](std::string& s) { s[95] ^= 1; }},
       {"parent", [](std::string& s) { s[96] ^= 1; }},
       {"chain", [](std::string& s) { s[128] ^= 1; }},
-      {"a page's checksum", [](std::string& s) { s[160] ^= 1; }},
+      {"no layers in a slab", [](std::string& s) { put<int64_t>(s, 160, 0); }},
+      {"fewer layers in a slab", [](std::string& s) { put<int64_t>(s, 160, 1); }},
+      {"more layers in a slab", [](std::string& s) { put<int64_t>(s, 160, 3); }},
+      {"a slab's checksum", [](std::string& s) { s[168] ^= 1; }},
       {"tokens", [](std::string& s) { s[4096] ^= 1; }},
       {"commit mark", [](std::string& s) { s[s.size() - 4096] = 'X'; }},
   };
@@ -331,12 +370,12 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_index_of_ours_are_replaced) {
       {"parents in a circle", sql("UPDATE segment SET parent = chain")},
       {"a path for a name", sql("UPDATE segment SET name = '../../' || name")},
       {"entries for files that are not there", sql("INSERT INTO segment SELECT name || 'x', randomblob(32), "
-                                                   "parent, fingerprint, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1 "
+                                                   "parent, fingerprint, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 "
                                                    "FROM segment")},
       {"more entries than files", sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE "
                                       "i < 20000) INSERT INTO segment SELECT "
                                       "hex(randomblob(16)), randomblob(32), randomblob(32), randomblob(32), "
-                                      "0, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM n")},
+                                      "0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM n")},
       {"a write-ahead log", sql("PRAGMA journal_mode=WAL")},
       {"a journal of another database", [&] { write_file(index() + "-journal", noise); }},
       {"a log of another database",

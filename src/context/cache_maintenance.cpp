@@ -18,16 +18,18 @@ std::vector<IndexEntry> all_entries(CacheDirectory& cache) {
   return entries;
 }
 
-// Memory for one page of a segment.
-class PageBuffer {
+// Memory for one slab of a page of a segment.
+class SlabBuffer {
  public:
-  explicit PageBuffer(const SegmentInfo& segment)
-      : rows_(static_cast<size_t>(segment.n_layers * segment.rows_page_bytes)),
-        keys_(static_cast<size_t>(segment.n_layers * segment.keys_page_bytes)) {
-    for (int64_t layer = 0; layer < segment.n_layers; ++layer)
+  explicit SlabBuffer(const SegmentInfo& segment)
+      : rows_(static_cast<size_t>(segment.layers_per_slab * segment.rows_page_bytes)),
+        keys_(static_cast<size_t>(segment.layers_per_slab * segment.keys_page_bytes)) {
+    for (int64_t layer = 0; layer < segment.layers_per_slab; ++layer)
       layers_.push_back(&rows_[static_cast<size_t>(layer * segment.rows_page_bytes)]);
   }
-  PageTarget target() { return {layers_, keys_.data()}; }
+  PageTarget target(int64_t n_layers) {
+    return {std::span(layers_).first(static_cast<size_t>(n_layers)), keys_.data()};
+  }
 
  private:
   std::vector<uint8_t> rows_, keys_;
@@ -42,10 +44,13 @@ SegmentFault verify_segment(CacheDirectory& cache, const IndexEntry& entry) {
       SegmentFile::open(cache.fs(), directory.get(), CacheFiles::segment_file(entry.name), fault);
   if (!file) return fault;
   if (file->info().chain != entry.segment.chain) return SegmentFault::damaged;
-  PageBuffer buffer(file->info());
-  const PageTarget target = buffer.target();
-  for (int64_t page = 0; page < file->info().n_pages && fault == SegmentFault::none; ++page)
-    fault = file->read_pages(page, {&target, 1});
+  const SegmentInfo& segment = file->info();
+  SlabBuffer buffer(segment);
+  for (int64_t slab = 0; slab < segment.n_slabs(); ++slab) {
+    const PageTarget target = buffer.target(segment.n_layers_of(slab));
+    for (int64_t page = 0; page < segment.n_pages && fault == SegmentFault::none; ++page)
+      fault = file->read_pages(page, slab, {&target, 1});
+  }
   return fault;
 }
 

@@ -23,7 +23,8 @@ constexpr const char* kTables[] = {
     "CREATE TABLE segment (name TEXT PRIMARY KEY, chain BLOB NOT NULL UNIQUE, parent BLOB NOT NULL, "
     "fingerprint BLOB NOT NULL, first_page INTEGER NOT NULL, n_pages INTEGER NOT NULL, n_layers INTEGER NOT "
     "NULL, "
-    "rows_page_bytes INTEGER NOT NULL, keys_page_bytes INTEGER NOT NULL, last_use INTEGER NOT NULL, "
+    "rows_page_bytes INTEGER NOT NULL, keys_page_bytes INTEGER NOT NULL, layers_per_slab INTEGER NOT NULL, "
+    "last_use INTEGER NOT NULL, "
     "created INTEGER NOT NULL, n_hits INTEGER NOT NULL, priority INTEGER NOT NULL, checksum INTEGER NOT "
     "NULL) "
     "WITHOUT ROWID",
@@ -33,7 +34,7 @@ constexpr const char* kTables[] = {
 };
 constexpr const char* kColumns =
     "SELECT segment.name, chain, parent, fingerprint, first_page, n_pages, n_layers, rows_page_bytes, "
-    "keys_page_bytes, "
+    "keys_page_bytes, layers_per_slab, "
     "last_use, created, n_hits, priority, checksum";
 
 [[noreturn]] void fail_damaged(const char* what) { throw IndexFailure(IndexFailure::damaged, what); }
@@ -81,7 +82,7 @@ int64_t checksum_of(const IndexEntry& entry) {
   for (const Hash256& hash : {segment.chain, segment.parent, segment.fingerprint})
     add(hash.data(), hash.size());
   for (const int64_t number : {segment.first_page, segment.n_pages, segment.n_layers, segment.rows_page_bytes,
-                               segment.keys_page_bytes})
+                               segment.keys_page_bytes, segment.layers_per_slab})
     add_number(number);
   add_number(entry.use.last_use), add_number(entry.use.created), add_number(entry.use.n_hits);
   add_number(entry.use.priority);
@@ -268,6 +269,7 @@ IndexEntry PrefixIndex::entry_of(Statement& statement, bool has_tokens) {
   segment.first_page = statement.number(), segment.n_pages = statement.number();
   segment.n_layers = statement.number();
   segment.rows_page_bytes = statement.number(), segment.keys_page_bytes = statement.number();
+  segment.layers_per_slab = statement.number();
   entry.use.last_use = static_cast<uint64_t>(statement.number());
   entry.use.created = static_cast<uint64_t>(statement.number());
   entry.use.n_hits = static_cast<uint64_t>(statement.number());
@@ -319,10 +321,10 @@ std::optional<IndexEntry> PrefixIndex::find(const Hash256& chain) {
 
 void PrefixIndex::insert(const IndexEntry& entry) {
   const SegmentInfo& segment = entry.segment;
-  Statement statement(database_, "INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  Statement statement(database_, "INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
   statement.bind(entry.name).bind(segment.chain).bind(segment.parent).bind(segment.fingerprint);
   statement.bind(segment.first_page).bind(segment.n_pages).bind(segment.n_layers);
-  statement.bind(segment.rows_page_bytes).bind(segment.keys_page_bytes);
+  statement.bind(segment.rows_page_bytes).bind(segment.keys_page_bytes).bind(segment.layers_per_slab);
   statement.bind(static_cast<int64_t>(entry.use.last_use)).bind(static_cast<int64_t>(entry.use.created));
   statement.bind(static_cast<int64_t>(entry.use.n_hits))
       .bind(int64_t{entry.use.priority})

@@ -15,7 +15,7 @@ namespace {
 
 bool has_sizes_of(const SegmentInfo& a, const SegmentInfo& b) {
   return a.n_layers == b.n_layers && a.rows_page_bytes == b.rows_page_bytes &&
-         a.keys_page_bytes == b.keys_page_bytes;
+         a.keys_page_bytes == b.keys_page_bytes && a.layers_per_slab == b.layers_per_slab;
 }
 
 // The tokens are compared as well: a hash only finds.
@@ -31,6 +31,7 @@ SegmentInfo sizes_of(const PrefixStoreOptions& options) {
   sizes.n_layers = options.n_layers;
   sizes.rows_page_bytes = options.rows_page_bytes;
   sizes.keys_page_bytes = options.keys_page_bytes;
+  sizes.layers_per_slab = options.layers_per_slab > 0 ? options.layers_per_slab : options.n_layers;
   return sizes;
 }
 
@@ -77,18 +78,19 @@ class PrefixStore::State {
  public:
   State(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> opened)
       : directory(std::move(opened)),
-        root_(chain_root(options.fingerprint, options.salt)),
-        sizes_(sizes_of(options)) {}
+        sizes(sizes_of(options)),
+        root_(chain_root(options.fingerprint, options.salt)) {}
   ~State() { write_uses(); }
 
   std::vector<StoredSegment> segments();
-  bool load_pages(int64_t id, int64_t first, std::span<const PageTarget> pages);
+  bool load_pages(int64_t id, int64_t first, int64_t slab, std::span<const PageTarget> pages);
   std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
                                std::span<const PageSource> pages, int32_t priority);
   void remove(int64_t id, const std::string& reason);
   CacheSpeeds speeds();
 
   const std::unique_ptr<CacheDirectory> directory;
+  const SegmentInfo sizes;  // fingerprint and sizes of every segment here
   SegmentRegistry registry;
   ReadMeter meter;
   std::optional<CacheSpeeds> new_speeds;  // that are not in the index yet
@@ -96,14 +98,14 @@ class PrefixStore::State {
  private:
   std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
   std::shared_ptr<const SegmentFile> open_anew(const IndexEntry& entry, SegmentFault& fault);
-  std::optional<SegmentFault> read(int64_t id, int64_t first, std::span<const PageTarget> pages);
+  std::optional<SegmentFault> read(int64_t id, int64_t first, int64_t slab,
+                                   std::span<const PageTarget> pages);
   void write_uses();
   void write_uses(PrefixIndex& index);
   bool describe(const DiskPage& before, std::span<const int32_t> tokens, std::span<const PageSource> pages,
                 SegmentInfo& segment) const;
 
   const Hash256 root_;
-  const SegmentInfo sizes_;  // fingerprint and sizes of every segment here
 };
 
 // From the root down, so that what continues nothing, or something else, is left out.
@@ -111,13 +113,13 @@ std::vector<StoredSegment> PrefixStore::State::segments() {
   write_uses();
   std::vector<IndexEntry> entries;
   const bool is_read = directory->with_index(PrefixIndex::Access::read, [&](PrefixIndex& index) {
-    entries = index.entries_of(sizes_.fingerprint);
+    entries = index.entries_of(sizes.fingerprint);
     return true;
   });
   if (!is_read) return {};
   std::multimap<Hash256, const IndexEntry*> children;  // by the parent's chain
   for (const IndexEntry& entry : entries)
-    if (has_sizes_of(entry.segment, sizes_) && !registry.is_gone(entry.name))
+    if (has_sizes_of(entry.segment, sizes) && !registry.is_gone(entry.name))
       children.insert({entry.segment.parent, &entry});
 
   struct Place {
@@ -145,7 +147,7 @@ CacheSpeeds PrefixStore::State::speeds() {
   if (new_speeds) return *new_speeds;
   CacheSpeeds speeds;
   directory->with_index(PrefixIndex::Access::read, [&](PrefixIndex& index) {
-    speeds = index.speeds_of(sizes_.fingerprint);
+    speeds = index.speeds_of(sizes.fingerprint);
     return true;
   });
   return speeds;
@@ -162,12 +164,14 @@ void PrefixStore::State::remove(int64_t id, const std::string& reason) {
 
 // --- loading -------------------------------------------------------------------------------------
 
-bool PrefixStore::State::load_pages(int64_t id, int64_t first, std::span<const PageTarget> pages) {
+bool PrefixStore::State::load_pages(int64_t id, int64_t first, int64_t slab,
+                                    std::span<const PageTarget> pages) {
+  if (slab < 0 || slab >= sizes.n_slabs()) return false;
   for (const PageTarget& page : pages)
-    if (static_cast<int64_t>(page.rows.size()) != sizes_.n_layers) return false;
+    if (static_cast<int64_t>(page.rows.size()) != sizes.n_layers_of(slab)) return false;
   meter.begin();
-  const std::optional<SegmentFault> fault = read(id, first, pages);
-  meter.end(fault == SegmentFault::none ? pages.size() * sizes_.record_bytes() : 0);
+  const std::optional<SegmentFault> fault = read(id, first, slab, pages);
+  meter.end(fault == SegmentFault::none ? pages.size() * sizes.slab_bytes(slab) : 0);
   if (!fault) return false;
   switch (*fault) {
     case SegmentFault::none:
@@ -190,7 +194,7 @@ bool PrefixStore::State::load_pages(int64_t id, int64_t first, std::span<const P
 }
 
 // Nothing for pages that the segment does not have: a mistake of the caller's, which says nothing about it.
-std::optional<SegmentFault> PrefixStore::State::read(int64_t id, int64_t first,
+std::optional<SegmentFault> PrefixStore::State::read(int64_t id, int64_t first, int64_t slab,
                                                      std::span<const PageTarget> pages) {
   return or_miss(std::optional(SegmentFault::unreadable), [&]() -> std::optional<SegmentFault> {
     SegmentFault fault = SegmentFault::none;
@@ -199,7 +203,7 @@ std::optional<SegmentFault> PrefixStore::State::read(int64_t id, int64_t first,
     const int64_t n_pages = file->info().n_pages;
     if (first < 0 || first > n_pages || static_cast<int64_t>(pages.size()) > n_pages - first)
       return std::nullopt;
-    return file->read_pages(first, pages);
+    return file->read_pages(first, slab, pages);
   });
 }
 
@@ -219,7 +223,7 @@ std::shared_ptr<const SegmentFile> PrefixStore::State::open_file(int64_t id, Seg
 
 std::shared_ptr<const SegmentFile> PrefixStore::State::open_anew(const IndexEntry& entry,
                                                                  SegmentFault& fault) {
-  const OwnedFd folder = directory->files().open_folder(sizes_.fingerprint);
+  const OwnedFd folder = directory->files().open_folder(sizes.fingerprint);
   if (!folder.is_open()) {
     fault = folder.error() == -ENOENT ? SegmentFault::vanished : SegmentFault::unreadable;
     return nullptr;
@@ -242,7 +246,7 @@ void PrefixStore::State::write_uses() {
 
 // Within a write transaction. What is undone with it is lost: these are counts, not facts.
 void PrefixStore::State::write_uses(PrefixIndex& index) {
-  if (new_speeds) index.set_speeds(sizes_.fingerprint, *new_speeds);
+  if (new_speeds) index.set_speeds(sizes.fingerprint, *new_speeds);
   new_speeds.reset();
   const std::vector<SegmentUse> uses = registry.take_uses();
   if (uses.empty()) return;
@@ -259,11 +263,11 @@ void PrefixStore::State::write_uses(PrefixIndex& index) {
 // What is to be stored. False for a call that makes no sense.
 bool PrefixStore::State::describe(const DiskPage& before, std::span<const int32_t> tokens,
                                   std::span<const PageSource> pages, SegmentInfo& segment) const {
-  segment = sizes_;
+  segment = sizes;
   segment.n_pages = static_cast<int64_t>(pages.size());
   if (static_cast<int64_t>(tokens.size()) != segment.n_pages * kPageTokens) return false;
   for (const PageSource& page : pages)
-    if (static_cast<int64_t>(page.rows.size()) != sizes_.n_layers) return false;
+    if (static_cast<int64_t>(page.rows.size()) != sizes.n_layers) return false;
   segment.parent = root_;
   if (before.is_there()) {
     const std::optional<IndexEntry> parent = registry.find(before.segment);
@@ -292,7 +296,7 @@ std::optional<int64_t> PrefixStore::State::store(const DiskPage& before, std::sp
   });
   const bool is_stored =
       is_reserved && (writer.has_twin() || (writer.write(pages) && writer.publish(budget)));
-  if (!is_stored || !has_sizes_of(writer.entry().segment, sizes_)) return std::nullopt;
+  if (!is_stored || !has_sizes_of(writer.entry().segment, sizes)) return std::nullopt;
   IndexEntry stored = writer.entry();
   stored.segment.tokens = entry.segment.tokens;  // of a twin they were not read
   return registry.add(stored);
@@ -317,8 +321,10 @@ std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options
 std::vector<StoredSegment> PrefixStore::segments() {
   return or_miss(std::vector<StoredSegment>(), [&] { return state_->segments(); });
 }
-bool PrefixStore::load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages) {
-  return or_miss(false, [&] { return state_->load_pages(segment, first_page, pages); });
+const SegmentInfo& PrefixStore::sizes() const { return state_->sizes; }
+bool PrefixStore::load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages,
+                             int64_t slab) {
+  return or_miss(false, [&] { return state_->load_pages(segment, first_page, slab, pages); });
 }
 std::optional<int64_t> PrefixStore::store(const DiskPage& before, std::span<const int32_t> tokens,
                                           std::span<const PageSource> pages, int32_t priority) {

@@ -33,6 +33,7 @@ struct PrefixStoreOptions {
   std::array<uint8_t, 32> fingerprint{};  // of all that decides the bytes of a page
   std::string salt;                       // sequences with another salt are invisible
   int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;  // of a page; bytes of one layer
+  int64_t layers_per_slab = 0;  // what is read and verified at a time; 0: all layers
   CacheLimits limits;
 };
 
@@ -60,13 +61,14 @@ class PrefixStore {
   // missing are left out. One thread at a time.
   std::vector<StoredSegment> segments();
 
-  // Reads pages [first_page, first_page + pages.size()) of `segment` (counted from the segment's own first)
-  // in few large requests. True when all of them are there and verified; else the targets hold anything. A
-  // damaged segment is removed with a warning; one that vanished is a quiet false. Any number of threads.
-  bool load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages);
-  bool load_page(int64_t segment, int32_t page, const PageTarget& target) {
-    return load_pages(segment, page, {&target, 1});
-  }
+  // Fingerprint and sizes of every segment here.
+  const SegmentInfo& sizes() const;
+
+  // Reads a slab of pages [first_page, first_page + pages.size()) of `segment` (counted from the segment's
+  // own first) in few large requests. True when all of it is there and verified; else the targets hold
+  // anything. A damaged segment is removed with a warning; one that vanished is a quiet false. Any number of
+  // threads.
+  bool load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages, int64_t slab = 0);
 
   // Stores 1 to 16 whole pages that follow a stored page (none: begin a prompt); tokens: [pages.size() * 64].
   // Evicts to stay under the limits. The segment's id, also when it was there already; nothing when it was

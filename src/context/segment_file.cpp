@@ -20,7 +20,7 @@ constexpr int64_t kMaxParts = 1024;         // of one request
 constexpr int64_t kMaxLayers = 4096, kMaxPartBytes = 1 << 28, kMaxPage = int64_t{1} << 40;
 constexpr char kMagic[8] = {'D', 'S', 'V', '3', '2', 'K', 'V', 'S'};
 constexpr char kCommitMark[8] = {'D', 'S', 'V', '3', '2', 'E', 'N', 'D'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kEndianTag = 0x01020304;
 
 using Sum = std::array<uint8_t, 16>;
@@ -32,8 +32,9 @@ struct SegmentHeader {
   int64_t first_page, n_layers, rows_page_bytes, keys_page_bytes;
   uint64_t file_bytes;
   Hash256 fingerprint, parent, chain;
-  Sum page_sums[kMaxSegmentPages];
-  uint8_t zeros[3664];
+  int64_t layers_per_slab;
+  std::array<Sum, kMaxSlabs> page_sums[kMaxSegmentPages];
+  uint8_t zeros[1864];
   Sum sum;
 };
 static_assert(sizeof(SegmentHeader) == kBlock);
@@ -62,7 +63,7 @@ Sum sum_of(const void* bytes, size_t n_bytes) { return canonical(XXH3_128bits(by
 
 Sum sum_of(const SegmentHeader& header) { return sum_of(&header, offsetof(SegmentHeader, sum)); }
 
-// The checksum of a page whose parts lie apart; empty when there is no memory for it.
+// The checksum of a slab whose parts lie apart; false when there is no memory for it.
 bool sum_of(const SegmentInfo& info, const PageTarget& page, Sum& sum) {
   struct Free {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -72,7 +73,7 @@ bool sum_of(const SegmentInfo& info, const PageTarget& page, Sum& sum) {
   XXH3_128bits_reset(state.get());
   for (const uint8_t* rows : page.rows)
     XXH3_128bits_update(state.get(), rows, static_cast<size_t>(info.rows_page_bytes));
-  XXH3_128bits_update(state.get(), page.keys, static_cast<size_t>(info.n_layers * info.keys_page_bytes));
+  XXH3_128bits_update(state.get(), page.keys, page.rows.size() * static_cast<size_t>(info.keys_page_bytes));
   sum = canonical(XXH3_128bits_digest(state.get()));
   return true;
 }
@@ -115,15 +116,21 @@ class BlockWriter {
   int fd_, direct_fd_;
 };
 
-// One page as it lies in the file; the padding is zero.
-void gather(const SegmentInfo& info, const PageSource& page, uint8_t* record) {
+// A page's share of a slab as it lies in the file; the padding is zero. Returns how many bytes are not
+// padding.
+size_t gather(const SegmentInfo& info, const PageSource& page, int64_t slab, uint8_t* record) {
+  const size_t first = static_cast<size_t>(info.first_layer(slab));
+  const size_t n_layers = static_cast<size_t>(info.n_layers_of(slab));
   const size_t rows_bytes = static_cast<size_t>(info.rows_page_bytes);
-  const size_t keys_bytes = static_cast<size_t>(info.n_layers * info.keys_page_bytes);
+  const size_t keys_bytes = static_cast<size_t>(info.keys_page_bytes);
   uint8_t* to = record;
-  for (const uint8_t* rows : page.rows) std::memcpy(to, rows, rows_bytes), to += rows_bytes;
-  if (keys_bytes > 0) std::memcpy(to, page.keys, keys_bytes);
-  to += keys_bytes;
-  std::memset(to, 0, static_cast<size_t>(record + info.record_bytes() - to));
+  for (const uint8_t* rows : page.rows.subspan(first, n_layers))
+    std::memcpy(to, rows, rows_bytes), to += rows_bytes;
+  if (keys_bytes > 0) std::memcpy(to, page.keys + first * keys_bytes, n_layers * keys_bytes);
+  to += n_layers * keys_bytes;
+  const size_t n_bytes = static_cast<size_t>(to - record);
+  std::memset(to, 0, info.slab_bytes(slab) - n_bytes);
+  return n_bytes;
 }
 
 SegmentHeader header_of(const SegmentInfo& info) {
@@ -141,26 +148,26 @@ SegmentHeader header_of(const SegmentInfo& info) {
   header.fingerprint = info.fingerprint;
   header.parent = info.parent;
   header.chain = info.chain;
+  header.layers_per_slab = info.layers_per_slab;
   return header;
 }
 
-// Writes the records in blocks of some MiB and notes their checksums in the header.
-int write_records(BlockWriter& writer, const SegmentInfo& info, std::span<const PageSource> pages,
-                  SegmentHeader& header) {
-  const uint64_t record_bytes = info.record_bytes();
-  const size_t n_at_once = std::clamp<size_t>(kBatchBytes / 4 / record_bytes, 1, pages.size());
-  const AlignedBuffer staging = aligned_buffer(n_at_once * record_bytes);
+// Writes a slab of all pages in blocks of some MiB and notes their checksums in the header.
+int write_slab(BlockWriter& writer, const SegmentInfo& info, int64_t slab, std::span<const PageSource> pages,
+               SegmentHeader& header) {
+  const uint64_t slab_bytes = info.slab_bytes(slab);
+  const size_t n_at_once = std::clamp<size_t>(kBatchBytes / 4 / slab_bytes, 1, pages.size());
+  const AlignedBuffer staging = aligned_buffer(n_at_once * slab_bytes);
   if (!staging) return -ENOMEM;
-  const size_t sum_bytes = static_cast<size_t>(info.n_layers * (info.rows_page_bytes + info.keys_page_bytes));
   for (size_t page = 0; page < pages.size(); page += n_at_once) {
     const size_t n = std::min(n_at_once, pages.size() - page);
     for (size_t i = 0; i < n; ++i) {
-      uint8_t* record = &staging[i * record_bytes];
-      gather(info, pages[page + i], record);
-      header.page_sums[page + i] = sum_of(record, sum_bytes);
+      uint8_t* record = &staging[i * slab_bytes];
+      const size_t n_bytes = gather(info, pages[page + i], slab, record);
+      header.page_sums[page + i][static_cast<size_t>(slab)] = sum_of(record, n_bytes);
     }
     const int result =
-        writer.write({staging.get(), n * record_bytes}, info.records_offset() + page * record_bytes);
+        writer.write({staging.get(), n * slab_bytes}, info.slab_offset(slab) + page * slab_bytes);
     if (result != 0) return result;
   }
   return 0;
@@ -196,6 +203,7 @@ SegmentInfo info_of(const SegmentHeader& header) {
   info.n_layers = header.n_layers;
   info.rows_page_bytes = header.rows_page_bytes;
   info.keys_page_bytes = header.keys_page_bytes;
+  info.layers_per_slab = header.layers_per_slab;
   return info;
 }
 
@@ -207,27 +215,34 @@ bool SegmentInfo::has_sane_sizes() const {
   };
   return is_within(n_pages, 1, kMaxSegmentPages) && is_within(first_page, 0, kMaxPage) &&
          is_within(n_layers, 1, kMaxLayers) && is_within(rows_page_bytes, 1, kMaxPartBytes) &&
-         is_within(keys_page_bytes, 0, kMaxPartBytes);
+         is_within(keys_page_bytes, 0, kMaxPartBytes) && is_within(layers_per_slab, 1, n_layers) &&
+         n_slabs() <= kMaxSlabs;
 }
 
-uint64_t SegmentInfo::record_bytes() const {
-  return padded(static_cast<uint64_t>(n_layers * (rows_page_bytes + keys_page_bytes)));
+int64_t SegmentInfo::n_layers_of(int64_t slab) const {
+  return std::min(layers_per_slab, n_layers - first_layer(slab));
 }
-uint64_t SegmentInfo::records_offset() const {
-  return kBlock + padded(static_cast<uint64_t>(n_pages * kPageTokens) * sizeof(int32_t));
+uint64_t SegmentInfo::slab_bytes(int64_t slab) const {
+  return padded(static_cast<uint64_t>(n_layers_of(slab) * (rows_page_bytes + keys_page_bytes)));
+}
+uint64_t SegmentInfo::slab_offset(int64_t slab) const {
+  const uint64_t tokens_bytes = padded(static_cast<uint64_t>(n_pages * kPageTokens) * sizeof(int32_t));
+  return kBlock + tokens_bytes + static_cast<uint64_t>(n_pages * slab) * slab_bytes(0);
 }
 uint64_t SegmentInfo::file_bytes() const {
-  return records_offset() + static_cast<uint64_t>(n_pages) * record_bytes() + kBlock;
+  const int64_t last = n_slabs() - 1;
+  return slab_offset(last) + static_cast<uint64_t>(n_pages) * slab_bytes(last) + kBlock;
 }
 
 int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
                   std::span<const PageSource> pages) {
   BlockWriter writer(fs, fd, direct_fd);
   SegmentHeader header = header_of(info);
-  if (const int result = write_records(writer, info, pages, header); result != 0) return result;
+  for (int64_t slab = 0; slab < info.n_slabs(); ++slab)
+    if (const int result = write_slab(writer, info, slab, pages, header); result != 0) return result;
   header.sum = sum_of(header);
 
-  const uint64_t head_bytes = info.records_offset();
+  const uint64_t head_bytes = info.slab_offset(0);
   const AlignedBuffer head = aligned_buffer(head_bytes);
   if (!head) return -ENOMEM;
   std::memset(head.get(), 0, head_bytes);
@@ -300,8 +315,9 @@ int64_t SegmentFile::read_block(std::span<uint8_t> block, uint64_t offset) const
   return read_fully(fs_, fd_.get(), {{block.data(), block.size()}}, offset, unit_);
 }
 
-SegmentFault SegmentFile::read_pages(int64_t first, std::span<const PageTarget> targets) const {
+SegmentFault SegmentFile::read_pages(int64_t first, int64_t slab, std::span<const PageTarget> targets) const {
   if (first < 0 || static_cast<int64_t>(targets.size()) > info_.n_pages - first) return SegmentFault::damaged;
+  if (slab < 0 || slab >= info_.n_slabs()) return SegmentFault::damaged;
   const bool is_direct = unit_ > 1;
   bool has_aligned_rows = !is_direct || info_.rows_page_bytes % static_cast<int64_t>(kBlock) == 0;
   bool has_aligned_keys = true;
@@ -310,29 +326,29 @@ SegmentFault SegmentFile::read_pages(int64_t first, std::span<const PageTarget> 
     has_aligned_keys &= !is_direct || is_aligned(page.keys);
   }
   const size_t n_at_once = static_cast<size_t>(
-      std::max<int64_t>(1, std::min<int64_t>(kMaxParts / (info_.n_layers + 2),
-                                             static_cast<int64_t>(kBatchBytes / info_.record_bytes()))));
+      std::max<int64_t>(1, std::min<int64_t>(kMaxParts / (info_.n_layers_of(slab) + 2),
+                                             static_cast<int64_t>(kBatchBytes / info_.slab_bytes(slab)))));
   for (size_t page = 0; page < targets.size(); page += n_at_once) {
     const auto batch = targets.subspan(page, std::min(n_at_once, targets.size() - page));
     const SegmentFault fault =
-        read_batch(first + static_cast<int64_t>(page), batch, has_aligned_rows, has_aligned_keys);
+        read_batch(first + static_cast<int64_t>(page), slab, batch, has_aligned_rows, has_aligned_keys);
     if (fault != SegmentFault::none) return fault;
   }
   if (!is_direct) fs_.drop_cached(fd_.get());
   return SegmentFault::none;
 }
 
-// One request. Of a record, what its targets' alignment allows is read in place, the rest through `bounce`.
-SegmentFault SegmentFile::read_batch(int64_t first, std::span<const PageTarget> targets,
+// One request. Of a page, what its target's alignment allows is read in place, the rest through `bounce`.
+SegmentFault SegmentFile::read_batch(int64_t first, int64_t slab, std::span<const PageTarget> targets,
                                      bool has_aligned_rows, bool has_aligned_keys) const {
+  const size_t slab_bytes = info_.slab_bytes(slab), n_layers = static_cast<size_t>(info_.n_layers_of(slab));
   const size_t rows_bytes = static_cast<size_t>(info_.rows_page_bytes);
-  const size_t keys_bytes = static_cast<size_t>(info_.n_layers * info_.keys_page_bytes);
-  const size_t all_rows_bytes = rows_bytes * static_cast<size_t>(info_.n_layers);
-  // The record's first bytes that are read in place: no rows, the rows, or the rows and the keys' whole
-  // blocks.
+  const size_t keys_bytes = n_layers * static_cast<size_t>(info_.keys_page_bytes);
+  const size_t all_rows_bytes = rows_bytes * n_layers;
+  // A page's first bytes that are read in place: no rows, the rows, or the rows and the keys' whole blocks.
   size_t n_in_place = has_aligned_rows ? all_rows_bytes : 0;
   if (has_aligned_rows && has_aligned_keys) n_in_place += keys_bytes / unit_ * unit_;
-  const size_t n_bounced = info_.record_bytes() - n_in_place;
+  const size_t n_bounced = slab_bytes - n_in_place;
   const AlignedBuffer bounce = aligned_buffer(n_bounced * targets.size());
   if (!bounce) return SegmentFault::unreadable;
 
@@ -343,10 +359,10 @@ SegmentFault SegmentFile::read_batch(int64_t first, std::span<const PageTarget> 
     if (n_in_place > all_rows_bytes) parts.push_back({targets[i].keys, n_in_place - all_rows_bytes});
     parts.push_back({&bounce[i * n_bounced], n_bounced});
   }
-  const uint64_t offset = info_.records_offset() + static_cast<uint64_t>(first) * info_.record_bytes();
+  const uint64_t offset = info_.slab_offset(slab) + static_cast<uint64_t>(first) * slab_bytes;
   const int64_t n_read = read_fully(fs_, fd_.get(), std::move(parts), offset, unit_);
   if (n_read < 0) return fault_of(n_read);
-  if (n_read < static_cast<int64_t>(info_.record_bytes() * targets.size())) return SegmentFault::damaged;
+  if (n_read < static_cast<int64_t>(slab_bytes * targets.size())) return SegmentFault::damaged;
 
   for (size_t i = 0; i < targets.size(); ++i) {
     const uint8_t* from = &bounce[i * n_bounced];
@@ -357,7 +373,7 @@ SegmentFault SegmentFile::read_batch(int64_t first, std::span<const PageTarget> 
       std::memcpy(targets[i].keys + n_keys_there, from, keys_bytes - n_keys_there);
     Sum sum;
     if (!sum_of(info_, targets[i], sum)) return SegmentFault::unreadable;
-    if (sum != sums_[static_cast<size_t>(first) + i]) return SegmentFault::damaged;
+    if (sum != sums_[static_cast<size_t>(first) + i][static_cast<size_t>(slab)]) return SegmentFault::damaged;
   }
   return SegmentFault::none;
 }

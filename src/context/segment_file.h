@@ -3,13 +3,19 @@
 //   offset   bytes            what
 //   0        4096             SegmentHeader; its last 16 bytes: XXH3-128 of the 4080 before
 //   4096     n_pages * 256    token ids, int32, padded to 4096
-//   ...      n_pages records  rows of all layers [n_layers][rows_page_bytes], key pages of all layers
-//                             [n_layers][keys_page_bytes]; each record padded to 4096
+//   ...      slab 0 of each   rows of its layers [layers_per_slab][rows_page_bytes], key pages of its layers
+//            page             [layers_per_slab][keys_page_bytes]; padded to 4096
+//   ...      slab 1, ...      the layers that follow; the last slab may have fewer
 //   ...      4096             SegmentTrailer: the file's length and the header's checksum again
+//
+// A slab is a page's share of some consecutive layers, and what is read and verified at a time: a forward
+// pass can begin when the first layers are there. Slabs lie one after the other, and in each the pages, so
+// that the same layers of consecutive pages are one large request.
 //
 // Everything begins at a multiple of 4096, for O_DIRECT. Little-endian; the header's tag says so. Magic,
 // version and the place of the header's checksum are the same in every version, so that a newer file can be
-// told from a damaged one. The header holds a checksum of each page; the chain hash covers the tokens.
+// told from a damaged one. The header holds a checksum of each slab of each page; the chain hash covers the
+// tokens.
 //
 // Every field is checked before it is used, and no count from a file is allocated before it is bounded.
 #pragma once
@@ -28,13 +34,15 @@
 namespace dsv32 {
 
 constexpr int64_t kMaxSegmentPages = 16;
+constexpr int64_t kMaxSlabs = 8;
 
-// Where one page's bytes go, or come from.
+// Where one page's bytes of a slab go. n_layers: the slab's.
 struct PageTarget {
   std::span<uint8_t* const>
       rows;                 // [n_layers], rows_page_bytes each; 4096-aligned ones are read without a copy
   uint8_t* keys = nullptr;  // [n_layers * keys_page_bytes]
 };
+// Where one page's bytes come from, all layers.
 struct PageSource {
   std::span<const uint8_t* const> rows;  // [n_layers]
   const uint8_t* keys = nullptr;         // [n_layers * keys_page_bytes]
@@ -44,12 +52,15 @@ struct PageSource {
 struct SegmentInfo {
   Hash256 fingerprint{}, parent{}, chain{};  // parent, chain: hashes of the tokens before, and up to its end
   int64_t first_page = 0, n_pages = 0;       // first_page: of the prompt
-  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;
+  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0, layers_per_slab = 0;
   std::vector<int32_t> tokens;  // [n_pages * 64]
 
-  bool has_sane_sizes() const;    // counts and sizes within what a segment may have; tokens are not looked at
-  uint64_t record_bytes() const;  // of one page, padded
-  uint64_t records_offset() const;
+  bool has_sane_sizes() const;  // counts and sizes within what a segment may have; tokens are not looked at
+  int64_t n_slabs() const { return (n_layers + layers_per_slab - 1) / layers_per_slab; }
+  int64_t first_layer(int64_t slab) const { return slab * layers_per_slab; }
+  int64_t n_layers_of(int64_t slab) const;
+  uint64_t slab_bytes(int64_t slab) const;  // of one page, padded
+  uint64_t slab_offset(int64_t slab) const;
   uint64_t file_bytes() const;
 };
 
@@ -76,23 +87,23 @@ class SegmentFile {
 
   const SegmentInfo& info() const { return info_; }
 
-  // Reads pages [first, first + targets.size()) and verifies their checksums. Requests are as large as 1024
-  // parts and 16 MiB allow. After a fault the targets hold anything.
-  SegmentFault read_pages(int64_t first, std::span<const PageTarget> targets) const;
+  // Reads a slab of pages [first, first + targets.size()) and verifies its checksums. Requests are as large
+  // as 1024 parts and 16 MiB allow. After a fault the targets hold anything.
+  SegmentFault read_pages(int64_t first, int64_t slab, std::span<const PageTarget> targets) const;
 
  private:
-  using PageSum = std::array<uint8_t, 16>;
+  using Sum = std::array<uint8_t, 16>;
   SegmentFile(FileSystem& fs, OwnedFd fd, uint64_t unit) : fs_(fs), fd_(std::move(fd)), unit_(unit) {}
   int64_t read_block(std::span<uint8_t> block, uint64_t offset) const;
   SegmentFault read_head(bool& is_refused);
-  SegmentFault read_batch(int64_t first, std::span<const PageTarget> targets, bool has_aligned_rows,
-                          bool has_aligned_keys) const;
+  SegmentFault read_batch(int64_t first, int64_t slab, std::span<const PageTarget> targets,
+                          bool has_aligned_rows, bool has_aligned_keys) const;
 
   FileSystem& fs_;
   OwnedFd fd_;
   uint64_t unit_;  // 4096 with O_DIRECT, else 1
   SegmentInfo info_;
-  std::vector<PageSum> sums_;  // [n_pages]
+  std::vector<std::array<Sum, kMaxSlabs>> sums_;  // [n_pages]
 };
 
 }  // namespace dsv32

@@ -2,6 +2,7 @@
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
+#include "base/keep_forever.h"
 #include "base/text.h"
 #include "context/fingerprint.h"
 #ifdef DSV32_CUDA
@@ -109,5 +110,13 @@ Engine::Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights
                 load(args_, *backend_))),
       forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,
                                          plan_.cache.max_tokens)) {}
+
+// A read that hangs writes to the pool when it goes on.
+Engine::~Engine() {
+  if (!prefix_cache_ || prefix_cache_->stop_reading()) return;
+  prefix_cache_.reset();
+  keep_forever(std::move(cache_));
+  keep_forever(std::move(backend_));
+}
 
 }  // namespace dsv32

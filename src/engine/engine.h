@@ -31,6 +31,7 @@ class Engine {
   Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
          const EngineOptions& options, const Identify& identify = {},
          const BeforeWeights& before_weights = {});
+  ~Engine();
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backend_->name(); }

@@ -16,11 +16,20 @@ constexpr int64_t kLeastTokens = 256;
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
 constexpr int64_t kJobPages = 64;
+constexpr double kSlabBytes = 384 << 10;  // about; of a page on disk
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
 
-std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
-  return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
+int64_t bytes_of_layer(const CachePlan& plan) {
+  return kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes();
+}
+
+// Smaller slabs let a step begin sooner. Those of consecutive pages lie together, so that requests are large
+// all the same; but a page may come alone. V3.2: 8 slabs, of 8 layers.
+int64_t layers_per_slab(const CachePlan& plan) {
+  const double n_slabs = std::round(static_cast<double>(plan.n_layers * bytes_of_layer(plan)) / kSlabBytes);
+  const int64_t n = std::clamp<int64_t>(static_cast<int64_t>(n_slabs), 1, kMaxSlabs);
+  return (plan.n_layers + n - 1) / n;
 }
 
 PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t, 32>& fingerprint,
@@ -32,6 +41,7 @@ PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t
   store.n_layers = plan.n_layers;
   store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
   store.keys_page_bytes = plan.layout.key_page_bytes();
+  store.layers_per_slab = options.layers_per_slab > 0 ? options.layers_per_slab : layers_per_slab(plan);
   store.limits.max_bytes = options.max_bytes;
   store.limits.policy = options.eviction;
   return store;
@@ -48,17 +58,15 @@ PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& finge
                                                            *options.files, options.warn)),
       tree_(pool, options.eviction) {
   pool_.set_reclaim([this](int64_t n_pages) {
-    take_back_reads(false);
+    take_back_reads();
     const bool stores = store_ && options_.write == WritePolicy::write_back;
     return tree_.evict_pool(n_pages,
                             stores ? [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); }
                                    : PrefixTree::BeforeLeaving{});
   });
   if (!store_) return;
-  const CachePlan& plan = pool.plan();
-  reader_ = std::make_unique<PageReader>(
-      *store_, static_cast<size_t>(plan.n_layers * kPageTokens * plan.layout.row_bytes()),
-      static_cast<size_t>(plan.n_layers * plan.layout.key_page_bytes()));
+  pool_.set_wait_for_layer([this](int64_t layer) { wait_for_layer(layer); });
+  reader_ = std::make_unique<PageReader>(store_);
   writer_ = std::make_unique<PageWriter>(*store_);
   load_index();
   former_ = store_->speeds();
@@ -69,14 +77,19 @@ PrefixCache::~PrefixCache() {
   flush();
   keep_speeds();
   pool_.set_reclaim({});
+  pool_.set_wait_for_layer({});
   locks_.clear();
-  if (reading_) {
-    reader_->cancel(*reading_->job);
-    ended_reads_.push_back(reading_->job);
-    reading_.reset();
-  }
-  reader_.reset();  // ends what is going on
-  take_back_reads(true);
+  stop_reading();
+  ended_reads_.clear();
+}
+
+bool PrefixCache::stop_reading() {
+  end_reading();
+  return !reader_ || reader_->stop();
+}
+
+std::span<const int32_t> PrefixCache::first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
+  return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
 }
 
 // Each segment's tokens from the prompt's first on, by way of its parents.
@@ -135,105 +148,22 @@ bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) const {
   return kReadLatency + n_bytes / rate < prefill_seconds(n_tokens);
 }
 
-// From the beginning of the read on; nothing: there is none. Never longer than computing would take, when
-// that is known.
+double PrefixCache::timeout_seconds(int64_t n_tokens) {
+  return std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
+}
+
+// Of the first slab, from the beginning of the read on; nothing: there is none. It is given its share of the
+// time that the whole may take: never longer than computing would, when that is known.
 std::optional<PrefixCache::Clock::time_point> PrefixCache::deadline(int64_t n_tokens) const {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return std::nullopt;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
-  double seconds =
-      std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
-  if (prefill_rate_ > 0) seconds = std::min(seconds, prefill_seconds(n_tokens));
+  const int64_t n_slabs = store_->sizes().n_slabs();
+  double seconds = timeout_seconds(n_tokens / n_slabs);
+  if (prefill_rate_ > 0)
+    seconds = std::min(
+        seconds, kReadLatency + (prefill_seconds(n_tokens) - kReadLatency) / static_cast<double>(n_slabs));
   return reading_->begun +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-void PrefixCache::prefetch(std::span<const int32_t> tokens) { begin_reading(tokens, 0); }
-
-// Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
-void PrefixCache::begin_reading(std::span<const int32_t> tokens, int64_t n_held) {
-  if (!store_ || reading_ || tokens.size() < 2) return;
-  take_back_reads(false);
-  const PrefixTree::Match match = tree_.match(tokens.first(tokens.size() - 1));
-  const auto first =
-      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
-  const int64_t first_page = first - match.pages.begin(), n_pages = match.pages.end() - first;
-  if (n_pages == 0 || match.n_tokens <= n_held) return;
-  if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages)) return;
-  auto reading = std::make_unique<Reading>();
-  reading->lock = tree_.lock(match);
-  reading->tokens = tree_.tokens_of(match);
-  reading->job = std::make_shared<ReadJob>();
-  reading->first_page = first_page, reading->begun = Clock::now();
-  const CachePlan& plan = pool_.plan();
-  for (const PrefixPage& page : std::span(match.pages).subspan(static_cast<size_t>(first_page))) {
-    if (page.pool.is_there()) break;
-    const std::optional<PoolPage> taken = pool_.take_page();
-    if (!taken) break;
-    PageRead read;
-    read.from = page.disk, read.pool = *taken;
-    for (int64_t layer = 0; layer < plan.n_layers; ++layer)
-      read.rows.push_back(pool_.page_rows(*taken, layer));
-    reading->job->pages.push_back(std::move(read));
-  }
-  if (reading->job->pages.empty()) return;
-  reader_->start(reading->job);
-  reading_ = std::move(reading);
-}
-
-// Takes what comes before the deadline; the pages join the tree as they come.
-void PrefixCache::finish_reading() {
-  if (!reading_) return;
-  ReadJob& job = *reading_->job;
-  const auto until = deadline(std::ssize(job.pages) * kPageTokens);
-  int64_t n_known = 0;
-  DiskPage failed;
-  for (bool is_over = false; !is_over;) {
-    const PageReader::Progress progress = reader_->wait(job, n_known, until);
-    const int64_t n_new = progress.n_there - n_known;
-    publish(std::span(job.pages).subspan(static_cast<size_t>(n_known), static_cast<size_t>(n_new)),
-            reading_->first_page + n_known);
-    n_known = progress.n_there;
-    if (progress.has_failed) failed = job.pages[static_cast<size_t>(n_known)].from;
-    is_over = progress.is_over || n_new == 0;
-  }
-  for (const size_t place : reader_->cancel(job)) pool_.release(std::exchange(job.pages[place].pool, {}));
-  ended_reads_.push_back(reading_->job);
-  reading_.reset();
-  if (failed.is_there()) tree_.forget_segment(failed.segment);
-  take_back_reads(false);
-}
-
-void PrefixCache::publish(std::span<PageRead> pages, int64_t first_page) {
-  if (pages.empty()) return;
-  std::vector<PoolPage> numbers;
-  std::vector<std::vector<uint8_t>> keys;
-  for (PageRead& page : pages) {
-    numbers.push_back(page.pool);
-    keys.push_back(std::exchange(page.keys, {}));
-  }
-  pool_.publish(numbers, keys);
-  reader_->give_back(std::ssize(pages));
-  const int64_t n_pages = first_page + std::ssize(pages);
-  const std::span<const int32_t> path = first_pages(reading_->tokens, n_pages);
-  std::vector<PrefixPage> known = tree_.match(path).pages;
-  known.resize(static_cast<size_t>(n_pages));  // a segment may have been forgotten meanwhile
-  for (size_t i = 0; i < numbers.size(); ++i) known[static_cast<size_t>(first_page) + i].pool = numbers[i];
-  tree_.insert(path, known);
-}
-
-// The tree has its own share of the pages that came.
-void PrefixCache::take_back_reads(bool waits) {
-  for (auto job = ended_reads_.begin(); job != ended_reads_.end();) {
-    if (!waits && !reader_->is_idle(**job)) {
-      ++job;
-      continue;
-    }
-    for (const PageRead& page : (*job)->pages) {
-      if (page.pool.is_there()) pool_.release(page.pool);
-      if (reader_ && !page.keys.empty()) reader_->give_back(1);
-    }
-    job = ended_reads_.erase(job);
-  }
 }
 
 void PrefixCache::use(const PrefixTree::Match& match) {
@@ -250,19 +180,16 @@ int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens
   pump(false);
   const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
   begin_reading(tokens, n_held);
-  finish_reading();
+  receive_first_layers();
   PrefixTree::Match match = tree_.match(wanted);
-  const auto end =
-      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
-  const int64_t n_pages = end - match.pages.begin();
-  const int64_t n_known = std::min(match.n_tokens, n_pages * kPageTokens);
+  const std::vector<PoolPage> pages = usable_pages(match);
+  const int64_t n_known = std::min(match.n_tokens, std::ssize(pages) * kPageTokens);
   if (n_known < match.n_tokens) match = tree_.match(wanted.first(static_cast<size_t>(n_known)));
   if (match.n_tokens > 0) use(match);
-  if (n_known <= n_held) return n_held;
-  std::vector<PoolPage> pages;
-  for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
+  if (n_known <= n_held) return end_reading(), n_held;
   pool_.adopt(sequence, pages, n_known);
   lock(sequence, wanted.first(static_cast<size_t>(n_known)));
+  keep_arriving(sequence, pages);
   return n_known;
 }
 
@@ -272,7 +199,10 @@ void PrefixCache::lock(const Sequence& sequence, std::span<const int32_t> tokens
   locks_[&sequence] = tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
 
-void PrefixCache::forget(const Sequence& sequence) { locks_.erase(&sequence); }
+void PrefixCache::forget(const Sequence& sequence) {
+  if (is_arriving() && reading_->reader == &sequence) end_reading();
+  locks_.erase(&sequence);
+}
 
 void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> tokens) {
   const int64_t n_pages = whole_pages(tokens.size());

@@ -5,6 +5,7 @@
 #include "engine/generation.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -80,6 +81,60 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
       other.push_back(251);
       BOOST_TEST(session.sync(other) == 2 * kPageTokens + 9);
     }
+}
+
+// Each layer's slab is given out when the step has come to that layer: with rows mirrored on the device, and
+// streamed through windows.
+BOOST_AUTO_TEST_CASE(prefixes_come_layer_by_layer) {
+  const TempDir dir;
+  const std::string path = dir.file("tiny.gguf");
+  write_tiny_model(path, {});
+  const GgufFile file(path);
+  constexpr int64_t kPages = 4;
+  const std::vector<int32_t> all = random_tokens(kPages * kPageTokens + 40);
+  const auto prefix = std::span(all).first(kPages * kPageTokens);
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
+    EngineOptions options;
+    options.backend = "cuda", options.topk_buffer = topk_buffer, options.context = 512;
+    options.cache.emplace();
+    options.cache->directory = dir.file(topk_buffer ? "buffer" : "resident");
+    options.cache->prefetch = PrefetchPolicy::wait_complete;
+    options.cache->least_tokens = 1, options.cache->layers_per_slab = 1;
+    options.cache->write = WritePolicy::write_back;
+    std::vector<float> expected, steps;
+    std::vector<uint8_t> bytes;
+    SegmentInfo segment;
+    {
+      Engine engine(file, options);
+      const CachePlan& plan = engine.cache().plan();
+      segment.n_pages = kPages, segment.n_layers = plan.n_layers, segment.layers_per_slab = 1;
+      segment.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+      segment.keys_page_bytes = plan.layout.key_page_bytes();
+      Session session(engine);
+      session.sync(prefix);
+      bytes = remembered(engine, session, kPages);
+      session.sync(all);
+      expected = session.logits();
+      session.step(7);
+      steps = session.logits();
+    }
+    SlabGate gate(segment);
+    options.cache->files = &gate;
+    Engine engine(file, options);
+    Session session(engine);
+    int64_t n_too_early = 0;
+    engine.forward().set_observer([&](const Observation& seen) {
+      n_too_early += gate.n_given_out() > seen.layer + 2;
+      gate.open(seen.layer + 2);  // windows are filled a layer ahead
+    });
+    BOOST_TEST(session.sync(all) == kPages * kPageTokens);
+    engine.forward().set_observer({});
+    BOOST_TEST(n_too_early == 0);
+    BOOST_TEST((session.logits() == expected));
+    BOOST_TEST((remembered(engine, session, kPages) == bytes));
+    session.step(7);
+    BOOST_TEST((session.logits() == steps));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {

@@ -35,6 +35,7 @@ struct StoreFixture {
     info.n_layers = options.n_layers;
     info.rows_page_bytes = options.rows_page_bytes;
     info.keys_page_bytes = options.keys_page_bytes;
+    info.layers_per_slab = options.layers_per_slab > 0 ? options.layers_per_slab : options.n_layers;
     return info.file_bytes();
   }
 };

@@ -16,13 +16,15 @@ namespace dsv32 {
 
 struct PageSizes {
   int64_t n_layers = 2, rows_page_bytes = 256, keys_page_bytes = 96;
+  int64_t layers_per_slab = 0;  // 0: all
 };
 
 // Memory for the pages of one segment; rows begin at multiples of 4096 when `is_aligned`.
 class PageMemory {
  public:
   PageMemory(const PageSizes& sizes, int64_t n_pages, bool is_aligned = false);
-  std::vector<PageTarget> targets();
+  std::vector<PageTarget> targets() { return targets(0, sizes_.n_layers); }
+  std::vector<PageTarget> targets(int64_t first_layer, int64_t n_layers);
   std::vector<PageSource> sources() const;
   void fill(std::span<const int32_t> prompt, int64_t first_page);  // with what belongs to the end of `prompt`
   void trash();
@@ -51,6 +53,9 @@ std::vector<int32_t> make_prompt(std::span<const int> numbers, int64_t pages_per
 // on.
 int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment = 1,
                      const PageSizes& sizes = {});
+
+// Loads pages slab by slab; false at the first that fails.
+bool load_slabs(PrefixStore& store, int64_t segment, int32_t first_page, PageMemory& memory);
 
 // What the directory gives out, everything loaded and compared.
 struct Contents {
