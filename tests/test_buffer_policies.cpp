@@ -10,6 +10,10 @@
 
 #include "context/buffer_policies.h"
 #include "context/topk_buffer.h"
+#include "engine/recorded_steps.h"
+#include "gguf/gguf.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 using namespace dsv32;
 
@@ -184,6 +188,37 @@ BOOST_AUTO_TEST_CASE(repeated_rows_are_counted) {
   const Steps steps = {{4, {0, 1, 2}}, {5, {1, 2, 5}}, {6, {0, 3, 6}}};
   BOOST_TEST(count_repeated(steps).n_rows == 6);
   BOOST_TEST(count_repeated(steps).n_hits == 2);
+}
+
+// What is recorded and replayed is what a small buffer really did in the same steps.
+BOOST_AUTO_TEST_CASE(replayed_lru_equals_the_tally_of_the_forward_pass) {
+  constexpr int32_t kCapacity = 40;
+  const TempDir dir;
+  TinyModel shape;
+  shape.n_layers = 3, shape.n_dense_layers = 1, shape.index_topk = 32;
+  write_tiny_model(dir.file("tiny.gguf"), shape);
+  const GgufFile file(dir.file("tiny.gguf"));
+  EngineOptions options;
+  options.context = 256, options.n_threads = 1, options.topk_buffer = kCapacity;
+  Engine engine(file, options);
+  Session session(engine);
+  std::vector<int32_t> prompt(100);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 31 % 250);
+  session.sync(prompt);
+  RecordedSteps steps(engine, session);
+  steps.step(7);
+  const Forward::BufferTally warm = engine.forward().buffer_tally();
+  for (int32_t token = 50; token < 90; ++token) steps.step(token);
+  const Forward::BufferTally end = engine.forward().buffer_tally();
+  HitCounts counts;
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    BOOST_TEST(steps.layer(layer).size() == 41u);
+    BOOST_TEST(steps.layer(layer).back().newest == 140);
+    counts += replay(BufferPolicy::lru, steps.layer(layer), kCapacity);
+  }
+  BOOST_TEST(counts.n_rows == end.n_rows - warm.n_rows);
+  BOOST_TEST(counts.n_rows - counts.n_hits == end.n_misses - warm.n_misses);
+  BOOST_TEST(end.n_misses > warm.n_misses);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

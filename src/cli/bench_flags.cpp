@@ -16,16 +16,30 @@ std::shared_ptr<cxxopts::Value> number(const char* value) {
   return cxxopts::value<int64_t>()->default_value(value);
 }
 
+void add_engine_flags(cxxopts::Options& table) {
+  table.add_options()                                         //
+      ("m,model", "a model file", text(""), "FILE")           //
+      ("backend", "cpu, cuda or auto", text("auto"), "NAME")  //
+      ("device", "which GPU", number("0"), "N")               //
+      ("t,threads", "CPU threads; 0: one for each core", number("0"), "N");
+}
+
+EngineOptions read_engine(const cxxopts::ParseResult& flags) {
+  EngineOptions engine;
+  engine.model_path = flags["model"].as<std::string>();
+  engine.backend = flags["backend"].as<std::string>();
+  engine.device = static_cast<int>(flags["device"].as<int64_t>());
+  engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
+  return engine;
+}
+
 void add_target_flags(cxxopts::Options& table, const char* contexts_text, const char* contexts) {
+  add_engine_flags(table);
   table.add_options()                                                          //
-      ("m,model", "a model file", text(""), "FILE")                            //
       ("synthetic", "random weights instead, of the 671B model's dimensions")  //
       ("layers", "synthetic layers", number("6"), "N")                         //
       ("dense", "dense ones among them", number("3"), "N")                     //
-      ("contexts", contexts_text, text(contexts), "LIST")                      //
-      ("backend", "cpu, cuda or auto", text("auto"), "NAME")                   //
-      ("device", "which GPU", number("0"), "N")                                //
-      ("t,threads", "CPU threads; 0: one for each core", number("0"), "N");
+      ("contexts", contexts_text, text(contexts), "LIST");
 }
 
 BenchTarget read_target(const cxxopts::ParseResult& flags) {
@@ -33,10 +47,7 @@ BenchTarget read_target(const cxxopts::ParseResult& flags) {
   target.synthetic = flags.count("synthetic") > 0, target.json = flags.count("json") > 0;
   target.n_layers = flags["layers"].as<int64_t>(), target.n_dense = flags["dense"].as<int64_t>();
   target.contexts = parse_contexts(flags["contexts"].as<std::string>());
-  target.engine.model_path = flags["model"].as<std::string>();
-  target.engine.backend = flags["backend"].as<std::string>();
-  target.engine.device = static_cast<int>(flags["device"].as<int64_t>());
-  target.engine.n_threads = static_cast<int>(flags["threads"].as<int64_t>());
+  target.engine = read_engine(flags);
   if (target.synthetic == !target.engine.model_path.empty())
     fail(ErrorKind::usage, "name a model with -m, or say --synthetic");
   if (target.n_layers < 1 || target.n_layers > 1000 || target.n_dense < 0 || target.n_dense > target.n_layers)
