@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/bench_answers.h"
+#include "cli/bench_buffer.h"
 #include "cli/bench_matvec.h"
 #include "cli/bench_model.h"
 #include "cli/bench_prefixes.h"
@@ -30,11 +31,11 @@ int dispatch(std::vector<std::string> words) {
   }
   if (words[0] == "bench") {
     const std::string what = words.size() > 1 ? words[1] : "";
-    const bool is_model = what != "matvec" && what != "prefixes" && what != "answers";
-    const std::vector<std::string> rest(words.begin() + (is_model ? 1 : 2), words.end());
-    if (is_model) return bench_model_command(rest);
-    if (what == "answers") return bench_answers_command(rest);
-    return what == "matvec" ? bench_matvec_command(rest) : bench_prefixes_command(rest);
+    if (what == "answers") return bench_answers_command({words.begin() + 2, words.end()});
+    if (what == "buffer") return bench_buffer_command({words.begin() + 2, words.end()});
+    if (what == "matvec") return bench_matvec_command({words.begin() + 2, words.end()});
+    if (what == "prefixes") return bench_prefixes_command({words.begin() + 2, words.end()});
+    return bench_model_command({words.begin() + 1, words.end()});
   }
   if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 

@@ -582,6 +582,29 @@ for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cac
   usage_error "$bad" run "${m[@]}" $bad hi
 done
 
+# --- hits of the top-k buffer -----------------------------------------------------------------------------
+text=$(printf 'row %s and its key. ' {1..12})
+for ask in "Which key?" "Which row?"; do
+  echo "{\"passage\": \"$text\", \"questions\": [{\"ask\": \"$ask\"}, {\"ask\": \"And then?\"}]}"
+done >passages.jsonl
+buffer=(bench buffer "${m[@]}" --questions passages.jsonl)
+expect "bench buffer" 0 "${buffer[@]}" --passages 1
+check "bench buffer: four sizes" has out "4 x top-k ="
+check "bench buffer: the mean over layers" grep -aq '^mean ' out
+expect "bench buffer as json" 0 "${buffer[@]}" --json
+check "bench buffer: json: one line" lines out 1
+for part in '"passages":2' '"rows_per_topk":1.5' '"lru":' '"fifo":' '"optimal":' '"overlap":' '"mean":'; do
+  check "bench buffer: json has $part" has out "$part"
+done
+for bad in "no json" '{"passage": "p"}' '{"passage": "p", "questions": []}' '{"passage": 1, "questions": [{"ask": "a"}]}'; do
+  { head -n 1 passages.jsonl && echo "$bad"; } >bad.jsonl
+  expect "bench buffer: $bad" 2 bench buffer "${m[@]}" --questions bad.jsonl
+  check "bench buffer: $bad: which line" has err "line 2 of bad.jsonl"
+done
+usage_error "bench buffer without questions" bench buffer "${m[@]}"
+echo '{"passage": "short", "questions": [{"ask": "a"}]}' >short.jsonl
+usage_error "bench buffer: a passage that top-k holds" bench buffer "${m[@]}" --questions short.jsonl
+
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999
 for _ in 1 2 3; do

@@ -2,25 +2,20 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/bench_flags.h"
 #include "cli/loaded_model.h"
 #include "engine/generation.h"
 #include "gguf/random_weights.h"
-#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20;
 constexpr int64_t kMostAnswerTokens = 48;
 
 struct NamedChooser {
@@ -47,49 +42,21 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
 
-std::vector<int32_t> prompt_of(const ChatFormat& chat, const std::string& passage, const std::string& ask) {
-  const Message message{Message::Role::user, passage + "\n" + ask, {}};
-  return chat.encode({&message, 1}, false);
-}
-
-int64_t longest_prompt(const ChatFormat& chat, const std::vector<AskedPassage>& passages) {
+int64_t longest_prompt(const Tokenizer& tokenizer, const std::vector<AskedPassage>& passages) {
   int64_t most = 0;
   for (const AskedPassage& passage : passages)
     for (const AskedPassage::Question& question : passage.questions)
-      most = std::max(most, std::ssize(prompt_of(chat, passage.passage, question.ask)));
+      most = std::max(most, std::ssize(first_turn(tokenizer, passage.text + "\n" + question.ask)));
   return most;
 }
 
 }  // namespace
 
-std::vector<AskedPassage> read_questions(const std::string& path) {
-  const std::string text = read_text(path, kMaxFileBytes);
-  std::vector<AskedPassage> passages;
-  for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
-    end = std::min(text.find('\n', begin), text.size());
-    if (end == begin) continue;
-    try {
-      const nlohmann::json line = nlohmann::json::parse(text.substr(begin, end - begin));
-      AskedPassage& passage = passages.emplace_back();
-      passage.passage = line.at("passage").get<std::string>();
-      for (const nlohmann::json& question : line.at("questions"))
-        passage.questions.push_back(
-            {question.at("ask").get<std::string>(), question.at("answer").get<std::string>()});
-    } catch (const nlohmann::json::exception&) {
-      fail(ErrorKind::usage,
-           format("line %zu of %s is no passage with questions", passages.size() + 1, visible(path).c_str()));
-    }
-  }
-  if (passages.empty()) fail(ErrorKind::usage, format("%s holds no questions", visible(path).c_str()));
-  return passages;
-}
-
 AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
                                 const std::vector<AskedPassage>& passages, const Answered& answered) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  const ChatFormat chat(*tokenizer);
   AnswerTally tally;
-  tally.n_prompt_tokens = longest_prompt(chat, passages);
+  tally.n_prompt_tokens = longest_prompt(*tokenizer, passages);
   options.context = tally.n_prompt_tokens + kMostAnswerTokens;
   options.attends_to_all = chooser == Chooser::dense;
   options.cache.reset();
@@ -104,7 +71,7 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Cho
   for (const AskedPassage& passage : passages)
     for (const AskedPassage::Question& question : passage.questions) {
       Listener silent;
-      const std::vector<int32_t> prompt = prompt_of(chat, passage.passage, question.ask);
+      const std::vector<int32_t> prompt = first_turn(*tokenizer, passage.text + "\n" + question.ask);
       const std::string answer =
           trimmed(generate(session, *tokenizer, prompt, generation, silent).completion.content);
       ++tally.n_questions;
@@ -148,9 +115,7 @@ int run(const BenchOptions& options) {
     std::printf("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right", "accuracy",
                 "seconds", "file");
   for (const std::string& path : options.files) {
-    std::vector<AskedPassage> passages = read_questions(path);
-    if (options.n_passages > 0 && options.n_passages < std::ssize(passages))
-      passages.resize(static_cast<size_t>(options.n_passages));
+    const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
     for (const NamedChooser& chooser : options.choosers) {
       const AnswerTally tally = count_right_answers(file, options.engine, chooser.chooser, passages,
                                                     options.shows_wrong ? show_wrong : Answered{});

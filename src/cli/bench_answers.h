@@ -10,21 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/asked_passages.h"
 #include "engine/engine.h"
-#include "text/tokenizer.h"
 
 namespace dsv32 {
-
-struct AskedPassage {
-  std::string passage;
-  struct Question {
-    std::string ask, answer;
-  };
-  std::vector<Question> questions;
-};
-
-// Throws Error{usage} for a file that is something else.
-std::vector<AskedPassage> read_questions(const std::string& path);
 
 // Who chooses: the model's indexer; nobody (all positions); or, to show what the indexer does, the latest
 // positions or random ones, as many as it would.

@@ -25,12 +25,12 @@ struct BenchTarget {
 std::shared_ptr<cxxopts::Value> text(const char* value);
 std::shared_ptr<cxxopts::Value> number(const char* value);
 
-// Which model, and what runs it.
+// -m, --backend, --device and --threads.
 void add_engine_flags(cxxopts::Options& table);
 EngineOptions read_engine(const cxxopts::ParseResult& flags);
 
-// The same, or synthetic weights, at contexts. `contexts_text`, `contexts`: what --contexts says and its
-// default.
+// Those, --synthetic with its layers, and --contexts. `contexts_text`, `contexts`: what --contexts says and
+// its default.
 void add_target_flags(cxxopts::Options& table, const char* contexts_text, const char* contexts);
 // Throws Error{usage}.
 BenchTarget read_target(const cxxopts::ParseResult& flags);

@@ -52,7 +52,8 @@ cxxopts::Options flag_table() {
   cxxopts::Options table(
       "dsv32 bench",
       "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products, "
-      "`dsv32 bench prefixes` what comes from disk, `dsv32 bench answers` counts right ones.\n");
+      "`dsv32 bench prefixes` what comes from disk; `dsv32 bench answers` counts right answers, `dsv32 bench "
+      "buffer` hits of the top-k buffer.\n");
   add_target_flags(table, "frontiers: tokens before the timed ones", "0,4096,32768,131072");
   table.add_options()                                                                                   //
       ("type", "synthetic matrices' format", text("Q4_K"), "NAME")                                      //

@@ -115,7 +115,8 @@ int verify(const Options& options, CacheDirectory* cache) {
 }
 
 void shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
-  const uint64_t n_gained = cache ? prune(*cache, max_bytes) : 0, n_left = cache ? cache->files().used_bytes() : 0;
+  const uint64_t n_gained = cache ? prune(*cache, max_bytes) : 0,
+                 n_left = cache ? cache->files().used_bytes() : 0;
   if (options.json)
     write_out(Json{{"removed_bytes", n_gained}, {"bytes", n_left}}.dump() + "\n");
   else

@@ -1,7 +1,7 @@
 // Reading memory and doing nothing with it: what everything that has to read weights is measured against.
 //
-// In two ways. In order: each thread goes through its share from the beginning to the end, the plain read of a
-// sum over an array. By streams: each thread follows several streams in its share at once, which keeps more
+// In two ways. In order: each thread goes through its share from the beginning to the end, the plain read of
+// a sum over an array. By streams: each thread follows several streams in its share at once, which keeps more
 // requests under way and shows the most that the memory bus gives.
 #pragma once
 

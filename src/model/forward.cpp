@@ -140,8 +140,12 @@ void Forward::matmul(const WeightMatrix& weight, const Buffer<float>& x, const B
   backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens});
 }
 
+bool Forward::is_observed(const char* stage) const {
+  return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
+}
+
 void Forward::observe(const char* stage, const float* values, int64_t width) {
-  if (!observer_) return;
+  if (!is_observed(stage)) return;
   Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
   seen.values.resize(static_cast<size_t>(step_.n_tokens * width));
   backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
@@ -149,7 +153,7 @@ void Forward::observe(const char* stage, const float* values, int64_t width) {
 }
 
 void Forward::observe_ints(const char* stage, const int32_t* ints, int64_t width) {
-  if (!observer_) return;
+  if (!is_observed(stage)) return;
   Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
   seen.ints.resize(static_cast<size_t>(step_.n_tokens * width));
   backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));

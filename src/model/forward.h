@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -75,8 +76,11 @@ class Forward {
   // the indexer's scores. Slow.
   void set_score_rule(ScoreRule rule) { score_rule_ = std::move(rule); }
 
-  // Called at every stage of every layer; slow. An empty one turns it off.
-  void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Called at the named stages of every layer, or at all of them when none is named; slow, since each is
+  // downloaded. An empty one turns it off.
+  void set_observer(Observer observer, std::vector<std::string> stages = {}) {
+    observer_ = std::move(observer), observed_stages_ = std::move(stages);
+  }
 
  private:
   int64_t recordable_max_pos(int64_t max_pos) const;
@@ -97,6 +101,7 @@ class Forward {
   void experts(const ExpertWeights& w);
 
   void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
+  bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);
   void observe_ints(const char* stage, const int32_t* ints, int64_t width);
 
@@ -116,7 +121,8 @@ class Forward {
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
   Observer observer_;
   ScoreRule score_rule_;
-  std::vector<int32_t> pos_;  // of the running step, for the rule
+  std::vector<int32_t> pos_;                  // of the running step, for the rule
+  std::vector<std::string> observed_stages_;  // empty: all
 };
 
 // The YaRN frequencies [dim / 2], computed in f32 as model.py (precompute_freqs_cis) does.

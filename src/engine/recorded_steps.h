@@ -1,0 +1,38 @@
+// Decode steps of a session, with what each layer's indexer selected in them: the material on which policies
+// of the top-k buffer are compared.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "context/buffer_policies.h"
+#include "engine/session.h"
+
+namespace dsv32 {
+
+// Observes the engine's forward pass as long as it lives: nobody else computes on the engine meanwhile.
+class RecordedSteps {
+ public:
+  // Both must outlive the object.
+  RecordedSteps(Engine& engine, Session& session);
+  ~RecordedSteps();
+  RecordedSteps(const RecordedSteps&) = delete;
+  RecordedSteps& operator=(const RecordedSteps&) = delete;
+
+  // Appends the token to the session. Throws what Session::step() throws.
+  void step(int32_t token) { session_.step(token); }
+
+  // Of every step so far, what the layer selected.
+  std::span<const SelectedRows> layer(int64_t layer) const { return layers_[static_cast<size_t>(layer)]; }
+
+ private:
+  void keep(const Observation& seen);
+
+  Forward& forward_;
+  Session& session_;
+  int32_t n_selected_ = 0;                         // of the running layer
+  std::vector<std::vector<SelectedRows>> layers_;  // [n_layers][steps]
+};
+
+}  // namespace dsv32
