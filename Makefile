@@ -42,14 +42,17 @@ TINY         := models/tiny.gguf
 all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
 	@echo "backends: $(BACKENDS)"
 
-demo: all $(TINY)  ## set up, build, make the tiny model if absent, and answer a prompt with it
-	$(BUILD)/dsv32 run -m $(TINY) --no-think --seed 7 --max-tokens 48 "What is a latent row?"
+demo: all  ## set up, build, and answer a question about a long text with the small trained model
+	$(BUILD)/dsv32 run -m models/demo.gguf --temp 0 --topk-buffer 512 --verbose "Where is the Golden Cloud bound for?" < prompts/town.txt
 
 test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
 test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
+
+eval: deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## how many questions about long passages the trained model answers right, and with other choosers than its indexer
+	$(BUILD)/unit_tests --run_test=@eval
 
 test-long: deps $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
@@ -139,5 +142,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu test-long deps layers archs cuda_objects fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu eval test-long deps layers archs cuda_objects fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:

@@ -162,6 +162,10 @@ DSV32_MODEL=absent.gguf expect "the flag beats DSV32_MODEL" 0 run "${answer[@]}"
 mkdir models
 ln -s "$model" models/only.gguf
 expect "the only model in models/" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+echo damaged >models/demo.gguf
+echo damaged >models/tiny.gguf
+expect "the only model beside those that come with the program" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+rm models/demo.gguf models/tiny.gguf
 ln -s "$model" models/other.gguf
 expect "two models in models/" 2 run hi
 rm -r models

@@ -50,7 +50,11 @@ std::string find_model(const Options& options) {
   if (!options.engine.model_path.empty()) return options.engine.model_path;
   const char* named = std::getenv("DSV32_MODEL");
   if (named && *named) return named;
-  const std::vector<std::string> found = models_in("models");
+  std::vector<std::string> found = models_in("models");
+  if (found.size() > 1)  // what comes with the program is not what somebody put there
+    std::erase_if(found, [](const std::string& path) { return path == "models/tiny.gguf"; });
+  if (found.size() > 1)
+    std::erase_if(found, [](const std::string& path) { return path == "models/demo.gguf"; });
   if (found.size() == 1) return found.front();
   fail(ErrorKind::usage,
        found.empty() ? "no model is named and models/ holds none"

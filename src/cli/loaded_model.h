@@ -1,7 +1,7 @@
 // The model as the commands need it: the file, its tokenizer, and for those that compute the engine.
 //
 // Finding the file is here too: -m, else the environment variable DSV32_MODEL, else the only model in
-// models/. Whether and where prefixes are kept is decided here. The parts are built in order and outlive each
+// models/, not counting demo.gguf and tiny.gguf when there are others. Whether and where prefixes are kept is decided here. The parts are built in order and outlive each
 // other as they must.
 #pragma once
 

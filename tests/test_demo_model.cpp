@@ -1,0 +1,100 @@
+// The trained model answers questions about long passages, and it is the indexer that finds what they ask
+// for: the same model with the latest positions, or random ones, does not answer. The cases labelled "eval"
+// (`make eval`) take minutes.
+#include <boost/test/unit_test.hpp>
+#include <cstdio>
+
+#include "cli/bench_answers.h"
+
+namespace dsv32 {
+namespace {
+
+const GgufFile& demo() {
+  static const GgufFile file("models/demo.gguf");
+  return file;
+}
+
+std::vector<AskedPassage> passages_of(const std::string& length, int64_t n_most) {
+  return read_passages("models/eval/" + length + ".jsonl", n_most);
+}
+
+EngineOptions options_with(std::optional<int64_t> topk_buffer = kEveryRow) {
+  EngineOptions options;
+  options.backend = "cpu";
+  options.topk_buffer = topk_buffer;
+  return options;
+}
+
+struct Answers {
+  AnswerTally tally;
+  std::vector<std::string> texts;
+};
+
+Answers answers_of(const std::vector<AskedPassage>& passages, Chooser chooser = Chooser::indexer,
+                   std::optional<int64_t> topk_buffer = kEveryRow) {
+  Answers answers;
+  answers.tally = count_right_answers(
+      demo(), options_with(topk_buffer), chooser, passages,
+      [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
+  return answers;
+}
+
+double accuracy(const std::string& length, int64_t n_passages, Chooser chooser, const char* name) {
+  const AnswerTally tally = answers_of(passages_of(length, n_passages), chooser).tally;
+  std::printf("%s, %s: %lld of %lld right, %.0f s\n", length.c_str(), name,
+              static_cast<long long>(tally.n_right), static_cast<long long>(tally.n_questions),
+              tally.seconds);
+  std::fflush(stdout);
+  return tally.accuracy();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(demo_model)
+
+BOOST_AUTO_TEST_CASE(questions_about_a_thousand_tokens_are_answered) {
+  BOOST_TEST(accuracy("1k", 3, Chooser::indexer, "indexer") >= 0.95);
+}
+
+BOOST_AUTO_TEST_CASE(the_latest_positions_do_not_do) {
+  BOOST_TEST(accuracy("1k", 3, Chooser::recent, "recent") < 0.7);
+}
+
+BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer) {
+  const std::vector<AskedPassage> passages = passages_of("1k", 1);
+  const Answers full = answers_of(passages), buffered = answers_of(passages, Chooser::indexer, 512);
+  BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(retrieval_at_every_length,
+                     *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
+  BOOST_TEST(accuracy("1k", 0, Chooser::indexer, "indexer") >= 0.95);
+  BOOST_TEST(accuracy("4k", 3, Chooser::indexer, "indexer") >= 0.95);
+  BOOST_TEST(accuracy("8k", 2, Chooser::indexer, "indexer") >= 0.95);
+  BOOST_TEST(accuracy("16k", 1, Chooser::indexer, "indexer") >= 0.9);
+}
+
+BOOST_AUTO_TEST_CASE(other_choosers_miss_what_the_indexer_finds,
+                     *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
+  BOOST_TEST(accuracy("8k", 1, Chooser::recent, "recent") < 0.4);
+  BOOST_TEST(accuracy("8k", 1, Chooser::random, "random") < 0.4);
+}
+
+BOOST_AUTO_TEST_CASE(sparse_is_as_good_as_dense,
+                     *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
+  for (const auto& [length, n_passages] : {std::pair<const char*, int64_t>{"1k", 6}, {"4k", 2}, {"8k", 1}}) {
+    const double dense = accuracy(length, n_passages, Chooser::dense, "dense");
+    BOOST_TEST(accuracy(length, n_passages, Chooser::indexer, "indexer") >= dense - 0.01);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(long_answers_do_not_depend_on_the_buffer,
+                     *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
+  const std::vector<AskedPassage> passages = passages_of("8k", 1);
+  const Answers full = answers_of(passages), buffered = answers_of(passages, Chooser::indexer, 512);
+  BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
