@@ -28,10 +28,14 @@ def read(paths: list[Path]) -> dict[str, list[dict]]:
 
 
 def draw(lines: dict[str, list[dict]]) -> str:
-    lengths = sorted({p["prompt_tokens"] for points in lines.values() for p in points})
+    tokens: dict[str, int] = {}  # of the longest prompt in each file
+    for point in (p for points in lines.values() for p in points):
+        name = Path(point["file"]).stem
+        tokens[name] = max(point["prompt_tokens"], tokens.get(name, 0))
+    files = sorted(tokens, key=tokens.get)
 
-    def x(tokens: int) -> float:  # lengths evenly apart: each is about twice the one before, or four times
-        return LEFT + lengths.index(tokens) * (WIDTH - LEFT - RIGHT) / max(1, len(lengths) - 1)
+    def x(name: str) -> float:  # files evenly apart: each is two or four times as long as the one before
+        return LEFT + files.index(name) * (WIDTH - LEFT - RIGHT) / max(1, len(files) - 1)
 
     def y(share: float) -> float:
         return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
@@ -42,12 +46,12 @@ def draw(lines: dict[str, list[dict]]) -> str:
         at = y(percent / 100)
         out.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#dddddd"/>')
         out.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{percent} %</text>')
-    for tokens in lengths:
-        out.append(f'<text x="{x(tokens):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{tokens:,}</text>')
+    for name in files:
+        out.append(f'<text x="{x(name):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{tokens[name]:,}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">tokens of the '
                'longest prompt</text>')
     for number, (name, points) in enumerate(lines.items()):
-        at = [(x(p["prompt_tokens"]), y(p["right"] / p["questions"])) for p in points]
+        at = [(x(Path(p["file"]).stem), y(p["right"] / p["questions"])) for p in points]
         dashes = ' stroke-dasharray="6 4"' if name == "dense" else ""
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in at)
         out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="2.5"{dashes}/>')
