@@ -9,6 +9,15 @@
 namespace dsv32 {
 namespace {
 
+// Builds with sanitizers are some twenty times slower, and what they look for is in one passage as in many.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
+boost::test_tools::assertion_result is_quick(boost::unit_test::test_unit_id) { return !kIsSanitized; }
+
 const GgufFile& demo() {
   static const GgufFile file("models/demo.gguf");
   return file;
@@ -53,14 +62,14 @@ double accuracy(const std::string& length, int64_t n_passages, Chooser chooser, 
 BOOST_AUTO_TEST_SUITE(demo_model)
 
 BOOST_AUTO_TEST_CASE(questions_about_a_thousand_tokens_are_answered) {
-  BOOST_TEST(accuracy("1k", 3, Chooser::indexer, "indexer") >= 0.95);
+  BOOST_TEST(accuracy("1k", kIsSanitized ? 1 : 3, Chooser::indexer, "indexer") >= 0.95);
 }
 
-BOOST_AUTO_TEST_CASE(the_latest_positions_do_not_do) {
+BOOST_AUTO_TEST_CASE(the_latest_positions_do_not_do, *boost::unit_test::precondition(is_quick)) {
   BOOST_TEST(accuracy("1k", 3, Chooser::recent, "recent") < 0.7);
 }
 
-BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer) {
+BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer, *boost::unit_test::precondition(is_quick)) {
   const std::vector<AskedPassage> passages = passages_of("1k", 1);
   const Answers full = answers_of(passages), buffered = answers_of(passages, Chooser::indexer, 512);
   BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
