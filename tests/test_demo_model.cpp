@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/bench_answers.h"
+#include "tests/support/temp_dir.h"
 
 namespace dsv32 {
 namespace {
@@ -40,10 +41,10 @@ struct Answers {
 };
 
 Answers answers_of(const std::vector<AskedPassage>& passages, Chooser chooser = Chooser::indexer,
-                   std::optional<int64_t> topk_buffer = kEveryRow) {
+                   const EngineOptions& options = options_with()) {
   Answers answers;
   answers.tally = count_right_answers(
-      demo(), options_with(topk_buffer), chooser, passages,
+      demo(), options, chooser, passages,
       [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
   return answers;
 }
@@ -71,8 +72,23 @@ BOOST_AUTO_TEST_CASE(the_latest_positions_do_not_do, *boost::unit_test::precondi
 
 BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer, *boost::unit_test::precondition(is_quick)) {
   const std::vector<AskedPassage> passages = passages_of("1k", 1);
-  const Answers full = answers_of(passages), buffered = answers_of(passages, Chooser::indexer, 512);
+  const Answers full = answers_of(passages),
+                buffered = answers_of(passages, Chooser::indexer, options_with(512));
   BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(answers_are_the_same_from_disk, *boost::unit_test::precondition(is_quick)) {
+  const TempDir dir;
+  EngineOptions options = options_with();
+  options.cache.emplace();
+  options.cache->directory = dir.file("cache");
+  options.cache->prefetch = PrefetchPolicy::wait_complete;
+  options.cache->least_tokens = 1;
+  const std::vector<AskedPassage> passages = passages_of("1k", 1);
+  const Answers cold = answers_of(passages, Chooser::indexer, options);
+  const Answers warm = answers_of(passages, Chooser::indexer, options);
+  BOOST_TEST(cold.texts == warm.texts, boost::test_tools::per_element());
+  BOOST_TEST(warm.tally.seconds < cold.tally.seconds);
 }
 
 BOOST_AUTO_TEST_CASE(retrieval_at_every_length,
@@ -100,7 +116,8 @@ BOOST_AUTO_TEST_CASE(sparse_is_as_good_as_dense,
 BOOST_AUTO_TEST_CASE(long_answers_do_not_depend_on_the_buffer,
                      *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
   const std::vector<AskedPassage> passages = passages_of("8k", 1);
-  const Answers full = answers_of(passages), buffered = answers_of(passages, Chooser::indexer, 512);
+  const Answers full = answers_of(passages),
+                buffered = answers_of(passages, Chooser::indexer, options_with(512));
   BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
 }
 

@@ -59,7 +59,6 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Cho
   tally.n_prompt_tokens = longest_prompt(*tokenizer, passages);
   options.context = tally.n_prompt_tokens + kMostAnswerTokens;
   options.attends_to_all = chooser == Chooser::dense;
-  options.cache.reset();
   Engine engine(file, options);
   engine.forward().set_score_rule(rule_of(chooser));
   Session session(engine);
