@@ -12,11 +12,10 @@
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "engine/generation.h"
-#include "engine/session.h"
-#include "gguf/random_weights.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 using namespace dsv32;
 
@@ -36,13 +35,6 @@ struct Tiny {
 const std::string& tiny_path() {
   static const Tiny tiny;
   return tiny.path;
-}
-
-std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
 }
 
 struct Run {

@@ -16,12 +16,11 @@
 
 #include "base/keep_forever.h"
 #include "base/stopwatch.h"
-#include "engine/session.h"
-#include "gguf/random_weights.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 using namespace dsv32;
 
@@ -49,13 +48,6 @@ struct Tiny {
 const std::string& tiny_path() {
   static const Tiny tiny;
   return tiny.path;
-}
-
-std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
 }
 
 const std::vector<int32_t>& base() {
@@ -88,16 +80,8 @@ EngineOptions options_in(const std::string& directory, KvType kv_type = KvType::
   return options;
 }
 
-struct Opened {
-  GgufFile file{tiny_path()};
-  std::vector<std::string> warnings;
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Session> session;
-  explicit Opened(EngineOptions options) {
-    if (options.cache) options.cache->warn = [this](const std::string& line) { warnings.push_back(line); };
-    engine = std::make_unique<Engine>(file, options);
-    session = std::make_unique<Session>(*engine);
-  }
+struct Opened : TinySession {
+  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
   // Called when a layer begins, before anything of what is remembered is read.
   void on_layer(const std::function<void(int64_t layer)>& visit) {
     engine->forward().set_observer([visit](const Observation& seen) {
@@ -138,28 +122,6 @@ struct LayeredFixture {
     return {};
   }
 };
-
-// All that a sequence remembers, token by token.
-std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
-  LatentCache& cache = engine.cache();
-  const CacheLayout& layout = cache.plan().layout;
-  const int64_t n_tokens = session.sequence().n_tokens();
-  std::vector<uint8_t> bytes;
-  const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
-  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) {
-    const PoolPage page = cache.page(session.sequence(), i);
-    const std::vector<std::vector<uint8_t>> keys = cache.download_keys({&page, 1});
-    const int64_t n = std::min(kPageTokens, n_tokens - i * kPageTokens);
-    for (int64_t layer = 0; layer < cache.plan().n_layers; ++layer) {
-      const uint8_t* key_page = keys[0].data() + layer * layout.key_page_bytes();
-      add(cache.page_rows(page, layer), n * layout.row_bytes());
-      add(key_page, n * layout.scale_bytes());
-      add(key_page + layout.keys_offset(), n * layout.key_bytes());
-      add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
-    }
-  }
-  return bytes;
-}
 
 void check_same(Opened& warm, Session& warm_session, Opened& cold, const std::vector<int32_t>& tokens) {
   cold.session->sync(tokens);

@@ -16,11 +16,10 @@
 #include "context/fingerprint.h"
 #include "context/prefix_store.h"
 #include "engine/generation.h"
-#include "engine/session.h"
-#include "gguf/random_weights.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 #include "text/chat_format.h"
 
 using namespace dsv32;
@@ -51,13 +50,6 @@ constexpr int kRandomSplits = 200;
 
 constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
 
-std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
-}
-
 const std::vector<int32_t>& base() {
   static const std::vector<int32_t> tokens = random_tokens(kBase, 1);
   return tokens;
@@ -81,16 +73,8 @@ EngineOptions options_in(const std::string& directory) {
   return options;
 }
 
-struct Opened {
-  GgufFile file{tiny_path()};
-  std::vector<std::string> warnings;
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<Session> session;
-  explicit Opened(EngineOptions options) {
-    if (options.cache) options.cache->warn = [this](const std::string& line) { warnings.push_back(line); };
-    engine = std::make_unique<Engine>(file, options);
-    session = std::make_unique<Session>(*engine);
-  }
+struct Opened : TinySession {
+  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
 };
 
 void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
@@ -120,28 +104,6 @@ std::unique_ptr<PrefixStore> store_of(const EngineOptions& options) {
       PrefixStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
   BOOST_REQUIRE(store);
   return store;
-}
-
-// All that a sequence remembers, token by token.
-std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
-  LatentCache& cache = engine.cache();
-  const CacheLayout& layout = cache.plan().layout;
-  const int64_t n_tokens = session.sequence().n_tokens();
-  std::vector<PoolPage> pages;
-  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(cache.page(session.sequence(), i));
-  const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
-  std::vector<uint8_t> bytes;
-  const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
-  for (int64_t layer = 0; layer < cache.plan().n_layers; ++layer)
-    for (size_t i = 0; i < pages.size(); ++i) {
-      const int64_t n = std::min(kPageTokens, n_tokens - static_cast<int64_t>(i) * kPageTokens);
-      const uint8_t* key_page = keys[i].data() + layer * layout.key_page_bytes();
-      add(cache.page_rows(pages[i], layer), n * layout.row_bytes());
-      add(key_page, n * layout.scale_bytes());
-      add(key_page + layout.keys_offset(), n * layout.key_bytes());
-      add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
-    }
-  return bytes;
 }
 
 // A session that computes everything itself.

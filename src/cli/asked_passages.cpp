@@ -51,4 +51,9 @@ std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& t
   return ChatFormat(tokenizer).encode(std::span(&ask, 1), false);
 }
 
+std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
+                                const AskedPassage::Question& question) {
+  return first_turn(tokenizer, passage.text + "\n" + question.ask);
+}
+
 }  // namespace dsv32

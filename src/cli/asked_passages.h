@@ -25,5 +25,8 @@ std::vector<AskedPassage> read_passages(const std::string& path, int64_t n_most)
 
 // A conversation's first turn, without thinking, up to where the answer begins.
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text);
+// The same that asks about a passage.
+std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
+                                const AskedPassage::Question& question);
 
 }  // namespace dsv32

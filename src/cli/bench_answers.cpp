@@ -42,12 +42,17 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
 
-int64_t longest_prompt(const Tokenizer& tokenizer, const std::vector<AskedPassage>& passages) {
-  int64_t most = 0;
+struct AskedPrompt {
+  std::vector<int32_t> tokens;
+  const AskedPassage::Question* question;
+};
+
+std::vector<AskedPrompt> prompts_of(const Tokenizer& tokenizer, const std::vector<AskedPassage>& passages) {
+  std::vector<AskedPrompt> prompts;
   for (const AskedPassage& passage : passages)
     for (const AskedPassage::Question& question : passage.questions)
-      most = std::max(most, std::ssize(first_turn(tokenizer, passage.text + "\n" + question.ask)));
-  return most;
+      prompts.push_back({first_turn(tokenizer, passage, question), &question});
+  return prompts;
 }
 
 }  // namespace
@@ -55,8 +60,10 @@ int64_t longest_prompt(const Tokenizer& tokenizer, const std::vector<AskedPassag
 AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
                                 const std::vector<AskedPassage>& passages, const Answered& answered) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  const std::vector<AskedPrompt> prompts = prompts_of(*tokenizer, passages);
   AnswerTally tally;
-  tally.n_prompt_tokens = longest_prompt(*tokenizer, passages);
+  for (const AskedPrompt& prompt : prompts)
+    tally.n_prompt_tokens = std::max(tally.n_prompt_tokens, std::ssize(prompt.tokens));
   options.context = tally.n_prompt_tokens + kMostAnswerTokens;
   options.attends_to_all = chooser == Chooser::dense;
   Engine engine(file, options);
@@ -67,16 +74,14 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Cho
   generation.max_tokens = kMostAnswerTokens;
   generation.thinking = false;
   const auto start = std::chrono::steady_clock::now();
-  for (const AskedPassage& passage : passages)
-    for (const AskedPassage::Question& question : passage.questions) {
-      Listener silent;
-      const std::vector<int32_t> prompt = first_turn(*tokenizer, passage.text + "\n" + question.ask);
-      const std::string answer =
-          trimmed(generate(session, *tokenizer, prompt, generation, silent).completion.content);
-      ++tally.n_questions;
-      tally.n_right += answer == question.answer;
-      if (answered) answered(question, answer);
-    }
+  for (const AskedPrompt& prompt : prompts) {
+    Listener silent;
+    const std::string answer =
+        trimmed(generate(session, *tokenizer, prompt.tokens, generation, silent).completion.content);
+    ++tally.n_questions;
+    tally.n_right += answer == prompt.question->answer;
+    if (answered) answered(*prompt.question, answer);
+  }
   tally.seconds = seconds_since(start);
   return tally;
 }

@@ -1,9 +1,7 @@
 // `dsv32 bench answers`: how many questions about long passages a model answers to the letter, and what it
 // would answer if something else than its indexer chose the positions that it attends to.
 //
-// A file of questions has a line for each passage: {"passage": "...", "questions": [{"ask": "...", "answer":
-// "..."}, ...]}. Each question is asked on its own, as {passage}\n{ask} without thinking, and answered
-// greedily.
+// Each question of a file (asked_passages.h) is asked on its own, and answered greedily.
 #pragma once
 
 #include <functional>

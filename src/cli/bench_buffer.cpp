@@ -94,8 +94,7 @@ void count(Measured& measured, const RecordedSteps& steps) {
 }
 
 void measure_passage(Measured& measured, LoadedModel& model, const AskedPassage& passage) {
-  const std::vector<int32_t> prompt =
-      first_turn(*model.tokenizer, passage.text + "\n" + passage.questions.front().ask);
+  const std::vector<int32_t> prompt = first_turn(*model.tokenizer, passage, passage.questions.front());
   const int64_t n_prompt = std::ssize(prompt);
   if (n_prompt <= measured.topk)
     fail(ErrorKind::usage,

@@ -86,7 +86,7 @@ void Forward::run(const Step& step) {
     many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
   logits_ = is_small ? decode_logits_.data() : many_logits_.data();
   // A record holds for these numbers: everything else that the params say is the same in every decode step.
-  pos_ = step.pos;
+  if (score_rule_) pos_ = step.pos;
   const bool is_recorded = is_small && step.first_logits == 0 && !observer_ && !score_rule_;
   const uint64_t key =
       static_cast<uint64_t>(step_.max_pos) << 16 | static_cast<uint64_t>(step_.n_tokens & 0xffff);

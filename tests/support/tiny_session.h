@@ -1,0 +1,56 @@
+// A model file opened with a session on it, random prompts for it, and all that it remembers of them.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+#include "gguf/random_weights.h"
+
+namespace dsv32 {
+
+// Ids below 250, which every tiny vocabulary has.
+inline std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
+  return tokens;
+}
+
+struct TinySession {
+  GgufFile file;
+  std::vector<std::string> warnings;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Session> session;
+  TinySession(const std::string& path, EngineOptions options) : file(path) {
+    if (options.cache) options.cache->warn = [this](const std::string& line) { warnings.push_back(line); };
+    engine = std::make_unique<Engine>(file, options);
+    session = std::make_unique<Session>(*engine);
+  }
+};
+
+// All that a sequence remembers, token by token.
+inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
+  LatentCache& cache = engine.cache();
+  const CacheLayout& layout = cache.plan().layout;
+  const int64_t n_tokens = session.sequence().n_tokens();
+  std::vector<PoolPage> pages;
+  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(cache.page(session.sequence(), i));
+  const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
+  std::vector<uint8_t> bytes;
+  const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
+  for (int64_t layer = 0; layer < cache.plan().n_layers; ++layer)
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const int64_t n = std::min(kPageTokens, n_tokens - static_cast<int64_t>(i) * kPageTokens);
+      const uint8_t* key_page = keys[i].data() + layer * layout.key_page_bytes();
+      add(cache.page_rows(pages[i], layer), n * layout.row_bytes());
+      add(key_page, n * layout.scale_bytes());
+      add(key_page + layout.keys_offset(), n * layout.key_bytes());
+      add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
+    }
+  return bytes;
+}
+
+}  // namespace dsv32
