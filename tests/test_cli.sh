@@ -609,6 +609,21 @@ usage_error "bench buffer without questions" bench buffer "${m[@]}"
 echo '{"passage": "short", "questions": [{"ask": "a"}]}' >short.jsonl
 usage_error "bench buffer: a passage that top-k holds" bench buffer "${m[@]}" --questions short.jsonl
 
+# --- answers to questions ---------------------------------------------------------------------------------
+answers=(bench answers "${m[@]}" --passages 1)
+expect "bench answers, every chooser" 0 "${answers[@]}" --chooser all passages.jsonl
+check "bench answers: a heading and a line for each" lines out 5
+for chooser in indexer dense recent random; do
+  check "bench answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +2 +0 +0.0%" out
+done
+expect "bench answers as json" 0 "${answers[@]}" --json passages.jsonl
+check "bench answers: json: one line" lines out 1
+for part in '"chooser":"indexer"' '"questions":2' '"right":0' '"answers":["'; do
+  check "bench answers: json has $part" has out "$part"
+done
+usage_error "bench answers without questions" "${answers[@]}"
+usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
+
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999
 for _ in 1 2 3; do

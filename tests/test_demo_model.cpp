@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
 
-#include "cli/bench_answers.h"
+#include "tests/support/demo_answers.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {
@@ -19,38 +19,9 @@ constexpr bool kIsSanitized = false;
 
 boost::test_tools::assertion_result is_quick(boost::unit_test::test_unit_id) { return !kIsSanitized; }
 
-const GgufFile& demo() {
-  static const GgufFile file("models/demo.gguf");
-  return file;
-}
-
-std::vector<AskedPassage> passages_of(const std::string& length, int64_t n_most) {
-  return read_passages("models/eval/" + length + ".jsonl", n_most);
-}
-
-EngineOptions options_with(std::optional<int64_t> topk_buffer = kEveryRow) {
-  EngineOptions options;
-  options.backend = "cpu";
-  options.topk_buffer = topk_buffer;
-  return options;
-}
-
-struct Answers {
-  AnswerTally tally;
-  std::vector<std::string> texts;
-};
-
-Answers answers_of(const std::vector<AskedPassage>& passages, Chooser chooser = Chooser::indexer,
-                   const EngineOptions& options = options_with()) {
-  Answers answers;
-  answers.tally = count_right_answers(
-      demo(), options, chooser, passages,
-      [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
-  return answers;
-}
-
 double accuracy(const std::string& length, int64_t n_passages, Chooser chooser, const char* name) {
-  const AnswerTally tally = answers_of(passages_of(length, n_passages), chooser).tally;
+  const AnswerTally tally =
+      answers_of(eval_passages(length, n_passages), options_of_demo("cpu"), chooser).tally;
   std::printf("%s, %s: %lld of %lld right, %.0f s\n", length.c_str(), name,
               static_cast<long long>(tally.n_right), static_cast<long long>(tally.n_questions),
               tally.seconds);
@@ -66,27 +37,26 @@ BOOST_AUTO_TEST_CASE(questions_about_a_thousand_tokens_are_answered) {
   BOOST_TEST(accuracy("1k", kIsSanitized ? 1 : 3, Chooser::indexer, "indexer") >= 0.95);
 }
 
+BOOST_AUTO_TEST_CASE(sums_copying_lists_and_small_talk_are_answered) {
+  BOOST_TEST(accuracy("small", kIsSanitized ? 10 : 0, Chooser::indexer, "indexer") >= 0.9);
+}
+
 BOOST_AUTO_TEST_CASE(the_latest_positions_do_not_do, *boost::unit_test::precondition(is_quick)) {
   BOOST_TEST(accuracy("1k", 3, Chooser::recent, "recent") < 0.7);
 }
 
 BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer, *boost::unit_test::precondition(is_quick)) {
-  const std::vector<AskedPassage> passages = passages_of("1k", 1);
-  const Answers full = answers_of(passages),
-                buffered = answers_of(passages, Chooser::indexer, options_with(512));
+  const std::vector<AskedPassage> passages = eval_passages("1k", 1);
+  const Answers full = answers_of(passages, options_of_demo("cpu")),
+                buffered = answers_of(passages, options_of_demo("cpu", 512));
   BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(answers_are_the_same_from_disk, *boost::unit_test::precondition(is_quick)) {
   const TempDir dir;
-  EngineOptions options = options_with();
-  options.cache.emplace();
-  options.cache->directory = dir.file("cache");
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.cache->least_tokens = 1;
-  const std::vector<AskedPassage> passages = passages_of("1k", 1);
-  const Answers cold = answers_of(passages, Chooser::indexer, options);
-  const Answers warm = answers_of(passages, Chooser::indexer, options);
+  const EngineOptions options = with_disk(options_of_demo("cpu"), dir.file("cache"));
+  const std::vector<AskedPassage> passages = eval_passages("1k", 1);
+  const Answers cold = answers_of(passages, options), warm = answers_of(passages, options);
   BOOST_TEST(cold.texts == warm.texts, boost::test_tools::per_element());
   BOOST_TEST(warm.tally.seconds < cold.tally.seconds);
 }
@@ -115,9 +85,9 @@ BOOST_AUTO_TEST_CASE(sparse_is_as_good_as_dense,
 
 BOOST_AUTO_TEST_CASE(long_answers_do_not_depend_on_the_buffer,
                      *boost::unit_test::label("eval") * boost::unit_test::disabled()) {
-  const std::vector<AskedPassage> passages = passages_of("8k", 1);
-  const Answers full = answers_of(passages),
-                buffered = answers_of(passages, Chooser::indexer, options_with(512));
+  const std::vector<AskedPassage> passages = eval_passages("8k", 1);
+  const Answers full = answers_of(passages, options_of_demo("cpu")),
+                buffered = answers_of(passages, options_of_demo("cpu", 512));
   BOOST_TEST(full.texts == buffered.texts, boost::test_tools::per_element());
 }
 

@@ -1,8 +1,9 @@
-"""Writes the questions that the model is evaluated on: models/eval/{1k,4k,8k,16k}.jsonl.
+"""Writes the questions that the model is evaluated on: models/eval/{1k,4k,8k,16k,small}.jsonl.
 
 A line is a passage with questions, each asked on its own: {"passage", "questions": [{"ask", "answer"}]}. The answer is
 the value alone. The seeds begin with words that no seed of the training begins with, so the passages are new, but they
-are written as those of the training are: the same shares of facts, the same wordings.
+are written as those of the training are: the same shares of facts, the same wordings. In small.jsonl the passages are
+empty: sums, copying, lists, counting and small talk.
 
     python3 models/train/held_out.py --vocabulary models/vocabulary.json
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from facts import Fact
+from small_turns import small_turn
 from text import Count, PassageWriter
 from vocabulary import Vocabulary
 from world import World
@@ -31,6 +33,7 @@ class EvalSet:
 
 SETS = (EvalSet("1k", 1024, 20, 5), EvalSet("4k", 4096, 7, 15),
         EvalSet("8k", 8192, 5, 20), EvalSet("16k", 16384, 4, 25))
+N_SMALL = 100
 
 
 def questions_about(facts: list[Fact], rng: Random, n_questions: int) -> list[dict[str, str]]:
@@ -56,6 +59,20 @@ def lines_of(eval_set: EvalSet, count: Count) -> list[dict]:
     return lines
 
 
+def small_lines(n: int) -> list[dict]:
+    answers: dict[str, str] = {}
+    seed = 0
+    while len(answers) < n:  # small talk repeats itself
+        turn = small_turn(Random(f"held out small {seed}"))
+        answers[turn.user] = turn.answer
+        seed += 1
+    return [{"passage": "", "questions": [{"ask": ask, "answer": answer}]} for ask, answer in answers.items()]
+
+
+def write_lines(path: Path, lines: list[dict]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Writes the held-out questions, a file for each length.")
     parser.add_argument("--vocabulary", type=Path, required=True, help="for the lengths in tokens")
@@ -64,8 +81,8 @@ def main() -> None:
     vocabulary = Vocabulary.load(options.vocabulary)
     options.out.mkdir(parents=True, exist_ok=True)
     for eval_set in SETS:
-        lines = [json.dumps(line) for line in lines_of(eval_set, vocabulary.count)]
-        (options.out / f"{eval_set.name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(options.out / f"{eval_set.name}.jsonl", lines_of(eval_set, vocabulary.count))
+    write_lines(options.out / "small.jsonl", small_lines(N_SMALL))
 
 
 if __name__ == "__main__":

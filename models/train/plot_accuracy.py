@@ -1,6 +1,6 @@
 """Draws the accuracy over the length of the passage, a line for each chooser of positions, as SVG.
 
-    dsv32 bench answers -m models/demo.gguf --chooser all --json models/eval/*.jsonl > answers.json
+    dsv32 bench answers -m models/demo.gguf --chooser all --json models/eval/*k.jsonl > answers.json
     python3 models/train/plot_accuracy.py answers.json [more.json ...] --out models/eval/accuracy.svg
 
 Files may hold parts of what is measured; of the same length and chooser the one with more questions counts.

@@ -53,7 +53,7 @@ std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& t
 
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
                                 const AskedPassage::Question& question) {
-  return first_turn(tokenizer, passage.text + "\n" + question.ask);
+  return first_turn(tokenizer, passage.text.empty() ? question.ask : passage.text + "\n" + question.ask);
 }
 
 }  // namespace dsv32

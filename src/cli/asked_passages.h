@@ -1,6 +1,6 @@
 // Passages with questions, as the bench commands read them: a line for each passage,
 // {"passage": "...", "questions": [{"ask": "...", "answer": "..."}, ...]}. Each question is asked as
-// {passage}\n{ask}.
+// {passage}\n{ask}, or as it is where the passage is empty.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ std::vector<AskedPassage> read_passages(const std::string& path, int64_t n_most)
 
 // A conversation's first turn, without thinking, up to where the answer begins.
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text);
-// The same that asks about a passage.
+// The same that asks about a passage, if it has one.
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
                                 const AskedPassage::Question& question);
 

@@ -16,6 +16,8 @@
 namespace dsv32 {
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr int64_t kMostAnswerTokens = 48;
 
 struct NamedChooser {
@@ -112,32 +114,52 @@ void show_wrong(const AskedPassage::Question& question, const std::string& answe
                visible(question.answer).c_str());
 }
 
+struct Measured {
+  const std::string& path;
+  const char* chooser;
+  AnswerTally tally;
+  std::vector<std::string> answers;
+};
+
+Json as_json(const Measured& measured) {
+  return {{"file", measured.path},
+          {"chooser", measured.chooser},
+          {"prompt_tokens", measured.tally.n_prompt_tokens},
+          {"questions", measured.tally.n_questions},
+          {"right", measured.tally.n_right},
+          {"seconds", measured.tally.seconds},
+          {"answers", measured.answers}};
+}
+
+void print_row(const Measured& measured) {
+  const AnswerTally& tally = measured.tally;
+  std::printf("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n", static_cast<long long>(tally.n_prompt_tokens),
+              measured.chooser, static_cast<long long>(tally.n_questions),
+              static_cast<long long>(tally.n_right), 100 * tally.accuracy(), tally.seconds,
+              visible(measured.path).c_str());
+  std::fflush(stdout);
+}
+
 int run(const BenchOptions& options) {
   const GgufFile file(options.engine.model_path);
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   if (!options.json)
     std::printf("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right", "accuracy",
                 "seconds", "file");
   for (const std::string& path : options.files) {
     const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
     for (const NamedChooser& chooser : options.choosers) {
-      const AnswerTally tally = count_right_answers(file, options.engine, chooser.chooser, passages,
-                                                    options.shows_wrong ? show_wrong : Answered{});
-      list.push_back({{"file", path},
-                      {"chooser", chooser.name},
-                      {"prompt_tokens", tally.n_prompt_tokens},
-                      {"questions", tally.n_questions},
-                      {"right", tally.n_right},
-                      {"seconds", tally.seconds}});
-      if (options.json) continue;
-      std::printf("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n",
-                  static_cast<long long>(tally.n_prompt_tokens), chooser.name,
-                  static_cast<long long>(tally.n_questions), static_cast<long long>(tally.n_right),
-                  100 * tally.accuracy(), tally.seconds, visible(path).c_str());
-      std::fflush(stdout);
+      Measured measured{path, chooser.name, {}, {}};
+      const auto answered = [&](const AskedPassage::Question& question, const std::string& answer) {
+        measured.answers.push_back(answer);
+        if (options.shows_wrong) show_wrong(question, answer);
+      };
+      measured.tally = count_right_answers(file, options.engine, chooser.chooser, passages, answered);
+      list.push_back(as_json(measured));
+      if (!options.json) print_row(measured);
     }
   }
-  if (options.json) std::printf("%s\n", list.dump().c_str());
+  if (options.json) std::printf("%s\n", list.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 using namespace dsv32;
 
@@ -61,13 +62,6 @@ void write_smooth_model(const std::string& path) {
   shape.n_routed_experts = shape.n_activated_experts = 4;
   shape.n_expert_groups = shape.n_limited_groups = 1;
   write_tiny_model(path, shape);
-}
-
-std::vector<int32_t> random_tokens(int64_t n) {
-  Rng rng(1);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
 }
 
 // Rows whose deviation from the other's is below 2e-2 of the largest logit, as a share.
@@ -122,7 +116,7 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
   const TempDir dir;
   const std::string path = dir.file("smooth.gguf");
   write_smooth_model(path);
-  const std::vector<int32_t> tokens = random_tokens(300);
+  const std::vector<int32_t> tokens = random_tokens(300, 1);
   int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
     if (is_left_out(n_cases, 3)) continue;
@@ -171,7 +165,7 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
 // The tiny model chooses among near ties all the time: decode with nothing rounded keeps most rows, and the
 // rest is printed.
 BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
-  const std::vector<int32_t> tokens = random_tokens(300);
+  const std::vector<int32_t> tokens = random_tokens(300, 1);
   int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::f32}) {
     if (is_left_out(n_cases, 2)) continue;
@@ -189,7 +183,7 @@ BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
 
 // Rows streamed back through the windows are the rows that stayed: the same bits.
 BOOST_AUTO_TEST_CASE(prefill_through_windows_equals_resident_prefill) {
-  const std::vector<int32_t> tokens = random_tokens(300);
+  const std::vector<int32_t> tokens = random_tokens(300, 1);
   for (const int64_t chunk : {64, 100}) {
     const std::vector<float> resident = logits_of(tiny_path(), {.chunk = chunk}, tokens);
     const std::vector<float> streamed = logits_of(tiny_path(), {.chunk = chunk, .topk_buffer = 64}, tokens);
@@ -199,7 +193,7 @@ BOOST_AUTO_TEST_CASE(prefill_through_windows_equals_resident_prefill) {
 
 // Decode reads the same rows in the same order wherever they lie: the same bits.
 BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
-  const std::vector<int32_t> tokens = random_tokens(300);
+  const std::vector<int32_t> tokens = random_tokens(300, 1);
   int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
     if (is_left_out(n_cases, 2)) continue;
@@ -217,7 +211,7 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
 }
 
 BOOST_AUTO_TEST_CASE(the_same_run_gives_the_same_bits) {
-  const std::vector<int32_t> tokens = random_tokens(200);
+  const std::vector<int32_t> tokens = random_tokens(200, 1);
   int n_cases = 0;
   for (const int64_t chunk : {1, 64, 512})
     if (!is_left_out(n_cases, 2))

@@ -11,6 +11,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 using namespace dsv32;
 
@@ -27,13 +28,6 @@ void write_long_model(const std::string& path) {
   shape.n_expert_groups = shape.n_limited_groups = 1;
   shape.context_length = kContext;
   write_tiny_model(path, shape);
-}
-
-std::vector<int32_t> random_tokens(int64_t n) {
-  Rng rng(5);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
 }
 
 EngineOptions options_of(const char* backend, KvType kv_type, int64_t topk_buffer) {
@@ -139,7 +133,7 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
   const std::string path = dir.file("long.gguf");
   write_long_model(path);
   const GgufFile file(path);
-  const std::vector<int32_t> tokens = random_tokens(kContext);
+  const std::vector<int32_t> tokens = random_tokens(kContext, 5);
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
     Engine gpu(file, options_of("cuda", kv_type, kEveryRow)),
         cpu(file, options_of("cpu", kv_type, kEveryRow));
@@ -187,7 +181,7 @@ BOOST_AUTO_TEST_CASE(prefill_selects_what_decode_selects_at_128k) {
   const std::string path = dir.file("long.gguf");
   write_long_model(path);
   const GgufFile file(path);
-  const std::vector<int32_t> tokens = random_tokens(kContext);
+  const std::vector<int32_t> tokens = random_tokens(kContext, 5);
   Engine engine(file, options_of("cuda", KvType::fp8, kEveryRow));
   const std::unique_ptr<Sequence> sequence = engine.cache().open();
   prefill(engine, *sequence, tokens);
@@ -214,7 +208,7 @@ BOOST_AUTO_TEST_CASE(windows_and_buffers_change_no_bit_at_128k) {
   const std::string path = dir.file("long.gguf");
   write_long_model(path);
   const GgufFile file(path);
-  const std::vector<int32_t> tokens = random_tokens(kContext);
+  const std::vector<int32_t> tokens = random_tokens(kContext, 5);
   std::vector<float> all[2];
   for (const int64_t n_rows : {kEveryRow, int64_t{2048}}) {
     Engine engine(file, options_of("cuda", KvType::fp8, n_rows));

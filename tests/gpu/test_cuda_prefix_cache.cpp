@@ -8,31 +8,55 @@
 #include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
 
 using namespace dsv32;
 
 namespace {
 
-std::vector<int32_t> random_tokens(int64_t n) {
-  Rng rng(3);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(rng.next() % 250));
-  return tokens;
+EngineOptions options_with_disk(const std::string& directory, std::optional<int64_t> topk_buffer) {
+  EngineOptions options;
+  options.backend = "cuda", options.topk_buffer = topk_buffer, options.context = 512;
+  options.cache.emplace();
+  options.cache->directory = directory;
+  options.cache->prefetch = PrefetchPolicy::wait_complete;
+  options.cache->least_tokens = 1;
+  return options;
 }
 
-// The sequence's rows in the host pool and its key pages, page by page.
-std::vector<uint8_t> remembered(Engine& engine, const Session& session, int64_t n_pages) {
-  LatentCache& cache = engine.cache();
-  std::vector<PoolPage> pages;
-  for (int64_t i = 0; i < n_pages; ++i) pages.push_back(cache.page(session.sequence(), i));
-  std::vector<uint8_t> bytes;
-  for (const std::vector<uint8_t>& keys : cache.download_keys(pages))
-    bytes.insert(bytes.end(), keys.begin(), keys.end());
-  const int64_t n = kPageTokens * cache.plan().layout.row_bytes();
-  for (const PoolPage& page : pages)
-    for (int64_t layer = 0; layer < cache.plan().n_layers; ++layer)
-      bytes.insert(bytes.end(), cache.page_rows(page, layer), cache.page_rows(page, layer) + n);
-  return bytes;
+// A prompt of which whole pages are kept, and what the engine makes of it.
+struct Prompt {
+  int64_t n_pages;
+  std::vector<int32_t> all = random_tokens(n_pages * kPageTokens + 40, 3);
+  int64_t n_kept() const { return n_pages * kPageTokens; }
+};
+
+struct Computed {
+  std::vector<uint8_t> kept;             // rows and keys of the whole pages
+  std::vector<float> logits, next_step;  // behind the prompt, and behind one token more
+};
+
+Computed continue_with(TinySession& tiny, std::vector<uint8_t> kept) {
+  Computed computed{std::move(kept), tiny.session->logits(), {}};
+  tiny.session->step(7);
+  computed.next_step = tiny.session->logits();
+  return computed;
+}
+
+// Whole pages first, so that both this and a restored session compute the same rest in one step.
+Computed compute(TinySession& tiny, const Prompt& prompt) {
+  tiny.session->sync(std::span(prompt.all).first(static_cast<size_t>(prompt.n_kept())));
+  std::vector<uint8_t> kept = remembered(*tiny.engine, *tiny.session);
+  tiny.session->sync(prompt.all);
+  return continue_with(tiny, std::move(kept));
+}
+
+// The session has the prompt.
+void check_same(TinySession& tiny, const Prompt& prompt, const Computed& expected) {
+  const Computed restored = continue_with(tiny, remembered(*tiny.engine, *tiny.session, prompt.n_kept()));
+  BOOST_TEST((restored.kept == expected.kept));
+  BOOST_TEST((restored.logits == expected.logits));
+  BOOST_TEST((restored.next_step == expected.next_step));
 }
 
 }  // namespace
@@ -43,43 +67,23 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
   const TempDir dir;
   const std::string path = dir.file("tiny.gguf");
   write_tiny_model(path, {});
-  const GgufFile file(path);
-  constexpr int64_t kPages = 6;
-  const std::vector<int32_t> all = random_tokens(kPages * kPageTokens + 40);
-  const auto prefix = std::span(all).first(kPages * kPageTokens);
+  const Prompt prompt{.n_pages = 6};
   int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16})
     for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
-      EngineOptions options;
-      options.backend = "cuda", options.kv_type = kv_type, options.topk_buffer = topk_buffer;
-      options.context = 512;
-      options.cache.emplace();
-      options.cache->directory = dir.file("cache" + std::to_string(n_cases++));
-      options.cache->prefetch = PrefetchPolicy::wait_complete;
-      options.cache->least_tokens = 1;
-      std::vector<float> expected, steps;
-      std::vector<uint8_t> bytes;
-      {
-        Engine engine(file, options);
-        Session session(engine);
-        session.sync(prefix);
-        bytes = remembered(engine, session, kPages);
-        session.sync(all);
-        expected = session.logits();
-        session.step(7);
-        steps = session.logits();
-      }
-      Engine engine(file, options);
-      Session session(engine);
-      BOOST_TEST(session.sync(all) == kPages * kPageTokens);
-      BOOST_TEST((remembered(engine, session, kPages) == bytes));
-      BOOST_TEST((session.logits() == expected));
-      session.step(7);
-      BOOST_TEST((session.logits() == steps));
+      EngineOptions options = options_with_disk(dir.file("cache" + std::to_string(n_cases++)), topk_buffer);
+      options.kv_type = kv_type;
+      const Computed expected = [&] {
+        TinySession tiny(path, options);
+        return compute(tiny, prompt);
+      }();
+      TinySession tiny(path, options);
+      BOOST_TEST(tiny.session->sync(prompt.all) == prompt.n_kept());
+      check_same(tiny, prompt, expected);
       // A prompt that leaves the known one in the middle of a page.
-      std::vector<int32_t> other(all.begin(), all.begin() + 2 * kPageTokens + 9);
+      std::vector<int32_t> other(prompt.all.begin(), prompt.all.begin() + 2 * kPageTokens + 9);
       other.push_back(251);
-      BOOST_TEST(session.sync(other) == 2 * kPageTokens + 9);
+      BOOST_TEST(tiny.session->sync(other) == 2 * kPageTokens + 9);
     }
 }
 
@@ -89,51 +93,32 @@ BOOST_AUTO_TEST_CASE(prefixes_come_layer_by_layer) {
   const TempDir dir;
   const std::string path = dir.file("tiny.gguf");
   write_tiny_model(path, {});
-  const GgufFile file(path);
-  constexpr int64_t kPages = 4;
-  const std::vector<int32_t> all = random_tokens(kPages * kPageTokens + 40);
-  const auto prefix = std::span(all).first(kPages * kPageTokens);
+  const Prompt prompt{.n_pages = 4};
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
-    EngineOptions options;
-    options.backend = "cuda", options.topk_buffer = topk_buffer, options.context = 512;
-    options.cache.emplace();
-    options.cache->directory = dir.file(topk_buffer ? "buffer" : "resident");
-    options.cache->prefetch = PrefetchPolicy::wait_complete;
-    options.cache->least_tokens = 1, options.cache->layers_per_slab = 1;
+    EngineOptions options = options_with_disk(dir.file(topk_buffer ? "buffer" : "resident"), topk_buffer);
+    options.cache->layers_per_slab = 1;
     options.cache->write = WritePolicy::write_back;
-    std::vector<float> expected, steps;
-    std::vector<uint8_t> bytes;
     SegmentInfo segment;
-    {
-      Engine engine(file, options);
-      const CachePlan& plan = engine.cache().plan();
-      segment.n_pages = kPages, segment.n_layers = plan.n_layers, segment.layers_per_slab = 1;
+    const Computed expected = [&] {
+      TinySession tiny(path, options);
+      const CachePlan& plan = tiny.engine->cache().plan();
+      segment.n_pages = prompt.n_pages, segment.n_layers = plan.n_layers, segment.layers_per_slab = 1;
       segment.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
       segment.keys_page_bytes = plan.layout.key_page_bytes();
-      Session session(engine);
-      session.sync(prefix);
-      bytes = remembered(engine, session, kPages);
-      session.sync(all);
-      expected = session.logits();
-      session.step(7);
-      steps = session.logits();
-    }
+      return compute(tiny, prompt);
+    }();
     SlabGate gate(segment);
     options.cache->files = &gate;
-    Engine engine(file, options);
-    Session session(engine);
+    TinySession tiny(path, options);
     int64_t n_too_early = 0;
-    engine.forward().set_observer([&](const Observation& seen) {
+    tiny.engine->forward().set_observer([&](const Observation& seen) {
       n_too_early += gate.n_given_out() > seen.layer + 2;
       gate.open(seen.layer + 2);  // windows are filled a layer ahead
     });
-    BOOST_TEST(session.sync(all) == kPages * kPageTokens);
-    engine.forward().set_observer({});
+    BOOST_TEST(tiny.session->sync(prompt.all) == prompt.n_kept());
+    tiny.engine->forward().set_observer({});
     BOOST_TEST(n_too_early == 0);
-    BOOST_TEST((session.logits() == expected));
-    BOOST_TEST((remembered(engine, session, kPages) == bytes));
-    session.step(7);
-    BOOST_TEST((session.logits() == steps));
+    check_same(tiny, prompt, expected);
   }
 }
 
@@ -145,12 +130,8 @@ BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const std::vector<int32_t> prompt = tokenizer->encode(std::string(600, 'x') + " what is a row?", false);
   const auto whole = std::span(prompt).first(prompt.size() / kPageTokens * kPageTokens);
-  EngineOptions options;
-  options.backend = "cuda", options.context = 1024;
-  options.cache.emplace();
-  options.cache->directory = dir.file("cache");
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.cache->least_tokens = 1;
+  EngineOptions options = options_with_disk(dir.file("cache"), {});
+  options.context = 1024;
   options.cache->write = WritePolicy::write_back;
   const auto answer = [&](bool is_first, int64_t& n_cached) {
     Engine engine(file, options);

@@ -31,11 +31,10 @@ struct TinySession {
   }
 };
 
-// All that a sequence remembers, token by token.
-inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
+// All that a sequence remembers of its first n_tokens, token by token.
+inline std::vector<uint8_t> remembered(Engine& engine, const Session& session, int64_t n_tokens) {
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;
-  const int64_t n_tokens = session.sequence().n_tokens();
   std::vector<PoolPage> pages;
   for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(cache.page(session.sequence(), i));
   const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
@@ -51,6 +50,10 @@ inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
       add(key_page + layout.key_scales_offset(), n * layout.key_scale_bytes());
     }
   return bytes;
+}
+
+inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
+  return remembered(engine, session, session.sequence().n_tokens());
 }
 
 }  // namespace dsv32

@@ -1,0 +1,63 @@
+// The trained model on the GPU: it answers what it answers on the CPU, with any top-k buffer, and the same
+// when what it has read comes from disk.
+#include "tests/gpu/gpu_test.h"
+#include "tests/support/demo_answers.h"
+#include "tests/support/temp_dir.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kTwiceTopk = 512;
+
+void check_same(const Answers& answers, const Answers& expected) {
+  BOOST_TEST(answers.texts == expected.texts, boost::test_tools::per_element());
+}
+
+// The first passage of each length with all its questions.
+const std::vector<AskedPassage>& passages() {
+  static const std::vector<AskedPassage> all = [] {
+    std::vector<AskedPassage> firsts;
+    for (const char* length : {"1k", "4k", "8k", "16k"}) firsts.push_back(eval_passages(length, 1).front());
+    return firsts;
+  }();
+  return all;
+}
+
+const Answers& gpu_answers() {
+  static const Answers answers = answers_of(passages(), options_of_demo("cuda"));
+  return answers;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_demo_model, *boost::unit_test::precondition(needs_gpu))
+
+BOOST_AUTO_TEST_CASE(questions_at_every_length_are_answered) {
+  BOOST_TEST(gpu_answers().tally.accuracy() >= 0.95);
+}
+
+BOOST_AUTO_TEST_CASE(answers_are_those_of_the_cpu) {
+  const std::vector<AskedPassage> short_ones = eval_passages("1k", 4);
+  check_same(answers_of(short_ones, options_of_demo("cuda")), answers_of(short_ones, options_of_demo("cpu")));
+}
+
+BOOST_AUTO_TEST_CASE(long_answers_are_those_of_the_cpu, *boost::unit_test::label("large")) {
+  check_same(gpu_answers(), answers_of(passages(), options_of_demo("cpu")));
+}
+
+BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_the_buffer) {
+  check_same(answers_of(passages(), options_of_demo("cuda", kTwiceTopk)), gpu_answers());
+}
+
+BOOST_AUTO_TEST_CASE(answers_are_the_same_from_disk) {
+  const TempDir dir;
+  for (const int64_t topk_buffer : {kEveryRow, kTwiceTopk}) {
+    const EngineOptions options =
+        with_disk(options_of_demo("cuda", topk_buffer), dir.file(std::to_string(topk_buffer)));
+    check_same(answers_of(passages(), options), gpu_answers());
+    check_same(answers_of(passages(), options), gpu_answers());
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

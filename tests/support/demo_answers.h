@@ -1,0 +1,51 @@
+// The trained model and what it answers to the held-out questions in models/eval/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench_answers.h"
+
+namespace dsv32 {
+
+inline const GgufFile& demo_file() {
+  static const GgufFile file("models/demo.gguf");
+  return file;
+}
+
+// `name`: "1k" to "16k", tokens of each passage, or "small". n_most: 0 for all.
+inline std::vector<AskedPassage> eval_passages(const std::string& name, int64_t n_most = 0) {
+  return read_passages("models/eval/" + name + ".jsonl", n_most);
+}
+
+inline EngineOptions options_of_demo(const char* backend, std::optional<int64_t> topk_buffer = kEveryRow) {
+  EngineOptions options;
+  options.backend = backend;
+  options.topk_buffer = topk_buffer;
+  return options;
+}
+
+// Prefixes are kept in `directory` and all of them are read.
+inline EngineOptions with_disk(EngineOptions options, const std::string& directory) {
+  options.cache.emplace();
+  options.cache->directory = directory;
+  options.cache->prefetch = PrefetchPolicy::wait_complete;
+  options.cache->least_tokens = 1;
+  return options;
+}
+
+struct Answers {
+  AnswerTally tally;
+  std::vector<std::string> texts;
+};
+
+inline Answers answers_of(const std::vector<AskedPassage>& passages, const EngineOptions& options,
+                          Chooser chooser = Chooser::indexer) {
+  Answers answers;
+  answers.tally = count_right_answers(
+      demo_file(), options, chooser, passages,
+      [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
+  return answers;
+}
+
+}  // namespace dsv32
