@@ -1,4 +1,4 @@
-"""Writes the questions that the model is evaluated on: models/eval/{1k,4k,8k,16k,small}.jsonl.
+"""Writes the questions that the model is evaluated on: models/eval/{1k,4k,8k,16k,32k,small}.jsonl.
 
 A line is a passage with questions, each asked on its own: {"passage", "questions": [{"ask", "answer"}]}. The answer is
 the value alone. The seeds begin with words that no seed of the training begins with, so the passages are new, but they
@@ -32,7 +32,8 @@ class EvalSet:
 
 
 SETS = (EvalSet("1k", 1024, 20, 5), EvalSet("4k", 4096, 7, 15),
-        EvalSet("8k", 8192, 5, 20), EvalSet("16k", 16384, 4, 25))
+        EvalSet("8k", 8192, 5, 20), EvalSet("16k", 16384, 4, 25),
+        EvalSet("32k", 32600, 3, 30))  # the last: twice the longest of the training
 N_SMALL = 100
 
 

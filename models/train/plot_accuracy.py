@@ -12,7 +12,7 @@ from pathlib import Path
 
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 60, 150, 20, 50
-COLOURS = {"dense": "#7f7f7f", "indexer": "#1f77b4", "recent": "#d95f02", "random": "#b22222"}
+COLOURS = {"indexer": "#1f77b4", "dense": "#000000", "recent": "#d95f02", "random": "#b22222"}
 
 
 def read(paths: list[Path]) -> dict[str, list[dict]]:

@@ -1,0 +1,91 @@
+// A talk with every kind of message, a folder for talks, and what the tests of both look at.
+#pragma once
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "cli/saved_talk.h"
+#include "tests/support/temp_dir.h"
+
+namespace dsv32::talk_test {
+
+inline SavedTalk make_talk() {
+  return {"tiny",
+          false,
+          1'800'000'000'123,
+          {{Message::Role::system, "Be brief.", {}},
+           {Message::Role::user, "What is \"a row\"?\n\tand é 語 \U0001f600 \\ / </think>", {}},
+           {Message::Role::assistant, "A row.\r\n", "The user asks \x01\x1b[31m."},
+           {Message::Role::user, std::string("with a NUL\0inside", 17), {}},
+           {Message::Role::assistant, "", "nothing but reasoning"}}};
+}
+
+inline void check_same(const SavedTalk& a, const SavedTalk& b) {
+  BOOST_TEST(a.model == b.model);
+  BOOST_TEST(a.thinking == b.thinking);
+  BOOST_TEST(a.used_ms == b.used_ms);
+  BOOST_REQUIRE_EQUAL(a.messages.size(), b.messages.size());
+  for (size_t i = 0; i < a.messages.size(); ++i) {
+    BOOST_TEST((a.messages[i].role == b.messages[i].role));
+    BOOST_TEST(a.messages[i].content == b.messages[i].content);
+    BOOST_TEST(a.messages[i].reasoning == b.messages[i].reasoning);
+  }
+}
+
+// What the Error of that kind says, with its hint; empty when there is none.
+inline std::string complaint(const std::function<void()>& action, ErrorKind kind = ErrorKind::usage) {
+  try {
+    action();
+  } catch (const Error& error) {
+    BOOST_TEST((error.kind() == kind), error.what());
+    return error.what() + (error.hint().empty() ? "" : "; " + error.hint());
+  }
+  return {};
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+inline void set_clock(const std::string& path, int64_t seconds) {
+  const timespec times[2] = {{seconds, 0}, {seconds, 0}};
+  BOOST_REQUIRE(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
+}
+
+inline std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+// A folder of talks that is removed at the end.
+struct Fixture {
+  TempDir temp;
+  std::string path = temp.file("talks");
+  TalkFolder folder{path};
+  std::string file(const std::string& name) const { return path + "/" + name; }
+};
+
+}  // namespace dsv32::talk_test
