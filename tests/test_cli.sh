@@ -5,6 +5,7 @@
 # MODEL is any small V3.2 file with a byte-level vocabulary; the tiny one when absent.
 set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
+[[ -f $dsv32 && -x $dsv32 ]] || { echo "FAILED $1 is no program"; exit 1; }
 model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
@@ -200,7 +201,7 @@ check "ids from a file" same whole.bin part.bin
 timeout 20 "$dsv32" inspect logits "${m[@]}" --tokens "$ids" --out - 2>err | cmp -s - whole.bin
 check "logits to a pipe" test "${PIPESTATUS[*]}" = "0 0"
 mkfifo pipe
-cat pipe >part.bin &
+timeout 20 cat pipe >part.bin &
 run_ inspect logits "${m[@]}" --tokens "$ids" --out pipe
 wait $!
 check "a named pipe is written to, not replaced" \
