@@ -622,6 +622,7 @@ check "bench answers: json: one line" lines out 1
 for part in '"chooser":"indexer"' '"questions":2' '"right":0' '"answers":["'; do
   check "bench answers: json has $part" has out "$part"
 done
+expect "bench answers: thinking" 0 "${answers[@]}" --think passages.jsonl
 usage_error "bench answers without questions" "${answers[@]}"
 usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
 

@@ -1,6 +1,6 @@
 """Batches of token ids with loss weights, made ahead of the training by worker processes.
 
-A row is one conversation in the chat format. Its seed is made of the run's seed, the stage, the batch's index and the
+A row is a conversation in the chat format, or several short ones behind each other. Its seed is made of the run's seed, the stage, the batch's index and the
 row, so what a batch holds does not depend on who makes it, or when. Batches not asked for yet are made in the
 expectation that indices and shapes go on as they did.
 """
@@ -46,9 +46,14 @@ def encode(conversation: Conversation, vocabulary: Vocabulary) -> tuple[list[int
 
 def make_row(vocabulary: Vocabulary, rng: Random, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """-> ids [seq_len] int16, padded with EOS, and weights [seq_len] f32, 0 for the padding and the first id."""
-    ids, is_answer = encode(text.conversation(rng, seq_len, vocabulary.count), vocabulary)
+    ids: list[int] = []
+    is_answer: list[bool] = []
+    for conversation in text.row(rng, seq_len, vocabulary.count):
+        more_ids, more_answers = encode(conversation, vocabulary)
+        ids += more_ids
+        is_answer += more_answers
     if len(ids) > seq_len:
-        raise ValueError(f"a conversation of {len(ids)} tokens was made for {seq_len}")
+        raise ValueError(f"a row of {len(ids)} tokens was made for {seq_len}")
     row, weights = np.full(seq_len, vocabulary.eos, np.int16), np.zeros(seq_len, np.float32)
     row[:len(ids)] = ids
     n_answer = sum(is_answer)

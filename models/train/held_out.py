@@ -3,7 +3,7 @@
 A line is a passage with questions, each asked on its own: {"passage", "questions": [{"ask", "answer"}]}. The answer is
 the value alone. The seeds begin with words that no seed of the training begins with, so the passages are new, but they
 are written as those of the training are: the same shares of facts, the same wordings. In small.jsonl the passages are
-empty: sums, copying, lists, counting and small talk.
+empty: sums, copying, lists, counting, small talk and what cannot be known.
 
     python3 models/train/held_out.py --vocabulary models/vocabulary.json
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from facts import Fact
-from small_turns import small_turn
+from small_turns import turn_without_text
 from text import Count, PassageWriter
 from vocabulary import Vocabulary
 from world import World
@@ -64,7 +64,7 @@ def small_lines(n: int) -> list[dict]:
     answers: dict[str, str] = {}
     seed = 0
     while len(answers) < n:  # small talk repeats itself
-        turn = small_turn(Random(f"held out small {seed}"))
+        turn = turn_without_text(Random(f"held out small {seed}"))
         answers[turn.user] = turn.answer
         seed += 1
     return [{"passage": "", "questions": [{"ask": ask, "answer": answer}]} for ask, answer in answers.items()]

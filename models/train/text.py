@@ -2,7 +2,8 @@
 
 A passage is a row of sentences, some of them facts (facts.py), the others filler (filler.py); a conversation is a
 passage with a question, then further questions, small turns and at times another passage. The length is steered in
-tokens: a conversation fills most of what it is given and never more. All draws come from one Random: a seed is a text.
+tokens: a conversation fills most of what it is given and never more. Some rows of the training hold many short
+conversations instead, without a passage. All draws come from one Random: a seed is a text.
 
     python3 models/train/text.py --show 3 --tokens 512
 """
@@ -14,7 +15,7 @@ from random import Random
 
 import filler
 from facts import Fact
-from small_turns import Turn, small_turn
+from small_turns import Turn, small_turn, turn_without_text
 from words import pick
 from world import World
 
@@ -25,11 +26,12 @@ LEAD_INS = ("By the way, ", "As everybody knows, ", "It is certain that ", "Plea
             "According to the list, ", "Note that ")
 SYSTEM_TEXTS = ("You are a helpful assistant.", "Answer briefly.", "Find the answer in the text.")
 
-SHARE_THINKING = 0.15
+SHARE_THINKING = 0.4
 SHARE_SINGLE = 0.12     # a passage and one question
 SHARE_NEEDLES = 0.25    # passages with 2 to 10 facts
 SHARE_SMALL_TURNS = 0.18
 SHARE_SEVERAL_PASSAGES = 0.12
+SHARE_SHORT = 0.06      # of rows: filled with conversations of a few turns without a passage
 
 
 @dataclass
@@ -172,6 +174,25 @@ def conversation(rng: Random, n_tokens: int, count: Count = approximate_count) -
     return ConversationWriter(rng, n_tokens, count).write()
 
 
+def short_conversation(rng: Random) -> Conversation:
+    turns = [turn_without_text(rng) for _ in range(pick(rng, (1, 1, 1, 2, 3)))]
+    return Conversation(turns=turns, thinking=rng.random() < 0.6)
+
+
+def row(rng: Random, n_tokens: int, count: Count = approximate_count) -> list[Conversation]:
+    """What is learnt from at a time, at most `n_tokens` and most of them: a conversation, or many short ones."""
+    if rng.random() >= SHARE_SHORT:
+        return [conversation(rng, n_tokens, count)]
+    short: list[Conversation] = []
+    left = n_tokens
+    while True:
+        new = short_conversation(rng)
+        left -= 1 + sum(n_turn_tokens(turn, count, new.thinking and turn is new.turns[-1]) for turn in new.turns)
+        if left < 0:
+            return short
+        short.append(new)
+
+
 def show(conversation: Conversation) -> str:
     """As the chat format lays it out, marks by their names."""
     text = "<BOS>" + conversation.system
@@ -184,12 +205,13 @@ def show(conversation: Conversation) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prints conversations as the model is trained on.")
-    parser.add_argument("--show", type=int, default=3, help="how many")
+    parser.add_argument("--show", type=int, default=3, help="how many rows of them")
     parser.add_argument("--tokens", type=int, default=512, help="length of each, about")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng = Random(options.seed)
-    print("\n\n".join(show(conversation(rng, options.tokens)) for _ in range(options.show)))
+    rows = [row(rng, options.tokens) for _ in range(options.show)]
+    print("\n\n".join(show(conversation) for several in rows for conversation in several))
 
 
 if __name__ == "__main__":

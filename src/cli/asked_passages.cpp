@@ -46,14 +46,15 @@ std::vector<AskedPassage> read_passages(const std::string& path, int64_t n_most)
   return passages;
 }
 
-std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text) {
+std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text, bool thinks) {
   const Message ask{Message::Role::user, text, {}};
-  return ChatFormat(tokenizer).encode(std::span(&ask, 1), false);
+  return ChatFormat(tokenizer).encode(std::span(&ask, 1), thinks);
 }
 
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
-                                const AskedPassage::Question& question) {
-  return first_turn(tokenizer, passage.text.empty() ? question.ask : passage.text + "\n" + question.ask);
+                                const AskedPassage::Question& question, bool thinks) {
+  const std::string text = passage.text.empty() ? question.ask : passage.text + "\n" + question.ask;
+  return first_turn(tokenizer, text, thinks);
 }
 
 }  // namespace dsv32

@@ -23,10 +23,10 @@ struct AskedPassage {
 // the line that is something else.
 std::vector<AskedPassage> read_passages(const std::string& path, int64_t n_most);
 
-// A conversation's first turn, without thinking, up to where the answer begins.
-std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text);
+// A conversation's first turn, up to where the reasoning or the answer begins.
+std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const std::string& text, bool thinks = false);
 // The same that asks about a passage, if it has one.
 std::vector<int32_t> first_turn(const Tokenizer& tokenizer, const AskedPassage& passage,
-                                const AskedPassage::Question& question);
+                                const AskedPassage::Question& question, bool thinks = false);
 
 }  // namespace dsv32

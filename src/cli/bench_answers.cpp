@@ -12,13 +12,14 @@
 #include "cli/loaded_model.h"
 #include "engine/generation.h"
 #include "gguf/random_weights.h"
+#include "weights/config.h"
 
 namespace dsv32 {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostAnswerTokens = 48;
+constexpr int64_t kMostAnswerTokens = 48, kMostReasoningTokens = 160;
 
 struct NamedChooser {
   const char* name;
@@ -49,32 +50,34 @@ struct AskedPrompt {
   const AskedPassage::Question* question;
 };
 
-std::vector<AskedPrompt> prompts_of(const Tokenizer& tokenizer, const std::vector<AskedPassage>& passages) {
+std::vector<AskedPrompt> prompts_of(const Tokenizer& tokenizer, const std::vector<AskedPassage>& passages,
+                                    bool thinks) {
   std::vector<AskedPrompt> prompts;
   for (const AskedPassage& passage : passages)
     for (const AskedPassage::Question& question : passage.questions)
-      prompts.push_back({first_turn(tokenizer, passage, question), &question});
+      prompts.push_back({first_turn(tokenizer, passage, question, thinks), &question});
   return prompts;
 }
 
 }  // namespace
 
-AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
+AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, const Asking& asking,
                                 const std::vector<AskedPassage>& passages, const Answered& answered) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  const std::vector<AskedPrompt> prompts = prompts_of(*tokenizer, passages);
+  const std::vector<AskedPrompt> prompts = prompts_of(*tokenizer, passages, asking.thinks);
   AnswerTally tally;
   for (const AskedPrompt& prompt : prompts)
     tally.n_prompt_tokens = std::max(tally.n_prompt_tokens, std::ssize(prompt.tokens));
-  options.context = tally.n_prompt_tokens + kMostAnswerTokens;
-  options.attends_to_all = chooser == Chooser::dense;
-  Engine engine(file, options);
-  engine.forward().set_score_rule(rule_of(chooser));
-  Session session(engine);
   GenerationOptions generation;
   generation.sampling.temperature = 0;
-  generation.max_tokens = kMostAnswerTokens;
-  generation.thinking = false;
+  generation.max_tokens = kMostAnswerTokens + (asking.thinks ? kMostReasoningTokens : 0);
+  generation.thinking = asking.thinks;
+  options.context =
+      std::min(tally.n_prompt_tokens + generation.max_tokens, read_model_args(file).max_seq_len);
+  options.attends_to_all = asking.chooser == Chooser::dense;
+  Engine engine(file, options);
+  engine.forward().set_score_rule(rule_of(asking.chooser));
+  Session session(engine);
   const auto start = std::chrono::steady_clock::now();
   for (const AskedPrompt& prompt : prompts) {
     Listener silent;
@@ -95,7 +98,7 @@ struct BenchOptions {
   std::vector<std::string> files;
   std::vector<NamedChooser> choosers;
   int64_t n_passages = 0;  // 0: all
-  bool json = false, shows_wrong = false;
+  bool thinks = false, json = false, shows_wrong = false;
 };
 
 std::vector<NamedChooser> parse_choosers(const std::string& names) {
@@ -154,7 +157,8 @@ int run(const BenchOptions& options) {
         measured.answers.push_back(answer);
         if (options.shows_wrong) show_wrong(question, answer);
       };
-      measured.tally = count_right_answers(file, options.engine, chooser.chooser, passages, answered);
+      measured.tally =
+          count_right_answers(file, options.engine, {chooser.chooser, options.thinks}, passages, answered);
       list.push_back(as_json(measured));
       if (!options.json) print_row(measured);
     }
@@ -173,6 +177,7 @@ int bench_answers_command(const std::vector<std::string>& args) {
       ("chooser", "who chooses positions: indexer, dense, recent, random or all", text("indexer"), "NAME")  //
       ("topk-buffer", "rows of each layer's buffer, full or auto", text("auto"), "N")                       //
       ("passages", "of each file, the first so many; 0: all", number("0"), "N")                             //
+      ("think", "think before each answer")                                                                 //
       ("wrong", "show the questions that are answered wrong, on standard error")                            //
       ("questions", "files of questions", cxxopts::value<std::vector<std::string>>(), "FILE");
   table.parse_positional("questions");
@@ -185,7 +190,8 @@ int bench_answers_command(const std::vector<std::string>& args) {
     options.choosers = parse_choosers(flags["chooser"].as<std::string>());
     options.engine.topk_buffer = parse_topk_buffer(flags["topk-buffer"].as<std::string>());
     options.n_passages = flags["passages"].as<int64_t>();
-    options.json = flags.count("json") > 0, options.shows_wrong = flags.count("wrong") > 0;
+    options.thinks = flags.count("think") > 0, options.json = flags.count("json") > 0;
+    options.shows_wrong = flags.count("wrong") > 0;
     return run(options);
   });
 }

@@ -17,6 +17,11 @@ namespace dsv32 {
 // positions or random ones, as many as it would.
 enum class Chooser { indexer, dense, recent, random };
 
+struct Asking {
+  Chooser chooser = Chooser::indexer;
+  bool thinks = false;
+};
+
 struct AnswerTally {
   int64_t n_questions = 0, n_right = 0, n_prompt_tokens = 0;  // tokens: of the longest prompt
   double seconds = 0;
@@ -27,7 +32,7 @@ struct AnswerTally {
 
 // `answered`: told of every question. Throws what Engine and Session do.
 using Answered = std::function<void(const AskedPassage::Question& question, const std::string& answer)>;
-AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, Chooser chooser,
+AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, const Asking& asking,
                                 const std::vector<AskedPassage>& passages, const Answered& answered = {});
 
 // args: what follows `bench answers`. Prints to standard output and returns the exit code. Throws Error.

@@ -40,10 +40,10 @@ struct Answers {
 };
 
 inline Answers answers_of(const std::vector<AskedPassage>& passages, const EngineOptions& options,
-                          Chooser chooser = Chooser::indexer) {
+                          const Asking& asking = {}) {
   Answers answers;
   answers.tally = count_right_answers(
-      demo_file(), options, chooser, passages,
+      demo_file(), options, asking, passages,
       [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
   return answers;
 }
