@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tests/support/demo_answers.h"
+#include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {

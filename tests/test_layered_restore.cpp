@@ -17,6 +17,7 @@
 #include "base/keep_forever.h"
 #include "base/stopwatch.h"
 #include "tests/support/apart_backend.h"
+#include "tests/support/disk_options.h"
 #include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -71,12 +72,8 @@ EngineOptions cold_options(KvType kv_type = KvType::fp8) {
 }
 
 EngineOptions options_in(const std::string& directory, KvType kv_type = KvType::fp8) {
-  EngineOptions options = cold_options(kv_type);
-  options.cache.emplace();
-  options.cache->directory = directory;
-  options.cache->least_tokens = 1;
+  EngineOptions options = with_disk(cold_options(kv_type), directory);
   options.cache->layers_per_slab = 1;
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
   return options;
 }
 

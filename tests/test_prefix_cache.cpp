@@ -16,6 +16,7 @@
 #include "context/fingerprint.h"
 #include "context/prefix_store.h"
 #include "engine/generation.h"
+#include "tests/support/disk_options.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -66,11 +67,7 @@ EngineOptions options_in(const std::string& directory) {
   EngineOptions options;
   options.context = 512;
   options.n_threads = 2;
-  options.cache.emplace();
-  options.cache->directory = directory;
-  options.cache->least_tokens = 1;
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
-  return options;
+  return with_disk(options, directory);
 }
 
 struct Opened : TinySession {

@@ -2,6 +2,7 @@
 // when what it has read comes from disk.
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/demo_answers.h"
+#include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
 
 using namespace dsv32;

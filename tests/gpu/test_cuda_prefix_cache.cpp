@@ -5,6 +5,7 @@
 #include "engine/generation.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/disk_options.h"
 #include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -17,11 +18,7 @@ namespace {
 EngineOptions options_with_disk(const std::string& directory, std::optional<int64_t> topk_buffer) {
   EngineOptions options;
   options.backend = "cuda", options.topk_buffer = topk_buffer, options.context = 512;
-  options.cache.emplace();
-  options.cache->directory = directory;
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.cache->least_tokens = 1;
-  return options;
+  return with_disk(options, directory);
 }
 
 // A prompt of which whole pages are kept, and what the engine makes of it.

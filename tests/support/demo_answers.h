@@ -25,15 +25,6 @@ inline EngineOptions options_of_demo(const char* backend, std::optional<int64_t>
   return options;
 }
 
-// Prefixes are kept in `directory` and all of them are read.
-inline EngineOptions with_disk(EngineOptions options, const std::string& directory) {
-  options.cache.emplace();
-  options.cache->directory = directory;
-  options.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.cache->least_tokens = 1;
-  return options;
-}
-
 struct Answers {
   AnswerTally tally;
   std::vector<std::string> texts;
