@@ -42,7 +42,9 @@ __device__ __forceinline__ uint4 load_streaming(const void* p) {
 }
 
 // Hardware rounding (nearest even, saturating to 448): the same values as base/numbers.h.
-__device__ __forceinline__ uint8_t to_e4m3(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+__device__ __forceinline__ uint8_t to_e4m3(float x) {
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
 __device__ __forceinline__ float from_e4m3(uint8_t x) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
 }

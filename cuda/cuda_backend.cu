@@ -1,7 +1,8 @@
-// The GPU backend: memory, the order of operations, and recorded steps. The work itself is in the launchers of kernels.h.
+// The GPU backend: memory, the order of operations, and recorded steps. The work itself is in the launchers
+// of kernels.h.
 //
-// One stream carries everything, so that each operation sees what came before it; a second one copies rows into windows.
-// A recorded step is a CUDA graph: its launches cost the host one call.
+// One stream carries everything, so that each operation sees what came before it; a second one copies rows
+// into windows. A recorded step is a CUDA graph: its launches cost the host one call.
 #include "cuda/cuda_backend.h"
 
 #include <cstring>
@@ -46,7 +47,8 @@ Problem driver_problem(cudaError_t status) {
     return {format("the NVIDIA driver is too old: it knows CUDA %s, this build needs %s",
                    version_text(driver).c_str(), version_text(runtime).c_str()),
             "update the driver, or build with an older CUDA toolkit"};
-  return {format("the NVIDIA driver does not answer: %s", cudaGetErrorString(status)), "nvidia-smi may say more"};
+  return {format("the NVIDIA driver does not answer: %s", cudaGetErrorString(status)),
+          "nvidia-smi may say more"};
 }
 
 Problem find_problem(int device) {
@@ -68,8 +70,8 @@ Problem find_problem(int device) {
     cudaGetLastError();
     return {format("GPU %d does not answer", device), "nvidia-smi may say more"};
   }
-  return {format("this build has no code for %s (compute capability %d.%d)", properties.name, properties.major,
-                 properties.minor),
+  return {format("this build has no code for %s (compute capability %d.%d)", properties.name,
+                 properties.major, properties.minor),
           "build with CUDA_ARCHS for it, or run with --backend cpu"};
 }
 
@@ -116,7 +118,8 @@ class CudaBackend : public Backend {
       host_memory_.take(n_bytes);
       return pinned;
     }
-    void* memory = alloc_device(n_bytes, what, "a smaller context (-c) or --topk-buffer needs less, a larger --gpu-mem allows more");
+    void* memory = alloc_device(
+        n_bytes, what, "a smaller context (-c) or --topk-buffer needs less, a larger --gpu-mem allows more");
     CUDA_CHECK(cudaMemsetAsync(memory, 0, n_bytes, stream_));
     sizes_[memory] = n_bytes;
     return memory;
@@ -149,7 +152,8 @@ class CudaBackend : public Backend {
 
   MemoryInfo memory_info(Place place) const override {
     if (place == Place::host)
-      return {total_host_memory(), host_memory_.n_bytes_free(available_host_memory()), host_memory_.n_bytes_used()};
+      return {total_host_memory(), host_memory_.n_bytes_free(available_host_memory()),
+              host_memory_.n_bytes_used()};
     size_t n_free = 0, n_total = 0;
     CUDA_CHECK(cudaMemGetInfo(&n_free, &n_total));
     return {n_total, device_memory_.n_bytes_free(n_free - std::min<uint64_t>(n_free, kDriverBytes)),
@@ -169,7 +173,8 @@ class CudaBackend : public Backend {
       uint8_t* half = static_cast<uint8_t*>(staging_) + i * kHalf;
       CUDA_CHECK(cudaEventSynchronize(sent[i]));
       copy_with_all_threads(half, mapped + at, n);
-      CUDA_CHECK(cudaMemcpyAsync(static_cast<uint8_t*>(memory) + at, half, n, cudaMemcpyHostToDevice, stream_));
+      CUDA_CHECK(
+          cudaMemcpyAsync(static_cast<uint8_t*>(memory) + at, half, n, cudaMemcpyHostToDevice, stream_));
       CUDA_CHECK(cudaEventRecord(sent[i], stream_));
     }
     CUDA_CHECK(cudaMemsetAsync(static_cast<uint8_t*>(memory) + n_bytes, 0, kPastWeights, stream_));
@@ -195,7 +200,8 @@ class CudaBackend : public Backend {
     op.n_tokens <= cuda::kFewTokens ? cuda::matmul_few(op, launch()) : cuda::matmul_many(op, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
-    op.n_tokens <= cuda::kFewTokens ? cuda::matmul_heads_few(op, launch()) : cuda::matmul_heads_many(op, launch());
+    op.n_tokens <= cuda::kFewTokens ? cuda::matmul_heads_few(op, launch())
+                                    : cuda::matmul_heads_many(op, launch());
   }
   void add(const Add& op) override { cuda::add(op, launch()); }
   void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
@@ -205,7 +211,8 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(side_stream_, enqueued_));
     for (int64_t i = 0; i < op.n_copies; ++i)
-      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes, cudaMemcpyHostToDevice, side_stream_));
+      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
+                                 cudaMemcpyHostToDevice, side_stream_));
     CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
   }
   // A step's rows are stored before any is read from the pool: waiting here is enough.
@@ -233,7 +240,8 @@ class CudaBackend : public Backend {
   }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
-    op.n_tokens <= cuda::kFewTokens ? cuda::run_experts_few(op, launch()) : cuda::run_experts_many(op, launch());
+    op.n_tokens <= cuda::kFewTokens ? cuda::run_experts_few(op, launch())
+                                    : cuda::run_experts_many(op, launch());
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
 
@@ -282,9 +290,11 @@ class CudaBackend : public Backend {
 
   void* alloc_staging(size_t n_bytes) {
     void* memory = nullptr;
-    if (!host_memory_.holds(n_bytes) || cudaHostAlloc(&memory, n_bytes, cudaHostAllocDefault) != cudaSuccess) {
+    if (!host_memory_.holds(n_bytes) ||
+        cudaHostAlloc(&memory, n_bytes, cudaHostAllocDefault) != cudaSuccess) {
       cudaGetLastError();
-      fail_memory("staging memory", n_bytes, memory_info(Place::host).n_bytes_free, "a larger --host-mem allows more");
+      fail_memory("staging memory", n_bytes, memory_info(Place::host).n_bytes_free,
+                  "a larger --host-mem allows more");
     }
     host_memory_.take(n_bytes);
     return memory;

@@ -9,8 +9,8 @@
 
 namespace dsv32 {
 
-// The backend of that GPU, or Error{device} that says what is missing: a driver, one new enough, a GPU that this build has
-// code for.
+// The backend of that GPU, or Error{device} that says what is missing: a driver, one new enough, a GPU that
+// this build has code for.
 std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits = {});
 
 // The same in words, for who goes on without; empty when that GPU can be used. Never throws.

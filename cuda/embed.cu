@@ -8,9 +8,9 @@ namespace {
 constexpr int kThreads = 256;
 
 // out[t] = row tokens[t] of the table
-// A block a token; a thread sixteen values at a time (one at a time for floats, whose rows may have any length).
-// i16 of dequantize16 is no constant here: the shifts are computed, which nobody notices in so small an operation.
-// Bound by latency.
+// A block a token; a thread sixteen values at a time (one at a time for floats, whose rows may have any
+// length). i16 of dequantize16 is no constant here: the shifts are computed, which nobody notices in so small
+// an operation. Bound by latency.
 template <TensorType kType>
 __global__ void embed_kernel(Embed op) {
   __shared__ uint32_t grid[kGridWords<kType> > 0 ? kGridWords<kType> : 1];
@@ -24,13 +24,15 @@ __global__ void embed_kernel(Embed op) {
   if constexpr (kIsFloat<kType>) {
     for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) out[i] = load_float<kType>(row, i);
   } else {
-    for (int64_t i = threadIdx.x * 16; i < dim; i += blockDim.x * 16) dequantize16<kType>(row, i, out + i, grid);
+    for (int64_t i = threadIdx.x * 16; i < dim; i += blockDim.x * 16)
+      dequantize16<kType>(row, i, out + i, grid);
   }
 }
 
 template <TensorType kType>
 void launch_embed(const Embed& op, const Launch& launch) {
-  launch_kernel("embed_kernel", embed_kernel<kType>, {static_cast<unsigned>(op.step.n_tokens), kThreads}, launch, op);
+  launch_kernel("embed_kernel", embed_kernel<kType>, {static_cast<unsigned>(op.step.n_tokens), kThreads},
+                launch, op);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // How every launcher of cuda/ is called, and the checks it makes.
 //
-// A launcher takes an operation's params struct (backend/backend.h) and a Launch; it checks shapes, does nothing when there is
-// nothing to do, enqueues its kernels on the stream and never waits or allocates: a decode step is captured in a CUDA graph.
+// A launcher takes an operation's params struct (backend/backend.h) and a Launch; it checks shapes, does
+// nothing when there is nothing to do, enqueues its kernels on the stream and never waits or allocates: a
+// decode step is captured in a CUDA graph.
 #pragma once
 
 #include <cstddef>
@@ -21,18 +22,21 @@ inline void check_cuda(cudaError_t status, const char* call, const char* file, i
   fail(ErrorKind::device, format("%s at %s:%d: %s", call, file, line, cudaGetErrorString(status)));
 }
 
-// Scratch device memory of one operation. Operations follow one another on one stream, so each starts at the beginning again.
+// Scratch device memory of one operation. Operations follow one another on one stream, so each starts at the
+// beginning again.
 class Workspace {
  public:
   Workspace(void* data, size_t n_bytes) : data_(static_cast<uint8_t*>(data)), n_bytes_(n_bytes) {}
 
-  // n values of T, aligned to 256 bytes; valid until the operation's kernels are done. Throws Error{internal} past the end.
+  // n values of T, aligned to 256 bytes; valid until the operation's kernels are done. Throws Error{internal}
+  // past the end.
   template <typename T>
   T* take(size_t n) {
     const size_t begin = (n_used_ + 255) / 256 * 256;
     if (n > (n_bytes_ - begin) / sizeof(T) || begin > n_bytes_)
-      fail(ErrorKind::internal, format("an operation wants %zu values of %zu bytes of scratch memory, %zu bytes are there", n,
-                                       sizeof(T), n_bytes_));
+      fail(ErrorKind::internal,
+           format("an operation wants %zu values of %zu bytes of scratch memory, %zu bytes are there", n,
+                  sizeof(T), n_bytes_));
     n_used_ = begin + n * sizeof(T);
     return reinterpret_cast<T*>(data_ + begin);
   }
@@ -49,8 +53,8 @@ struct Launch {
   cudaStream_t stream;
   Workspace* workspace;  // reset before each operation
   int n_sms;
-  // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the stream, so that
-  // the fetch finds room, and where the stream joins the fetch.
+  // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the
+  // stream, so that the fetch finds room, and where the stream joins the fetch.
   bool is_plain = false;
 };
 

@@ -147,36 +147,21 @@ void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
       expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
       return check_launch("expand_split_kernel");
     }
-    case TensorType::f16:
-      return start_expand<TensorType::f16>(weight, out, launch);
-    case TensorType::bf16:
-      return start_expand<TensorType::bf16>(weight, out, launch);
-    case TensorType::q4_0:
-      return start_expand<TensorType::q4_0>(weight, out, launch);
-    case TensorType::q5_0:
-      return start_expand<TensorType::q5_0>(weight, out, launch);
-    case TensorType::q5_1:
-      return start_expand<TensorType::q5_1>(weight, out, launch);
-    case TensorType::q8_0:
-      return start_expand<TensorType::q8_0>(weight, out, launch);
-    case TensorType::q2_k:
-      return start_expand<TensorType::q2_k>(weight, out, launch);
-    case TensorType::q3_k:
-      return start_expand<TensorType::q3_k>(weight, out, launch);
-    case TensorType::q4_k:
-      return start_expand<TensorType::q4_k>(weight, out, launch);
-    case TensorType::q5_k:
-      return start_expand<TensorType::q5_k>(weight, out, launch);
-    case TensorType::q6_k:
-      return start_expand<TensorType::q6_k>(weight, out, launch);
-    case TensorType::iq2_xxs:
-      return start_expand<TensorType::iq2_xxs>(weight, out, launch);
-    case TensorType::iq3_xxs:
-      return start_expand<TensorType::iq3_xxs>(weight, out, launch);
-    case TensorType::iq4_nl:
-      return start_expand<TensorType::iq4_nl>(weight, out, launch);
-    case TensorType::iq4_xs:
-      return start_expand<TensorType::iq4_xs>(weight, out, launch);
+    case TensorType::f16: return start_expand<TensorType::f16>(weight, out, launch);
+    case TensorType::bf16: return start_expand<TensorType::bf16>(weight, out, launch);
+    case TensorType::q4_0: return start_expand<TensorType::q4_0>(weight, out, launch);
+    case TensorType::q5_0: return start_expand<TensorType::q5_0>(weight, out, launch);
+    case TensorType::q5_1: return start_expand<TensorType::q5_1>(weight, out, launch);
+    case TensorType::q8_0: return start_expand<TensorType::q8_0>(weight, out, launch);
+    case TensorType::q2_k: return start_expand<TensorType::q2_k>(weight, out, launch);
+    case TensorType::q3_k: return start_expand<TensorType::q3_k>(weight, out, launch);
+    case TensorType::q4_k: return start_expand<TensorType::q4_k>(weight, out, launch);
+    case TensorType::q5_k: return start_expand<TensorType::q5_k>(weight, out, launch);
+    case TensorType::q6_k: return start_expand<TensorType::q6_k>(weight, out, launch);
+    case TensorType::iq2_xxs: return start_expand<TensorType::iq2_xxs>(weight, out, launch);
+    case TensorType::iq3_xxs: return start_expand<TensorType::iq3_xxs>(weight, out, launch);
+    case TensorType::iq4_nl: return start_expand<TensorType::iq4_nl>(weight, out, launch);
+    case TensorType::iq4_xs: return start_expand<TensorType::iq4_xs>(weight, out, launch);
   }
   fail(ErrorKind::internal,
        format("products with many tokens do not read type %u", static_cast<unsigned>(weight.type)));

@@ -118,12 +118,9 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch) {
   const Grid grid{n_ctas, kPlainThreads, n_shared_bytes};
   const auto run = [&](auto* kernel) { launch_kernel("mla_plain_kernel", kernel, grid, launch, op, layout); };
   switch (cache.kv_type) {
-    case KvType::fp8:
-      return run(mla_plain_kernel<KvType::fp8>);
-    case KvType::bf16:
-      return run(mla_plain_kernel<KvType::bf16>);
-    case KvType::f32:
-      return run(mla_plain_kernel<KvType::f32>);
+    case KvType::fp8: return run(mla_plain_kernel<KvType::fp8>);
+    case KvType::bf16: return run(mla_plain_kernel<KvType::bf16>);
+    case KvType::f32: return run(mla_plain_kernel<KvType::f32>);
   }
 }
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The index of the largest value of a shared array (not above `n`), ties to the lower index; every thread gets it. -1 when
-// every value is taken (NaN marks a taken one: it compares false).
+// The index of the largest value of a shared array (not above `n`), ties to the lower index; every thread
+// gets it. -1 when every value is taken (NaN marks a taken one: it compares false).
 __device__ int block_argmax(const float* values, int n) {
   __shared__ float best_values[32];
   __shared__ int best_indices[32];
@@ -28,20 +28,22 @@ __device__ int block_argmax(const float* values, int n) {
   if (threadIdx.x % 32 == 0) best_values[threadIdx.x / 32] = best, best_indices[threadIdx.x / 32] = index;
   __syncthreads();
   for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w)
-    if (best_indices[w] >= 0 && (index < 0 || best_values[w] > best || (best_values[w] == best && best_indices[w] < index)))
+    if (best_indices[w] >= 0 &&
+        (index < 0 || best_values[w] > best || (best_values[w] == best && best_indices[w] < index)))
       best = best_values[w], index = best_indices[w];
   return index;
 }
 
-// p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with the largest s,
-// ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate)
-// A block a token; a round of block_argmax for each group kept and each expert chosen.
-// p and s lie in shared memory; what is taken, or lies in a dropped group, becomes NaN there, and an s that is NaN becomes
-// -infinity first, as on the CPU. Chosen experts are sorted ascending at the end, the sum runs in the order of choice.
-// Bound by latency: some twelve rounds of two barriers.
+// p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with
+// the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate) A block a
+// token; a round of block_argmax for each group kept and each expert chosen. p and s lie in shared memory;
+// what is taken, or lies in a dropped group, becomes NaN there, and an s that is NaN becomes -infinity first,
+// as on the CPU. Chosen experts are sorted ascending at the end, the sum runs in the order of choice. Bound
+// by latency: some twelve rounds of two barriers.
 __global__ void route_experts_kernel(RouteExperts op) {
   extern __shared__ float shared[];
-  const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups), group_size = n / n_groups;
+  const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
+            group_size = n / n_groups;
   float* p = shared;
   float* s = p + n;
   float* group_scores = s + n;
@@ -89,7 +91,8 @@ __global__ void route_experts_kernel(RouteExperts op) {
     int rank = 0;
     for (int i = 0; i < op.n_activated; ++i) rank += chosen[i] < chosen[k];
     op.experts[blockIdx.x * op.n_activated + rank] = chosen[k];
-    op.weights[blockIdx.x * op.n_activated + rank] = p[chosen[k]] / (op.normalize ? sum : 1.0f) * op.route_scale;
+    op.weights[blockIdx.x * op.n_activated + rank] =
+        p[chosen[k]] / (op.normalize ? sum : 1.0f) * op.route_scale;
   }
 }
 

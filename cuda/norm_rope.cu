@@ -1,6 +1,8 @@
-// The small dense operations: norms, rotation, Hadamard transform, e4m3 rounding, and the two element-wise ones.
+// The small dense operations: norms, rotation, Hadamard transform, e4m3 rounding, and the two element-wise
+// ones.
 //
-// Each is bound by launch latency in decode and by reading its input once in prefill; none is worth more than one pass.
+// Each is bound by launch latency in decode and by reading its input once in prefill; none is worth more than
+// one pass.
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
 
@@ -12,9 +14,9 @@ constexpr int kThreads = 256;
 constexpr int kNormThreads = 512, kHeld = 16;  // values of a row that a thread keeps in registers
 
 // out = x * rsqrt(mean(x^2) + eps) * weight, f32
-// A block a row; each thread every blockDim-th value, the first kHeld of them in registers, the others read twice.
-// x and out may be the same row: every thread reads its values before the sum is known and writes the same ones after.
-// Bound by latency in decode, by bytes in prefill.
+// A block a row; each thread every blockDim-th value, the first kHeld of them in registers, the others read
+// twice. x and out may be the same row: every thread reads its values before the sum is known and writes the
+// same ones after. Bound by latency in decode, by bytes in prefill.
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   let_next_start();
   const float* x = op.x + blockIdx.x * op.x_stride;
@@ -62,11 +64,11 @@ __global__ void layer_norm_kernel(LayerNorm op) {
     out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
 }
 
-// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, the angle rounded to f32 as model.py does
-// A block a token; a thread one pair of one head after another.
-// Full-range sincosf: angles reach a million radians. Nothing in an angle comes from a kernel: a thread's first sine
-// and cosine are there before x is; with a whole number of rounds over the pairs they are those of all its heads.
-// Bound by latency in decode, by bytes in prefill.
+// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, the angle rounded to f32 as model.py
+// does A block a token; a thread one pair of one head after another. Full-range sincosf: angles reach a
+// million radians. Nothing in an angle comes from a kernel: a thread's first sine and cosine are there before
+// x is; with a whole number of rounds over the pairs they are those of all its heads. Bound by latency in
+// decode, by bytes in prefill.
 __global__ void rope_kernel(Rope op, int64_t pair_step, int64_t second) {
   let_next_start();
   const int64_t n_pairs = op.dim / 2;
@@ -123,7 +125,8 @@ __global__ void quantize_fp8_kernel(QuantizeFp8 op, int64_t n_tiles) {
   float amax = 0;
   for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) amax = fmaxf(amax, fabsf(x[i]));
   const float scale = from_ue8m0(tile_scale(warp_max(amax)));
-  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) op.values[row * op.width + i] = to_e4m3(x[i] / scale);
+  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32)
+    op.values[row * op.width + i] = to_e4m3(x[i] / scale);
   if (threadIdx.x % 32 == 0) op.scales[tile] = scale;
 }
 
@@ -157,7 +160,8 @@ void rms_norm(const RmsNorm& op, const Launch& launch) {
   if (op.n_rows == 0) return;
   if (op.width > INT32_MAX / 2) fail(ErrorKind::internal, "rms_norm: rows of a billion values");
   const int n_threads = op.width > 8 * 128 ? kNormThreads : 128;
-  launch_kernel("rms_norm_kernel", rms_norm_kernel, {static_cast<unsigned>(op.n_rows), n_threads}, launch, op);
+  launch_kernel("rms_norm_kernel", rms_norm_kernel, {static_cast<unsigned>(op.n_rows), n_threads}, launch,
+                op);
 }
 
 void layer_norm(const LayerNorm& op, const Launch& launch) {
@@ -174,23 +178,26 @@ void rope(const Rope& op, const Launch& launch) {
 
 void hadamard(const Hadamard& op, const Launch& launch) {
   if (op.n_rows == 0) return;
-  const int n_threads = static_cast<int>(op.width >= 2 * kThreads ? kThreads : op.width > 64 ? op.width / 2 : 32);
+  const int n_threads = static_cast<int>(op.width >= 2 * kThreads ? kThreads
+                                         : op.width > 64          ? op.width / 2
+                                                                  : 32);
   launch_kernel("hadamard_kernel", hadamard_kernel,
-                {static_cast<unsigned>(op.n_rows), n_threads, static_cast<size_t>(op.width) * sizeof(float)}, launch,
-                op, 1.0f / sqrtf(static_cast<float>(op.width)));
+                {static_cast<unsigned>(op.n_rows), n_threads, static_cast<size_t>(op.width) * sizeof(float)},
+                launch, op, 1.0f / sqrtf(static_cast<float>(op.width)));
 }
 
 void quantize_fp8(const QuantizeFp8& op, const Launch& launch) {
   const int64_t n_tiles = CacheLayout::tiles(op.width);
   if (op.n_rows == 0) return;
-  launch_kernel("quantize_fp8_kernel", quantize_fp8_kernel, {blocks_for(op.n_rows * n_tiles * 32), kThreads}, launch,
-                op, n_tiles);
+  launch_kernel("quantize_fp8_kernel", quantize_fp8_kernel, {blocks_for(op.n_rows * n_tiles * 32), kThreads},
+                launch, op, n_tiles);
 }
 
 void add(const Add& op, const Launch& launch) {
   if (op.n_values == 0) return;
   const bool is_aligned = (reinterpret_cast<uintptr_t>(op.x) | reinterpret_cast<uintptr_t>(op.y)) % 16 == 0;
-  launch_kernel("add_kernel", add_kernel, {blocks_for(ceil_div(op.n_values, 4)), kThreads}, launch, op, is_aligned);
+  launch_kernel("add_kernel", add_kernel, {blocks_for(ceil_div(op.n_values, 4)), kThreads}, launch, op,
+                is_aligned);
 }
 
 void silu_mul(const SiluMul& op, const Launch& launch) {

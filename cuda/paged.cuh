@@ -7,12 +7,15 @@
 namespace dsv32::cuda {
 
 // The number of the row of `pos` in the pool that `pages` leads to.
-__device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
-  return static_cast<int64_t>(pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens + pos % kPageTokens;
+__device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq,
+                                             int64_t pos) {
+  return static_cast<int64_t>(pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens +
+         pos % kPageTokens;
 }
 
 // The beginning of the key page that holds `pos`.
-__device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
+__device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq,
+                                             int64_t pos) {
   return cache.key_pages +
          static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }

@@ -21,7 +21,8 @@ PinnedMemory::~PinnedMemory() {
 }
 
 void* PinnedMemory::alloc(size_t n_bytes, const char* what) {
-  void* mapped = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapped =
+      mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   madvise(mapped, n_bytes, MADV_HUGEPAGE);
   auto* memory = static_cast<uint8_t*>(mapped);
@@ -38,8 +39,10 @@ size_t PinnedMemory::free(void* memory) {
   std::unique_lock lock(mutex_);
   const auto found = pieces_.find(piece);
   const auto queued = std::find(queue_.begin(), queue_.end(), piece);
-  if (queued != queue_.end()) queue_.erase(queued);
-  else if (!is_ending_) changed_.wait(lock, [&] { return found->second.state != State::queued; });
+  if (queued != queue_.end())
+    queue_.erase(queued);
+  else if (!is_ending_)
+    changed_.wait(lock, [&] { return found->second.state != State::queued; });
   const size_t n_bytes = found->second.n_bytes;
   if (found->second.state == State::ready) cudaHostUnregister(memory);
   munmap(memory, n_bytes);

@@ -1,9 +1,9 @@
 // Host memory that the device reads and writes at the link's full rate, pinned in the background.
 //
-// alloc() only reserves addresses. A thread of its own then makes piece after piece ready, in the order in which they were
-// asked for: all cores touch the pages, which is several times faster than leaving that to the driver, and the driver
-// registers them. Who uses a piece waits for that piece; so the pinning of a large cache hides behind the loading of weights
-// and behind the first layers. Safe to call from several threads.
+// alloc() only reserves addresses. A thread of its own then makes piece after piece ready, in the order in
+// which they were asked for: all cores touch the pages, which is several times faster than leaving that to
+// the driver, and the driver registers them. Who uses a piece waits for that piece; so the pinning of a large
+// cache hides behind the loading of weights and behind the first layers. Safe to call from several threads.
 #pragma once
 
 #include <condition_variable>

@@ -220,8 +220,8 @@ void resolve(const Resolve& op, const Launch& launch) {
   int32_t* scratch =
       launch.workspace->take<int32_t>(static_cast<size_t>(n_tokens * (op.cache.n_slots + op.topk)));
   const size_t n_bytes = op.topk <= kMostStaged ? static_cast<size_t>(op.topk) * sizeof(int32_t) : 0;
-  launch_kernel("resolve_kernel", resolve_kernel, {static_cast<unsigned>(n_tokens), kThreads, n_bytes}, launch, op,
-                scratch);
+  launch_kernel("resolve_kernel", resolve_kernel, {static_cast<unsigned>(n_tokens), kThreads, n_bytes},
+                launch, op, scratch);
 }
 
 }  // namespace dsv32::cuda

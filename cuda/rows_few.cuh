@@ -398,38 +398,22 @@ void launch_any(const RowsFew& rows, TensorType type, const Launch& launch) {
   if (rows.n_tokens == 0 || rows.n_problems == 0 || rows.n_rows == 0) return;
   switch (type) {
     using enum TensorType;
-    case f32:
-      return launch_type<f32, kMats>(rows, launch);
-    case f16:
-      return launch_type<f16, kMats>(rows, launch);
-    case bf16:
-      return launch_type<bf16, kMats>(rows, launch);
-    case q4_0:
-      return launch_type<q4_0, kMats>(rows, launch);
-    case q5_0:
-      return launch_type<q5_0, kMats>(rows, launch);
-    case q5_1:
-      return launch_type<q5_1, kMats>(rows, launch);
-    case q8_0:
-      return launch_type<q8_0, kMats>(rows, launch);
-    case q2_k:
-      return launch_type<q2_k, kMats>(rows, launch);
-    case q3_k:
-      return launch_type<q3_k, kMats>(rows, launch);
-    case q4_k:
-      return launch_type<q4_k, kMats>(rows, launch);
-    case q5_k:
-      return launch_type<q5_k, kMats>(rows, launch);
-    case q6_k:
-      return launch_type<q6_k, kMats>(rows, launch);
-    case iq2_xxs:
-      return launch_type<iq2_xxs, kMats>(rows, launch);
-    case iq3_xxs:
-      return launch_type<iq3_xxs, kMats>(rows, launch);
-    case iq4_nl:
-      return launch_type<iq4_nl, kMats>(rows, launch);
-    case iq4_xs:
-      return launch_type<iq4_xs, kMats>(rows, launch);
+    case f32: return launch_type<f32, kMats>(rows, launch);
+    case f16: return launch_type<f16, kMats>(rows, launch);
+    case bf16: return launch_type<bf16, kMats>(rows, launch);
+    case q4_0: return launch_type<q4_0, kMats>(rows, launch);
+    case q5_0: return launch_type<q5_0, kMats>(rows, launch);
+    case q5_1: return launch_type<q5_1, kMats>(rows, launch);
+    case q8_0: return launch_type<q8_0, kMats>(rows, launch);
+    case q2_k: return launch_type<q2_k, kMats>(rows, launch);
+    case q3_k: return launch_type<q3_k, kMats>(rows, launch);
+    case q4_k: return launch_type<q4_k, kMats>(rows, launch);
+    case q5_k: return launch_type<q5_k, kMats>(rows, launch);
+    case q6_k: return launch_type<q6_k, kMats>(rows, launch);
+    case iq2_xxs: return launch_type<iq2_xxs, kMats>(rows, launch);
+    case iq3_xxs: return launch_type<iq3_xxs, kMats>(rows, launch);
+    case iq4_nl: return launch_type<iq4_nl, kMats>(rows, launch);
+    case iq4_xs: return launch_type<iq4_xs, kMats>(rows, launch);
   }
 }
 

@@ -252,7 +252,8 @@ __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_w
 // Keys stay in shared memory as far as they fit, and histograms are added there: one reading of a row.
 // Bound by reading the scores, 4 bytes each; with few rows by about ten waits of the cluster.
 // Measured (H200, 2026-11-21): 2048 of 131 072: 25 us a token, 133 us for 128; of a million: 103 us.
-__global__ void __launch_bounds__(kThreads, kBlocksOnSm) select_topk_kernel(SelectTopk op, int n_cached_most) {
+__global__ void __launch_bounds__(kThreads, kBlocksOnSm)
+    select_topk_kernel(SelectTopk op, int n_cached_most) {
   extern __shared__ uint32_t cached[];
   __shared__ Shared sm;
   let_next_start();

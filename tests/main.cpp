@@ -1,6 +1,7 @@
 // The test program: Boost.Test, plus one line "tally: P F S" at the end for tests/run.sh to add up.
 //
-// A case that cannot run here (it needs a GPU or a file that is not made) is skipped by a precondition and counted so.
+// A case that cannot run here (it needs a GPU or a file that is not made) is skipped by a precondition and
+// counted so.
 #define BOOST_TEST_MODULE dsv32
 #include <boost/test/included/unit_test.hpp>
 #include <boost/test/results_collector.hpp>
@@ -24,9 +25,12 @@ struct Tally : ut::test_tree_visitor {
   int n_passed = 0, n_failed = 0, n_skipped = 0;
   void visit(const ut::test_case& test) override {
     const ut::test_results& result = ut::results_collector.results(test.p_id);
-    if (is_skipped(test)) ++n_skipped;
-    else if (result.passed()) ++n_passed;
-    else ++n_failed;
+    if (is_skipped(test))
+      ++n_skipped;
+    else if (result.passed())
+      ++n_passed;
+    else
+      ++n_failed;
   }
 };
 

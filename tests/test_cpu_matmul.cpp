@@ -38,20 +38,14 @@ std::vector<size_t> scale_offsets(TensorType type) {
   switch (type) {
     case TensorType::f32:
     case TensorType::f16:
-    case TensorType::bf16:
-      return {};
-    case TensorType::q2_k:
-      return {offsetof(BlockQ2_K, d), offsetof(BlockQ2_K, dmin)};
-    case TensorType::q3_k:
-      return {offsetof(BlockQ3_K, d)};
-    case TensorType::q6_k:
-      return {offsetof(BlockQ6_K, d)};
+    case TensorType::bf16: return {};
+    case TensorType::q2_k: return {offsetof(BlockQ2_K, d), offsetof(BlockQ2_K, dmin)};
+    case TensorType::q3_k: return {offsetof(BlockQ3_K, d)};
+    case TensorType::q6_k: return {offsetof(BlockQ6_K, d)};
     case TensorType::q4_k:
     case TensorType::q5_k:
-    case TensorType::q5_1:
-      return {0, 2};
-    default:
-      return {0};
+    case TensorType::q5_1: return {0, 2};
+    default: return {0};
   }
 }
 

@@ -29,7 +29,8 @@ BOOST_AUTO_TEST_CASE(the_sum_is_that_of_all_words) {
     for (const int n_threads : {1, 2, 3}) {
       omp_set_num_threads(n_threads);
       for (const ReadPattern pattern : {ReadPattern::in_order, ReadPattern::by_streams})
-        BOOST_TEST(plain_read(bytes.data(), n_bytes, pattern) == expected, n_bytes << " bytes, " << n_threads);
+        BOOST_TEST(plain_read(bytes.data(), n_bytes, pattern) == expected,
+                   n_bytes << " bytes, " << n_threads);
     }
   }
   omp_set_num_threads(n_threads_before);

@@ -286,20 +286,15 @@ void damage(std::string& index, std::mt19937_64& random) {
     case 0:
       for (int i = 0; i < 8; ++i) flip(index, random() % (index.size() * 8));
       break;
-    case 1:
-      std::memset(&index[page], 0, kPageBytes);
-      break;
+    case 1: std::memset(&index[page], 0, kPageBytes); break;
     case 2:
       for (size_t i = 0; i < kPageBytes; ++i) index[page + i] = static_cast<char>(random());
       break;
-    case 3:
-      index.resize(random() % index.size());
-      break;
+    case 3: index.resize(random() % index.size()); break;
     case 4:  // a page's header: type, cells, free blocks
       flip(index, (page + (page == 0 ? random() % 112 : random() % 12)) * 8 + random() % 8);
       break;
-    default:
-      flip(index, random() % (index.size() * 8));
+    default: flip(index, random() % (index.size() * 8));
   }
 }
 

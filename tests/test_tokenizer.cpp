@@ -120,21 +120,11 @@ std::string random_text(std::mt19937& random) {
   std::string text;
   for (uint32_t n = random() % 40; n > 0; --n) {
     switch (random() % 5) {
-      case 0:
-        text += static_cast<char>(random());
-        break;
-      case 1:
-        append_utf8(text, random() % 0xd800);
-        break;
-      case 2:
-        append_utf8(text, 0xe000 + random() % (0x110000 - 0xe000));
-        break;
-      case 3:
-        text += kParts[random() % std::size(kParts)];
-        break;
-      default:
-        text += static_cast<char>(' ' + random() % 95);
-        break;
+      case 0: text += static_cast<char>(random()); break;
+      case 1: append_utf8(text, random() % 0xd800); break;
+      case 2: append_utf8(text, 0xe000 + random() % (0x110000 - 0xe000)); break;
+      case 3: text += kParts[random() % std::size(kParts)]; break;
+      default: text += static_cast<char>(' ' + random() % 95); break;
     }
     if (random() % 10 == 0 && !text.empty()) text.pop_back();
   }

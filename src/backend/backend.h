@@ -51,13 +51,13 @@ struct StepTokens {
 struct CacheView {
   CacheLayout layout;
   uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
-  // Device: the rows that this step may read, in pages of their own numbers: a copy of the pool, a window that
-  // the rows were streamed into, or on a backend that works in host memory `rows` itself.
+  // Device: the rows that this step may read, in pages of their own numbers: a copy of the pool, a window
+  // that the rows were streamed into, or on a backend that works in host memory `rows` itself.
   uint8_t* resident = nullptr;
   const int32_t* resident_pages = nullptr;  // [n_seqs, max_pages] page of `resident`
-  uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
-  const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of the host pool
-  const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
+  uint8_t* key_pages = nullptr;             // device: [n_pages, key_page_bytes]
+  const int32_t* row_pages = nullptr;       // [n_seqs, max_pages] page of the host pool
+  const int32_t* key_page_ids = nullptr;    // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
   uint8_t* slots = nullptr;  // device: slots of row_bytes, all sequences'; null: every row is resident
   const int64_t* first_slots = nullptr;  // [n_seqs] number of each sequence's first slot

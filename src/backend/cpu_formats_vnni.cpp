@@ -428,20 +428,13 @@ struct VnniFormat {
 const CpuKernels* vnni_kernels_of(TensorType type) {
   if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) return nullptr;
   switch (type) {
-    case TensorType::q2_k:
-      return &VnniFormat<VnniQ2_K>::kKernels;
-    case TensorType::q3_k:
-      return &VnniFormat<VnniQ3_K>::kKernels;
-    case TensorType::q4_k:
-      return &VnniFormat<VnniQ4_K>::kKernels;
-    case TensorType::q5_k:
-      return &VnniFormat<VnniQ5_K>::kKernels;
-    case TensorType::q6_k:
-      return &VnniFormat<VnniQ6_K>::kKernels;
-    case TensorType::q8_0:
-      return &VnniFormat<VnniQ8_0>::kKernels;
-    default:
-      return nullptr;
+    case TensorType::q2_k: return &VnniFormat<VnniQ2_K>::kKernels;
+    case TensorType::q3_k: return &VnniFormat<VnniQ3_K>::kKernels;
+    case TensorType::q4_k: return &VnniFormat<VnniQ4_K>::kKernels;
+    case TensorType::q5_k: return &VnniFormat<VnniQ5_K>::kKernels;
+    case TensorType::q6_k: return &VnniFormat<VnniQ6_K>::kKernels;
+    case TensorType::q8_0: return &VnniFormat<VnniQ8_0>::kKernels;
+    default: return nullptr;
   }
 }
 

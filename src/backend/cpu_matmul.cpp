@@ -242,38 +242,22 @@ void axpy(float scale, const float* x, float* y, int64_t n) {
 
 const CpuKernels* kernels_of(TensorType type) {
   switch (type) {
-    case TensorType::f32:
-      return &TypeF32::kKernels;
-    case TensorType::f16:
-      return &TypeF16::kKernels;
-    case TensorType::bf16:
-      return &TypeBF16::kKernels;
-    case TensorType::q4_0:
-      return &TypeQ4_0::kKernels;
-    case TensorType::q5_0:
-      return &TypeQ5_0::kKernels;
-    case TensorType::q5_1:
-      return &TypeQ5_1::kKernels;
-    case TensorType::q8_0:
-      return &TypeQ8_0::kKernels;
-    case TensorType::iq4_nl:
-      return &TypeIQ4_NL::kKernels;
-    case TensorType::q2_k:
-      return &TypeQ2_K::kKernels;
-    case TensorType::q3_k:
-      return &TypeQ3_K::kKernels;
-    case TensorType::q4_k:
-      return &TypeQ4_K::kKernels;
-    case TensorType::q5_k:
-      return &TypeQ5_K::kKernels;
-    case TensorType::q6_k:
-      return &TypeQ6_K::kKernels;
-    case TensorType::iq2_xxs:
-      return &TypeIQ2_XXS::kKernels;
-    case TensorType::iq3_xxs:
-      return &TypeIQ3_XXS::kKernels;
-    case TensorType::iq4_xs:
-      return &TypeIQ4_XS::kKernels;
+    case TensorType::f32: return &TypeF32::kKernels;
+    case TensorType::f16: return &TypeF16::kKernels;
+    case TensorType::bf16: return &TypeBF16::kKernels;
+    case TensorType::q4_0: return &TypeQ4_0::kKernels;
+    case TensorType::q5_0: return &TypeQ5_0::kKernels;
+    case TensorType::q5_1: return &TypeQ5_1::kKernels;
+    case TensorType::q8_0: return &TypeQ8_0::kKernels;
+    case TensorType::iq4_nl: return &TypeIQ4_NL::kKernels;
+    case TensorType::q2_k: return &TypeQ2_K::kKernels;
+    case TensorType::q3_k: return &TypeQ3_K::kKernels;
+    case TensorType::q4_k: return &TypeQ4_K::kKernels;
+    case TensorType::q5_k: return &TypeQ5_K::kKernels;
+    case TensorType::q6_k: return &TypeQ6_K::kKernels;
+    case TensorType::iq2_xxs: return &TypeIQ2_XXS::kKernels;
+    case TensorType::iq3_xxs: return &TypeIQ3_XXS::kKernels;
+    case TensorType::iq4_xs: return &TypeIQ4_XS::kKernels;
   }
   return nullptr;
 }

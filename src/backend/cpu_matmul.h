@@ -1,13 +1,13 @@
 // Products of stored weight rows with f32 activations on the CPU, straight from the GGUF blocks.
 //
-// Contract: the bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of threads, or on
-// how rows are divided. Decode = prefill, any chunk size and any thread count rest on it. (Different instruction sets add
-// in different orders, so machines may differ in the last bits.)
+// Contract: the bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of
+// threads, or on how rows are divided. Decode = prefill, any chunk size and any thread count rest on it.
+// (Different instruction sets add in different orders, so machines may differ in the last bits.)
 //
-// Activations stay f32, with one exception: where AVX-512 VNNI is there, Q8_0 and the K formats see x rounded to integers
-// of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the largest |x| among these (and
-// 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for x of ordinary spread, on either way. A row
-// that meets an infinity or a NaN in x gives no finite number.
+// Activations stay f32, with one exception: where AVX-512 VNNI is there, Q8_0 and the K formats see x rounded
+// to integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the
+// largest |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for
+// x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
 #pragma once
 
 #include "backend/matrix.h"
@@ -15,8 +15,8 @@
 namespace dsv32 {
 
 struct CpuMatmul {
-  WeightMatrix weight;     // [n_mats, n_rows, n_cols]
-  int64_t mat = 0;         // which matrix of the stack
+  WeightMatrix weight;       // [n_mats, n_rows, n_cols]
+  int64_t mat = 0;           // which matrix of the stack
   const float* x = nullptr;  // [n_tokens, n_cols], rows x_stride floats apart
   int64_t x_stride = 0;
   float* y = nullptr;  // [n_tokens, n_rows], rows y_stride floats apart

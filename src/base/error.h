@@ -1,8 +1,9 @@
 // One error type for the whole program.
 //
-// Anything on the host may throw `Error`; it is caught in main() (message and exit code) and, for batches, at the
-// per-request boundary. A message is one lower-case sentence with the value found and what was expected; a hint says what
-// to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always comes here instead.
+// Anything on the host may throw `Error`; it is caught in main() (message and exit code) and, for batches, at
+// the per-request boundary. A message is one lower-case sentence with the value found and what was expected;
+// a hint says what to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always
+// comes here instead.
 #pragma once
 
 #include <cstdarg>
@@ -24,7 +25,8 @@ enum class ErrorKind {
   internal,      // ours
 };
 
-// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 130/143 signals (set in main).
+// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 130/143 signals (set in
+// main).
 constexpr int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage:

@@ -31,7 +31,8 @@ const char* kind_of_file(mode_t mode) {
 }
 
 void on_bus_error(int) {
-  constexpr char kMessage[] = "dsv32: the model file was truncated or became unreadable while it was in use\n";
+  constexpr char kMessage[] =
+      "dsv32: the model file was truncated or became unreadable while it was in use\n";
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
   _exit(exit_code(ErrorKind::model));
 }
@@ -42,20 +43,24 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a pipe must not wait for a writer.
   Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0)
-    fail(ErrorKind::model, format("cannot open model file %s: %s", visible(path).c_str(), std::strerror(errno)),
+    fail(ErrorKind::model,
+         format("cannot open model file %s: %s", visible(path).c_str(), std::strerror(errno)),
          errno == ENOENT ? "name a GGUF file with -m FILE" : "");
   struct stat info {};
   if (fstat(file.fd, &info) != 0)
-    fail(ErrorKind::model, format("cannot examine model file %s: %s", visible(path).c_str(), std::strerror(errno)));
+    fail(ErrorKind::model,
+         format("cannot examine model file %s: %s", visible(path).c_str(), std::strerror(errno)));
   if (!S_ISREG(info.st_mode))
     fail(ErrorKind::model, format("model file %s is %s, expected a regular file", visible(path).c_str(),
                                   kind_of_file(info.st_mode)));
   if (info.st_size == 0)
-    fail(ErrorKind::model, format("model file %s is empty, expected a GGUF header at offset 0", visible(path).c_str()));
+    fail(ErrorKind::model,
+         format("model file %s is empty, expected a GGUF header at offset 0", visible(path).c_str()));
   n_bytes_ = static_cast<size_t>(info.st_size);
   void* mapped = mmap(nullptr, n_bytes_, PROT_READ, MAP_SHARED, file.fd, 0);
   if (mapped == MAP_FAILED)
-    fail(ErrorKind::model, format("cannot map model file %s: %s", visible(path).c_str(), std::strerror(errno)));
+    fail(ErrorKind::model,
+         format("cannot map model file %s: %s", visible(path).c_str(), std::strerror(errno)));
   data_ = static_cast<const uint8_t*>(mapped);
 }
 

@@ -1,9 +1,9 @@
 // A file mapped read-only into memory.
 //
-// Owns the mapping; move-only; the bytes stay valid until destruction. Only regular files are mapped (a FIFO, directory or
-// device is refused with a clear message), and pages are read when first touched, so mapping 400 GB costs nothing.
-// A file that another process truncates while it is mapped raises SIGBUS on access: install_truncation_guard() turns
-// that into one line and exit code 3.
+// Owns the mapping; move-only; the bytes stay valid until destruction. Only regular files are mapped (a FIFO,
+// directory or device is refused with a clear message), and pages are read when first touched, so mapping 400
+// GB costs nothing. A file that another process truncates while it is mapped raises SIGBUS on access:
+// install_truncation_guard() turns that into one line and exit code 3.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,12 @@ class MappedFile {
   size_t n_bytes_ = 0;
 };
 
-// Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes under our feet.
+// Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes under our
+// feet.
 void install_truncation_guard();
 
-// A whole text file or, for "-", standard input. `max_bytes` bounds what is read; Error{usage} names the file and why.
+// A whole text file or, for "-", standard input. `max_bytes` bounds what is read; Error{usage} names the file
+// and why.
 std::string read_text(const std::string& path, size_t max_bytes);
 
 }  // namespace dsv32

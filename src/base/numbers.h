@@ -1,8 +1,9 @@
-// Narrow number formats, one value at a time: f16, bf16, e4m3 (the "fn" form: no infinity, largest 448) and ue8m0.
+// Narrow number formats, one value at a time: f16, bf16, e4m3 (the "fn" form: no infinity, largest 448) and
+// ue8m0.
 //
-// Bit-exact, round to nearest even, the same on every machine: these are the definitions that faster code (SIMD, CUDA) is
-// tested against. Sources: IEEE 754-2008 binary16; bfloat16 = the upper half of binary32; OCP 8-bit Floating Point
-// Specification 1.0 (E4M3); OCP Microscaling Formats 1.0 (E8M0).
+// Bit-exact, round to nearest even, the same on every machine: these are the definitions that faster code
+// (SIMD, CUDA) is tested against. Sources: IEEE 754-2008 binary16; bfloat16 = the upper half of binary32; OCP
+// 8-bit Floating Point Specification 1.0 (E4M3); OCP Microscaling Formats 1.0 (E8M0).
 #pragma once
 
 #include <bit>
@@ -69,8 +70,8 @@ inline float ue8m0_to_f32(uint8_t bits) {
   return bits == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<uint32_t>(bits) << 23);
 }
 
-// The scale of a tile of e4m3 values: 2^ceil(log2(max(amax, 1e-4) / 448)) as ue8m0 (model.py, act_quant with ue8m0).
-// Computed on the bits, so that no machine's log2 can round it differently.
+// The scale of a tile of e4m3 values: 2^ceil(log2(max(amax, 1e-4) / 448)) as ue8m0 (model.py, act_quant with
+// ue8m0). Computed on the bits, so that no machine's log2 can round it differently.
 inline uint8_t e4m3_tile_scale(float amax) {
   const float ratio = (amax > 1e-4f ? amax : 1e-4f) / 448.0f;
   const uint32_t bits = std::bit_cast<uint32_t>(ratio);

@@ -10,13 +10,15 @@
 namespace dsv32 {
 namespace {
 
-// Characters that reorder or hide text: bidirectional controls, zero-width and line/paragraph separators, tags.
+// Characters that reorder or hide text: bidirectional controls, zero-width and line/paragraph separators,
+// tags.
 bool is_deceptive(uint32_t c) {
   return (c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) ||
          c == 0xfeff || c == 0x061c || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe007f);
 }
 
-// A zero-width joiner is part of ordinary emoji and of several scripts: harmless in an answer, suspect in a name.
+// A zero-width joiner is part of ordinary emoji and of several scripts: harmless in an answer, suspect in a
+// name.
 bool is_joiner(uint32_t c) { return c == 0x200c || c == 0x200d; }
 
 void append_visible(std::string& out, uint32_t c, std::string_view raw, bool keep_layout) {
@@ -80,7 +82,8 @@ void append_utf8(std::string& text, uint32_t c) {
   if (c < 0x80) return put(c);
   if (c < 0x800) return put(0xc0 | (c >> 6)), put(0x80 | (c & 0x3f));
   if (c < 0x10000) return put(0xe0 | (c >> 12)), put(0x80 | ((c >> 6) & 0x3f)), put(0x80 | (c & 0x3f));
-  put(0xf0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3f)), put(0x80 | ((c >> 6) & 0x3f)), put(0x80 | (c & 0x3f));
+  put(0xf0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3f)), put(0x80 | ((c >> 6) & 0x3f)),
+      put(0x80 | (c & 0x3f));
 }
 
 size_t incomplete_utf8_tail(std::string_view bytes) {
@@ -98,8 +101,10 @@ std::string sanitize_utf8(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size();) {
     uint32_t code_point = 0;
     const int n_bytes = decode_utf8(bytes, at, &code_point);
-    if (n_bytes == 0) append_utf8(out, 0xfffd);
-    else out += bytes.substr(at, static_cast<size_t>(n_bytes));
+    if (n_bytes == 0)
+      append_utf8(out, 0xfffd);
+    else
+      out += bytes.substr(at, static_cast<size_t>(n_bytes));
     at += n_bytes == 0 ? 1 : static_cast<size_t>(n_bytes);
   }
   return out;
@@ -110,7 +115,8 @@ std::string human_bytes(uint64_t n_bytes) {
   double amount = static_cast<double>(n_bytes);
   int unit = 0;
   for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
-  return unit == 0 ? format("%llu B", static_cast<unsigned long long>(n_bytes)) : format("%.1f %s", amount, kUnits[unit]);
+  return unit == 0 ? format("%llu B", static_cast<unsigned long long>(n_bytes))
+                   : format("%.1f %s", amount, kUnits[unit]);
 }
 
 uint64_t parse_bytes(const std::string& text, const char* flag) {
@@ -120,14 +126,18 @@ uint64_t parse_bytes(const std::string& text, const char* flag) {
   constexpr std::string_view kSuffixes = "KMGT";
   size_t power = 0;
   if (!suffix.empty()) {
-    const size_t found = kSuffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
+    const size_t found =
+        kSuffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
     const std::string rest = suffix.substr(1);
-    if (found == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB")) power = SIZE_MAX;
-    else power = found + 1;
+    if (found == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB"))
+      power = SIZE_MAX;
+    else
+      power = found + 1;
   }
   const double scaled = power == SIZE_MAX ? -1 : amount * std::pow(1024.0, static_cast<double>(power));
   if (end == text.c_str() || !(scaled >= 0) || scaled >= 0x1p63)
-    fail(ErrorKind::usage, format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
+    fail(ErrorKind::usage,
+         format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
   return static_cast<uint64_t>(scaled);
 }
 

@@ -1,4 +1,5 @@
-// Small text services that need no model: escaping of untrusted bytes, UTF-8 stepping, byte counts for people.
+// Small text services that need no model: escaping of untrusted bytes, UTF-8 stepping, byte counts for
+// people.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +8,14 @@
 
 namespace dsv32 {
 
-// `bytes` fit to be shown in a message or at a terminal: printable UTF-8 passes, every control character (C0, DEL, C1),
-// bidirectional override and malformed byte becomes \n, \t, \e, \xNN or \u{NNNN}. With `keep_layout`, newline and
-// tab pass too (for the answer on a terminal). Names longer than `max_chars` are cut and end in "...".
+// `bytes` fit to be shown in a message or at a terminal: printable UTF-8 passes, every control character (C0,
+// DEL, C1), bidirectional override and malformed byte becomes \n, \t, \e, \xNN or \u{NNNN}. With
+// `keep_layout`, newline and tab pass too (for the answer on a terminal). Names longer than `max_chars` are
+// cut and end in "...".
 std::string visible(std::string_view bytes, bool keep_layout = false, size_t max_chars = SIZE_MAX);
 
-// Decodes the code point that begins at `bytes[at]`. Returns its length in bytes 1..4, or 0 when the bytes are not
-// well-formed UTF-8 (overlong forms, surrogates and values past U+10FFFF included).
+// Decodes the code point that begins at `bytes[at]`. Returns its length in bytes 1..4, or 0 when the bytes
+// are not well-formed UTF-8 (overlong forms, surrogates and values past U+10FFFF included).
 int decode_utf8(std::string_view bytes, size_t at, uint32_t* code_point);
 
 // Appends `code_point` as UTF-8.

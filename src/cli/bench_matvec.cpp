@@ -108,32 +108,16 @@ void set_scales(TensorType type, uint8_t* block) {
   const uint16_t scale = f32_to_f16(0.01f);
   const auto put = [&](size_t offset) { std::memcpy(block + offset, &scale, sizeof scale); };
   switch (type) {
-    case TensorType::f32:
-      block[3] = 0x3c | (block[3] & 0x80);
-      return;  // about 0.01 to 0.03, either sign
-    case TensorType::bf16:
-      block[1] = 0x3c | (block[1] & 0x80);
-      return;
-    case TensorType::f16:
-      block[1] = 0x21 | (block[1] & 0x80);
-      return;
-    case TensorType::q2_k:
-      put(offsetof(BlockQ2_K, d)), put(offsetof(BlockQ2_K, dmin));
-      return;
-    case TensorType::q3_k:
-      put(offsetof(BlockQ3_K, d));
-      return;
-    case TensorType::q6_k:
-      put(offsetof(BlockQ6_K, d));
-      return;
+    case TensorType::f32: block[3] = 0x3c | (block[3] & 0x80); return;  // about 0.01 to 0.03, either sign
+    case TensorType::bf16: block[1] = 0x3c | (block[1] & 0x80); return;
+    case TensorType::f16: block[1] = 0x21 | (block[1] & 0x80); return;
+    case TensorType::q2_k: put(offsetof(BlockQ2_K, d)), put(offsetof(BlockQ2_K, dmin)); return;
+    case TensorType::q3_k: put(offsetof(BlockQ3_K, d)); return;
+    case TensorType::q6_k: put(offsetof(BlockQ6_K, d)); return;
     case TensorType::q4_k:
     case TensorType::q5_k:
-    case TensorType::q5_1:
-      put(0), put(2);
-      return;
-    default:
-      put(0);
-      return;
+    case TensorType::q5_1: put(0), put(2); return;
+    default: put(0); return;
   }
 }
 

@@ -135,20 +135,13 @@ int cache_command(const Options& options) {
     fail(ErrorKind::usage, "cache prune needs the size that may stay, such as 50G");
   const std::unique_ptr<CacheDirectory> cache = open_cache(options);
   switch (options.command) {
-    case Command::cache_show:
-      show(options, cache.get());
-      return 0;
-    case Command::cache_verify:
-      return verify(options, cache.get());
+    case Command::cache_show: show(options, cache.get()); return 0;
+    case Command::cache_verify: return verify(options, cache.get());
     case Command::cache_prune:
       shrink(options, cache.get(), parse_bytes(options.words.front(), "cache prune"));
       return 0;
-    case Command::cache_clear:
-      shrink(options, cache.get(), 0);
-      return 0;
-    default:
-      list(options, cache.get());
-      return 0;
+    case Command::cache_clear: shrink(options, cache.get(), 0); return 0;
+    default: list(options, cache.get()); return 0;
   }
 }
 

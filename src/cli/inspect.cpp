@@ -173,16 +173,11 @@ int inspect_prompt(const Options& options) {
 
 int inspect_command(const Options& options) {
   switch (options.command) {
-    case Command::inspect_model:
-      return inspect_model(options);
-    case Command::inspect_plan:
-      return inspect_plan(options);
-    case Command::inspect_tokens:
-      return inspect_tokens(options);
-    case Command::inspect_prompt:
-      return inspect_prompt(options);
-    default:
-      return inspect_logits(options);
+    case Command::inspect_model: return inspect_model(options);
+    case Command::inspect_plan: return inspect_plan(options);
+    case Command::inspect_tokens: return inspect_tokens(options);
+    case Command::inspect_prompt: return inspect_prompt(options);
+    default: return inspect_logits(options);
   }
 }
 

@@ -1,8 +1,8 @@
 // The model as the commands need it: the file, its tokenizer, and for those that compute the engine.
 //
 // Finding the file is here too: -m, else the environment variable DSV32_MODEL, else the only model in
-// models/, not counting demo.gguf and tiny.gguf when there are others. Whether and where prefixes are kept is decided here. The parts are built in order and outlive each
-// other as they must.
+// models/, not counting demo.gguf and tiny.gguf when there are others. Whether and where prefixes are kept is
+// decided here. The parts are built in order and outlive each other as they must.
 #pragma once
 
 #include <functional>

@@ -44,12 +44,9 @@ std::string file_name(const std::string& name) { return name + std::string(kEndi
 
 const char* role_name(Message::Role role) {
   switch (role) {
-    case Message::Role::system:
-      return "system";
-    case Message::Role::user:
-      return "user";
-    case Message::Role::assistant:
-      return "assistant";
+    case Message::Role::system: return "system";
+    case Message::Role::user: return "user";
+    case Message::Role::assistant: return "assistant";
   }
   return "";
 }

@@ -138,12 +138,9 @@ HitCounts every_row_resident(std::span<const SelectedRows> steps) {
 
 const char* policy_name(BufferPolicy policy) {
   switch (policy) {
-    case BufferPolicy::lru:
-      return "lru";
-    case BufferPolicy::fifo:
-      return "fifo";
-    case BufferPolicy::optimal:
-      return "optimal";
+    case BufferPolicy::lru: return "lru";
+    case BufferPolicy::fifo: return "fifo";
+    case BufferPolicy::optimal: return "optimal";
   }
   return "";
 }

@@ -39,16 +39,11 @@ constexpr EvictionKey eviction_key(EvictionPolicy policy, const UseRecord& recor
   // The lowest priority becomes 0.
   constexpr int64_t kLowest = std::numeric_limits<int32_t>::min();
   switch (policy) {
-    case EvictionPolicy::lru:
-      return {record.last_use, 0};
-    case EvictionPolicy::lfu:
-      return {record.n_hits, record.last_use};
-    case EvictionPolicy::fifo:
-      return {record.created, 0};
-    case EvictionPolicy::slru:
-      return {record.n_hits >= kSlruHits ? 1 : 0, record.last_use};
-    case EvictionPolicy::priority:
-      return {static_cast<uint64_t>(record.priority - kLowest), record.last_use};
+    case EvictionPolicy::lru: return {record.last_use, 0};
+    case EvictionPolicy::lfu: return {record.n_hits, record.last_use};
+    case EvictionPolicy::fifo: return {record.created, 0};
+    case EvictionPolicy::slru: return {record.n_hits >= kSlruHits ? 1 : 0, record.last_use};
+    case EvictionPolicy::priority: return {static_cast<uint64_t>(record.priority - kLowest), record.last_use};
   }
   return {0, 0};
 }
@@ -56,16 +51,11 @@ constexpr EvictionKey eviction_key(EvictionPolicy policy, const UseRecord& recor
 // The name as flags spell it.
 constexpr std::string_view name_of(EvictionPolicy policy) {
   switch (policy) {
-    case EvictionPolicy::lru:
-      return "lru";
-    case EvictionPolicy::lfu:
-      return "lfu";
-    case EvictionPolicy::fifo:
-      return "fifo";
-    case EvictionPolicy::slru:
-      return "slru";
-    case EvictionPolicy::priority:
-      return "priority";
+    case EvictionPolicy::lru: return "lru";
+    case EvictionPolicy::lfu: return "lfu";
+    case EvictionPolicy::fifo: return "fifo";
+    case EvictionPolicy::slru: return "slru";
+    case EvictionPolicy::priority: return "priority";
   }
   return "";
 }

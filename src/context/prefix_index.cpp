@@ -43,8 +43,7 @@ constexpr const char* kColumns =
   const std::string message = database ? sqlite3_errmsg(database) : sqlite3_errstr(result);
   switch (result & 0xff) {
     case SQLITE_BUSY:
-    case SQLITE_LOCKED:
-      throw IndexFailure(IndexFailure::busy, message);
+    case SQLITE_LOCKED: throw IndexFailure(IndexFailure::busy, message);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
     case SQLITE_CONSTRAINT:
@@ -57,8 +56,7 @@ constexpr const char* kColumns =
     case SQLITE_IOERR:  // reading past the end of a file that was cut short
       if (result == SQLITE_IOERR_SHORT_READ) throw IndexFailure(IndexFailure::damaged, message);
       [[fallthrough]];
-    default:
-      throw IndexFailure(IndexFailure::fault, message);
+    default: throw IndexFailure(IndexFailure::fault, message);
   }
 }
 

@@ -174,21 +174,14 @@ bool PrefixStore::State::load_pages(int64_t id, int64_t first, int64_t slab,
   meter.end(fault == SegmentFault::none ? pages.size() * sizes.slab_bytes(slab) : 0);
   if (!fault) return false;
   switch (*fault) {
-    case SegmentFault::none:
-      return true;
-    case SegmentFault::damaged:
-      remove(id, "a damaged segment was removed");
-      break;
+    case SegmentFault::none: return true;
+    case SegmentFault::damaged: remove(id, "a damaged segment was removed"); break;
     case SegmentFault::vanished:  // evicted by another process
       remove(id, {});
       break;
     case SegmentFault::foreign:
-    case SegmentFault::newer:
-      registry.forget(id);
-      break;
-    case SegmentFault::unreadable:
-      directory->warn_once("a segment cannot be read at present");
-      break;
+    case SegmentFault::newer: registry.forget(id); break;
+    case SegmentFault::unreadable: directory->warn_once("a segment cannot be read at present"); break;
   }
   return false;
 }

@@ -19,8 +19,8 @@ using Hash256 = std::array<uint8_t, 32>;
 // next.
 Hash256 chain_root(const Hash256& fingerprint, std::string_view salt);
 
-// SHA-256 of (parent | first page | tokens, little-endian): `tokens` begin at `first_page` of their prompt, which
-// says how much of the parent's they continue.
+// SHA-256 of (parent | first page | tokens, little-endian): `tokens` begin at `first_page` of their prompt,
+// which says how much of the parent's they continue.
 Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens);
 
 // Lower-case hexadecimal.

@@ -88,12 +88,9 @@ FinishReason decode(Session& session, const Tokenizer& tokenizer, const Generati
 
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::interrupted:
-      return "interrupted";
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::interrupted: return "interrupted";
   }
   return "";
 }

@@ -42,22 +42,14 @@ bool is_integer(ValueType type) {
 // A u64 past the range of i64 becomes the largest i64, which no caller has room for either.
 int64_t load_integer(ValueType type, const uint8_t* data) {
   switch (type) {
-    case ValueType::u8:
-      return load<uint8_t>(data);
-    case ValueType::i8:
-      return load<int8_t>(data);
-    case ValueType::u16:
-      return load<uint16_t>(data);
-    case ValueType::i16:
-      return load<int16_t>(data);
-    case ValueType::u32:
-      return load<uint32_t>(data);
-    case ValueType::i32:
-      return load<int32_t>(data);
-    case ValueType::i64:
-      return load<int64_t>(data);
-    default:
-      return static_cast<int64_t>(std::min<uint64_t>(load<uint64_t>(data), INT64_MAX));
+    case ValueType::u8: return load<uint8_t>(data);
+    case ValueType::i8: return load<int8_t>(data);
+    case ValueType::u16: return load<uint16_t>(data);
+    case ValueType::i16: return load<int16_t>(data);
+    case ValueType::u32: return load<uint32_t>(data);
+    case ValueType::i32: return load<int32_t>(data);
+    case ValueType::i64: return load<int64_t>(data);
+    default: return static_cast<int64_t>(std::min<uint64_t>(load<uint64_t>(data), INT64_MAX));
   }
 }
 
@@ -74,16 +66,11 @@ std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) 
   const uint8_t* here = data;
   data += info(type).n_bytes;
   switch (type) {
-    case ValueType::boolean:
-      return here[0] ? "true" : "false";
-    case ValueType::f32:
-      return format("%g", load<float>(here));
-    case ValueType::f64:
-      return format("%g", load<double>(here));
-    case ValueType::u64:
-      return format("%llu", ull(load<uint64_t>(here)));
-    default:
-      return format("%lld", static_cast<long long>(load_integer(type, here)));
+    case ValueType::boolean: return here[0] ? "true" : "false";
+    case ValueType::f32: return format("%g", load<float>(here));
+    case ValueType::f64: return format("%g", load<double>(here));
+    case ValueType::u64: return format("%llu", ull(load<uint64_t>(here)));
+    default: return format("%lld", static_cast<long long>(load_integer(type, here)));
   }
 }
 

@@ -287,54 +287,22 @@ size_t row_bytes(TensorType type, int64_t n_values) {
 void dequantize_row(TensorType type, const void* row, float* out, int64_t n) {
   assert(n >= 0 && n % traits(type).block_values == 0);
   switch (type) {
-    case TensorType::f32:
-      std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
-      return;
-    case TensorType::f16:
-      widen(row, out, n, f16_to_f32);
-      return;
-    case TensorType::bf16:
-      widen(row, out, n, bf16_to_f32);
-      return;
-    case TensorType::q4_0:
-      dequantize_blocks<BlockQ4_0>(row, out, n, 32);
-      return;
-    case TensorType::q5_0:
-      dequantize_blocks<BlockQ5_0>(row, out, n, 32);
-      return;
-    case TensorType::q5_1:
-      dequantize_blocks<BlockQ5_1>(row, out, n, 32);
-      return;
-    case TensorType::q8_0:
-      dequantize_blocks<BlockQ8_0>(row, out, n, 32);
-      return;
-    case TensorType::iq4_nl:
-      dequantize_blocks<BlockIQ4_NL>(row, out, n, 32);
-      return;
-    case TensorType::q2_k:
-      dequantize_blocks<BlockQ2_K>(row, out, n, 256);
-      return;
-    case TensorType::q3_k:
-      dequantize_blocks<BlockQ3_K>(row, out, n, 256);
-      return;
-    case TensorType::q4_k:
-      dequantize_blocks<BlockQ4_K>(row, out, n, 256);
-      return;
-    case TensorType::q5_k:
-      dequantize_blocks<BlockQ5_K>(row, out, n, 256);
-      return;
-    case TensorType::q6_k:
-      dequantize_blocks<BlockQ6_K>(row, out, n, 256);
-      return;
-    case TensorType::iq2_xxs:
-      dequantize_blocks<BlockIQ2_XXS>(row, out, n, 256);
-      return;
-    case TensorType::iq3_xxs:
-      dequantize_blocks<BlockIQ3_XXS>(row, out, n, 256);
-      return;
-    case TensorType::iq4_xs:
-      dequantize_blocks<BlockIQ4_XS>(row, out, n, 256);
-      return;
+    case TensorType::f32: std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float)); return;
+    case TensorType::f16: widen(row, out, n, f16_to_f32); return;
+    case TensorType::bf16: widen(row, out, n, bf16_to_f32); return;
+    case TensorType::q4_0: dequantize_blocks<BlockQ4_0>(row, out, n, 32); return;
+    case TensorType::q5_0: dequantize_blocks<BlockQ5_0>(row, out, n, 32); return;
+    case TensorType::q5_1: dequantize_blocks<BlockQ5_1>(row, out, n, 32); return;
+    case TensorType::q8_0: dequantize_blocks<BlockQ8_0>(row, out, n, 32); return;
+    case TensorType::iq4_nl: dequantize_blocks<BlockIQ4_NL>(row, out, n, 32); return;
+    case TensorType::q2_k: dequantize_blocks<BlockQ2_K>(row, out, n, 256); return;
+    case TensorType::q3_k: dequantize_blocks<BlockQ3_K>(row, out, n, 256); return;
+    case TensorType::q4_k: dequantize_blocks<BlockQ4_K>(row, out, n, 256); return;
+    case TensorType::q5_k: dequantize_blocks<BlockQ5_K>(row, out, n, 256); return;
+    case TensorType::q6_k: dequantize_blocks<BlockQ6_K>(row, out, n, 256); return;
+    case TensorType::iq2_xxs: dequantize_blocks<BlockIQ2_XXS>(row, out, n, 256); return;
+    case TensorType::iq3_xxs: dequantize_blocks<BlockIQ3_XXS>(row, out, n, 256); return;
+    case TensorType::iq4_xs: dequantize_blocks<BlockIQ4_XS>(row, out, n, 256); return;
   }
   assert(false);  // not a supported type; the reader of the file refuses those
 }

@@ -25,34 +25,20 @@ struct ScaleFields {
 // then rms^2 = E[s^2] (E[q^2] + E[q]^2) - 2 E[s]^2 E[q]^2. Grids: the mean square of the grid's entries.
 ScaleFields scale_fields(TensorType type) {
   switch (type) {
-    case TensorType::q4_0:
-      return {offsetof(BlockQ4_0, d), 4.637f};
-    case TensorType::q5_0:
-      return {offsetof(BlockQ5_0, d), 9.247f};
-    case TensorType::q5_1:
-      return {offsetof(BlockQ5_1, d), 9.233f, offsetof(BlockQ5_1, m), -15.5f};
-    case TensorType::q8_0:
-      return {offsetof(BlockQ8_0, d), 73.90f};
-    case TensorType::q2_k:
-      return {offsetof(BlockQ2_K, d), 13.87f, offsetof(BlockQ2_K, dmin), 1.5f};
-    case TensorType::q3_k:
-      return {offsetof(BlockQ3_K, d), 43.34f};
-    case TensorType::q4_k:
-      return {offsetof(BlockQ4_K, d), 258.3f, offsetof(BlockQ4_K, dmin), 7.5f};
-    case TensorType::q5_k:
-      return {offsetof(BlockQ5_K, d), 526.9f, offsetof(BlockQ5_K, dmin), 15.5f};
-    case TensorType::q6_k:
-      return {offsetof(BlockQ6_K, d), 1365.7f};
-    case TensorType::iq2_xxs:
-      return {offsetof(BlockIQ2_XXS, d), 53.36f};
-    case TensorType::iq3_xxs:
-      return {offsetof(BlockIQ3_XXS, d), 142.4f};
-    case TensorType::iq4_nl:
-      return {offsetof(BlockIQ4_NL, d), 67.44f};
-    case TensorType::iq4_xs:
-      return {offsetof(BlockIQ4_XS, d), 1246.3f};
-    default:
-      fail(ErrorKind::internal, "this type has no blocks");
+    case TensorType::q4_0: return {offsetof(BlockQ4_0, d), 4.637f};
+    case TensorType::q5_0: return {offsetof(BlockQ5_0, d), 9.247f};
+    case TensorType::q5_1: return {offsetof(BlockQ5_1, d), 9.233f, offsetof(BlockQ5_1, m), -15.5f};
+    case TensorType::q8_0: return {offsetof(BlockQ8_0, d), 73.90f};
+    case TensorType::q2_k: return {offsetof(BlockQ2_K, d), 13.87f, offsetof(BlockQ2_K, dmin), 1.5f};
+    case TensorType::q3_k: return {offsetof(BlockQ3_K, d), 43.34f};
+    case TensorType::q4_k: return {offsetof(BlockQ4_K, d), 258.3f, offsetof(BlockQ4_K, dmin), 7.5f};
+    case TensorType::q5_k: return {offsetof(BlockQ5_K, d), 526.9f, offsetof(BlockQ5_K, dmin), 15.5f};
+    case TensorType::q6_k: return {offsetof(BlockQ6_K, d), 1365.7f};
+    case TensorType::iq2_xxs: return {offsetof(BlockIQ2_XXS, d), 53.36f};
+    case TensorType::iq3_xxs: return {offsetof(BlockIQ3_XXS, d), 142.4f};
+    case TensorType::iq4_nl: return {offsetof(BlockIQ4_NL, d), 67.44f};
+    case TensorType::iq4_xs: return {offsetof(BlockIQ4_XS, d), 1246.3f};
+    default: fail(ErrorKind::internal, "this type has no blocks");
   }
 }
 

@@ -48,9 +48,7 @@ std::vector<ChatFormat::Segment> ChatFormat::layout(std::span<const Message> mes
   for (ptrdiff_t i = 0; i < std::ssize(messages); ++i) {
     const Message& message = messages[static_cast<size_t>(i)];
     switch (message.role) {
-      case Message::Role::system:
-        add_text(message.content);
-        break;
+      case Message::Role::system: add_text(message.content); break;
       case Message::Role::user:
         add_mark(user_);
         add_text(message.content);

@@ -20,16 +20,12 @@ constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|
 std::string bytes_of_token(const std::string& token, TokenType type,
                            std::string (*bytes_of_text)(const std::string&)) {
   switch (type) {
-    case TokenType::normal:
-      return bytes_of_text(token);
-    case TokenType::user_defined:
-      return token;
-    case TokenType::byte:
-      return std::string(1, static_cast<char>(byte_token_value(token)));
+    case TokenType::normal: return bytes_of_text(token);
+    case TokenType::user_defined: return token;
+    case TokenType::byte: return std::string(1, static_cast<char>(byte_token_value(token)));
     case TokenType::unknown:
     case TokenType::control:
-    case TokenType::unused:
-      break;
+    case TokenType::unused: break;
   }
   return {};
 }

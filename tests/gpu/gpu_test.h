@@ -34,8 +34,8 @@ inline bool has_argument(std::string_view word) {
 // Scratch memory is left as it comes, for a tool that tells who reads what was not written.
 inline bool leaves_uninitialized() { return has_argument("uninitialized"); }
 
-// For tools that slow kernels down a hundredfold: every `one_of`-th of the cases that differ in numbers alone, not in what
-// runs. `n` counts them.
+// For tools that slow kernels down a hundredfold: every `one_of`-th of the cases that differ in numbers
+// alone, not in what runs. `n` counts them.
 inline bool is_left_out(int& n, int one_of) { return has_argument("brief") && n++ % one_of != 0; }
 
 // An array in device memory (or pinned host memory that the device reads), filled from and read back to a

@@ -24,29 +24,19 @@ constexpr int kKinds = 11;
 float adversarial_score(int kind, size_t i, Rng& rng) {
   const float x = static_cast<float>(i);
   switch (kind) {
-    case 0:
-      return 1;  // all equal
-    case 1:
-      return rng.next() % 2 ? 1.0f : 2.0f;  // two values
-    case 2:
-      return x;  // ascending
-    case 3:
-      return -x;  // descending
+    case 0: return 1;                             // all equal
+    case 1: return rng.next() % 2 ? 1.0f : 2.0f;  // two values
+    case 2: return x;                             // ascending
+    case 3: return -x;                            // descending
     case 4:
       return 1 +
              static_cast<float>(rng.next() % 64) * 0x1p-23f;  // neighbours: one bucket but for the last digit
-    case 5:
-      return static_cast<float>(rng.next() % 5) * 1e-45f;  // denormals
-    case 6:
-      return rng.next() % 2 ? 0.0f : -0.0f;
-    case 7:
-      return i % 3 == 0 ? kInfinity : i % 3 == 1 ? -kInfinity : rng.unit();
-    case 8:
-      return i % 4 == 0 ? NAN : rng.unit();
-    case 9:
-      return i % 2 ? NAN : -NAN;  // nothing but NaN
-    default:
-      return rng.unit();
+    case 5: return static_cast<float>(rng.next() % 5) * 1e-45f;  // denormals
+    case 6: return rng.next() % 2 ? 0.0f : -0.0f;
+    case 7: return i % 3 == 0 ? kInfinity : i % 3 == 1 ? -kInfinity : rng.unit();
+    case 8: return i % 4 == 0 ? NAN : rng.unit();
+    case 9: return i % 2 ? NAN : -NAN;  // nothing but NaN
+    default: return rng.unit();
   }
 }
 
