@@ -1,8 +1,8 @@
 """Batches of token ids with loss weights, made ahead of the training by worker processes.
 
-A row is a conversation in the chat format, or several short ones behind each other. Its seed is made of the run's seed, the stage, the batch's index and the
-row, so what a batch holds does not depend on who makes it, or when. Batches not asked for yet are made in the
-expectation that indices and shapes go on as they did.
+A row is a conversation in the chat format, or several short ones behind each other. Its seed is made of the run's
+seed, the stage, the batch's index and the row, so what a batch holds does not depend on who makes it, or when.
+Batches not asked for yet are made in the expectation that indices and shapes go on as they did.
 """
 
 from concurrent.futures import Future, ProcessPoolExecutor

@@ -120,6 +120,7 @@ void show_wrong(const AskedPassage::Question& question, const std::string& answe
 struct Measured {
   const std::string& path;
   const char* chooser;
+  bool thinks;
   AnswerTally tally;
   std::vector<std::string> answers;
 };
@@ -127,6 +128,7 @@ struct Measured {
 Json as_json(const Measured& measured) {
   return {{"file", measured.path},
           {"chooser", measured.chooser},
+          {"thinking", measured.thinks},
           {"prompt_tokens", measured.tally.n_prompt_tokens},
           {"questions", measured.tally.n_questions},
           {"right", measured.tally.n_right},
@@ -152,7 +154,7 @@ int run(const BenchOptions& options) {
   for (const std::string& path : options.files) {
     const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
     for (const NamedChooser& chooser : options.choosers) {
-      Measured measured{path, chooser.name, {}, {}};
+      Measured measured{path, chooser.name, options.thinks, {}, {}};
       const auto answered = [&](const AskedPassage::Question& question, const std::string& answer) {
         measured.answers.push_back(answer);
         if (options.shows_wrong) show_wrong(question, answer);

@@ -19,7 +19,7 @@ enum class Chooser { indexer, dense, recent, random };
 
 struct Asking {
   Chooser chooser = Chooser::indexer;
-  bool thinks = false;
+  bool thinks = false;  // before each answer; what it thinks is no part of the answer
 };
 
 struct AnswerTally {
