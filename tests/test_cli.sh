@@ -619,7 +619,7 @@ for chooser in indexer dense recent random; do
 done
 expect "bench answers as json" 0 "${answers[@]}" --json passages.jsonl
 check "bench answers: json: one line" lines out 1
-for part in '"chooser":"indexer"' '"questions":2' '"right":0' '"answers":["'; do
+for part in '"chooser":"indexer"' '"thinking":false' '"questions":2' '"right":0' '"answers":["'; do
   check "bench answers: json has $part" has out "$part"
 done
 expect "bench answers: thinking" 0 "${answers[@]}" --think passages.jsonl

@@ -51,10 +51,8 @@ std::string find_model(const Options& options) {
   const char* named = std::getenv("DSV32_MODEL");
   if (named && *named) return named;
   std::vector<std::string> found = models_in("models");
-  if (found.size() > 1)  // what comes with the program is not what somebody put there
-    std::erase_if(found, [](const std::string& path) { return path == "models/tiny.gguf"; });
-  if (found.size() > 1)
-    std::erase_if(found, [](const std::string& path) { return path == "models/demo.gguf"; });
+  for (const char* ours : {"models/tiny.gguf", "models/demo.gguf"})  // nobody put these there
+    if (found.size() > 1) std::erase(found, ours);
   if (found.size() == 1) return found.front();
   fail(ErrorKind::usage,
        found.empty() ? "no model is named and models/ holds none"

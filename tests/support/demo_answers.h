@@ -1,6 +1,7 @@
 // The trained model and what it answers to the held-out questions in models/eval/.
 #pragma once
 
+#include <boost/test/unit_test.hpp>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ inline EngineOptions options_of_demo(const char* backend, std::optional<int64_t>
   return options;
 }
 
+inline constexpr int64_t kTwiceTopk = 512;
+
 struct Answers {
   AnswerTally tally;
   std::vector<std::string> texts;
@@ -37,6 +40,10 @@ inline Answers answers_of(const std::vector<AskedPassage>& passages, const Engin
       demo_file(), options, asking, passages,
       [&](const AskedPassage::Question&, const std::string& answer) { answers.texts.push_back(answer); });
   return answers;
+}
+
+inline void check_same(const Answers& answers, const Answers& expected) {
+  BOOST_TEST(answers.texts == expected.texts, boost::test_tools::per_element());
 }
 
 }  // namespace dsv32

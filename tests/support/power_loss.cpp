@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <fcntl.h>
+
+#include "tests/support/plain_files.h"
 
 namespace dsv32 {
 namespace {
@@ -16,10 +17,6 @@ constexpr size_t kSectorBytes = 512;
 void write_at(std::string& content, uint64_t offset, std::string_view bytes) {
   if (content.size() < offset + bytes.size()) content.resize(offset + bytes.size(), '\0');
   std::memcpy(&content[offset], bytes.data(), bytes.size());
-}
-
-void write_file(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
 }
 
 }  // namespace

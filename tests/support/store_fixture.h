@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/plain_files.h"
 #include "tests/support/stored_pages.h"
 
 namespace dsv32 {
@@ -42,15 +43,6 @@ struct StoreFixture {
 
 inline std::vector<int32_t> prompt_of(std::initializer_list<int> numbers, int64_t pages_per_chunk = 1) {
   return make_prompt(std::vector<int>(numbers), pages_per_chunk);
-}
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 // Some prompts on disk, and a copy of every file to begin anew from.

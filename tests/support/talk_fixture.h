@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 
 #include "base/error.h"
 #include "cli/saved_talk.h"
+#include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32::talk_test {
@@ -55,16 +54,6 @@ inline std::string complaint(const std::function<void()>& action, ErrorKind kind
 
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-inline void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-inline std::string read_file(const std::string& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
 }
 
 inline void set_clock(const std::string& path, int64_t seconds) {
