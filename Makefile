@@ -9,10 +9,13 @@ comma    := ,
 BUILD    := build$(if $(SAN),/san)
 SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 OPTIMIZE ?= -O2
+# Of the debugging information the sanitizers need lines alone; all of it takes the compiler a quarter longer.
+DEBUG    := -g$(if $(SAN),1)
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
-CXXFLAGS := -std=c++20 $(OPTIMIZE) -g -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
+CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. $(SANITIZE)
 LDFLAGS  := -fopenmp $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lsqlite3 -lcrypto -lxxhash
+TEST_LIB := -l:libboost_unit_test_framework.a
 PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libsqlite3-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
@@ -99,7 +102,7 @@ $(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS) $(CUDA_OBJECTS)
 
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
@@ -107,7 +110,7 @@ $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OB
 
 $(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
 $(TINY): | $(BUILD)/make_tiny_model
 	@mkdir -p $(@D)
@@ -132,9 +135,13 @@ $(BUILD)/.cuda_$(CUDA):
 	@rm -f $(BUILD)/.cuda_*
 	@touch $@
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
-# Under the sanitizers one instruction set is enough (AVX2 where there is one): all of them take the compiler minutes.
-SAN_TARGET := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
-$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS += $(SAN_TARGET)
+# Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
+# alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and
+# the tests most of their time.
+SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
+SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
+$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS += $(SAN_TARGET) $(SAN_PRODUCTS)
+$(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS += $(SAN_PRODUCTS)
 
 $(BUILD)/%.o: %.cpp | deps
 	@echo "c++ $<"

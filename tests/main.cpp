@@ -3,10 +3,10 @@
 // A case that cannot run here (it needs a GPU or a file that is not made) is skipped by a precondition and
 // counted so.
 #define BOOST_TEST_MODULE dsv32
-#include <boost/test/included/unit_test.hpp>
 #include <boost/test/results_collector.hpp>
 #include <boost/test/tree/traverse.hpp>
 #include <boost/test/tree/visitor.hpp>
+#include <boost/test/unit_test.hpp>
 
 #include <cstdio>
 
