@@ -14,7 +14,7 @@ export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL
 grep -aq __asan_init "$dsv32" && sanitized=yes || sanitized=no
-[[ $sanitized = no ]] && hangs=60 || hangs=300  # the seconds after which a program hangs; sanitized, it is some twenty times slower
+[[ $sanitized = no ]] && hangs=60 || hangs=300  # the seconds after which a program hangs; sanitized, it is several times slower
 esc=$'\e'
 passed=0 failed=0 skipped=0
 

@@ -11,7 +11,7 @@
 namespace dsv32 {
 namespace {
 
-// Builds with sanitizers are some twenty times slower, and what they look for is in one passage as in many.
+// Builds with sanitizers are several times slower, and what they look for is in one passage as in many.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kIsSanitized = true;
 #else

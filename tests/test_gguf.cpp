@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "gguf/gguf.h"
+#include "tests/support/contains.h"
 #include "tests/support/damaged_gguf.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/temp_dir.h"
@@ -18,10 +19,6 @@
 using namespace dsv32;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // The error that opening or reading gives; fails the test when there is none.
 template <typename Action>

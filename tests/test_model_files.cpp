@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
+#include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -46,7 +47,7 @@ void check_refused(const TinyModel& shape, const std::string& named) {
   BOOST_TEST_CONTEXT(named)
   BOOST_CHECK_EXCEPTION(run(shape), Error, [&](const Error& error) {
     BOOST_TEST_MESSAGE(error.what());
-    return error.kind() == ErrorKind::model && std::string(error.what()).find(named) != std::string::npos;
+    return error.kind() == ErrorKind::model && contains(error.what(), named);
   });
 }
 
@@ -205,7 +206,7 @@ BOOST_AUTO_TEST_CASE(options_that_do_not_fit_the_model_are_refused_by_flag) {
     EngineOptions options = small_context();
     change(options);
     BOOST_CHECK_EXCEPTION(Engine(file, options), Error, [&](const Error& error) {
-      return error.kind() == ErrorKind::usage && std::string(error.what()).find(flag) != std::string::npos;
+      return error.kind() == ErrorKind::usage && contains(error.what(), flag);
     });
   };
   refused([](EngineOptions& o) { o.context = 0; }, "--ctx");
@@ -224,7 +225,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_does_not_fit_is_refused_with_the_counts) {
   Session session(engine);
   const auto refused = [&](const std::vector<int32_t>& tokens, ErrorKind kind, const char* part) {
     BOOST_CHECK_EXCEPTION(session.sync(tokens), Error, [&](const Error& error) {
-      return error.kind() == kind && std::string(error.what()).find(part) != std::string::npos;
+      return error.kind() == kind && contains(error.what(), part);
     });
   };
   refused(std::vector<int32_t>(65, 1), ErrorKind::context_full, "65");

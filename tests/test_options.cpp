@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "cli/inspect_logits.h"
 #include "cli/options.h"
+#include "tests/support/contains.h"
 
 using namespace dsv32;
 
@@ -26,10 +27,6 @@ std::string complaint(Command command, const Words& words) {
     return error.what();
   }
   return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/session.h"
 #include "tests/support/apart_backend.h"
+#include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "weights/synthetic.h"
@@ -38,8 +39,7 @@ uint64_t bytes_of(const MemoryPlan& plan, const std::string& key) {
 void refused(const std::function<void()>& act, ErrorKind kind, const std::vector<std::string>& parts) {
   BOOST_CHECK_EXCEPTION(act(), Error, [&](const Error& error) {
     const std::string text = std::string(error.what()) + " | " + error.hint();
-    for (const std::string& part : parts)
-      BOOST_TEST(text.find(part) != std::string::npos, text << " names " << part);
+    for (const std::string& part : parts) BOOST_TEST(contains(text, part), text << " names " << part);
     return error.kind() == kind;
   });
 }

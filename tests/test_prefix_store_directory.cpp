@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "context/cache_maintenance.h"
+#include "tests/support/contains.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
 
@@ -34,7 +35,7 @@ BOOST_AUTO_TEST_CASE(unusable_directories_are_refused_with_one_line) {
     options.directory = directory;
     const bool is_null = !open();
     BOOST_TEST(warnings.lines.size() == 1u);
-    const bool says_why = warnings.lines.size() == 1 && warnings.lines[0].find(why) != std::string::npos;
+    const bool says_why = warnings.lines.size() == 1 && contains(warnings.lines[0], why);
     BOOST_TEST(says_why, (warnings.lines.empty() ? "no line" : warnings.lines[0]));
     BOOST_TEST(warnings.lines[0].find('\n') == std::string::npos);
     return is_null;

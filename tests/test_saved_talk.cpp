@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
+#include "tests/support/contains.h"
 #include "tests/support/talk_fixture.h"
 
 using namespace dsv32;

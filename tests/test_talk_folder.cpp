@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/contains.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/talk_fixture.h"
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tests/support/contains.h"
 #include "tests/support/tiny_vocabulary.h"
 #include "text/merge_table.h"
 #include "text/pre_tokenizer.h"
@@ -138,7 +139,7 @@ void check_random_round_trips(const Tokenizer& tokenizer, const std::string& pre
     const Ids ids = tokenizer.encode(text, false);
     BOOST_REQUIRE_EQUAL(visible(decode(tokenizer, ids)), visible(text.empty() ? text : prefix + text));
     for (const int32_t id : ids)
-      BOOST_REQUIRE(!tokenizer.is_control(id) && tokenizer.piece(id).find("think>") == std::string::npos);
+      BOOST_REQUIRE(!tokenizer.is_control(id) && !contains(tokenizer.piece(id), "think>"));
   }
 }
 
@@ -344,7 +345,7 @@ BOOST_AUTO_TEST_CASE(spm_gives_sentencepieces_ids) {
     const std::string text = vector["text"];
     const Ids ids = vector["ids"];
     check_equal(spm->encode(text, false), ids, text);
-    const bool is_lossy = text.find("\u2581") != std::string::npos;  // looks like a space to sentencepiece
+    const bool is_lossy = contains(text, "\u2581");  // looks like a space to sentencepiece
     if (!text.empty() && !is_lossy) BOOST_TEST(decode(*spm, ids) == " " + text);
   }
 }

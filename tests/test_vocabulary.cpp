@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "tests/support/contains.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/tiny_vocabulary.h"
 #include "text/tokenizer.h"
@@ -56,8 +57,7 @@ void expect_refused(Vocabulary vocabulary, const std::string& part_of_message) {
   BOOST_TEST_CONTEXT("expecting: " << part_of_message) {
     BOOST_CHECK_EXCEPTION(Tokenizer::make(std::move(vocabulary)), Error, [&](const Error& error) {
       BOOST_TEST_INFO("message: " << error.what());
-      return error.kind() == ErrorKind::model &&
-             std::string(error.what()).find(part_of_message) != std::string::npos;
+      return error.kind() == ErrorKind::model && contains(error.what(), part_of_message);
     });
   }
 }
@@ -156,13 +156,13 @@ BOOST_AUTO_TEST_CASE(the_vocabulary_is_read_from_a_gguf_file) {
        {"tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
         "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
     BOOST_CHECK_EXCEPTION(load(key, "gpt2"), Error, [&](const Error& error) {
-      return error.kind() == ErrorKind::model && std::string(error.what()).find(key) != std::string::npos;
+      return error.kind() == ErrorKind::model && contains(error.what(), key);
     });
   }
   BOOST_CHECK_EXCEPTION(load("", "rwkv"), Error,
                         [](const Error& error) { return error.kind() == ErrorKind::model; });
   BOOST_CHECK_EXCEPTION(load("", "llama"), Error, [](const Error& error) {  // it has no scores
-    return std::string(error.what()).find("tokenizer.ggml.scores") != std::string::npos;
+    return contains(error.what(), "tokenizer.ggml.scores");
   });
   std::filesystem::remove(path);
 }

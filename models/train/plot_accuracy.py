@@ -3,7 +3,8 @@
     dsv32 bench answers -m models/demo.gguf --chooser all --json models/eval/*k.jsonl > answers.json
     python3 models/train/plot_accuracy.py answers.json [more.json ...] --out models/eval/accuracy.svg
 
-Files may hold parts of what is measured; of the same length and chooser the one with more questions counts.
+Files may hold parts of what is measured; of the same length and chooser the one with more questions counts. Answers given
+after thinking (--think) are passed over.
 """
 
 import argparse
@@ -20,6 +21,8 @@ def read(paths: list[Path]) -> dict[str, list[dict]]:
     best: dict[tuple[str, str], dict] = {}
     for path in paths:
         for point in json.loads(path.read_text()):
+            if point.get("thinking"):
+                continue
             key = point["chooser"], Path(point["file"]).stem
             if key not in best or point["questions"] > best[key]["questions"]:
                 best[key] = point

@@ -6,6 +6,7 @@
 #include "cuda/cuda_backend.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "weights/synthetic.h"
@@ -115,17 +116,15 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named) {
   EngineOptions options = on_gpu(12000);
   options.memory.device = 270u << 20;
   BOOST_CHECK_EXCEPTION(Engine(file, options), Error, [](const Error& error) {
-    return error.kind() == ErrorKind::memory && !error.hint().empty() &&
-           std::string(error.what()).find("wanted") != std::string::npos;
+    return error.kind() == ErrorKind::memory && !error.hint().empty() && contains(error.what(), "wanted");
   });
   const std::unique_ptr<Backend> backend = make_cuda_backend(0, {.device = 512u << 20});
   const Buffer<uint8_t> some(*backend, Place::device, 100 << 20, "some bytes");
-  BOOST_CHECK_EXCEPTION(
-      Buffer<uint8_t>(*backend, Place::device, 300 << 20, "more bytes"), Error, [](const Error& error) {
-        const std::string text = error.what();
-        return error.kind() == ErrorKind::memory &&
-               text.find("more bytes: 300.0 MiB wanted, 156.0 MiB free") != std::string::npos;
-      });
+  BOOST_CHECK_EXCEPTION(Buffer<uint8_t>(*backend, Place::device, 300 << 20, "more bytes"), Error,
+                        [](const Error& error) {
+                          return error.kind() == ErrorKind::memory &&
+                                 contains(error.what(), "more bytes: 300.0 MiB wanted, 156.0 MiB free");
+                        });
 }
 
 // Memory that is given back before, while and after it is pinned, and more of it than threads can touch at

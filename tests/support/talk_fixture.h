@@ -52,10 +52,6 @@ inline std::string complaint(const std::function<void()>& action, ErrorKind kind
   return {};
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 inline void set_clock(const std::string& path, int64_t seconds) {
   const timespec times[2] = {{seconds, 0}, {seconds, 0}};
   BOOST_REQUIRE(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
