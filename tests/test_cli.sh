@@ -96,6 +96,8 @@ long=$(head -c 100000 /dev/zero | tr '\0' a)
 usage_error "a very long flag" run "${m[@]}" "--$long" hi
 usage_error "a very long group of letters" run "${m[@]}" "-$long" hi
 usage_error "a very long value for a switch" run "${m[@]}" "--json=$long" hi
+expect "bench: a very long flag" 2 bench "--$long"
+expect "bench: a very long value for a number" 2 bench answers "--threads=$long"
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
 usage_error "no prompt" run "${m[@]}"

@@ -42,7 +42,7 @@ const std::string& tiny_path() {
   return tiny.path;
 }
 
-// Builds with sanitizers are some twenty times slower: they take fewer splits.
+// Builds with sanitizers are several times slower: they take fewer splits.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kRandomSplits = 5;
 #else

@@ -93,7 +93,7 @@ int run_with_flags(cxxopts::Options& table, const std::vector<std::string>& args
           hint);
     return body(flags);
   } catch (const cxxopts::exceptions::exception& error) {
-    fail(ErrorKind::usage, visible(error.what()), hint);
+    fail(ErrorKind::usage, visible(error.what(), false, 160), hint);
   }
 }
 

@@ -1,8 +1,7 @@
 // See options.h. cxxopts splits the words; its exceptions become Errors of ours here and nowhere else.
 //
 // Values stay text for cxxopts and are converted by the flags' own functions: no value is split at commas,
-// and messages are ours. cxxopts looks at flags with a recursive regular expression, so values are taken off
-// first.
+// and messages are ours.
 #include "cli/options.h"
 
 #include <algorithm>
@@ -111,28 +110,19 @@ std::string without_hyphens(const std::string& word) {
                                 command_name(command)));
 }
 
-// What cxxopts is to see: "--flag=value" as two words, and the multi-letter names behind one hyphen that
-// hands know from elsewhere by their long form. A flag's value is left as it is.
+// What cxxopts is to see: the multi-letter names behind one hyphen that hands know from elsewhere by their
+// long form. A flag's value is left as it is.
 std::vector<std::string> rewrite(Command command, const std::vector<std::string>& args) {
-  constexpr size_t kLongestFlag = 64;
   std::vector<std::string> words;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--") {
       words.insert(words.end(), args.begin() + static_cast<ptrdiff_t>(i), args.end());
       break;
     }
-    const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
-    const bool is_flag = word.size() > 1 && word[0] == '-';
-    const size_t equals = word.starts_with("--") ? word.find('=') : std::string::npos;
-    const std::string name = word.substr(0, equals);
-    const Flag* flag = is_flag ? find_flag(command, without_hyphens(name)) : nullptr;
-    const bool takes_value = flag && flag->value;
-    if (is_flag && !takes_value && word.size() > kLongestFlag) fail_unknown(command, word);
-    words.push_back(takes_value ? name : word);
-    if (takes_value && equals != std::string::npos)
-      words.push_back(word.substr(equals + 1));
-    else if (takes_value && i + 1 < args.size())
-      words.push_back(args[++i]);
+    words.push_back(args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i]);
+    const bool is_flag = words.back().size() > 1 && words.back()[0] == '-';
+    const Flag* flag = is_flag ? find_flag(command, without_hyphens(words.back())) : nullptr;
+    if (flag && flag->value && i + 1 < args.size()) words.push_back(args[++i]);
   }
   return words;
 }
