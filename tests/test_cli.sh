@@ -13,8 +13,6 @@ cd "$work" || exit 1
 export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL
-grep -aq __asan_init "$dsv32" && sanitized=yes || sanitized=no
-[[ $sanitized = no ]] && hangs=60 || hangs=300  # the seconds after which a program hangs; sanitized, it is several times slower
 esc=$'\e'
 passed=0 failed=0 skipped=0
 
@@ -33,7 +31,7 @@ check() {
 }
 
 # run_ ARGS...: runs the program with no input; leaves out, err and $code.
-run_() { timeout $hangs "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
+run_() { timeout 60 "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err; code=$?; }
 
 # expect NAME CODE ARGS...: the program ends with CODE.
 expect() {
@@ -188,7 +186,7 @@ done
 ids=$(seq -s, 3 152)
 run_ inspect logits "${m[@]}" --tokens "$ids" --out whole.bin
 check "inspect logits says nothing" test "$code$(cat out err)" = 0
-n_vocab=$(timeout $hangs "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepseek32.vocab_size","type":"u32","value":"[0-9]*' |
+n_vocab=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepseek32.vocab_size","type":"u32","value":"[0-9]*' |
   grep -o '[0-9]*$')
 check "the logits' file has n_tokens * vocab_size floats" \
   test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
@@ -202,10 +200,10 @@ check "the buffer's tally with -v" has err "top-k buffer: "
 seq 3 152 >ids.txt
 run_ inspect logits "${m[@]}" --tokens @ids.txt --out part.bin
 check "ids from a file" same whole.bin part.bin
-timeout $hangs "$dsv32" inspect logits "${m[@]}" --tokens "$ids" --out - 2>err | cmp -s - whole.bin
+timeout 20 "$dsv32" inspect logits "${m[@]}" --tokens "$ids" --out - 2>err | cmp -s - whole.bin
 check "logits to a pipe" test "${PIPESTATUS[*]}" = "0 0"
 mkfifo pipe
-timeout $hangs cat pipe >part.bin &
+timeout 20 cat pipe >part.bin &
 run_ inspect logits "${m[@]}" --tokens "$ids" --out pipe
 wait $!
 check "a named pipe is written to, not replaced" \
@@ -244,7 +242,7 @@ check "a prompt that begins with BOS is taken as rendered" test "$(cat out)" = "
 run_ inspect prompt "${m[@]}" '<｜User｜>hi<｜Assistant｜><think>' --raw --json
 check "--raw: the same without BOS" test "$(cat out)" = "$(cat raw.json)"
 run_ inspect prompt "${m[@]}" 'x<｜User｜>hi<｜Assistant｜><think>' --json
-user_id=$(timeout $hangs "$dsv32" inspect tokens "${m[@]}" --special '<｜User｜>')
+user_id=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" --special '<｜User｜>')
 check "marks that were typed are text" test "$(grep -o "\b$user_id\b" out | wc -l)" = 1
 "$dsv32" run "${answer[@]}" "What is a latent row?" <&- >out 2>err
 check "closed standard input" same out first
@@ -343,7 +341,7 @@ ln -s loop.gguf loop.gguf
 for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe . /dev/zero /dev/stdin; do
   for command in "run hi" "inspect model" "inspect plan" "inspect tokens hi"; do
     # shellcheck disable=SC2086
-    timeout $hangs "$dsv32" $command -m $bad </dev/null >out 2>err
+    timeout 5 "$dsv32" $command -m $bad </dev/null >out 2>err
     check "$command with $bad" test $? = 3
     check "$command with $bad: nothing on standard output" empty out
   done
@@ -385,7 +383,7 @@ check "SIGINT with --json: the object all the same" has out '"finish_reason":"in
 
 # --- a terminal -------------------------------------------------------------------------------------------
 # on_terminal COMMAND: its output and ours on a pseudo-terminal; input from $input.
-on_terminal() { timeout $hangs script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
+on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
 if command -v script >/dev/null; then
   on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 300 hi 2>/dev/null </dev/null"
   check "a terminal gets no control characters" \
@@ -424,10 +422,10 @@ if command -v script >/dev/null; then
   check "chat: a full context names /clear" has out "/clear"
 
   mkfifo keys
-  timeout $hangs script -qec "'$dsv32' chat -m '$model' ${endless[*]:0:3} --color never" /dev/null <keys >out 2>err &
+  timeout 60 script -qec "'$dsv32' chat -m '$model' ${endless[*]:0:3} --color never" /dev/null <keys >out 2>err &
   chat=$!
   exec 5>keys
-  await() { for _ in $(seq $((20 * hangs))); do "$@" && return; sleep 0.05; done; return 1; }
+  await() { for _ in $(seq 300); do "$@" && return; sleep 0.05; done; return 1; }
   longer() { [[ $(stat -c %s out) -gt $1 ]]; }
   check "chat: a prompt" await has out "> "
   printf 'hello\n' >&5
@@ -504,7 +502,7 @@ if command -v script >/dev/null; then
   talk --continue
   check "--continue does not pass over a damaged talk that is the last" has out "$talks/work.json: it is damaged, "
 
-  timeout $hangs script -qec "'$dsv32' chat -m '$model' --no-cache --no-think --seed 7 -n 4 -q --session lost --color never" \
+  timeout 60 script -qec "'$dsv32' chat -m '$model' --no-cache --no-think --seed 7 -n 4 -q --session lost --color never" \
     /dev/null <keys >out 2>err &
   chat=$!
   exec 5>keys
@@ -582,7 +580,7 @@ expect "cache: a file in its place" 0 "${cached[@]}" --cache-dir "$work/a_file"
 check "cache: a file: one line" lines err 1
 check "cache: a file: the same answer" test "$(answer_of)" = "$first"
 rm -rf cache
-(ulimit -f 64 && exec timeout $hangs "$dsv32" "${cached[@]}" </dev/null >out 2>err)
+(ulimit -f 64 && exec timeout 60 "$dsv32" "${cached[@]}" </dev/null >out 2>err)
 check "cache: files limited in size: goes on" test $? = 0
 check "cache: files limited in size: the same answer" test "$(answer_of)" = "$first"
 check "cache: files limited in size: one line" lines err 1
@@ -615,23 +613,20 @@ echo '{"passage": "short", "questions": [{"ask": "a"}]}' >short.jsonl
 usage_error "bench buffer: a passage that top-k holds" bench buffer "${m[@]}" --questions short.jsonl
 
 # --- answers to questions ---------------------------------------------------------------------------------
-for _ in 1 2; do
-  echo '{"passage": "A row and its key.", "questions": [{"ask": "Which?", "answer": "This."}]}'
-done >asked.jsonl
 answers=(bench answers "${m[@]}" --passages 1)
-expect "bench answers, every chooser" 0 "${answers[@]}" --chooser all asked.jsonl
+expect "bench answers, every chooser" 0 "${answers[@]}" --chooser all passages.jsonl
 check "bench answers: a heading and a line for each" lines out 5
 for chooser in indexer dense recent random; do
-  check "bench answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +1 +0 +0.0%" out
+  check "bench answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +2 +0 +0.0%" out
 done
-expect "bench answers as json" 0 "${answers[@]}" --json asked.jsonl
+expect "bench answers as json" 0 "${answers[@]}" --json passages.jsonl
 check "bench answers: json: one line" lines out 1
-for part in '"chooser":"indexer"' '"thinking":false' '"questions":1' '"right":0' '"answers":["'; do
+for part in '"chooser":"indexer"' '"thinking":false' '"questions":2' '"right":0' '"answers":["'; do
   check "bench answers: json has $part" has out "$part"
 done
-expect "bench answers: thinking" 0 "${answers[@]}" --think asked.jsonl
+expect "bench answers: thinking" 0 "${answers[@]}" --think passages.jsonl
 usage_error "bench answers without questions" "${answers[@]}"
-usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best asked.jsonl
+usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
 
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999
@@ -642,7 +637,7 @@ for _ in 1 2 3; do
   ((took < best)) && best=$took
 done
 echo "start-up to first token: $best ms"
-if [[ $sanitized = yes ]]; then
+if grep -aq __asan_init "$dsv32"; then
   skipped=$((skipped + 1))
 else
   check "start-up to first token under a second" test $best -lt 1000
