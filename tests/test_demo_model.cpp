@@ -6,18 +6,13 @@
 
 #include "tests/support/demo_answers.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {
 namespace {
 
-// Builds with sanitizers are several times slower, and what they look for is in one passage as in many.
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
+// What the sanitizers look for is in one passage as in many.
 boost::test_tools::assertion_result is_quick(boost::unit_test::test_unit_id) { return !kIsSanitized; }
 
 double accuracy(const std::string& name, int64_t n_passages, const char* how, const Asking& asking = {}) {

@@ -18,6 +18,7 @@
 #include "base/stopwatch.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -29,11 +30,7 @@ namespace {
 
 constexpr int64_t kLayers = 3, kPages = 3, kBase = kPages * kPageTokens;
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kRandomSplits = 1;
-#else
-constexpr int kRandomSplits = 5;
-#endif
+constexpr int kRandomSplits = kIsSanitized ? 1 : 5;
 
 struct Tiny {
   TempDir dir;

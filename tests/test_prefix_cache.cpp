@@ -18,6 +18,7 @@
 #include "engine/generation.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/fault_file_system.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -42,12 +43,7 @@ const std::string& tiny_path() {
   return tiny.path;
 }
 
-// Builds with sanitizers are several times slower: they take fewer splits.
-#ifdef __SANITIZE_ADDRESS__
-constexpr int kRandomSplits = 5;
-#else
-constexpr int kRandomSplits = 200;
-#endif
+constexpr int kRandomSplits = kIsSanitized ? 5 : 200;
 
 constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
 
@@ -147,7 +143,7 @@ BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
     Cold cold(kv_type);
     std::set<int64_t> splits;
     for (const int64_t page : {1, 2, 4, 5}) {
-      if (kRandomSplits < 200 && page != 2) continue;
+      if (kIsSanitized && page != 2) continue;
       for (const int64_t offset : {-64, -63, -1, 0, 1, 63, 64})
         splits.insert(std::min(page * kPageTokens + offset, kBase));
     }

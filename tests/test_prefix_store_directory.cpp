@@ -1,7 +1,6 @@
 // T9: every state of the directory ends in a cache, one that is only read, or none and one line why; files of
 // others stay.
 #include <boost/test/unit_test.hpp>
-#include <fstream>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -37,10 +36,10 @@ BOOST_AUTO_TEST_CASE(unusable_directories_are_refused_with_one_line) {
     BOOST_TEST(warnings.lines.size() == 1u);
     const bool says_why = warnings.lines.size() == 1 && contains(warnings.lines[0], why);
     BOOST_TEST(says_why, (warnings.lines.empty() ? "no line" : warnings.lines[0]));
-    BOOST_TEST(warnings.lines[0].find('\n') == std::string::npos);
+    BOOST_TEST(!contains(warnings.lines[0], "\n"));
     return is_null;
   };
-  std::ofstream(dir->file("file")) << "not a directory";
+  write_file(dir->file("file"), "not a directory");
   BOOST_TEST(is_refused(dir->file("file"), "no directory"));
   BOOST_TEST(is_refused(dir->file("file/below"), ""));
   std::filesystem::create_directory_symlink("/etc", dir->file("link"));
@@ -110,9 +109,9 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
   std::filesystem::create_directory(folder + "/seg-" + "20112233445566778899aabbccddeeff.kvs");
   std::filesystem::create_symlink("/etc/passwd", folder + "/tmp-" + digits);
   mkfifo((folder + "/tmp-" + "10112233445566778899aabbccddeeff").c_str(), 0600);
-  std::ofstream(folder + "/seg-mine") << "mine";
-  std::ofstream(options.directory + "/seg-" + digits + ".kvs") << "mine";
-  std::ofstream(options.directory + "/esc\x1b[2J\n") << "mine";
+  write_file(folder + "/seg-mine", "mine");
+  write_file(options.directory + "/seg-" + digits + ".kvs", "mine");
+  write_file(options.directory + "/esc\x1b[2J\n", "mine");
   std::filesystem::create_directory(options.directory + "/" + digits);
   chmod((options.directory + "/" + digits).c_str(), 0777);
   std::filesystem::copy_file(segment, options.directory + "/" + digits + "/" + segment.filename().string());

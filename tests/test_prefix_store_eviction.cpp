@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
   const auto one = open();
   const auto other = PrefixStore::open(other_options, real_file_system(), {});
   std::filesystem::create_directory(options.directory + "/mine");
-  std::ofstream(options.directory + "/mine/notes").write(std::string(50'000, 'x').data(), 50'000);
+  write_file(options.directory + "/mine/notes", std::string(50'000, 'x'));
   uint64_t most = 0;
   for (int i = 0; i < 80; ++i) {
     BOOST_TEST(store_prompt(i % 2 ? *one : *other, prompt_of({i, i + 1})) == 2);

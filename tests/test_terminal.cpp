@@ -4,7 +4,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <filesystem>
-#include <fstream>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "cli/printer.h"
 #include "cli/terminal.h"
 #include "tests/support/contains.h"
+#include "tests/support/plain_files.h"
 
 using namespace dsv32;
 
@@ -29,11 +29,6 @@ struct Printed {
   std::string out, err;
   Printer printer;
 };
-
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 struct Folder {
   std::filesystem::path path =
@@ -169,19 +164,19 @@ BOOST_AUTO_TEST_CASE(progress_tells_rate_and_rest) {
 BOOST_AUTO_TEST_CASE(an_output_file_appears_when_it_is_whole) {
   const Folder folder;
   const std::filesystem::path path = folder.path / "x.bin";
-  std::ofstream(path) << "old";
+  write_file(path, "old");
   {
     OutputFile file(path.string());
     file.write("half");
-    BOOST_TEST(contents(path) == "old");
+    BOOST_TEST(read_file(path) == "old");
   }
-  BOOST_TEST(contents(path) == "old");  // not committed: nothing changed, nothing left behind
+  BOOST_TEST(read_file(path) == "old");  // not committed: nothing changed, nothing left behind
   BOOST_TEST(folder.n_files() == 1u);
   OutputFile file(path.string());
   file.write("ne");
   file.write("w");
   file.commit();
-  BOOST_TEST(contents(path) == "new");
+  BOOST_TEST(read_file(path) == "new");
   BOOST_TEST(folder.n_files() == 1u);
   BOOST_CHECK_THROW(OutputFile((folder.path / "absent" / "x").string()), Error);
 }

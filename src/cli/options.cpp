@@ -119,9 +119,10 @@ std::vector<std::string> rewrite(Command command, const std::vector<std::string>
       words.insert(words.end(), args.begin() + static_cast<ptrdiff_t>(i), args.end());
       break;
     }
-    words.push_back(args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i]);
-    const bool is_flag = words.back().size() > 1 && words.back()[0] == '-';
-    const Flag* flag = is_flag ? find_flag(command, without_hyphens(words.back())) : nullptr;
+    const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
+    const bool is_flag = word.size() > 1 && word[0] == '-';
+    const Flag* flag = is_flag ? find_flag(command, without_hyphens(word)) : nullptr;
+    words.push_back(word);
     if (flag && flag->value && i + 1 < args.size()) words.push_back(args[++i]);
   }
   return words;

@@ -5,7 +5,6 @@
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <string>
