@@ -248,9 +248,6 @@ check "marks that were typed are text" test "$(grep -o "\b$user_id\b" out | wc -
 check "closed standard input" same out first
 "$dsv32" run "${answer[@]}" hi >&- 2>err </dev/null
 check "closed standard output is an error" test $? = 1
-"$dsv32" run "${answer[@]}" hi </dev/null >/dev/full 2>err
-check "a full disk is an error" test $? = 1
-check "a full disk: said so" has err "standard output"
 "$dsv32" run "${m[@]}" -q --no-think --seed 7 -n 400 hi 2>err </dev/null | head -c 1 >out
 check "a reader that leaves ends it quietly" test "${PIPESTATUS[0]}" = 141
 check "a reader that leaves: nothing said" empty err
@@ -329,8 +326,6 @@ usage_error "check: another backend" check "${m[@]}" --backend tpu
 usage_error "check: an empty prompt" check "${m[@]}" -p ""
 usage_error "check: a flag of another command" check "${m[@]}" --temp 1
 expect "check without a model" 3 check -m absent.gguf
-"$dsv32" check "${m[@]}" --backend cpu hi </dev/null >/dev/full 2>err
-check "check to a full disk is an error" test $? = 1
 
 # --- model files that are none ----------------------------------------------------------------------------
 : >empty.gguf
@@ -627,6 +622,43 @@ done
 expect "bench answers: thinking" 0 "${answers[@]}" --think passages.jsonl
 usage_error "bench answers without questions" "${answers[@]}"
 usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
+
+# --- speed against the machine ----------------------------------------------------------------------------
+bench=("${m[@]}" --backend cpu --contexts 0,64)
+expect "bench" 0 bench "${bench[@]}" --chunk 16 --decode 2
+check "bench: a line for each context" grep -aqE '^ +64 +[0-9.]+ +[0-9.]+ ' out
+expect "bench as json" 0 bench "${bench[@]}" --chunk 16 --decode 2 --json
+for part in '"backend":"cpu"' '"memory_gbps":' '"context":64,' '"decode_tokens_per_second":'; do
+  check "bench: json has $part" has out "$part"
+done
+expect "bench prefixes" 0 bench prefixes "${m[@]}" --backend cpu --contexts 300
+check "bench prefixes: a line for each prompt" grep -aqE '^ +300 +[0-9.]+ +[0-9.]+ ' out
+check "bench prefixes: nothing is left" test -z "$(find . -name 'dsv32-bench-*')"
+
+# --- a full disk ------------------------------------------------------------------------------------------
+full_disk() {
+  timeout 60 "$dsv32" "$@" </dev/null >/dev/full 2>err
+  check "$*: a full disk is an error" test $? = 1
+  check "$*: a full disk: said so" has err "cannot write to standard output"
+}
+expect "a prefix for the tables" 0 "${cached[@]}"
+for command in help --version "run --help" "bench --help" "cache list" "cache show" "cache verify" "cache prune 1G" \
+  "cache clear" "cache path" "cache list --json" "cache verify --json" "cache path --json"; do
+  # shellcheck disable=SC2086
+  full_disk $command
+done
+for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect prompt hi" "check --backend cpu hi" \
+  "run --no-think -n 4 hi"; do
+  # shellcheck disable=SC2086
+  full_disk $command "${m[@]}"
+  # shellcheck disable=SC2086
+  full_disk $command "${m[@]}" --json
+done
+full_disk bench "${bench[@]}" --chunk 16 --decode 1
+full_disk bench prefixes "${m[@]}" --backend cpu --contexts 64
+full_disk bench matvec --rows 16 --cols 256 --runs 1 --type Q8_0
+full_disk "${buffer[@]}" --passages 1
+full_disk "${answers[@]}" passages.jsonl
 
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999

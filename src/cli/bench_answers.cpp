@@ -1,7 +1,6 @@
 #include "cli/bench_answers.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include "base/text.h"
 #include "cli/bench_flags.h"
 #include "cli/loaded_model.h"
+#include "cli/streams.h"
 #include "engine/generation.h"
 #include "gguf/random_weights.h"
 #include "weights/config.h"
@@ -113,8 +113,8 @@ std::vector<NamedChooser> parse_choosers(const std::string& names) {
 
 void show_wrong(const AskedPassage::Question& question, const std::string& answer) {
   if (answer == question.answer) return;
-  std::fprintf(stderr, "%s: '%s', expected '%s'\n", visible(question.ask).c_str(), visible(answer).c_str(),
-               visible(question.answer).c_str());
+  write_err(format("%s: '%s', expected '%s'\n", visible(question.ask).c_str(), visible(answer).c_str(),
+                   visible(question.answer).c_str()));
 }
 
 struct Measured {
@@ -138,19 +138,18 @@ Json as_json(const Measured& measured) {
 
 void print_row(const Measured& measured) {
   const AnswerTally& tally = measured.tally;
-  std::printf("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n", static_cast<long long>(tally.n_prompt_tokens),
-              measured.chooser, static_cast<long long>(tally.n_questions),
-              static_cast<long long>(tally.n_right), 100 * tally.accuracy(), tally.seconds,
-              visible(measured.path).c_str());
-  std::fflush(stdout);
+  write_out(format("%8lld %10s %10lld %10lld %9.1f%% %10.1f  %s\n",
+                   static_cast<long long>(tally.n_prompt_tokens), measured.chooser,
+                   static_cast<long long>(tally.n_questions), static_cast<long long>(tally.n_right),
+                   100 * tally.accuracy(), tally.seconds, visible(measured.path).c_str()));
 }
 
 int run(const BenchOptions& options) {
   const GgufFile file(options.engine.model_path);
   Json list = Json::array();
   if (!options.json)
-    std::printf("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right", "accuracy",
-                "seconds", "file");
+    write_out(format("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right",
+                     "accuracy", "seconds", "file"));
   for (const std::string& path : options.files) {
     const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
     for (const NamedChooser& chooser : options.choosers) {
@@ -165,7 +164,7 @@ int run(const BenchOptions& options) {
       if (!options.json) print_row(measured);
     }
   }
-  if (options.json) std::printf("%s\n", list.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  if (options.json) write_out(list.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return 0;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -13,6 +12,7 @@
 #include "cli/asked_passages.h"
 #include "cli/bench_flags.h"
 #include "cli/loaded_model.h"
+#include "cli/streams.h"
 #include "engine/recorded_steps.h"
 #include "engine/sampler.h"
 
@@ -112,32 +112,32 @@ void measure_passage(Measured& measured, LoadedModel& model, const AskedPassage&
   ++measured.n_passages;
 }
 
-void print_row(const std::string& name, const LayerCounts& counts) {
-  std::printf("%-5s %8.1f%%", name.c_str(), 100 * counts.overlap.rate());
+std::string row_text(const std::string& name, const LayerCounts& counts) {
+  std::string text = format("%-5s %8.1f%%", name.c_str(), 100 * counts.overlap.rate());
   for (const auto& of_size : counts.hits) {
-    std::printf("  ");
-    for (const HitCounts& hits : of_size) std::printf(" %7.1f%%", 100 * hits.rate());
+    text += "  ";
+    for (const HitCounts& hits : of_size) text += format(" %7.1f%%", 100 * hits.rate());
   }
-  std::printf("\n");
+  return text + "\n";
 }
 
 void print_table(const Measured& measured, const char* backend) {
-  std::printf(
+  std::string text = format(
       "%s: %lld steps at contexts of %lld to %lld tokens, each selecting %lld; shares found in a buffer of\n",
       backend, static_cast<long long>(measured.n_steps), static_cast<long long>(measured.n_shortest),
       static_cast<long long>(measured.n_longest), static_cast<long long>(measured.topk));
-  std::printf("%15s", "");
+  text += format("%15s", "");
   for (const double size : kSizes)
-    std::printf("%29s", format("%g x top-k = %d rows", size, measured.capacity(size)).c_str());
-  std::printf("\n%-5s %9s", "layer", "overlap");
+    text += format("%29s", format("%g x top-k = %d rows", size, measured.capacity(size)).c_str());
+  text += format("\n%-5s %9s", "layer", "overlap");
   for (size_t size = 0; size < kSizes.size(); ++size) {
-    std::printf("  ");
-    for (const BufferPolicy policy : kBufferPolicies) std::printf(" %8s", policy_name(policy));
+    text += "  ";
+    for (const BufferPolicy policy : kBufferPolicies) text += format(" %8s", policy_name(policy));
   }
-  std::printf("\n");
+  text += "\n";
   for (size_t layer = 0; layer < measured.layers.size(); ++layer)
-    print_row(std::to_string(layer), measured.layers[layer]);
-  print_row("mean", measured.all_layers());
+    text += row_text(std::to_string(layer), measured.layers[layer]);
+  write_out(text + row_text("mean", measured.all_layers()));
 }
 
 nlohmann::json to_json(const LayerCounts& counts, const Measured& measured) {
@@ -163,7 +163,7 @@ void print_json(const Measured& measured, const char* backend) {
                               {"longest_context", measured.n_longest},
                               {"layers", layers},
                               {"mean", to_json(measured.all_layers(), measured)}};
-  std::printf("%s\n", all.dump().c_str());
+  write_out(all.dump() + "\n");
 }
 
 int run(const cxxopts::ParseResult& flags) {

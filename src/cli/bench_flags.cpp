@@ -1,12 +1,12 @@
 #include "cli/bench_flags.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/flags.h"
+#include "cli/streams.h"
 
 namespace dsv32 {
 
@@ -85,7 +85,7 @@ int run_with_flags(cxxopts::Options& table, const std::vector<std::string>& args
   for (const std::string& word : args) words.push_back(word.c_str());
   try {
     const cxxopts::ParseResult flags = table.parse(static_cast<int>(words.size()), words.data());
-    if (flags.count("help")) return std::printf("%s", table.help().c_str()) < 0;
+    if (flags.count("help")) return write_out(table.help()), 0;
     if (!flags.unmatched().empty())
       fail(
           ErrorKind::usage,

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -23,6 +22,7 @@
 #include "base/text.h"
 #include "cli/bench_flags.h"
 #include "cli/plain_read.h"
+#include "cli/streams.h"
 
 namespace dsv32 {
 namespace {
@@ -198,11 +198,10 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
 }
 
 void print_row(const MatvecResult& result) {
-  std::printf("%-8s %9.1f %11.2f %12.2f %13.2f %8.1f%% %10.1f%%\n", type_name(result.type),
-              static_cast<double>(result.n_bytes) / (1 << 20), result.read_gbps, result.streams_gbps,
-              result.matvec_gbps, 100 * result.matvec_gbps / result.read_gbps,
-              100 * result.matvec_gbps / result.streams_gbps);
-  std::fflush(stdout);
+  write_out(format("%-8s %9.1f %11.2f %12.2f %13.2f %8.1f%% %10.1f%%\n", type_name(result.type),
+                   static_cast<double>(result.n_bytes) / (1 << 20), result.read_gbps, result.streams_gbps,
+                   result.matvec_gbps, 100 * result.matvec_gbps / result.read_gbps,
+                   100 * result.matvec_gbps / result.streams_gbps));
 }
 
 nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options) {
@@ -223,10 +222,10 @@ int run(const MatvecOptions& options) {
   omp_set_num_threads(options.n_threads);
   nlohmann::json results = nlohmann::json::array();
   if (!options.json) {
-    std::printf("%lld x %lld, %d threads, median of %d\n", static_cast<long long>(options.n_rows),
-                static_cast<long long>(options.n_cols), options.n_threads, options.n_runs);
-    std::printf("%-8s %9s %11s %12s %13s %9s %11s\n", "type", "MiB", "read GB/s", "streams GB/s",
-                "matvec GB/s", "of read", "of streams");
+    write_out(format("%lld x %lld, %d threads, median of %d\n", static_cast<long long>(options.n_rows),
+                     static_cast<long long>(options.n_cols), options.n_threads, options.n_runs) +
+              format("%-8s %9s %11s %12s %13s %9s %11s\n", "type", "MiB", "read GB/s", "streams GB/s",
+                     "matvec GB/s", "of read", "of streams"));
   }
   CacheSweeper sweeper;
   for (const TensorType type : options.types) {
@@ -236,7 +235,7 @@ int run(const MatvecOptions& options) {
     else
       print_row(result);
   }
-  if (options.json) std::printf("%s\n", results.dump(2).c_str());
+  if (options.json) write_out(results.dump(2) + "\n");
   omp_set_num_threads(threads_before);
   return 0;
 }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cxxopts.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -18,6 +17,7 @@
 #include "base/text.h"
 #include "cli/bench_flags.h"
 #include "cli/flags.h"
+#include "cli/streams.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
@@ -228,21 +228,23 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
 
 void print_table(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes,
                  double ceiling, int64_t n_decode) {
-  std::printf("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", engine.backend_name(),
-              static_cast<double>(n_bytes) / 1e9, ceiling);
-  std::printf("%8s %14s %12s %12s %8s %10s %12s\n", "context", "prefill t/s", "decode t/s", "weights GB/s",
-              "of it", "hit rate", "fetched MB/t");
+  std::string text = format("%s, %.2f GB of weights a token, memory moves %.0f GB/s\n", engine.backend_name(),
+                            static_cast<double>(n_bytes) / 1e9, ceiling);
+  text += format("%8s %14s %12s %12s %8s %10s %12s\n", "context", "prefill t/s", "decode t/s", "weights GB/s",
+                 "of it", "hit rate", "fetched MB/t");
   for (const Frontier& at : frontiers) {
     const double row_bytes = static_cast<double>(engine.plan().cache.layout.row_bytes());
-    std::printf("%8lld %14.1f %12.1f %12.1f %7.1f%%", static_cast<long long>(at.context), at.prefill_tps,
-                at.decode_tps, at.weight_gbps, 100 * at.weight_gbps / ceiling);
+    text += format("%8lld %14.1f %12.1f %12.1f %7.1f%%", static_cast<long long>(at.context), at.prefill_tps,
+                   at.decode_tps, at.weight_gbps, 100 * at.weight_gbps / ceiling);
     if (at.tally.n_rows > 0)
-      std::printf(" %9.1f%% %12.2f\n",
-                  100 - 100.0 * static_cast<double>(at.tally.n_misses) / static_cast<double>(at.tally.n_rows),
-                  static_cast<double>(at.tally.n_misses) * row_bytes / static_cast<double>(n_decode) / 1e6);
+      text +=
+          format(" %9.1f%% %12.2f\n",
+                 100 - 100.0 * static_cast<double>(at.tally.n_misses) / static_cast<double>(at.tally.n_rows),
+                 static_cast<double>(at.tally.n_misses) * row_bytes / static_cast<double>(n_decode) / 1e6);
     else
-      std::printf(" %10s %12s\n", "resident", "0");
+      text += format(" %10s %12s\n", "resident", "0");
   }
+  write_out(text);
 }
 
 nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes,
@@ -282,7 +284,7 @@ int run(BenchOptions options) {
   for (const int64_t context : options.contexts)
     frontiers.push_back(measure(engine, session, options, context, n_bytes));
   if (options.json)
-    std::printf("%s\n", to_json(frontiers, engine, n_bytes, ceiling).dump().c_str());
+    write_out(to_json(frontiers, engine, n_bytes, ceiling).dump() + "\n");
   else
     print_table(frontiers, engine, n_bytes, ceiling, options.n_decode);
   return 0;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/bench_flags.h"
+#include "cli/streams.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
 #include "weights/synthetic.h"
@@ -126,17 +126,17 @@ double rate(const ReadStats& stats) {
 }
 
 void print_table(const std::vector<Timed>& all, double disk, const char* backend) {
-  if (disk > 0)
-    std::printf("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9);
-  else
-    std::printf("%s; the disk cannot be read past the page cache\n", backend);
-  std::printf("%8s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "restored s", "faster", "read MB",
-              "GB/s", "of disk");
+  std::string text = disk > 0
+                         ? format("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9)
+                         : format("%s; the disk cannot be read past the page cache\n", backend);
+  text += format("%8s %12s %12s %8s %10s %10s %8s\n", "tokens", "computed s", "restored s", "faster",
+                 "read MB", "GB/s", "of disk");
   for (const Timed& at : all)
-    std::printf("%8lld %12.3f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", static_cast<long long>(at.n_tokens),
-                at.cold_seconds, at.warm_seconds, at.cold_seconds / at.warm_seconds,
-                static_cast<double>(at.reading.n_bytes) / 1e6, rate(at.reading) / 1e9,
-                disk > 0 ? 100 * rate(at.reading) / disk : 0);
+    text += format("%8lld %12.3f %12.3f %7.1fx %10.1f %10.2f %7.1f%%\n", static_cast<long long>(at.n_tokens),
+                   at.cold_seconds, at.warm_seconds, at.cold_seconds / at.warm_seconds,
+                   static_cast<double>(at.reading.n_bytes) / 1e6, rate(at.reading) / 1e9,
+                   disk > 0 ? 100 * rate(at.reading) / disk : 0);
+  write_out(text);
 }
 
 void print_json(const std::vector<Timed>& all, double disk, const char* backend) {
@@ -148,9 +148,8 @@ void print_json(const std::vector<Timed>& all, double disk, const char* backend)
                     {"restored_seconds", at.warm_seconds},
                     {"read_bytes", at.reading.n_bytes},
                     {"read_bytes_per_second", rate(at.reading)}});
-  std::printf("%s\n", nlohmann::json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}
-                          .dump()
-                          .c_str());
+  write_out(nlohmann::json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}.dump() +
+            "\n");
 }
 
 int run(BenchOptions options) {
@@ -164,9 +163,7 @@ int run(BenchOptions options) {
   options.engine.cache->write = WritePolicy::write_back;
   options.engine.cache->prefetch = PrefetchPolicy::wait_complete;
   options.engine.cache->least_tokens = 1;
-  options.engine.cache->warn = [](const std::string& line) {
-    std::fprintf(stderr, "%s\n", visible(line).c_str());
-  };
+  options.engine.cache->warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
   std::vector<Timed> all;
   {
     const std::unique_ptr<Engine> engine = open_engine(options, file);

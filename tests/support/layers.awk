@@ -1,7 +1,7 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- model <- engine <- cli <- main.cpp.
 # text hangs off gguf. cuda sees base, the format structs and backend.h. context/topk_buffer is a leaf over base (plain
 # policy, no backend), so that a backend may use it too. No file in src includes a CUDA header, and of cuda/
-# only engine sees the factory.
+# only engine sees the factory. And what is printed goes through cli/streams, which checks that it arrived.
 BEGIN {
     n = split("base gguf text backend weights context model engine cli main", order, " ")
     for (i = 1; i <= n; ++i) rank[order[i]] = i
@@ -29,5 +29,6 @@ FNR == 1 { here = folder_of(FILENAME) }
     else ok = (there in rank) && rank[there] <= rank[here]
     if (!ok) complain(here " must not include " there)
 }
+/(^|[^a-z_.>])(f?printf|f?puts|putchar|fwrite|cout|cerr)[ \t]*[(<]/ && !/^[ \t]*\/\// { complain("output past cli/streams") }
 function complain(what) { printf "%s:%d: %s: %s\n", FILENAME, FNR, what, $0 > "/dev/stderr"; bad = 1 }
 END { if (bad) exit 1; print "layers: includes point one way" }
