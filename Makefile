@@ -49,7 +49,7 @@ all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
 demo: all  ## set up, build, and answer a question about a long text with the small trained model
 	$(BUILD)/dsv32 run -m models/demo.gguf --temp 0 --topk-buffer 512 --verbose "Where is the Golden Cloud bound for?" < prompts/town.txt
 
-test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests $(TINY)  ## set up, build, and run every test that needs no GPU
+test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
 test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
@@ -60,6 +60,10 @@ eval: deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## how many questions about long 
 
 test-long: deps $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
+
+# The tests of what threads share, under ThreadSanitizer, which goes with no other sanitizer; part of make test.
+race_tests: deps
+	@$(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
 
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
@@ -104,6 +108,11 @@ $(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS) $(CUDA_OBJECTS)
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
+
+RACE_SOURCES := tests/main.cpp tests/test_pinned_memory.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
+$(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) -o $@
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
@@ -150,5 +159,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval test-long deps layers archs cuda_objects fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu eval test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:

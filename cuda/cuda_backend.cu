@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "cuda/kernels.h"
-#include "cuda/pinned_memory.cuh"
 
 namespace dsv32 {
 namespace {
@@ -75,10 +75,22 @@ Problem find_problem(int device) {
           "build with CUDA_ARCHS for it, or run with --backend cpu"};
 }
 
+PinningDriver pinning_driver(int device) {
+  return {.pin =
+              [device](void* memory, size_t n_bytes) {
+                if (cudaSetDevice(device) == cudaSuccess &&
+                    cudaHostRegister(memory, n_bytes, cudaHostRegisterDefault) == cudaSuccess)
+                  return true;
+                cudaGetLastError();
+                return false;
+              },
+          .unpin = [](void* memory) { cudaHostUnregister(memory); }};
+}
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits)
-      : device_memory_(limits.device), host_memory_(limits.host), pinned_(device) {
+      : device_memory_(limits.device), host_memory_(limits.host), pinned_(pinning_driver(device)) {
     if (const Problem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
@@ -137,7 +149,10 @@ class CudaBackend : public Backend {
     cudaFree(memory);
   }
 
+  // The copies wait for the pinning of what they read: the driver is not asked for memory that it is about to
+  // pin.
   void upload(void* device, const void* host, size_t n_bytes) override {
+    pinned_.wait(host);
     if (n_bytes) CUDA_CHECK(cudaMemcpyAsync(device, host, n_bytes, cudaMemcpyHostToDevice, stream_));
   }
 
@@ -210,12 +225,14 @@ class CudaBackend : public Backend {
     if (op.n_copies == 0) return;
     CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(side_stream_, enqueued_));
-    for (int64_t i = 0; i < op.n_copies; ++i)
+    for (int64_t i = 0; i < op.n_copies; ++i) {
+      pinned_.wait(op.copies[i].from);
       CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
                                  cudaMemcpyHostToDevice, side_stream_));
+    }
     CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
   }
-  // A step's rows are stored before any is read from the pool: waiting here is enough.
+  // Kernels read rows from the pool after they were stored there: waiting here is enough.
   void store_latents(const StoreLatents& op) override {
     pinned_.wait(op.cache.rows);
     cuda::store_latents(op, launch());
@@ -301,7 +318,7 @@ class CudaBackend : public Backend {
   }
 
   MemoryBudget device_memory_, host_memory_;
-  cuda::PinnedMemory pinned_;
+  PinnedMemory pinned_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents

@@ -28,6 +28,7 @@ suite() {  # NAME COMMAND...
 }
 
 suite unit_tests "$build/unit_tests"
+suite race_tests build/races/race_tests
 suite test_cli tests/test_cli.sh "$build/dsv32"
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -1,5 +1,6 @@
 // The plan against what the GPU really holds, and runs within a limit that the user set.
 #include <cstring>
+#include <thread>
 
 #include <cuda_runtime.h>
 
@@ -139,6 +140,50 @@ BOOST_AUTO_TEST_CASE(host_memory_comes_and_goes) {
     for (const Buffer<float>& piece : pieces) BOOST_TEST(piece.data()[piece.n() - 1] == 0);
   }
   BOOST_TEST(backend->memory_info(Place::host).n_bytes_used < uint64_t{100} << 20);
+}
+
+// A pool of several GB which is written from its first moment on, while its pieces are pinned one after
+// another, and then streamed and uploaded: what the host and the device see is what was written.
+BOOST_AUTO_TEST_CASE(a_large_pool_is_used_while_it_is_pinned, *boost::unit_test::label("large")) {
+  constexpr int64_t kPieceWords = int64_t{96} << 17, kPieces = 40, kWriters = 8;  // pieces of 96 MiB
+  const auto word_of = [](int64_t piece, int64_t i) {
+    return static_cast<uint64_t>(piece * kPieceWords + i + 1);
+  };
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  std::vector<Buffer<uint64_t>> pool;
+  for (int64_t i = 0; i < kPieces; ++i) pool.emplace_back(*backend, Place::host, kPieceWords, "a pool");
+  const auto write = [&](int64_t piece, int64_t part) {
+    uint64_t* words = pool[static_cast<size_t>(piece)].data();
+    for (int64_t i = part * kPieceWords / kWriters; i < (part + 1) * kPieceWords / kWriters; ++i)
+      words[i] = word_of(piece, i);
+  };
+  const auto n_wrong = [&](const uint64_t* words, int64_t piece) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < kPieceWords; ++i) n += words[i] != word_of(piece, i);
+    return n;
+  };
+  // From the last piece on, whose turn comes last.
+  for (int64_t piece = kPieces; piece-- > 0;) {
+    std::vector<std::thread> writers;
+    for (int64_t part = 0; part < kWriters; ++part)
+      writers.emplace_back([&, piece, part] { write(piece, part); });
+    for (std::thread& writer : writers) writer.join();
+  }
+  const Buffer<uint64_t> streamed(*backend, Place::device, kPieces * kPieceWords, "what was streamed");
+  for (int64_t piece = 0; piece < kPieces; ++piece) {
+    const Buffer<uint64_t>& rows = pool[static_cast<size_t>(piece)];
+    uint64_t* const to = streamed.data() + piece * kPieceWords;
+    const StreamRows::Copy copy{reinterpret_cast<uint8_t*>(to), reinterpret_cast<const uint8_t*>(rows.data()),
+                                rows.n_bytes()};
+    piece % 2 ? backend->stream_rows({&copy, 1}) : backend->upload(to, rows.data(), rows.n_bytes());
+  }
+  backend->stream_rows({});
+  std::vector<uint64_t> seen(static_cast<size_t>(kPieceWords));
+  for (int64_t piece = 0; piece < kPieces; ++piece) {
+    BOOST_TEST(n_wrong(pool[static_cast<size_t>(piece)].data(), piece) == 0, "piece " << piece);
+    backend->download(seen.data(), streamed.data() + piece * kPieceWords, seen.size() * sizeof(uint64_t));
+    BOOST_TEST(n_wrong(seen.data(), piece) == 0, "piece " << piece << " on the device");
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,14 +1,37 @@
-#include "cuda/pinned_memory.cuh"
+#include "backend/pinned_memory.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
 
 #include <sys/mman.h>
 
 #include "backend/memory_budget.h"
 #include "base/host_memory.h"
-#include "cuda/launch.h"
 
-namespace dsv32::cuda {
+namespace dsv32 {
+namespace {
+
+// Each takes whole pieces. One fills 10 GB/s with huge pages, but 1 to 3 without them, and less where a
+// virtual machine gets its memory only now.
+constexpr size_t kThreads = 4;
+constexpr size_t kSmallestPage = 4096;
+
+// False: the system has no memory for them.
+bool make_present(uint8_t* memory, size_t n_bytes) {
+  if (madvise(memory, n_bytes, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return false;
+  touch_pages(memory, n_bytes);  // Linux before 5.14
+  return true;
+}
+
+}  // namespace
+
+void touch_pages(uint8_t* memory, size_t n_bytes) {
+  for (size_t i = 0; i < n_bytes; i += kSmallestPage)
+    std::atomic_ref(memory[i]).fetch_or(0, std::memory_order_relaxed);
+}
 
 PinnedMemory::~PinnedMemory() {
   {
@@ -16,7 +39,7 @@ PinnedMemory::~PinnedMemory() {
     is_ending_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (std::thread& thread : threads_) thread.join();
   while (!pieces_.empty()) free(pieces_.begin()->first);
 }
 
@@ -26,12 +49,21 @@ void* PinnedMemory::alloc(size_t n_bytes, const char* what) {
   if (mapped == MAP_FAILED) return nullptr;
   madvise(mapped, n_bytes, MADV_HUGEPAGE);
   auto* memory = static_cast<uint8_t*>(mapped);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   pieces_[memory] = {n_bytes, what, State::queued};
   queue_.push_back(memory);
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  if (threads_.size() < kThreads) add_thread();
+  if (threads_.empty()) make_ready(lock);
   changed_.notify_all();
   return memory;
+}
+
+// Where the system gives no thread, those that are there do.
+void PinnedMemory::add_thread() {
+  try {
+    threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 size_t PinnedMemory::free(void* memory) {
@@ -41,10 +73,10 @@ size_t PinnedMemory::free(void* memory) {
   const auto queued = std::find(queue_.begin(), queue_.end(), piece);
   if (queued != queue_.end())
     queue_.erase(queued);
-  else if (!is_ending_)
+  else
     changed_.wait(lock, [&] { return found->second.state != State::queued; });
   const size_t n_bytes = found->second.n_bytes;
-  if (found->second.state == State::ready) cudaHostUnregister(memory);
+  if (found->second.state == State::ready) driver_.unpin(memory);
   munmap(memory, n_bytes);
   pieces_.erase(found);
   return n_bytes;
@@ -63,31 +95,25 @@ void PinnedMemory::wait(const void* inside) {
                 "a smaller context (-c) needs less; pinned memory may be limited (ulimit -l)");
 }
 
-// The lock is not held while a piece is made ready: free() waits for that piece.
 void PinnedMemory::work() {
-  cudaSetDevice(device_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_ending_ || !queue_.empty(); });
     if (is_ending_) return;
-    uint8_t* memory = queue_.front();
-    queue_.pop_front();
-    Piece& piece = pieces_.at(memory);
-    lock.unlock();
-    const bool is_pinned = pin(memory, piece.n_bytes);
-    lock.lock();
-    piece.state = is_pinned ? State::ready : State::failed;
-    changed_.notify_all();
+    make_ready(lock);
   }
 }
 
-bool PinnedMemory::pin(uint8_t* memory, size_t n_bytes) const {
-  volatile uint8_t* bytes = memory;
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < static_cast<int64_t>(n_bytes); i += 4096) bytes[i] = 0;
-  if (cudaHostRegister(memory, n_bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
-  cudaGetLastError();
-  return false;
+// The first that is queued. The lock is not held while a piece is made ready: free() waits for that piece.
+void PinnedMemory::make_ready(std::unique_lock<std::mutex>& lock) {
+  uint8_t* memory = queue_.front();
+  queue_.pop_front();
+  Piece& piece = pieces_.at(memory);
+  lock.unlock();
+  const bool is_pinned = make_present(memory, piece.n_bytes) && driver_.pin(memory, piece.n_bytes);
+  lock.lock();
+  piece.state = is_pinned ? State::ready : State::failed;
+  changed_.notify_all();
 }
 
-}  // namespace dsv32::cuda
+}  // namespace dsv32
