@@ -7,6 +7,7 @@ set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
 [[ -f $dsv32 && -x $dsv32 ]] || { echo "FAILED $1 is no program"; exit 1; }
 model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
+demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers end by themselves
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
@@ -73,6 +74,7 @@ check "no words: help on standard error" has err "dsv32 run"
 check "no words: nothing on standard output" empty out
 run_ run --help
 check "help names the default and the environment" has out DSV32_MODEL
+check "help names the exit codes" has out "6 no whole answer"
 
 # --- wrong use --------------------------------------------------------------------------------------------
 usage_error "unknown command" rnu
@@ -124,7 +126,7 @@ usage_error "a talk for run" run "${m[@]}" --session a hi
 expect "an answer" 0 run "${answer[@]}" "What is a latent row?"
 check "an answer is there" test -s out
 check "an answer ends its line" ends_line out
-check "an answer is all that is said" empty err
+check "an answer is all that is said, but that -n cut it" test "$(cat err)" = "note: the answer is cut: the 24 tokens of -n are used up"
 cp out first
 expect "the same seed" 0 run "${answer[@]}" "What is a latent row?"
 check "the same seed, the same answer" same out first
@@ -146,10 +148,10 @@ check "thinking is on standard error" has err "thinking:"
 check "a line for the prompt with -v" has err "prompt: "
 check "the seed is reported with -v" has err "seed: 7"
 check "no colour outside a terminal" lacks err "$esc"
-run_ run "${m[@]}" --seed 7 -n 24 -q hi
+run_ run "${answer[@]}" -q hi
 check "quiet is quiet" empty err
 run_ run "${m[@]}" --seed 7 -n 24 --thinking hide hi
-check "hidden thinking is not shown" empty err
+check "hidden thinking is not shown" lacks err thinking:
 run_ run "${m[@]}" --seed 7 -n 24 --thinking stdout hi
 check "thinking on standard output has its tag" has out "<think>"
 run_ run "${m[@]}" --seed 7 -n 24 --color always hi
@@ -175,7 +177,31 @@ rm -r models
 expect "no model at all" 2 run hi
 expect "a prompt longer than the context" 2 run "${m[@]}" -c 4 "one two three four five six"
 check "a prompt longer than the context: counts" has err "the context holds 4"
-expect "until the context is full" 0 run "${m[@]}" -c 40 --seed 7 --no-think hi
+
+# --- an answer that is empty or cut -----------------------------------------------------------------------
+says() { test "$(cat err)" = "$1"; }
+full="the context of 40 tokens is full, -c N holds more"
+expect "until the context is full" 6 run "${m[@]}" -c 40 --seed 7 --no-think hi
+check "until the context is full: the answer so far" test "$(wc -c <out)" -gt 1
+check "until the context is full: says so" says "dsv32: the answer is cut: $full"
+expect "the context is full of thinking" 6 run "${m[@]}" -c 40 --seed 7 --thinking hide hi
+check "the context is full of thinking: says so" says "dsv32: no answer began: $full"
+expect "-n used up by thinking" 6 run "${m[@]}" -n 8 --seed 7 --thinking hide -q hi
+check "-n used up by thinking: an empty line" lines out 1
+check "-n used up by thinking: says so, -q or not" says "dsv32: no answer began: the 8 tokens of -n are used up"
+expect "-n cuts an answer, as JSON" 0 run "${answer[@]}" --json hi
+check "-n cuts an answer, as JSON: says so" says "note: the answer is cut: the 24 tokens of -n are used up"
+check "-n cuts an answer, as JSON: and so does the object" has out '"finish_reason":"length"'
+first_byte=$(grep -ao "[[:alnum:]]" first | head -n 1)
+expect "an answer that --stop ends" 0 run "${answer[@]}" --stop "$first_byte" "What is a latent row?"
+check "an answer that --stop ends: nothing to say" empty err
+expect "an answer that ends by itself" 0 run -m "$demo" --no-cache --temp 0 --thinking hide Hello
+check "an answer that ends by itself: nothing to say" empty err
+answer_text=$(cat out)
+expect "an answer that ends before it begins" 6 run -m "$demo" --no-cache --no-think --temp 0 --stop "${answer_text:0:3}" Hello
+check "an answer that ends before it begins: says so" says "dsv32: no answer began: its end came first"
+expect "an answer on the last token of -n" 0 run -m "$demo" --no-cache --temp 0 --no-think -n 3 Hello
+check "an answer on the last token of -n: says so" says "note: the answer is cut: the 3 tokens of -n are used up"
 
 # --- equalities that a user can see -----------------------------------------------------------------------
 for variant in "--topk-buffer 64" "--chunk 3" "-t 1" "-t 3" "--topk-buffer full"; do
@@ -261,9 +287,9 @@ head -c 200000 /dev/zero | tr '\0' '\n' >newlines.txt
 input=newlines.txt expect "nothing but newlines, and too many" 2 run "${m[@]}" -c 100
 
 # --- JSON and tokens --------------------------------------------------------------------------------------
-expect "json" 0 run "${m[@]}" --seed 7 -n 6 --json --logprobs 2 hi
+expect "json" 6 run "${m[@]}" --seed 7 -n 6 --json --logprobs 2 hi
 check "json: one line" lines out 1
-check "json: nothing else" empty err
+check "json: nothing else but that no answer began" lines err 1
 for part in '"id":"' '"object":"chat.completion"' '"created":' '"model":"' '"role":"assistant"' '"content":"' \
   '"reasoning_content":"' '"finish_reason":"length"' '"logprobs":{"content":[{"token":' '"top_logprobs":[{' \
   '"prompt_tokens":' '"completion_tokens":6,' '"total_tokens":' '"prompt_tokens_details":{"cached_tokens":0}' \
@@ -566,19 +592,20 @@ expect "cache clear" 0 cache clear
 check "cache clear: no segments" test -z "$(find cache -name 'seg-*')"
 usage_error "cache: unknown word" cache lsit
 usage_error "cache without a word" cache
+one_warning() { [[ $(grep -avc "^note: the answer is cut" err) == 1 ]] && has err "warning: "; }
 mkdir -m 0777 shared_cache
 expect "cache: a folder that others may write" 0 "${cached[@]}" --cache-dir "$work/shared_cache"
-check "cache: is not used, and one line says so" lines err 1
+check "cache: is not used, and one line says so" one_warning
 check "cache: nothing in it" test -z "$(ls shared_cache)"
 echo text >a_file
 expect "cache: a file in its place" 0 "${cached[@]}" --cache-dir "$work/a_file"
-check "cache: a file: one line" lines err 1
+check "cache: a file: one line" one_warning
 check "cache: a file: the same answer" test "$(answer_of)" = "$first"
 rm -rf cache
 (ulimit -f 64 && exec timeout 60 "$dsv32" "${cached[@]}" </dev/null >out 2>err)
 check "cache: files limited in size: goes on" test $? = 0
 check "cache: files limited in size: the same answer" test "$(answer_of)" = "$first"
-check "cache: files limited in size: one line" lines err 1
+check "cache: files limited in size: one line" one_warning
 for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cache-size some"; do
   # shellcheck disable=SC2086
   usage_error "$bad" run "${m[@]}" $bad hi

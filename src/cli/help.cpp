@@ -9,6 +9,10 @@ namespace dsv32 {
 
 std::string version_line() { return "dsv32 0.1.0\n"; }
 
+std::string exit_codes() {
+  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 6 no whole answer.\n";
+}
+
 std::string overview() {
   return R"(dsv32 runs DeepSeek-V3.2 from a GGUF file.
 
@@ -33,7 +37,7 @@ Commands:
   help              this text; dsv32 COMMAND --help lists a command's flags
 
 The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
-)";
+)" + exit_codes();
 }
 
 std::string general_text(const std::vector<std::string>& words) {

@@ -9,7 +9,8 @@
 namespace dsv32 {
 
 std::string version_line();  // "dsv32 0.1.0\n"
-std::string overview();      // examples first, then the commands
+std::string exit_codes();    // one line
+std::string overview();      // examples first, then the commands, then the exit codes
 
 // What `help`, `--help`, `-h` and `--version` as a command or after `inspect` ask for; empty when `words` are
 // anything else.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/flags.h"
+#include "cli/help.h"
 
 namespace dsv32 {
 namespace {
@@ -242,7 +243,7 @@ std::string command_help(Command command) {
   std::vector<std::string> groups;
   for (const Flag& flag : flags())
     if (takes(command, flag) && std::ranges::count(groups, flag.group) == 0) groups.push_back(flag.group);
-  return make_parser(command).help(groups);
+  return make_parser(command).help(groups) + "\n" + exit_codes();
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {

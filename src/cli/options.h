@@ -77,7 +77,7 @@ Command find_command(const std::vector<std::string>& words, size_t& n_taken);
 // --help or --version nothing else is checked.
 Options parse_options(Command command, const std::vector<std::string>& args);
 
-// Usage, flags by group, and where defaults come from.
+// Usage, flags by group, where defaults come from, and the exit codes.
 std::string command_help(Command command);
 
 // Of `names` the one that `word` was probably meant to be; empty when none is near.

@@ -11,12 +11,15 @@
 #include "base/text.h"
 #include "cli/answer.h"
 #include "cli/completion_json.h"
+#include "cli/help.h"
 #include "cli/loaded_model.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
 
 namespace dsv32 {
 namespace {
+
+constexpr int kNoWholeAnswer = 6;  // the exit code
 
 void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
 
@@ -32,6 +35,27 @@ void report(const GenerationResult& result, const Options& options, const Termin
   } else if (terminal.is_err) {
     say(prefill_summary(result) + "; " + decode_summary(result) + "; " + seed_text);
   }
+}
+
+// Nothing came before the end of the answer, or these limits cut it.
+std::string why_short(const GenerationResult& result, bool is_as_asked, int64_t context) {
+  if (result.finish_reason == FinishReason::stop) return "its end came first";
+  if (is_as_asked)
+    return format("the %s tokens of -n are used up", with_thousands(result.n_completion_tokens).c_str());
+  return format("the context of %s tokens is full, -c N holds more", with_thousands(context).c_str());
+}
+
+// Says so when an answer that nobody interrupted is empty or cut, unless -n 0 asked for none. Returns the
+// exit code: an answer that had begun when -n cut it is as long as was asked for.
+int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context, bool is_quiet) {
+  const bool has_begun = !result.completion.content.empty();
+  if (max_tokens == 0 || (has_begun && result.finish_reason == FinishReason::stop)) return 0;
+  const bool is_as_asked = result.n_completion_tokens == max_tokens;
+  const std::string text =
+      (has_begun ? "the answer is cut: " : "no answer began: ") + why_short(result, is_as_asked, context);
+  if (!has_begun || !is_as_asked) return write_err(error_text(text)), kNoWholeAnswer;
+  if (!is_quiet) say("note: " + text);
+  return 0;
 }
 
 }  // namespace
@@ -80,7 +104,8 @@ int run_command(const Options& options) {
   else
     printer.finish(result.completion.thinking_closed);
   report(result, options, terminal, generation.sampling.seed, tally);
-  return result.finish_reason == FinishReason::interrupted ? stop.exit_code() : 0;
+  if (result.finish_reason == FinishReason::interrupted) return stop.exit_code();
+  return conclude(result, generation.max_tokens, model.engine.plan().cache.max_tokens, options.quiet);
 }
 
 }  // namespace dsv32
