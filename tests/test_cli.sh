@@ -394,6 +394,11 @@ check "SIGINT is 130" test $code = 130
 check "SIGINT: what was said stays, and ends its line" ends_line out
 interrupt TERM "${endless[@]}"
 check "SIGTERM is 143" test $code = 143
+interrupt HUP "${endless[@]}"
+check "SIGHUP is 129" test $code = 129
+check "SIGHUP: what was said stays, and ends its line" ends_line out
+(trap '' HUP; interrupt HUP -n 60 "${endless[@]}"; exit $code)
+check "SIGHUP that was ignored stays ignored" test $? = 0
 interrupt INT --color always --temp 0 hello
 check "SIGINT while thinking in colour is 130" test $code = 130
 check "SIGINT: colours are reset" \
@@ -536,7 +541,83 @@ if command -v script >/dev/null; then
   printf '/bye\n' >&5
   exec 5>&-
   wait $chat
-  check "a talk that cannot be saved ends with 0" test $? = 0
+  check "a talk that was not saved at last: exit code 1" test $? = 1
+  check "a talk that was not saved at last: says so" test "$(grep -ac "cannot save the talk" out)" = 2
+
+  # start ARGS...: a chat that reads from the descriptor 5, with its process in $dsv32_pid and its terminal's in $script_pid.
+  start() {
+    rm -f pid
+    timeout 60 script -qec "echo \$\$ \$PPID >pid; exec '$dsv32' chat -m '$model' --no-cache --no-think --color never $*" \
+      /dev/null <keys >out 2>err &
+    chat=$!
+    exec 5<>keys  # that nobody may read any more
+    check "chat $*: a prompt" await has out "> "
+    read -r dsv32_pid script_pid <pid
+  }
+  finish() { exec 5>&-; wait $chat; code=$?; }
+
+  # Two chats with one talk.
+  start --seed 7 -n 4 --session both
+  mv out first_out
+  printf 'of the second\n' >typed
+  talk "--session both --no-think"
+  check "a talk held elsewhere: said" has out "the talk both is held in another chat; this one is kept as both-2"
+  talk "--continue -q --no-think"
+  mv first_out out
+  printf 'of the first\n/bye\n' >&5
+  finish
+  check "two chats, one talk: the first one's turn" has $talks/both.json '"content":"of the first"'
+  check "two chats, one talk: the second one's turn" has $talks/both-2.json '"content":"of the second"'
+  start --temp 0 --session both
+  check "a talk is free when its chat has ended" lacks out "another chat"
+  printf 'again\n' >&5
+  check "a chat that is killed: an answer" await longer $(($(stat -c %s out) + 100))
+  kill -KILL "$dsv32_pid"
+  finish
+  check "a chat that is killed leaves its question" has $talks/both.json '{"role":"user","content":"again"'
+  : >typed
+  talk "--session both"
+  check "a talk is free when its chat was killed" lacks out "another chat"
+  check "a question without an answer: said" has out "no answer yet: /regen asks for it"
+  printf '/regen\n' >typed
+  talk "--session both --no-think"
+  check "/regen answers it" test "$(grep -ao '"role":"assistant"' $talks/both.json | wc -l)" = 2
+
+  # What ends a chat in an answer lets it save first.
+  for signal in HUP TERM; do
+    start --temp 0 --session "by$signal"
+    printf 'asked of %s\n' $signal >&5
+    check "SIG$signal in a chat: an answer" await longer $(($(stat -c %s out) + 100))
+    kill -$signal "$dsv32_pid"
+    finish
+    check "SIG$signal in a chat ends it" test $code = $((128 + $(kill -l $signal)))
+    check "SIG$signal in a chat: the question is saved" has $talks/by$signal.json "asked of $signal"
+    check "SIG$signal in a chat: the answer is saved" grep -aqE '"assistant","content":"[^"]{20}' $talks/by$signal.json
+    check "SIG$signal in a chat: the history too" has state/dsv32/history "asked\\040of\\040$signal"
+  done
+  start --temp 0 --session closed
+  printf 'hello\n' >&5
+  check "a terminal that is closed: an answer" await longer $(($(stat -c %s out) + 100))
+  kill -KILL "$script_pid"
+  ended() { ! kill -0 "$dsv32_pid" 2>/dev/null; }
+  check "a terminal that is closed ends the chat" await ended
+  finish
+  check "a terminal that is closed: the answer is saved" grep -aqE '"assistant","content":"[^"]{20}' $talks/closed.json
+
+  # Ctrl-C ends reading and never the talk, however often it comes.
+  start -c 4096 --chunk 4096 --temp 0 -n 4
+  printf '%s\n' "$(seq -s " " 1 120)" >&5
+  check "Ctrl-C twice while reading: it reads" await has out "reading the prompt"
+  printf '\003' >&5
+  sleep 0.1
+  printf '\003' >&5
+  check "Ctrl-C twice while reading: said" await has out "ended before the answer began: /regen asks again"
+  sleep 1.1
+  printf '/stats\n' >&5
+  check "Ctrl-C twice while reading: the chat goes on" await has out "context: "
+  printf '/bye\n' >&5
+  finish
+  check "Ctrl-C twice while reading: and ends with 0" test $code = 0
 else
   skipped=$((skipped + 1))
 fi

@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(roles_take_turns) {
   BOOST_TEST(said({}) == "");
   BOOST_TEST(said({"system"}) == "");
   BOOST_TEST(said({"user", "assistant"}) == "");
-  BOOST_TEST(contains(said({"user"}), "the last message has no answer"));
+  BOOST_TEST(said({"user"}) == "");  // asked, and not answered yet
   BOOST_TEST(contains(said({"assistant"}), "messages[0].role is 'assistant', expected user"));
   BOOST_TEST(contains(said({"system", "system"}), "messages[1].role is 'system', expected user"));
   BOOST_TEST(contains(said({"user", "user"}), "messages[1].role is 'user', expected assistant"));

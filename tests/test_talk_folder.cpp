@@ -207,6 +207,56 @@ BOOST_AUTO_TEST_CASE(leftovers_of_crashes_are_removed_when_they_are_old) {
       tt::per_element());
 }
 
+// Locks of one process exclude each other as those of two do: each opens the file anew.
+BOOST_AUTO_TEST_CASE(one_chat_holds_a_talk) {
+  Fixture f;
+  const TalkFolder second(f.path);
+  std::optional<TalkLock> lock = f.folder.lock("work");
+  BOOST_REQUIRE(lock.has_value());
+  BOOST_TEST(lock->is_open());
+  for (int i = 0; i < 2; ++i) {  // saving changes the talk's inode, not the lock's
+    BOOST_TEST(!second.lock("work").has_value());
+    f.folder.save("work", make_talk());
+  }
+  BOOST_TEST(second.lock("other").has_value());
+  BOOST_TEST(f.folder.latest().value() == "work");
+  lock.reset();
+  BOOST_TEST(second.lock("work").has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_name_that_nobody_has_or_holds) {
+  Fixture f;
+  std::string first = "work", second = "work", third(64, 'x');
+  f.folder.save("work-2", make_talk());
+  const TalkLock first_lock = f.folder.lock_new(first), second_lock = f.folder.lock_new(second);
+  BOOST_TEST(first == "work-3");
+  BOOST_TEST(second == "work-4");
+  const TalkLock third_lock = f.folder.lock_new(third);
+  BOOST_TEST(third == std::string(62, 'x') + "-2");
+  check_talk_name(third);
+}
+
+// Where nothing can be locked, chats go on as if alone.
+BOOST_AUTO_TEST_CASE(locks_that_fail) {
+  TempDir temp;
+  FaultFileSystem faults;
+  const TalkFolder folder(temp.file("talks"), faults);
+  const int64_t first = faults.n_calls;
+  BOOST_TEST(folder.lock("work").value().is_open());
+  const int64_t n_calls = faults.n_calls - first;
+  BOOST_REQUIRE(n_calls >= 2);
+  for (int64_t fails_at = 0; fails_at < 2; ++fails_at) {
+    const int64_t begin = faults.n_calls;
+    faults.on_call = [&](int64_t n, FileOp) {
+      return n - begin == fails_at ? std::optional<int>(-ENOLCK) : std::nullopt;
+    };
+    const std::optional<TalkLock> lock = folder.lock("work");
+    faults.on_call = nullptr;
+    BOOST_REQUIRE(lock.has_value());
+    BOOST_TEST(!lock->is_open());
+  }
+}
+
 // Writers of two lengths and a reader at once, each with a folder of its own as processes have.
 BOOST_AUTO_TEST_CASE(a_reader_never_sees_half_a_talk) {
   TempDir temp;

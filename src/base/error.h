@@ -25,8 +25,8 @@ enum class ErrorKind {
   internal,      // ours
 };
 
-// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 130/143 signals (set in
-// main).
+// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 batch with failures, 129/130/143 signals (set
+// in main).
 constexpr int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage:

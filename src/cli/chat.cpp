@@ -1,7 +1,7 @@
 // See chat.h. A message is what was typed between two prompts; a command begins with a slash.
 //
-// A turn that ended before the answer began is dropped, so that the next one does not follow a question
-// without an answer.
+// The one idea: what a person has typed outlives whatever comes after it. A question is saved before it is
+// read, signals only ask for an end, and a terminal that is gone keeps no answer from being saved.
 #include "cli/chat.h"
 
 #include <chrono>
@@ -41,9 +41,18 @@ void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
 struct Talk {
   std::optional<TalkFolder> folder;  // nothing: it is not saved
   std::string name;
+  std::optional<TalkLock> lock;
   bool is_resumed = false;
   SavedTalk saved;
 };
+
+// Another chat holds the talk: this one goes on with what is saved of it, under a name of its own.
+void take_other_name(Talk& talk) {
+  const std::string former = talk.name;
+  talk.lock = talk.folder->lock_new(talk.name);
+  say(format("the talk %s is held in another chat; this one is kept as %s", former.c_str(),
+             talk.name.c_str()));
+}
 
 Talk find_talk(const Options& options) {
   Talk talk;
@@ -59,12 +68,21 @@ Talk find_talk(const Options& options) {
     fail(ErrorKind::usage, "there is no talk to continue",
          "dsv32 chat --session NAME begins one that is saved");
   talk.name = *last;
+  talk.lock = talk.folder->lock(talk.name);
   std::optional<SavedTalk> saved = talk.folder->load(talk.name);
+  if (!talk.lock) take_other_name(talk);
+  if (!talk.lock->is_open())
+    say("warning: the talk cannot be locked: another chat with it would take its place on disk");
   talk.is_resumed = saved.has_value();
   if (!saved) return talk;
   talk.saved = std::move(*saved);
   if (options.is_thinking_given) talk.saved.thinking = options.generation.thinking;
   return talk;
+}
+
+// /regen asks it once more; another question takes its place.
+bool has_unanswered(const std::vector<Message>& messages) {
+  return !messages.empty() && messages.back().role == Message::Role::user;
 }
 
 bool has_system(const std::vector<Message>& messages) {
@@ -85,6 +103,7 @@ Talk open_talk(const Options& options) {
 // What a resumed talk shares with its next prompt, whatever the message will be.
 std::vector<int32_t> known_prompt(const SavedTalk& saved, const Tokenizer& tokenizer) {
   std::vector<Message> messages = saved.messages;
+  if (has_unanswered(messages)) messages.pop_back();
   messages.push_back({Message::Role::user, {}, {}});
   return ChatFormat(tokenizer).encode(messages, saved.thinking);
 }
@@ -94,14 +113,17 @@ void report_talk(const Talk& talk, const std::string& model) {
   if (talk.name.empty()) return;
   if (!talk.is_resumed) return say(format("talk %s begins", talk.name.c_str()));
   const std::vector<Message>& messages = talk.saved.messages;
-  const size_t n_turns = messages.size() / 2;
+  const bool is_unanswered = has_unanswered(messages);
+  const size_t n_turns = (messages.size() - is_unanswered) / 2;
   say(format("talk %s resumed: %zu turn%s, used %s", talk.name.c_str(), n_turns, n_turns == 1 ? "" : "s",
              time_ago(talk.saved.used_ms, now_ms()).c_str()));
   if (talk.saved.model != model)
     say(format("note: the talk was held with %s", visible(talk.saved.model, false, 80).c_str()));
-  if (n_turns == 0) return;
-  say("  you: " + visible(messages[messages.size() - 2].content, false, kShownChars));
-  say("  answer: " + visible(messages.back().content, false, kShownChars));
+  if (n_turns == 0 && !is_unanswered) return;
+  const auto question = messages.end() - (is_unanswered ? 1 : 2);
+  say("  you: " + visible(question->content, false, kShownChars));
+  say(is_unanswered ? "  no answer yet: /regen asks for it"
+                    : "  answer: " + visible(messages.back().content, false, kShownChars));
 }
 
 class Chat {
@@ -116,6 +138,10 @@ class Chat {
   Next do_command(const std::string& line);
   void clear();
   void save();
+  void try_save();
+  void show(std::string_view text);
+  int leave();
+  void ask(const std::string& message);
   void regenerate();
   void set_thinking(const std::string& word);
   void print_stats() const;
@@ -126,14 +152,14 @@ class Chat {
   const Terminal& terminal_;
   LoadedModel& model_;
   const ChatFormat format_;
-  GracefulStop stop_;
+  GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;
   Session session_;
   GenerationOptions generation_;
   uint64_t seed_;  // of the next answer
   Talk talk_;
   std::vector<Message>& messages_;  // the talk's
-  bool has_warned_ = false;         // that the talk cannot be saved
+  bool is_unsaved_ = false;         // as has been told
   std::string stats_ = "no answers yet";
 };
 
@@ -153,45 +179,63 @@ Chat::Chat(const Options& options, const Terminal& terminal, LoadedModel& model,
 
 void Chat::clear() { messages_.erase(messages_.begin() + has_system(messages_), messages_.end()); }
 
-// A talk that cannot be saved goes on; that is told once, and even when quiet, for saving was asked for.
 void Chat::save() {
   if (!talk_.folder) return;
   talk_.saved.model = model_name(model_.file.path());
   talk_.saved.thinking = generation_.thinking;
   talk_.saved.used_ms = now_ms();
+  talk_.folder->save(talk_.name, talk_.saved);
+}
+
+// A talk that cannot be saved goes on; that is told once, and even when quiet, for saving was asked for.
+void Chat::try_save() {
   try {
-    talk_.folder->save(talk_.name, talk_.saved);
+    save();
+    is_unsaved_ = false;
   } catch (const Error& error) {
-    if (!has_warned_) say(format("warning: %s; the chat goes on", error.what()));
-    has_warned_ = true;
+    if (!is_unsaved_) say(format("warning: %s; the chat goes on", error.what()));
+    is_unsaved_ = true;
   }
 }
 
-// Ctrl-C clears the line; twice within a second it leaves.
+// A terminal that cannot be written to has hung up, whether or not its signal came.
+void Chat::show(std::string_view text) {
+  try {
+    write_out(text);
+  } catch (const Error&) {
+    stop_.hang_up();
+  }
+}
+
+// What could not be saved before is tried once more. Throws Error{io}.
+int Chat::leave() {
+  if (is_unsaved_) save();
+  return stop_.exit_code();
+}
+
+// Ctrl-C ends an answer; at the prompt it clears the line, and twice within a second it leaves.
 int Chat::run() {
   auto interrupted_at = std::chrono::steady_clock::time_point{};
-  for (;;) {
-    stop_.reset();
+  while (!stop_.must_leave()) {
+    stop_.forget_interrupt();
     std::string message;
     const LineEditor::Event event = read_message(message);
     if (event == LineEditor::Event::end) break;
     if (event == LineEditor::Event::interrupted) {
       const auto now = std::chrono::steady_clock::now();
-      if (stop_.exit_code() != 130 || now - interrupted_at < std::chrono::seconds(1)) break;
+      if (stop_.must_leave() || now - interrupted_at < std::chrono::seconds(1)) break;
       interrupted_at = now;
-      write_out("\n");
+      show("\n");
       continue;
     }
     if (message.empty()) continue;
-    if (message[0] == '/') {
-      if (do_command(message) == Next::leave) return 0;
-      continue;
-    }
-    messages_.push_back({Message::Role::user, message, {}});
-    answer();
+    if (message[0] != '/')
+      ask(message);
+    else if (do_command(message) == Next::leave)
+      return leave();
   }
-  if (terminal_.is_in) write_out("\n");
-  return stop_.exit_code();
+  if (terminal_.is_in) show("\n");
+  return leave();
 }
 
 // A line that ends in a backslash goes on; so does everything between two """.
@@ -227,7 +271,7 @@ Chat::Next Chat::do_command(const std::string& line) {
   if (name == "/help" || name == "/?")
     write_err(kHelp);
   else if (name == "/clear" || name == "/new")
-    clear(), save();
+    clear(), try_save();
   else if (name == "/think")
     set_thinking(rest);
   else if (name == "/nothink")
@@ -252,10 +296,24 @@ void Chat::set_thinking(const std::string& word) {
   say(generation_.thinking ? "thinking is on" : "thinking is off");
 }
 
-void Chat::regenerate() {
-  if (!messages_.empty() && messages_.back().role == Message::Role::assistant) messages_.pop_back();
-  if (messages_.empty() || messages_.back().role != Message::Role::user) return say("there is no answer yet");
+// Saved before it is answered: reading it may take long, and much can happen.
+void Chat::ask(const std::string& message) {
+  if (has_unanswered(messages_)) messages_.pop_back();
+  messages_.push_back({Message::Role::user, message, {}});
+  try_save();
   answer();
+}
+
+// The former answer stays when no other begins.
+void Chat::regenerate() {
+  std::optional<Message> former;
+  if (!messages_.empty() && messages_.back().role == Message::Role::assistant) {
+    former = std::move(messages_.back());
+    messages_.pop_back();
+  }
+  if (!has_unanswered(messages_)) return say("there is no answer yet");
+  answer();
+  if (former && has_unanswered(messages_)) messages_.push_back(std::move(*former));
 }
 
 void Chat::print_stats() const {
@@ -270,12 +328,13 @@ void Chat::print_stats() const {
 
 // Answers the last message, which is the user's.
 void Chat::answer() {
-  Printer printer({options_.shown_thinking(), true, terminal_.has_color}, write_out, write_err);
+  const auto out = [this](std::string_view text) { show(text); };
+  Printer printer({options_.shown_thinking(), true, terminal_.has_color}, out, write_err);
   StatusLine status(terminal_.can_redraw && !options_.quiet);
   AnswerListener listener(printer, status, stop_, true);
   if (options_.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   generation_.sampling.seed = seed_++;
-  stop_.reset();
+  stop_.forget_interrupt();
   try {
     const std::vector<int32_t> prompt = format_.encode(messages_, generation_.thinking);
     const GenerationResult result = generate(session_, *model_.tokenizer, prompt, generation_, listener);
@@ -285,7 +344,6 @@ void Chat::answer() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::context_full) throw;
     status.erase();
-    messages_.pop_back();
     write_err(error_text(error.what(), "/clear begins anew; dsv32 chat -c N holds more"));
   }
 }
@@ -296,12 +354,10 @@ void Chat::conclude(const GenerationResult& result) {
   if (options_.verbose) say(stats_);
   if (result.finish_reason == FinishReason::length && session_.context_left() == 0)
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
-  if (result.completion.content.empty() && result.finish_reason != FinishReason::stop) {
-    messages_.pop_back();
-    return say("ended before the answer began; the message is dropped");
-  }
+  if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
+    return say("ended before the answer began: /regen asks again");
   messages_.push_back({Message::Role::assistant, result.completion.content, result.completion.reasoning});
-  save();
+  try_save();
 }
 
 }  // namespace

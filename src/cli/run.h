@@ -7,8 +7,8 @@
 
 namespace dsv32 {
 
-// Returns the exit code: 0; 6 when no answer began or the full context cut it; 130 / 143 when a signal ended
-// it. Throws Error.
+// Returns the exit code: 0; 6 when no answer began or the full context cut it; 129 / 130 / 143 when a signal
+// ended it. Throws Error.
 int run_command(const Options& options);
 
 // The seed asked for, or a random one, which the caller reports.

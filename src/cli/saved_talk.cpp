@@ -29,7 +29,7 @@ constexpr int kMaxDepth = 16;  // of nested JSON; what nests a million times wou
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kHeadBytes = 4096;    // that hold the time
 constexpr time_t kLeftoverAge = 3600;  // seconds
-constexpr std::string_view kEnding = ".json", kTemporaryEnding = ".tmp";
+constexpr std::string_view kEnding = ".json", kTemporaryEnding = ".tmp", kLockEnding = ".lock";
 
 bool is_talk_name(std::string_view name) {
   const auto is_allowed = [](char c) {
@@ -118,8 +118,6 @@ std::vector<Message> parse_messages(const Json& list) {
   std::vector<Message> messages;
   messages.reserve(list.size());
   for (const Json& object : list) messages.push_back(parse_message(object, messages));
-  if (!messages.empty() && messages.back().role == Message::Role::user)
-    fail_damaged("the last message has no answer");
   return messages;
 }
 
@@ -225,6 +223,27 @@ std::optional<SavedTalk> TalkFolder::load(const std::string& name) const {
          format("cannot resume the talk %s from %s/%s: %s", name.c_str(), visible(path_).c_str(),
                 file_name(name).c_str(), error.what()),
          "the file is left as it is; --session with another name begins a talk");
+  }
+}
+
+std::optional<TalkLock> TalkFolder::lock(const std::string& name) const {
+  check_talk_name(name);
+  const std::string file = "." + name + std::string(kLockEnding);
+  OwnedFd lock(*fs_, fs_->open_at(directory_.get(), file, O_RDWR | O_CREAT));
+  const int result = lock.is_open() ? fs_->try_lock(lock.get(), LockKind::exclusive) : lock.error();
+  if (result == -EWOULDBLOCK) return std::nullopt;
+  return result == 0 ? std::move(lock) : TalkLock();
+}
+
+// Who holds the lock of a name without a file may begin a talk there.
+TalkLock TalkFolder::lock_new(std::string& name) const {
+  const std::string base = name;
+  for (int number = 2;; ++number) {
+    const std::string ending = format("-%d", number);
+    name = base.substr(0, kMaxNameBytes - ending.size()) + ending;
+    std::optional<TalkLock> taken = lock(name);
+    FileInfo info;
+    if (taken && fs_->stat_at(directory_.get(), file_name(name), info) != 0) return std::move(*taken);
   }
 }
 

@@ -2,11 +2,12 @@
 //
 //   <folder>/              0700
 //     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"messages":[]}
+//     .NAME.lock           empty; locked by the chat that goes on with the talk, for as long as it lives
 //     .NAME.<16 hex>.tmp   one being written, or a crash's leftover; removed when it is an hour old
 //
 // The one idea: a file is written beside its name, made durable and then renamed over it. Whoever reads sees
-// the talk as it was or as it is, never half of it. Two processes on one talk know nothing of each other: the
-// later writer wins whole.
+// the talk as it was or as it is, never half of it. The file's inode changes with every save, so that whoever
+// goes on with a talk holds the lock of another file, which is never renamed and never removed.
 //
 // What is in the folder counts as input from outside: a talk that is damaged, of a newer version, a symbolic
 // link or another user's is refused and stays as it is. The talk used last is the one with the latest time
@@ -27,7 +28,8 @@ namespace dsv32 {
 
 inline constexpr size_t kMaxTalkBytes = size_t{64} << 20;  // of a file, read or written
 
-// The messages are at most one of the system, then pairs of a user's and an assistant's.
+// The messages are at most one of the system, then a user's and an assistant's in turns; the last question
+// may have no answer yet.
 struct SavedTalk {
   std::string model;     // as model_name() gives it
   bool thinking = true;  // as /think left it
@@ -48,6 +50,8 @@ SavedTalk parse_talk(std::string_view json);
 std::string time_ago(int64_t then, int64_t now);
 int64_t now_ms();
 
+using TalkLock = OwnedFd;  // until it goes or the process ends, however it ends
+
 // One thread at a time; any number of processes.
 class TalkFolder {
  public:
@@ -57,6 +61,13 @@ class TalkFolder {
 
   // Nothing when there is no such talk. Throws Error{usage} naming the file and the reason.
   std::optional<SavedTalk> load(const std::string& name) const;
+
+  // The right to save `name`; nothing while another holds it. One that is not open where nothing can be
+  // locked.
+  std::optional<TalkLock> lock(const std::string& name) const;
+
+  // The same to begin a talk: `name` becomes the first of NAME-2, NAME-3, ... that nobody has or holds.
+  TalkLock lock_new(std::string& name) const;
 
   // Returns when the talk is on the disk. Throws Error{io}; on the disk is then the talk as it was or as it
   // is, whole.

@@ -11,13 +11,22 @@
 namespace dsv32 {
 namespace {
 
-std::atomic<bool> is_graceful{false};
+enum class Answer { ends, first_is_request, is_request };
+
+std::atomic<Answer> answer{Answer::ends};
 std::atomic<int> pending{0};  // the signal's number
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<Answer>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void on_signal(int number) {
-  if (is_graceful.load() && pending.exchange(number) == 0) return;
-  _exit(128 + number);
+  int former = 0;
+  const bool is_first = pending.compare_exchange_strong(former, number);
+  if (answer == Answer::ends || (answer == Answer::first_is_request && !is_first)) _exit(128 + number);
+  if (former == SIGINT) pending = number;  // what only interrupts gives way to what ends
+}
+
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -25,22 +34,30 @@ void on_signal(int number) {
 void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  sigemptyset(&action.sa_mask);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, number);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup asks to go on
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);  // a write that a limit ends is an error of its own, which says more
 }
 
-GracefulStop::GracefulStop() {
+GracefulStop::GracefulStop(Second second) {
   pending = 0;
-  is_graceful = true;
+  answer = second == Second::ends ? Answer::first_is_request : Answer::is_request;
 }
 
-void GracefulStop::reset() { pending = 0; }
+void GracefulStop::forget_interrupt() {
+  int interrupt = SIGINT;
+  pending.compare_exchange_strong(interrupt, 0);
+}
 
-GracefulStop::~GracefulStop() { is_graceful = false; }
+void GracefulStop::hang_up() { on_signal(SIGHUP); }
+
+GracefulStop::~GracefulStop() { answer = Answer::ends; }
 
 int GracefulStop::exit_code() const { return pending == 0 ? 0 : 128 + pending; }
+
+bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
 }  // namespace dsv32
