@@ -132,7 +132,7 @@ void LatentCache::own_last_page(Sequence& sequence) {
   for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
     std::memcpy(page_rows(own, layer), page_rows(shared, layer),
                 static_cast<size_t>(kPageTokens * plan_.layout.row_bytes()));
-  publish({&own, 1}, 0, plan_.n_layers, keys);
+  publish({&own, 1}, keys);
   sequence.row_pages_[static_cast<size_t>(last)] = own.row;
   sequence.key_pages_[static_cast<size_t>(last)] = own.key;
   release(shared);
@@ -180,13 +180,12 @@ std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const Poo
   return keys;
 }
 
-void LatentCache::publish(std::span<const PoolPage> pages, int64_t first_layer, int64_t n_layers,
-                          std::span<const std::vector<uint8_t>> keys) {
+void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
   const auto n_bytes = static_cast<size_t>(plan_.layout.key_page_bytes());
   const auto row_bytes = static_cast<size_t>(kPageTokens * plan_.layout.row_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
-  for (int64_t layer = first_layer; layer < first_layer + n_layers; ++layer) {
-    const size_t offset = static_cast<size_t>(layer - first_layer) * n_bytes;
+  for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {
+    const size_t offset = static_cast<size_t>(layer) * n_bytes;
     for_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i)
         std::memcpy(run.data() + (i - begin) * n_bytes, keys[i].data() + offset, n_bytes);
@@ -227,7 +226,6 @@ void LatentCache::truncate(Sequence& sequence, int64_t n_tokens) {
 }
 
 void LatentCache::begin_step(std::span<Sequence* const> sequences, bool use_buffers) {
-  if (use_buffers && wait_for_layer_) wait_for_layer_(plan_.n_layers - 1);
   step_uses_buffers_ = use_buffers && plan_.n_slots() > 0;
   step_uses_windows_ = !step_uses_buffers_ && windows_[0].n() > 0;
   const size_t n_pages = static_cast<size_t>(plan_.n_pages());
@@ -286,8 +284,6 @@ void LatentCache::stream_layer(int64_t layer) {
 
 CacheView LatentCache::enter(int64_t layer) {
   const size_t i = static_cast<size_t>(layer);
-  const int64_t last_read = step_uses_windows_ ? std::min(layer + 1, plan_.n_layers - 1) : layer;
-  if (wait_for_layer_) wait_for_layer_(last_read);
   if (step_uses_windows_) stream_layer(layer + 1);
   CacheView view;
   view.layout = plan_.layout;

@@ -123,19 +123,11 @@ class LatentCache : public PagePins {
   // [n_layers, key_page_bytes] of each page, as they lie on the device. Waits for all work, so that the
   // pages' rows are in the pool too.
   std::vector<std::vector<uint8_t>> download_keys(std::span<const PoolPage> pages);
-  // The other way round for some layers, keys [n_layers, key_page_bytes] of each page; and rows that the host
-  // wrote become what the device sees.
-  void publish(std::span<const PoolPage> pages, int64_t first_layer, int64_t n_layers,
-               std::span<const std::vector<uint8_t>> keys);
-
-  // Called before a layer, and with it those before, are read by a step: returns when they have been
-  // published for all pages that sequences hold. What it throws ends the step.
-  using WaitForLayer = std::function<void(int64_t layer)>;
-  void set_wait_for_layer(WaitForLayer wait) { wait_for_layer_ = std::move(wait); }
+  // The other way round; and rows that the host wrote become what the device sees.
+  void publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
 
   // Sets the sequences of a step, in the order of the step's `seq` numbers; with `use_buffers` each has one
-  // token in it. Such a step may be recorded, and what is replayed does not wait: it waits for all layers
-  // here.
+  // token in it.
   void begin_step(std::span<Sequence* const> sequences, bool use_buffers);
   // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
   // order: where the step's rows are streamed through windows, entering one begins the streaming of the next.
@@ -164,7 +156,6 @@ class LatentCache : public PagePins {
   bool step_uses_windows_ = false;
   PagePool row_pages_, key_pages_;
   Reclaim reclaim_;
-  WaitForLayer wait_for_layer_;
   std::vector<int64_t> free_numbers_;
   Table<int32_t> row_tables_, key_tables_, window_tables_;  // [max_seqs, max_pages] of the step
   Table<int64_t> first_slots_;                              // [max_seqs] of the step

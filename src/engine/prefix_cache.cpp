@@ -16,21 +16,8 @@ constexpr int64_t kLeastTokens = 256;
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
 constexpr int64_t kJobPages = 64;
-constexpr double kSlabBytes = 384 << 10;  // about; of a page on disk
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
-
-int64_t bytes_of_layer(const CachePlan& plan) {
-  return kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes();
-}
-
-// Smaller slabs let a step begin sooner. Those of consecutive pages lie together, so that requests are large
-// all the same; but a page may come alone. V3.2: 8 slabs, of 8 layers.
-int64_t layers_per_slab(const CachePlan& plan) {
-  const double n_slabs = std::round(static_cast<double>(plan.n_layers * bytes_of_layer(plan)) / kSlabBytes);
-  const int64_t n = std::clamp<int64_t>(static_cast<int64_t>(n_slabs), 1, kMaxSlabs);
-  return (plan.n_layers + n - 1) / n;
-}
 
 PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t, 32>& fingerprint,
                                  const PrefixCacheOptions& options) {
@@ -41,7 +28,6 @@ PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t
   store.n_layers = plan.n_layers;
   store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
   store.keys_page_bytes = plan.layout.key_page_bytes();
-  store.layers_per_slab = options.layers_per_slab > 0 ? options.layers_per_slab : layers_per_slab(plan);
   store.limits.max_bytes = options.max_bytes;
   store.limits.policy = options.eviction;
   return store;
@@ -65,7 +51,6 @@ PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& finge
                                    : PrefixTree::BeforeLeaving{});
   });
   if (!store_) return;
-  pool_.set_wait_for_layer([this](int64_t layer) { wait_for_layer(layer); });
   reader_ = std::make_unique<PageReader>(store_);
   writer_ = std::make_unique<PageWriter>(*store_);
   load_index();
@@ -77,7 +62,6 @@ PrefixCache::~PrefixCache() {
   flush();
   keep_speeds();
   pool_.set_reclaim({});
-  pool_.set_wait_for_layer({});
   locks_.clear();
   stop_reading();
   ended_reads_.clear();
@@ -86,6 +70,12 @@ PrefixCache::~PrefixCache() {
 bool PrefixCache::stop_reading() {
   end_reading();
   return !reader_ || reader_->stop();
+}
+
+int64_t PrefixCache::n_in_pool(const PrefixTree::Match& match) {
+  const auto missing =
+      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
+  return missing - match.pages.begin();
 }
 
 std::span<const int32_t> PrefixCache::first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
@@ -148,22 +138,15 @@ bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) const {
   return kReadLatency + n_bytes / rate < prefill_seconds(n_tokens);
 }
 
-double PrefixCache::timeout_seconds(int64_t n_tokens) {
-  return std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
-}
-
-// Of the first slab, from the beginning of the read on; nothing: there is none. It is given its share of the
-// time that the whole may take: never longer than computing would, when that is known.
+// For pages of so many tokens, from now on; nothing: there is none. Never longer than computing would take,
+// when that is known.
 std::optional<PrefixCache::Clock::time_point> PrefixCache::deadline(int64_t n_tokens) const {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return std::nullopt;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
-  const int64_t n_slabs = store_->sizes().n_slabs();
-  double seconds = timeout_seconds(n_tokens / n_slabs);
-  if (prefill_rate_ > 0)
-    seconds = std::min(
-        seconds, kReadLatency + (prefill_seconds(n_tokens) - kReadLatency) / static_cast<double>(n_slabs));
-  return reading_->begun +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  double seconds =
+      std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
+  if (prefill_rate_ > 0) seconds = std::min(seconds, prefill_seconds(n_tokens));
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 void PrefixCache::use(const PrefixTree::Match& match) {
@@ -179,18 +162,18 @@ int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens
   lock(sequence, tokens.first(static_cast<size_t>(n_held)));
   pump(false);
   const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
-  begin_reading(tokens, n_held);
-  receive_first_layers();
+  begin_reading(wanted, n_held);
+  receive(wanted);
   PrefixTree::Match match = tree_.match(wanted);
-  const std::vector<PoolPage> pages = usable_pages(match);
-  const int64_t n_known = std::min(match.n_tokens, std::ssize(pages) * kPageTokens);
-  if (n_known < match.n_tokens) match = tree_.match(wanted.first(static_cast<size_t>(n_known)));
+  if (const int64_t n_pages = n_in_pool(match); n_pages < std::ssize(match.pages))
+    match = tree_.match(first_pages(wanted, n_pages));
   if (match.n_tokens > 0) use(match);
-  if (n_known <= n_held) return end_reading(), n_held;
-  pool_.adopt(sequence, pages, n_known);
-  lock(sequence, wanted.first(static_cast<size_t>(n_known)));
-  keep_arriving(sequence, pages);
-  return n_known;
+  if (match.n_tokens <= n_held) return n_held;
+  std::vector<PoolPage> pages;
+  for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
+  pool_.adopt(sequence, pages, match.n_tokens);
+  lock(sequence, wanted.first(static_cast<size_t>(match.n_tokens)));
+  return match.n_tokens;
 }
 
 // A sequence's whole pages are no use to anyone who wants room. The page after them may be: once the tree has
@@ -199,10 +182,7 @@ void PrefixCache::lock(const Sequence& sequence, std::span<const int32_t> tokens
   locks_[&sequence] = tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
 
-void PrefixCache::forget(const Sequence& sequence) {
-  if (is_arriving() && reading_->reader == &sequence) end_reading();
-  locks_.erase(&sequence);
-}
+void PrefixCache::forget(const Sequence& sequence) { locks_.erase(&sequence); }
 
 void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> tokens) {
   const int64_t n_pages = whole_pages(tokens.size());

@@ -6,13 +6,8 @@
 // fails on the disk's side is a miss. All functions are for the thread that computes; reading and writing go
 // on beside it.
 //
-// Pages come from the disk layer by layer. A sequence takes them when their first layers are there, and the
-// step that follows waits before each layer for what of it is still missing. All of it is there when the step
-// ends, or the step is abandoned: then the sequence gives these pages up.
-//
 // Invariants: a page that a read or write job names is retained for it until the job is taken back; only
-// whole pages are remembered; a page is in the tree when all its layers are in the pool; a page is stored
-// after the pages ahead of it.
+// whole pages are remembered; a page is stored after the pages ahead of it.
 #pragma once
 
 #include <chrono>
@@ -22,21 +17,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/error.h"
 #include "context/latent_cache.h"
 #include "context/prefix_store.h"
 #include "context/prefix_tree.h"
-#include "engine/page_arrival.h"
 #include "engine/page_reader.h"
 #include "engine/page_writer.h"
 #include "engine/prefix_cache_options.h"
 
 namespace dsv32 {
-
-// Ends a step: a layer of a restored prefix did not come.
-struct LayersLost : Error {
-  LayersLost() : Error(ErrorKind::io, "a remembered prefix could not be read to its end") {}
-};
 
 class PrefixCache {
  public:
@@ -51,16 +39,8 @@ class PrefixCache {
   void prefetch(std::span<const int32_t> tokens);
 
   // `sequence` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
-  // holds that afterwards; the last token is never among it. Returns how many tokens it holds. Of what it
-  // holds, layers may still be on their way: the next step is its own, and may end with LayersLost.
+  // holds that afterwards; the last token is never among it. Returns how many tokens it holds.
   int64_t restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held);
-
-  // The sequence's next step will wait for layers that are on their way.
-  bool is_arriving() const { return reading_ && reading_->reader; }
-
-  // The step after restore() did not come to its end. If layers are still on their way, the sequence gives up
-  // the pages that lack them. Returns how many of its n_held tokens it holds then.
-  int64_t abandon(Sequence& sequence, int64_t n_held);
 
   // `sequence` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
   void remember(const Sequence& sequence, std::span<const int32_t> tokens);
@@ -90,24 +70,20 @@ class PrefixCache {
   using Clock = std::chrono::steady_clock;
 
   static std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages);
+  static int64_t n_in_pool(const PrefixTree::Match& match);  // pages, from the front
   void load_index();
   double read_rate() const;
   void keep_speeds();
   bool is_worth_reading(int64_t n_tokens, int64_t n_pages) const;
-  static double timeout_seconds(int64_t n_tokens);  // for pages of so many, with PrefetchPolicy::timeout
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
   // prefix_cache_reading.cpp
-  void begin_reading(std::span<const int32_t> tokens, int64_t n_held);
-  void receive_first_layers();
-  void drop_failed(const DiskPage& failed);
-  std::vector<PoolPage> usable_pages(const PrefixTree::Match& match) const;
-  void keep_arriving(Sequence& sequence, std::span<const PoolPage> held);
-  void wait_for_layer(int64_t layer);
-  void finish_reading();
+  void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
+  void receive(std::span<const int32_t> wanted);
+  void publish(int64_t begin, int64_t end);
+  void insert_received(int64_t n_pages);
   void end_reading();
-  void end(std::unique_ptr<PageArrival> arrival);
   void take_back_reads();
 
   void use(const PrefixTree::Match& match);
@@ -127,21 +103,15 @@ class PrefixCache {
   std::unique_ptr<PageReader> reader_;
   std::unique_ptr<PageWriter> writer_;
 
-  // The read that is going on: pages first_page, ... of `tokens`. The page that the prompt leaves in its
-  // middle is read at once as a whole, since its sequence takes a copy of it.
+  // The read that is going on: of a path, the pages from first_page on.
   struct Reading {
-    std::vector<PrefixPage> wanted() const;
-
-    std::vector<int32_t> tokens;  // whole pages, up to the last one
+    std::vector<int32_t> tokens;  // of the path's whole pages
     int64_t first_page = 0;
-    std::unique_ptr<PageArrival> pages, last;  // last: null when there is no such page
+    std::shared_ptr<ReadJob> job;
     PrefixTree::Lock lock;
-    Clock::time_point begun;
-    Sequence* reader = nullptr;  // that computes behind the pages, from restore() on
-    double patience = 0;         // seconds that its step may still wait
   };
   std::unique_ptr<Reading> reading_;
-  std::list<std::unique_ptr<PageArrival>> ended_reads_;  // nobody waits for them; pages to be given back
+  std::list<std::shared_ptr<ReadJob>> ended_reads_;  // nobody waits for them; pages to be given back
   std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;

@@ -29,7 +29,6 @@ struct PrefixCacheOptions {
   // Fewer are not read from disk. Nothing: 256 while the speeds of reading and computing are unknown, then
   // what is read is what that is quicker for.
   std::optional<int64_t> least_tokens;
-  int64_t layers_per_slab = 0;  // of pages on disk; 0: what suits the model
   FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
 };

@@ -1,189 +1,103 @@
 // How PrefixCache reads: from what a prompt lacks in the pool to pages in the tree.
 //
-//   begin_reading         asks the disk, and reserves the pages of the pool
-//   receive_first_layers  waits for the slab without which nothing can be computed
-//   keep_arriving         a sequence holds the pages, and its step asks before each layer: wait_for_layer
-//   finish_reading        all is there: the pages join the tree
-//   abandon               or it did not come: the sequence gives them up
+//   begin_reading   reserves pages of the pool and asks the disk
+//   receive         waits, as long as the policy says; what has come joins the tree
+//   end_reading     gives back what has not: at once, or when the reads that are in progress end
 #include <algorithm>
 #include <utility>
 
-#include "base/stopwatch.h"
 #include "engine/prefix_cache.h"
 
 namespace dsv32 {
-namespace {
 
-int64_t n_in_pool(const PrefixTree::Match& match) {
-  const auto missing =
-      std::ranges::find_if(match.pages, [](const PrefixPage& page) { return !page.pool.is_there(); });
-  return missing - match.pages.begin();
+void PrefixCache::prefetch(std::span<const int32_t> tokens) {
+  if (!tokens.empty()) begin_reading(tokens.first(tokens.size() - 1), 0);
 }
 
-}  // namespace
-
-void PrefixCache::prefetch(std::span<const int32_t> tokens) { begin_reading(tokens, 0); }
-
 // Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
-void PrefixCache::begin_reading(std::span<const int32_t> tokens, int64_t n_held) {
-  if (!store_ || reading_ || tokens.size() < 2) return;
+void PrefixCache::begin_reading(std::span<const int32_t> wanted, int64_t n_held) {
+  if (!store_ || reading_) return;
   take_back_reads();
-  const PrefixTree::Match match = tree_.match(tokens.first(tokens.size() - 1));
+  const PrefixTree::Match match = tree_.match(wanted);
   const int64_t n_pages = std::ssize(match.pages), first_page = n_in_pool(match);
   if (first_page == n_pages || match.n_tokens <= n_held) return;
   if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages - first_page))
     return;
-  std::vector<DiskPage> wanted;
-  for (int64_t i = first_page; i < n_pages && !match.pages[static_cast<size_t>(i)].pool.is_there(); ++i)
-    wanted.push_back(match.pages[static_cast<size_t>(i)].disk);
   auto reading = std::make_unique<Reading>();
   reading->lock = tree_.lock(match);
   reading->tokens = tree_.tokens_of(match);
-  reading->first_page = first_page, reading->begun = Clock::now();
-  const SegmentInfo& sizes = store_->sizes();
-  const bool is_left_in_page =
-      match.n_tokens % kPageTokens != 0 && first_page + std::ssize(wanted) == n_pages;
-  const size_t n_layered = wanted.size() - (is_left_in_page && sizes.n_slabs() > 1 ? 1 : 0);
-  const std::span<const DiskPage> all(wanted);
-  reading->pages = std::make_unique<PageArrival>(pool_, *reader_, sizes, all.first(n_layered));
-  if (reading->pages->n_pages() == static_cast<int64_t>(n_layered) && n_layered < all.size()) {
-    reading->last = std::make_unique<PageArrival>(pool_, *reader_, sizes, all.subspan(n_layered));
-    reading->last->start();
+  reading->first_page = first_page;
+  reading->job = std::make_shared<ReadJob>();
+  for (int64_t i = first_page; i < n_pages && !match.pages[static_cast<size_t>(i)].pool.is_there(); ++i) {
+    const std::optional<PoolPage> taken = pool_.take_page();
+    if (!taken) break;
+    PageRead& read = reading->job->pages.emplace_back();
+    read.from = match.pages[static_cast<size_t>(i)].disk, read.pool = *taken;
+    for (int64_t layer = 0; layer < pool_.plan().n_layers; ++layer)
+      read.rows.push_back(pool_.page_rows(*taken, layer));
   }
-  reading->pages->start();
+  reader_->start(reading->job);
   reading_ = std::move(reading);
 }
 
-// Takes what comes before the deadline: the pages whose first layers are there. If all that is wanted of them
-// is there, they join the tree.
-void PrefixCache::receive_first_layers() {
+// Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
+void PrefixCache::receive(std::span<const int32_t> wanted) {
   if (!reading_) return;
-  PageArrival& pages = *reading_->pages;
-  std::unique_ptr<PageArrival>& last = reading_->last;
-  const int64_t n_slabs = store_->sizes().n_slabs(), n_all = pages.n_pages();
-  const auto until = deadline((n_all + (last ? 1 : 0)) * kPageTokens);
-  pages.cut(pages.receive(0, until));
-  for (int64_t slab = 1; slab < n_slabs; ++slab) pages.receive(slab, Clock::now());
-  if (options_.prefetch == PrefetchPolicy::best_effort) pages.cut(pages.n_whole());
-  for (int64_t slab = 0; slab < n_slabs && last && pages.n_pages() == n_all; ++slab)
-    last->receive(slab, until);
-  drop_failed(pages.failed());
-  if (last) drop_failed(last->failed());
-  if (last && (pages.n_pages() < n_all || !last->is_whole())) end(std::move(last));
-  if (pages.is_whole()) finish_reading();
-}
-
-// The other pages of a segment that failed will not come either, and it is not asked again.
-void PrefixCache::drop_failed(const DiskPage& failed) {
-  if (!failed.is_there()) return;
-  PageArrival& pages = *reading_->pages;
-  int64_t n = pages.n_whole();
-  while (n < pages.n_pages() && pages.page(n).disk.segment != failed.segment) ++n;
-  pages.cut(n);
-  tree_.forget_segment(failed.segment);
-}
-
-// What is still wanted, from first_page on.
-std::vector<PrefixPage> PrefixCache::Reading::wanted() const {
-  std::vector<PrefixPage> wanted;
-  for (const PageArrival* arrival : {pages.get(), last.get()})
-    for (int64_t i = 0; arrival && i < arrival->n_pages(); ++i) wanted.push_back(arrival->page(i));
-  return wanted;
-}
-
-// All that is wanted is there: the pages join the tree.
-void PrefixCache::finish_reading() {
-  const std::vector<PrefixPage> came = reading_->wanted();
-  const int64_t n_pages = reading_->first_page + std::ssize(came);
-  const std::span<const int32_t> path = first_pages(reading_->tokens, n_pages);
-  std::vector<PrefixPage> known = tree_.match(path).pages;
-  known.resize(static_cast<size_t>(n_pages));  // a segment may have been forgotten meanwhile
-  for (size_t i = 0; i < came.size(); ++i)
-    known[static_cast<size_t>(reading_->first_page) + i].pool = came[i].pool;
-  tree_.insert(path, known);
+  const ReadJob& job = *reading_->job;
+  const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
+  const int64_t n_wanted =
+      std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page, std::ssize(job.pages));
+  const auto until = deadline(n_wanted * kPageTokens);
+  PageReader::Progress progress;
+  for (int64_t n_known = -1; progress.n_there < n_wanted && progress.n_there > n_known;) {
+    n_known = progress.n_there;
+    progress = reader_->wait(job, n_known, until);
+    publish(n_known, progress.n_there);
+    if (progress.is_over) break;
+  }
+  if (progress.n_there > 0) insert_received(progress.n_there);
+  const DiskPage failed =
+      progress.has_failed ? job.pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
   end_reading();
+  if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
+}
+
+// Pages of the read become what the device sees.
+void PrefixCache::publish(int64_t begin, int64_t end) {
+  if (begin == end) return;
+  std::vector<PoolPage> pages;
+  for (int64_t i = begin; i < end; ++i) pages.push_back(reading_->job->pages[static_cast<size_t>(i)].pool);
+  pool_.publish(pages, reader_->take_keys(*reading_->job, begin, end));
+}
+
+// The first n_pages of the read join the tree.
+void PrefixCache::insert_received(int64_t n_pages) {
+  const std::span<const int32_t> path = first_pages(reading_->tokens, reading_->first_page + n_pages);
+  std::vector<PrefixPage> known = tree_.match(path).pages;
+  known.resize(path.size() / kPageTokens);  // a segment may have been forgotten meanwhile
+  for (int64_t i = 0; i < n_pages; ++i)
+    known[static_cast<size_t>(reading_->first_page + i)].pool =
+        reading_->job->pages[static_cast<size_t>(i)].pool;
+  tree_.insert(path, known);
 }
 
 void PrefixCache::end_reading() {
   if (!reading_) return;
-  end(std::move(reading_->pages));
-  if (reading_->last) end(std::move(reading_->last));
+  std::shared_ptr<ReadJob> job = std::move(reading_->job);
   reading_.reset();
+  for (const size_t place : reader_->give_up(*job)) pool_.release(std::exchange(job->pages[place].pool, {}));
+  ended_reads_.push_back(std::move(job));
   take_back_reads();
-}
-
-void PrefixCache::end(std::unique_ptr<PageArrival> arrival) {
-  arrival->cut(0);
-  ended_reads_.push_back(std::move(arrival));
 }
 
 // Sequences and the tree have their own shares of the pages that came.
 void PrefixCache::take_back_reads() {
-  std::erase_if(ended_reads_, [](const auto& arrival) { return arrival->is_idle(); });
-}
-
-// --- a step that waits -----------------------------------------------------------------------------
-
-// The match's pages from the front that are in the pool, or whose first layers are. A page that the match
-// ends in must be there as a whole.
-std::vector<PoolPage> PrefixCache::usable_pages(const PrefixTree::Match& match) const {
-  const std::vector<PrefixPage> arriving = reading_ ? reading_->wanted() : std::vector<PrefixPage>();
-  std::vector<PoolPage> usable;
-  for (const PrefixPage& page : match.pages) {
-    PoolPage pool = page.pool;
-    if (!pool.is_there()) {
-      const int64_t i = std::ssize(usable) - (reading_ ? reading_->first_page : 0);
-      if (i < 0 || i >= std::ssize(arriving) || arriving[static_cast<size_t>(i)].disk != page.disk) break;
-      const bool ends_here = (std::ssize(usable) + 1) * kPageTokens > match.n_tokens;
-      if (ends_here && i < reading_->pages->n_pages()) break;
-      pool = arriving[static_cast<size_t>(i)].pool;
-    }
-    usable.push_back(pool);
-  }
-  return usable;
-}
-
-// The sequence's next step waits for the layers that are missing of its pages.
-void PrefixCache::keep_arriving(Sequence& sequence, std::span<const PoolPage> held) {
-  if (!reading_) return;
-  PageArrival& pages = *reading_->pages;
-  const auto first = static_cast<size_t>(reading_->first_page);
-  int64_t n_used = 0;
-  for (size_t i = first; i < held.size() && n_used < pages.n_pages(); ++i, ++n_used)
-    if (held[i] != pages.page(n_used).pool) break;
-  if (n_used == 0) return end_reading();
-  if (n_used < pages.n_pages() && reading_->last) end(std::move(reading_->last));
-  pages.cut(n_used);
-  reading_->reader = &sequence;
-  reading_->patience = timeout_seconds(pages.n_pages() * kPageTokens);
-}
-
-// What the step computes meanwhile does not count as waiting.
-void PrefixCache::wait_for_layer(int64_t layer) {
-  if (!is_arriving()) return;
-  PageArrival& pages = *reading_->pages;
-  for (int64_t slab = 1; slab <= layer / store_->sizes().layers_per_slab; ++slab) {
-    const Clock::time_point start = Clock::now();
-    std::optional<Clock::time_point> until;
-    if (options_.prefetch != PrefetchPolicy::wait_complete)
-      until = start +
-              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(reading_->patience));
-    if (pages.receive(slab, until) < pages.n_pages()) throw LayersLost();
-    reading_->patience = std::max(0.0, reading_->patience - seconds_since(start));
-  }
-  if (pages.is_whole()) finish_reading();
-}
-
-int64_t PrefixCache::abandon(Sequence& sequence, int64_t n_held) {
-  if (!reading_ || reading_->reader != &sequence) return n_held;
-  pool_.download_keys({});  // what the step began may still write to its pages
-  const DiskPage failed = reading_->pages->failed();
-  const int64_t n_left = reading_->first_page * kPageTokens;
-  pool_.truncate(sequence, n_left);
-  lock(sequence, first_pages(reading_->tokens, reading_->first_page));
-  end_reading();
-  if (failed.is_there()) tree_.forget_segment(failed.segment);
-  return n_left;
+  std::erase_if(ended_reads_, [this](const std::shared_ptr<ReadJob>& job) {
+    if (!reader_->is_idle(*job)) return false;
+    for (const PageRead& page : job->pages)
+      if (page.pool.is_there()) pool_.release(page.pool);
+    return true;
+  });
 }
 
 }  // namespace dsv32

@@ -33,38 +33,14 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
   for (int64_t n_done = n_held; n_done < n_total;) {
     const auto start = std::chrono::steady_clock::now();
     const int64_t n = std::min(chunk, n_total - n_done);
-    const bool only_computes = !prefixes || !prefixes->is_arriving();
-    if (!extend_behind_prefix(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)))) {
-      n_done = n_held = std::ssize(tokens_);
-      continue;
-    }
+    extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), false);
     n_done += n;
     engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
-    if (prefixes && only_computes) prefixes->note_prefill(n, seconds_since(start));
+    if (prefixes) prefixes->note_prefill(n, seconds_since(start));
     remember();
     if (progress && !progress(n_done, n_total, n_held)) return -1;
   }
   return n_held;
-}
-
-// extend(), perhaps while layers of a restored prefix are on their way. False: they did not come, and the
-// session holds what it has without them.
-bool Session::extend_behind_prefix(std::span<const int32_t> tokens) {
-  try {
-    extend(tokens, false);
-    return true;
-  } catch (const LayersLost&) {
-    give_up_arriving();
-    return false;
-  } catch (...) {
-    give_up_arriving();
-    throw;
-  }
-}
-
-void Session::give_up_arriving() {
-  if (PrefixCache* prefixes = engine_.prefix_cache())
-    tokens_.resize(static_cast<size_t>(prefixes->abandon(*sequence_, std::ssize(tokens_))));
 }
 
 void Session::step(int32_t token) {

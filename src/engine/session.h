@@ -64,8 +64,6 @@ class Session {
   void check(std::span<const int32_t> tokens) const;
   void remember();
   void extend(std::span<const int32_t> tokens, bool wants_all_logits);
-  bool extend_behind_prefix(std::span<const int32_t> tokens);
-  void give_up_arriving();
 
   Engine& engine_;
   std::unique_ptr<Sequence> sequence_;

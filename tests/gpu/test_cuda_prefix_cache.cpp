@@ -6,7 +6,6 @@
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/disk_options.h"
-#include "tests/support/slab_gate.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -82,41 +81,6 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
       other.push_back(251);
       BOOST_TEST(tiny.session->sync(other) == 2 * kPageTokens + 9);
     }
-}
-
-// Each layer's slab is given out when the step has come to that layer: with rows mirrored on the device, and
-// streamed through windows.
-BOOST_AUTO_TEST_CASE(prefixes_come_layer_by_layer) {
-  const TempDir dir;
-  const std::string path = dir.file("tiny.gguf");
-  write_tiny_model(path, {});
-  const Prompt prompt{.n_pages = 4};
-  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
-    EngineOptions options = options_with_disk(dir.file(topk_buffer ? "buffer" : "resident"), topk_buffer);
-    options.cache->layers_per_slab = 1;
-    options.cache->write = WritePolicy::write_back;
-    SegmentInfo segment;
-    const Computed expected = [&] {
-      TinySession tiny(path, options);
-      const CachePlan& plan = tiny.engine->cache().plan();
-      segment.n_pages = prompt.n_pages, segment.n_layers = plan.n_layers, segment.layers_per_slab = 1;
-      segment.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
-      segment.keys_page_bytes = plan.layout.key_page_bytes();
-      return compute(tiny, prompt);
-    }();
-    SlabGate gate(segment);
-    options.cache->files = &gate;
-    TinySession tiny(path, options);
-    int64_t n_too_early = 0;
-    tiny.engine->forward().set_observer([&](const Observation& seen) {
-      n_too_early += gate.n_given_out() > seen.layer + 2;
-      gate.open(seen.layer + 2);  // windows are filled a layer ahead
-    });
-    BOOST_TEST(tiny.session->sync(prompt.all) == prompt.n_kept());
-    tiny.engine->forward().set_observer({});
-    BOOST_TEST(n_too_early == 0);
-    check_same(tiny, prompt, expected);
-  }
 }
 
 BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {

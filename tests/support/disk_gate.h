@@ -1,0 +1,60 @@
+// A disk that gives out the pages of segments only when it is told to, and can fail there.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "tests/support/fault_file_system.h"
+
+namespace dsv32 {
+
+// Heads and trailers of segments are not held back: reads of two blocks at most.
+class DiskGate : public FaultFileSystem {
+ public:
+  std::string held;  // the one segment file that is held back; empty: all are
+  int result = 0;    // of its reads, when negative
+
+  void open() { set_open(true); }
+  void close() { set_open(false); }
+  bool is_waited_for() {
+    const std::lock_guard lock(mutex_);
+    return n_waiting_ > 0;
+  }
+
+  int open_at(int directory, const std::string& name, int flags, mode_t mode) override {
+    const int fd = FaultFileSystem::open_at(directory, name, flags, mode);
+    const std::lock_guard lock(mutex_);
+    names_[fd] = name;
+    return fd;
+  }
+  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
+    size_t n_bytes = 0;
+    for (int i = 0; i < n_parts; ++i) n_bytes += parts[i].iov_len;
+    std::unique_lock lock(mutex_);
+    const bool is_held = n_bytes > 8192 && (held.empty() || names_[fd] == held);
+    if (is_held) {
+      ++n_waiting_;
+      changed_.wait(lock, [this] { return is_open_; });
+      --n_waiting_;
+    }
+    lock.unlock();
+    return is_held && result < 0 ? result : FaultFileSystem::preadv(fd, parts, n_parts, offset);
+  }
+
+ private:
+  void set_open(bool is_open) {
+    const std::lock_guard lock(mutex_);
+    is_open_ = is_open;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+  int64_t n_waiting_ = 0;
+  std::map<int, std::string> names_;
+};
+
+}  // namespace dsv32

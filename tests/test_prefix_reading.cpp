@@ -1,0 +1,208 @@
+// Prefixes on their way from a disk that is slow, fails or hangs: what has come in time is used, and to the
+// bits of a prompt that is computed; what has not costs time and never an answer.
+#include <boost/test/unit_test.hpp>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/keep_forever.h"
+#include "base/stopwatch.h"
+#include "tests/support/disk_gate.h"
+#include "tests/support/disk_options.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kFirstPages = 2, kPages = 3, kBase = kPages * kPageTokens;
+
+struct Tiny {
+  TempDir dir;
+  std::string path = dir.file("tiny.gguf");
+  Tiny() {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+    shape.n_routed_experts = 8, shape.n_heads = 2, shape.inter_dim = 256;
+    write_tiny_model(path, shape);
+  }
+};
+
+const std::string& tiny_path() {
+  static const Tiny tiny;
+  return tiny.path;
+}
+
+const std::vector<int32_t>& base() {
+  static const std::vector<int32_t> tokens = random_tokens(kBase, 1);
+  return tokens;
+}
+
+// The first n tokens of the known prompt, and some that it does not have.
+std::vector<int32_t> leaving_at(int64_t n, int64_t n_others = 3) {
+  std::vector<int32_t> tokens(base().begin(), base().begin() + n);
+  for (int64_t i = 0; i < n_others; ++i) tokens.push_back(i == 0 ? 250 : 252);
+  return tokens;
+}
+
+EngineOptions cold_options() {
+  EngineOptions options;
+  options.context = 1024;
+  options.n_threads = 2;
+  return options;
+}
+
+struct Opened : TinySession {
+  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
+};
+
+// base() on disk, in two segments, the second of which is held back.
+struct GatedFixture {
+  TempDir dir;
+  std::shared_ptr<DiskGate> gate =
+      std::make_shared<DiskGate>();  // shared: a read that hangs may outlive the test
+
+  GatedFixture() {
+    sync(kFirstPages * kPageTokens);
+    const std::set<std::string> first = segments();
+    sync(kBase);
+    for (const std::string& name : segments())
+      if (!first.contains(name)) gate->held = name;
+    BOOST_REQUIRE(segments().size() == 2u);
+  }
+  EngineOptions options() const {
+    EngineOptions gated = with_disk(cold_options(), dir.file("cache"));
+    gated.cache->files = gate.get();
+    gated.cache->write = WritePolicy::write_back;
+    return gated;
+  }
+
+ private:
+  void sync(int64_t n_tokens) const {
+    Opened(with_disk(cold_options(), dir.file("cache")))
+        .session->sync(std::span(base()).first(static_cast<size_t>(n_tokens)));
+  }
+  std::set<std::string> segments() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.file("cache")))
+      if (entry.path().extension() == ".kvs") names.insert(entry.path().filename());
+    return names;
+  }
+};
+
+void check_same(Engine& engine, Session& warm, const std::vector<int32_t>& tokens) {
+  static Opened cold(cold_options());
+  cold.session->sync(tokens);
+  BOOST_TEST((warm.logits() == cold.session->logits()));
+  BOOST_TEST((remembered(engine, warm) == remembered(*cold.engine, *cold.session)));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(prefix_reading)
+
+BOOST_AUTO_TEST_CASE(a_slow_disk_is_waited_for) {
+  for (const int64_t split : {kBase, kBase - 20, kFirstPages * kPageTokens + 1}) {
+    const GatedFixture disk;
+    Opened warm(disk.options());
+    std::thread opener([&] {
+      while (!disk.gate->is_waited_for()) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      disk.gate->open();
+    });
+    const std::vector<int32_t> tokens = leaving_at(split);
+    BOOST_TEST(warm.session->sync(tokens) == split);
+    opener.join();
+    check_same(*warm.engine, *warm.session, tokens);
+    BOOST_TEST(warm.warnings.empty());
+  }
+}
+
+// What comes after the deadline is nobody's. The pages ahead of it are used.
+BOOST_AUTO_TEST_CASE(of_a_hanging_disk_what_has_come_is_used) {
+  const GatedFixture disk;
+  EngineOptions options = disk.options();
+  options.cache->prefetch = PrefetchPolicy::timeout;
+  options.max_seqs = 2;
+  Opened warm(options);
+  const std::vector<int32_t> tokens = leaving_at(kBase, 40);
+  BOOST_TEST(warm.session->sync(tokens) == kFirstPages * kPageTokens);
+  check_same(*warm.engine, *warm.session, tokens);
+  Session other(*warm.engine);
+  BOOST_TEST(other.sync(leaving_at(kBase, 50)) == kBase);
+  check_same(*warm.engine, other, leaving_at(kBase, 50));
+  disk.gate->open();
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_read_is_computed) {
+  for (const int result : {-EIO, -ENOMEM}) {
+    const GatedFixture disk;
+    disk.gate->result = result;
+    disk.gate->open();
+    Opened warm(disk.options());
+    BOOST_TEST(warm.session->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
+    check_same(*warm.engine, *warm.session, leaving_at(kBase));
+    BOOST_TEST(warm.warnings.size() == 1u);
+  }
+}
+
+// Without waiting, pages are taken only if they are there.
+BOOST_AUTO_TEST_CASE(best_effort_takes_what_is_there) {
+  const GatedFixture disk;
+  EngineOptions options = disk.options();
+  options.cache->prefetch = PrefetchPolicy::best_effort;
+  const std::vector<int32_t> tokens = leaving_at(kBase);
+  const GgufFile file(tiny_path());
+  Engine engine(file, options, [&](PrefixCache& prefixes) {
+    prefixes.prefetch(tokens);
+    while (!disk.gate->is_waited_for()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  });
+  Session session(engine);
+  BOOST_TEST(session.sync(tokens) == kFirstPages * kPageTokens);
+  check_same(engine, session, tokens);
+  disk.gate->open();
+}
+
+// What was read for one prompt serves another that leaves it earlier, in the middle of a page or not.
+BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
+  for (const int64_t split : {int64_t{10}, kPageTokens, kFirstPages * kPageTokens}) {
+    const GatedFixture disk;
+    const GgufFile file(tiny_path());
+    Engine engine(file, disk.options(), [&](PrefixCache& prefixes) { prefixes.prefetch(leaving_at(kBase)); });
+    Session session(engine);
+    const std::vector<int32_t> tokens = leaving_at(split, 9);
+    BOOST_TEST(session.sync(tokens) == split);
+    check_same(engine, session, tokens);
+    disk.gate->open();
+    BOOST_TEST(session.sync(leaving_at(kBase)) == kBase);
+    check_same(engine, session, leaving_at(kBase));
+  }
+}
+
+// A read that hangs when the engine goes is left behind, with the memory that it writes to.
+BOOST_AUTO_TEST_CASE(a_read_that_hangs_does_not_keep_the_program) {
+  const GatedFixture disk;
+  EngineOptions options = disk.options();
+  options.cache->prefetch = PrefetchPolicy::best_effort;
+  const auto engine = std::make_unique<Opened>(options);
+  engine->engine->prefix_cache()->prefetch(leaving_at(kBase));
+  while (!disk.gate->is_waited_for()) std::this_thread::yield();
+  const auto start = std::chrono::steady_clock::now();
+  engine->session.reset(), engine->engine.reset();
+  const double seconds = seconds_since(start);
+  BOOST_TEST(seconds >= 1.9);
+  BOOST_TEST(seconds < 20);
+  keep_forever(disk.gate);
+  disk.gate->open();
+  while (disk.gate->is_waited_for()) std::this_thread::yield();
+}
+
+BOOST_AUTO_TEST_SUITE_END()
