@@ -212,11 +212,11 @@ class CudaBackend : public Backend {
   void hadamard(const Hadamard& op) override { cuda::hadamard(op, launch()); }
   void quantize_fp8(const QuantizeFp8& op) override { cuda::quantize_fp8(op, launch()); }
   void matmul(const Matmul& op) override {
-    op.n_tokens <= cuda::kFewTokens ? cuda::matmul_few(op, launch()) : cuda::matmul_many(op, launch());
+    op.role == Role::decode ? cuda::matmul_decode(op, launch()) : cuda::matmul_prefill(op, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
-    op.n_tokens <= cuda::kFewTokens ? cuda::matmul_heads_few(op, launch())
-                                    : cuda::matmul_heads_many(op, launch());
+    op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
+                            : cuda::matmul_heads_prefill(op, launch());
   }
   void add(const Add& op) override { cuda::add(op, launch()); }
   void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
@@ -257,8 +257,8 @@ class CudaBackend : public Backend {
   }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
-    op.n_tokens <= cuda::kFewTokens ? cuda::run_experts_few(op, launch())
-                                    : cuda::run_experts_many(op, launch());
+    op.role == Role::decode ? cuda::run_experts_decode(op, launch())
+                            : cuda::run_experts_prefill(op, launch());
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
 

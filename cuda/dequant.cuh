@@ -262,6 +262,32 @@ __device__ __forceinline__ float load_float(const uint8_t* row, int64_t i) {
     return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(row)[i]) << 16);
 }
 
+// Calls work.operator()<type>(): the one place that lists what the kernels are made for. Throws
+// Error{internal} for a type that is not computed.
+template <typename Work>
+void with_type(TensorType type, const Work& work) {
+  switch (type) {
+    using enum TensorType;
+    case f32: return work.template operator()<f32>();
+    case f16: return work.template operator()<f16>();
+    case bf16: return work.template operator()<bf16>();
+    case q4_0: return work.template operator()<q4_0>();
+    case q5_0: return work.template operator()<q5_0>();
+    case q5_1: return work.template operator()<q5_1>();
+    case q8_0: return work.template operator()<q8_0>();
+    case q2_k: return work.template operator()<q2_k>();
+    case q3_k: return work.template operator()<q3_k>();
+    case q4_k: return work.template operator()<q4_k>();
+    case q5_k: return work.template operator()<q5_k>();
+    case q6_k: return work.template operator()<q6_k>();
+    case iq2_xxs: return work.template operator()<iq2_xxs>();
+    case iq3_xxs: return work.template operator()<iq3_xxs>();
+    case iq4_nl: return work.template operator()<iq4_nl>();
+    case iq4_xs: return work.template operator()<iq4_xs>();
+  }
+  fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
+}
+
 // The IQ grids as words, little-endian as they are used.
 struct IqGrids {
   uint32_t iq2_xxs[512], iq3_xxs[256];

@@ -39,24 +39,7 @@ void launch_embed(const Embed& op, const Launch& launch) {
 
 void embed(const Embed& op, const Launch& launch) {
   if (op.step.n_tokens == 0) return;
-  switch (op.table.type) {
-    case TensorType::f32: launch_embed<TensorType::f32>(op, launch); break;
-    case TensorType::f16: launch_embed<TensorType::f16>(op, launch); break;
-    case TensorType::bf16: launch_embed<TensorType::bf16>(op, launch); break;
-    case TensorType::q4_0: launch_embed<TensorType::q4_0>(op, launch); break;
-    case TensorType::q5_0: launch_embed<TensorType::q5_0>(op, launch); break;
-    case TensorType::q5_1: launch_embed<TensorType::q5_1>(op, launch); break;
-    case TensorType::q8_0: launch_embed<TensorType::q8_0>(op, launch); break;
-    case TensorType::q2_k: launch_embed<TensorType::q2_k>(op, launch); break;
-    case TensorType::q3_k: launch_embed<TensorType::q3_k>(op, launch); break;
-    case TensorType::q4_k: launch_embed<TensorType::q4_k>(op, launch); break;
-    case TensorType::q5_k: launch_embed<TensorType::q5_k>(op, launch); break;
-    case TensorType::q6_k: launch_embed<TensorType::q6_k>(op, launch); break;
-    case TensorType::iq2_xxs: launch_embed<TensorType::iq2_xxs>(op, launch); break;
-    case TensorType::iq3_xxs: launch_embed<TensorType::iq3_xxs>(op, launch); break;
-    case TensorType::iq4_nl: launch_embed<TensorType::iq4_nl>(op, launch); break;
-    case TensorType::iq4_xs: launch_embed<TensorType::iq4_xs>(op, launch); break;
-  }
+  with_type(op.table.type, [&]<TensorType kType>() { launch_embed<kType>(op, launch); });
 }
 
 }  // namespace dsv32::cuda

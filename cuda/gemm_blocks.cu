@@ -196,26 +196,7 @@ void start(const Product& product, const Launch& launch) {
 }  // namespace
 
 void multiply_blocks(const Product& product, const Launch& launch) {
-  switch (product.weight.type) {
-    case TensorType::f32: return start<TensorType::f32>(product, launch);
-    case TensorType::f16: return start<TensorType::f16>(product, launch);
-    case TensorType::bf16: return start<TensorType::bf16>(product, launch);
-    case TensorType::q4_0: return start<TensorType::q4_0>(product, launch);
-    case TensorType::q5_0: return start<TensorType::q5_0>(product, launch);
-    case TensorType::q5_1: return start<TensorType::q5_1>(product, launch);
-    case TensorType::q8_0: return start<TensorType::q8_0>(product, launch);
-    case TensorType::q2_k: return start<TensorType::q2_k>(product, launch);
-    case TensorType::q3_k: return start<TensorType::q3_k>(product, launch);
-    case TensorType::q4_k: return start<TensorType::q4_k>(product, launch);
-    case TensorType::q5_k: return start<TensorType::q5_k>(product, launch);
-    case TensorType::q6_k: return start<TensorType::q6_k>(product, launch);
-    case TensorType::iq2_xxs: return start<TensorType::iq2_xxs>(product, launch);
-    case TensorType::iq3_xxs: return start<TensorType::iq3_xxs>(product, launch);
-    case TensorType::iq4_nl: return start<TensorType::iq4_nl>(product, launch);
-    case TensorType::iq4_xs: return start<TensorType::iq4_xs>(product, launch);
-  }
-  fail(ErrorKind::internal,
-       format("products with many tokens do not read type %u", static_cast<unsigned>(product.weight.type)));
+  with_type(product.weight.type, [&]<TensorType kType>() { start<kType>(product, launch); });
 }
 
 }  // namespace dsv32::cuda

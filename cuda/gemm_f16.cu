@@ -89,19 +89,13 @@ __global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n
   y[at / n_rows * y_stride + at % n_rows] = sum;
 }
 
-// How many parts of the columns run side by side: as many as there are multiprocessors for, each of eight
-// steps or more.
-int64_t choose_splits(const Product& product, const Launch& launch) {
-  if (product.tiles || product.weight.n_mats > 1 || product.output != Output::f32) return 1;
-  const bool direct = is_direct(product.weight);
-  const int64_t n_tiles =
-      ceil_div(product.n_places, kTileTokens) * ceil_div(product.weight.n_rows, direct ? kRows : kTileRows);
-  const int64_t n_slots = int64_t{launch.n_sms} * (direct ? 1 : 2);
-  const int64_t n_steps = ceil_div(product.weight.n_cols, kStep),
-                n_bytes = 4 * product.n_places * product.weight.n_rows;
-  const int64_t most =
-      std::min(n_steps / (2 * kSplitSteps), static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes);
-  return std::max<int64_t>(1, std::min(n_slots / n_tiles, most));
+// The same product of places [first, first + n).
+Product of_places(const Product& product, int64_t first, int64_t n) {
+  Product part = product;
+  part.x += first * product.x_mats * product.x_columns, part.x_units += first * product.x_mats;
+  part.y = static_cast<float*>(product.y) + first * product.y_stride;
+  part.n_places = n;
+  return part;
 }
 
 }  // namespace
@@ -112,20 +106,34 @@ bool is_direct(const WeightMatrix& weight) {
          reinterpret_cast<uintptr_t>(weight.data) % 16 == 0;
 }
 
+int64_t splits_of(int64_t n_rows, int64_t n_cols) {
+  constexpr int64_t kPlannedTiles = 4;  // of tokens: 512 fill the device
+  constexpr int64_t kMostSplits = 8, kLeastSteps = 2 * kSplitSteps;
+  const int64_t n_tiles = kPlannedTiles * ceil_div(n_rows, kRows), n_steps = ceil_div(n_cols, kStep);
+  return std::max<int64_t>(1, std::min({kPlannedSms / n_tiles, n_steps / kLeastSteps, kMostSplits}));
+}
+
 void multiply(const Product& product, const Launch& launch) {
   const auto multiply_all = is_direct(product.weight) ? multiply_direct : multiply_blocks;
-  const int64_t n_splits = choose_splits(product, launch);
-  if (n_splits == 1) return multiply_all(product, launch);
+  if (product.n_splits == 1) return multiply_all(product, launch);
+  const int64_t n_rows = product.weight.n_rows, n_splits = product.n_splits;
+  const int64_t n_bytes_place = 4 * n_splits * n_rows;
+  int64_t n_together = static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes_place;
+  if (n_together > kTileTokens) n_together = n_together / kTileTokens * kTileTokens;
+  n_together = std::min(n_together, product.n_places);
+  if (n_together < 1) fail(ErrorKind::internal, "no scratch memory is left for the partial sums of a token");
   Workspace scratch = *launch.workspace;
-  const int64_t n_values = product.n_places * product.weight.n_rows;
-  Product parts = product;
-  parts.n_splits = n_splits, parts.y_split_stride = n_values, parts.y_stride = product.weight.n_rows;
-  auto* sums = scratch.take<float>(static_cast<size_t>(n_splits * n_values));
-  parts.y = sums;
-  multiply_all(parts, launch);
-  add_splits_kernel<<<static_cast<unsigned>(ceil_div(n_values, kThreads)), kThreads, 0, launch.stream>>>(
-      sums, n_splits, n_values, product.weight.n_rows, static_cast<float*>(product.y), product.y_stride);
-  check_launch("add_splits_kernel");
+  auto* sums = scratch.take<float>(static_cast<size_t>(n_splits * n_together * n_rows));
+  for (int64_t first = 0; first < product.n_places; first += n_together) {
+    const Product part = of_places(product, first, std::min(n_together, product.n_places - first));
+    const int64_t n_values = part.n_places * n_rows;
+    Product parts = part;
+    parts.y = sums, parts.y_split_stride = n_values, parts.y_stride = n_rows;
+    multiply_all(parts, launch);
+    add_splits_kernel<<<static_cast<unsigned>(ceil_div(n_values, kThreads)), kThreads, 0, launch.stream>>>(
+        sums, n_splits, n_values, n_rows, static_cast<float*>(part.y), part.y_stride);
+    check_launch("add_splits_kernel");
+  }
 }
 
 void multiply_direct(const Product& product, const Launch& launch) {

@@ -1,4 +1,4 @@
-// What the kernels for many tokens share: the tile of a product, how activations get into it, the tensor core
+// What the products of prefill share: the tile of a product, how activations get into it, the tensor core
 // step, and where the sums go.
 //
 // A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over
@@ -66,9 +66,15 @@ struct Product {
 };
 
 // Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, everything
-// else is dequantised on the way into it. Where tiles are too few for the multiprocessors and there is
-// scratch memory for partial sums, the columns are split. gemm_f16.cu, gemm_blocks.cu.
+// else is dequantised on the way into it; either way a sum runs over the same columns in the same order. With
+// n_splits > 1 the parts of a sum meet in scratch memory, of as many places at a time as it holds.
+// gemm_f16.cu, gemm_blocks.cu.
 void multiply(const Product& product, const Launch& launch);
+
+// How many parts the columns of a matrix [n_rows, n_cols] are divided into: by its shape alone, since the
+// parts decide how a sum is rounded. Matrices of few rows have more tiles so, and partial sums that are
+// small.
+int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 void multiply_direct(const Product& product, const Launch& launch);
 void multiply_blocks(const Product& product, const Launch& launch);
@@ -92,7 +98,7 @@ struct RoundedRows {
 };
 constexpr float kLowScale = 2048;
 
-// matmul_many.cu
+// matmul_prefill.cu
 void round_activations(const Activations& x, const RoundedRows& out, bool is_split, const Launch& launch);
 
 // Throws Error{internal} unless the type is one that is computed and the rows are long enough.

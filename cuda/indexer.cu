@@ -1,8 +1,11 @@
 // The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]).
 //
-//   score_few, score_many   Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
-//   score_mma               any device from sm_80, keys of 128 e4m3 values, any number of heads
-//   score_plain             any sizes, and f32 keys
+//   score_decode, score_prefill   Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
+//   score_mma                     any device from sm_80, keys of 128 e4m3 values, any number of heads
+//   score_plain                   any sizes, and f32 keys
+//
+// Which one follows from the sizes and the role. A score is made by one warp from its own key and query
+// alone.
 #include <algorithm>
 
 #include "cuda/indexer.cuh"
@@ -179,15 +182,14 @@ void indexer_scores(const IndexerScores& op, const Launch& launch) {
   check(op);
   const Scoring scoring = scoring_of(op);
   const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
-  const bool is_few = op.step.n_tokens <= 8 || op.step.n_tokens < 4 * op.step.n_seqs;
   if (op.cache.layout.kv_type == KvType::f32 || scoring.dim != kDim)
     score_plain(scoring, n_pages, launch);
   else if (op.n_heads > kHeads || !has_hopper_products())
     score_mma(scoring, n_pages, launch);
-  else if (is_few)
-    score_few(scoring, n_pages, launch);
+  else if (op.step.role == Role::decode)
+    score_decode(scoring, n_pages, launch);
   else
-    score_many(scoring, n_pages, launch);
+    score_prefill(scoring, n_pages, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -1,7 +1,7 @@
 // The indexer's scores by Hopper's asynchronous tensor-core products: 128 e4m3 values, up to 64 heads.
 //
-//   score_few    few tokens of a sequence: one token and many pages a block, e4m3 widened to f16
-//   score_many   prefill: 256 keys stay in registers while the tokens' queries stream past, e4m3
+//   score_decode    one token of a sequence and many pages a block, e4m3 widened to f16
+//   score_prefill   256 keys stay in registers while the tokens' queries stream past, e4m3
 #include <algorithm>
 
 #include "cuda/indexer.cuh"
@@ -82,14 +82,14 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, uint
 }
 #endif
 
-constexpr int kFewThreads = 128;
+constexpr int kDecodeThreads = 128;
 
-// score(t, s) for few tokens, exact: f16 holds e4m3 values as they are, and products are summed in f32.
+// score(t, s) in decode, exact: f16 holds e4m3 values as they are, and products are summed in f32.
 // Grid (blocks, tokens): a block takes every gridDim.x-th page of its token, a warp 16 of a page's 64 keys.
 // A page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
 // Bound by reading the keys, 132 bytes each.
 // Measured (H200, 2026-11-21): 131 072 keys in 14 us, 1229 GB/s; a million (in L2) at 3101 GB/s.
-__global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
+__global__ void __launch_bounds__(kDecodeThreads, 4) score_decode_kernel(Scoring op) {
 #if DSV32_HAS_WGMMA
   // [2 halves of the steps][64 heads][128 bytes], f16
   __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kFewThreads, 4) score_few_kernel(Scoring op) {
   int32_t next = i + gridDim.x;
   const uint8_t* next_page = next < n_pages ? op.page(seq, next) : nullptr;
 
-  widen_queries<kFewThreads>(op, t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
+  widen_queries<kDecodeThreads>(op, t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
     const unsigned at = w / 4 * kQueryBytes + h * 128 + (p ^ h % 8) * 16 + w % 4 * 4;
     *reinterpret_cast<uint32_t*>(queries + at) = pair;
   });
@@ -181,37 +181,37 @@ __global__ void __launch_bounds__(kArrangeThreads)
   if (threadIdx.x < kHeads) factors[t * kHeads + threadIdx.x] = op.head_factor(t, threadIdx.x);
 }
 
-constexpr int kManyThreads = 256, kManyKeys = 256, kManyTokens = 128;
+constexpr int kPrefillThreads = 256, kPrefillKeys = 256, kPrefillTokens = 128;
 constexpr int kSlots = 8;
 
-struct ManyShared {
+struct PrefillShared {
   uint8_t queries[kSlots][kQueryBytes];  // first: aligned to 1024
   float factors[kSlots][kHeads];
   uint64_t full[kSlots], empty[kSlots];
-  int32_t pos[kManyTokens], seq[kManyTokens];
+  int32_t pos[kPrefillTokens], seq[kPrefillTokens];
 };
 
-// score(t, s) for many tokens.
+// score(t, s) in prefill.
 // Grid (256 keys, up to 128 tokens): a warpgroup has 128 keys, two operands of 64 rows; a warp 32 of those.
 // Keys stay in registers, queries come into 8 slots; one warp's sums hide behind the products of another.
 // Bound by the tensor cores: 16384 operations a token and key, e4m3 to f32 (a step keeps about 14 bits).
 // Measured (H200, 2026-11-21): 128 tokens at 131 072 keys: 789 TFLOP/s.
-__global__ void __launch_bounds__(kManyThreads, 2)
-    score_many_kernel(Scoring op, const uint8_t* queries, const float* factors, int n_tokens_most) {
+__global__ void __launch_bounds__(kPrefillThreads, 2)
+    score_prefill_kernel(Scoring op, const uint8_t* queries, const float* factors, int n_tokens_most) {
 #if DSV32_HAS_WGMMA
   extern __shared__ uint8_t raw_shared[];
-  ManyShared& sm =
-      *reinterpret_cast<ManyShared*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
+  PrefillShared& sm =
+      *reinterpret_cast<PrefillShared*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-  const int32_t first_key = blockIdx.x * kManyKeys, first_warp_key = first_key + 32 * warp;
+  const int32_t first_key = blockIdx.x * kPrefillKeys, first_warp_key = first_key + 32 * warp;
   const int64_t first_token = static_cast<int64_t>(blockIdx.y) * n_tokens_most;
   const int n_tokens = static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.n_tokens - first_token));
 #pragma unroll 1
-  for (int i = threadIdx.x; i < n_tokens; i += kManyThreads)
+  for (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
     sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; ++slot)
-      barrier_init(&sm.full[slot], 1), barrier_init(&sm.empty[slot], kManyThreads / 32);
+      barrier_init(&sm.full[slot], 1), barrier_init(&sm.empty[slot], kPrefillThreads / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -304,33 +304,34 @@ __global__ void __launch_bounds__(kManyThreads, 2)
 
 }  // namespace
 
-void score_few(const Scoring& op, int64_t n_pages, const Launch& launch) {
+void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int64_t n_blocks = std::min(n_pages, ceil_div(4 * launch.n_sms, op.n_tokens));
   const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(op.n_tokens));
-  launch_kernel("score_few_kernel", score_few_kernel, {grid, kFewThreads}, launch, op);
+  launch_kernel("score_decode_kernel", score_decode_kernel, {grid, kDecodeThreads}, launch, op);
 }
 
-void score_many(const Scoring& op, int64_t n_pages, const Launch& launch) {
+void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   uint8_t* queries = launch.workspace->take<uint8_t>(static_cast<size_t>(op.n_tokens) * kQueryBytes);
   float* factors = launch.workspace->take<float>(static_cast<size_t>(op.n_tokens) * kHeads);
   arrange_queries_kernel<<<static_cast<unsigned>(op.n_tokens), kArrangeThreads, 0, launch.stream>>>(
       op, queries, factors);
   check_launch("arrange_queries_kernel");
-  constexpr int kBytes = sizeof(ManyShared) + 1024;
-  CUDA_CHECK(cudaFuncSetAttribute(score_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  constexpr int kBytes = sizeof(PrefillShared) + 1024;
+  CUDA_CHECK(cudaFuncSetAttribute(score_prefill_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   // Two blocks an SM; at least four rounds of them where there is enough to do: the last one is not full.
-  const int64_t n_blocks = ceil_div(n_pages * kPage, kManyKeys);
-  const int64_t n_tokens = std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kManyTokens);
+  const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);
+  const int64_t n_tokens =
+      std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);
   const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(ceil_div(op.n_tokens, n_tokens)));
-  score_many_kernel<<<grid, kManyThreads, kBytes, launch.stream>>>(op, queries, factors,
-                                                                   static_cast<int>(n_tokens));
-  check_launch("score_many_kernel");
+  score_prefill_kernel<<<grid, kPrefillThreads, kBytes, launch.stream>>>(op, queries, factors,
+                                                                         static_cast<int>(n_tokens));
+  check_launch("score_prefill_kernel");
 }
 
 // Whether the code that the device runs has Hopper's products: it was built for this very chip.
 bool has_hopper_products() {
   cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, score_many_kernel));
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, score_prefill_kernel));
   return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
 }
 

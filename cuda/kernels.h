@@ -18,16 +18,15 @@ void quantize_fp8(const QuantizeFp8&, const Launch&);
 void add(const Add&, const Launch&);
 void silu_mul(const SiluMul&, const Launch&);
 
-// matmul_few.cu, experts_few.cu: up to kFewTokens tokens, bound by reading the weights
-constexpr int64_t kFewTokens = 8;
-void matmul_few(const Matmul&, const Launch&);
-void matmul_heads_few(const MatmulHeads&, const Launch&);
-void run_experts_few(const RunExperts&, const Launch&);
+// matmul_decode.cu, experts_decode.cu: any number of tokens, bound by reading the weights
+void matmul_decode(const Matmul&, const Launch&);
+void matmul_heads_decode(const MatmulHeads&, const Launch&);
+void run_experts_decode(const RunExperts&, const Launch&);
 
-// matmul_many.cu, experts_many.cu: tensor cores
-void matmul_many(const Matmul&, const Launch&);
-void matmul_heads_many(const MatmulHeads&, const Launch&);
-void run_experts_many(const RunExperts&, const Launch&);
+// matmul_prefill.cu, experts_prefill.cu: any number of tokens, bound by the tensor cores
+void matmul_prefill(const Matmul&, const Launch&);
+void matmul_heads_prefill(const MatmulHeads&, const Launch&);
+void run_experts_prefill(const RunExperts&, const Launch&);
 
 // moe.cu
 void route_experts(const RouteExperts&, const Launch&);

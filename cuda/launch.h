@@ -49,6 +49,10 @@ class Workspace {
   size_t n_used_ = 0;
 };
 
+// The multiprocessors that sums are divided for (H100, H200): how a sum is cut into parts must not depend on
+// the device at hand, nor on how many tokens are computed beside it.
+constexpr int kPlannedSms = 132;
+
 struct Launch {
   cudaStream_t stream;
   Workspace* workspace;  // reset before each operation

@@ -2,10 +2,11 @@
 //
 // With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
 // heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
-// with a running softmax. When tokens are few, the blocks of a token are dealt out to several CTAs and
-// mla_combine_kernel merges their parts. How they are dealt depends on counts that the host knows, never on
-// where a row lies: buffers and full residency give the same bits. Many tokens on Hopper go to
-// mla_prefill.cu, other sizes and f32 rows to mla_plain.cu.
+// with a running softmax. In decode the blocks of a token are dealt out to kSplits CTAs, and
+// mla_combine_kernel merges their parts; in prefill one CTA has them all, and on Hopper that is the kernel of
+// mla_prefill.cu. Other sizes and f32 rows go to mla_plain.cu. How many heads a CTA takes and how blocks are
+// dealt follows from the heads and the role alone, never from the tokens of the step or from where a row
+// lies: so batches, buffers and full residency give the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -100,8 +101,8 @@ __device__ __forceinline__ void expand_rows(const uint8_t* landing, uint8_t* k, 
 //   8 kTiles rows; values: all heads x 64 columns, sums in registers, weights through shared memory.
 // Rows are gathered by cp.async while the block before is worked on, and widened once for all heads. Sums are
 //   rescaled only when a maximum grows by 2^kSlack.
-// Bound: many tokens: reading shared memory (64 heads: 3500 of about 6000 cycles a block are the scores');
-//   few tokens: the latency of one block after another.
+// Bound: prefill: reading shared memory (64 heads: 3500 of about 6000 cycles a block are the scores');
+//   decode: latency, of one block a CTA with 2048 rows.
 // Measured (H200, 2026-11-21): one token, 128 heads, 2048 fp8 rows: 23.5 us with the merge.
 template <KvType kKv, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const Plan plan) {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   const int tile = blockIdx.x % plan.n_head_tiles, split = blockIdx.x / plan.n_head_tiles % plan.n_splits;
   const int64_t t = blockIdx.x / plan.n_head_tiles / plan.n_splits, seq = op.step.seq[t];
   const int n = op.n_selected[t], n_blocks = (n + kBlockRows - 1) / kBlockRows;
-  if (plan.n_splits > 1 && split >= n_blocks) return;  // the merge knows that this part is empty
+  if (plan.part && split >= n_blocks) return;  // the merge knows that this part is empty
   const int head_row = warp % kTiles * 16, group = warp / kTiles, latent_row = group * 8 * kTiles;
   const float scale = op.scale * 1.44269504f;
 
@@ -221,12 +222,12 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
 #pragma unroll
       for (int g = 1; g < kGroups; ++g) sum += largest_of[g * kHeads + row];
       const int64_t part = (t * plan.n_splits + split) * op.n_heads + head;
-      float* out = (plan.n_splits > 1 ? plan.part : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
-      const float factor = plan.n_splits > 1 || sum == 0 ? 1.0f : 1.0f / sum;
+      float* out = (plan.part ? plan.part : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
+      const float factor = plan.part || sum == 0 ? 1.0f : 1.0f / sum;
 #pragma unroll
       for (int c = 0; c < 8; ++c)
         *reinterpret_cast<float2*>(out + c * 8) = {o[i][c][2 * h] * factor, o[i][c][2 * h + 1] * factor};
-      if (plan.n_splits > 1 && warp == 0 && lane % 4 == 0) plan.part_max_sum[part] = {shrink[row], sum};
+      if (plan.part && warp == 0 && lane % 4 == 0) plan.part_max_sum[part] = {shrink[row], sum};
     }
 }
 
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
 // How many parts there are follows from n_selected; the others were never written and are not read.
 // Bound: reading the parts, which L2 still has.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
-  __shared__ float weights[kMostSplits];
+  __shared__ float weights[kSplits];
   let_next_start();
   wait_for_inputs();
   const int64_t t = blockIdx.x / op.n_heads, head = blockIdx.x % op.n_heads;
@@ -285,7 +286,7 @@ void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& l
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
   const auto n_bytes = static_cast<size_t>(shared_bytes<kKv, kTiles>(plan.n_stages));
   launch_kernel("mla_kernel", mla_kernel<kKv, kTiles>, {n_ctas, kThreads, n_bytes}, launch, op, plan);
-  if (plan.n_splits == 1) return;
+  if (!plan.part) return;
   launch_kernel("mla_combine_kernel", mla_combine_kernel,
                 {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
 }
@@ -297,39 +298,61 @@ int shared_bytes_of(int n_tiles) {
                         : shared_bytes<kKv, 1>(1);
 }
 
-// 16-head tiles of a CTA: as many as the heads and shared memory allow, while CTAs for half of the SMs
-// remain. 0: none fits.
+// 16-head tiles of a CTA, as many as heads and shared memory allow: up to four in prefill, where queries come
+// from every CTA's own token, and two in decode, so that one token has CTAs for all multiprocessors.
+// 0: none fits.
 template <KvType kKv>
-int choose_tiles(const Attend& op, int64_t n_blocks, int n_shared_bytes, int n_sms) {
-  for (const int n_tiles : {4, 2, 1}) {
-    if (shared_bytes_of<kKv>(n_tiles) > n_shared_bytes) continue;
-    const bool is_larger_than_needed = n_tiles > 1 && op.n_heads <= n_tiles * 8;
-    const int64_t n_ctas = op.step.n_tokens * ceil_div(op.n_heads, 16 * n_tiles) * n_blocks;
-    if (n_tiles == 1 || (!is_larger_than_needed && 2 * n_ctas > n_sms)) return n_tiles;
-  }
+int choose_tiles(const Attend& op, int n_shared_bytes) {
+  const int n_most = op.step.role == Role::decode ? 2 : 4;
+  for (int n_tiles = n_most; n_tiles > 0; n_tiles /= 2)
+    if (shared_bytes_of<kKv>(n_tiles) <= n_shared_bytes && (n_tiles == 1 || op.n_heads > n_tiles * 8))
+      return n_tiles;
   return 0;
+}
+
+// The same operation for tokens [first, first + n).
+Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
+  Attend part = op;
+  part.step.n_tokens = n, part.step.seq += first;
+  part.q_c += first * op.n_heads * kRank, part.q_pe += first * op.q_pe_token_stride;
+  part.selected += first * op.topk, part.n_selected += first, part.row_ids += first * op.topk;
+  part.o_c += first * op.n_heads * kRank;
+  return part;
+}
+
+// As many tokens at a time as their parts have room for.
+template <KvType kKv, int kTiles>
+void attend_split(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
+  plan.n_splits = kSplits;
+  const int64_t n_parts_token = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
+  const int64_t n_room = (static_cast<int64_t>(launch.workspace->n_bytes_left()) - 512) / n_bytes_part;
+  const int64_t n_together = std::min(op.step.n_tokens, n_room / n_parts_token);
+  if (n_together < 1)
+    fail(ErrorKind::internal, "no scratch memory is left for the parts of a token's attention");
+  plan.part = launch.workspace->take<float>(static_cast<size_t>(n_together * n_parts_token * kRank));
+  plan.part_max_sum = launch.workspace->take<float2>(static_cast<size_t>(n_together * n_parts_token));
+  for (int64_t first = 0; first < op.step.n_tokens; first += n_together)
+    launch_mla<kKv, kTiles>(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), plan,
+                            n_shared_bytes, launch);
 }
 
 // False when the device has too little shared memory.
 template <KvType kKv>
 bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
   const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int64_t n_blocks = ceil_div(op.topk, kBlockRows);
-  const int n_tiles = choose_tiles<kKv>(op, n_blocks, n_shared_bytes, launch.n_sms);
+  const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
   if (n_tiles == 0) return false;
+  const bool is_decode = op.step.role == Role::decode;
   Plan plan{};
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
-  const int64_t n_wanted = launch.n_sms / (op.step.n_tokens * plan.n_head_tiles);
-  plan.n_splits =
-      static_cast<int>(std::clamp<int64_t>(n_wanted, 1, std::min<int64_t>(n_blocks, kMostSplits)));
+  plan.n_splits = 1;
   plan.rows = rows;
   plan.page_bytes = op.cache.layout.key_page_bytes();
-  if (plan.n_splits > 1) {
-    const auto n_parts = static_cast<size_t>(op.step.n_tokens * plan.n_splits * op.n_heads);
-    plan.part = launch.workspace->take<float>(n_parts * kRank);
-    plan.part_max_sum = launch.workspace->take<float2>(n_parts);
-  }
-  if (n_tiles == 4 && plan.n_splits == 1 && has_prefill_kernel())
+  if (is_decode && n_tiles == 2)
+    attend_split<kKv, 2>(op, plan, n_shared_bytes, launch);
+  else if (is_decode)
+    attend_split<kKv, 1>(op, plan, n_shared_bytes, launch);
+  else if (n_tiles == 4 && has_prefill_kernel())
     attend_prefill(op, plan, launch);
   else if (n_tiles == 4)
     launch_mla<kKv, 4>(op, plan, n_shared_bytes, launch);

@@ -20,7 +20,7 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
 struct Plan;
 
-// mla_prefill.cu: Hopper's products, 64 heads a CTA, rows not dealt out (n_splits 1); fp8 and bf16 rows.
+// mla_prefill.cu: Hopper's products, 64 heads a CTA, which has all rows of its token; fp8 and bf16 rows.
 bool has_prefill_kernel();
 void attend_prefill(const Attend& op, const Plan& plan, const Launch& launch);
 
@@ -30,7 +30,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kMostSplits = 256;
+constexpr int kSplits = 32;  // CTAs that share a token's rows in decode: one block each of 2048 rows
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
 // The first call on each device says so: what a kernel needs to be told once a device.
@@ -100,7 +100,7 @@ struct Plan {
   int n_stages;          // bf16 rows: tiles in shared memory, 1 or 2
   const uint8_t* rows;   // cache.slots or cache.resident
   int64_t page_bytes;    // of a key page
-  float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided, when n_splits > 1
+  float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
 };
 

@@ -1,4 +1,4 @@
-// Sparse MLA for many tokens by Hopper's asynchronous products: a CTA takes 64 heads of a token.
+// Sparse MLA of prefill by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
 // One group of four warps brings rows in and makes them fp16, two groups multiply. They meet at two stages of
 // 64 rows each, whose barriers tell when a stage is full and when it is empty again, so that gathering hides

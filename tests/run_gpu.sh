@@ -29,7 +29,7 @@ sanitize() {  # TOOL SUITE
     # The one kernel whose threads read what another thread's bulk copies bring: that thread fills a slot when all readers have
     # arrived at a barrier, and they wait at another for its bytes. Racecheck reports these copies as hazards: that of CUDA 13.0
     # is 2025.3, and the notes of 2025.4, 2026.1 and 2026.3 tell of false reports with mbarriers and complete-tx mended.
-    racecheck) options=(--kernel-name-exclude kernel_substring=score_many_kernel) ;;
+    racecheck) options=(--kernel-name-exclude kernel_substring=score_prefill_kernel) ;;
     initcheck) arguments+=(uninitialized) ;;  # scratch memory that nobody has filled
   esac
   OMP_NUM_THREADS=2 timeout "${SANITIZE_SECONDS:-480}" compute-sanitizer --tool "$1" --error-exitcode 9 "${options[@]}" \

@@ -79,6 +79,34 @@ BOOST_AUTO_TEST_CASE(other_bits_are_found_where_they_begin) {
   BOOST_TEST(found.first_unequal_pos == kTokens - kDecoded);
 }
 
+BOOST_AUTO_TEST_CASE(a_prompt_gives_the_same_bits_however_it_is_cut) {
+  for (const int64_t n_tokens : {kTokens, int64_t{1}}) {
+    Engine engine(model().file, options_of(KvType::fp8));
+    const CutEquality found =
+        compare_cuts(engine, std::span(model().tokens).first(static_cast<size_t>(n_tokens)));
+    BOOST_TEST(found.n_ways == (n_tokens == kTokens ? 3 : 2));
+    BOOST_TEST(found.first_unequal == "");
+  }
+}
+
+// A layer that computes otherwise in steps of so many tokens: the first way that has such a step is named.
+BOOST_AUTO_TEST_CASE(bits_that_depend_on_the_cut_are_found) {
+  for (const auto& [n_step, way] :
+       {std::pair{64, "in steps of 64"}, {54, "behind 26 held tokens"}, {1, "with the last token alone"}}) {
+    EngineOptions options = options_of();
+    options.chunk = kTokens;
+    Engine engine(model().file, options);
+    const Vector& weight = engine.weights().layers[0].ffn_norm;
+    const float own = weight.data()[0];
+    engine.forward().set_observer(
+        [&](const Observation& seen) {
+          if (seen.layer == 0) weight.data()[0] = seen.n_tokens == n_step ? 2 * own : own;
+        },
+        {"attention_out"});
+    BOOST_TEST(compare_cuts(engine, model().tokens).first_unequal == way);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(an_engine_does_not_deviate_from_its_like) {
   Engine engine(model().file, options_of()), reference(model().file, options_of());
   const Deviation found = compare_engines(engine, reference, model().tokens);

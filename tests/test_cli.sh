@@ -147,6 +147,8 @@ check "thinking is not on standard output" test "$(cat out)" = ""
 check "thinking is on standard error" has err "thinking:"
 check "a line for the prompt with -v" has err "prompt: "
 check "the seed is reported with -v" has err "seed: 7"
+run_ run "${m[@]}" --seed 7 -n 24 --topk-buffer 64 -v hi
+check "the buffer's tally with -v" has err "top-k buffer: "
 check "no colour outside a terminal" lacks err "$esc"
 run_ run "${answer[@]}" -q hi
 check "quiet is quiet" empty err
@@ -216,13 +218,11 @@ n_vocab=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"deepse
   grep -o '[0-9]*$')
 check "the logits' file has n_tokens * vocab_size floats" \
   test "$(stat -c %s whole.bin)" = $((150 * n_vocab * 4))
-for variant in "--chunk 7" "--chunk 1 --topk-buffer 64" "-t 1"; do
+for variant in "--chunk 7" "--chunk 1" "--chunk 20 --topk-buffer 64" "-t 1"; do
   # shellcheck disable=SC2086
   run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin $variant
   check "the same logits with $variant" same whole.bin part.bin
 done
-run_ inspect logits "${m[@]}" --tokens "$ids" --out part.bin --chunk 1 --topk-buffer 64 -v
-check "the buffer's tally with -v" has err "top-k buffer: "
 seq 3 152 >ids.txt
 run_ inspect logits "${m[@]}" --tokens @ids.txt --out part.bin
 check "ids from a file" same whole.bin part.bin
@@ -333,9 +333,10 @@ check "model: a tensor" has out '"name":"token_embd.weight"'
 
 # --- check ------------------------------------------------------------------------------------------------
 expect "check" 0 check "${m[@]}" -c 150 --backend cpu
-check "check: one line for each comparison" lines out 2
+check "check: one line for each comparison" lines out 3
 check "check: the buffer had to fetch rows" \
   grep -aqE '^passed +cpu, top-k buffer .* 64 rows, [1-9][0-9]* of [0-9]+ rows fetched, the same bits$' out
+check "check: the prompt was cut" grep -aqE '^passed +cpu, a prompt however it is cut: 150 tokens .* 3 ways, the same bits$' out
 check "check: what is left out is said" grep -aqxE 'skipped +cuda: left out by --backend cpu' out
 check "check: silent on standard error" empty err
 expect "check as json" 0 check "${m[@]}" -c 150 --backend cpu --kv-type bf16 --topk-buffer 70 --json

@@ -1,6 +1,6 @@
 // The equalities that make a cache trustworthy, on the CPU bit for bit: however tokens are cut into steps,
-// wherever rows are read from, however many threads work and whoever else is in the step, the logits are the
-// same bits.
+// prefilled or decoded, wherever rows are read from, however many threads work and whoever else is in the
+// step, the logits are the same bits.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/generation.h"
 #include "tests/support/apart_backend.h"
+#include "tests/support/company.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -40,6 +41,7 @@ const std::string& tiny_path() {
 struct Run {
   KvType kv_type = KvType::fp8;
   int64_t chunk = 512;
+  bool decodes = false;  // every token is a decode step
   std::optional<int64_t> topk_buffer = {};
   int n_threads = 1;
   std::string path = {};
@@ -59,8 +61,7 @@ std::vector<float> logits_of(const Run& run, const std::vector<int32_t>& tokens,
                              Forward::BufferTally* tally = nullptr) {
   const GgufFile file(run.path.empty() ? tiny_path() : run.path);
   Engine engine(file, options_of(run));
-  Session session(engine);
-  std::vector<float> logits = session.all_logits(tokens);
+  std::vector<float> logits = run_alone(engine, tokens, run.decodes ? 0 : std::ssize(tokens));
   if (tally) *tally = engine.forward().buffer_tally();
   return logits;
 }
@@ -78,62 +79,15 @@ const std::vector<float>& whole(KvType kv_type) {
 
 const KvType kKvTypes[] = {KvType::fp8, KvType::bf16, KvType::f32};
 
-// Three sequences of different length in the same steps: prefilled together in two steps, then decoded
-// together.
-void check_batch(int64_t buffer_rows, bool is_apart) {
+void check_company(const Company& company) {
   const GgufFile file(tiny_path());
-  const ModelArgs args = read_model_args(file);
-  ApartBackend backend(is_apart);
-  const Weights weights = load_weights(file, args, backend);
-  const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
-                       is_apart,
-                       args.n_layers,
-                       600,
-                       3,
-                       buffer_rows};
-  LatentCache cache(backend, plan);
-  Forward forward(backend, args, weights, cache, 300, 600);
-  std::vector<std::unique_ptr<Sequence>> sequences;
-  for (int i = 0; i < 3; ++i) sequences.push_back(cache.open());
-  std::vector<std::vector<float>> logits(3);
-  const std::vector<int64_t> prefill = {100, 31, 64};
-  const auto run = [&](const std::vector<int64_t>& begins, const std::vector<int64_t>& ends) {
-    Step step;
-    for (size_t s = 0; s < 3; ++s) {
-      step.sequences.push_back(sequences[s].get());
-      cache.reserve(*sequences[s], ends[s]);
-      const std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
-      for (int64_t i = begins[s]; i < ends[s]; ++i) {
-        step.tokens.push_back(tokens[static_cast<size_t>(i)]);
-        step.pos.push_back(static_cast<int32_t>(i));
-        step.seq.push_back(static_cast<int32_t>(s));
-      }
-    }
-    forward.run(step);
-    const std::vector<float> all = forward.logits();
-    auto next = all.begin();
-    for (size_t s = 0; s < 3; ++s) {
-      cache.set_length(*sequences[s], ends[s]);
-      const auto end = next + (ends[s] - begins[s]) * args.vocab_size;
-      logits[s].insert(logits[s].end(), next, end);
-      next = end;
-    }
-  };
-  run({0, 0, 0}, {70, 0, 30});
-  run({70, 0, 30}, prefill);
-  std::vector<int64_t> at = prefill;
-  for (int i = 0; i < 40; ++i) {
-    run(at, {at[0] + 1, at[1] + 1, at[2] + 1});
-    for (int64_t& n : at) ++n;
-  }
-  for (size_t s = 0; s < 3; ++s) {
-    std::vector<int32_t> tokens = random_tokens(kTokens, s + 1);
-    tokens.resize(static_cast<size_t>(at[s]));
-    BOOST_TEST(same_bits(logits[s], logits_of({}, tokens)),
-               "sequence " << s << ", buffer of " << buffer_rows << (is_apart ? ", memories apart" : ""));
-  }
-  if (buffer_rows) BOOST_TEST(forward.buffer_tally().n_misses > 0);
-  for (const auto& sequence : sequences) cache.close(*sequence);
+  ApartBackend backend(company.is_apart);
+  const CompanyLogits together = run_together(backend, file, company);
+  for (int64_t s = 0; s < company.n_seqs; ++s)
+    BOOST_TEST(same_bits(together.of[static_cast<size_t>(s)], logits_of({}, company.tokens(s))),
+               "sequence " << s << " of " << company.n_seqs << ", buffer of " << company.buffer_rows
+                           << (company.is_apart ? ", memories apart" : ""));
+  if (company.buffer_rows) BOOST_TEST(together.n_misses > 0);
 }
 
 }  // namespace
@@ -141,11 +95,14 @@ void check_batch(int64_t buffer_rows, bool is_apart) {
 BOOST_AUTO_TEST_SUITE(equalities)
 
 BOOST_AUTO_TEST_CASE(decode_one_by_one_and_any_chunk_equal_prefill_at_once) {
-  for (const KvType kv_type : kKvTypes)
+  for (const KvType kv_type : kKvTypes) {
+    BOOST_TEST(same_bits(logits_of({.kv_type = kv_type, .decodes = true}, random_tokens(kTokens, 1)),
+                         whole(kv_type)));
     for (const int64_t chunk : {1, 2, 7, 64, 149})
       BOOST_TEST(same_bits(logits_of({.kv_type = kv_type, .chunk = chunk}, random_tokens(kTokens, 1)),
                            whole(kv_type)),
                  "chunk " << chunk << ", kv type " << static_cast<int>(kv_type));
+  }
 }
 
 // A sparse step in which the buffer holds just top-k rows, some more, and nearly all.
@@ -153,7 +110,7 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency) {
   for (const KvType kv_type : kKvTypes)
     for (const int64_t n_rows : {32, 33, 48, 128}) {
       Forward::BufferTally tally;
-      const Run run{.kv_type = kv_type, .chunk = 1, .topk_buffer = n_rows};
+      const Run run{.kv_type = kv_type, .decodes = true, .topk_buffer = n_rows};
       BOOST_TEST(same_bits(logits_of(run, random_tokens(kTokens, 1), &tally), whole(kv_type)),
                  "buffer of " << n_rows);
       BOOST_TEST(tally.n_rows > 0);
@@ -176,6 +133,28 @@ BOOST_AUTO_TEST_CASE(prefill_in_a_chunk_then_decode_through_the_buffer_equals_fu
   BOOST_TEST(engine.forward().buffer_tally().n_misses > 0);
 }
 
+// What the session holds already, of the same prompt or of another that begins like it, changes nothing: cut
+// at random, once with a single token left.
+BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
+  const std::vector<float>& expected = whole(KvType::fp8);
+  const GgufFile file(tiny_path());
+  Rng rng(3);
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(40)}) {
+    Engine engine(file, options_of({.chunk = 64, .topk_buffer = topk_buffer}));
+    Session session(engine);
+    for (size_t i = 0; i < 4; ++i) {
+      const size_t n = i == 0 ? kTokens - 1 : 1 + rng.next() % (kTokens - 1);
+      std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + static_cast<int64_t>(n));
+      mixed.insert(mixed.end(), others.begin(), others.begin() + static_cast<int64_t>(rng.next() % 20));
+      session.sync(mixed);
+      BOOST_TEST(session.sync(tokens) >= static_cast<int64_t>(n));
+      BOOST_TEST(same_bits(session.logits(), {expected.end() - engine.args().vocab_size, expected.end()}),
+                 n << " tokens held");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_forgotten_tail_leaves_no_trace) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
   std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + 70);
@@ -196,13 +175,16 @@ BOOST_AUTO_TEST_CASE(any_number_of_threads_equals_one) {
   const std::vector<float>& one = whole(KvType::fp8);
   for (const int n_threads : {2, 3, 5})
     BOOST_TEST(same_bits(logits_of({.n_threads = n_threads}, random_tokens(kTokens, 1)), one));
-  BOOST_TEST(
-      same_bits(logits_of({.chunk = 1, .topk_buffer = 40, .n_threads = 3}, random_tokens(kTokens, 1)), one));
+  BOOST_TEST(same_bits(
+      logits_of({.decodes = true, .topk_buffer = 40, .n_threads = 3}, random_tokens(kTokens, 1)), one));
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
   for (const int64_t buffer_rows : {0, 40})
-    for (const bool is_apart : {false, true}) check_batch(buffer_rows, is_apart);
+    for (const bool is_apart : {false, true})
+      check_company({.buffer_rows = buffer_rows, .is_apart = is_apart});
+  check_company(
+      {.n_seqs = 8, .n_decoded = 10, .shortest = 1, .longest = 90, .buffer_rows = 40, .is_apart = true});
 }
 
 // The same seed gives the same tokens with the same log-probabilities, however the work is divided; another
@@ -244,7 +226,7 @@ BOOST_AUTO_TEST_CASE(a_dense_file_equals_a_sparse_one_that_selects_everything) {
   const Tiny dense(shape);
   const std::vector<float> selects_all = logits_of({.path = everything.path}, tokens);
   BOOST_TEST(same_bits(logits_of({.path = dense.path}, tokens), selects_all));
-  BOOST_TEST(same_bits(logits_of({.chunk = 1, .path = dense.path}, tokens), selects_all));
+  BOOST_TEST(same_bits(logits_of({.decodes = true, .path = dense.path}, tokens), selects_all));
   const auto n_same =
       static_cast<int64_t>(std::ranges::mismatch(selects_all, whole(KvType::fp8)).in1 - selects_all.begin());
   const int64_t vocab_size = static_cast<int64_t>(selects_all.size()) / kTokens;

@@ -34,6 +34,15 @@ struct MemoryInfo {
   uint64_t n_bytes_used = 0;   // taken by this backend
 };
 
+// What a step's tokens are: a prompt's, or the newest of their sequences. A backend may compute the two by
+// different kernels, but a token's bits follow from its own sequence and its role alone: neither from the
+// other tokens of the step nor from their number, nor from how a prompt is cut into steps, where rows lie or
+// how much memory there is.
+enum class Role {
+  prefill,  // any number of tokens of each sequence
+  decode,   // one token of each sequence
+};
+
 // The tokens of one step.
 struct StepTokens {
   int64_t n_tokens = 0;
@@ -42,6 +51,7 @@ struct StepTokens {
   const int32_t* tokens = nullptr;  // [n_tokens] token ids
   const int32_t* pos = nullptr;     // [n_tokens] position in its sequence
   const int32_t* seq = nullptr;     // [n_tokens] 0..n_seqs-1
+  Role role = Role::prefill;
 };
 
 // One layer of the cache, and where each sequence's pages lie in it.
@@ -127,6 +137,7 @@ struct Matmul {
   int64_t x_stride = 0;
   float* y = nullptr;  // [n_tokens, n_rows], dense
   int64_t n_tokens = 0;
+  Role role = Role::prefill;
 };
 
 // y[t, h] = W[h] @ x[t, h]: the absorbed products with W_UK and W_UV.
@@ -136,6 +147,7 @@ struct MatmulHeads {
   int64_t x_token_stride = 0, x_head_stride = 0;
   float* y = nullptr;  // [n_tokens, n_heads, n_rows], dense
   int64_t n_tokens = 0;
+  Role role = Role::prefill;
 };
 
 // y += x
@@ -273,6 +285,7 @@ struct RunExperts {
   const float* weights = nullptr;    // [n_tokens, n_activated]
   int64_t n_tokens = 0, n_activated = 0;
   float* y = nullptr;  // [n_tokens, dim]
+  Role role = Role::prefill;
 };
 
 // How one token is drawn: after temperature, top-k, top-p and min-p, in that order.

@@ -91,6 +91,20 @@ void check_buffer(Report& report, const GgufFile& file, const EngineOptions& opt
               {"first_unequal_pos", found.first_unequal_pos}});
 }
 
+// `options` name the backend.
+void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
+  options.topk_buffer = kEveryRow;
+  Engine engine(file, options);
+  const CutEquality found = compare_cuts(engine, tokens);
+  const bool is_equal = found.first_unequal.empty();
+  const std::string other =
+      format("the last logits %s differ or are not finite", found.first_unequal.c_str());
+  report.add(is_equal ? Result::passed : Result::failed, options.backend + ", a prompt however it is cut",
+             format("%zu tokens at once, in other steps and behind held ones, %lld ways, %s", tokens.size(),
+                    static_cast<long long>(found.n_ways), is_equal ? "the same bits" : other.c_str()),
+             {{"ways", found.n_ways}, {"first_unequal", found.first_unequal}});
+}
+
 std::string where_text(const Deviation& found) {
   if (found.first_pos < 0) return {};
   std::string text = format("; beyond %g first at position %lld, ", kDeviationTolerance,
@@ -168,12 +182,14 @@ int check_command(const Options& options) {
   Report report(options.json);
   engine.backend = "cpu";
   check_buffer(report, file, engine, tokens);
+  check_cuts(report, file, engine, tokens);
   if (!absence.empty()) {
     report.add(Result::skipped, "cuda", absence);
     return report.finish(tokens.size());
   }
   engine.backend = "cuda";
   check_buffer(report, file, engine, tokens);
+  check_cuts(report, file, engine, tokens);
   check_against_cpu(report, file, engine, tokens);
   return report.finish(tokens.size());
 }

@@ -76,8 +76,6 @@ int inspect_logits(const Options& options) {
         bytes_of(session.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)))));
   }
   file.commit();
-  const Forward::BufferTally tally = model.engine.forward().buffer_tally();
-  if (options.verbose && tally.n_rows > 0) write_err(buffer_summary(tally) + "\n");
   return 0;
 }
 

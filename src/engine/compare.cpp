@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/session.h"
 
 namespace dsv32 {
@@ -30,8 +31,13 @@ std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
   return borders;
 }
 
-Tokens step_tokens(Tokens tokens, const std::vector<size_t>& borders, size_t step) {
-  return tokens.subspan(borders[step], borders[step + 1] - borders[step]);
+// Computes a step of those borders; the logits of its tokens.
+std::vector<float> run_step(Session& session, Tokens tokens, const std::vector<size_t>& borders,
+                            size_t step) {
+  const size_t at = borders[step];
+  if (at < prefill_tokens(tokens)) return session.all_logits(tokens.subspan(at, borders[step + 1] - at));
+  session.step(tokens[at]);
+  return session.logits();
 }
 
 // [n_steps, vocab_size] of the decode steps.
@@ -89,9 +95,9 @@ std::vector<Stage> stages_at(Engine& engine, Tokens tokens, const std::vector<si
     stages.push_back(std::move(stage));
   };
   Session session(engine);
-  for (size_t step = 0; step < last; ++step) session.all_logits(step_tokens(tokens, borders, step));
+  for (size_t step = 0; step < last; ++step) run_step(session, tokens, borders, step);
   engine.forward().set_observer(keep_row);
-  session.all_logits(step_tokens(tokens, borders, last));
+  run_step(session, tokens, borders, last);
   engine.forward().set_observer({});
   return stages;
 }
@@ -145,6 +151,36 @@ DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options
   return found;
 }
 
+CutEquality compare_cuts(Engine& engine, Tokens tokens) {
+  const auto n = std::ssize(tokens), n_held = n / 3;
+  const auto in_steps = [&](int64_t n_step) {
+    Session session(engine);
+    for (int64_t end = std::min(n_step, n); end < n; end += n_step)
+      session.sync(tokens.first(static_cast<size_t>(end)));
+    session.sync(tokens);
+    return session.logits();
+  };
+  const std::vector<float> expected = in_steps(n);
+  const bool is_finite = std::ranges::all_of(expected, [](float x) { return std::isfinite(x); });
+  CutEquality found;
+  const auto add = [&](const std::string& way, const std::vector<float>& logits) {
+    const bool is_same = std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)) == 0;
+    ++found.n_ways;
+    if (found.first_unequal.empty() && !(is_finite && is_same)) found.first_unequal = way;
+  };
+  for (const int64_t n_step : {64, 512})
+    if (n_step < n) add(format("in steps of %lld", static_cast<long long>(n_step)), in_steps(n_step));
+  Session session(engine);
+  std::vector<int32_t> other(tokens.begin(), tokens.begin() + n_held);
+  other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that goes on otherwise
+  session.sync(other);
+  session.sync(tokens);
+  add(format("behind %lld held tokens", static_cast<long long>(n_held)), session.logits());
+  session.sync(tokens);  // nothing is new: the last token is computed again
+  add("with the last token alone", session.logits());
+  return found;
+}
+
 Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   Deviation found;
   const std::vector<size_t> borders =
@@ -152,9 +188,9 @@ Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   {
     Session ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
     for (size_t step = 0; step + 1 < borders.size(); ++step) {
-      const Tokens part = step_tokens(tokens, borders, step);
-      const std::vector<float> rows = ours.all_logits(part), expected = other.all_logits(part);
-      compare_rows(found, rows, expected, rows.size() / part.size(), borders[step]);
+      const std::vector<float> rows = run_step(ours, tokens, borders, step),
+                               expected = run_step(other, tokens, borders, step);
+      compare_rows(found, rows, expected, rows.size() / (borders[step + 1] - borders[step]), borders[step]);
     }
   }
   if (found.first_pos >= 0) {

@@ -1,4 +1,5 @@
-// The same prompt on two engines: whether the bits are the same, or how far apart and from where on.
+// The same prompt in several ways on one engine, or on two: whether the bits are the same, or how far apart
+// and from where on.
 //
 // Prefill is computed in chunks and the prompt's last tokens one at a time, so that both kinds of step take
 // part.
@@ -21,6 +22,15 @@ struct DecodeEquality {
 // Prefills all but the prompt's last tokens and decodes those, in two engines one after the other.
 DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options,
                               const EngineOptions& reference, std::span<const int32_t> tokens);
+
+struct CutEquality {
+  int64_t n_ways = 0;         // compared with the prompt computed in steps of the engine's chunk
+  std::string first_unequal;  // the first whose last logits are not the same finite numbers; empty: none
+};
+
+// Prefills the prompt in several ways: in steps of other sizes, behind a beginning that is held already, with
+// the last token in a step of its own. The engine must hold the tokens and have no session.
+CutEquality compare_cuts(Engine& engine, std::span<const int32_t> tokens);
 
 // Deviations are relative: of a row of values, the largest difference over the reference's largest magnitude
 // (infinite when something is not finite); of a row of selected positions, the share that the other lacks.

@@ -33,7 +33,7 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
   for (int64_t n_done = n_held; n_done < n_total;) {
     const auto start = std::chrono::steady_clock::now();
     const int64_t n = std::min(chunk, n_total - n_done);
-    extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), false);
+    extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), Role::prefill, false);
     n_done += n;
     engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
     if (prefixes) prefixes->note_prefill(n, seconds_since(start));
@@ -45,7 +45,7 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
 
 void Session::step(int32_t token) {
   check(std::span(&token, 1));
-  extend(std::span(&token, 1), false);
+  extend(std::span(&token, 1), Role::decode, false);
 }
 
 void Session::rest() { remember(); }
@@ -77,7 +77,7 @@ std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
   std::vector<float> all;
   const size_t chunk = static_cast<size_t>(engine_.forward().max_tokens());
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
-    extend(tokens.subspan(begin, std::min(chunk, tokens.size() - begin)), true);
+    extend(tokens.subspan(begin, std::min(chunk, tokens.size() - begin)), Role::prefill, true);
     const std::vector<float> part = engine_.forward().logits();
     all.insert(all.end(), part.begin(), part.end());
   }
@@ -99,8 +99,9 @@ void Session::check(std::span<const int32_t> tokens) const {
          "a larger context (-c) holds more");
 }
 
-void Session::extend(std::span<const int32_t> tokens, bool wants_all_logits) {
+void Session::extend(std::span<const int32_t> tokens, Role role, bool wants_all_logits) {
   Step step;
+  step.role = role;
   step.tokens.assign(tokens.begin(), tokens.end());
   step.seq.assign(tokens.size(), 0);
   for (size_t i = 0; i < tokens.size(); ++i) step.pos.push_back(static_cast<int32_t>(tokens_.size() + i));

@@ -32,7 +32,8 @@ class Session {
   // stops at that border, and what is done is kept.
   using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
 
-  // Makes the session hold exactly `tokens` (at least one), with the logits of the last. Returns how many
+  // Makes the session hold exactly `tokens` (at least one), with the logits of the last; what it computes of
+  // them is prefill. Returns how many
   // were held already or known from elsewhere, or -1 when `progress` stopped it. Of them and what follows,
   // the first n_reusable are remembered for others. Throws Error{context_full} with the counts, Error{model}
   // for ids outside the vocabulary.
@@ -56,14 +57,14 @@ class Session {
   std::span<const float> device_logits() const;
   Backend& backend() { return engine_.backend(); }
 
-  // Appends `tokens` and returns the logits of every one of them, [n, vocab_size]: for comparison with other
-  // programs.
+  // Appends `tokens` as a prompt's and returns the logits of every one of them, [n, vocab_size]: for
+  // comparison with other programs.
   std::vector<float> all_logits(std::span<const int32_t> tokens);
 
  private:
   void check(std::span<const int32_t> tokens) const;
   void remember();
-  void extend(std::span<const int32_t> tokens, bool wants_all_logits);
+  void extend(std::span<const int32_t> tokens, Role role, bool wants_all_logits);
 
   Engine& engine_;
   std::unique_ptr<Sequence> sequence_;

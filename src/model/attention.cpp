@@ -124,11 +124,11 @@ void Forward::attend_selected(const LayerWeights& w, const CacheView& cache) {
   backend_.rope({step_, RopeLayout::interleaved, q_pe, heads, head_dim, heads * head_dim, frequencies_.data(),
                  args_.qk_rope_head_dim});
   observe("q", act_.q.data(), heads * head_dim);
-  backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n});
+  backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, step_.role});
   backend_.attend({step_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
                    args_.softmax_scale(), selected_, act_.n_selected.data(), act_.row_ids.data(), act_.topk,
                    act_.o_c.data()});
-  backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n});
+  backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, step_.role});
   matmul(w.wo, act_.o, act_.out);
 }
 

@@ -18,7 +18,7 @@ void Forward::mlp(const MlpWeights& w, float* out) {
   matmul(w.w1, act_.x, act_.gate);
   matmul(w.w3, act_.x, act_.up);
   backend_.silu_mul({act_.gate.data(), act_.up.data(), act_.gate.data(), n * inter_dim});
-  backend_.matmul({w.w2, act_.gate.data(), inter_dim, out, n});
+  backend_.matmul({w.w2, act_.gate.data(), inter_dim, out, n, step_.role});
 }
 
 // out = sum over the chosen experts, weighted, + the shared expert
@@ -31,7 +31,7 @@ void Forward::experts(const ExpertWeights& w) {
   observe_ints("experts", act_.experts.data(), n_activated);
   observe("expert_weights", act_.expert_weights.data(), n_activated);
   backend_.run_experts({w.w1, w.w3, w.w2, act_.x.data(), act_.experts.data(), act_.expert_weights.data(), n,
-                        n_activated, act_.out.data()});
+                        n_activated, act_.out.data(), step_.role});
   if (args_.n_shared_experts == 0) return;
   mlp(w.shared, act_.x.data());  // x has served its turn
   backend_.add({act_.x.data(), act_.out.data(), n * args_.dim});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace dsv32 {
 namespace {
 
@@ -71,14 +73,18 @@ void Forward::run(const Step& step) {
   ints.insert(ints.end(), step.pos.begin(), step.pos.end());
   ints.insert(ints.end(), step.seq.begin(), step.seq.end());
   backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
-  const bool is_decode = step.sequences.size() == step.tokens.size();
+  const bool is_decode = step.role == Role::decode;
+  if (is_decode && step.sequences.size() != n)
+    fail(ErrorKind::internal,
+         format("a decode step of %zu tokens for %zu sequences", n, step.sequences.size()));
   const int64_t max_pos = *std::ranges::max_element(step.pos);
   step_ = {step.n_tokens(),
            static_cast<int64_t>(step.sequences.size()),
            is_decode ? recordable_max_pos(max_pos) : max_pos,
            act_.step_ints.data(),
            act_.step_ints.data() + n,
-           act_.step_ints.data() + 2 * n};
+           act_.step_ints.data() + 2 * n,
+           step.role};
   cache_.begin_step(step.sequences, is_decode);
   n_logits_ = step_.n_tokens - step.first_logits;
   const bool is_small = is_decode && step_.n_tokens <= kMostRecorded;
@@ -98,7 +104,7 @@ void Forward::run_layers() {
   for (layer_ = 0; layer_ < args_.n_layers; ++layer_) run_layer(layer_);
   backend_.rms_norm({act_.h.data() + (step_.n_tokens - n_logits_) * args_.dim, args_.dim,
                      weights_.norm.data(), args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
-  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_});
+  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_, step_.role});
 }
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
@@ -137,7 +143,7 @@ Forward::BufferTally Forward::buffer_tally() const {
 
 // y = weight @ x for the step's tokens; x and y are dense.
 void Forward::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y) {
-  backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens});
+  backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens, step_.role});
 }
 
 bool Forward::is_observed(const char* stage) const {

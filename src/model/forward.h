@@ -1,5 +1,5 @@
-// DeepSeek-V3.2's forward pass, written once over Backend: prefill and decode are the same steps over more or
-// fewer tokens.
+// DeepSeek-V3.2's forward pass, written once over Backend: prefill and decode are the same operations, and
+// each is told which of the two roles its tokens have.
 //
 // forward.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its MLP or
 // experts; the names and their order are those of spec and paper. Knows no file and no terminal. Not
@@ -19,13 +19,14 @@
 namespace dsv32 {
 
 // The tokens of a step, on the host. Each sequence's tokens are consecutive and follow what the cache holds
-// of it.
+// of it; in decode it has one.
 struct Step {
   std::vector<int32_t> tokens;       // [n_tokens]
   std::vector<int32_t> pos;          // [n_tokens]
   std::vector<int32_t> seq;          // [n_tokens] index into sequences
   std::vector<Sequence*> sequences;  // room for the step's tokens is reserved
   int64_t first_logits = 0;          // logits are computed for tokens [first_logits, n_tokens)
+  Role role = Role::prefill;
 
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
 };

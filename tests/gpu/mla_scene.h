@@ -22,6 +22,7 @@ struct Shape {
   int64_t n_queries = 1 << 30;  // from this token on queries repeat
   float query_size = 1;         // other than 1: heads differ by up to 4 as well
   float latent_size = 1;        // the scale makes up for both
+  Role role = Role::decode;
 };
 
 inline std::vector<int32_t> shuffled(int64_t n, Rng& rng) {
@@ -57,7 +58,7 @@ class Scene {
   Attend attend(const Arrays& a, float* o_c, int64_t first, int64_t n_tokens) const {
     Attend op;
     op.step.n_tokens = n_tokens, op.step.n_seqs = shape_.n_seqs, op.step.max_pos = 1 << 20;
-    op.step.seq = a.seq + first;
+    op.step.seq = a.seq + first, op.step.role = shape_.role;
     op.cache.layout = layout_;
     op.cache.resident = const_cast<uint8_t*>(a.rows);
     op.cache.slots = shape_.has_slots ? const_cast<uint8_t*>(a.slots) : nullptr;
@@ -221,10 +222,12 @@ class DeviceScene {
         q_pe_(scene.q_pe_),
         o_c_(scene.q_c_.size()) {}
 
-  Attend attend() const {
+  Attend attend() const { return attend(0, scene_.shape().n_tokens); }
+  // Of tokens [first, first + n_tokens), whose outputs are the first in o_c().
+  Attend attend(int64_t first, int64_t n_tokens) const {
     return scene_.attend({rows_.data(), slots_.data(), key_pages_.data(), key_page_ids_.data(), seq_.data(),
                           selected_.data(), n_selected_.data(), row_ids_.data(), q_c_.data(), q_pe_.data()},
-                         o_c_.data(), 0, scene_.shape().n_tokens);
+                         o_c_.data(), first, n_tokens);
   }
   std::vector<float> run(TestLaunch& launch) const {
     cuda::attend(attend(), launch.launch());

@@ -1,4 +1,4 @@
-// What the tests of products with many tokens share: random matrices, tolerances, tokens of different size.
+// What the tests of prefill's products share: random matrices, tolerances, tokens of different size.
 //
 // Tolerances. Weights and activations are rounded to fp16: each factor is off by 2^-11 = 4.9e-4 at most
 // and 2e-4 in the root mean square, so a sum of many random terms is off by 2.8e-4 of its size; 5e-4 leaves

@@ -1,14 +1,15 @@
 // The whole forward pass on the GPU: against the golden files, against the CPU on the tiny model, and the
-// equalities.
+// equalities: within a role a token's bits follow from its own sequence alone.
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "cuda/cuda_backend.h"
-#include "engine/generation.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/company.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -22,6 +23,7 @@ struct Run {
   const char* backend = "cuda";
   KvType kv_type = KvType::fp8;
   int64_t chunk = 512;
+  bool decodes = false;  // every token is a decode step
   std::optional<int64_t> topk_buffer = {};
 };
 
@@ -39,8 +41,7 @@ std::vector<float> logits_of(const std::string& path, const Run& run, std::span<
                              Forward::BufferTally* tally = nullptr) {
   const GgufFile file(path);
   Engine engine(file, options_of(run, static_cast<int64_t>(tokens.size())));
-  Session session(engine);
-  std::vector<float> logits = session.all_logits(tokens);
+  std::vector<float> logits = run_alone(engine, tokens, run.decodes ? 0 : std::ssize(tokens));
   if (tally) *tally = engine.forward().buffer_tally();
   return logits;
 }
@@ -62,6 +63,39 @@ void write_smooth_model(const std::string& path) {
   shape.n_routed_experts = shape.n_activated_experts = 4;
   shape.n_expert_groups = shape.n_limited_groups = 1;
   write_tiny_model(path, shape);
+}
+
+// More than 32 heads, for which Hopper has a kernel of its own in prefill, and top-k of several blocks of
+// rows.
+const std::string& wide_path() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    const std::string name = dir.file("wide.gguf");
+    TinyModel shape;
+    shape.n_layers = 3, shape.n_dense_layers = 1, shape.n_heads = 40, shape.index_topk = 150;
+    write_tiny_model(name, shape);
+    return name;
+  }();
+  return path;
+}
+
+const char* role_name(bool decodes) { return decodes ? "decode" : "prefill"; }
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// Each sequence of a company gets what it gets alone.
+void check_company(const std::string& path, const Company& company, int64_t every = 1) {
+  const GgufFile file(path);
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0, {});
+  const CompanyLogits together = run_together(*backend, file, company);
+  Engine engine(file, options_of({}, company.longest + company.n_decoded));
+  for (int64_t s = 0; s < company.n_seqs; s += every)
+    BOOST_TEST(same_bits(together.of[static_cast<size_t>(s)],
+                         run_alone(engine, company.tokens(s), company.n_prompt(s))),
+               "sequence " << s << " of " << company.n_seqs << ", buffer of " << company.buffer_rows);
+  if (company.buffer_rows) BOOST_TEST(together.n_misses > 0);
 }
 
 // Rows whose deviation from the other's is below 2e-2 of the largest logit, as a share.
@@ -91,12 +125,12 @@ BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
 BOOST_AUTO_TEST_CASE(unrounded_storage_agrees_with_the_golden_files) {
   int n_cases = 0;
   for (const char* name : {"small", "groups", "wide", "odd"})
-    for (const int64_t chunk : {1, 512}) {
+    for (const bool decodes : {true, false}) {
       if (is_left_out(n_cases, 7)) continue;
       const std::string stem = std::string("tests/golden/forward_") + name;
       const Golden golden(stem + ".bin");
       const std::vector<float> logits =
-          logits_of(stem + ".gguf", {.kv_type = KvType::f32, .chunk = chunk}, golden.ints("tokens"));
+          logits_of(stem + ".gguf", {.kv_type = KvType::f32, .decodes = decodes}, golden.ints("tokens"));
       const auto width = static_cast<int64_t>(logits.size() / golden.ints("tokens").size());
       std::vector<float> kept;
       for (const int32_t pos : golden.ints("positions"))
@@ -104,9 +138,9 @@ BOOST_AUTO_TEST_CASE(unrounded_storage_agrees_with_the_golden_files) {
       const auto expected = golden.values("logits");
       const double close =
           share_of_close_rows(kept, {expected.begin(), expected.end()}, golden.ints("positions").size());
-      std::printf("%s, chunk %lld: %.1f %% of the rows within 2e-2 of the largest logit\n", name,
-                  static_cast<long long>(chunk), 100 * close);
-      BOOST_TEST(close >= (chunk == 1 ? 1.0 : 0.9));
+      std::printf("%s, %s: %.1f %% of the rows within 2e-2 of the largest logit\n", name, role_name(decodes),
+                  100 * close);
+      BOOST_TEST(close >= (decodes ? 1.0 : 0.9));
     }
 }
 
@@ -121,13 +155,12 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
   for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
     if (is_left_out(n_cases, 3)) continue;
     const std::vector<float> cpu = logits_of(path, {.backend = "cpu", .kv_type = kv_type}, tokens);
-    for (const int64_t chunk : {1, 512}) {
-      const std::vector<float> gpu = logits_of(path, {.kv_type = kv_type, .chunk = chunk}, tokens);
+    for (const bool decodes : {true, false}) {
+      const std::vector<float> gpu = logits_of(path, {.kv_type = kv_type, .decodes = decodes}, tokens);
       const double close = share_of_close_rows(gpu, cpu, tokens.size());
-      std::printf("smooth model, kv type %d, chunk %lld: %.1f %% of the rows within 2e-2, distance %.2g\n",
-                  static_cast<int>(kv_type), static_cast<long long>(chunk), 100 * close,
-                  relative_error(gpu, cpu));
-      if (kv_type == KvType::fp8 && chunk > 1)
+      std::printf("smooth model, kv type %d, %s: %.1f %% of the rows within 2e-2, distance %.2g\n",
+                  static_cast<int>(kv_type), role_name(decodes), 100 * close, relative_error(gpu, cpu));
+      if (kv_type == KvType::fp8 && !decodes)
         BOOST_TEST(relative_error(gpu, cpu) < 0.03);
       else
         BOOST_TEST(close == 1.0);
@@ -135,7 +168,7 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
   }
 }
 
-// Token by token with nothing rounded: what the arg-max of random weights can bear.
+// The prompt decoded too, with nothing rounded: what the arg-max of random weights can bear.
 BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
   const TempDir dir;
   const std::string path = dir.file("smooth.gguf");
@@ -143,22 +176,21 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
   const GgufFile file(path);
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const auto text = [&](const char* backend, const char* prompt) {
-    Engine engine(file, options_of({.backend = backend, .kv_type = KvType::f32, .chunk = 1}, 256));
+    Engine engine(file, options_of({.backend = backend, .kv_type = KvType::f32}, 256));
     Session session(engine);
-    GenerationOptions options;
-    options.sampling.temperature = 0;
-    options.max_tokens = 40;
-    options.thinking = false;
-    Listener silent;
-    return generate(session, *tokenizer, tokenizer->encode(prompt, false), options, silent)
-        .completion.content;
+    std::vector<int32_t> ids = tokenizer->encode(prompt, false);
+    for (const int32_t id : ids) session.step(id);
+    for (int i = 0; i < 40; ++i) {
+      const std::vector<float>& logits = session.logits();
+      ids.push_back(static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin()));
+      session.step(ids.back());
+    }
+    return ids;
   };
   int n_cases = 0;
   for (const char* prompt : {"What is a latent row?", "one two three", "The key is"}) {
     if (is_left_out(n_cases, 3)) continue;
-    const std::string expected = text("cpu", prompt);
-    BOOST_TEST(!expected.empty());
-    BOOST_TEST(text("cuda", prompt) == expected);
+    BOOST_TEST(text("cuda", prompt) == text("cpu", prompt), boost::test_tools::per_element());
   }
 }
 
@@ -170,15 +202,87 @@ BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
   for (const KvType kv_type : {KvType::fp8, KvType::f32}) {
     if (is_left_out(n_cases, 2)) continue;
     const std::vector<float> cpu = logits_of(tiny_path(), {.backend = "cpu", .kv_type = kv_type}, tokens);
-    for (const int64_t chunk : {1, 512}) {
+    for (const bool decodes : {true, false}) {
       const double close = share_of_close_rows(
-          logits_of(tiny_path(), {.kv_type = kv_type, .chunk = chunk}, tokens), cpu, tokens.size());
-      std::printf(
-          "tiny model, kv type %d, chunk %lld: %.1f %% of the rows within 2e-2 of the largest logit\n",
-          static_cast<int>(kv_type), static_cast<long long>(chunk), 100 * close);
-      if (kv_type == KvType::f32 && chunk == 1) BOOST_TEST(close >= 0.7);
+          logits_of(tiny_path(), {.kv_type = kv_type, .decodes = decodes}, tokens), cpu, tokens.size());
+      std::printf("tiny model, kv type %d, %s: %.1f %% of the rows within 2e-2 of the largest logit\n",
+                  static_cast<int>(kv_type), role_name(decodes), 100 * close);
+      if (kv_type == KvType::f32 && decodes) BOOST_TEST(close >= 0.7);
     }
   }
+}
+
+// However a prompt is cut, down to single tokens, with every row resident or streamed through windows.
+BOOST_AUTO_TEST_CASE(prefill_gives_the_same_bits_however_it_is_cut) {
+  const std::vector<int32_t> tokens = random_tokens(700, 1);
+  int n_cases = 0;
+  for (const std::string& path : {tiny_path(), wide_path()})
+    for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
+      const std::vector<float> whole = logits_of(path, {.kv_type = kv_type, .chunk = 2048}, tokens);
+      for (const int64_t chunk : {64, 512, 699}) {
+        if (is_left_out(n_cases, 7)) continue;
+        const std::optional<int64_t> buffer = chunk == 512 ? std::nullopt : std::optional<int64_t>(256);
+        BOOST_TEST(
+            same_bits(logits_of(path, {.kv_type = kv_type, .chunk = chunk, .topk_buffer = buffer}, tokens),
+                      whole),
+            "chunk " << chunk << ", kv type " << static_cast<int>(kv_type));
+      }
+    }
+  const std::vector<int32_t> some(tokens.begin(), tokens.begin() + 200);
+  for (const std::string& path : {tiny_path(), wide_path()})
+    if (!is_left_out(n_cases, 2))
+      BOOST_TEST(same_bits(logits_of(path, {.chunk = 1}, some), logits_of(path, {}, some)), "single tokens");
+}
+
+// What the session holds of the prompt already, cut at random and once with a single token left, changes
+// neither the last token's logits nor those of the steps behind it.
+BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
+  const std::vector<int32_t> tokens = random_tokens(500, 1), others = random_tokens(500, 2);
+  const GgufFile file(wide_path());
+  int n_cases = 0;
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(256)}) {
+    if (is_left_out(n_cases, 2)) continue;
+    Engine engine(file, options_of({.topk_buffer = topk_buffer}, 600));
+    const auto answer = [&](Session& session) {
+      session.sync(tokens);
+      std::vector<float> logits = session.logits();
+      for (int32_t i = 0; i < 3; ++i) {
+        session.step(i);
+        logits.insert(logits.end(), session.logits().begin(), session.logits().end());
+      }
+      return logits;
+    };
+    std::vector<float> cold;
+    {
+      Session session(engine);
+      cold = answer(session);
+    }
+    Session session(engine);
+    Rng rng(3);
+    for (int i = 0; i < 8; ++i) {
+      const auto n = static_cast<int64_t>(i == 0 ? 499 : 1 + rng.next() % 499);
+      std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + n);
+      mixed.insert(mixed.end(), others.begin(), others.begin() + static_cast<int64_t>(rng.next() % 40));
+      session.sync(mixed);
+      BOOST_TEST(same_bits(answer(session), cold), n << " tokens held");
+    }
+  }
+}
+
+// Prompts prefilled in the same steps, cut at random, then decoded in the same steps: each as if alone. 70
+// are more than the products of decode take at once.
+BOOST_AUTO_TEST_CASE(a_sequence_among_others_equals_itself_alone) {
+  check_company(tiny_path(), {.n_seqs = 8, .is_apart = true});
+  check_company(
+      wide_path(),
+      {.n_seqs = 8, .n_decoded = 20, .shortest = 1, .longest = 300, .buffer_rows = 160, .is_apart = true});
+  if (has_argument("brief")) return;
+  check_company(tiny_path(), {.n_seqs = 70, .n_decoded = 5, .shortest = 1, .longest = 150, .is_apart = true},
+                9);
+  check_company(
+      wide_path(),
+      {.n_seqs = 70, .n_decoded = 5, .shortest = 1, .longest = 200, .buffer_rows = 151, .is_apart = true},
+      23);
 }
 
 // Rows streamed back through the windows are the rows that stayed: the same bits.
@@ -197,11 +301,11 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
   int n_cases = 0;
   for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
     if (is_left_out(n_cases, 2)) continue;
-    const std::vector<float> full = logits_of(tiny_path(), {.kv_type = kv_type, .chunk = 1}, tokens);
+    const std::vector<float> full = logits_of(tiny_path(), {.kv_type = kv_type, .decodes = true}, tokens);
     for (const int64_t n_rows : {64, 65, 100, 256}) {
       Forward::BufferTally tally;
-      const std::vector<float> buffered =
-          logits_of(tiny_path(), {.kv_type = kv_type, .chunk = 1, .topk_buffer = n_rows}, tokens, &tally);
+      const std::vector<float> buffered = logits_of(
+          tiny_path(), {.kv_type = kv_type, .decodes = true, .topk_buffer = n_rows}, tokens, &tally);
       BOOST_TEST(std::memcmp(full.data(), buffered.data(), full.size() * sizeof(float)) == 0,
                  "buffer of " << n_rows);
       BOOST_TEST(tally.n_rows > 0);
@@ -213,10 +317,10 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency_bit_for_bit) {
 BOOST_AUTO_TEST_CASE(the_same_run_gives_the_same_bits) {
   const std::vector<int32_t> tokens = random_tokens(200, 1);
   int n_cases = 0;
-  for (const int64_t chunk : {1, 64, 512})
+  for (const bool decodes : {true, false})
     if (!is_left_out(n_cases, 2))
-      BOOST_TEST(logits_of(tiny_path(), {.chunk = chunk}, tokens) ==
-                 logits_of(tiny_path(), {.chunk = chunk}, tokens));
+      BOOST_TEST(logits_of(tiny_path(), {.decodes = decodes}, tokens) ==
+                 logits_of(tiny_path(), {.decodes = decodes}, tokens));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

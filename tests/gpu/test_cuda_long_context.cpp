@@ -39,10 +39,11 @@ EngineOptions options_of(const char* backend, KvType kv_type, int64_t topk_buffe
   return options;
 }
 
-// Runs tokens [begin, end) as one step and returns all their logits.
+// Runs tokens [begin, end) as one step, a single one as decode, and returns all their logits.
 std::vector<float> run_step(Engine& engine, Sequence& sequence, const std::vector<int32_t>& tokens,
                             int64_t begin, int64_t end) {
   Step step;
+  step.role = end - begin == 1 ? Role::decode : Role::prefill;
   step.tokens.assign(tokens.begin() + begin, tokens.begin() + end);
   for (int64_t pos = begin; pos < end; ++pos)
     step.pos.push_back(static_cast<int32_t>(pos)), step.seq.push_back(0);

@@ -38,7 +38,7 @@ struct Chain {
   template <typename After>
   void run(const After& after) {
     const auto multiply = [&](const Product& product, const float* from, float* to) {
-      cuda::matmul_few({product.weight, from, product.weight.n_cols, to, 1}, test.launch());
+      cuda::matmul_decode({product.weight, from, product.weight.n_cols, to, 1}, test.launch());
       after();
     };
     for (int round = 0; round < (has_argument("brief") ? 4 : 100); ++round) {

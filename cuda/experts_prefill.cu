@@ -190,7 +190,7 @@ int64_t tokens_together(const RunExperts& op, const Launch& launch) {
 
 }  // namespace
 
-void run_experts_many(const RunExperts& op, const Launch& launch) {
+void run_experts_prefill(const RunExperts& op, const Launch& launch) {
   if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
   if (op.w1.n_rows != op.w2.n_cols || op.w3.n_rows != op.w1.n_rows || op.w3.n_cols != op.w1.n_cols ||
       op.w1.n_mats != op.w2.n_mats || op.w3.n_mats != op.w1.n_mats || op.n_activated < 1)

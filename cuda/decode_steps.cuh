@@ -1,5 +1,5 @@
-// One step of the products of rows_few.cuh: the copies into shared memory, the tensor-core instructions, and
-// what a warp adds to the sums of its 16 rows.
+// One step of the products of decode_rows.cuh: the copies into shared memory, the tensor-core instructions,
+// and what a warp adds to the sums of its 16 rows.
 //
 // The lanes of a warp are 8 rows g by 4 lanes i, as the instructions lay out their operands: lane 4 g + i
 // reads the values 4 i.. and 16 + 4 i.. of a group of 32 of the rows g and g + 8.
@@ -7,7 +7,7 @@
 
 #include "cuda/dequant.cuh"
 
-namespace dsv32::cuda::few {
+namespace dsv32::cuda::decode {
 
 // How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
 // copied from the 32-byte line that it begins in. Eight rows are read at once, each by four lanes: the
@@ -273,4 +273,4 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
     for (int k = 0; k < 4; ++k) sums.of[m][0][k] += c[m][k];
 }
 
-}  // namespace dsv32::cuda::few
+}  // namespace dsv32::cuda::decode

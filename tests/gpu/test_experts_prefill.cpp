@@ -1,4 +1,4 @@
-// Routed experts with many tokens (cuda/experts_many.cu) against the CPU backend.
+// Routed experts of prefill (cuda/experts_prefill.cu) against the CPU backend.
 //
 // To the roundings of a product (products.h) come two in the middle, of the gate and of the hidden values,
 // and products of two sums have long tails: 6e-4 of a token's outputs is expected, and single ones up to five
@@ -75,9 +75,9 @@ void check_experts(WeightMatrix w1, WeightMatrix w3, WeightMatrix w2, const uint
   w1.data = device[0], w3.data = device[1], w2.data = device[2];
   const DeviceArray<float> x_device(x), weights_device(weights), y(static_cast<size_t>(n_tokens * dim));
   const DeviceArray<int32_t> chosen_device(chosen);
-  cuda::run_experts_many({w1, w3, w2, x_device.data(), chosen_device.data(), weights_device.data(), n_tokens,
-                          n_activated, y.data()},
-                         test.launch());
+  cuda::run_experts_prefill({w1, w3, w2, x_device.data(), chosen_device.data(), weights_device.data(),
+                             n_tokens, n_activated, y.data()},
+                            test.launch());
   const std::vector<float> all = y.values();
   std::vector<float> ours;
   for (int64_t t = 0; t < n_tokens; t += every)
@@ -93,7 +93,7 @@ void check_experts(const Experts& e, const std::vector<int32_t>& chosen, int64_t
                 chosen, n_activated, 1, test, size);
 }
 
-BOOST_AUTO_TEST_SUITE(gpu_experts_many)
+BOOST_AUTO_TEST_SUITE(gpu_experts_prefill)
 
 BOOST_AUTO_TEST_CASE(experts_of_every_type, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
@@ -118,7 +118,8 @@ BOOST_AUTO_TEST_CASE(experts_with_hidden_values_of_any_magnitude,
 BOOST_AUTO_TEST_CASE(experts_of_odd_sizes, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   const Experts e(TensorType::q8_0, TensorType::q5_1, TensorType::q4_0, 5, 160, 96);
-  for (const int64_t n_tokens : {9, 70, 300}) check_experts(e, choose_experts(n_tokens, 2, 0, 5, 2), 2, test);
+  for (const int64_t n_tokens : {1, 9, 70, 300})
+    check_experts(e, choose_experts(n_tokens, 2, 0, 5, 2), 2, test);
 }
 
 BOOST_AUTO_TEST_CASE(experts_with_skew, *boost::unit_test::precondition(needs_gpu)) {
@@ -130,6 +131,37 @@ BOOST_AUTO_TEST_CASE(experts_with_skew, *boost::unit_test::precondition(needs_gp
                 test);                                           // more uses than the lists take in one round
   check_experts(e, choose_experts(9, 1, 299, 1, 2), 1, test);    // the last expert alone
   check_experts(e, choose_experts(128, 8, 100, 9, 2), 8, test);  // about as many as a tile holds
+}
+
+// However a prompt is cut into steps, and whatever company a token has at its experts: the same bits.
+BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test, little(size_t{1} << 20);
+  constexpr int64_t kTokens = 300, kActivated = 3, kDim = 512;
+  int n_cases = 0;
+  for (const auto& [up, down] : {std::pair{TensorType::q4_k, TensorType::q6_k},
+                                 {TensorType::q8_0, TensorType::q8_0},
+                                 {TensorType::f16, TensorType::f16},
+                                 {TensorType::iq2_xxs, TensorType::q2_k}}) {
+    if (is_left_out(n_cases, 3)) continue;
+    const Experts e(up, up, down, 8, kDim, 256);
+    const DeviceArray<float> x(random_floats(kTokens * kDim, 1)),
+        weights(random_floats(kTokens * kActivated, 2)), y(kTokens * kDim);
+    const DeviceArray<int32_t> chosen(choose_experts(kTokens, kActivated, 0, 8, 3));
+    const auto run = [&](int64_t first, int64_t n, const cuda::Launch& launch) {
+      cuda::run_experts_prefill({e.w1.on_device(), e.w3.on_device(), e.w2.on_device(),
+                                 x.data() + first * kDim, chosen.data() + first * kActivated,
+                                 weights.data() + first * kActivated, n, kActivated, y.data() + first * kDim},
+                                launch);
+    };
+    run(0, kTokens, test.launch());
+    const std::vector<float> whole = y.values();
+    for (const int64_t chunk : {1, 9, 64, 200, 300}) {
+      for (int64_t first = 0; first < kTokens; first += chunk)
+        run(first, std::min(chunk, kTokens - first), chunk == 300 ? little.launch() : test.launch());
+      BOOST_TEST((y.values() == whole), type_name(up) << ", chunks of " << chunk);
+      CUDA_CHECK(cudaMemset(y.data(), 0xff, y.size() * sizeof(float)));
+    }
+  }
 }
 
 // Gate and up in one tensor: two views with the same distance between matrices.
@@ -177,12 +209,12 @@ BOOST_AUTO_TEST_CASE(a_graph_replays_the_experts, *boost::unit_test::preconditio
   const DeviceArray<int32_t> chosen(choose_experts(n_tokens, n_activated, 0, 8, 3));
   RunExperts op = {e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(),
                    weights.data(),   n_tokens,         n_activated,      y.data()};
-  cuda::run_experts_many(op, test.launch());
+  cuda::run_experts_prefill(op, test.launch());
   op.y = again.data();
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CUDA_CHECK(cudaStreamBeginCapture(test.stream(), cudaStreamCaptureModeThreadLocal));
-  cuda::run_experts_many(op, test.launch());
+  cuda::run_experts_prefill(op, test.launch());
   CUDA_CHECK(cudaStreamEndCapture(test.stream(), &graph));
   CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
   CUDA_CHECK(cudaGraphLaunch(executable, test.stream()));
@@ -216,12 +248,12 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
       const DeviceArray<int32_t> chosen(choose_experts(n_tokens, n_activated, 0, n_experts, 3));
       const double seconds = test.seconds(
           [&] {
-            cuda::run_experts_many(
+            cuda::run_experts_prefill(
                 {w1, w3, w2, x.data(), chosen.data(), weights.data(), n_tokens, n_activated, y.data()},
                 test.launch());
           },
           5);
-      print_product("run_experts_many 256 x 7168 x 2048", type, n_tokens,
+      print_product("run_experts_prefill 256 x 7168 x 2048", type, n_tokens,
                     static_cast<double>(n_tokens * n_activated * 3 * dim * inter_dim),
                     static_cast<double>(n_bytes) * 3.0 * static_cast<double>(n_experts), seconds);
     }

@@ -1,4 +1,4 @@
-// Products with few tokens (cuda/matmul_few.cu, cuda/experts_few.cu) against the CPU backend.
+// Products of decode (cuda/matmul_decode.cu, cuda/experts_decode.cu) against the CPU backend.
 //
 // Tolerances. Activations become 16-bit integers with one scale per 32 values: off by at most 2^-16 of the
 // largest of the 32, which for even random values is 1.5e-5 of them in the root mean square; so is a sum of
@@ -85,7 +85,7 @@ void check_close(const std::vector<float>& ours, const std::vector<float>& expec
 std::vector<float> matmul_on_gpu(const WeightMatrix& weight, const std::vector<float>& x, int64_t x_stride,
                                  int64_t n_tokens) {
   const DeviceArray<float> device_x(x), y(static_cast<size_t>(n_tokens * weight.n_rows));
-  cuda::matmul_few({weight, device_x.data(), x_stride, y.data(), n_tokens}, gpu().launch());
+  cuda::matmul_decode({weight, device_x.data(), x_stride, y.data(), n_tokens}, gpu().launch());
   return y.values();
 }
 
@@ -117,7 +117,7 @@ void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tok
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(gpu_matmul_few)
+BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
 
 BOOST_AUTO_TEST_CASE(every_type, *boost::unit_test::precondition(needs_gpu)) {
   for (const TensorType type : kTypes) {
@@ -174,20 +174,55 @@ BOOST_AUTO_TEST_CASE(unusual_activations, *boost::unit_test::precondition(needs_
   }
 }
 
+// Alone, in steps of any size and at any place in them. The shapes: 16 rows a warp and fewer, sums divided
+// among the blocks of a cluster, x that does not fit in shared memory.
 BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_test::precondition(needs_gpu)) {
-  for (const TensorType type : kTypes) {
-    const Weights weights(type, 1, 300, 2048);
-    const std::vector<float> x = random_floats(8 * 2048, 9);
-    for (const int64_t n_tokens : {2, 5, 8}) {
-      const std::vector<float> together = matmul_on_gpu(weights.on_device(), x, 2048, n_tokens);
-      for (int64_t t = 0; t < n_tokens; ++t) {
-        const std::vector<float> alone =
-            matmul_on_gpu(weights.on_device(), {x.begin() + t * 2048, x.begin() + (t + 1) * 2048}, 2048, 1);
-        BOOST_TEST(std::memcmp(alone.data(), together.data() + t * 300, 300 * sizeof(float)) == 0,
-                   type_name(type) << ", token " << t << " of " << n_tokens);
+  constexpr int64_t kMost = 70;
+  int n_cases = 0;
+  for (const TensorType type : kTypes)
+    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{300, 2048}, {37, 7168}, {1536, 16384}}) {
+      if ((n_cols == 16384 && type != q4_k && type != bf16) || is_left_out(n_cases, 5)) continue;
+      const Weights weights(type, 1, n_rows, n_cols);
+      const std::vector<float> x = random_floats(static_cast<size_t>(kMost * n_cols), 9);
+      const auto width = static_cast<size_t>(n_rows);
+      std::vector<float> alone;
+      for (int64_t t = 0; t < kMost; ++t) {
+        const std::vector<float> y = matmul_on_gpu(
+            weights.on_device(), {x.begin() + t * n_cols, x.begin() + (t + 1) * n_cols}, n_cols, 1);
+        alone.insert(alone.end(), y.begin(), y.end());
+      }
+      for (const auto& [first, n_tokens] :
+           {std::pair<int64_t, int64_t>{0, 2}, {3, 5}, {0, 8}, {1, 9}, {5, 17}, {0, kMost}}) {
+        const std::vector<float> together = matmul_on_gpu(
+            weights.on_device(), {x.begin() + first * n_cols, x.begin() + (first + n_tokens) * n_cols},
+            n_cols, n_tokens);
+        BOOST_TEST(std::memcmp(alone.data() + static_cast<size_t>(first) * width, together.data(),
+                               together.size() * sizeof(float)) == 0,
+                   type_name(type) << " " << n_rows << " x " << n_cols << ", " << n_tokens << " tokens from "
+                                   << first);
       }
     }
-  }
+}
+
+// A device with fewer or more multiprocessors adds in the same order.
+BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_multiprocessors,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : {q4_k, q6_k, bf16})
+    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{576, 7168}, {2112, 2048}}) {
+      const Weights weights(type, 1, n_rows, n_cols);
+      const DeviceArray<float> x(random_floats(static_cast<size_t>(3 * n_cols), 9)),
+          y(static_cast<size_t>(3 * n_rows));
+      std::vector<float> first;
+      for (const int n_sms : {16, 78, 114, 132, 160}) {
+        cuda::Launch launch = gpu().launch();
+        launch.n_sms = n_sms;
+        cuda::matmul_decode({weights.on_device(), x.data(), n_cols, y.data(), 3}, launch);
+        const std::vector<float> values = y.values();
+        if (first.empty()) first = values;
+        BOOST_TEST(std::memcmp(first.data(), values.data(), first.size() * sizeof(float)) == 0,
+                   type_name(type) << ", " << n_sms << " multiprocessors");
+      }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
@@ -200,6 +235,7 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
                          {q8_0, 128, 512, 128, 8},
                          {q8_0, 128, 128, 512, 3},
                          {f16, 5, 40, 192, 4},
+                         {q8_0, 16, 128, 512, 29},
                          {q4_k, 3, 200, 256, 5},
                          {bf16, 16, 512, 128, 2}})
     BOOST_TEST_CONTEXT(type_name(s.type) << " " << s.n_heads << " x " << s.n_rows << " x " << s.n_cols) {
@@ -209,7 +245,7 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
       std::vector<float> expected(static_cast<size_t>(s.n_tokens * s.n_heads * s.n_rows));
       cpu().matmul_heads({weights.host, x.data(), token_stride, head_stride, expected.data(), s.n_tokens});
       const DeviceArray<float> device_x(x), y(expected.size());
-      cuda::matmul_heads_few(
+      cuda::matmul_heads_decode(
           {weights.on_device(), device_x.data(), token_stride, head_stride, y.data(), s.n_tokens},
           gpu().launch());
       check_close(y.values(), expected, tolerance(s.type));
@@ -268,16 +304,18 @@ void check_experts(const ExpertShape& s) {
         last(static_cast<size_t>(s.dim));
     const DeviceArray<int32_t> device_experts(experts);
     RunExperts op = views(true, device_x.data(), device_experts.data(), device_weights.data(), y.data());
-    cuda::run_experts_few(op, gpu().launch());
+    cuda::run_experts_decode(op, gpu().launch());
     const std::vector<float> ours = y.values();
     check_close(ours, expected, is_float(s.w1) && is_float(s.w2) && is_float(s.w3) ? 5e-5 : 2.5e-4);
 
-    op.x += (s.n_tokens - 1) * s.dim, op.y = last.data(), op.n_tokens = 1;
-    op.experts += (s.n_tokens - 1) * s.n_activated, op.weights += (s.n_tokens - 1) * s.n_activated;
-    cuda::run_experts_few(op, gpu().launch());
-    const std::vector<float> alone = last.values();
-    BOOST_TEST(
-        std::memcmp(alone.data(), ours.data() + (s.n_tokens - 1) * s.dim, alone.size() * sizeof(float)) == 0);
+    // Each token alone: the same bits.
+    op.y = last.data(), op.n_tokens = 1;
+    for (int64_t t = 0; t < s.n_tokens; ++t) {
+      cuda::run_experts_decode(op, gpu().launch());
+      const std::vector<float> alone = last.values();
+      BOOST_TEST(std::memcmp(alone.data(), ours.data() + t * s.dim, alone.size() * sizeof(float)) == 0);
+      op.x += s.dim, op.experts += s.n_activated, op.weights += s.n_activated;
+    }
   }
 }
 
@@ -291,8 +329,10 @@ BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
     check_experts({type, type, type, 6, 256, 512, 3, 2, true});
   }
   check_experts({q4_k, q4_k, q4_k, 16, 768, 256, 8, 8});
-  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});  // w1 and w3 of different types
-  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});       // rows that are no multiple of 16 bytes
+  check_experts({q4_k, q4_k, q6_k, 16, 512, 256, 70, 8});
+  check_experts({q8_0, q8_0, q8_0, 4, 128, 96, 300, 2});  // more than are computed together
+  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});   // w1 and w3 of different types
+  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});        // rows that are no multiple of 16 bytes
 }
 
 BOOST_AUTO_TEST_CASE(experts_of_671b,
@@ -303,12 +343,10 @@ BOOST_AUTO_TEST_CASE(experts_of_671b,
 BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(needs_gpu)) {
   const Weights weights(q8_0, 1, 8, 64);
   const DeviceArray<float> x(std::vector<float>(9 * 64)), y(std::vector<float>(9 * 8, 5.0f));
-  BOOST_CHECK_THROW(cuda::matmul_few({weights.on_device(), x.data(), 64, y.data(), 9}, gpu().launch()),
-                    Error);
   WeightMatrix odd = weights.on_device();
   odd.n_cols = 48;
-  BOOST_CHECK_THROW(cuda::matmul_few({odd, x.data(), 64, y.data(), 1}, gpu().launch()), Error);
-  cuda::matmul_few({weights.on_device(), x.data(), 64, y.data(), 0}, gpu().launch());
+  BOOST_CHECK_THROW(cuda::matmul_decode({odd, x.data(), 64, y.data(), 1}, gpu().launch()), Error);
+  cuda::matmul_decode({weights.on_device(), x.data(), 64, y.data(), 0}, gpu().launch());
   BOOST_TEST(y.values() == std::vector<float>(9 * 8, 5.0f), boost::test_tools::per_element());
 }
 
@@ -325,10 +363,10 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
     const double seconds = gpu().seconds([&] {
       for (size_t i = 0; i < n_copies; ++i) {
         weight.data = pool.data() + i * (n_bytes / 256 * 256);
-        cuda::matmul_few({weight, x.data(), n_cols, y.data(), n_tokens}, gpu().launch());
+        cuda::matmul_decode({weight, x.data(), n_cols, y.data(), n_tokens}, gpu().launch());
       }
     }) / static_cast<double>(n_copies);
-    std::printf("matmul_few %-8s %5lld x %5lld, %lld tokens: %7.2f us, %5.0f GB/s\n", type_name(type),
+    std::printf("matmul_decode %-8s %5lld x %5lld, %lld tokens: %7.2f us, %5.0f GB/s\n", type_name(type),
                 static_cast<long long>(n_rows), static_cast<long long>(n_cols),
                 static_cast<long long>(n_tokens), seconds * 1e6,
                 static_cast<double>(n_bytes) / seconds / 1e9);
@@ -361,11 +399,11 @@ BOOST_AUTO_TEST_CASE(timing_of_heads,
       const double seconds = gpu().seconds([&] {
         for (size_t i = 0; i < n_copies; ++i) {
           weight.data = pool.data() + i * n_bytes;
-          cuda::matmul_heads_few({weight, x.data(), 128 * n_cols, n_cols, y.data(), n_tokens},
-                                 gpu().launch());
+          cuda::matmul_heads_decode({weight, x.data(), 128 * n_cols, n_cols, y.data(), n_tokens},
+                                    gpu().launch());
         }
       }) / static_cast<double>(n_copies);
-      std::printf("matmul_heads_few Q8_0 128 x %lld x %lld, %lld tokens: %.2f us, %.0f GB/s\n",
+      std::printf("matmul_heads_decode Q8_0 128 x %lld x %lld, %lld tokens: %.2f us, %.0f GB/s\n",
                   static_cast<long long>(n_rows), static_cast<long long>(n_cols),
                   static_cast<long long>(n_tokens), seconds * 1e6,
                   static_cast<double>(n_bytes) / seconds / 1e9);
@@ -393,12 +431,12 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
       const int64_t n_runs = 8 / n_tokens;
       const double seconds = gpu().seconds([&] {
         for (int64_t run = 0; run < n_runs; ++run)
-          cuda::run_experts_few({up, other, down, x.data(), experts.data() + run * 8 * n_tokens,
-                                 weights.data(), n_tokens, 8, y.data()},
-                                gpu().launch());
+          cuda::run_experts_decode({up, other, down, x.data(), experts.data() + run * 8 * n_tokens,
+                                    weights.data(), n_tokens, 8, y.data()},
+                                   gpu().launch());
       }) / static_cast<double>(n_runs);
       const double n_bytes = 24.0 * static_cast<double>(mat_bytes) * static_cast<double>(n_tokens);
-      std::printf("run_experts_few %-8s %lld tokens x 8 of [7168 x 2048]: %.2f us, %.0f GB/s\n",
+      std::printf("run_experts_decode %-8s %lld tokens x 8 of [7168 x 2048]: %.2f us, %.0f GB/s\n",
                   type_name(type), static_cast<long long>(n_tokens), seconds * 1e6, n_bytes / seconds / 1e9);
     }
   }

@@ -1,4 +1,4 @@
-// Products with many tokens (cuda/matmul_many.cu) against the CPU backend: every type, the borders of tiles
+// Products of prefill (cuda/matmul_prefill.cu) against the CPU backend: every type, the borders of tiles
 // and columns, heads, and values that fp16 has no room for. Tolerances: products.h.
 #include <cstring>
 
@@ -17,7 +17,7 @@ void check_matmul(const WeightMatrix& host, const WeightMatrix& device, int64_t 
   cpu().matmul({host, x.data(), x_stride, expected.data(), n_tokens});
   const DeviceArray<float> x_device(x);
   const DeviceArray<float> y(expected.size());
-  cuda::matmul_many({device, x_device.data(), x_stride, y.data(), n_tokens}, test.launch());
+  cuda::matmul_prefill({device, x_device.data(), x_stride, y.data(), n_tokens}, test.launch());
   std::vector<float> ours = y.values();
   resize_rows(ours, host.n_rows, size, true);
   resize_rows(expected, host.n_rows, size, true);
@@ -29,14 +29,14 @@ void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tok
   check_matmul(weights.host, weights.on_device(), n_tokens, n_cols, test);
 }
 
-BOOST_AUTO_TEST_SUITE(gpu_matmul_many)
+BOOST_AUTO_TEST_SUITE(gpu_matmul_prefill)
 
 // 300 tokens take the way over a dequantised slab, fewer the one through the tile.
 BOOST_AUTO_TEST_CASE(every_type_is_multiplied, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   int n_cases = 0;
   for (const TensorType type : kTypes)
-    for (const int64_t n_tokens : {9, 33, 130, 300})
+    for (const int64_t n_tokens : {1, 9, 33, 130, 300})
       if (!is_left_out(n_cases, 3)) check_matmul(type, 200, 768, n_tokens, test);
 }
 
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(activations_that_are_not_finite, *boost::unit_test::precond
   std::vector<float> x = random_floats(20 * 64, 1);
   x[3 * 64 + 5] = INFINITY, x[7 * 64 + 63] = NAN;
   const DeviceArray<float> x_device(x), y(20 * 8);
-  cuda::matmul_many({weights.on_device(), x_device.data(), 64, y.data(), 20}, test.launch());
+  cuda::matmul_prefill({weights.on_device(), x_device.data(), 64, y.data(), 20}, test.launch());
   const std::vector<float> ours = y.values();
   for (size_t i = 0; i < ours.size(); ++i)
     BOOST_TEST(std::isfinite(ours[i]) == (i / 8 != 3 && i / 8 != 7), "output " << i << " is " << ours[i]);
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(weights_past_fp16, *boost::unit_test::precondition(needs_gp
           reinterpret_cast<const uint8_t*>(is_f32 ? static_cast<const void*>(f32.data()) : bf16.data());
       weight.row_bytes = n_row_bytes / (is_f32 ? 1 : 2);
       weight.mat_bytes = weight.row_bytes * static_cast<size_t>(n_rows);
-      cuda::matmul_many({weight, x_device.data(), n_cols, y.data(), n_tokens}, test.launch());
+      cuda::matmul_prefill({weight, x_device.data(), n_cols, y.data(), n_tokens}, test.launch());
       check_close(y.values(), expected, {1e-3, 1e-2}, describe(weight, n_tokens));
     }
   }
@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(nothing_to_do, *boost::unit_test::precondition(needs_gpu)) 
   TestLaunch test;
   const TestWeights weights(TensorType::q8_0, 1, 64, 64, 3);
   const DeviceArray<float> x(64), y(64);
-  cuda::matmul_many({weights.on_device(), x.data(), 64, y.data(), 0}, test.launch());
+  cuda::matmul_prefill({weights.on_device(), x.data(), 64, y.data(), 0}, test.launch());
   const float untouched = y.values()[0];
   uint32_t bits;
   std::memcpy(&bits, &untouched, sizeof bits);
@@ -180,17 +180,82 @@ BOOST_AUTO_TEST_CASE(tokens_do_not_touch_each_other, *boost::unit_test::precondi
   const TestWeights weights(TensorType::q4_k, 1, 256, 512, 3);
   std::vector<float> x = random_floats(100 * 512, 1);
   const DeviceArray<float> clean(x), y(100 * 256);
-  cuda::matmul_many({weights.on_device(), clean.data(), 512, y.data(), 100}, test.launch());
+  cuda::matmul_prefill({weights.on_device(), clean.data(), 512, y.data(), 100}, test.launch());
   const std::vector<float> before = y.values();
   for (size_t c = 0; c < 512; ++c) x[41 * 512 + c] = c % 2 ? NAN : INFINITY;
   const DeviceArray<float> dirty(x);
-  cuda::matmul_many({weights.on_device(), dirty.data(), 512, y.data(), 100}, test.launch());
+  cuda::matmul_prefill({weights.on_device(), dirty.data(), 512, y.data(), 100}, test.launch());
   const std::vector<float> after = y.values();
   size_t n_different = 0;
   for (size_t i = 0; i < before.size(); ++i)
     if (i / 256 != 41) n_different += std::memcmp(&before[i], &after[i], 4) != 0;
   BOOST_TEST(n_different == 0u);
   BOOST_TEST(std::isnan(after[41 * 256]));
+}
+
+// However a prompt is cut into steps, and whether there is scratch memory for much or for little at once: the
+// same bits. The sizes are those of every path: tiles that are full or not, a matrix dequantised on its way
+// or before (from 257 tokens on), sums in parts and whole.
+BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test, little(size_t{2} << 20);
+  constexpr int64_t kTokens = 300;
+  Rng rng(5);
+  int n_cases = 0;
+  for (const TensorType type : kTypes)
+    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{200, 2048}, {1100, 768}, {4300, 256}}) {
+      if ((n_rows == 4300 && type != TensorType::q4_k) || is_left_out(n_cases, 5)) continue;
+      const TestWeights weights(type, 1, n_rows, n_cols, 17);
+      const DeviceArray<float> x(random_floats(static_cast<size_t>(kTokens * n_cols), 18)),
+          y(static_cast<size_t>(kTokens * n_rows));
+      const auto run = [&](int64_t first, int64_t n, const cuda::Launch& launch) {
+        cuda::matmul_prefill(
+            {weights.on_device(), x.data() + first * n_cols, n_cols, y.data() + first * n_rows, n}, launch);
+      };
+      run(0, kTokens, test.launch());
+      const std::vector<float> whole = y.values();
+      const auto check_same = [&](const std::string& what) {
+        const std::vector<float> cut = y.values();
+        BOOST_TEST(std::memcmp(whole.data(), cut.data(), whole.size() * sizeof(float)) == 0,
+                   describe(weights.host, kTokens) << ", " << what);
+        CUDA_CHECK(cudaMemset(y.data(), 0xff, y.size() * sizeof(float)));
+      };
+      run(0, kTokens, little.launch());
+      check_same("little scratch memory");
+      for (const int64_t chunk : {1, 8, 64, 130, 260}) {
+        if (chunk == 1 && type != TensorType::q4_k && type != TensorType::f32) continue;
+        for (int64_t first = 0; first < kTokens; first += chunk)
+          run(first, std::min(chunk, kTokens - first), test.launch());
+        check_same("chunks of " + std::to_string(chunk));
+      }
+      for (int64_t first = 0; first < kTokens;) {
+        const int64_t n = std::min<int64_t>(1 + static_cast<int64_t>(rng.next() % 90), kTokens - first);
+        run(first, n, test.launch());
+        first += n;
+      }
+      check_same("chunks of random sizes");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_heads_bits_do_not_depend_on_the_cut, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test, little(size_t{1} << 20);
+  for (const TensorType type : {TensorType::q8_0, TensorType::f16, TensorType::f32}) {
+    const int64_t n_heads = 5, n_rows = 128, n_cols = 512, n_tokens = 150, width = n_heads * n_cols;
+    const TestWeights weights(type, n_heads, n_rows, n_cols, 9);
+    const DeviceArray<float> x(random_floats(static_cast<size_t>(n_tokens * width), 8)),
+        y(static_cast<size_t>(n_tokens * n_heads * n_rows));
+    const auto run = [&](int64_t first, int64_t n, const cuda::Launch& launch) {
+      cuda::matmul_heads_prefill({weights.on_device(), x.data() + first * width, width, n_cols,
+                                  y.data() + first * n_heads * n_rows, n},
+                                 launch);
+    };
+    run(0, n_tokens, test.launch());
+    const std::vector<float> whole = y.values();
+    for (const int64_t chunk : {1, 7, 40, 129}) {
+      for (int64_t first = 0; first < n_tokens; first += chunk)
+        run(first, std::min(chunk, n_tokens - first), chunk == 40 ? little.launch() : test.launch());
+      BOOST_TEST((y.values() == whole), type_name(type) << ", chunks of " << chunk);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
@@ -209,7 +274,7 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
           std::vector<float> expected(static_cast<size_t>(n_tokens * n_heads * n_rows));
           cpu().matmul_heads({weights.host, x.data(), token_stride, head_stride, expected.data(), n_tokens});
           const DeviceArray<float> x_device(x), y(expected.size());
-          cuda::matmul_heads_many(
+          cuda::matmul_heads_prefill(
               {weights.on_device(), x_device.data(), token_stride, head_stride, y.data(), n_tokens},
               test.launch());
           std::vector<float> ours = y.values();
@@ -230,8 +295,8 @@ BOOST_AUTO_TEST_CASE(large_matrices,
     const TestWeights weights(TensorType::q4_k, 1, n_rows, n_cols, 21);
     const std::vector<float> x = random_floats(static_cast<size_t>(n_tokens * n_cols), 22);
     const DeviceArray<float> x_device(x), y_device(static_cast<size_t>(n_tokens * n_rows));
-    cuda::matmul_many({weights.on_device(), x_device.data(), n_cols, y_device.data(), n_tokens},
-                      test.launch());
+    cuda::matmul_prefill({weights.on_device(), x_device.data(), n_cols, y_device.data(), n_tokens},
+                         test.launch());
     const std::vector<float> y = y_device.values();
     for (const int64_t first : {int64_t{0}, n_rows / 2 - 3, n_rows - 8}) {
       WeightMatrix window = weights.host;
@@ -263,10 +328,10 @@ BOOST_AUTO_TEST_CASE(timing_of_matrices,
     const DeviceArray<float> y(static_cast<size_t>(n_tokens * n_rows));
     const double seconds = test.seconds(
         [&] {
-          cuda::matmul_many({weight, x.data(), n_cols, y.data(), n_tokens}, test.launch());
+          cuda::matmul_prefill({weight, x.data(), n_cols, y.data(), n_tokens}, test.launch());
         },
         5);
-    const std::string name = "matmul_many " + std::to_string(n_rows) + " x " + std::to_string(n_cols);
+    const std::string name = "matmul_prefill " + std::to_string(n_rows) + " x " + std::to_string(n_cols);
     print_product(name.c_str(), type, n_tokens,
                   static_cast<double>(n_rows) * static_cast<double>(n_cols) * static_cast<double>(n_tokens),
                   static_cast<double>(n_bytes), seconds);
@@ -291,12 +356,12 @@ BOOST_AUTO_TEST_CASE(timing_of_heads,
     const DeviceArray<float> y(static_cast<size_t>(n_tokens * n_heads * n_rows));
     const double seconds = test.seconds(
         [&] {
-          cuda::matmul_heads_many(
+          cuda::matmul_heads_prefill(
               {weights.on_device(), x.data(), n_heads * n_cols, n_cols, y.data(), n_tokens}, test.launch());
         },
         5);
     const std::string name =
-        "matmul_heads_many 128 x " + std::to_string(n_rows) + " x " + std::to_string(n_cols);
+        "matmul_heads_prefill 128 x " + std::to_string(n_rows) + " x " + std::to_string(n_cols);
     print_product(name.c_str(), TensorType::q8_0, n_tokens, 128.0 * 512 * 128 * 2048,
                   static_cast<double>(weights.bytes.size()), seconds);
     std::printf("  %.0f GB/s of activations\n",

@@ -1,8 +1,8 @@
-// Dense products and products by heads for many tokens, and the preparation of their operands.
+// Dense products and products by heads in prefill, and the preparation of their operands.
 //
 // Activations become fp16 once. With more than kExpandTokens tokens a matrix would be dequantised more than
 // twice on its way into the tiles; then a slab of its rows is dequantised once into scratch memory instead,
-// and read from there as fp16.
+// and read from there as fp16. The sums are the same bits either way.
 #include <algorithm>
 
 #include "cuda/gemm_tile.cuh"
@@ -133,38 +133,20 @@ __global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int6
 template <TensorType kType>
 void start_expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   const int64_t n_padded = padded_columns(weight.n_cols);
-  const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * (n_padded / 16), kThreads));
-  expand_kernel<kType><<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
-  check_launch("expand_kernel");
+  if constexpr (kType == TensorType::f32) {
+    const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * n_padded, kThreads));
+    expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
+    check_launch("expand_split_kernel");
+  } else {
+    const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * (n_padded / 16), kThreads));
+    expand_kernel<kType><<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
+    check_launch("expand_kernel");
+  }
 }
 
 // Rows of a slab as fp16 (f32: split in three).
 void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
-  switch (weight.type) {
-    case TensorType::f32: {
-      const int64_t n_padded = padded_columns(weight.n_cols);
-      const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * n_padded, kThreads));
-      expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
-      return check_launch("expand_split_kernel");
-    }
-    case TensorType::f16: return start_expand<TensorType::f16>(weight, out, launch);
-    case TensorType::bf16: return start_expand<TensorType::bf16>(weight, out, launch);
-    case TensorType::q4_0: return start_expand<TensorType::q4_0>(weight, out, launch);
-    case TensorType::q5_0: return start_expand<TensorType::q5_0>(weight, out, launch);
-    case TensorType::q5_1: return start_expand<TensorType::q5_1>(weight, out, launch);
-    case TensorType::q8_0: return start_expand<TensorType::q8_0>(weight, out, launch);
-    case TensorType::q2_k: return start_expand<TensorType::q2_k>(weight, out, launch);
-    case TensorType::q3_k: return start_expand<TensorType::q3_k>(weight, out, launch);
-    case TensorType::q4_k: return start_expand<TensorType::q4_k>(weight, out, launch);
-    case TensorType::q5_k: return start_expand<TensorType::q5_k>(weight, out, launch);
-    case TensorType::q6_k: return start_expand<TensorType::q6_k>(weight, out, launch);
-    case TensorType::iq2_xxs: return start_expand<TensorType::iq2_xxs>(weight, out, launch);
-    case TensorType::iq3_xxs: return start_expand<TensorType::iq3_xxs>(weight, out, launch);
-    case TensorType::iq4_nl: return start_expand<TensorType::iq4_nl>(weight, out, launch);
-    case TensorType::iq4_xs: return start_expand<TensorType::iq4_xs>(weight, out, launch);
-  }
-  fail(ErrorKind::internal,
-       format("products with many tokens do not read type %u", static_cast<unsigned>(weight.type)));
+  with_type(weight.type, [&]<TensorType kType>() { start_expand<kType>(weight, out, launch); });
 }
 
 // The product in slabs of rows, as many rows at a time as the scratch memory that is left holds.
@@ -218,6 +200,7 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     product.x_columns = n_cols, product.x_mats = x.n_mats;
     product.y_stride = x.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
     product.y = y + token * product.y_stride;
+    product.n_splits = x.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
     product.n_places = part.n_tokens;
     const bool is_expanded =
         is_split || (x.n_mats == 1 && part.n_tokens > kExpandTokens && !is_direct(weight));
@@ -256,12 +239,12 @@ void round_activations(const Activations& x, const RoundedRows& out, bool is_spl
   check_launch("round_activations_kernel");
 }
 
-void matmul_many(const Matmul& op, const Launch& launch) {
+void matmul_prefill(const Matmul& op, const Launch& launch) {
   if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
   multiply_dense(op.weight, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, op.y, launch);
 }
 
-void matmul_heads_many(const MatmulHeads& op, const Launch& launch) {
+void matmul_heads_prefill(const MatmulHeads& op, const Launch& launch) {
   multiply_dense(op.weight,
                  {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, op.weight.n_mats, op.weight.n_cols},
                  op.y, launch);

@@ -1,23 +1,23 @@
-// What rows_few.cuh computes, how the work is cut, and the two ways of data into a block: x as integers, and
-// the weights a step at a time.
+// What decode_rows.cuh computes, how the work is cut, and the two ways of data into a block: x as integers,
+// and the weights a step at a time.
 #pragma once
 
 #include <algorithm>
 #include <climits>
 
-#include "cuda/few_steps.cuh"
+#include "cuda/decode_steps.cuh"
 #include "cuda/kernels.h"
 
 namespace dsv32::cuda {
 
 // y[p, t] = sum over parts i of W[mats[p, i]] @ x[p / x_sharing, t, i] for n_problems problems. Two matrices
 // at once (kMats) are the gated product instead: y = silu(W0 x) * (W1 x) * factor[p].
-struct RowsFew {
+struct DecodeRows {
   const uint8_t* weights[2] = {};
   int64_t row_bytes = 0, mat_bytes = 0;
   int n_rows = 0, n_cols = 0;  // of one part
   int n_problems = 1, n_parts = 1;
-  int n_problems_token = 1;       // with one token: how rows are cut must not depend on the others
+  int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
   const int32_t* mats = nullptr;  // [n_problems, n_parts]; null: problem p has the one matrix p
   const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_parts * n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
@@ -28,12 +28,13 @@ struct RowsFew {
   const float* factors = nullptr;  // [n_problems] or null
 };
 
-// The plain product, of any type; in matmul_few.cu.
-void rows_few(const RowsFew& rows, TensorType type, const Launch& launch);
+// The plain product, of any type and number of tokens; in matmul_decode.cu.
+void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch);
 
-namespace few {
+namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32, kMaxStages = 6;
+constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
 
 // What a launch adds to the problem.
 struct Layout {
@@ -88,7 +89,7 @@ __device__ __forceinline__ void make_integer_group(const float4& v, const Intege
 // One problem's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
 // n_groups groups of all parts, from the column first_col on. Whole warps enter: n_teams and n_groups are
 // multiples of four. Several loads of a lane are on their way together.
-__device__ inline void make_integer_x(const RowsFew& rows, const Layout& layout, const float* x,
+__device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const float* x,
                                       int first_col, int n_groups, const IntegerX& to, int first,
                                       int n_teams) {
   constexpr int kTogether = 8;
@@ -145,7 +146,7 @@ struct Walk {
   int next;               // from there to that of row g + 8
 
   // A warp without any step is past the last group at once.
-  __device__ __forceinline__ void start(const RowsFew& rows, const Layout& layout, const BlockShare& share,
+  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const BlockShare& share,
                                         const int32_t* mats) {
     part = 0, step = share.first + (static_cast<int>(threadIdx.x / 32) & ((1 << layout.log_warps) - 1));
     enter_part(share);
@@ -154,8 +155,8 @@ struct Walk {
     else
       group = layout.n_groups;
   }
-  __device__ __forceinline__ void advance(const RowsFew& rows, const Layout& layout, const BlockShare& share,
-                                          const int32_t* mats) {
+  __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
+                                          const BlockShare& share, const int32_t* mats) {
     step += 1 << layout.log_warps;
     row += Steps<kType>::kBytes << layout.log_warps;
     if (step < share.end) return;
@@ -167,7 +168,7 @@ struct Walk {
       start(rows, layout, share, mats);
     }
   }
-  __device__ __forceinline__ bool is_last_tile(const RowsFew& rows, const Layout& layout) const {
+  __device__ __forceinline__ bool is_last_tile(const DecodeRows& rows, const Layout& layout) const {
     return first_row(layout) + kTileRows >= rows.n_rows;
   }
 
@@ -180,7 +181,7 @@ struct Walk {
     return (group * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
   }
   // Rows past the last one are read as the last one.
-  __device__ __forceinline__ void place(const RowsFew& rows, const Layout& layout, const int32_t* mats) {
+  __device__ __forceinline__ void place(const DecodeRows& rows, const Layout& layout, const int32_t* mats) {
     const int g = threadIdx.x % 32 / 4, last = rows.n_rows - 1;
     const int first = min(first_row(layout) + g, last), second = min(first + 8, last);
     row = rows.weights[0] + mats[part] * rows.mat_bytes + first * rows.row_bytes +
@@ -192,7 +193,7 @@ struct Walk {
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
 // lines of 32 bytes. Past the row's end are zeros, which are weights of 0 in every format.
 template <TensorType kType, int kMats>
-__device__ __forceinline__ void copy_step(const RowsFew& rows, const Layout& layout, const Walk<kType>& at,
+__device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const Walk<kType>& at,
                                           uint8_t* stage) {
   using Step = Steps<kType>;
   const int i = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
@@ -220,5 +221,5 @@ __device__ __forceinline__ void copy_step(const RowsFew& rows, const Layout& lay
   }
 }
 
-}  // namespace few
+}  // namespace decode
 }  // namespace dsv32::cuda

@@ -1,18 +1,18 @@
-// Weight rows times up to kFewTokens vectors: what matmul_few.cu and experts_few.cu are made of.
+// Weight rows times vectors, eight at a time: what matmul_decode.cu and experts_decode.cu are made of.
 //
-// The weights are read once, so their bytes are the bound, and everything serves to keep many of them in
-// flight. A warp owns 16 rows and every W-th step of their columns; it copies a step (cp.async, past the
-// registers, several steps ahead) into its own ring in shared memory, where blocks of any alignment are cheap
-// to take apart. The products are integer tensor-core products: x becomes 16-bit integers with one scale per
-// 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the weights are bytes
-// already. So sums over a group of weights are exact and eight tokens cost little more than one. F32, F16 and
-// BF16 weights are TF32 products, with x (and F32 weights) split in two as well.
+// The weights are read once for eight vectors, so their bytes are the bound, and everything serves to keep
+// many of them in flight. A warp owns 16 rows and every W-th step of their columns; it copies a step
+// (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
+// alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
+// with one scale per 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the
+// weights are bytes already. So sums over a group of weights are exact and eight tokens cost little more than
+// one. F32, F16 and BF16 weights are TF32 products, with x (and F32 weights) split in two as well.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
 //
 // The f32 sums of a row run in an order that depends on the matrix's shape alone: the bits of a token's
-// result do not depend on the other tokens.
+// result do not depend on the other tokens, on their number or on its place among them.
 //
 // Weights never change: unless a kernel chooses the matrix (experts), a block starts its copies while the
 // kernel ahead still runs (dependent.cuh), and asks for no more shared memory than its steps fill, so that
@@ -21,15 +21,15 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda/few_problem.cuh"
+#include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda {
 
-namespace few {
+namespace decode {
 
 // Integers of x for a matrix too wide for shared memory. Who: a team of 8 lanes per group of 32 values; grid
 // (blocks, problems). Layout: as IntegerX. Bound: latency; x is small.
-static __global__ void make_integer_x_kernel(const RowsFew rows, const Layout layout) {
+static __global__ void make_integer_x_kernel(const DecodeRows rows, const Layout layout) {
   let_next_start();
   wait_for_inputs();
   const float* x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
@@ -65,14 +65,14 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
   return sum;
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor, for a few tokens; see RowsFew.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor, for up to kGroupTokens tokens; see DecodeRows.
 // Who: grid (blocks, problems), persistent over groups of tiles; a warp has 16 rows and every W-th step of
 // their columns. Layout: head of this file. Sums of the W warps meet in shared memory, added in ascending
 // order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes of the weights.
 // Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416 GB/s.
 template <TensorType kType, int kMats, bool kOne>
 __global__ void __launch_bounds__(kThreads, 2)
-    rows_few_kernel(const __grid_constant__ RowsFew rows, const __grid_constant__ Layout layout) {
+    decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
   using Step = Steps<kType>;
   using Sizes = SharedSizes<kType, kMats>;
   extern __shared__ __align__(128) uint8_t shared[];
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 // models only. Who: a warp per row, grid (blocks of 8 rows, problems). Layout: values one at a time, in
 // memory order over the lanes. Bound: latency.
 template <TensorType kType, int kMats>
-__global__ void rows_plain_kernel(const __grid_constant__ RowsFew rows) {
+__global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   let_next_start();
@@ -252,15 +252,15 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 // log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
-// multiprocessor; the larger of equals. Not by n_tokens, on which no sum's order may depend.
-inline int choose_log_warps(const RowsFew& rows, int n_steps, int n_sms) {
+// multiprocessor; the larger of equals. By the matrix's shape alone: no sum's order may depend on more.
+inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (int log = 3; log >= 0; --log) {
     const int64_t w = int64_t{1} << log;
     if (w > n_steps && w > 1) continue;
     const int64_t n_groups = ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps / w) * rows.n_problems_token;
-    const int64_t most = ceil_div(n_groups, 2 * n_sms) * ceil_div(n_steps, w);
+    const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
     if (most < least) least = most, best = log;
   }
   return best;
@@ -268,12 +268,12 @@ inline int choose_log_warps(const RowsFew& rows, int n_steps, int n_sms) {
 
 // The blocks of a cluster that share a tile: as many as make up two blocks for each multiprocessor, while
 // each has steps for most of its warps. By the matrix's shape alone, as above.
-inline int choose_split(const RowsFew& rows, int n_steps, int log_warps, int n_sms) {
+inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   if (rows.mats || rows.n_problems > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
   constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
   const int n_tiles = static_cast<int>(ceil_div(rows.n_rows, kTileRows));
   int n = 1;
-  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * n_sms; m *= 2) {
+  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
     const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
     if (n_steps_block < kLeastSteps) break;
     if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
@@ -282,7 +282,7 @@ inline int choose_split(const RowsFew& rows, int n_steps, int log_warps, int n_s
 }
 
 template <TensorType kType, int kMats, bool kOne>
-void launch_rows(const RowsFew& rows, Layout layout, const Launch& launch) {
+void launch_rows(const DecodeRows& rows, Layout layout, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
   const int stride = layout.x_memory.stride, n_x = layout.n_x_block;
   const int partial = Sizes::partial(stride);
@@ -324,11 +324,11 @@ void launch_rows(const RowsFew& rows, Layout layout, const Launch& launch) {
     launch_kernel("make_integer_x_kernel", make_integer_x_kernel, {blocks, kThreads}, launch, rows, layout);
   }
   const int n_shared = Sizes::ring(layout.n_slots) + (is_x_shared ? x_bytes : 0) + partial;
-  CUDA_CHECK(cudaFuncSetAttribute(rows_few_kernel<kType, kMats, kOne>,
+  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kOne>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const dim3 blocks(static_cast<unsigned>(n_x_blocks * layout.n_split),
                     static_cast<unsigned>(rows.n_problems));
-  launch_kernel("rows_few_kernel", rows_few_kernel<kType, kMats, kOne>,
+  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kOne>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
                 launch, rows, layout);
 }
@@ -338,7 +338,7 @@ inline bool is_aligned(const void* p, size_t n_bytes) {
 }
 
 template <TensorType kType, int kMats>
-void launch_type(const RowsFew& rows, const Launch& launch) {
+void launch_type(const DecodeRows& rows, const Launch& launch) {
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0;
@@ -358,9 +358,9 @@ void launch_type(const RowsFew& rows, const Launch& launch) {
   }
   layout.n_steps_part = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
   layout.n_steps = layout.n_steps_part * rows.n_parts;
-  layout.log_warps = choose_log_warps(rows, layout.n_steps, launch.n_sms);
+  layout.log_warps = choose_log_warps(rows, layout.n_steps);
   layout.n_groups = static_cast<int>(ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps >> layout.log_warps));
-  layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps, launch.n_sms) : 1;
+  layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps_part, layout.n_split));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
   layout.n_x_block = layout.n_steps_block * rows.n_parts * (Steps<kType>::kCols / 32);
@@ -373,14 +373,14 @@ void launch_type(const RowsFew& rows, const Launch& launch) {
     fail(ErrorKind::internal, "a gated product takes one token a problem");
 }
 
-// The weights' part of a RowsFew. Throws Error{internal} when rows are not as the type says.
-inline RowsFew rows_of(const WeightMatrix& w) {
+// The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
+inline DecodeRows rows_of(const WeightMatrix& w) {
   if (w.n_cols <= 0 || w.n_cols % traits(w.type).block_values != 0 ||
       w.row_bytes != row_bytes(w.type, w.n_cols) || w.n_rows > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
     fail(ErrorKind::internal, format("a matrix of %lld rows of %lld %s values has %zu bytes a row",
                                      static_cast<long long>(w.n_rows), static_cast<long long>(w.n_cols),
                                      type_name(w.type), w.row_bytes));
-  RowsFew rows;
+  DecodeRows rows;
   rows.weights[0] = w.data;
   rows.row_bytes = static_cast<int64_t>(w.row_bytes);
   rows.mat_bytes = static_cast<int64_t>(w.mat_bytes);
@@ -389,33 +389,22 @@ inline RowsFew rows_of(const WeightMatrix& w) {
   return rows;
 }
 
-// The product for all types; kMats = 2: the gated one.
+// The product for all types, group after group of tokens; kMats = 2: the gated one, of one token a problem.
 template <int kMats>
-void launch_any(const RowsFew& rows, TensorType type, const Launch& launch) {
-  if (rows.n_parts > kMaxParts || rows.n_tokens > kFewTokens)
-    fail(ErrorKind::internal, format("%d parts of %d tokens, expected at most %d of %d", rows.n_parts,
-                                     rows.n_tokens, kMaxParts, static_cast<int>(kFewTokens)));
-  if (rows.n_tokens == 0 || rows.n_problems == 0 || rows.n_rows == 0) return;
-  switch (type) {
-    using enum TensorType;
-    case f32: return launch_type<f32, kMats>(rows, launch);
-    case f16: return launch_type<f16, kMats>(rows, launch);
-    case bf16: return launch_type<bf16, kMats>(rows, launch);
-    case q4_0: return launch_type<q4_0, kMats>(rows, launch);
-    case q5_0: return launch_type<q5_0, kMats>(rows, launch);
-    case q5_1: return launch_type<q5_1, kMats>(rows, launch);
-    case q8_0: return launch_type<q8_0, kMats>(rows, launch);
-    case q2_k: return launch_type<q2_k, kMats>(rows, launch);
-    case q3_k: return launch_type<q3_k, kMats>(rows, launch);
-    case q4_k: return launch_type<q4_k, kMats>(rows, launch);
-    case q5_k: return launch_type<q5_k, kMats>(rows, launch);
-    case q6_k: return launch_type<q6_k, kMats>(rows, launch);
-    case iq2_xxs: return launch_type<iq2_xxs, kMats>(rows, launch);
-    case iq3_xxs: return launch_type<iq3_xxs, kMats>(rows, launch);
-    case iq4_nl: return launch_type<iq4_nl, kMats>(rows, launch);
-    case iq4_xs: return launch_type<iq4_xs, kMats>(rows, launch);
+void launch_any(const DecodeRows& rows, TensorType type, const Launch& launch) {
+  if (rows.n_parts > kMaxParts)
+    fail(ErrorKind::internal, format("%d parts, expected at most %d", rows.n_parts, kMaxParts));
+  if (rows.n_problems == 0 || rows.n_rows == 0) return;
+  for (int first = 0; first < rows.n_tokens; first += kGroupTokens) {
+    DecodeRows group = rows;
+    group.x += first * rows.x_token_stride, group.y += first * rows.y_token_stride;
+    group.n_tokens = std::min(kGroupTokens, rows.n_tokens - first);
+    Workspace scratch = *launch.workspace;  // each group's integers take the place of those before
+    Launch here = launch;
+    here.workspace = &scratch;
+    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(group, here); });
   }
 }
 
-}  // namespace few
+}  // namespace decode
 }  // namespace dsv32::cuda
