@@ -16,7 +16,6 @@ namespace tt = boost::test_tools;
 namespace {
 
 using Json = nlohmann::json;
-using Role = Message::Role;
 
 std::string parse_complaint(const std::string& json) {
   return complaint([&] { parse_talk(json); });
@@ -33,7 +32,7 @@ BOOST_AUTO_TEST_CASE(every_field_comes_back) {
   other.thinking = true, other.used_ms = 0, other.model.clear(), other.messages.clear();
   check_same(parse_talk(talk_json(other)), other);
   other.used_ms = INT64_MAX;
-  other.messages = {{Role::system, "only this, as after /clear", {}}};
+  other.messages = {{Message::Role::system, "only this, as after /clear", {}}};
   check_same(parse_talk(talk_json(other)), other);
   const std::string json = talk_json(talk);
   BOOST_TEST(std::ranges::count(json, '\n') == 1);

@@ -14,7 +14,7 @@ namespace {
 using Digest = std::array<uint8_t, 32>;
 
 // Raised when a change of the program changes the bits of rows or keys.
-constexpr uint64_t kNumericsEpoch = 2;
+constexpr uint64_t kNumericsEpoch = 3;
 constexpr uint64_t kSampleBytes = 4096;
 
 // SHA-256 over fields that carry a tag and their length, so that no two lists of fields read alike.

@@ -14,6 +14,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
+#include "text/tokenizer.h"
 
 using namespace dsv32;
 
