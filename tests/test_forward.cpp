@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/session.h"
+#include "tests/support/company.h"
 #include "tests/support/golden.h"
 
 using namespace dsv32;
@@ -40,10 +41,11 @@ struct Case {
   GgufFile file{golden_path(name, ".gguf")};
   explicit Case(std::string case_name) : name(std::move(case_name)) {}
 
+  // A chunk of 1: every token is a decode step.
   std::vector<float> run(KvType kv_type, int64_t chunk) const {
     const std::span<const int32_t> tokens = golden.ints("tokens");
     Engine engine(file, options_for(kv_type, chunk, tokens.size()));
-    return Session(engine).all_logits(tokens);
+    return run_alone(engine, tokens, chunk > 1 ? std::ssize(tokens) : 0);
   }
 };
 
