@@ -87,6 +87,18 @@ PinningDriver pinning_driver(int device) {
           .unpin = [](void* memory) { cudaHostUnregister(memory); }};
 }
 
+// A recording that is still running is freed by the driver when it is done.
+class Graph : public Recording {
+ public:
+  Graph(cudaStream_t stream, cudaGraphExec_t graph) : stream_(stream), graph_(graph) {}
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  void replay() override { CUDA_CHECK(cudaGraphLaunch(graph_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_;
+};
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits)
@@ -108,7 +120,6 @@ class CudaBackend : public Backend {
   ~CudaBackend() override {
     cudaStreamSynchronize(side_stream_);
     cudaStreamSynchronize(stream_);
-    for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
     for (void* weights : placed_weights_) cudaFree(weights);
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
@@ -198,11 +209,21 @@ class CudaBackend : public Backend {
     return static_cast<const uint8_t*>(memory);
   }
 
-  void run_recorded(uint64_t key, const std::function<void()>& body) override {
-    if (key == 0) return body();
-    auto& graph = graphs_[key];
-    if (!graph) graph = record(body);
-    CUDA_CHECK(cudaGraphLaunch(graph, stream_));
+  std::unique_ptr<Recording> record(const std::function<void()>& body) override {
+    cudaGraph_t graph = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    try {
+      body();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      cudaGetLastError();
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    cudaGraphExec_t executable = nullptr;
+    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return std::make_unique<Graph>(stream_, executable);
   }
 
   void embed(const Embed& op) override { cuda::embed(op, launch()); }
@@ -268,23 +289,6 @@ class CudaBackend : public Backend {
     return {stream_, &workspace_, n_sms_, is_fetching_};
   }
 
-  cudaGraphExec_t record(const std::function<void()>& body) {
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    try {
-      body();
-    } catch (...) {
-      cudaStreamEndCapture(stream_, &graph);
-      cudaGetLastError();
-      throw;
-    }
-    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-    cudaGraphExec_t executable = nullptr;
-    CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    CUDA_CHECK(cudaGraphDestroy(graph));
-    return executable;
-  }
-
   static void copy_with_all_threads(uint8_t* to, const uint8_t* from, size_t n_bytes) {
     constexpr int64_t kPiece = 1 << 20;
 #pragma omp parallel for schedule(static)
@@ -330,7 +334,6 @@ class CudaBackend : public Backend {
   void* staging_ = nullptr;  // pinned, [2, kStagingBytes / 2]
   std::vector<void*> placed_weights_;
   std::unordered_map<void*, size_t> sizes_;  // of device memory
-  std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;
 };
 
 }  // namespace

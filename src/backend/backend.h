@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "backend/cache_layout.h"
 #include "backend/matrix.h"
@@ -326,6 +327,14 @@ struct Sample {
   TokenLogprob* top = nullptr;  // [n_tokens, n_top] the likeliest first; not written where not finite
 };
 
+// Operations with all that their params said. The memory that these lead to must be there still at a replay;
+// its contents may differ. Its backend must outlive it.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;  // enqueues the operations
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -345,10 +354,9 @@ class Backend {
   // unchanged.
   virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
 
-  // Runs the operations that `body` enqueues. With a key other than 0 a backend may record them and replay
-  // the record at the next call with that key instead of calling `body`: all that the params say must be the
-  // same then, the contents of the memory they lead to may differ. `body` neither allocates nor waits.
-  virtual void run_recorded(uint64_t key, const std::function<void()>& body) = 0;
+  // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
+  // Null, and `body` is not called: this backend does not record.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;
 
   virtual void embed(const Embed&) = 0;
   virtual void rms_norm(const RmsNorm&) = 0;

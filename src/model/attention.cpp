@@ -98,8 +98,8 @@ void Forward::select_positions(const CacheView& cache) {
     backend_.select_topk({part, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
   }
-  const bool is_forced = forced_selection_ && step_.n_tokens == 1;
-  selected_ = is_forced ? forced_selection_ + layer_ * act_.topk : act_.selected.data();
+  const int32_t* forced = forced_selection();
+  selected_ = forced ? forced + layer_ * act_.topk : act_.selected.data();
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
 }

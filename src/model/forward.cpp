@@ -48,7 +48,8 @@ Forward::Forward(Backend& backend, const ModelArgs& args, const Weights& weights
       args_(args),
       weights_(weights),
       cache_(cache),
-      act_(backend, args, max_tokens, max_context) {
+      act_(backend, args, max_tokens, max_context),
+      recordings_(backend) {
   const std::vector<float> frequencies = rope_frequencies(args);
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
@@ -91,13 +92,14 @@ void Forward::run(const Step& step) {
   if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size)
     many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
   logits_ = is_small ? decode_logits_.data() : many_logits_.data();
-  // A record holds for these numbers: everything else that the params say is the same in every decode step.
   if (score_rule_) pos_ = step.pos;
   const bool is_recorded = is_small && step.first_logits == 0 && !observer_ && !score_rule_;
-  const uint64_t key =
-      static_cast<uint64_t>(step_.max_pos) << 16 | static_cast<uint64_t>(step_.n_tokens & 0xffff);
-  backend_.run_recorded(is_recorded ? key : 0, [&] { run_layers(); });
+  if (!is_recorded) return run_layers();
+  recordings_.run({step_.n_tokens, step_.max_pos, forced_selection()}, [&] { run_layers(); });
 }
+
+// The step's, if it has one.
+const int32_t* Forward::forced_selection() const { return step_.n_tokens == 1 ? forced_selection_ : nullptr; }
 
 void Forward::run_layers() {
   backend_.embed({step_, weights_.embed, act_.h.data()});

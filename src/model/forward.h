@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "context/latent_cache.h"
 #include "model/activations.h"
+#include "model/recordings.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -85,6 +86,7 @@ class Forward {
 
  private:
   int64_t recordable_max_pos(int64_t max_pos) const;
+  const int32_t* forced_selection() const;
   void run_layers();
   void run_layer(int64_t layer);
 
@@ -111,10 +113,11 @@ class Forward {
   const Weights& weights_;
   LatentCache& cache_;
   Activations act_;
-  Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
-  Buffer<float> decode_logits_;  // [kMostRecorded, vocab_size]: records keep the address, so it never moves
-  Buffer<float> many_logits_;    // [tokens of the largest other step, vocab_size]
-  float* logits_ = nullptr;      // of the last run, in one of them
+  Buffer<float> frequencies_;  // [qk_rope_head_dim / 2]
+  Buffer<float>
+      decode_logits_;          // [kMostRecorded, vocab_size]: recordings keep the address, so it never moves
+  Buffer<float> many_logits_;  // [tokens of the largest other step, vocab_size]
+  float* logits_ = nullptr;    // of the last run, in one of them
   int64_t n_logits_ = 0;
   StepTokens step_;  // of the running step, on the device
   int64_t layer_ = 0;
@@ -124,6 +127,7 @@ class Forward {
   ScoreRule score_rule_;
   std::vector<int32_t> pos_;                  // of the running step, for the rule
   std::vector<std::string> observed_stages_;  // empty: all
+  Recordings recordings_;                     // they lead to all of the above
 };
 
 // The YaRN frequencies [dim / 2], computed in f32 as model.py (precompute_freqs_cis) does.

@@ -1,0 +1,66 @@
+// Recorded steps on the GPU, beside steps of the same bits that are not recorded because somebody observes.
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/support/forward_scene.h"
+
+using namespace dsv32;
+
+namespace {
+
+// Nothing of its steps is recorded.
+void observe_nothing(ForwardScene& scene) {
+  scene.forward->set_observer([](const Observation&) {}, {"no such stage"});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_recordings, *boost::unit_test::precondition(needs_gpu))
+
+BOOST_AUTO_TEST_CASE(replayed_steps_are_those_that_would_be_computed) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  for (const int64_t buffer_rows : {int64_t{0}, ForwardScene::kTopk + 8}) {
+    ForwardScene scene(*backend, buffer_rows), expected(*backend, buffer_rows);
+    observe_nothing(expected);
+    for (int32_t token = 0; token < 20; ++token) BOOST_TEST((scene.step(token) == expected.step(token)));
+  }
+}
+
+// The memory of a selection is given back and taken for something else before the next one comes.
+BOOST_AUTO_TEST_CASE(a_forced_selection_is_part_of_what_was_recorded) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  ForwardScene scene(*backend), expected(*backend);
+  observe_nothing(expected);
+  std::vector<std::vector<float>> all;
+  for (const int32_t first : {0, 20, 5, 30}) {
+    const ForcedPositions positions(scene, first);
+    const auto ours = scene.logits_by_selection({positions.data(), nullptr});
+    BOOST_TEST((ours == expected.logits_by_selection({positions.data(), nullptr})));
+    BOOST_TEST((ours[0] != ours[1]));
+    for (const std::vector<float>& other : all) BOOST_TEST((ours[0] != other));
+    all.push_back(ours[0]);
+  }
+}
+
+// One goes while its last step may still run; the other is not disturbed.
+BOOST_AUTO_TEST_CASE(two_passes_on_one_backend_have_recordings_of_their_own) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+  ForwardScene expected(*backend), second(*backend);
+  observe_nothing(expected);
+  {
+    ForwardScene first(*backend);
+    for (const int32_t token : {9, 8}) {
+      const std::vector<float> logits = expected.step(token);
+      BOOST_TEST((first.step(token) == logits));
+      BOOST_TEST((second.step(token) == logits));
+    }
+  }
+  ForwardScene third(*backend);
+  third.step(9), third.step(8);
+  const std::vector<float> logits = expected.step(7);
+  BOOST_TEST((second.step(7) == logits));
+  BOOST_TEST((third.step(7) == logits));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,95 @@
+// A forward pass of its own on a backend that may have others, with one sequence that holds a prompt longer
+// than top-k; and selections that its steps are made to take.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/forward.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+namespace dsv32 {
+
+struct ForwardScene {
+  static constexpr int64_t kTopk = 64, kPrompt = 100, kContext = 256;
+
+  TempDir dir;
+  GgufFile file{write_model(dir)};
+  Backend& backend;
+  const ModelArgs args = read_model_args(file);
+  const Weights weights = load_weights(file, args, backend);
+  LatentCache cache;
+  std::unique_ptr<Forward> forward;
+  std::unique_ptr<Sequence> sequence;
+
+  explicit ForwardScene(Backend& backend_, int64_t buffer_rows = 0)
+      : backend(backend_),
+        cache(backend, {{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
+                        !backend.works_in_host_memory(),
+                        args.n_layers,
+                        kContext,
+                        1,
+                        buffer_rows}),
+        forward(std::make_unique<Forward>(backend, args, weights, cache, kPrompt, kContext)),
+        sequence(cache.open()) {
+    run(random_tokens(kPrompt, 1));
+  }
+  ~ForwardScene() { cache.close(*sequence); }
+
+  static std::string write_model(const TempDir& dir) {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = kTopk;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    return dir.file("tiny.gguf");
+  }
+
+  // Appends tokens; the logits behind the last, [vocab_size].
+  std::vector<float> run(const std::vector<int32_t>& tokens) {
+    Step step;
+    step.tokens = tokens;
+    step.seq.assign(tokens.size(), 0);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      step.pos.push_back(static_cast<int32_t>(sequence->n_tokens() + static_cast<int64_t>(i)));
+    step.sequences = {sequence.get()};
+    step.first_logits = step.n_tokens() - 1;
+    const int64_t n_tokens = sequence->n_tokens() + step.n_tokens();
+    cache.reserve(*sequence, n_tokens);
+    forward->run(step);
+    cache.set_length(*sequence, n_tokens);
+    return forward->logits();
+  }
+  std::vector<float> step(int32_t token) { return run({token}); }
+
+  // Logits of the same step with each of these selections [n_layers, kTopk]; null: the indexer's.
+  std::vector<std::vector<float>> logits_by_selection(const std::vector<const int32_t*>& selections) {
+    std::vector<std::vector<float>> all;
+    for (const int32_t* selection : selections) {
+      forward->set_forced_selection(selection);
+      all.push_back(step(7));
+      cache.truncate(*sequence, kPrompt);
+    }
+    forward->set_forced_selection(nullptr);
+    return all;
+  }
+};
+
+// The positions from `first` on, for every layer.
+class ForcedPositions {
+ public:
+  ForcedPositions(const ForwardScene& scene, int32_t first)
+      : positions_(scene.backend, Place::device, scene.args.n_layers * ForwardScene::kTopk, "a selection") {
+    std::vector<int32_t> all;
+    for (int64_t layer = 0; layer < scene.args.n_layers; ++layer)
+      for (int32_t i = 0; i < ForwardScene::kTopk; ++i) all.push_back(first + i);
+    scene.backend.upload(positions_.data(), all.data(), positions_.n_bytes());
+  }
+  const int32_t* data() const { return positions_.data(); }
+
+ private:
+  Buffer<int32_t> positions_;
+};
+
+}  // namespace dsv32
