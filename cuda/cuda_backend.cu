@@ -131,6 +131,7 @@ class CudaBackend : public Backend {
 
   const char* name() const override { return "cuda"; }
   bool works_in_host_memory() const override { return false; }
+  bool roles_agree() const override { return false; }
 
   void* alloc(Place place, size_t n_bytes, const char* what) override {
     if (place == Place::host) {

@@ -341,6 +341,8 @@ class Backend {
   virtual const char* name() const = 0;
   // Whether Place::device is host memory too, so that nothing need be kept twice.
   virtual bool works_in_host_memory() const = 0;
+  // Whether a token's bits are the same in both roles.
+  virtual bool roles_agree() const = 0;
 
   // Memory. alloc returns zeroed memory aligned to 128 bytes, or throws Error{memory} naming `what`, the
   // bytes wanted and free.

@@ -20,6 +20,7 @@ class CpuBackend : public Backend {
 
   const char* name() const override { return "cpu"; }
   bool works_in_host_memory() const override { return true; }
+  bool roles_agree() const override { return true; }
   void* alloc(Place place, size_t n_bytes, const char* what) override;
   void free(Place place, void* memory) override;
   void upload(void* device, const void* host, size_t n_bytes) override;

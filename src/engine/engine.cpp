@@ -90,8 +90,12 @@ MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const B
 }
 
 Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
+    : Engine(make_backend(options), file, options, before_weights) {}
+
+Engine::Engine(std::unique_ptr<Backend> own, const GgufFile& file, const EngineOptions& options,
+               const BeforeWeights& before_weights)
     : Engine(
-          args_of(file, options), weight_bytes(file, read_model_args(file), options).n_used,
+          std::move(own), args_of(file, options), weight_bytes(file, read_model_args(file), options).n_used,
           [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
           [&](const CacheLayout& layout, const char* backend) { return fingerprint(file, layout, backend); },
           before_weights) {
@@ -101,8 +105,13 @@ Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeW
 
 Engine::Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
                const EngineOptions& options, const Identify& identify, const BeforeWeights& before_weights)
+    : Engine(make_backend(options), args, n_weight_bytes, load, options, identify, before_weights) {}
+
+Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t n_weight_bytes,
+               const LoadWeights& load, const EngineOptions& options, const Identify& identify,
+               const BeforeWeights& before_weights)
     : args_(args),
-      backend_(make_backend(options)),
+      backend_(std::move(backend)),
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
       cache_(std::make_unique<LatentCache>(*backend_, plan_.cache)),
       prefix_cache_(make_prefix_cache(*cache_, options, identify, backend_->name())),

@@ -24,6 +24,9 @@ class Engine {
   using BeforeWeights = std::function<void(PrefixCache&)>;
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
   Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights = {});
+  // The same on this backend, whatever the options name.
+  Engine(std::unique_ptr<Backend> backend, const GgufFile& file, const EngineOptions& options,
+         const BeforeWeights& before_weights = {});
   // A model of these dimensions whose weights, so many bytes, `load` makes; `identify` names what decides the
   // bytes of a page, on the named backend.
   using LoadWeights = std::function<Weights(const ModelArgs& args, Backend& backend)>;
@@ -45,6 +48,10 @@ class Engine {
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
 
  private:
+  Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t n_weight_bytes,
+         const LoadWeights& load, const EngineOptions& options, const Identify& identify,
+         const BeforeWeights& before_weights);
+
   ModelArgs args_;
   std::unique_ptr<Backend> backend_;
   MemoryPlan plan_;

@@ -26,8 +26,11 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
     engine_.cache().truncate(*sequence_, n_held);
   }
   n_reusable_ = n_reusable;
+  n_as_prefilled_ = std::min(n_as_prefilled_, n_held);
   PrefixCache* prefixes = engine_.prefix_cache();
+  const int64_t n_own = n_held;
   if (prefixes) n_held = prefixes->restore(*sequence_, tokens, n_held);
+  if (n_held > n_own) n_as_prefilled_ = n_held;  // all of it is remembered
   tokens_.assign(tokens.begin(), tokens.begin() + n_held);
   const int64_t n_total = static_cast<int64_t>(tokens.size()), chunk = engine_.forward().max_tokens();
   for (int64_t n_done = n_held; n_done < n_total;) {
@@ -55,7 +58,7 @@ void Session::distrust() {
 }
 
 void Session::remember() {
-  const auto n = static_cast<size_t>(std::min<int64_t>(n_reusable_, std::ssize(tokens_)));
+  const auto n = static_cast<size_t>(std::min(n_reusable_, n_as_prefilled_));
   if (PrefixCache* prefixes = engine_.prefix_cache())
     prefixes->remember(*sequence_, std::span(tokens_).first(n));
 }
@@ -112,6 +115,9 @@ void Session::extend(std::span<const int32_t> tokens, Role role, bool wants_all_
   logits_.clear();
   engine_.forward().run(step);
   engine_.cache().set_length(*sequence_, n_tokens);
+  const bool is_behind_prefilled = n_as_prefilled_ == std::ssize(tokens_);
+  if (is_behind_prefilled && (role == Role::prefill || engine_.backend().roles_agree()))
+    n_as_prefilled_ = n_tokens;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 

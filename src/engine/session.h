@@ -33,9 +33,9 @@ class Session {
   using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
 
   // Makes the session hold exactly `tokens` (at least one), with the logits of the last; what it computes of
-  // them is prefill. Returns how many
-  // were held already or known from elsewhere, or -1 when `progress` stopped it. Of them and what follows,
-  // the first n_reusable are remembered for others. Throws Error{context_full} with the counts, Error{model}
+  // them is prefill. Returns how many were held already or known from elsewhere, or -1 when `progress`
+  // stopped it. Of them and what follows, the first n_reusable are remembered for others, up to the first
+  // that prefill would have computed to other bits. Throws Error{context_full} with the counts, Error{model}
   // for ids outside the vocabulary.
   int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {},
                int64_t n_reusable = std::numeric_limits<int64_t>::max());
@@ -70,7 +70,8 @@ class Session {
   std::unique_ptr<Sequence> sequence_;
   std::vector<int32_t> tokens_;
   int64_t n_reusable_ = 0;
-  std::vector<float> logits_;  // of the last token; empty until asked for
+  int64_t n_as_prefilled_ = 0;  // from the front: with the bits that prefill gives them
+  std::vector<float> logits_;   // of the last token; empty until asked for
 };
 
 }  // namespace dsv32

@@ -2,10 +2,12 @@
 // the same bits as behind the rows that never left; with every row resident and with a small top-k buffer.
 #include <cstring>
 
+#include "cuda/cuda_backend.h"
 #include "engine/generation.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/talk_on_disk.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -78,6 +80,37 @@ BOOST_AUTO_TEST_CASE(restored_prefixes_are_those_that_were_computed) {
       other.push_back(251);
       BOOST_TEST(tiny.session->sync(other) == 2 * kPageTokens + 9);
     }
+}
+
+BOOST_AUTO_TEST_CASE(cold_and_cached_are_the_same_bits_at_random_places) {
+  const TalkOnDisk talk{.make_backend = [] { return make_cuda_backend(0); }, .topk = 64};
+  talk.check_random_places(60);
+}
+
+// The pages are on their way before the pool, of 1.7 GB, is pinned.
+BOOST_AUTO_TEST_CASE(prefixes_come_while_the_pool_is_pinned, *boost::unit_test::label("large")) {
+  const TempDir dir;
+  const std::string path = dir.file("tiny.gguf");
+  TinyModel shape;
+  shape.context_length = 1 << 19;
+  write_tiny_model(path, shape);
+  const GgufFile file(path);
+  const Prompt prompt{.n_pages = 40};
+  EngineOptions options = options_with_disk(dir.file("cache"), {});
+  options.context = 4096;
+  const Computed expected = [&] {
+    TinySession tiny(path, options);
+    return compute(tiny, prompt);
+  }();
+  options.context = 1 << 19;
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
+    options.topk_buffer = topk_buffer;
+    Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(prompt.all); });
+    Session session(engine);
+    BOOST_TEST(session.sync(prompt.all) == prompt.n_kept());
+    BOOST_TEST((remembered(engine, session, prompt.n_kept()) == expected.kept));
+    BOOST_TEST((session.logits() == expected.logits));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {

@@ -35,7 +35,7 @@ struct ForwardScene {
                         buffer_rows}),
         forward(std::make_unique<Forward>(backend, args, weights, cache, kPrompt, kContext)),
         sequence(cache.open()) {
-    run(random_tokens(kPrompt, 1));
+    run(random_tokens(kPrompt, 1), Role::prefill);
   }
   ~ForwardScene() { cache.close(*sequence); }
 
@@ -47,8 +47,9 @@ struct ForwardScene {
   }
 
   // Appends tokens; the logits behind the last, [vocab_size].
-  std::vector<float> run(const std::vector<int32_t>& tokens) {
+  std::vector<float> run(const std::vector<int32_t>& tokens, Role role) {
     Step step;
+    step.role = role;
     step.tokens = tokens;
     step.seq.assign(tokens.size(), 0);
     for (size_t i = 0; i < tokens.size(); ++i)
@@ -61,7 +62,7 @@ struct ForwardScene {
     cache.set_length(*sequence, n_tokens);
     return forward->logits();
   }
-  std::vector<float> step(int32_t token) { return run({token}); }
+  std::vector<float> step(int32_t token) { return run({token}, Role::decode); }
 
   // Logits of the same step with each of these selections [n_layers, kTopk]; null: the indexer's.
   std::vector<std::vector<float>> logits_by_selection(const std::vector<const int32_t*>& selections) {

@@ -1,0 +1,87 @@
+// A talk of two turns whose pages are kept on disk, and prompts that leave it at random places, among them
+// places in its answers: cold and cached they are computed to the same bits, whatever decode made.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tests/support/disk_options.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+namespace dsv32 {
+
+struct TalkOnDisk {
+  std::function<std::unique_ptr<Backend>()> make_backend;
+  int64_t topk = 32;
+  TempDir dir{};
+  GgufFile file{write_model(dir, topk)};
+
+  static std::string write_model(const TempDir& dir, int64_t topk) {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = topk;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    return dir.file("tiny.gguf");
+  }
+
+  // An engine and a session, as a process has them.
+  struct Process {
+    std::unique_ptr<Engine> engine;
+    std::unique_ptr<Session> session;
+    int64_t n_pages_known() const { return engine->prefix_cache()->tree().n_pages(); }
+  };
+  Process start(bool has_cache, std::optional<int64_t> chunk = {}, std::optional<int64_t> buffer = {}) const {
+    EngineOptions options;
+    options.context = 512, options.chunk = chunk, options.topk_buffer = buffer;
+    if (has_cache) options = with_disk(options, dir.file("cache"));
+    auto engine = std::make_unique<Engine>(make_backend(), file, options);
+    auto session = std::make_unique<Session>(*engine);
+    return {std::move(engine), std::move(session)};
+  }
+
+  // Another turn of what the session holds: a prompt, and an answer token by token. All of it.
+  static std::vector<int32_t> ask(Session& session, int64_t n_question, int64_t n_answer, uint64_t seed) {
+    std::vector<int32_t> tokens = session.tokens();
+    const std::vector<int32_t> question = random_tokens(n_question, seed);
+    tokens.insert(tokens.end(), question.begin(), question.end());
+    session.sync(tokens);
+    for (const int32_t token : random_tokens(n_answer, seed + 50)) session.step(token);
+    session.rest();
+    return session.tokens();
+  }
+
+  void check_random_places(int n_places) const {
+    std::vector<int32_t> talk;
+    {
+      const Process first = start(true);
+      ask(*first.session, 150, 90, 1);
+      talk = ask(*first.session, 70, 80, 2);
+    }
+    Rng rng(5);
+    const std::optional<int64_t> chunks[] = {std::nullopt, 64, 100}, buffers[] = {std::nullopt, topk + 8};
+    int n_cached = 0;
+    for (int i = 0; i < n_places; ++i) {
+      const auto split = static_cast<int64_t>(rng.next() % talk.size());
+      std::vector<int32_t> prompt(talk.begin(), talk.begin() + split);
+      for (const int32_t other : random_tokens(1 + static_cast<int64_t>(rng.next() % 30), rng.next()))
+        prompt.push_back(other);
+      const Process cold = start(false, chunks[rng.next() % 3], buffers[rng.next() % 2]);
+      const Process cached = start(true, chunks[rng.next() % 3], buffers[rng.next() % 2]);
+      BOOST_TEST_INFO("split at " << split << ", " << prompt.size() << " tokens");
+      BOOST_TEST(cold.session->sync(prompt) == 0);
+      n_cached += cached.session->sync(prompt) > 0;
+      BOOST_TEST((cached.session->logits() == cold.session->logits()));
+      BOOST_TEST((remembered(*cached.engine, *cached.session) == remembered(*cold.engine, *cold.session)));
+      // What follows by decode is the same too.
+      cold.session->step(7), cached.session->step(7);
+      BOOST_TEST((cached.session->logits() == cold.session->logits()));
+    }
+    BOOST_TEST(n_cached > n_places / 2);
+  }
+};
+
+}  // namespace dsv32
