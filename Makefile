@@ -15,9 +15,9 @@ DEBUG    := -g$(if $(SAN),1)
 # CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes the compiler half of its time there.
 CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
 LDFLAGS  := -fopenmp $(SANITIZE)
-LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lsqlite3 -lcrypto -lxxhash
+LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
-PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libsqlite3-dev libssl-dev libxxhash-dev nlohmann-json3-dev
+PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
 NVCC       := nvcc

@@ -665,11 +665,21 @@ segment=$(find cache -name 'seg-*' | head -n 1)
 printf 'x' | dd of="$segment" bs=1 seek=$(($(stat -c %s "$segment") / 2)) conv=notrunc 2>/dev/null
 expect "cache verify: damage" 1 cache verify
 check "cache verify: one segment" has out "1 damaged"
+check "cache verify: which, why, and that it went" has out "$(basename "$segment"): page"
+check "cache verify: it went" test ! -e "$segment"
 expect "cache: a run after damage" 0 "${cached[@]}"
 check "cache: the same answer after damage" test "$(answer_of)" = "$first"
 usage_error "cache prune without a size" cache prune
 expect "cache prune" 0 cache prune 1M
 check "cache prune: small enough" test "$(du -s --block-size=1K cache | cut -f1)" -le 1124
+flock -o cache/dsv32/LOCK sleep 20 &
+holder=$!
+while flock -n cache/dsv32/LOCK true; do sleep 0.1; done
+expect "cache clear beside one who holds the lock: fails" 1 cache clear
+check "cache clear: and says why" has err "another process"
+check "cache clear: and removes nothing" test -n "$(find cache -name 'seg-*')"
+kill "$holder"
+wait "$holder" 2>/dev/null
 expect "cache clear" 0 cache clear
 check "cache clear: no segments" test -z "$(find cache -name 'seg-*')"
 usage_error "cache: unknown word" cache lsit

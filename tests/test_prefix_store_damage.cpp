@@ -1,17 +1,18 @@
 // The prefix store when its files are damaged: a miss, never an error, never a wrong byte.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <set>
 
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "context/cache_maintenance.h"
 #include "tests/support/store_fixture.h"
 
 using namespace dsv32;
@@ -43,7 +44,7 @@ BOOST_FIXTURE_TEST_SUITE(prefix_store_damage, DamageFixture)
 
 // --- segments ------------------------------------------------------------------------------------
 
-// T6, with the index and without.
+// T6.
 BOOST_AUTO_TEST_CASE(truncated_and_grown_segments_are_misses) {
   const stdfs::path victim = segments()[0];
   const std::string whole = files.at(victim);
@@ -57,7 +58,6 @@ BOOST_AUTO_TEST_CASE(truncated_and_grown_segments_are_misses) {
     std::string cut = whole;
     cut.resize(length, '\0');
     write_file(victim, cut);
-    if (length % 2) stdfs::remove(index());
     const auto found = load_all(options);
     BOOST_REQUIRE(found);
     BOOST_TEST(found->n_wrong == 0);
@@ -132,8 +132,13 @@ BOOST_AUTO_TEST_CASE(flipped_bits_in_segments_are_misses_of_the_store) {
     const Contents found = load_all(*store);
     BOOST_TEST(found.n_wrong == 0);
     if (found.n_missed > 0) BOOST_TEST(warnings.size() == 1u);
-    BOOST_TEST(store_prompt(*store, prompt) == 3);  // what is missing can be stored again
-    BOOST_TEST(load_all(*store).has(prompt));
+    // What is missing can be stored again. Damage behind it shows only when it is there: then once more.
+    bool is_back = false;
+    for (int again = 0; again < 3 && !is_back; ++again) {
+      BOOST_TEST(store_prompt(*store, prompt) == 3);
+      is_back = load_all(*store).has(prompt);
+    }
+    BOOST_TEST(is_back);
   }
 }
 
@@ -165,7 +170,6 @@ BOOST_AUTO_TEST_CASE(a_flipped_bit_in_any_slab_is_found_when_it_is_read) {
       BOOST_TEST(store->segments().empty());
       BOOST_TEST(!stdfs::exists(path));
       write_file(path, whole);
-      stdfs::remove(index());
     }
   options.layers_per_slab = 2;  // pages cut otherwise are not believed
   BOOST_TEST(load_all(*open(), sizes).prompts.empty());
@@ -212,25 +216,59 @@ BOOST_AUTO_TEST_CASE(headers_with_valid_checksums_and_wrong_fields_are_misses) {
       {"tokens", [](std::string& s) { s[4096] ^= 1; }},
       {"commit mark", [](std::string& s) { s[s.size() - 4096] = 'X'; }},
   };
-  for (const bool has_index : {true, false})
-    for (const Case& c : cases) {
-      restore();
-      std::string bytes = files.at(victim);
-      c.change(bytes);
-      seal(bytes);
-      write_file(victim, bytes);
-      if (!has_index) stdfs::remove(index());
-      const auto found = load_all(options);
-      BOOST_REQUIRE(found);
-      BOOST_TEST(found->n_wrong == 0, c.what);
-      BOOST_TEST(found->prompts.size() < 3u, c.what);
-      // Without the index, a segment that is whole in itself is believed to be what it says, and its page
-      // fails later; what belongs to other prompts or other models then stays.
-      const bool is_whole =
-          !has_index && std::set<std::string>{"end of the fingerprint", "other rows"}.contains(c.what);
-      BOOST_TEST(stdfs::exists(victim) == (c.stays || is_whole),
-                 c.what << (has_index ? " with index" : " without"));
+  for (const Case& c : cases) {
+    restore();
+    std::string bytes = files.at(victim);
+    c.change(bytes);
+    seal(bytes);
+    write_file(victim, bytes);
+    const auto found = load_all(options);
+    BOOST_REQUIRE(found);
+    BOOST_TEST(found->n_wrong == 0, c.what);
+    BOOST_TEST(found->prompts.size() < 3u, c.what);
+    // A segment that is whole in itself is believed to be what it says, and its pages fail when they are
+    // read; what belongs to other prompts or other models stays until then.
+    const bool is_whole = std::set<std::string>{"end of the fingerprint", "other rows"}.contains(c.what);
+    BOOST_TEST(stdfs::exists(victim) == (c.stays || is_whole), c.what);
+  }
+}
+
+// A head that says layers of a GB, in a file as long as it says, of which the disk holds nothing: it is
+// looked at in little memory.
+BOOST_AUTO_TEST_CASE(a_segment_that_says_it_is_huge_is_verified_in_little_memory) {
+  const stdfs::path victim = segments()[0];
+  std::string bytes = files.at(victim);
+  SegmentFault fault = SegmentFault::none;
+  SegmentInfo info;
+  FileInfo file;
+  const OwnedFd folder(real_file_system(), real_file_system().open_directory(victim.parent_path()));
+  fault = read_segment_info(real_file_system(), folder.get(), victim.filename().string(), info, file);
+  BOOST_REQUIRE((fault == SegmentFault::none));
+  info.rows_page_bytes = 1 << 24, info.n_layers = info.layers_per_slab = 64;  // 1 GB a page
+  put<int64_t>(bytes, 32, info.n_layers), put<int64_t>(bytes, 40, info.rows_page_bytes);
+  put<int64_t>(bytes, 160, info.layers_per_slab), put<uint64_t>(bytes, 56, info.file_bytes());
+  put<uint64_t>(bytes, bytes.size() - 4096 + 8, info.file_bytes());
+  seal(bytes);
+  const std::string trailer = bytes.substr(bytes.size() - 4096);
+  write_file(victim, bytes.substr(0, 8192));
+  stdfs::resize_file(victim, info.file_bytes());
+  const int fd = ::open(victim.c_str(), O_WRONLY);
+  BOOST_TEST(::pwrite(fd, trailer.data(), 4096, static_cast<off_t>(info.file_bytes() - 4096)) == 4096);
+  ::close(fd);
+  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  const auto rss = [] {
+    std::ifstream status("/proc/self/status");
+    std::string line;
+    while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
     }
+    return line.empty() ? 0 : std::stol(line.substr(6));  // KiB
+  };
+  const long before = rss();
+  const Verification found = verify(*cache);
+  BOOST_TEST(rss() - before < 100'000);
+  BOOST_TEST(found.damaged.size() == 1u);
+  BOOST_TEST(found.n_segments == 3);
+  BOOST_TEST(!stdfs::exists(victim));
 }
 
 BOOST_AUTO_TEST_CASE(pages_and_files_in_the_wrong_place_are_misses) {
@@ -240,7 +278,7 @@ BOOST_AUTO_TEST_CASE(pages_and_files_in_the_wrong_place_are_misses) {
   const auto paths = segments();
   const std::string one = read_file(paths[0]), two = read_file(paths[1]);
   const auto swapped = [](std::string to, size_t to_page, const std::string& from, size_t from_page) {
-    std::memcpy(&to[8192 + to_page * 4096], &from[8192 + from_page * 4096], 4096);
+    to.replace(8192 + to_page * 4096, 4096, from, 8192 + from_page * 4096, 4096);
     return to;
   };
   const auto is_a_miss = [&](const char* what) {
@@ -249,7 +287,6 @@ BOOST_AUTO_TEST_CASE(pages_and_files_in_the_wrong_place_are_misses) {
     BOOST_TEST(found->prompts.size() < 2u, what);
     for (const auto& path : segments()) stdfs::remove(path);
     write_file(paths[0], one), write_file(paths[1], two);
-    stdfs::remove(index());
     BOOST_TEST(load_all(options)->has(long_prompt), what);
   };
   write_file(paths[0], swapped(swapped(one, 0, one, 1), 1, one, 0));
@@ -269,157 +306,59 @@ BOOST_AUTO_TEST_CASE(pages_and_files_in_the_wrong_place_are_misses) {
   stdfs::create_directory(folder);
   chmod(folder.c_str(), 0700);
   stdfs::copy_file(paths[0], folder + "/" + paths[0].filename().string());
-  stdfs::remove(index());
   BOOST_TEST(load_all(options)->has(long_prompt));
+  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  BOOST_TEST(list_segments(*cache, "").size() == 2u);
+  BOOST_TEST(verify(*cache).damaged.size() == 1u);
   BOOST_TEST(stdfs::is_empty(folder));
 }
 
-// --- the index -----------------------------------------------------------------------------------
+// --- heads ---------------------------------------------------------------------------------------
 
-namespace {
-
-void damage(std::string& index, std::mt19937_64& random) {
-  constexpr size_t kPageBytes = 4096;
-  const size_t n_pages = index.size() / kPageBytes;
-  const size_t page = random() % n_pages * kPageBytes;
-  switch (random() % 8) {
-    case 0:
-      for (int i = 0; i < 8; ++i) flip(index, random() % (index.size() * 8));
-      break;
-    case 1: std::memset(&index[page], 0, kPageBytes); break;
-    case 2:
-      for (size_t i = 0; i < kPageBytes; ++i) index[page + i] = static_cast<char>(random());
-      break;
-    case 3: index.resize(random() % index.size()); break;
-    case 4:  // a page's header: type, cells, free blocks
-      flip(index, (page + (page == 0 ? random() % 112 : random() % 12)) * 8 + random() % 8);
-      break;
-    default: flip(index, random() % (index.size() * 8));
-  }
-}
-
-}  // namespace
-
-// T7: the files are intact, so nothing may be lost, whatever the index says.
-BOOST_AUTO_TEST_CASE(three_thousand_damaged_indexes_lose_nothing) {
+// T7 for all heads at once: each start reads them all, and what one says harms no other.
+BOOST_AUTO_TEST_CASE(three_thousand_damaged_heads_cost_themselves_alone) {
+  constexpr size_t kHeadBytes = 4096 + 64 * sizeof(int32_t);  // header and tokens
   std::mt19937_64 random(5);
-  const std::string whole = files.at(index());
-  int n_rebuilt = 0;
   for (int i = 0; i < 3000; ++i) {
     restore();
-    std::string bytes = whole;
-    damage(bytes, random);
-    write_file(index(), bytes);
-    FileInfo before, after;
-    const OwnedFd held(real_file_system(),
-                       ::open(index().c_str(), O_RDONLY));  // or its inode could be given out again
-    real_file_system().stat(held.get(), before);
-    check_all_there(format("index %d", i));
-    real_file_system().stat_at(AT_FDCWD, index(), after);
-    n_rebuilt += before.inode != after.inode;
+    const stdfs::path victim = segments()[random() % 3];
+    std::string bytes = files.at(victim);
+    switch (random() % 4) {
+      case 0: flip(bytes, random() % (4096 * 8)); break;
+      case 1: std::memset(&bytes[random() % 8 * 512], 0, 512); break;
+      case 2:
+        for (size_t at = random() % kHeadBytes, n = 0; n < 512 && at < kHeadBytes; ++at, ++n)
+          bytes[at] = static_cast<char>(random());
+        break;
+      default: bytes.resize(random() % 8192);
+    }
+    const bool is_changed = bytes != files.at(victim);
+    write_file(victim, bytes);
+    const auto store = open();
+    const Contents found = load_all(*store);
+    BOOST_REQUIRE(found.n_wrong == 0);
+    if (is_changed) BOOST_REQUIRE(found.prompts.size() < 3u);
     BOOST_REQUIRE(warnings.size() <= 1u);
-  }
-  BOOST_TEST(n_rebuilt > 500);
-}
-
-BOOST_AUTO_TEST_CASE(files_that_are_no_index_of_ours_are_replaced) {
-  const auto sql = [&](const char* text) {
-    return [this, text] {
-      sqlite3* database = nullptr;
-      sqlite3_open(index().c_str(), &database);
-      BOOST_TEST(sqlite3_exec(database, text, nullptr, nullptr, nullptr) == SQLITE_OK, text);
-      sqlite3_close(database);
-    };
-  };
-  const auto content = [&](const std::string& bytes) {
-    return [this, bytes] { write_file(index(), bytes); };
-  };
-  std::string noise(20'000, '\0');
-  std::mt19937 random(6);
-  for (char& byte : noise) byte = static_cast<char>(random());
-  const std::string other_header = std::string("SQLite format 3\0", 16) + noise;
-  const std::vector<std::pair<const char*, std::function<void()>>> cases = {
-      {"none", [&] { stdfs::remove(index()); }},
-      {"empty", content("")},
-      {"one byte", content("x")},
-      {"noise", content(noise)},
-      {"noise after a header", content(other_header)},
-      {"a directory", [&] { stdfs::remove(index()), stdfs::create_directory(index()); }},
-      {"a symbolic link", [&] { stdfs::remove(index()), stdfs::create_symlink("/etc/passwd", index()); }},
-      {"a hard link", [&] { stdfs::create_hard_link(index(), dir->file("second")); }},
-      {"another application", sql("PRAGMA application_id=1")},
-      {"an older version", sql("PRAGMA user_version=0")},
-      {"one more table", sql("CREATE TABLE more (x)")},
-      {"a view", sql("CREATE VIEW more AS SELECT * FROM segment")},
-      {"a trigger", sql("CREATE TRIGGER more AFTER INSERT ON segment BEGIN DELETE FROM tokens; END")},
-      {"one index less", sql("DROP TABLE tokens; CREATE TABLE tokens (name TEXT, ids BLOB NOT NULL)")},
-      {"no tokens", sql("DELETE FROM tokens")},
-      {"tokens of others", sql("UPDATE tokens SET ids = (SELECT ids FROM tokens ORDER BY name LIMIT 1)")},
-      {"tokens too long", sql("UPDATE tokens SET ids = zeroblob(1000000)")},
-      {"tokens as text", sql("UPDATE tokens SET ids = 'text'")},
-      {"no entries", sql("DELETE FROM segment")},
-      {"one entry", sql("DELETE FROM segment WHERE first_page > 0")},
-      {"other values", sql("UPDATE segment SET n_hits = n_hits + 1")},
-      {"negative values", sql("UPDATE segment SET n_pages = -1, last_use = -5")},
-      {"huge values", sql("UPDATE segment SET n_pages = 9223372036854775807")},
-      {"parents in a circle", sql("UPDATE segment SET parent = chain")},
-      {"a path for a name", sql("UPDATE segment SET name = '../../' || name")},
-      {"entries for files that are not there", sql("INSERT INTO segment SELECT name || 'x', randomblob(32), "
-                                                   "parent, fingerprint, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 "
-                                                   "FROM segment")},
-      {"more entries than files", sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE "
-                                      "i < 20000) INSERT INTO segment SELECT "
-                                      "hex(randomblob(16)), randomblob(32), randomblob(32), randomblob(32), "
-                                      "0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 FROM n")},
-      {"a write-ahead log", sql("PRAGMA journal_mode=WAL")},
-      {"a journal of another database", [&] { write_file(index() + "-journal", noise); }},
-      {"a log of another database",
-       [&] { write_file(index() + "-wal", noise), write_file(index() + "-shm", noise); }},
-  };
-  for (const auto& [what, make] : cases) {
-    restore();
-    make();
-    check_all_there(what);
-    BOOST_TEST(warnings.size() <= 1u, what);
-    check_all_there(what);  // and at the next start as well
-    stdfs::remove(dir->file("second"));
+    BOOST_REQUIRE(store_prompt(*store, prompt) == 3);  // what was lost, and no more, is written anew
+    BOOST_REQUIRE(load_all(*store).has(prompt));
+    BOOST_REQUIRE(segments().size() == 3u);
   }
 }
 
-BOOST_AUTO_TEST_CASE(an_index_of_a_newer_version_is_left_alone) {
-  sqlite3* database = nullptr;
-  sqlite3_open(index().c_str(), &database);
-  sqlite3_exec(database, "PRAGMA user_version=1000", nullptr, nullptr, nullptr);
-  sqlite3_close(database);
-  const std::string before = read_file(index());
+BOOST_AUTO_TEST_CASE(segments_lost_or_replaced_while_the_store_is_open_are_found_again) {
   const auto store = open();
-  BOOST_TEST(!store->can_write());
-  BOOST_TEST(load_all(*store).has(prompt));
-  BOOST_TEST((read_file(index()) == before));
-}
-
-BOOST_AUTO_TEST_CASE(an_index_lost_or_replaced_while_it_is_open_is_found_again) {
-  const auto store = open();
-  stdfs::remove(index());
-  BOOST_TEST(load_all(*store).has(prompt));
-  stdfs::remove(index());
+  const auto first = segments();
+  for (const auto& path : first) stdfs::remove(path);
+  BOOST_TEST(load_all(*store).prompts.empty());
   BOOST_TEST(store_prompt(*store, make_prompt(std::vector{1, 4})) == 2);
-  write_file(index(), files.at(index()));  // as it was before the last prompt
+  for (const auto& path : first) write_file(path, files.at(path));
   BOOST_TEST(load_all(*store).has(prompt));
-  std::string damaged = read_file(index());
-  std::memset(&damaged[100], 0xff, 200);
-  write_file(index(), damaged);
-  BOOST_TEST(store_prompt(*store, make_prompt(std::vector{1, 5})) == 2);
-  BOOST_TEST(load_all(options)->has(make_prompt(std::vector{1, 5})));
-  // Another file under the index's name, to which others write: it counts from then on.
-  write_file(dir->file("other_index"), read_file(index()));
-  stdfs::rename(dir->file("other_index"), index());
-  BOOST_TEST(store_prompt(*open(), make_prompt(std::vector{1, 8})) == 2);
-  BOOST_TEST(load_all(*store).has(make_prompt(std::vector{1, 8})));
+  BOOST_TEST(load_all(*store).has(make_prompt(std::vector{1, 4})));
   stdfs::remove(options.directory + "/LOCK");  // a lock that is removed splits nobody's data
   BOOST_TEST(store_prompt(*open(), make_prompt(std::vector{1, 6})) == 2);
   BOOST_TEST(store_prompt(*store, make_prompt(std::vector{1, 6})) == 2);
   BOOST_TEST(load_all(options)->n_missed == 0);
+  BOOST_TEST(warnings.empty());
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_removed_while_it_is_open_is_a_miss) {

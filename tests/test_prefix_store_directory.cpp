@@ -1,9 +1,14 @@
 // T9: every state of the directory ends in a cache, one that is only read, or none and one line why; files of
 // others stay.
 #include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <functional>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "context/cache_maintenance.h"
@@ -71,32 +76,30 @@ BOOST_AUTO_TEST_CASE(directories_are_made_with_their_parents_and_odd_names_do_no
   std::filesystem::create_directory_symlink(dir->file("elsewhere"), dir->file("home"));
   options.directory = dir->file("home/cache");  // a link further up is the user's business
   BOOST_TEST(store_prompt(*open(), prompt_of({1})) == 1);
-  BOOST_TEST(std::filesystem::exists(dir->file("elsewhere/cache/index.sqlite")));
+  BOOST_TEST(std::filesystem::exists(dir->file("elsewhere/cache/LOCK")));
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
   store_prompt(*open(), prompt_of({1, 2}));
-  for (const bool has_index : {true, false}) {
-    if (!has_index) std::filesystem::remove(options.directory + "/index.sqlite");
-    FaultFileSystem fs;
-    fs.on_open = [](const std::string&, int flags) {
-      return flags & (O_CREAT | O_WRONLY | O_RDWR) ? std::optional(-EROFS) : std::nullopt;
-    };
-    fs.on_call = [](int64_t, FileOp op) -> std::optional<int> {
-      const bool changes = op == FileOp::unlink || op == FileOp::rename || op == FileOp::make_directory;
-      return changes ? std::optional(-EROFS) : std::nullopt;
-    };
-    warnings.lines.clear();
-    const auto store = open(fs);
-    BOOST_REQUIRE(store);
-    BOOST_TEST(!store->can_write());
-    BOOST_TEST(load_all(*store).has(prompt_of({1, 2})));
-    BOOST_TEST(store_prompt(*store, prompt_of({3})) == 0);
-    const std::vector<int64_t> ids = {store->segments()[0].id};
-    store->record_use(ids);
-    BOOST_TEST(load_all(*store).prompts.size() == 2u);
-    BOOST_TEST(warnings.lines.size() == 1u);
-  }
+  FaultFileSystem fs;
+  fs.on_open = [](const std::string&, int flags) {
+    return flags & (O_CREAT | O_WRONLY | O_RDWR) ? std::optional(-EROFS) : std::nullopt;
+  };
+  fs.on_call = [](int64_t, FileOp op) -> std::optional<int> {
+    const bool changes = op == FileOp::unlink || op == FileOp::rename || op == FileOp::make_directory ||
+                         op == FileOp::set_time;
+    return changes ? std::optional(-EROFS) : std::nullopt;
+  };
+  const auto store = open(fs);
+  BOOST_REQUIRE(store);
+  BOOST_TEST(!store->can_write());
+  BOOST_TEST(load_all(*store).has(prompt_of({1, 2})));
+  BOOST_TEST(store_prompt(*store, prompt_of({3})) == 0);
+  const std::vector<int64_t> ids = {store->segments()[0].id};
+  store->record_use(ids);
+  store->record_speeds({1, 1});
+  BOOST_TEST(load_all(*store).prompts.size() == 2u);
+  BOOST_TEST(warnings.lines.size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
@@ -104,12 +107,10 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
   const auto segment = files_named(options.directory, "seg-").at(0);
   const std::string folder = segment.parent_path().string();
   const std::string digits = "00112233445566778899aabbccddeeff";
-  std::filesystem::create_symlink("/etc/passwd", folder + "/seg-" + digits + ".kvs");
-  mkfifo((folder + "/seg-" + "10112233445566778899aabbccddeeff.kvs").c_str(), 0600);
-  std::filesystem::create_directory(folder + "/seg-" + "20112233445566778899aabbccddeeff.kvs");
   std::filesystem::create_symlink("/etc/passwd", folder + "/tmp-" + digits);
   mkfifo((folder + "/tmp-" + "10112233445566778899aabbccddeeff").c_str(), 0600);
   write_file(folder + "/seg-mine", "mine");
+  mkfifo((folder + "/seg-pipe").c_str(), 0600);
   write_file(options.directory + "/seg-" + digits + ".kvs", "mine");
   write_file(options.directory + "/esc\x1b[2J\n", "mine");
   std::filesystem::create_directory(options.directory + "/" + digits);
@@ -120,20 +121,139 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
   };
   const auto before = count();
   BOOST_TEST(load_all(options)->prompts.size() == 1u);
-  std::filesystem::remove(options.directory + "/index.sqlite");
-  BOOST_TEST(load_all(options)->prompts.size() == 1u);
   BOOST_TEST(count() == before);
   prune(*CacheDirectory::open(options.directory, options.limits, real_file_system(), {}), 0);
   BOOST_TEST(count() == before - 1);
 }
 
-// A hard link would let others keep or change what is inside.
-BOOST_AUTO_TEST_CASE(a_segment_with_two_names_is_not_used) {
+// --- what backups and accidents leave --------------------------------------------------------------
+
+// As `cp -al` makes them, the lock included: the copy and what it was made from are used like any other.
+BOOST_AUTO_TEST_CASE(segments_and_a_lock_with_two_names_are_used_like_any_other) {
   store_prompt(*open(), prompt_of({1}));
-  const auto segment = files_named(options.directory, "seg-").at(0);
-  std::filesystem::create_hard_link(segment, dir->file("second"));
-  BOOST_TEST(load_all(options)->n_missed == 1);
-  BOOST_TEST(std::filesystem::exists(segment));
+  const std::string copy = dir->file("backup");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(options.directory)) {
+    const std::string to = copy + entry.path().string().substr(options.directory.size());
+    std::filesystem::create_directories(std::filesystem::path(to).parent_path());
+    if (entry.is_regular_file()) std::filesystem::create_hard_link(entry.path(), to);
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(copy))
+    if (entry.is_directory()) chmod(entry.path().c_str(), 0700);
+  chmod(copy.c_str(), 0700);
+  for (const std::string& directory : {options.directory, copy}) {
+    options.directory = directory;
+    const auto store = open();
+    BOOST_REQUIRE(store);
+    BOOST_TEST(store->can_write());
+    BOOST_TEST(load_all(*store).has(prompt_of({1})));
+    BOOST_TEST(store_prompt(*store, prompt_of({1, 2})) == 2);
+    BOOST_TEST(load_all(options)->has(prompt_of({1, 2})));
+  }
+  BOOST_TEST(warnings.lines.empty());
+}
+
+namespace {
+
+void make_socket(const std::string& path) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  BOOST_TEST(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  ::close(fd);
+}
+
+// Everything that is no file, each under a name that it can be told by. A device needs rights to be made.
+struct Oddity {
+  const char* what;
+  std::function<void(const std::string& path)> make;
+};
+std::vector<Oddity> oddities() {
+  std::vector<Oddity> all = {
+      {"a FIFO", [](const std::string& path) { mkfifo(path.c_str(), 0600); }},
+      {"a socket", make_socket},
+      {"a symbolic link",
+       [](const std::string& path) { std::filesystem::create_symlink("/etc/passwd", path); }},
+      {"a link to nowhere", [](const std::string& path) { std::filesystem::create_symlink(path, path); }},
+      {"a folder", [](const std::string& path) { std::filesystem::create_directory(path); }},
+      {"a folder with something in it",
+       [](const std::string& path) {
+         std::filesystem::create_directory(path);
+         write_file(path + "/mine", "mine");
+       }},
+  };
+  const auto make_device = [](const std::string& path) {
+    mknod(path.c_str(), S_IFCHR | 0600, makedev(5, 0));
+  };
+  if (geteuid() == 0) all.push_back({"a terminal", make_device});
+  return all;
+}
+
+}  // namespace
+
+// In a segment's place it gives way to the segment: told once, removed, and the segment written anew. It is
+// found at the start, when the segment is asked for, or when it is to be stored.
+BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_segments_place_gives_way) {
+  enum Moment { before_the_start, before_loading, before_storing };
+  int n = 0;
+  for (const Oddity& oddity : oddities())
+    for (const Moment moment : {before_the_start, before_loading, before_storing}) {
+      options.directory = dir->file("odd_" + std::to_string(++n));
+      warnings.lines.clear();
+      const auto prompt = prompt_of({1, 2});
+      store_prompt(*open(), prompt);
+      const auto store = moment == before_the_start ? nullptr : open();
+      const auto segments = store ? store->segments() : std::vector<StoredSegment>();
+      for (const auto& path : files_named(options.directory, "seg-")) {
+        std::filesystem::remove(path);
+        oddity.make(path.string());
+      }
+      if (moment == before_loading) {
+        PageMemory memory({}, 1);
+        for (const StoredSegment& segment : segments)
+          BOOST_TEST(!store->load_pages(segment.id, 0, memory.targets()), oddity.what);
+      }
+      const auto last = store ? nullptr : open();
+      PrefixStore& user = store ? *store : *last;
+      if (moment == before_the_start) BOOST_TEST(user.segments().empty(), oddity.what);
+      BOOST_TEST(store_prompt(user, prompt) == 2, oddity.what);
+      BOOST_TEST(load_all(user).has(prompt), oddity.what);
+      BOOST_TEST(load_all(options)->has(prompt), oddity.what);
+      BOOST_TEST(warnings.lines.size() == 1u, oddity.what);
+      BOOST_TEST(contains(warnings.lines.at(0), "in a segment's place"), warnings.lines.at(0));
+      // What lay in a folder may be somebody's: it is moved, not removed.
+      if (std::string(oddity.what) == "a folder with something in it")
+        BOOST_TEST(files_named(options.directory, "mine").size() == 2u);
+    }
+}
+
+// Under every name that the cache uses: nothing that is opened could be waited for. At worst the cache is
+// only read.
+BOOST_AUTO_TEST_CASE(nothing_in_the_directory_hangs_a_start) {
+  const auto start = std::chrono::steady_clock::now();
+  int n = 0;
+  for (const Oddity& oddity : oddities())
+    for (const char* name : {"LOCK", "speeds", "tmp-00112233445566778899aabbccddeeff",
+                             "00112233445566778899aabbccddeeff", "anything"}) {
+      options.directory = dir->file("any_" + std::to_string(++n));
+      store_prompt(*open(), prompt_of({1}));
+      const bool is_below = *name == 's' || *name == 't';
+      const std::string folder = files_named(options.directory, "seg-").at(0).parent_path();
+      const std::string path = (is_below ? folder : options.directory) + "/" + name;
+      std::filesystem::remove(path);
+      oddity.make(path);
+      const auto store = open();
+      BOOST_REQUIRE(store);
+      BOOST_TEST(load_all(*store).has(prompt_of({1})), oddity.what << " as " << name);
+      BOOST_TEST((store->speeds() == CacheSpeeds{}));
+      store->record_speeds({1, 1});
+      const bool is_locked = std::string(name) == "LOCK";
+      BOOST_TEST(store_prompt(*store, prompt_of({1, 2})) == (is_locked ? 0 : 2),
+                 oddity.what << " as " << name);
+      BOOST_TEST(!is_locked == store->can_write());
+      verify(*CacheDirectory::open(options.directory, options.limits, real_file_system(), {}));
+    }
+  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(60)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "context/cache_maintenance.h"
+#include "tests/support/contains.h"
 #include "tests/support/store_fixture.h"
 
 using namespace dsv32;
@@ -16,10 +17,9 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     EvictionPolicy policy;
     std::vector<int32_t> victim;
   };
-  // one is stored first, with the highest priority; used: two thrice, then one, then three twice.
-  for (const Case& c :
-       {Case{EvictionPolicy::fifo, one}, Case{EvictionPolicy::lru, two}, Case{EvictionPolicy::lfu, one},
-        Case{EvictionPolicy::slru, one}, Case{EvictionPolicy::priority, two}}) {
+  // Used: two thrice, then one, then three twice.
+  for (const Case& c : {Case{EvictionPolicy::fifo, one}, Case{EvictionPolicy::lru, two},
+                        Case{EvictionPolicy::lfu, one}, Case{EvictionPolicy::slru, one}}) {
     options = store_options(dir->file(std::string(name_of(c.policy))));
     options.limits.policy = c.policy;
     const auto store = open();
@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     for (const auto& prompt : {one, two, three}) {
       PageMemory memory({}, 1);
       memory.fill(prompt, 0);
-      ids.push_back(*store->store(DiskPage{}, prompt, memory.sources(), prompt == one ? 5 : 1));
+      ids.push_back(*store->store(DiskPage{}, prompt, memory.sources()));
     }
     for (const int i : {1, 1, 1, 0, 2, 2}) store->record_use({&ids[static_cast<size_t>(i)], 1});
     BOOST_TEST(store->segments().size() == 3u);
@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(a_parent_stays_while_it_has_children) {
   BOOST_TEST(left.has(prompt_of({1, 2, 3})));
 }
 
-BOOST_AUTO_TEST_CASE(pinned_segments_and_the_parent_of_what_is_stored_stay) {
+BOOST_AUTO_TEST_CASE(the_parent_of_what_is_stored_stays) {
   store_prompt(*open(), prompt_of({1, 2}));
   options.limits.max_bytes = bytes_below(options.directory) + segment_bytes() / 2;
   const auto store = open();
@@ -62,10 +62,6 @@ BOOST_AUTO_TEST_CASE(pinned_segments_and_the_parent_of_what_is_stored_stay) {
   // The one leaf there is is the parent: nothing can leave.
   BOOST_TEST(!store->store({segments[1].id, 0}, prompt_of({3}), memory.sources()));
   BOOST_TEST(warnings.lines.size() == 1u);
-  const int64_t leaf = segments[1].id;
-  store->pin({&leaf, 1});
-  BOOST_TEST(store_prompt(*store, prompt_of({9})) == 0);
-  store->unpin({&leaf, 1});
   BOOST_TEST(store_prompt(*store, prompt_of({9})) == 1);
   BOOST_TEST(!load_all(*store).has(prompt_of({1, 2})));
   BOOST_TEST(load_all(*store).has(prompt_of({1})));
@@ -80,7 +76,7 @@ BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
   PageMemory memory({}, 1);
   BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));
   const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
-  BOOST_TEST(prune(*cache, 0) >= 2 * segment_bytes());
+  BOOST_TEST(prune(*cache, 0).n_bytes >= 2 * segment_bytes());
   BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));  // its file is still open here
   BOOST_TEST(!reader->load_pages(segments[1].id, 0, memory.targets()));
   BOOST_TEST(!reader->store({segments[2].id, 0}, prompt_of({5}), memory.sources()));  // a child of nothing
@@ -118,7 +114,7 @@ BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave
 
 // T17: one limit for all models, foreign files included; sampled after every store.
 BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
-  options.limits.max_bytes = 40 * segment_bytes() + 150'000;  // the index and the lock take some
+  options.limits.max_bytes = 40 * segment_bytes() + 150'000;
   PrefixStoreOptions other_options = options;
   other_options.fingerprint.fill(9);
   const auto one = open();
@@ -175,16 +171,21 @@ BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   Verification result = verify(*cache);
   BOOST_TEST(result.n_segments == 4);
   BOOST_TEST(result.n_pages == 7);
-  BOOST_TEST(result.n_damaged == 0);
-  std::fstream file(files_named(options.directory, "seg-").at(0),
-                    std::ios::in | std::ios::out | std::ios::binary);
+  BOOST_TEST(result.damaged.empty());
+  const auto path = files_named(options.directory, "seg-").at(0);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(8192 + 5);
   file.put('!');
   file.close();
   result = verify(*cache);
-  BOOST_TEST(result.n_damaged == 1);
+  BOOST_REQUIRE(result.damaged.size() == 1u);
+  BOOST_TEST(result.damaged[0].name == path.filename().string());
+  BOOST_TEST(contains(result.damaged[0].reason, "page 1"));
+  BOOST_TEST(result.damaged[0].is_removed);
   BOOST_TEST(verify(*cache).n_segments == 3);
-  BOOST_TEST(prune(*cache, 0) > 0u);
+  const Pruned pruned = prune(*cache, 0);
+  BOOST_TEST(pruned.n_bytes > 0u);
+  BOOST_TEST(pruned.is_done);
   BOOST_TEST(list_models(*cache).empty());
   BOOST_TEST(files_named(options.directory, "seg-").empty());
 }

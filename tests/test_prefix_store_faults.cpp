@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "context/cache_maintenance.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
 
@@ -78,6 +79,77 @@ BOOST_AUTO_TEST_CASE(any_call_may_fail_in_any_way,
                                    ENOMEM, EINVAL, ENOENT, EEXIST, ELOOP,  EFBIG, EBUSY, EOPNOTSUPP};
   fail_every_call(*this, errors, false, 1);
   fail_every_call(*this, errors, true, 1);
+}
+
+// What an unreachable server answers says nothing about a file: a miss, and all is there when it is back.
+BOOST_AUTO_TEST_CASE(time_outs_and_stale_handles_are_misses_and_delete_nothing) {
+  for (const int error : {ETIMEDOUT, ESTALE})
+    for (int64_t point = 0;; ++point) {
+      restore();
+      int64_t n_failed = 0, n_unlinked = 0;
+      FaultFileSystem fs;
+      fs.on_call = [&](int64_t n, FileOp op) -> std::optional<int> {
+        n_unlinked += op == FileOp::unlink;
+        n_failed += n >= point;
+        return n >= point ? std::optional(-error) : std::nullopt;
+      };
+      if (const auto store = open(fs)) BOOST_TEST(load_all(*store).n_wrong == 0);
+      BOOST_TEST(n_unlinked == 0);
+      BOOST_TEST(load_all(options)->has(prompt), "errno " << error << " from call " << point);
+      if (n_failed == 0) break;
+    }
+}
+
+// --- failing allocations -------------------------------------------------------------------------
+
+namespace {
+
+// All that a run asks of the store, with evictions; the tokens that it was told are stored.
+int64_t use_all(const PrefixStoreOptions& options, std::span<const int32_t> prompt, PageMemory& memory) {
+  const auto store = PrefixStore::open(options, real_file_system(), [](const std::string&) {});
+  if (!store) return 0;
+  int64_t n_stored = 0;
+  try {
+    const std::vector<StoredSegment> segments = store->segments();
+    for (const StoredSegment& segment : segments) {
+      store->load_pages(segment.id, 0, memory.targets());
+      store->record_use({&segment.id, 1});
+    }
+    store->record_speeds(store->speeds());
+    n_stored = store_prompt(*store, prompt);
+    if (!segments.empty()) store->discard(segments.back().id);
+  } catch (const std::bad_alloc&) {  // of this function's own
+  }
+  return n_stored;
+}
+
+}  // namespace
+
+// For every n, until none fails: nothing is thrown, and the next run finds nothing wrong.
+BOOST_AUTO_TEST_CASE(any_allocation_may_fail) {
+  const auto another = make_prompt(std::vector{1, 9, 10});
+  PageMemory memory({}, 1);
+  for (const bool lasts : {false, true}) {
+    int64_t n = 0;
+    for (bool has_failed = true; has_failed; n += lasts ? 7 : 1) {
+      restore();
+      options.limits.max_bytes = 4 * (8192 + 4096 + 4096) + 4096 * 4;  // one more fits, then others leave
+      FailingAllocations failing(n, lasts);
+      bool is_thrown = false;
+      try {
+        use_all(options, another, memory);
+      } catch (...) {
+        is_thrown = true;
+      }
+      has_failed = failing.stop();
+      BOOST_TEST(!is_thrown, "allocation " << n);
+      const auto after = load_all(options);
+      BOOST_REQUIRE(after);
+      BOOST_TEST(after->n_wrong + after->n_missed == 0, "allocation " << n);
+      BOOST_TEST(files_named(options.directory, "tmp-").empty(), "allocation " << n);
+    }
+    BOOST_TEST(n > 100);
+  }
 }
 
 // An interrupted or short transfer is continued: nothing is lost by it.

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include <dirent.h>
@@ -16,8 +17,10 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kMaxParts = 1024;  // of one preadv (UIO_MAXIOV)
-constexpr int kMaxStalls = 3;    // transfers of less than a unit that are tried again
+constexpr int kMaxParts = 1024;                  // of one preadv (UIO_MAXIOV)
+constexpr int kMaxStalls = 3;                    // transfers of less than a unit that are tried again
+constexpr int64_t kNanoseconds = 1'000'000'000;  // of a second
+constexpr int64_t kMaxSeconds = 9'000'000'000;   // whose nanoseconds can be counted
 
 template <typename Result>
 Result checked(Result result) {
@@ -34,6 +37,8 @@ void fill(FileInfo& info, const struct stat& from) {
   info.disk_bytes = static_cast<uint64_t>(from.st_blocks) * 512;
   info.device = from.st_dev;
   info.inode = from.st_ino;
+  info.changed_ns =
+      std::clamp<int64_t>(from.st_mtim.tv_sec, 0, kMaxSeconds) * kNanoseconds + from.st_mtim.tv_nsec;
 }
 
 class RealFileSystem : public FileSystem {
@@ -89,7 +94,9 @@ class RealFileSystem : public FileSystem {
   }
 
   int unlink(int directory, const std::string& name) override {
-    return checked(::unlinkat(directory, name.c_str(), 0));
+    if (::unlinkat(directory, name.c_str(), 0) == 0) return 0;
+    if (errno != EISDIR) return -errno;
+    return checked(::unlinkat(directory, name.c_str(), AT_REMOVEDIR));
   }
 
   int list(int directory, std::vector<std::string>& names) override {
@@ -97,21 +104,19 @@ class RealFileSystem : public FileSystem {
     // A descriptor of its own: the position in the directory belongs to it.
     const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return -errno;
-    DIR* stream = ::fdopendir(fd);
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(fd), ::closedir);
     if (!stream) {
       const int error = errno;
       ::close(fd);
       return -error;
     }
     errno = 0;
-    while (const dirent* entry = ::readdir(stream)) {
+    while (const dirent* entry = ::readdir(stream.get())) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);
       errno = 0;
     }
-    const int error = errno;
-    ::closedir(stream);
-    return -error;
+    return -errno;
   }
 
   int stat_at(int directory, const std::string& name, FileInfo& info) override {
@@ -128,6 +133,11 @@ class RealFileSystem : public FileSystem {
     return 0;
   }
 
+  int set_time(int directory, const std::string& name, int64_t changed_ns) override {
+    const timespec times[] = {{0, UTIME_OMIT}, {changed_ns / kNanoseconds, changed_ns % kNanoseconds}};
+    return checked(::utimensat(directory, name.c_str(), times, AT_SYMLINK_NOFOLLOW));
+  }
+
   int space(int fd, SpaceInfo& info) override {
     struct statvfs found {};
     if (::fstatvfs(fd, &found) != 0) return -errno;
@@ -136,9 +146,7 @@ class RealFileSystem : public FileSystem {
     return 0;
   }
 
-  int try_lock(int fd, LockKind kind) override {
-    return checked(::flock(fd, (kind == LockKind::shared ? LOCK_SH : LOCK_EX) | LOCK_NB));
-  }
+  int try_lock(int fd) override { return checked(::flock(fd, LOCK_EX | LOCK_NB)); }
   int unlock(int fd) override { return checked(::flock(fd, LOCK_UN)); }
 };
 

@@ -26,14 +26,13 @@ struct FileInfo {
   uint64_t n_bytes = 0;     // length
   uint64_t disk_bytes = 0;  // blocks taken
   uint64_t device = 0, inode = 0;
+  int64_t changed_ns = 0;  // when it was last changed, since 1970 (to 2255): what set_time() sets
 };
 
 struct SpaceInfo {
   uint64_t free_bytes = 0;   // for this user
   uint64_t total_bytes = 0;  // of the file system
 };
-
-enum class LockKind { shared, exclusive };
 
 class FileSystem {
  public:
@@ -58,15 +57,16 @@ class FileSystem {
 
   virtual int make_directory(int directory, const std::string& name, mode_t mode = 0700) = 0;
   virtual int rename_new(int directory, const std::string& from,
-                         const std::string& to) = 0;  // -EEXIST: no overwriting
-  virtual int unlink(int directory, const std::string& name) = 0;
+                         const std::string& to) = 0;                     // -EEXIST: no overwriting
+  virtual int unlink(int directory, const std::string& name) = 0;        // an empty directory too
   virtual int list(int directory, std::vector<std::string>& names) = 0;  // without . and ..
 
   virtual int stat_at(int directory, const std::string& name, FileInfo& info) = 0;
   virtual int stat(int fd, FileInfo& info) = 0;
+  virtual int set_time(int directory, const std::string& name, int64_t changed_ns) = 0;
   virtual int space(int fd, SpaceInfo& info) = 0;
 
-  virtual int try_lock(int fd, LockKind kind) = 0;  // flock without waiting; -EWOULDBLOCK
+  virtual int try_lock(int fd) = 0;  // an exclusive flock, without waiting; -EWOULDBLOCK
   virtual int unlock(int fd) = 0;
 };
 

@@ -36,11 +36,10 @@ std::unique_ptr<CacheDirectory> open_cache(const Options& options) {
   limits.max_bytes = std::numeric_limits<uint64_t>::max();
   limits.min_free_bytes = 0;
   limits.policy = options.cache.eviction;
-  std::string reason;
-  auto cache = CacheDirectory::open(directory, limits, real_file_system(),
-                                    [&](const std::string& line) { reason = line; });
-  if (!cache)
-    fail(ErrorKind::io, reason.empty() ? visible(directory) + " cannot be used as a cache" : reason);
+  auto cache = CacheDirectory::open(directory, limits, real_file_system(), [](const std::string& line) {
+    write_err(visible("warning: " + line, true) + "\n");
+  });
+  if (!cache) fail(ErrorKind::io, visible(directory) + " cannot be used as a cache");
   return cache;
 }
 
@@ -71,56 +70,66 @@ void list(const Options& options, CacheDirectory* cache) {
 // The prompts' tokens are not shown: whoever wants them has the files.
 void show(const Options& options, CacheDirectory* cache) {
   const std::string prefix = options.words.empty() ? "" : options.words.front();
-  const std::vector<IndexEntry> entries = cache ? list_segments(*cache, prefix) : std::vector<IndexEntry>{};
-  if (entries.empty() && !prefix.empty())
+  const std::vector<CachedSegment> segments =
+      cache ? list_segments(*cache, prefix) : std::vector<CachedSegment>{};
+  if (segments.empty() && !prefix.empty())
     fail(ErrorKind::usage,
          format("no fingerprint in the cache begins with '%s'", visible(prefix, false, 70).c_str()),
          "dsv32 cache list shows them");
   Json array = Json::array();
   std::string text;
-  for (const IndexEntry& entry : entries) {
-    const SegmentInfo& segment = entry.segment;
-    array.push_back({{"name", entry.name},
+  for (const auto& [segment, use] : segments) {
+    const std::string name = CacheFiles::segment_name(segment.chain);
+    array.push_back({{"name", name},
                      {"fingerprint", hex(segment.fingerprint)},
                      {"first_token", segment.first_page * kPageTokens},
                      {"tokens", segment.n_pages * kPageTokens},
                      {"bytes", segment.file_bytes()},
-                     {"hits", entry.use.n_hits},
-                     {"priority", entry.use.priority}});
-    text +=
-        format("%s  %s  tokens %lld to %lld  %10s  %llu hits\n", entry.name.c_str(),
-               hex(segment.fingerprint).substr(0, kShownDigits).c_str(),
-               static_cast<long long>(segment.first_page * kPageTokens),
-               static_cast<long long>((segment.first_page + segment.n_pages) * kPageTokens),
-               human_bytes(segment.file_bytes()).c_str(), static_cast<unsigned long long>(entry.use.n_hits));
+                     {"hits", use.n_hits}});
+    text += format("%s  %s  tokens %lld to %lld  %10s  %llu hits\n", name.c_str(),
+                   hex(segment.fingerprint).substr(0, kShownDigits).c_str(),
+                   static_cast<long long>(segment.first_page * kPageTokens),
+                   static_cast<long long>((segment.first_page + segment.n_pages) * kPageTokens),
+                   human_bytes(segment.file_bytes()).c_str(), static_cast<unsigned long long>(use.n_hits));
   }
   write_out(options.json ? array.dump() + "\n" : text);
 }
 
 int verify(const Options& options, CacheDirectory* cache) {
   const Verification found = cache ? dsv32::verify(*cache) : Verification{};
-  const bool is_whole = found.n_damaged == 0 && found.n_unreadable == 0;
+  const bool is_whole = found.damaged.empty() && found.n_unreadable == 0;
   if (options.json) {
+    Json damaged = Json::array();
+    for (const Verification::Damaged& one : found.damaged)
+      damaged.push_back({{"name", one.name}, {"reason", one.reason}, {"removed", one.is_removed}});
     const Json json{{"segments", found.n_segments},
                     {"pages", found.n_pages},
-                    {"damaged", found.n_damaged},
-                    {"unreadable", found.n_unreadable}};
+                    {"damaged", found.damaged.size()},
+                    {"unreadable", found.n_unreadable},
+                    {"damage", damaged}};
     write_out(json.dump() + "\n");
   } else {
-    write_out(format("%lld segments, %lld pages: %lld damaged, %lld unreadable\n",
-                     static_cast<long long>(found.n_segments), static_cast<long long>(found.n_pages),
-                     static_cast<long long>(found.n_damaged), static_cast<long long>(found.n_unreadable)));
+    std::string text;
+    for (const Verification::Damaged& one : found.damaged)
+      text += format("%s: %s; %s\n", one.name.c_str(), one.reason.c_str(),
+                     one.is_removed ? "removed" : "it could not be removed");
+    write_out(text + format("%lld segments, %lld whole pages: %zu damaged, %lld unreadable\n",
+                            static_cast<long long>(found.n_segments), static_cast<long long>(found.n_pages),
+                            found.damaged.size(), static_cast<long long>(found.n_unreadable)));
   }
   return is_whole ? 0 : 1;
 }
 
-void shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
-  const uint64_t n_gained = cache ? prune(*cache, max_bytes) : 0,
-                 n_left = cache ? cache->files().used_bytes() : 0;
+// 1 when segments are left that were to go.
+int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
+  const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
+  const uint64_t n_left = cache ? cache->files().used_bytes() : 0;
   if (options.json)
-    write_out(Json{{"removed_bytes", n_gained}, {"bytes", n_left}}.dump() + "\n");
+    write_out(Json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}}.dump() + "\n");
   else
-    write_out(format("%s removed, %s left\n", human_bytes(n_gained).c_str(), human_bytes(n_left).c_str()));
+    write_out(
+        format("%s removed, %s left\n", human_bytes(pruned.n_bytes).c_str(), human_bytes(n_left).c_str()));
+  return pruned.is_done ? 0 : 1;
 }
 
 }  // namespace
@@ -138,9 +147,8 @@ int cache_command(const Options& options) {
     case Command::cache_show: show(options, cache.get()); return 0;
     case Command::cache_verify: return verify(options, cache.get());
     case Command::cache_prune:
-      shrink(options, cache.get(), parse_bytes(options.words.front(), "cache prune"));
-      return 0;
-    case Command::cache_clear: shrink(options, cache.get(), 0); return 0;
+      return shrink(options, cache.get(), parse_bytes(options.words.front(), "cache prune"));
+    case Command::cache_clear: return shrink(options, cache.get(), 0);
     default: list(options, cache.get()); return 0;
   }
 }

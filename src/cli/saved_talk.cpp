@@ -230,7 +230,7 @@ std::optional<TalkLock> TalkFolder::lock(const std::string& name) const {
   check_talk_name(name);
   const std::string file = "." + name + std::string(kLockEnding);
   OwnedFd lock(*fs_, fs_->open_at(directory_.get(), file, O_RDWR | O_CREAT));
-  const int result = lock.is_open() ? fs_->try_lock(lock.get(), LockKind::exclusive) : lock.error();
+  const int result = lock.is_open() ? fs_->try_lock(lock.get()) : lock.error();
   if (result == -EWOULDBLOCK) return std::nullopt;
   return result == 0 ? std::move(lock) : TalkLock();
 }

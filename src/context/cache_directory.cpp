@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
-#include <set>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -15,24 +14,23 @@
 namespace dsv32 {
 namespace {
 
-constexpr char kIndexName[] = "index.sqlite", kLockName[] = "LOCK";
+constexpr char kLockName[] = "LOCK";
 constexpr uint64_t kMaxDefaultBytes = 256'000'000'000, kMaxDefaultFreeBytes = 10'000'000'000;
 constexpr int kMaxWriteFailures = 3;
-constexpr int64_t kMaxEntriesPerFile = 2, kMinEntries = 1000;  // an index with more than these is damaged
+constexpr std::chrono::seconds kMaxWait{1};  // for a turn; a store takes two
+constexpr std::chrono::milliseconds kStep{1};
+// A file's time is that of the last use in microseconds; its last three digits, which would be nanoseconds,
+// count the uses.
+constexpr int64_t kHitsRange = 1000;
+constexpr int64_t kLatest = int64_t{1} << 62;  // of a file's time, in 2116; who says more gets this
+
+const char* describe(SegmentFault why) {
+  return why == SegmentFault::foreign
+             ? "what lay in a segment's place and is no file of this user was removed"
+             : "a damaged segment was removed";
+}
+
 }  // namespace
-
-// The flock and the transaction end together, however the operation ends.
-class CacheDirectory::Transaction {
- public:
-  explicit Transaction(CacheDirectory& owner) : owner_(owner) {}
-  ~Transaction() {
-    if (owner_.index_) owner_.index_->rollback();
-    if (owner_.lock_.is_open()) owner_.fs().unlock(owner_.lock_.get());
-  }
-
- private:
-  CacheDirectory& owner_;
-};
 
 CacheDirectory::CacheDirectory(CacheFiles files, Warn warn)
     : files_(std::move(files)), warn_(std::move(warn)) {}
@@ -44,7 +42,8 @@ std::unique_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, co
     if (std::optional<CacheFiles> files = CacheFiles::open(path, fs, reason)) {
       std::unique_ptr<CacheDirectory> cache(new CacheDirectory(std::move(*files), warn));
       cache->set_limits(limits);
-      return cache->begin_use() ? std::move(cache) : nullptr;
+      cache->begin_use();
+      return cache;
     }
   } catch (const std::exception& error) {
     reason = error.what();
@@ -66,35 +65,22 @@ void CacheDirectory::set_limits(const CacheLimits& limits) {
   policy_ = limits.policy;
 }
 
-// Index and limits; a directory that cannot be written is read.
-bool CacheDirectory::begin_use() {
+// Leftovers and limits.
+void CacheDirectory::begin_use() {
   open_lock();
-  const auto keep_nothing = [](const IndexEntry&) { return false; };
-  const bool is_ready = with_index(Access::write, [&](PrefixIndex& index) {
-    make_room(index, 0, keep_nothing);
-    return true;
+  if (!can_write()) return warn_once("it cannot be written; it is only read");
+  in_turn([this] {
+    for (const std::string& name : files_.folders())
+      if (const OwnedFd folder = files_.open_folder(name); folder.is_open()) files_.sweep(folder.get());
+    return make_room(0, [](const SegmentInfo&) { return false; });
   });
-  if (is_ready) return true;
-  if (can_write() && last_failure_ == IndexFailure::busy) return false;
-  bool has_said_why = false;
-  {
-    const std::lock_guard guard(state_mutex_);
-    can_write_ = false;
-    has_said_why = !warned_.empty();
-  }
-  index_.reset();
-  if (!has_said_why) warn_once("it cannot be written; it is only read");
-  return with_index(Access::read, [](PrefixIndex&) { return true; });
 }
 
 void CacheDirectory::open_lock() {
   lock_ = OwnedFd(fs(), fs().open_at(files_.top(), kLockName, O_RDWR | O_CREAT));
   FileInfo info;
-  const bool is_own = lock_.is_open() && fs().stat(lock_.get(), info) == 0 && info.is_regular &&
-                      info.owner == ::geteuid() && info.n_links == 1;
-  if (is_own) return;
-  can_write_ = false;
-  lock_ = OwnedFd(fs(), fs().open_at(files_.top(), kLockName, O_RDONLY));
+  can_write_ =
+      lock_.is_open() && fs().stat(lock_.get(), info) == 0 && info.is_regular && info.owner == ::geteuid();
 }
 
 bool CacheDirectory::can_write() const {
@@ -116,169 +102,116 @@ void CacheDirectory::count_write_failure(const std::string& reason) {
   if (++n_write_failures_ >= kMaxWriteFailures) can_write_ = false;
 }
 
-// --- the index -----------------------------------------------------------------------------------
+// --- turns ---------------------------------------------------------------------------------------
 
-bool CacheDirectory::with_index(Access access, const std::function<bool(PrefixIndex&)>& body) {
-  WaitBudget budget = patience();
-  return with_index(access, budget, body);
+bool CacheDirectory::in_turn(const std::function<bool()>& body) {
+  const std::lock_guard guard(turn_mutex_);
+  if (!can_write() || !lock()) return false;
+  struct Unlock {
+    CacheDirectory& owner;
+    ~Unlock() { owner.fs().unlock(owner.lock_.get()); }
+  } unlock{*this};
+  return body();
 }
 
-bool CacheDirectory::with_index(Access access, WaitBudget& budget,
-                                const std::function<bool(PrefixIndex&)>& body) {
-  const std::lock_guard guard(index_mutex_);
-  std::string reason;
-  bool is_anew = false, has_repaired = false;
+bool CacheDirectory::lock() {
+  const auto end = std::chrono::steady_clock::now() + kMaxWait;
   for (;;) {
-    if (access == Access::write && !can_write()) return false;
-    try {
-      const Transaction transaction(*this);
-      bool is_done = false;
-      run(access, is_anew, budget, body, is_done);
-      has_patience_ = true;
-      return is_done;
-    } catch (const IndexFailure& failure) {
-      last_failure_ = failure.kind;
-      reason = failure.what();
-    } catch (const std::exception& error) {
-      last_failure_ = IndexFailure::fault;
-      reason = error.what();
-    }
-    is_anew = false;
-    // SQLite gives up at once where waiting could end in a deadlock: then all is undone and tried again.
-    if (last_failure_ == IndexFailure::busy && budget.wait()) continue;
-    // A damaged index is made anew; one that cannot be used for reading is replaced by one in memory.
-    const bool can_repair = can_write() ? last_failure_ == IndexFailure::damaged : !is_memory_index_;
-    if (!can_repair || has_repaired) break;
-    is_anew = has_repaired = true;
+    const int result = fs().try_lock(lock_.get());
+    if (result == 0) return has_patience_ = true;
+    if (result != -EWOULDBLOCK && result != -EINTR)
+      return warn_once("it cannot be locked: " + describe_errno(result)), false;
+    if (!has_patience_ || std::chrono::steady_clock::now() >= end) break;
+    std::this_thread::sleep_for(kStep);
   }
-  if (last_failure_ == IndexFailure::busy) has_patience_ = false;
-  warn_once(last_failure_ == IndexFailure::busy ? "another process holds it; going on without it"
-                                                : "its index cannot be used: " + visible(reason, false, 200));
+  has_patience_ = false;
+  warn_once("another process holds it; nothing is stored meanwhile");
   return false;
 }
 
-void CacheDirectory::run(Access access, bool is_anew, WaitBudget& budget,
-                         const std::function<bool(PrefixIndex&)>& body, bool& is_done) {
-  lock(is_anew && can_write() ? LockKind::exclusive : LockKind::shared, budget);
-  if (is_anew && can_write()) remove_index();
-  if (is_anew && !can_write()) use_memory_index(budget);
-  if (!is_index_current()) open_index(budget);
-  index_->begin(access, budget);
-  std::set<std::string> removed;
-  if (access == Access::write) {
-    const std::lock_guard guard(state_mutex_);
-    removed = removed_;
+// --- segments ------------------------------------------------------------------------------------
+
+std::vector<CachedSegment> CacheDirectory::segments_in(const std::string& folder_name, bool has_tokens,
+                                                       bool removes) {
+  const OwnedFd folder = files_.open_folder(folder_name);
+  if (!folder.is_open()) return {};
+  const std::lock_guard guard(heads_mutex_);
+  const std::map<std::string, SegmentInfo> known = std::exchange(heads_[folder_name], {});
+  std::map<std::string, SegmentInfo>& heads = heads_[folder_name];
+  std::vector<CachedSegment> found;
+  for (const std::string& name : files_.segments_in(folder.get())) {
+    CachedSegment segment;
+    FileInfo file;
+    SegmentFault fault = SegmentFault::none;
+    if (const auto head = known.find(name); head != known.end() && !has_tokens) {
+      segment.segment = head->second;
+      if (fs().stat_at(folder.get(), name, file) != 0) continue;
+    } else {
+      fault = read_segment_info(fs(), folder.get(), name, segment.segment, file);
+    }
+    const SegmentInfo& info = segment.segment;
+    const bool is_in_place = CacheFiles::folder_name(info.fingerprint) == folder_name &&
+                             CacheFiles::segment_file(info.chain) == name;
+    if (fault == SegmentFault::none && !is_in_place) fault = SegmentFault::damaged;
+    if (removes && (fault == SegmentFault::damaged || fault == SegmentFault::foreign))
+      remove(folder.get(), name, fault);
+    if (fault != SegmentFault::none) continue;
+    segment.use = use_of(info, file);
+    std::vector<int32_t> tokens = std::exchange(segment.segment.tokens, {});
+    heads[name] = segment.segment;
+    if (has_tokens) segment.segment.tokens = std::move(tokens);
+    found.push_back(std::move(segment));
   }
-  for (const std::string& name : removed) index_->erase(name);
-  is_done = body(*index_);
-  if (!is_done) return;
-  index_->commit();
-  const std::lock_guard guard(state_mutex_);
-  for (const std::string& name : removed) removed_.erase(name);
+  return found;
 }
 
-void CacheDirectory::lock(LockKind kind, WaitBudget& budget) {
-  if (!lock_.is_open()) return;  // a directory that is only read, and has no lock
-  for (;;) {
-    const int result = fs().try_lock(lock_.get(), kind);
-    if (result == 0) return;
-    if (result != -EWOULDBLOCK && result != -EINTR)
-      throw IndexFailure(IndexFailure::fault, describe_errno(result));
-    if (!budget.wait()) throw IndexFailure(IndexFailure::busy, "locked");
+std::vector<CachedSegment> CacheDirectory::segments(bool removes) {
+  std::vector<CachedSegment> all;
+  for (const std::string& folder : files_.folders()) {
+    std::vector<CachedSegment> found = segments_in(folder, false, removes);
+    std::ranges::move(found, std::back_inserter(all));
   }
+  return all;
 }
 
-// Another process may have made the index anew, or a user have removed it.
-bool CacheDirectory::is_index_current() {
-  if (is_memory_index_) return true;
-  FileInfo info;
-  return index_ && fs().stat_at(files_.top(), kIndexName, info) == 0 && info.inode == index_file_.inode &&
-         info.device == index_file_.device;
+void CacheDirectory::remove(int folder, const std::string& segment, SegmentFault why) {
+  if (!can_write() || !files_.free_name(folder, segment)) return;
+  if (why != SegmentFault::vanished) warn_once(describe(why));
 }
 
-void CacheDirectory::open_index(WaitBudget& budget) {
-  index_.reset();
-  const Access access = can_write() ? Access::write : Access::read;
-  // The descriptor of a file that was there is never closed here: closing would drop SQLite's locks on it.
-  if (access == Access::write)
-    OwnedFd(fs(), fs().open_at(files_.top(), kIndexName, O_RDWR | O_CREAT | O_EXCL)).reset();
-  const int result = fs().stat_at(files_.top(), kIndexName, index_file_);
-  if (result != 0) throw IndexFailure(IndexFailure::fault, describe_errno(result));
-  if (!index_file_.is_regular || index_file_.owner != ::geteuid() || index_file_.n_links != 1)
-    throw IndexFailure(IndexFailure::damaged, "it is no file of this user alone");
-  index_ = std::make_unique<PrefixIndex>(files_.path() + "/" + kIndexName, access, budget);
-  if (access == Access::read) return;
-  index_->begin(access, budget);
-  reconcile(*index_);
-  index_->commit();
-}
+// --- uses ----------------------------------------------------------------------------------------
 
-// Under the exclusive lock. What another process has made anew since is kept.
-void CacheDirectory::remove_index() {
-  FileInfo info;
-  const bool is_seen = fs().stat_at(files_.top(), kIndexName, info) == 0 && info.inode == index_file_.inode &&
-                       info.device == index_file_.device;
-  index_.reset();
-  if (!is_seen) return;
-  for (const char* suffix : {"", "-journal", "-wal", "-shm"})
-    fs().unlink(files_.top(), std::string(kIndexName) + suffix);
-}
-
-void CacheDirectory::use_memory_index(WaitBudget& budget) {
-  index_ = std::make_unique<PrefixIndex>();
-  is_memory_index_ = true;
-  index_->begin(Access::write, budget);
-  reconcile(*index_);
-  index_->commit();
-}
-
-// --- index and files -----------------------------------------------------------------------------
-
-// Within a write transaction: entries without a file go, files without an entry come or go, leftovers go.
-void CacheDirectory::reconcile(PrefixIndex& index) {
-  std::map<std::string, CacheFiles::Folder> folders;
-  if (const int result = files_.list(folders); result != 0)
-    throw IndexFailure(IndexFailure::fault, describe_errno(result));
-  int64_t n_segments = 0;
-  for (const auto& [name, folder] : folders) n_segments += static_cast<int64_t>(folder.segments.size());
-  if (index.n_entries() > kMaxEntriesPerFile * n_segments + kMinEntries)
-    throw IndexFailure(IndexFailure::damaged, "the index has more entries than there are files");
-
-  std::set<std::pair<std::string, std::string>> known;  // folder, segment
-  for (const IndexEntry& entry : index.entries())
-    known.insert({CacheFiles::folder_name(entry.segment.fingerprint), entry.name});
-  uint64_t now = index.next_time();
-  for (const auto& [name, listed] : folders) {
-    const OwnedFd folder = files_.open_folder(name);
-    if (!folder.is_open()) continue;
-    for (const std::string& segment : listed.segments)
-      if (known.erase({name, segment}) == 0) adopt(index, folder.get(), name, segment, now++);
-    if (!can_write()) continue;
-    for (const std::string& temporary : listed.temporaries) files_.sweep(folder.get(), temporary);
+UseRecord CacheDirectory::use_of(const SegmentInfo& segment, const FileInfo& file) {
+  const int64_t time = std::clamp<int64_t>(file.changed_ns, 0, kLatest);
+  const UseRecord use = {.last_use = static_cast<uint64_t>(time / kHitsRange),
+                         .created = std::min<uint64_t>(segment.created, kLatest / kHitsRange),
+                         .n_hits = static_cast<uint64_t>(time % kHitsRange)};
+  const uint64_t seen = std::max(use.last_use, use.created);
+  uint64_t latest = latest_;
+  while (latest < seen && !latest_.compare_exchange_weak(latest, seen)) {
   }
-  for (const auto& [name, segment] : known) index.erase(segment);
+  return use;
 }
 
-// A file without an entry: its writer died before it could make one, or the index is being made anew.
-void CacheDirectory::adopt(PrefixIndex& index, int folder, const std::string& folder_name,
-                           const std::string& name, uint64_t now) {
-  SegmentFault fault = SegmentFault::none;
-  const auto file = SegmentFile::open(fs(), folder, CacheFiles::segment_file(name), fault);
-  bool is_wanted = fault != SegmentFault::damaged;
-  if (file) {
-    // Moved here from another model's folder, or stored twice: of no use.
-    const SegmentInfo& segment = file->info();
-    is_wanted = CacheFiles::folder_name(segment.fingerprint) == folder_name && !index.find(segment.chain);
-    if (is_wanted)
-      index.insert({name, segment, {.last_use = now, .created = now, .n_hits = 0, .priority = 0}});
-  }
-  if (!is_wanted && can_write()) fs().unlink(folder, CacheFiles::segment_file(name));
+uint64_t CacheDirectory::next_time() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t clock = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  uint64_t latest = latest_, next = 0;
+  do {
+    next = std::max(static_cast<uint64_t>(std::max<int64_t>(0, clock)), latest + 1);
+  } while (!latest_.compare_exchange_weak(latest, next));
+  return next;
 }
 
-void CacheDirectory::remove_file(const IndexEntry& entry) {
-  if (!can_write() || !files_.unlink_segment(entry.segment.fingerprint, entry.name)) return;
-  const std::lock_guard guard(state_mutex_);
-  removed_.insert(entry.name);
+void CacheDirectory::record_use(int folder, const std::string& segment, uint64_t n_hits) {
+  FileInfo file;
+  if (fs().stat_at(folder, segment, file) != 0 || !file.is_regular) return;
+  const uint64_t hits = std::min<uint64_t>(use_of({}, file).n_hits + n_hits, kHitsRange - 1);
+  fs().set_time(folder, segment, static_cast<int64_t>(next_time() * kHitsRange + hits));
+}
+
+void CacheDirectory::record_creation(int folder, const std::string& file) {
+  fs().set_time(folder, file, static_cast<int64_t>(next_time() * kHitsRange));
 }
 
 }  // namespace dsv32

@@ -1,30 +1,31 @@
-// The directory of the disk cache, whatever models it serves: its lock, its index, its limits. What is in it:
-// cache_files.h.
+// The directory of the disk cache, whatever models it serves: its lock, its limits, and what is stored in it.
+// The files: cache_files.h.
 //
-// The one idea: files are the truth. A segment counts when its file is whole; the index only says so faster,
-// and is brought in line with the files at each open and made anew when it is damaged. Whatever changes files
-// (a segment's last name, room for a new one, eviction, sweeping) does so inside a write transaction of the
-// index, so that processes take turns without another lock.
+// The one idea: files are the truth. A segment is there when its file is, its head says what it holds, and
+// the file's time when it was used. So there is nothing to keep in line with them: a start reads the heads.
+// Whatever changes which segments there are (a last name, room for a new one, eviction, sweeping) does so in
+// a turn, under a flock, so that processes keep the limits together; reading takes no lock.
 //
-// Files of others in the directory count against the limit and are never touched. Nothing here throws;
-// nothing waits longer than 2 s for other processes, and after one such wait nothing waits at all until the
-// lock is seen free again. Any number of threads, one after the other in the index.
+// Files of others in the directory count against the limit and are never touched. No turn is waited for
+// longer than 1 s, and after one such wait none at all until the lock is seen free again. What is thrown
+// comes from failed allocations and the cryptography library. Any number of threads.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file_system.h"
 #include "context/cache_files.h"
-#include "context/prefix_index.h"
+#include "context/eviction_policy.h"
+#include "context/segment_file.h"
 
 namespace dsv32 {
 
@@ -37,12 +38,15 @@ struct CacheLimits {
   EvictionPolicy policy = EvictionPolicy::lru;
 };
 
+struct CachedSegment {
+  SegmentInfo segment;  // tokens only where they were asked for
+  UseRecord use;
+};
+
 class CacheDirectory {
  public:
-  using Access = PrefixIndex::Access;
-
-  // Made when missing, parents too. Null after one warning when it cannot be used at all. Limits are
-  // enforced.
+  // Made when missing, parents too. Null after one warning when it cannot be used at all; one that cannot be
+  // written is read. Limits are enforced.
   static std::unique_ptr<CacheDirectory> open(const std::string& path, const CacheLimits& limits,
                                               FileSystem& fs, Warn warn);
 
@@ -51,48 +55,43 @@ class CacheDirectory {
   bool can_write() const;
   uint64_t max_bytes() const { return max_bytes_; }
 
-  // Runs `body` in a transaction of the index. A write transaction is committed when `body` returns true,
-  // else undone. False when that did not happen; why has been said. `body` may throw IndexFailure, and may
-  // run more than once.
-  // `budget`: of the whole operation this is a part of, from patience().
-  bool with_index(Access access, WaitBudget& budget, const std::function<bool(PrefixIndex&)>& body);
-  bool with_index(Access access, const std::function<bool(PrefixIndex&)>& body);
-  WaitBudget patience() const { return WaitBudget(has_patience_ ? kMaxWait : std::chrono::seconds(0)); }
+  // What the heads of a folder's segments say. Tokens need all of them to be read; without, each is read
+  // once. `removes`: what bears a segment's name and is none is removed, and said once.
+  std::vector<CachedSegment> segments_in(const std::string& folder, bool has_tokens, bool removes);
+  std::vector<CachedSegment> segments(bool removes);  // of all folders, without tokens
 
-  // Within a write transaction: removes leaves in the order of the policy until `n_bytes` more fit under the
-  // limits. `is_kept`: entries that must stay. False when they do not fit. `max_bytes`: instead of the limit.
-  bool make_room(PrefixIndex& index, uint64_t n_bytes, const std::function<bool(const IndexEntry&)>& is_kept);
-  bool make_room(PrefixIndex& index, uint64_t n_bytes, const std::function<bool(const IndexEntry&)>& is_kept,
-                 uint64_t max_bytes);
+  // Runs `body` while no other process has its turn. Its result; false when the turn does not come: why has
+  // been said.
+  bool in_turn(const std::function<bool()>& body);
 
-  // Removes a segment's file; its entry goes with the next write transaction.
-  void remove_file(const IndexEntry& entry);
+  // In a turn: removes leaves in the order of the policy until `n_bytes` more fit under the limits.
+  // `is_kept`: segments that must stay. False when they do not fit. `max_bytes`: instead of the limit.
+  using IsKept = std::function<bool(const SegmentInfo&)>;
+  bool make_room(uint64_t n_bytes, const IsKept& is_kept) { return make_room(n_bytes, is_kept, max_bytes_); }
+  bool make_room(uint64_t n_bytes, const IsKept& is_kept, uint64_t max_bytes);
+
+  // A logical time, later than all that were seen here: that of the clock, unless the clock has gone back.
+  uint64_t next_time();
+  // In a turn: `n_hits` more uses of a segment, the last of them now. Counts to 999.
+  void record_use(int folder, const std::string& segment, uint64_t n_hits);
+  void record_creation(int folder, const std::string& file);  // no use so far
+
+  // Removes what bears this name in a folder and says why, once; nothing is said of what has vanished. Not
+  // for newer ones.
+  void remove(int folder, const std::string& segment, SegmentFault why);
 
   // Says `reason` once, with what the cache does about it.
   void warn_once(const std::string& reason);
   // A store failed for a reason of the disk; the third one ends writing.
   void count_write_failure(const std::string& reason);
 
-  static constexpr std::chrono::seconds kMaxWait{2};  // of one operation, for other processes
-
  private:
-  class Transaction;
   CacheDirectory(CacheFiles files, Warn warn);
   void set_limits(const CacheLimits& limits);
-  bool begin_use();
   void open_lock();
-
-  void lock(LockKind kind, WaitBudget& budget);
-  void run(Access access, bool is_anew, WaitBudget& budget, const std::function<bool(PrefixIndex&)>& body,
-           bool& is_done);
-  bool is_index_current();
-  void open_index(WaitBudget& budget);
-  void remove_index();
-  void use_memory_index(WaitBudget& budget);
-
-  void reconcile(PrefixIndex& index);
-  void adopt(PrefixIndex& index, int folder, const std::string& folder_name, const std::string& name,
-             uint64_t now);
+  void begin_use();
+  bool lock();
+  UseRecord use_of(const SegmentInfo& segment, const FileInfo& file);
 
   CacheFiles files_;
   OwnedFd lock_;
@@ -100,18 +99,17 @@ class CacheDirectory {
   uint64_t max_bytes_ = 0, min_free_bytes_ = 0;
   EvictionPolicy policy_ = EvictionPolicy::lru;
 
+  std::mutex turn_mutex_;  // held in a turn
   std::atomic<bool> has_patience_{true};
-  std::mutex index_mutex_;  // held by with_index, for the next four
-  std::unique_ptr<PrefixIndex> index_;
-  FileInfo index_file_;
-  bool is_memory_index_ = false;
-  IndexFailure::Kind last_failure_ = IndexFailure::fault;
+  std::atomic<uint64_t> latest_{0};  // of the times that were seen
+
+  std::mutex heads_mutex_;                                           // for the next one
+  std::map<std::string, std::map<std::string, SegmentInfo>> heads_;  // by folder and file, without tokens
 
   mutable std::mutex state_mutex_;  // for what follows
   bool can_write_ = true;
   int n_write_failures_ = 0;
   std::set<std::string> warned_;
-  std::set<std::string> removed_;  // names of files that are gone and whose entries may be in the index
 };
 
 }  // namespace dsv32

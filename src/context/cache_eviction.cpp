@@ -10,16 +10,16 @@
 namespace dsv32 {
 namespace {
 
-// All entries as a forest. A segment that continues tokens no longer on disk can be reached by nobody: it is
+// All segments as a forest. A segment that continues tokens no longer on disk can be reached by nobody: it is
 // an orphan, as is everything behind it.
 class Forest {
  public:
-  Forest(std::vector<IndexEntry> entries, EvictionPolicy policy)
-      : entries_(std::move(entries)), policy_(policy) {
-    std::ranges::sort(entries_, {}, [](const IndexEntry& entry) { return entry.segment.first_page; });
-    nodes_.resize(entries_.size());
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      const SegmentInfo& segment = entries_[i].segment;
+  Forest(std::vector<CachedSegment> segments, EvictionPolicy policy)
+      : segments_(std::move(segments)), policy_(policy) {
+    std::ranges::sort(segments_, {}, [](const CachedSegment& one) { return one.segment.first_page; });
+    nodes_.resize(segments_.size());
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      const SegmentInfo& segment = segments_[i].segment;
       const auto parent = by_chain_.find(segment.parent);
       if (parent != by_chain_.end()) {
         nodes_[i].parent = static_cast<int64_t>(parent->second);
@@ -30,16 +30,16 @@ class Forest {
       }
       by_chain_[segment.chain] = i;
     }
-    for (size_t i = 0; i < entries_.size(); ++i)
+    for (size_t i = 0; i < segments_.size(); ++i)
       if (nodes_[i].n_children == 0) add_leaf(i);
   }
 
   // The leaf to go next, or null; it is taken out, whether or not the caller removes it.
-  const IndexEntry* take_leaf() {
+  const SegmentInfo* take_leaf() {
     if (leaves_.empty()) return nullptr;
     taken_ = std::get<3>(*leaves_.begin());
     leaves_.erase(leaves_.begin());
-    return &entries_[taken_];
+    return &segments_[taken_].segment;
   }
 
   // The leaf taken last is gone: its parent may be a leaf.
@@ -57,14 +57,14 @@ class Forest {
   };
 
   void add_leaf(size_t i) {
-    const UseRecord& use = entries_[i].use;
     // Of equals the deeper goes first, which tells prompts apart that were stored at one time.
-    leaves_.insert({!nodes_[i].is_orphan, eviction_key(policy_, use), -entries_[i].segment.first_page, i});
+    const CachedSegment& leaf = segments_[i];
+    leaves_.insert({!nodes_[i].is_orphan, eviction_key(policy_, leaf.use), -leaf.segment.first_page, i});
   }
 
-  std::vector<IndexEntry> entries_;
+  std::vector<CachedSegment> segments_;
   EvictionPolicy policy_;
-  std::vector<Node> nodes_;  // [entries_]
+  std::vector<Node> nodes_;  // [segments_]
   std::map<Hash256, size_t> by_chain_;
   std::set<std::tuple<bool, EvictionKey, int64_t, size_t>> leaves_;
   size_t taken_ = 0;
@@ -72,13 +72,7 @@ class Forest {
 
 }  // namespace
 
-bool CacheDirectory::make_room(PrefixIndex& index, uint64_t n_bytes,
-                               const std::function<bool(const IndexEntry&)>& is_kept) {
-  return make_room(index, n_bytes, is_kept, max_bytes_);
-}
-
-bool CacheDirectory::make_room(PrefixIndex& index, uint64_t n_bytes,
-                               const std::function<bool(const IndexEntry&)>& is_kept, uint64_t max_bytes) {
+bool CacheDirectory::make_room(uint64_t n_bytes, const IsKept& is_kept, uint64_t max_bytes) {
   SpaceInfo space;
   const bool has_space = fs().space(files_.top(), space) == 0;
   const uint64_t used = files_.used_bytes();
@@ -90,11 +84,12 @@ bool CacheDirectory::make_room(PrefixIndex& index, uint64_t n_bytes,
   if (fits()) return true;
   if (n_bytes > max_bytes) return false;  // nothing is removed for what could never fit
 
-  Forest forest(index.entries(), policy_);
-  while (const IndexEntry* leaf = fits() ? nullptr : forest.take_leaf()) {
-    if (is_kept(*leaf) || !files_.unlink_segment(leaf->segment.fingerprint, leaf->name)) continue;
-    index.erase(leaf->name);
-    freed += leaf->segment.file_bytes();
+  Forest forest(segments(true), policy_);
+  while (const SegmentInfo* leaf = fits() ? nullptr : forest.take_leaf()) {
+    if (is_kept(*leaf)) continue;
+    const OwnedFd folder = files_.open_folder(leaf->fingerprint);
+    if (!folder.is_open() || !files_.free_name(folder.get(), CacheFiles::segment_file(leaf->chain))) continue;
+    freed += leaf->file_bytes();
     forest.remove_taken();
   }
   return fits();

@@ -1,6 +1,7 @@
 #include "context/cache_files.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <span>
@@ -20,11 +21,9 @@ bool is_digits(const std::string& name) {
   return name.size() == kNameDigits && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// The digits of a segment's file name; empty for any other name.
-std::string segment_name(const std::string& file) {
-  if (file.size() != kNameDigits + 8 || !file.starts_with("seg-") || !file.ends_with(".kvs")) return {};
-  const std::string name = file.substr(4, kNameDigits);
-  return is_digits(name) ? name : std::string();
+bool is_segment(const std::string& file) {
+  return file.size() == kNameDigits + 8 && file.starts_with("seg-") && file.ends_with(".kvs") &&
+         is_digits(file.substr(4, kNameDigits));
 }
 
 bool is_temporary(const std::string& file) { return file.starts_with("tmp-") && is_digits(file.substr(4)); }
@@ -93,6 +92,15 @@ std::string CacheFiles::folder_name(const Hash256& fingerprint) {
   return hex(std::span(fingerprint).first(fingerprint.size() / 2));
 }
 
+std::string CacheFiles::segment_name(const Hash256& chain) {
+  return hex(std::span(chain).first(chain.size() / 2));
+}
+
+std::string CacheFiles::new_temporary() {
+  std::array<uint8_t, kNameDigits / 2> random{};
+  return ::getentropy(random.data(), random.size()) == 0 ? "tmp-" + hex(random) : std::string();
+}
+
 OwnedFd CacheFiles::open_folder(const std::string& name) const {
   OwnedFd folder(*fs_, fs_->open_at(top(), name, O_RDONLY | O_DIRECTORY));
   FileInfo info;
@@ -112,35 +120,36 @@ OwnedFd CacheFiles::make_folder(const Hash256& fingerprint) const {
   return open_folder(name);
 }
 
-int CacheFiles::list(std::map<std::string, Folder>& folders) const {
-  std::vector<std::string> names, files;
-  if (const int result = fs_->list(top(), names); result != 0) return result;
-  for (const std::string& name : names) {
-    if (!is_digits(name)) continue;
-    const OwnedFd folder = open_folder(name);
-    if (!folder.is_open() || fs_->list(folder.get(), files) != 0) continue;
-    Folder& found = folders[name];
-    for (const std::string& file : files) {
-      if (const std::string segment = segment_name(file); !segment.empty()) found.segments.push_back(segment);
-      if (is_temporary(file)) found.temporaries.push_back(file);
-    }
-  }
-  return 0;
+std::vector<std::string> CacheFiles::folders() const {
+  std::vector<std::string> names;
+  if (fs_->list(top(), names) != 0) return {};
+  std::erase_if(names, [](const std::string& name) { return !is_digits(name); });
+  return names;
 }
 
-bool CacheFiles::unlink_segment(const Hash256& fingerprint, const std::string& name) const {
-  const OwnedFd folder = open_folder(fingerprint);
-  if (!folder.is_open()) return folder.error() == -ENOENT;
-  const int result = fs_->unlink(folder.get(), segment_file(name));
+std::vector<std::string> CacheFiles::segments_in(int folder) const {
+  std::vector<std::string> names;
+  if (fs_->list(folder, names) != 0) return {};
+  std::erase_if(names, [](const std::string& name) { return !is_segment(name); });
+  return names;
+}
+
+bool CacheFiles::free_name(int folder, const std::string& segment) const {
+  int result = fs_->unlink(folder, segment);
+  if (result == -ENOTEMPTY) result = fs_->rename_new(folder, segment, "moved-" + segment);
   return result == 0 || result == -ENOENT;
 }
 
-void CacheFiles::sweep(int folder, const std::string& temporary) const {
-  const OwnedFd file(*fs_, fs_->open_at(folder, temporary, O_RDONLY));
-  FileInfo info;
-  const bool is_own =
-      file.is_open() && fs_->stat(file.get(), info) == 0 && info.is_regular && info.owner == ::geteuid();
-  if (is_own && fs_->try_lock(file.get(), LockKind::exclusive) == 0) fs_->unlink(folder, temporary);
+void CacheFiles::sweep(int folder) const {
+  std::vector<std::string> names;
+  if (fs_->list(folder, names) != 0) return;
+  for (const std::string& name : names) {
+    FileInfo info;
+    if (!is_temporary(name) || fs_->stat_at(folder, name, info) != 0) continue;
+    if (!info.is_regular || info.owner != ::geteuid()) continue;
+    const OwnedFd file(*fs_, fs_->open_at(folder, name, O_RDONLY));
+    if (file.is_open() && fs_->try_lock(file.get()) == 0) fs_->unlink(folder, name);
+  }
 }
 
 uint64_t CacheFiles::used_bytes(int directory, int depth) const {

@@ -2,69 +2,52 @@
 
 #include <algorithm>
 #include <map>
-#include <new>
 
 #include "backend/cache_layout.h"
+#include "base/error.h"
 
 namespace dsv32 {
 namespace {
 
-std::vector<IndexEntry> all_entries(CacheDirectory& cache) {
-  std::vector<IndexEntry> entries;
-  cache.with_index(CacheDirectory::Access::read, [&](PrefixIndex& index) {
-    entries = index.entries();
-    return true;
-  });
-  return entries;
-}
-
-// Memory for one slab of a page of a segment.
-class SlabBuffer {
- public:
-  explicit SlabBuffer(const SegmentInfo& segment)
-      : rows_(static_cast<size_t>(segment.layers_per_slab * segment.rows_page_bytes)),
-        keys_(static_cast<size_t>(segment.layers_per_slab * segment.keys_page_bytes)) {
-    for (int64_t layer = 0; layer < segment.layers_per_slab; ++layer)
-      layers_.push_back(&rows_[static_cast<size_t>(layer * segment.rows_page_bytes)]);
-  }
-  PageTarget target(int64_t n_layers) {
-    return {std::span(layers_).first(static_cast<size_t>(n_layers)), keys_.data()};
-  }
-
- private:
-  std::vector<uint8_t> rows_, keys_;
-  std::vector<uint8_t*> layers_;
-};
-
-SegmentFault verify_segment(CacheDirectory& cache, const IndexEntry& entry) {
-  const OwnedFd directory = cache.files().open_folder(entry.segment.fingerprint);
-  if (!directory.is_open()) return SegmentFault::unreadable;
+// Adds what is found of one file. Its pages are read into little memory, whatever its head says.
+void verify_segment(CacheDirectory& cache, const std::string& folder_name, int folder,
+                    const std::string& name, Verification& found) {
   SegmentFault fault = SegmentFault::none;
-  const auto file =
-      SegmentFile::open(cache.fs(), directory.get(), CacheFiles::segment_file(entry.name), fault);
-  if (!file) return fault;
-  if (file->info().chain != entry.segment.chain) return SegmentFault::damaged;
-  const SegmentInfo& segment = file->info();
-  SlabBuffer buffer(segment);
-  for (int64_t slab = 0; slab < segment.n_slabs(); ++slab) {
-    const PageTarget target = buffer.target(segment.n_layers_of(slab));
-    for (int64_t page = 0; page < segment.n_pages && fault == SegmentFault::none; ++page)
-      fault = file->read_pages(page, slab, {&target, 1});
+  int64_t n_whole = 0;
+  std::string reason;
+  const auto file = SegmentFile::open(cache.fs(), folder, name, fault);
+  if (file && (CacheFiles::folder_name(file->info().fingerprint) != folder_name ||
+               CacheFiles::segment_file(file->info().chain) != name)) {
+    fault = SegmentFault::damaged;
+    reason = "its tokens belong to another name";
+  } else if (file) {
+    fault = file->verify(n_whole);
+    reason = format("page %lld of %lld has another checksum, or cannot be read",
+                    static_cast<long long>(n_whole + 1), static_cast<long long>(file->info().n_pages));
+  } else {
+    reason = fault == SegmentFault::foreign ? "it is no file of this user"
+                                            : "its head, its end or its length is wrong, or cannot be read";
   }
-  return fault;
+  if (fault == SegmentFault::vanished || fault == SegmentFault::newer) return;
+  ++found.n_segments;
+  found.n_pages += n_whole;
+  if (fault == SegmentFault::unreadable) ++found.n_unreadable;
+  if (fault != SegmentFault::damaged && fault != SegmentFault::foreign) return;
+  const bool is_removed = cache.can_write() && cache.files().free_name(folder, name);
+  found.damaged.push_back({name, reason, is_removed});
 }
 
 }  // namespace
 
 std::vector<CachedModel> list_models(CacheDirectory& cache) {
   std::map<Hash256, CachedModel> by_fingerprint;
-  for (const IndexEntry& entry : all_entries(cache)) {
-    CachedModel& model = by_fingerprint[entry.segment.fingerprint];
+  for (const CachedSegment& one : cache.segments(false)) {
+    CachedModel& model = by_fingerprint[one.segment.fingerprint];
     ++model.n_segments;
-    model.n_pages += entry.segment.n_pages;
-    model.n_tokens += entry.segment.n_pages * kPageTokens;
-    model.n_bytes += entry.segment.file_bytes();
-    model.n_hits += entry.use.n_hits;
+    model.n_pages += one.segment.n_pages;
+    model.n_tokens += one.segment.n_pages * kPageTokens;
+    model.n_bytes += one.segment.file_bytes();
+    model.n_hits += one.use.n_hits;
   }
   std::vector<CachedModel> models;
   for (auto& [fingerprint, model] : by_fingerprint) {
@@ -75,44 +58,35 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
   return models;
 }
 
-std::vector<IndexEntry> list_segments(CacheDirectory& cache, const std::string& prefix) {
-  std::vector<IndexEntry> entries = all_entries(cache);
-  std::erase_if(entries,
-                [&](const IndexEntry& entry) { return !hex(entry.segment.fingerprint).starts_with(prefix); });
-  std::ranges::stable_sort(entries, {}, [](const IndexEntry& entry) { return entry.segment.first_page; });
-  return entries;
+std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::string& prefix) {
+  std::vector<CachedSegment> segments = cache.segments(false);
+  std::erase_if(segments,
+                [&](const CachedSegment& one) { return !hex(one.segment.fingerprint).starts_with(prefix); });
+  std::ranges::stable_sort(segments, {}, [](const CachedSegment& one) { return one.segment.first_page; });
+  return segments;
 }
 
 Verification verify(CacheDirectory& cache) {
-  Verification result;
-  std::vector<IndexEntry> damaged;
-  for (const IndexEntry& entry : all_entries(cache)) {
-    SegmentFault fault = SegmentFault::unreadable;
-    try {
-      fault = verify_segment(cache, entry);
-    } catch (const std::bad_alloc&) {  // its pages are larger than memory: not looked at
-    }
-    if (fault == SegmentFault::vanished) continue;  // evicted meanwhile
-    ++result.n_segments;
-    result.n_pages += entry.segment.n_pages;
-    if (fault == SegmentFault::damaged) damaged.push_back(entry);
-    if (fault != SegmentFault::none && fault != SegmentFault::damaged) ++result.n_unreadable;
+  Verification found;
+  for (const std::string& name : cache.files().folders()) {
+    const OwnedFd folder = cache.files().open_folder(name);
+    if (!folder.is_open()) continue;
+    for (const std::string& segment : cache.files().segments_in(folder.get()))
+      verify_segment(cache, name, folder.get(), segment, found);
   }
-  result.n_damaged = static_cast<int64_t>(damaged.size());
-  for (const IndexEntry& entry : damaged) cache.remove_file(entry);
-  if (!damaged.empty()) cache.with_index(CacheDirectory::Access::write, [](PrefixIndex&) { return true; });
-  return result;
+  return found;
 }
 
-uint64_t prune(CacheDirectory& cache, uint64_t max_bytes) {
+Pruned prune(CacheDirectory& cache, uint64_t max_bytes) {
   const uint64_t before = cache.files().used_bytes();
-  cache.with_index(CacheDirectory::Access::write, [&](PrefixIndex& index) {
+  const bool had_turn = cache.in_turn([&] {
     cache.make_room(
-        index, 0, [](const IndexEntry&) { return false; }, max_bytes);
+        0, [](const SegmentInfo&) { return false; }, max_bytes);
     return true;
   });
   const uint64_t after = cache.files().used_bytes();
-  return before > after ? before - after : 0;
+  const bool is_small = after <= max_bytes || cache.segments(false).empty();
+  return {before > after ? before - after : 0, had_turn && is_small};
 }
 
 }  // namespace dsv32

@@ -1,6 +1,6 @@
 // What a user may want to know of the disk cache, and do to it, without a model: list, verify, prune.
 //
-// Each works on what is there at its moment; other processes may go on meanwhile. Nothing throws. One thread.
+// Each works on what is there at its moment; other processes may go on meanwhile. One thread.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,27 @@ struct CachedModel {
 // One element for each fingerprint, the largest first.
 std::vector<CachedModel> list_models(CacheDirectory& cache);
 
-// The entries of the fingerprint whose hexadecimal form begins with `prefix`, in the order of their first
+// The segments of the fingerprint whose hexadecimal form begins with `prefix`, in the order of their first
 // pages.
-std::vector<IndexEntry> list_segments(CacheDirectory& cache, const std::string& prefix);
+std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::string& prefix);
 
 struct Verification {
-  int64_t n_segments = 0, n_pages = 0;  // that were looked at
-  int64_t n_damaged = 0;                // segments; removed where the directory can be written
+  struct Damaged {
+    std::string name, reason;
+    bool is_removed = false;  // as it is where the directory can be written
+  };
+  int64_t n_segments = 0, n_pages = 0;  // that were looked at; pages: that are whole
   int64_t n_unreadable = 0;             // could not be looked at now
+  std::vector<Damaged> damaged;
 };
-// Reads every page of every segment and verifies its checksum.
+// Reads every page of every segment and verifies its checksum. Segments of a newer version are passed over.
 Verification verify(CacheDirectory& cache);
 
-// Evicts until the directory holds at most `max_bytes`; 0: all segments. The bytes gained.
-uint64_t prune(CacheDirectory& cache, uint64_t max_bytes);
+struct Pruned {
+  uint64_t n_bytes = 0;  // gained
+  bool is_done = false;  // so few bytes are left, or no segment
+};
+// Evicts until the directory holds at most `max_bytes`; 0: all segments.
+Pruned prune(CacheDirectory& cache, uint64_t max_bytes);
 
 }  // namespace dsv32

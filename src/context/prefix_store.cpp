@@ -7,22 +7,12 @@
 #include <utility>
 
 #include "backend/cache_layout.h"
+#include "context/cache_speeds.h"
 #include "context/segment_registry.h"
 #include "context/segment_writer.h"
 
 namespace dsv32 {
 namespace {
-
-bool has_sizes_of(const SegmentInfo& a, const SegmentInfo& b) {
-  return a.n_layers == b.n_layers && a.rows_page_bytes == b.rows_page_bytes &&
-         a.keys_page_bytes == b.keys_page_bytes && a.layers_per_slab == b.layers_per_slab;
-}
-
-// The tokens are compared as well: a hash only finds.
-bool is_same(const SegmentInfo& a, const SegmentInfo& b) {
-  return a.fingerprint == b.fingerprint && a.parent == b.parent && a.chain == b.chain &&
-         a.first_page == b.first_page && a.n_pages == b.n_pages && has_sizes_of(a, b) && a.tokens == b.tokens;
-}
 
 SegmentInfo sizes_of(const PrefixStoreOptions& options) {
   SegmentInfo sizes;
@@ -80,28 +70,28 @@ class PrefixStore::State {
       : directory(std::move(opened)),
         sizes(sizes_of(options)),
         root_(chain_root(options.fingerprint, options.salt)) {}
-  ~State() { write_uses(); }
+  ~State() {
+    or_miss(false, [this] { return write_uses(); });
+  }
 
   std::vector<StoredSegment> segments();
   bool load_pages(int64_t id, int64_t first, int64_t slab, std::span<const PageTarget> pages);
   std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
-                               std::span<const PageSource> pages, int32_t priority);
-  void remove(int64_t id, const std::string& reason);
-  CacheSpeeds speeds();
+                               std::span<const PageSource> pages);
+  void remove(int64_t id, SegmentFault why);
 
   const std::unique_ptr<CacheDirectory> directory;
   const SegmentInfo sizes;  // fingerprint and sizes of every segment here
   SegmentRegistry registry;
   ReadMeter meter;
-  std::optional<CacheSpeeds> new_speeds;  // that are not in the index yet
 
  private:
   std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
-  std::shared_ptr<const SegmentFile> open_anew(const IndexEntry& entry, SegmentFault& fault);
+  std::shared_ptr<const SegmentFile> open_anew(const SegmentInfo& segment, SegmentFault& fault);
   std::optional<SegmentFault> read(int64_t id, int64_t first, int64_t slab,
                                    std::span<const PageTarget> pages);
-  void write_uses();
-  void write_uses(PrefixIndex& index);
+  bool write_uses();
+  bool write_uses_in_turn();
   bool describe(const DiskPage& before, std::span<const int32_t> tokens, std::span<const PageSource> pages,
                 SegmentInfo& segment) const;
 
@@ -111,16 +101,12 @@ class PrefixStore::State {
 // From the root down, so that what continues nothing, or something else, is left out.
 std::vector<StoredSegment> PrefixStore::State::segments() {
   write_uses();
-  std::vector<IndexEntry> entries;
-  const bool is_read = directory->with_index(PrefixIndex::Access::read, [&](PrefixIndex& index) {
-    entries = index.entries_of(sizes.fingerprint);
-    return true;
-  });
-  if (!is_read) return {};
-  std::multimap<Hash256, const IndexEntry*> children;  // by the parent's chain
-  for (const IndexEntry& entry : entries)
-    if (has_sizes_of(entry.segment, sizes) && !registry.is_gone(entry.name))
-      children.insert({entry.segment.parent, &entry});
+  std::vector<CachedSegment> cached =
+      directory->segments_in(CacheFiles::folder_name(sizes.fingerprint), true, true);
+  std::multimap<Hash256, CachedSegment*> children;  // by the parent's chain
+  for (CachedSegment& one : cached)
+    if (one.segment.fingerprint == sizes.fingerprint && one.segment.has_sizes_of(sizes))
+      children.insert({one.segment.parent, &one});
 
   struct Place {
     Hash256 chain;
@@ -132,34 +118,23 @@ std::vector<StoredSegment> PrefixStore::State::segments() {
     const Place parent = reached[i];
     const auto [begin, end] = children.equal_range(parent.chain);
     for (auto child = begin; child != end; ++child) {
-      const IndexEntry& entry = *child->second;
-      const SegmentInfo& segment = entry.segment;
+      SegmentInfo& segment = child->second->segment;
       if (segment.first_page <= parent.first_page || segment.first_page > parent.next_page) continue;
-      const int64_t id = registry.add(entry);
+      std::vector<int32_t> tokens = std::move(segment.tokens);
+      const int64_t id = registry.add(segment);
       reached.push_back({segment.chain, id, segment.first_page, segment.first_page + segment.n_pages});
-      found.push_back({id, parent.id, segment.first_page, segment.tokens, entry.use});
+      found.push_back({id, parent.id, segment.first_page, std::move(tokens), child->second->use});
     }
   }
   return found;
 }
 
-CacheSpeeds PrefixStore::State::speeds() {
-  if (new_speeds) return *new_speeds;
-  CacheSpeeds speeds;
-  directory->with_index(PrefixIndex::Access::read, [&](PrefixIndex& index) {
-    speeds = index.speeds_of(sizes.fingerprint);
-    return true;
-  });
-  return speeds;
-}
-
-// Takes the file away and what is known of it, so that it is not met again. No reason: it is not worth a
-// line.
-void PrefixStore::State::remove(int64_t id, const std::string& reason) {
-  const std::optional<IndexEntry> entry = registry.forget(id);
-  if (!entry) return;
-  directory->remove_file(*entry);
-  if (!reason.empty()) directory->warn_once(reason);
+// Forgets a segment, and takes its file away unless others may need it.
+void PrefixStore::State::remove(int64_t id, SegmentFault why) {
+  const std::optional<SegmentInfo> segment = registry.find(id);
+  if (!segment || !registry.forget(id) || why == SegmentFault::newer) return;
+  const OwnedFd folder = directory->files().open_folder(sizes.fingerprint);
+  if (folder.is_open()) directory->remove(folder.get(), CacheFiles::segment_file(segment->chain), why);
 }
 
 // --- loading -------------------------------------------------------------------------------------
@@ -173,17 +148,11 @@ bool PrefixStore::State::load_pages(int64_t id, int64_t first, int64_t slab,
   const std::optional<SegmentFault> fault = read(id, first, slab, pages);
   meter.end(fault == SegmentFault::none ? pages.size() * sizes.slab_bytes(slab) : 0);
   if (!fault) return false;
-  switch (*fault) {
-    case SegmentFault::none: return true;
-    case SegmentFault::damaged: remove(id, "a damaged segment was removed"); break;
-    case SegmentFault::vanished:  // evicted by another process
-      remove(id, {});
-      break;
-    case SegmentFault::foreign:
-    case SegmentFault::newer: registry.forget(id); break;
-    case SegmentFault::unreadable: directory->warn_once("a segment cannot be read at present"); break;
-  }
-  return false;
+  if (*fault == SegmentFault::unreadable)
+    directory->warn_once("a segment cannot be read at present");
+  else if (*fault != SegmentFault::none)
+    remove(id, *fault);
+  return *fault == SegmentFault::none;
 }
 
 // Nothing for pages that the segment does not have: a mistake of the caller's, which says nothing about it.
@@ -202,55 +171,46 @@ std::optional<SegmentFault> PrefixStore::State::read(int64_t id, int64_t first, 
 
 std::shared_ptr<const SegmentFile> PrefixStore::State::open_file(int64_t id, SegmentFault& fault) {
   if (auto file = registry.file(id)) return file;
-  const std::optional<IndexEntry> entry = registry.find(id);
-  if (!entry) return fault = SegmentFault::vanished, nullptr;
-  auto file = open_anew(*entry, fault);
+  const std::optional<SegmentInfo> segment = registry.find(id);
+  if (!segment) return fault = SegmentFault::vanished, nullptr;
+  auto file = open_anew(*segment, fault);
   if (!file &&
       fault == SegmentFault::unreadable) {  // out of descriptors, perhaps: those kept open are ours to close
     registry.close_files();
-    file = open_anew(*entry, fault);
+    file = open_anew(*segment, fault);
   }
   if (file) registry.keep_open(id, file);
   return file;
 }
 
-std::shared_ptr<const SegmentFile> PrefixStore::State::open_anew(const IndexEntry& entry,
+std::shared_ptr<const SegmentFile> PrefixStore::State::open_anew(const SegmentInfo& segment,
                                                                  SegmentFault& fault) {
   const OwnedFd folder = directory->files().open_folder(sizes.fingerprint);
   if (!folder.is_open()) {
     fault = folder.error() == -ENOENT ? SegmentFault::vanished : SegmentFault::unreadable;
     return nullptr;
   }
-  auto file = SegmentFile::open(directory->fs(), folder.get(), CacheFiles::segment_file(entry.name), fault);
-  if (!file || is_same(file->info(), entry.segment)) return file;
+  auto file =
+      SegmentFile::open(directory->fs(), folder.get(), CacheFiles::segment_file(segment.chain), fault);
+  if (!file || file->info().is_same(segment)) return file;
   fault = SegmentFault::damaged;  // whole, but not what its name stands for
   return nullptr;
 }
 
 // --- storing -------------------------------------------------------------------------------------
 
-void PrefixStore::State::write_uses() {
-  if (!registry.has_uses() && !new_speeds) return;
-  directory->with_index(PrefixIndex::Access::write, [&](PrefixIndex& index) {
-    write_uses(index);
-    return true;
-  });
+bool PrefixStore::State::write_uses() {
+  return registry.has_uses() && directory->in_turn([this] { return write_uses_in_turn(); });
 }
 
-// Within a write transaction. What is undone with it is lost: these are counts, not facts.
-void PrefixStore::State::write_uses(PrefixIndex& index) {
-  if (new_speeds) index.set_speeds(sizes.fingerprint, *new_speeds);
-  new_speeds.reset();
+// What fails is lost: these are counts, not facts.
+bool PrefixStore::State::write_uses_in_turn() {
   const std::vector<SegmentUse> uses = registry.take_uses();
-  if (uses.empty()) return;
-  uint64_t now = index.next_time();
-  for (const SegmentUse& use : uses) {
-    std::optional<IndexEntry> entry = index.find(use.chain);
-    if (!entry) continue;
-    entry->use.n_hits += use.n_hits;
-    entry->use.last_use = now++;
-    index.update_use(*entry);
-  }
+  const OwnedFd folder = directory->files().open_folder(sizes.fingerprint);
+  for (const SegmentUse& use : uses)
+    if (folder.is_open())
+      directory->record_use(folder.get(), CacheFiles::segment_file(use.chain), use.n_hits);
+  return true;
 }
 
 // What is to be stored. False for a call that makes no sense.
@@ -263,10 +223,10 @@ bool PrefixStore::State::describe(const DiskPage& before, std::span<const int32_
     if (static_cast<int64_t>(page.rows.size()) != sizes.n_layers) return false;
   segment.parent = root_;
   if (before.is_there()) {
-    const std::optional<IndexEntry> parent = registry.find(before.segment);
-    if (!parent || before.number < 0 || before.number >= parent->segment.n_pages) return false;
-    segment.parent = parent->segment.chain;
-    segment.first_page = parent->segment.first_page + before.number + 1;
+    const std::optional<SegmentInfo> parent = registry.find(before.segment);
+    if (!parent || before.number < 0 || before.number >= parent->n_pages) return false;
+    segment.parent = parent->chain;
+    segment.first_page = parent->first_page + before.number + 1;
   }
   segment.tokens.assign(tokens.begin(), tokens.end());
   segment.chain = chain_next(segment.parent, segment.first_page, tokens);
@@ -274,25 +234,15 @@ bool PrefixStore::State::describe(const DiskPage& before, std::span<const int32_
 }
 
 std::optional<int64_t> PrefixStore::State::store(const DiskPage& before, std::span<const int32_t> tokens,
-                                                 std::span<const PageSource> pages, int32_t priority) {
-  IndexEntry entry;
-  if (!describe(before, tokens, pages, entry.segment)) return std::nullopt;
-  entry.use.priority = priority;
-  const auto is_kept = [&](const IndexEntry& other) {
-    return other.segment.chain == entry.segment.parent || registry.is_pinned(other.name);
-  };
-  SegmentWriter writer(*directory, entry, before.is_there());
-  WaitBudget budget = directory->patience();
-  const bool is_reserved = directory->with_index(PrefixIndex::Access::write, budget, [&](PrefixIndex& index) {
-    write_uses(index);
-    return writer.reserve(index, is_kept);
-  });
-  const bool is_stored =
-      is_reserved && (writer.has_twin() || (writer.write(pages) && writer.publish(budget)));
-  if (!is_stored || !has_sizes_of(writer.entry().segment, sizes)) return std::nullopt;
-  IndexEntry stored = writer.entry();
-  stored.segment.tokens = entry.segment.tokens;  // of a twin they were not read
-  return registry.add(stored);
+                                                 std::span<const PageSource> pages) {
+  SegmentInfo segment;
+  if (!describe(before, tokens, pages, segment)) return std::nullopt;
+  SegmentWriter writer(*directory, segment, before.is_there());
+  const bool is_reserved = directory->in_turn([&] { return write_uses_in_turn() && writer.reserve(); });
+  if (!is_reserved) return std::nullopt;
+  if (!writer.is_there())
+    if (!writer.write(pages) || !directory->in_turn([&] { return writer.publish(); })) return std::nullopt;
+  return registry.add(std::move(segment));
 }
 
 // --- the interface -------------------------------------------------------------------------------
@@ -301,14 +251,16 @@ PrefixStore::PrefixStore(std::unique_ptr<State> state) : state_(std::move(state)
 PrefixStore::~PrefixStore() = default;
 
 std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options, FileSystem& fs, Warn warn) {
-  if (!sizes_of(options).has_sane_sizes()) {
-    if (warn) warn("prefix cache: pages of this model's sizes cannot be stored; going on without it");
-    return nullptr;
-  }
-  auto directory = CacheDirectory::open(options.directory, options.limits, fs, std::move(warn));
-  if (!directory) return nullptr;
-  return std::unique_ptr<PrefixStore>(
-      new PrefixStore(std::make_unique<State>(options, std::move(directory))));
+  return or_miss(std::unique_ptr<PrefixStore>(), [&]() -> std::unique_ptr<PrefixStore> {
+    if (!sizes_of(options).has_sane_sizes()) {
+      if (warn) warn("prefix cache: pages of this model's sizes cannot be stored; going on without it");
+      return nullptr;
+    }
+    auto directory = CacheDirectory::open(options.directory, options.limits, fs, std::move(warn));
+    if (!directory) return nullptr;
+    auto state = std::make_unique<State>(options, std::move(directory));
+    return std::unique_ptr<PrefixStore>(new PrefixStore(std::move(state)));
+  });
 }
 
 std::vector<StoredSegment> PrefixStore::segments() {
@@ -320,22 +272,25 @@ bool PrefixStore::load_pages(int64_t segment, int32_t first_page, std::span<cons
   return or_miss(false, [&] { return state_->load_pages(segment, first_page, slab, pages); });
 }
 std::optional<int64_t> PrefixStore::store(const DiskPage& before, std::span<const int32_t> tokens,
-                                          std::span<const PageSource> pages, int32_t priority) {
-  return or_miss(std::optional<int64_t>(), [&] { return state_->store(before, tokens, pages, priority); });
+                                          std::span<const PageSource> pages) {
+  return or_miss(std::optional<int64_t>(), [&] { return state_->store(before, tokens, pages); });
 }
 void PrefixStore::record_use(std::span<const int64_t> segments) { state_->registry.record_use(segments); }
-void PrefixStore::pin(std::span<const int64_t> segments) { state_->registry.change_pins(segments, 1); }
-void PrefixStore::unpin(std::span<const int64_t> segments) { state_->registry.change_pins(segments, -1); }
 void PrefixStore::discard(int64_t segment) {
   or_miss(false, [&] {
-    state_->remove(segment, "a segment that could not be used was removed");
+    state_->remove(segment, SegmentFault::damaged);
     return true;
   });
 }
 CacheSpeeds PrefixStore::speeds() {
-  return or_miss(CacheSpeeds(), [&] { return state_->speeds(); });
+  return or_miss(CacheSpeeds(), [&] { return read_speeds(*state_->directory, state_->sizes.fingerprint); });
 }
-void PrefixStore::record_speeds(const CacheSpeeds& speeds) { state_->new_speeds = speeds; }
+void PrefixStore::record_speeds(const CacheSpeeds& speeds) {
+  or_miss(false, [&] {
+    write_speeds(*state_->directory, state_->sizes.fingerprint, speeds);
+    return true;
+  });
+}
 bool PrefixStore::can_write() const { return state_->directory->can_write(); }
 ReadStats PrefixStore::read_stats() const { return state_->meter.stats(); }
 

@@ -7,7 +7,7 @@
 // Segments form a tree: a segment continues the tokens of its parent, from the end of one of the parent's
 // pages on, or begins a prompt (parent -1). So a prompt that leaves a segment in its middle writes none of it
 // again.
-// Ids belong to this object; they stay the same while it lives, whatever happens to the index.
+// Ids belong to this object; they stay the same while it lives, whatever happens to the files.
 //
 // No call waits longer than 2 s for another process. An object is not carried over a fork. The program
 // ignores SIGXFSZ, or a limit on the size of files ends it where it should only end the storing.
@@ -24,6 +24,7 @@
 
 #include "base/file_system.h"
 #include "context/cache_directory.h"
+#include "context/cache_speeds.h"
 #include "context/prefix_tree.h"
 
 namespace dsv32 {
@@ -74,22 +75,18 @@ class PrefixStore {
   // Evicts to stay under the limits. The segment's id, also when it was there already; nothing when it was
   // not stored. Durable when it returns. One thread at a time.
   std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
-                               std::span<const PageSource> pages, int32_t priority = 0);
+                               std::span<const PageSource> pages);
 
-  // A request used these segments: counts a hit and a use of each. Written to the index with a later call.
+  // A request used these segments: counts a hit and a use of each. Written to the disk with a later call.
   // Any thread.
   void record_use(std::span<const int64_t> segments);
-
-  // A pinned segment is not evicted by this process. Counted. Any thread.
-  void pin(std::span<const int64_t> segments);
-  void unpin(std::span<const int64_t> segments);
 
   // Removes a segment whose pages verified and yet made trouble further on. Any thread.
   void discard(int64_t segment);
 
-  // What earlier runs measured with this fingerprint; zeros where nothing is known. One thread at a time.
+  // What earlier runs measured with this fingerprint; zeros where nothing is known.
   CacheSpeeds speeds();
-  // Kept for later runs; written to the index with a later call. One thread at a time.
+  // Kept for later runs.
   void record_speeds(const CacheSpeeds& speeds);
 
   bool can_write() const;

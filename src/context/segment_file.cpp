@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -34,7 +35,8 @@ struct SegmentHeader {
   Hash256 fingerprint, parent, chain;
   int64_t layers_per_slab;
   std::array<Sum, kMaxSlabs> page_sums[kMaxSegmentPages];
-  uint8_t zeros[1864];
+  uint64_t created;
+  uint8_t zeros[1856];
   Sum sum;
 };
 static_assert(sizeof(SegmentHeader) == kBlock);
@@ -63,19 +65,28 @@ Sum sum_of(const void* bytes, size_t n_bytes) { return canonical(XXH3_128bits(by
 
 Sum sum_of(const SegmentHeader& header) { return sum_of(&header, offsetof(SegmentHeader, sum)); }
 
-// The checksum of a slab whose parts lie apart; false when there is no memory for it.
-bool sum_of(const SegmentInfo& info, const PageTarget& page, Sum& sum) {
+// The checksum of bytes that come in parts. Throws std::bad_alloc.
+class Summer {
+ public:
+  Summer() : state_(XXH3_createState()) {
+    if (!state_) throw std::bad_alloc();
+    XXH3_128bits_reset(state_.get());
+  }
+  void add(const void* bytes, size_t n_bytes) { XXH3_128bits_update(state_.get(), bytes, n_bytes); }
+  Sum sum() const { return canonical(XXH3_128bits_digest(state_.get())); }
+
+ private:
   struct Free {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
   };
-  const std::unique_ptr<XXH3_state_t, Free> state(XXH3_createState());
-  if (!state) return false;
-  XXH3_128bits_reset(state.get());
-  for (const uint8_t* rows : page.rows)
-    XXH3_128bits_update(state.get(), rows, static_cast<size_t>(info.rows_page_bytes));
-  XXH3_128bits_update(state.get(), page.keys, page.rows.size() * static_cast<size_t>(info.keys_page_bytes));
-  sum = canonical(XXH3_128bits_digest(state.get()));
-  return true;
+  std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
+Sum sum_of(const SegmentInfo& info, const PageTarget& page) {
+  Summer summer;
+  for (const uint8_t* rows : page.rows) summer.add(rows, static_cast<size_t>(info.rows_page_bytes));
+  summer.add(page.keys, page.rows.size() * static_cast<size_t>(info.keys_page_bytes));
+  return summer.sum();
 }
 
 struct Free {
@@ -86,9 +97,6 @@ using AlignedBuffer = std::unique_ptr<uint8_t[], Free>;
 AlignedBuffer aligned_buffer(uint64_t n_bytes) {
   return AlignedBuffer(static_cast<uint8_t*>(std::aligned_alloc(kBlock, std::max(padded(n_bytes), kBlock))));
 }
-
-// Errors that say something about this moment, not about the file.
-bool is_passing(int64_t negative_errno) { return negative_errno != -EIO; }
 
 // Writes through O_DIRECT until the file system refuses it, then through the page cache.
 class BlockWriter {
@@ -149,6 +157,7 @@ SegmentHeader header_of(const SegmentInfo& info) {
   header.parent = info.parent;
   header.chain = info.chain;
   header.layers_per_slab = info.layers_per_slab;
+  header.created = info.created;
   return header;
 }
 
@@ -173,15 +182,23 @@ int write_slab(BlockWriter& writer, const SegmentInfo& info, int64_t slab, std::
   return 0;
 }
 
-bool is_own_file(const FileInfo& file) {
-  return file.is_regular && file.owner == ::geteuid() && file.n_links == 1;
-}
+bool is_own_file(const FileInfo& file) { return file.is_regular && file.owner == ::geteuid(); }
 
+// Of all errors EIO alone says something about the file; the others are about this moment.
 SegmentFault fault_of(int64_t negative_errno) {
   if (negative_errno == -ENOENT) return SegmentFault::vanished;
-  if (negative_errno == -ELOOP || negative_errno == -ENXIO || negative_errno == -EISDIR)
-    return SegmentFault::foreign;
-  return is_passing(negative_errno) ? SegmentFault::unreadable : SegmentFault::damaged;
+  return negative_errno == -EIO ? SegmentFault::damaged : SegmentFault::unreadable;
+}
+
+// Opens what is a file of ours, and nothing else: opening alone makes some devices act.
+SegmentFault open_own(FileSystem& fs, int directory, const std::string& name, int flags, OwnedFd& fd,
+                      FileInfo& file) {
+  if (const int result = fs.stat_at(directory, name, file); result != 0) return fault_of(result);
+  if (!is_own_file(file)) return SegmentFault::foreign;
+  fd = OwnedFd(fs, fs.open_at(directory, name, O_RDONLY | flags));
+  if (!fd.is_open()) return fault_of(fd.error());
+  if (const int result = fs.stat(fd.get(), file); result != 0) return fault_of(result);
+  return is_own_file(file) ? SegmentFault::none : SegmentFault::unreadable;  // exchanged meanwhile
 }
 
 SegmentFault check_header(const SegmentHeader& header) {
@@ -204,10 +221,42 @@ SegmentInfo info_of(const SegmentHeader& header) {
   info.rows_page_bytes = header.rows_page_bytes;
   info.keys_page_bytes = header.keys_page_bytes;
   info.layers_per_slab = header.layers_per_slab;
+  info.created = header.created;
   return info;
 }
 
+constexpr uint64_t kHeadBytes =
+    kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);  // never past the trailer
+
+// Header and tokens. `n_read`: what the read gave.
+SegmentFault read_head(FileSystem& fs, int fd, uint64_t unit, const FileInfo& file, SegmentHeader& header,
+                       SegmentInfo& info, int64_t& n_read) {
+  const AlignedBuffer head = aligned_buffer(kHeadBytes);
+  if (!head) return SegmentFault::unreadable;
+  n_read = read_fully(fs, fd, {{head.get(), kHeadBytes}}, 0, unit);
+  if (n_read < 0) return fault_of(n_read);
+  if (n_read < static_cast<int64_t>(kHeadBytes)) return SegmentFault::damaged;
+  std::memcpy(&header, head.get(), sizeof header);
+  if (const SegmentFault fault = check_header(header); fault != SegmentFault::none) return fault;
+  info = info_of(header);
+  if (!info.has_sane_sizes() || header.file_bytes != info.file_bytes() || file.n_bytes != info.file_bytes())
+    return SegmentFault::damaged;
+  info.tokens.resize(static_cast<size_t>(info.n_pages * kPageTokens));
+  std::memcpy(info.tokens.data(), &head[kBlock], info.tokens.size() * sizeof(int32_t));
+  const bool is_whole = info.chain == chain_next(info.parent, info.first_page, info.tokens);
+  return is_whole ? SegmentFault::none : SegmentFault::damaged;
+}
+
 }  // namespace
+
+bool SegmentInfo::has_sizes_of(const SegmentInfo& other) const {
+  return n_layers == other.n_layers && rows_page_bytes == other.rows_page_bytes &&
+         keys_page_bytes == other.keys_page_bytes && layers_per_slab == other.layers_per_slab;
+}
+bool SegmentInfo::is_same(const SegmentInfo& other) const {
+  return fingerprint == other.fingerprint && parent == other.parent && chain == other.chain &&
+         first_page == other.first_page && n_pages == other.n_pages && has_sizes_of(other);
+}
 
 bool SegmentInfo::has_sane_sizes() const {
   const auto is_within = [](int64_t value, int64_t least, int64_t most) {
@@ -259,16 +308,28 @@ int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info
   return result != 0 ? result : writer.finish();
 }
 
+SegmentFault read_segment_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
+                               FileInfo& file) {
+  OwnedFd fd;
+  const SegmentFault fault = open_own(fs, directory, name, 0, fd, file);
+  if (fault != SegmentFault::none) return fault;
+  SegmentHeader header;
+  int64_t n_read = 0;
+  return read_head(fs, fd.get(), 1, file, header, info, n_read);
+}
+
 std::shared_ptr<const SegmentFile> SegmentFile::open(FileSystem& fs, int directory, const std::string& name,
                                                      SegmentFault& fault) {
   // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
   for (const bool is_direct : {true, false}) {
-    OwnedFd fd(fs, fs.open_at(directory, name, O_RDONLY | (is_direct ? O_DIRECT : 0)));
+    OwnedFd fd;
+    FileInfo info;
+    fault = open_own(fs, directory, name, is_direct ? O_DIRECT : 0, fd, info);
     if (fd.error() == -EINVAL && is_direct) continue;
-    if (!fd.is_open()) return fault = fault_of(fd.error()), nullptr;
+    if (fault != SegmentFault::none) return nullptr;
     std::shared_ptr<SegmentFile> file(new SegmentFile(fs, std::move(fd), is_direct ? kBlock : 1));
     bool is_refused = false;
-    fault = file->read_head(is_refused);
+    fault = file->read_ends(info, is_refused);
     if (is_refused && is_direct) continue;
     return fault == SegmentFault::none ? file : nullptr;
   }
@@ -276,35 +337,20 @@ std::shared_ptr<const SegmentFile> SegmentFile::open(FileSystem& fs, int directo
 }
 
 // Header, tokens and trailer. `is_refused`: the first read gave EINVAL.
-SegmentFault SegmentFile::read_head(bool& is_refused) {
-  constexpr uint64_t kHeadBytes =
-      kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);  // never past the trailer
-  FileInfo file;
-  if (const int result = fs_.stat(fd_.get(), file); result != 0) return fault_of(result);
-  if (!is_own_file(file)) return SegmentFault::foreign;
-  const AlignedBuffer head = aligned_buffer(kHeadBytes);
-  if (!head) return SegmentFault::unreadable;
-  const int64_t n_read = read_block({head.get(), kHeadBytes}, 0);
-  is_refused = n_read == -EINVAL;
-  if (n_read < 0) return fault_of(n_read);
-  if (n_read < static_cast<int64_t>(kHeadBytes)) return SegmentFault::damaged;
-
+SegmentFault SegmentFile::read_ends(const FileInfo& file, bool& is_refused) {
   SegmentHeader header;
-  std::memcpy(&header, head.get(), sizeof header);
-  if (const SegmentFault fault = check_header(header); fault != SegmentFault::none) return fault;
-  info_ = info_of(header);
-  if (!info_.has_sane_sizes() || header.file_bytes != info_.file_bytes() ||
-      file.n_bytes != info_.file_bytes())
-    return SegmentFault::damaged;
-  info_.tokens.resize(static_cast<size_t>(info_.n_pages * kPageTokens));
-  std::memcpy(info_.tokens.data(), &head[kBlock], info_.tokens.size() * sizeof(int32_t));
-  if (info_.chain != chain_next(info_.parent, info_.first_page, info_.tokens)) return SegmentFault::damaged;
+  int64_t n_read = 0;
+  const SegmentFault fault = read_head(fs_, fd_.get(), unit_, file, header, info_, n_read);
+  is_refused = n_read == -EINVAL;
+  if (fault != SegmentFault::none) return fault;
   sums_.assign(header.page_sums, header.page_sums + info_.n_pages);
 
-  const int64_t n_tail = read_block({head.get(), kBlock}, info_.file_bytes() - kBlock);
+  const AlignedBuffer end = aligned_buffer(kBlock);
+  if (!end) return SegmentFault::unreadable;
+  const int64_t n_tail = read_block({end.get(), kBlock}, info_.file_bytes() - kBlock);
   if (n_tail < 0) return fault_of(n_tail);
   SegmentTrailer trailer;
-  std::memcpy(&trailer, head.get(), sizeof trailer);
+  std::memcpy(&trailer, end.get(), sizeof trailer);
   const bool is_whole = n_tail == static_cast<int64_t>(kBlock) && trailer.file_bytes == header.file_bytes &&
                         trailer.header_sum == header.sum &&
                         std::memcmp(trailer.commit_mark, kCommitMark, sizeof kCommitMark) == 0;
@@ -313,6 +359,38 @@ SegmentFault SegmentFile::read_head(bool& is_refused) {
 
 int64_t SegmentFile::read_block(std::span<uint8_t> block, uint64_t offset) const {
   return read_fully(fs_, fd_.get(), {{block.data(), block.size()}}, offset, unit_);
+}
+
+SegmentFault SegmentFile::verify(int64_t& n_whole) const {
+  constexpr uint64_t kVerifyBytes = 1 << 20;
+  const AlignedBuffer block = aligned_buffer(kVerifyBytes);
+  if (!block) return SegmentFault::unreadable;
+  for (n_whole = 0; n_whole < info_.n_pages; ++n_whole)
+    for (int64_t slab = 0; slab < info_.n_slabs(); ++slab)
+      if (const SegmentFault fault = verify(n_whole, slab, {block.get(), kVerifyBytes});
+          fault != SegmentFault::none)
+        return fault;
+  return SegmentFault::none;
+}
+
+// A page's share of a slab is one run of bytes, and its checksum that of the run without the padding.
+SegmentFault SegmentFile::verify(int64_t page, int64_t slab, std::span<uint8_t> block) const {
+  const uint64_t slab_bytes = info_.slab_bytes(slab);
+  const uint64_t begin = info_.slab_offset(slab) + static_cast<uint64_t>(page) * slab_bytes;
+  uint64_t n_summed = static_cast<uint64_t>(info_.n_layers_of(slab)) *
+                      static_cast<uint64_t>(info_.rows_page_bytes + info_.keys_page_bytes);
+  Summer summer;
+  for (uint64_t at = 0; at < slab_bytes; at += block.size()) {
+    const std::span<uint8_t> part = block.first(std::min<uint64_t>(block.size(), slab_bytes - at));
+    const int64_t n_read = read_block(part, begin + at);
+    if (n_read < 0) return fault_of(n_read);
+    if (n_read < std::ssize(part)) return SegmentFault::damaged;
+    const uint64_t n = std::min<uint64_t>(n_summed, part.size());
+    summer.add(part.data(), n);
+    n_summed -= n;
+  }
+  const bool is_whole = summer.sum() == sums_[static_cast<size_t>(page)][static_cast<size_t>(slab)];
+  return is_whole ? SegmentFault::none : SegmentFault::damaged;
 }
 
 SegmentFault SegmentFile::read_pages(int64_t first, int64_t slab, std::span<const PageTarget> targets) const {
@@ -371,9 +449,8 @@ SegmentFault SegmentFile::read_batch(int64_t first, int64_t slab, std::span<cons
     const size_t n_keys_there = n_in_place > all_rows_bytes ? n_in_place - all_rows_bytes : 0;
     if (keys_bytes > n_keys_there)
       std::memcpy(targets[i].keys + n_keys_there, from, keys_bytes - n_keys_there);
-    Sum sum;
-    if (!sum_of(info_, targets[i], sum)) return SegmentFault::unreadable;
-    if (sum != sums_[static_cast<size_t>(first) + i][static_cast<size_t>(slab)]) return SegmentFault::damaged;
+    const Sum& sum = sums_[static_cast<size_t>(first) + i][static_cast<size_t>(slab)];
+    if (sum_of(info_, targets[i]) != sum) return SegmentFault::damaged;
   }
   return SegmentFault::none;
 }

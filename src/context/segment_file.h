@@ -17,7 +17,8 @@
 // told from a damaged one. The header holds a checksum of each slab of each page; the chain hash covers the
 // tokens.
 //
-// Every field is checked before it is used, and no count from a file is allocated before it is bounded.
+// Functions throw when memory or the cryptography library fails. Every field is checked before it is used,
+// and no count from a file is allocated before it is bounded.
 #pragma once
 
 #include <array>
@@ -53,8 +54,12 @@ struct SegmentInfo {
   Hash256 fingerprint{}, parent{}, chain{};  // parent, chain: hashes of the tokens before, and up to its end
   int64_t first_page = 0, n_pages = 0;       // first_page: of the prompt
   int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0, layers_per_slab = 0;
+  uint64_t created = 0;         // a logical time: UseRecord
   std::vector<int32_t> tokens;  // [n_pages * 64]
 
+  bool has_sizes_of(const SegmentInfo& other) const;  // of a layer's page, and of a slab
+  // The same tokens behind the same tokens, which the chain hashes say, and sizes.
+  bool is_same(const SegmentInfo& other) const;
   bool has_sane_sizes() const;  // counts and sizes within what a segment may have; tokens are not looked at
   int64_t n_slabs() const { return (n_layers + layers_per_slab - 1) / layers_per_slab; }
   int64_t first_layer(int64_t slab) const { return slab * layers_per_slab; }
@@ -67,11 +72,16 @@ struct SegmentInfo {
 enum class SegmentFault {
   none,
   vanished,    // no such file
-  foreign,     // not a regular file of this user with one name: nothing of ours
+  foreign,     // not a regular file of this user: nothing of ours
   newer,       // written by a later version: left alone
   damaged,     // to be removed
   unreadable,  // not now (out of descriptors or memory, no permission)
 };
+
+// What the file says of itself in its head, and the head's checksum and chain hash; neither pages nor trailer
+// are looked at, which is for opening it. Read through the page cache, where the next start finds it.
+SegmentFault read_segment_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
+                               FileInfo& file);
 
 // Writes all of a segment to `fd`, a new file, and makes its bytes durable. `direct_fd`: the same file opened
 // with O_DIRECT, or -1. 0 or a negative errno; after an error the file is lost.
@@ -87,6 +97,10 @@ class SegmentFile {
 
   const SegmentInfo& info() const { return info_; }
 
+  // Reads all pages and verifies their checksums, in little memory whatever the sizes. `n_whole`: the pages
+  // ahead of the first that fails.
+  SegmentFault verify(int64_t& n_whole) const;
+
   // Reads a slab of pages [first, first + targets.size()) and verifies its checksums. Requests are as large
   // as 1024 parts and 16 MiB allow. After a fault the targets hold anything.
   SegmentFault read_pages(int64_t first, int64_t slab, std::span<const PageTarget> targets) const;
@@ -95,7 +109,8 @@ class SegmentFile {
   using Sum = std::array<uint8_t, 16>;
   SegmentFile(FileSystem& fs, OwnedFd fd, uint64_t unit) : fs_(fs), fd_(std::move(fd)), unit_(unit) {}
   int64_t read_block(std::span<uint8_t> block, uint64_t offset) const;
-  SegmentFault read_head(bool& is_refused);
+  SegmentFault read_ends(const FileInfo& file, bool& is_refused);
+  SegmentFault verify(int64_t page, int64_t slab, std::span<uint8_t> block) const;
   SegmentFault read_batch(int64_t first, int64_t slab, std::span<const PageTarget> targets,
                           bool has_aligned_rows, bool has_aligned_keys) const;
 

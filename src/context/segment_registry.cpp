@@ -10,35 +10,30 @@ constexpr size_t kMaxOpenFiles = 64;
 
 }  // namespace
 
-int64_t SegmentRegistry::add(const IndexEntry& entry) {
+int64_t SegmentRegistry::add(SegmentInfo segment) {
+  segment.tokens = {};
   const std::lock_guard guard(mutex_);
-  const auto [place, is_new] = ids_.insert({entry.name, next_id_});
-  if (is_new) known_[next_id_++].entry = entry;
-  return place->second;
+  if (const auto known = ids_.find(segment.chain); known != ids_.end()) return known->second;
+  known_[next_id_].segment = segment;
+  ids_[segment.chain] = next_id_;
+  return next_id_++;
 }
 
-std::optional<IndexEntry> SegmentRegistry::find(int64_t id) const {
+std::optional<SegmentInfo> SegmentRegistry::find(int64_t id) const {
   const std::lock_guard guard(mutex_);
   const auto known = known_.find(id);
   if (known == known_.end()) return std::nullopt;
-  return known->second.entry;
+  return known->second.segment;
 }
 
-std::optional<IndexEntry> SegmentRegistry::forget(int64_t id) {
+bool SegmentRegistry::forget(int64_t id) {
   const std::lock_guard guard(mutex_);
   const auto known = known_.find(id);
-  if (known == known_.end()) return std::nullopt;
-  IndexEntry entry = std::move(known->second.entry);
-  gone_.insert(entry.name);
-  ids_.erase(entry.name);
+  if (known == known_.end()) return false;
+  ids_.erase(known->second.segment.chain);
   known_.erase(known);
   std::erase(open_, id);
-  return entry;
-}
-
-bool SegmentRegistry::is_gone(const std::string& name) const {
-  const std::lock_guard guard(mutex_);
-  return gone_.contains(name);
+  return true;
 }
 
 std::shared_ptr<const SegmentFile> SegmentRegistry::file(int64_t id) const {
@@ -51,8 +46,8 @@ void SegmentRegistry::keep_open(int64_t id, std::shared_ptr<const SegmentFile> f
   const std::lock_guard guard(mutex_);
   const auto known = known_.find(id);
   if (known == known_.end() || known->second.file) return;
-  known->second.file = std::move(file);
   open_.push_back(id);
+  known->second.file = std::move(file);
   if (open_.size() <= kMaxOpenFiles) return;
   known_[open_.front()].file.reset();
   open_.erase(open_.begin());
@@ -80,7 +75,7 @@ std::vector<SegmentUse> SegmentRegistry::take_uses() {
   for (auto& [id, known] : known_) {
     if (known.use.n_hits == 0) continue;
     uses.push_back(std::exchange(known.use, {}));
-    uses.back().chain = known.entry.segment.chain;
+    uses.back().chain = known.segment.chain;
   }
   std::ranges::sort(uses, {}, &SegmentUse::order);
   return uses;
@@ -89,18 +84,6 @@ std::vector<SegmentUse> SegmentRegistry::take_uses() {
 bool SegmentRegistry::has_uses() const {
   const std::lock_guard guard(mutex_);
   return std::ranges::any_of(known_, [](const auto& known) { return known.second.use.n_hits > 0; });
-}
-
-void SegmentRegistry::change_pins(std::span<const int64_t> ids, int64_t change) {
-  const std::lock_guard guard(mutex_);
-  for (const int64_t id : ids)
-    if (const auto known = known_.find(id); known != known_.end()) known->second.n_pins += change;
-}
-
-bool SegmentRegistry::is_pinned(const std::string& name) const {
-  const std::lock_guard guard(mutex_);
-  const auto id = ids_.find(name);
-  return id != ids_.end() && known_.at(id->second).n_pins > 0;
 }
 
 }  // namespace dsv32

@@ -1,60 +1,62 @@
 #include "context/segment_writer.h"
 
-#include <array>
 #include <cerrno>
+#include <utility>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 namespace dsv32 {
 
-SegmentWriter::SegmentWriter(CacheDirectory& directory, const IndexEntry& entry, bool has_parent)
-    : directory_(directory), entry_(entry), has_parent_(has_parent) {}
+SegmentWriter::SegmentWriter(CacheDirectory& directory, SegmentInfo segment, bool has_parent)
+    : directory_(directory),
+      segment_(std::move(segment)),
+      has_parent_(has_parent),
+      name_(CacheFiles::segment_file(segment_.chain)) {}
 
 SegmentWriter::~SegmentWriter() {
-  if (!is_published_) remove_files();
+  if (!placed_.empty()) directory_.fs().unlink(folder_.get(), placed_);
 }
 
-void SegmentWriter::remove_files() {
-  FileSystem& fs = directory_.fs();
-  if (!temporary_.empty() && !is_renamed_) fs.unlink(folder_.get(), temporary_);
-  if (is_renamed_) fs.unlink(folder_.get(), CacheFiles::segment_file(entry_.name));
-  temporary_.clear();
-  is_renamed_ = false;
+// False when the same is stored already, in whatever sizes, or what it continues is gone. What has its name
+// and is damaged, or no file, makes room.
+bool SegmentWriter::is_wanted() {
+  SegmentFault fault = SegmentFault::none;
+  if (const auto file = SegmentFile::open(directory_.fs(), folder_.get(), name_, fault)) {
+    is_there_ = file->info().is_same(segment_);
+    return false;
+  }
+  if (fault == SegmentFault::damaged || fault == SegmentFault::foreign)
+    directory_.remove(folder_.get(), name_, fault);
+  else if (fault != SegmentFault::vanished)
+    return false;
+  FileInfo parent;
+  return !has_parent_ ||
+         directory_.fs().stat_at(folder_.get(), CacheFiles::segment_file(segment_.parent), parent) == 0;
 }
 
-// False when another process stored the same tokens, or removed those that these continue.
-bool SegmentWriter::is_wanted(PrefixIndex& index) {
-  twin_ = index.find(entry_.segment.chain);
-  return !twin_ && (!has_parent_ || index.find(entry_.segment.parent));
-}
-
-bool SegmentWriter::reserve(PrefixIndex& index, const std::function<bool(const IndexEntry&)>& is_kept) {
-  remove_files();  // of a transaction that is run again
-  if (!is_wanted(index)) return has_twin();
-  if (!directory_.make_room(index, entry_.segment.file_bytes(), is_kept)) {
+bool SegmentWriter::reserve() {
+  folder_ = directory_.files().make_folder(segment_.fingerprint);
+  if (!folder_.is_open()) return directory_.count_write_failure(describe_errno(folder_.error())), false;
+  if (!is_wanted()) return is_there_;
+  const auto is_kept = [&](const SegmentInfo& other) { return other.chain == segment_.parent; };
+  if (!directory_.make_room(segment_.file_bytes(), is_kept)) {
     directory_.warn_once("not stored: no room under its limits");
     return false;
   }
+  segment_.created = directory_.next_time();
   return create();
 }
 
 bool SegmentWriter::create() {
   FileSystem& fs = directory_.fs();
-  std::array<uint8_t, 16> random{};
-  if (::getentropy(random.data(), random.size()) != 0) return false;
-  entry_.name = hex(random);
-  folder_ = directory_.files().make_folder(entry_.segment.fingerprint);
-  int result = folder_.error();
-  if (folder_.is_open()) {
-    const std::string name = CacheFiles::temporary_file(entry_.name);
-    file_ = OwnedFd(fs, fs.open_at(folder_.get(), name, O_RDWR | O_CREAT | O_EXCL));
-    result = file_.error();
-    if (file_.is_open()) {
-      temporary_ = name;
-      result = fs.try_lock(file_.get(), LockKind::exclusive);  // says to sweepers that somebody writes it
-      if (result == 0) result = fs.reserve(file_.get(), entry_.segment.file_bytes());
-    }
+  std::string temporary = CacheFiles::new_temporary();
+  if (temporary.empty()) return false;
+  file_ = OwnedFd(fs, fs.open_at(folder_.get(), temporary, O_RDWR | O_CREAT | O_EXCL));
+  int result = file_.error();
+  if (file_.is_open()) {
+    placed_ = std::move(temporary);
+    result = fs.try_lock(file_.get());  // says to sweepers that somebody writes it
+    if (result == 0) result = fs.reserve(file_.get(), segment_.file_bytes());
   }
   if (result < 0) directory_.count_write_failure(describe_errno(result));
   return result >= 0;
@@ -62,29 +64,25 @@ bool SegmentWriter::create() {
 
 bool SegmentWriter::write(std::span<const PageSource> pages) {
   FileSystem& fs = directory_.fs();
-  const OwnedFd direct(fs, fs.open_at(folder_.get(), temporary_, O_WRONLY | O_DIRECT));
-  const int result = write_segment(fs, file_.get(), direct.get(), entry_.segment, pages);
+  const OwnedFd direct(fs, fs.open_at(folder_.get(), placed_, O_WRONLY | O_DIRECT));
+  const int result = write_segment(fs, file_.get(), direct.get(), segment_, pages);
   if (result != 0) directory_.count_write_failure(describe_errno(result));
   return result == 0;
 }
 
-bool SegmentWriter::publish(WaitBudget& budget) {
-  is_published_ = directory_.with_index(PrefixIndex::Access::write, budget, [&](PrefixIndex& index) {
-    // A name that is in use already is our own: the index was made anew, from the files, between two tries.
-    if (!is_wanted(index)) return twin_ && twin_->name == entry_.name && is_renamed_;
-    if (!is_renamed_ && !move_into_place()) return false;
-    entry_.use.created = entry_.use.last_use = index.next_time();
-    index.insert(entry_);
-    return true;
-  });
-  return is_published_ || has_twin();
+bool SegmentWriter::publish() {
+  if (!is_wanted()) return is_there_;
+  directory_.record_creation(folder_.get(), placed_);
+  is_there_ = move_into_place();
+  if (is_there_) placed_.clear();
+  return is_there_;
 }
 
 bool SegmentWriter::move_into_place() {
   FileSystem& fs = directory_.fs();
-  int result = fs.rename_new(folder_.get(), temporary_, CacheFiles::segment_file(entry_.name));
+  int result = fs.rename_new(folder_.get(), placed_, name_);
   if (result == 0) {
-    is_renamed_ = true;
+    placed_ = name_;
     result = fs.fsync(folder_.get());
   }
   if (result != 0) directory_.count_write_failure(describe_errno(result));

@@ -1,17 +1,15 @@
-// One segment on its way to the disk: room, bytes, name, entry; in this order, so that at no moment the index
-// names a file that is not whole, and what an end in between leaves behind is swept or adopted by the next
-// open.
+// One segment on its way to the disk: room, bytes, name; in this order, so that at no moment a name stands
+// for a file that is not whole, and what an end in between leaves behind is swept by the next open.
 //
-//   reserve   in a write transaction: other segments leave, a temporary file of the final length appears,
-//   locked write     bytes, then fdatasync; no lock is held publish   in a write transaction: rename to the
-//   final name, fsync of the directory, the entry
+//   reserve   in a turn: other segments leave, a temporary file of the final length appears, locked
+//   write     bytes, then fdatasync; others have their turns meanwhile
+//   publish   in a turn: rename to the final name, fsync of the folder
 //
-// A sync that failed is not tried again: the kernel may have dropped what it could not write. The file is
-// removed. One thread.
+// The name follows from the tokens and all before them: who stores the same finds it taken. A sync that
+// failed is not tried again: the kernel may have dropped what it could not write. The file is removed. One
+// thread.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -21,34 +19,32 @@ namespace dsv32 {
 
 class SegmentWriter {
  public:
-  // `entry`: what to store, with tokens, without a name and times. `has_parent`: it continues an entry.
-  SegmentWriter(CacheDirectory& directory, const IndexEntry& entry, bool has_parent);
+  // `segment`: what to store, with tokens. `has_parent`: it continues a segment.
+  SegmentWriter(CacheDirectory& directory, SegmentInfo segment, bool has_parent);
   ~SegmentWriter();  // what was not published leaves nothing behind
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
 
-  // Within a write transaction. True when there is room, or when the same tokens are stored already:
-  // has_twin().
-  bool reserve(PrefixIndex& index, const std::function<bool(const IndexEntry&)>& is_kept);
+  // In a turn. True when there is room, or when the same is stored already: is_there().
+  bool reserve();
   bool write(std::span<const PageSource> pages);
-  bool publish(WaitBudget& budget);
+  // In a turn. True when the segment is there.
+  bool publish();
 
-  bool has_twin() const { return twin_.has_value(); }
-  const IndexEntry& entry() const { return twin_ ? *twin_ : entry_; }  // what is stored under these tokens
+  bool is_there() const { return is_there_; }
 
  private:
+  bool is_wanted();
   bool create();
-  bool is_wanted(PrefixIndex& index);
   bool move_into_place();
-  void remove_files();
 
   CacheDirectory& directory_;
-  IndexEntry entry_;
+  SegmentInfo segment_;
   bool has_parent_;
+  const std::string name_;  // the file's, when it is published
   OwnedFd folder_, file_;
-  std::string temporary_;  // the file's name until it is published; empty when there is none
-  bool is_renamed_ = false, is_published_ = false;
-  std::optional<IndexEntry> twin_;
+  std::string placed_;  // the name that it has and that goes unless it is published; empty: none
+  bool is_there_ = false;
 };
 
 }  // namespace dsv32

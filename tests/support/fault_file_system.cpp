@@ -70,13 +70,17 @@ int FaultFileSystem::stat(int fd, FileInfo& info) {
   if (const auto result = fault(FileOp::stat)) return *result;
   return real_.stat(fd, info);
 }
+int FaultFileSystem::set_time(int directory, const std::string& name, int64_t changed_ns) {
+  if (const auto result = fault(FileOp::set_time)) return *result;
+  return real_.set_time(directory, name, changed_ns);
+}
 int FaultFileSystem::space(int fd, SpaceInfo& info) {
   if (const auto result = fault(FileOp::space)) return *result;
   return real_.space(fd, info);
 }
-int FaultFileSystem::try_lock(int fd, LockKind kind) {
+int FaultFileSystem::try_lock(int fd) {
   if (const auto result = fault(FileOp::lock)) return *result;
-  return real_.try_lock(fd, kind);
+  return real_.try_lock(fd);
 }
 int FaultFileSystem::unlock(int fd) {
   fault(FileOp::unlock);

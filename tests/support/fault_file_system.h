@@ -24,6 +24,7 @@ enum class FileOp {
   list,
   stat,
   space,
+  set_time,
   lock,
   unlock,
 };
@@ -54,8 +55,9 @@ class FaultFileSystem : public FileSystem {
   int list(int directory, std::vector<std::string>& names) override;
   int stat_at(int directory, const std::string& name, FileInfo& info) override;
   int stat(int fd, FileInfo& info) override;
+  int set_time(int directory, const std::string& name, int64_t changed_ns) override;
   int space(int fd, SpaceInfo& info) override;
-  int try_lock(int fd, LockKind kind) override;
+  int try_lock(int fd) override;
   int unlock(int fd) override;
 
  protected:

@@ -142,8 +142,7 @@ std::string PowerLossFileSystem::content(const File& file, Picture picture, std:
   return content;
 }
 
-void PowerLossFileSystem::paint(const std::string& directory, Picture picture, Index index,
-                                std::mt19937& random) const {
+void PowerLossFileSystem::paint(const std::string& directory, Picture picture, std::mt19937& random) const {
   namespace stdfs = std::filesystem;
   const auto happens = [&] {
     return picture == Picture::everything_unsynced || (picture == Picture::mixed && random() % 2 == 0);
@@ -153,9 +152,6 @@ void PowerLossFileSystem::paint(const std::string& directory, Picture picture, I
     stdfs::permissions(path, stdfs::perms::owner_all);
   };
   make_private(directory);
-  if (index == Index::as_is)
-    for (const char* name : {"/index.sqlite", "/index.sqlite-journal"})
-      if (stdfs::exists(root_ + name)) stdfs::copy_file(root_ + name, directory + name);
   for (const auto& [name, folder] : folders_) {
     if (!folder.is_durable && !happens()) continue;
     make_private(directory + "/" + name);

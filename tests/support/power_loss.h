@@ -2,8 +2,7 @@
 //
 // The store runs on the real directory. Beside it a model remembers which bytes and which names no sync has
 // made durable, and can paint at any moment a picture of the disk: of each unsynced write every 512-byte
-// sector is applied, dropped or trashed, every unsynced change of a directory is there or not. SQLite syncs
-// for itself, so the index is copied as it lies at that moment (with its journal, if any). One thread.
+// sector is applied, dropped or trashed, every unsynced change of a directory is there or not. One thread.
 #pragma once
 
 #include <map>
@@ -28,8 +27,7 @@ class PowerLossFileSystem : public FaultFileSystem {
   bool is_late = false;
 
   enum class Picture { nothing_unsynced, everything_unsynced, mixed };
-  enum class Index { as_is, lost };
-  void paint(const std::string& directory, Picture picture, Index index, std::mt19937& random) const;
+  void paint(const std::string& directory, Picture picture, std::mt19937& random) const;
 
   int open_directory(const std::string& path) override;
   int open_at(int directory, const std::string& name, int flags, mode_t mode) override;

@@ -61,24 +61,11 @@ struct DamageFixture {
     return PrefixStore::open(options, fs, [this](const std::string& line) { warnings.push_back(line); });
   }
   void restore() {
-    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) std::filesystem::remove_all(index() + suffix);
-    for (const auto& segment : segments())
-      if (!files.contains(segment)) std::filesystem::remove(segment);
+    for (const auto& segment : segments()) std::filesystem::remove_all(segment);
     for (const auto& [path, bytes] : files) write_file(path, bytes);
     warnings.clear();
   }
-  std::string index() const { return options.directory + "/index.sqlite"; }
   std::vector<std::filesystem::path> segments() const { return files_named(options.directory, "seg-"); }
-
-  // The three segments are there after all, and one more can be stored.
-  void check_all_there(const std::string& what) {
-    const auto store = open();
-    BOOST_REQUIRE_MESSAGE(store, "refused: " << what);
-    const Contents found = load_all(*store);
-    BOOST_TEST(found.has(prompt), what);
-    BOOST_TEST(found.n_wrong + found.n_missed == 0, what);
-    if (store->can_write()) BOOST_TEST(store_prompt(*store, make_prompt(std::vector{1, 9})) == 2, what);
-  }
 };
 
 }  // namespace dsv32
