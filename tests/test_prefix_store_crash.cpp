@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "tests/support/contains.h"
 #include "tests/support/power_loss.h"
 #include "tests/support/stored_pages.h"
 
@@ -191,7 +192,7 @@ using Picture = PowerLossFileSystem::Picture;
 struct Losses {
   int64_t n_pictures = 0;
   int64_t n_wrong = 0;    // loaded, and not what was stored
-  int64_t n_damaged = 0;  // named by the store, and not whole
+  int64_t n_damaged = 0;  // given a segment's name, and not whole
   int64_t n_lost = 0;     // reported as stored, and gone
   int64_t n_litter = 0;   // temporary files that stay
 };
@@ -212,7 +213,11 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
 
   const auto look = [&](Picture picture) {
     fs.paint(painted.directory, picture, random);
-    const auto found = load_all(painted);
+    std::optional<Contents> found;
+    const auto store = PrefixStore::open(painted, real_file_system(), [&](const std::string& line) {
+      losses.n_damaged += contains(line, "damaged");
+    });
+    if (store) found = load_all(*store);
     ++losses.n_pictures;
     if (found) {
       losses.n_wrong += found->n_wrong;
