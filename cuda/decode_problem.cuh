@@ -211,12 +211,13 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
     if (is_inside) {
 #pragma unroll
       for (int c = 0; c < Step::kSlot; c += 64)
-        if (c + 48 < Step::kBytes || c < end) copy_async(to + c, from + c);
+        if (c + 48 < Step::kBytes || c < end) copy_line_async(shared_address(to + c), from + c);
     } else {
       const int64_t rest = rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes;  // of the row
       const int there = end - Step::kBytes + static_cast<int>(min(rest, static_cast<int64_t>(Step::kBytes)));
 #pragma unroll 1
-      for (int c = 0; c < end; c += 64) copy_async(to + c, from + c, max(0, min(16, there - c)));
+      for (int c = 0; c < end; c += 64)
+        copy_async(shared_address(to + c), from + c, max(0, min(16, there - c)));
     }
   }
 }

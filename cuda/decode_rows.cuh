@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kType, kMats, kOne> sums;
     for (int s = warp & (n_warps_tile - 1); s < n_steps; s += n_warps_tile) {
-      wait_copies(layout.n_stages - 2);
+      wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];

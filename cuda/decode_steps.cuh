@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/dequant.cuh"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda::decode {
 
@@ -39,22 +40,8 @@ struct IntegerX {
   int stride;     // 1, or n_tokens rounded up to even
 };
 
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int n_bytes) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(n_bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 // Until at most n of this thread's groups of copies are pending.
-__device__ __forceinline__ void wait_copies(int n) {
+__device__ __forceinline__ void wait_until_pending(int n) {
   if (n == 1)
     wait_copies<1>();
   else if (n == 2)
@@ -67,23 +54,6 @@ __device__ __forceinline__ void wait_copies(int n) {
     wait_copies<4>();
 }
 
-// c += A B: A [16, 32], B [32, 8] of s8. With lane = 4 g + i: a = row g | row g + 8, each columns 4 i.. (0,
-// 1) and 16 + 4 i.. (2, 3); b = column g, rows 4 i.. and 16 + 4 i..; c = row g, columns 2 i and 2 i + 1, then
-// the same of row g + 8.
-__device__ __forceinline__ void multiply_s8(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same with A [16, 8], B [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
-// (2, 3).
-__device__ __forceinline__ void multiply_tf32(float c[4], const float a[4], float b0, float b1) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-}
 __device__ __forceinline__ float tf32_part(float x) {
   return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
 }

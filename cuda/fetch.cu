@@ -4,9 +4,9 @@
 // stay free for what runs beside. Elsewhere, and where a row is not made of 16-byte words, warps carry them.
 #include <algorithm>
 
-#include "cuda/bulk_copy.cuh"
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 namespace {

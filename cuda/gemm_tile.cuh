@@ -13,7 +13,7 @@
 
 #include "cuda/f16.cuh"
 #include "cuda/kernels.h"
-#include "cuda/wgmma.cuh"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 
@@ -112,25 +112,10 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int byte) {
   return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes to shared memory, of which the first n_bytes are read and the rest is zero.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int n_bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all groups but the last kPending.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // Before a barrier: what this thread has put into shared memory will be read by tensor cores.
 __device__ __forceinline__ void publish_tile() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  fence_for_wgmma();
+  fence_async_proxy();
 #endif
 }
 
@@ -264,22 +249,6 @@ __device__ __forceinline__ void finish_products(Sums& sums) {
 
 #else
 
-// Four 8x8 matrices; lane l names the row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-__device__ __forceinline__ void mma(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // The same contract as above; here the products are done on return.
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -300,8 +269,8 @@ __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32
       load_matrices(b, tokens + tile_offset(16 * j + token, 32 * k + 16 * token_piece));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        mma(sums.of[i] + 8 * j, a[i], b[0], b[1]);
-        mma(sums.of[i] + 8 * j + 4, a[i], b[2], b[3]);
+        multiply_f16(sums.of[i] + 8 * j, a[i], b[0], b[1]);
+        multiply_f16(sums.of[i] + 8 * j + 4, a[i], b[2], b[3]);
       }
     }
   }

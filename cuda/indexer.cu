@@ -61,12 +61,7 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
         const uint32_t* head = reinterpret_cast<const uint32_t*>(queries + (8 * j + g) * kMmaRowBytes);
 #pragma unroll
         for (int step = 0; step < 8; ++step)
-          asm volatile(
-              "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-              "{%0,%1,%2,%3};"
-              : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-              : "r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]), "r"(head[8 * step + c]),
-                "r"(head[8 * step + 4 + c]));
+          multiply_f16(d, a[step], head[8 * step + c], head[8 * step + 4 + c]);
       }
       add_heads(
           products, [&](int j) { return make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]); },

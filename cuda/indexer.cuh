@@ -8,6 +8,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 

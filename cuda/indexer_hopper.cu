@@ -9,77 +9,9 @@
 namespace dsv32::cuda {
 namespace {
 
-// ---- D [64 keys, 64 heads] += A [64, k] (registers) * B [64, k]^T (shared memory) ----
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define DSV32_HAS_WGMMA 1
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-// B in rows of 128 bytes, groups of 8 rows 1024 bytes apart; word w (16 bytes) of row r stands at w ^ r % 8.
-__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
-}
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int n>
-__device__ __forceinline__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
-}
-
-#define DSV32_PRODUCT(SHAPE, TAIL)                                                                          \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned." SHAPE              \
-               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%"  \
-               "24,%25,%26,%27,%28,%29,%30,"                                                                \
-               "%31}, {%32,%33,%34,%35}, %36, p, 1, 1" TAIL ";\n}"                                          \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),        \
-                 "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
-                 "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
-                 "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                                         \
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(static_cast<int>(adds)))
-
-__device__ __forceinline__ void product_f16(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
-                                            uint32_t a3, uint64_t b, bool adds) {
-  DSV32_PRODUCT("m64n64k16.f32.f16.f16", ", 0");
-}
-__device__ __forceinline__ void product_e4m3(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2,
-                                             uint32_t a3, uint64_t b, bool adds) {
-  DSV32_PRODUCT("m64n64k32.f32.e4m3.e4m3", "");
-}
-#undef DSV32_PRODUCT
-
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t n_arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
-               : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t n_bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(n_bytes)
-               : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
-      "again;\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-__device__ __forceinline__ void copy_bulk(void* shared, const void* global, uint32_t n_bytes,
-                                          uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(shared)),
-      "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
-      : "memory");
-}
 #endif
 
 constexpr int kDecodeThreads = 128;
@@ -114,12 +46,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) score_decode_kernel(Scoring
     *reinterpret_cast<uint32_t*>(queries + at) = pair;
   });
   if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, threadIdx.x);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_async_proxy();
   __syncthreads();
   float2 weights[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) weights[j] = make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
-  const uint64_t b = matrix_descriptor(shared_address(queries));
+  const uint64_t b = wgmma_operand(shared_address(queries));
   float* scores = op.scores + t * op.scores_stride;
 
   while (true) {
@@ -138,13 +70,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 4) score_decode_kernel(Scoring
     const int32_t after = next + gridDim.x;
     const uint8_t* after_page = after < n_pages ? op.page(seq, after) : nullptr;
     float products[32];
-    begin_products();
+    wgmma_begin();
 #pragma unroll
     for (int step = 0; step < 8; ++step)
-      product_f16(products, a[step][0], a[step][1], a[step][2], a[step][3],
-                  b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
-    commit_products();
-    wait_products<0>();
+      wgmma_f16(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
     float sums[2] = {0, 0};
     add_heads(
         products, [&](int j) { return weights[j]; }, sums);
@@ -163,7 +94,7 @@ constexpr int kArrangeThreads = 2 * kHeads;
 
 // The e4m3 queries of each token in the order of the products, and what each head's sum is multiplied by.
 // A block a token: thread (h, j) exchanges 4 x 4 words of 4 bytes, half a head.
-// They lie as matrix_descriptor says: a bulk copy puts a token's queries into shared memory ready for use.
+// They lie as wgmma_operand() wants: a bulk copy puts a token's queries into shared memory ready for use.
 // Bound by reading and writing 8 KB a token, next to nothing beside the products.
 __global__ void __launch_bounds__(kArrangeThreads)
     arrange_queries_kernel(Scoring op, uint8_t* queries, float* factors) {
@@ -211,9 +142,8 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; ++slot)
-      barrier_init(&sm.full[slot], 1), barrier_init(&sm.empty[slot], kPrefillThreads / 32);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      init_barrier(&sm.full[slot], 1), init_barrier(&sm.empty[slot], kPrefillThreads / 32);
+    publish_barriers();
   }
   __syncthreads();
 
@@ -227,9 +157,9 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const auto copy_next = [&](int slot) {
     if (copied >= n_tokens) return;
     const int64_t t = first_token + copied;
-    barrier_expect(&sm.full[slot], kQueryBytes + kHeads * 4);
-    copy_bulk(sm.queries[slot], queries + t * kQueryBytes, kQueryBytes, &sm.full[slot]);
-    copy_bulk(sm.factors[slot], factors + t * kHeads, kHeads * 4, &sm.full[slot]);
+    arrive_expecting(&sm.full[slot], kQueryBytes + kHeads * 4);
+    copy_in(sm.queries[slot], queries + t * kQueryBytes, kQueryBytes, &sm.full[slot]);
+    copy_in(sm.factors[slot], factors + t * kHeads, kHeads * 4, &sm.full[slot]);
     copied = next_token(copied + 1);
   };
   if (threadIdx.x == 0) {
@@ -262,34 +192,36 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     if (threadIdx.x == 0 && n_done >= kSlotsBehind) {
       const int behind = n_done - kSlotsBehind;
       if (copied < n_tokens) {
-        barrier_wait(&sm.empty[behind % kSlots], behind / kSlots & 1);
+        wait_for_phase(&sm.empty[behind % kSlots], behind / kSlots & 1);
         copy_next(behind % kSlots);
       }
     }
     __syncwarp();
     const int slot = n_done % kSlots;
-    barrier_wait(&sm.full[slot], n_done / kSlots & 1);
-    const uint64_t b = matrix_descriptor(shared_address(sm.queries[slot]));
+    wait_for_phase(&sm.full[slot], n_done / kSlots & 1);
+    const uint64_t b = wgmma_operand(shared_address(sm.queries[slot]));
     float products[2][32];
-    begin_products();
+    wgmma_begin();
 #pragma unroll
     for (int o = 0; o < 2; ++o) {
 #pragma unroll
       for (int step = 0; step < 4; ++step)
-        product_e4m3(products[o], keys[o].word(0, 2 * step), keys[o].word(1, 2 * step),
-                     keys[o].word(0, 2 * step + 1), keys[o].word(1, 2 * step + 1), b + 2 * step, step > 0);
-      commit_products();
+        wgmma_e4m3(products[o],
+                   {keys[o].word(0, 2 * step), keys[o].word(1, 2 * step), keys[o].word(0, 2 * step + 1),
+                    keys[o].word(1, 2 * step + 1)},
+                   b + 2 * step, step > 0);
+      wgmma_commit();
     }
     const auto weights = [&](int j) {
       return *reinterpret_cast<const float2*>(&sm.factors[slot][8 * j + 2 * c]);
     };
     float sums[2][2] = {{0, 0}, {0, 0}};
-    wait_products<1>();
+    wgmma_wait<1>();
     add_heads(products[0], weights, sums[0]);
-    wait_products<0>();
+    wgmma_wait<0>();
     add_heads(products[1], weights, sums[1]);
     __syncwarp();
-    if (lane == 0) barrier_arrive(&sm.empty[slot]);
+    if (lane == 0) arrive(&sm.empty[slot]);
     const float of_0 =
         (c & 1 ? sums[0][1] : sums[0][0]) + __shfl_xor_sync(0xffffffffu, c & 1 ? sums[0][0] : sums[0][1], 1);
     const float of_1 =

@@ -36,9 +36,9 @@ __device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const ui
       for (int i = 0; i < kTiles; ++i)
         load_matrices(b[i], b_at + (column * kBlockRows + i * 8) * kLine + (b_chunk ^ half) * 16);
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) multiply_add(s[i], a0, b[i][0], b[i][1]);
+      for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a0, b[i][0], b[i][1]);
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) multiply_add(s[i], a1, b[i][2], b[i][3]);
+      for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a1, b[i][2], b[i][3]);
     }
   }
 }
@@ -61,8 +61,8 @@ __device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8
       load_transposed(b, b_at + step * 16 * kLine + (chunk ^ c) * 16);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        multiply_add(o[i][c], a[i], b[0], b[1]);
-        multiply_add(o[i][c + 1], a[i], b[2], b[3]);
+        multiply_bf16(o[i][c], a[i], b[0], b[1]);
+        multiply_bf16(o[i][c + 1], a[i], b[2], b[3]);
       }
     }
   }
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   for (int block = split; block < n_blocks; block += plan.n_splits) {
     const bool is_last = block + plan.n_splits >= n_blocks;
     uint8_t* k = tiles + stage * kBlockBytes;
-    wait_copies();
+    wait_all_copies();
     __syncthreads();  // the rows are there, and nobody reads the block before any more
     if constexpr (kKv == KvType::fp8) {
       expand_rows(landing, k, scales, warp, lane);

@@ -12,6 +12,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 
@@ -46,50 +47,6 @@ class DeviceOnce {
  private:
   std::atomic<uint64_t> devices_ = 0;
 };
-
-// ---- instructions that C++ has no name for ----
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes from global to shared memory, past L1; zeros when !is_there (then nothing is read).
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool is_there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(is_there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
-}
-
-// d [16, 8] += a [16, 16] b [16, 8], a and b bf16
-__device__ __forceinline__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // ---- bringing rows in ----
 
@@ -139,8 +96,8 @@ __device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint
                                                                     : chunk_place(lane % 8, row, kBlockRows));
 #pragma unroll
     for (int line = 0; line < n_lines; ++line)
-      copy_async(place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine,
-                 from >= 0);
+      copy_line_async(place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine,
+                      from >= 0);
   }
 }
 

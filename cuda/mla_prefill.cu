@@ -8,7 +8,6 @@
 
 #include "cuda/f16.cuh"
 #include "cuda/mla.cuh"
-#include "cuda/wgmma.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -34,32 +33,8 @@ constexpr int kFillRegisters = 136,
 
 // ---- instructions that C++ has no name for ----
 
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t n_arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
-               : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-// Waits for the end of the phase of that parity (the first phase is 0; before it, one of parity 1 has ended).
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
-      "again;\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
 // Among the two groups that multiply.
 __device__ __forceinline__ void sync_products() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-
-template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 
 // Sixteen bytes of a row that L2 keeps for other tokens and heads.
 __device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
@@ -76,30 +51,6 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
-
-#define DSV32_SUMS_8(o)                                                                       \
-  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
-      "+f"(d[o + 6]), "+f"(d[o + 7])
-#define DSV32_SUMS_32(o) DSV32_SUMS_8(o), DSV32_SUMS_8(o + 8), DSV32_SUMS_8(o + 16), DSV32_SUMS_8(o + 24)
-
-// Starts d [64, 256] += a [64, 16] b [16, 256]; the places of d are those of wgmma.cuh.
-__device__ __forceinline__ void multiply_values(float (&d)[kGroupColumns / 2], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, 1, 1, 1, 0, 1;"
-      : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
-      : "l"(a), "l"(b));
-}
-#undef DSV32_SUMS_32
-#undef DSV32_SUMS_8
 
 // ---- filling the stages ----
 
@@ -173,9 +124,9 @@ __device__ __forceinline__ void store_rows(const Arriving& arriving, uint32_t sc
 
 // What the lane wrote, the products of those who wait for the stage see.
 __device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
-  fence_for_wgmma();
+  fence_async_proxy();
   __syncwarp();
-  if (lane == 0) barrier_arrive(full);
+  if (lane == 0) arrive(full);
 }
 
 // fp8: four rows are under way while the four before are widened, across blocks too. A row's scales hang on
@@ -192,7 +143,7 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, int
     const int32_t next_page = find_page(op, seq, next);
     const RowPlace after = find_row(op, t, (block + 2) * kBlockRows + lane_row, n);
     uint32_t next_scales = 0;
-    barrier_wait(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
+    wait_for_phase(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
 #pragma unroll
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
@@ -227,11 +178,11 @@ __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, in
   const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
   RowPlace place = find_row(op, t, lane_row, n);
   for (int block = 0; block < n_blocks; ++block) {
-    barrier_wait(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
+    wait_for_phase(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
     uint8_t* k = stages + block % 2 * kBlockBytes;
     start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, k, warp * kFillRows, lane);
     place = find_row(op, t, (block + 1) * kBlockRows + lane_row, n);
-    wait_copies();
+    wait_all_copies();
     convert_rows(k, warp * kFillRows, lane);
     tell_full(&barriers->full[block % 2], lane);
   }
@@ -320,7 +271,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
   const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4,
             n_blocks = (n + kBlockRows - 1) / kBlockRows;
   load_queries_f16(op, t, first_head, q, units, warp, lane);
-  fence_for_wgmma();
+  fence_async_proxy();
   sync_products();
   const float scale = op.scale * 1.44269504f;
   const float scales[2] = {scale * units[head_row], scale * units[head_row + 8]};
@@ -329,7 +280,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
   float o[kGroupColumns / 2] = {};
   for (int block = 0; block < n_blocks; ++block) {
     const uint32_t k = shared_address(stages) + block % 2 * kBlockBytes;
-    barrier_wait(&barriers->full[block % 2], block / 2 % 2);
+    wait_for_phase(&barriers->full[block % 2], block / 2 % 2);
     float s[4][4] = {};
     const uint64_t query = wgmma_operand(shared_address(q));
     const uint64_t key = wgmma_operand(k + group * (kBlockRows / 2) * kLine);
@@ -354,7 +305,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
     float factors[2];
     const bool is_grown = grow(running, largest_here, factors);
     store_weights_f16(s, running, p, warp % 4 * 16, group * (kBlockRows / 2), lane);
-    fence_for_wgmma();
+    fence_async_proxy();
     if (__any_sync(0xffffffffu, is_grown)) {
 #pragma unroll
       for (int i = 0; i < kGroupColumns / 2; ++i) o[i] *= factors[i / 2 % 2];
@@ -366,11 +317,11 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < kBlockRows / 16; ++step)
-      multiply_values(o, weights + step * 2, values + step * 16 * kLine / 16);
+      wgmma_rows_256(o, weights + step * 2, values + step * 16 * kLine / 16);
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
-    if (lane == 0) barrier_arrive(&barriers->empty[block % 2]);
+    if (lane == 0) arrive(&barriers->empty[block % 2]);
   }
 
 #pragma unroll
@@ -419,8 +370,8 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const
   const int64_t t = blockIdx.x / plan.n_head_tiles;
   const int first_head = blockIdx.x % plan.n_head_tiles * kHeads, n = op.n_selected[t];
   if (threadIdx.x < 2) {
-    barrier_init(&barriers->full[threadIdx.x], 4);   // the filling warps
-    barrier_init(&barriers->empty[threadIdx.x], 8);  // the multiplying warps
+    init_barrier(&barriers->full[threadIdx.x], 4);   // the filling warps
+    init_barrier(&barriers->empty[threadIdx.x], 8);  // the multiplying warps
   }
   __syncthreads();
   if (warp >= 8) {

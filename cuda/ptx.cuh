@@ -1,0 +1,303 @@
+// Instructions that C++ has no name for, each under one: asynchronous copies, barriers that count bytes,
+// matrices in registers and in shared memory, and the tensor cores' products.
+//
+// Addresses in shared memory are 32-bit numbers (shared_address). Hopper's bulk copies and warpgroup products
+// go by the asynchronous proxy: whoever reads or writes the same shared memory by ordinary instructions needs
+// fence_async_proxy() between.
+//
+// Of every product of 16-bit values [16, 8] or [64, N] a thread holds d[4 j + 0, 1] = row lane / 4 (of the
+// warp's 16), columns 8 j + 2 (lane % 4) + 0, 1, and d[4 j + 2, 3] = the same 8 rows below: whoever reads the
+// sums need not know which instruction made them.
+#pragma once
+
+#include <cstdint>
+
+namespace dsv32::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
+
+// Of which the first n_bytes are read and the rest is zero.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int n_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
+}
+// L2 fetches the whole line of 128 bytes.
+__device__ __forceinline__ void copy_line_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same; zeros when !is_there (then nothing is read).
+__device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, bool is_there) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(is_there ? 16 : 0)
+               : "memory");
+}
+// A thread's copies since its last commit are a group.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most kPending of this thread's groups are on their way.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// Until none is, committed or not.
+__device__ __forceinline__ void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// ---- products of a warp, and matrices in shared memory for them ----
+
+// Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+// d [16, 8] += a [16, 16] b [16, 8] of fp16, into f32.
+__device__ __forceinline__ void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same of bf16.
+__device__ __forceinline__ void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d += a b: a [16, 32], b [32, 8] of s8. With lane = 4 g + i: a = row g | row g + 8, each columns 4 i.. (0,
+// 1) and 16 + 4 i.. (2, 3); b = column g, rows 4 i.. and 16 + 4 i..; d = row g, columns 2 i and 2 i + 1, then
+// the same of row g + 8.
+__device__ __forceinline__ void multiply_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
+// (2, 3).
+__device__ __forceinline__ void multiply_tf32(float d[4], const float a[4], float b0, float b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
+// 2^x, to about 22 bits.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#if __CUDA_ARCH__ >= 900
+
+// ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
+
+__device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
+               : "memory");
+}
+// What ordinary stores and cp.async wrote is seen by bulk copies and warpgroup products that start after the
+// next barrier, and the other way round.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// After the inits, in the thread that made them and before others are let on.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  fence_async_proxy();
+}
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t n_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(n_bytes)
+               : "memory");
+}
+// Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
+// ended.
+__device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
+      "again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies: one thread starts a copy of a multiple of 16 bytes between multiples of 16 ----
+
+__device__ __forceinline__ void copy_in(void* shared, const void* global, uint32_t n_bytes,
+                                        uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(shared)),
+      "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// Each thread's copies out form groups: those since its last commit are one.
+__device__ __forceinline__ void copy_out(void* global, const void* shared, uint32_t n_bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared_address(shared)), "r"(n_bytes)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies_out() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until all groups of this thread but the last n have read their shared memory: it may be filled anew.
+template <int n>
+__device__ __forceinline__ void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory");
+}
+// Until all groups of this thread are written.
+__device__ __forceinline__ void wait_until_written() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#endif
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// ---- warpgroup products, which exist in code built for Hopper (sm_90a) alone ----
+//
+// Operands in shared memory are rows of 64 fp16 values (128 bytes) whose 16-byte pieces are exchanged by the
+// row number modulo 8 (the "128-byte swizzle"), in groups of 8 rows that start at multiples of 1024 bytes.
+
+// Of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16 values
+// of each row. Fields in units of 16 bytes: start; (unused with a swizzle) 1; 1024 bytes from 8 rows to the
+// next 8; 1 = 128-byte swizzle.
+__device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
+  return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+
+// The sums are in registers that products may write from here on.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until at most kPending groups are under way.
+template <int kPending = 0>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+#define DSV32_SUMS_4(o) "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3])
+#define DSV32_SUMS_16(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4), DSV32_SUMS_4(o + 8), DSV32_SUMS_4(o + 12)
+#define DSV32_SUMS_32(o) DSV32_SUMS_16(o), DSV32_SUMS_16(o + 16)
+
+// Starts d [64, kN] += a [64, 16] times b [kN, 16] transposed, fp16 into f32; d [kN / 2] is this thread's
+// part.
+template <int kN>
+__device__ void wgmma(float* d, uint64_t a, uint64_t b);
+
+template <>
+__device__ __forceinline__ void wgmma<32>(float* d, uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, 1, 1, 1, 0, 0;"
+      : DSV32_SUMS_16(0)
+      : "l"(a), "l"(b));
+}
+
+template <>
+__device__ __forceinline__ void wgmma<64>(float* d, uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, 1, 1, 1, 0, 0;"
+      : DSV32_SUMS_16(0), DSV32_SUMS_16(16)
+      : "l"(a), "l"(b));
+}
+
+template <>
+__device__ __forceinline__ void wgmma<96>(float* d, uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "%48, %49, 1, 1, 1, 0, 0;"
+      : DSV32_SUMS_16(0), DSV32_SUMS_16(16), DSV32_SUMS_16(32)
+      : "l"(a), "l"(b));
+}
+
+template <>
+__device__ __forceinline__ void wgmma<128>(float* d, uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, 1, 1, 1, 0, 0;"
+      : DSV32_SUMS_16(0), DSV32_SUMS_16(16), DSV32_SUMS_16(32), DSV32_SUMS_16(48)
+      : "l"(a), "l"(b));
+}
+
+// Starts d [64, 256] += a [64, 16] b [16, 256]: rows of b lie side by side, not its columns.
+__device__ __forceinline__ void wgmma_rows_256(float (&d)[128], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, 1, 1, 1, 0, 1;"
+      : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
+      : "l"(a), "l"(b));
+}
+
+#define DSV32_WGMMA_64(SHAPE, TAIL)                                                                   \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned." SHAPE        \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
+               "%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1" TAIL ";\n}"    \
+               : DSV32_SUMS_32(0)                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)))
+
+// Starts d [64, 64] = or += a b^T: a [64, 16] of fp16 in registers (as those of multiply_f16 of each warp), b
+// [64, 16] in shared memory.
+__device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_WGMMA_64("m64n64k16.f32.f16.f16", ", 0");
+}
+// The same of 32 e4m3 values.
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_WGMMA_64("m64n64k32.f32.e4m3.e4m3", "");
+}
+
+#undef DSV32_WGMMA_64
+#undef DSV32_SUMS_32
+#undef DSV32_SUMS_16
+#undef DSV32_SUMS_4
+
+// Registers from the warps that need few to those that need many; all warps of a warpgroup call it.
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+#endif
+
+}  // namespace dsv32::cuda
