@@ -558,6 +558,19 @@ terminal_cases() {
   }
   finish() { exec 5>&-; wait $chat; code=$?; }
 
+  # Each line is kept when it is typed, whatever other chats and the end of this one do.
+  start --seed 7 -n 4
+  printf '/think on\n' >&5
+  check "history of two chats: the first one's line" await has out "thinking is on"
+  mv out first_out
+  printf 'of another\n/bye\n' >typed
+  input=typed on_terminal "'$dsv32' chat -m '$model' --no-cache --no-think -n 4"
+  mv first_out out
+  printf '/bye\n' >&5
+  finish
+  check "history of two chats: the first one's" has state/dsv32/history '/think\040on'
+  check "history of two chats: the second one's" has state/dsv32/history 'of\040another'
+
   # Two chats with one talk.
   start --seed 7 -n 4 --session both
   mv out first_out

@@ -11,16 +11,15 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/text.h"
+#include "cli/history_file.h"
 #include "cli/state_folder.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr int kHistoryLines = 1000;
 constexpr char kEndOfInput = 4;         // Ctrl-D
 constexpr int kPollMilliseconds = 100;  // how long a signal may go unnoticed that comes just before poll()
 
@@ -37,10 +36,11 @@ bool wait_for_input(const GracefulStop& stop) {
 struct LineEditor::Edit {
   EditLine* line = nullptr;
   History* history = nullptr;
-  std::string path;
+  HistoryFile file;
   const char* prompt = "";
   const GracefulStop* stop = nullptr;
 
+  explicit Edit(const std::string& path) : file(path) {}
   static Edit& of(EditLine* line) {
     void* self = nullptr;
     el_get(line, EL_CLIENTDATA, &self);
@@ -70,14 +70,13 @@ LineEditor::LineEditor(bool is_terminal, const GracefulStop& stop, const std::st
     : stop_(stop) {
   if (!is_terminal) return;
   std::setlocale(LC_CTYPE, "C.UTF-8");
-  edit_ = std::make_unique<Edit>();
+  edit_ = std::make_unique<Edit>(history_path);
   edit_->stop = &stop;
-  edit_->path = history_path;
   edit_->history = history_init();
   HistEvent event;
-  history(edit_->history, &event, H_SETSIZE, kHistoryLines);
+  history(edit_->history, &event, H_SETSIZE, static_cast<int>(HistoryFile::kMaxLines));
   history(edit_->history, &event, H_SETUNIQUE, 1);
-  if (!history_path.empty()) history(edit_->history, &event, H_LOAD, history_path.c_str());
+  if (edit_->file.shorten()) history(edit_->history, &event, H_LOAD, edit_->file.path().c_str());
   edit_->line = el_init("dsv32", stdin, stdout, stderr);
   el_set(edit_->line, EL_CLIENTDATA, edit_.get());
   el_set(edit_->line, EL_EDITOR, "emacs");
@@ -89,12 +88,6 @@ LineEditor::LineEditor(bool is_terminal, const GracefulStop& stop, const std::st
 
 LineEditor::~LineEditor() {
   if (!edit_) return;
-  HistEvent event;
-  if (!edit_->path.empty()) {
-    const mode_t former = umask(0077);
-    history(edit_->history, &event, H_SAVE, edit_->path.c_str());
-    umask(former);
-  }
   el_end(edit_->line);
   history_end(edit_->history);
 }
@@ -130,7 +123,9 @@ LineEditor::Event LineEditor::read_plainly(std::string& line) {
 
 void LineEditor::remember(const std::string& line) {
   HistEvent event;
-  if (edit_ && !line.empty() && line[0] != ' ') history(edit_->history, &event, H_ENTER, line.c_str());
+  if (!edit_ || line.empty() || line[0] == ' ') return;
+  const bool is_new = history(edit_->history, &event, H_ENTER, line.c_str()) > 0;  // not the last once more
+  if (is_new) edit_->file.append(line);
 }
 
 std::string history_path() {

@@ -1,7 +1,7 @@
 // One line from a person: with editing and history at a terminal, plainly otherwise.
 //
-// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order. History is a
-// file of at most 1000 lines that only its owner can read; a line that begins with a space is not kept.
+// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order. A line that
+// begins with a space is not kept (history_file.h).
 #pragma once
 
 #include <memory>
@@ -17,13 +17,14 @@ class LineEditor {
 
   // `stop` must outlive the editor. An empty `history_path`: no file.
   LineEditor(bool is_terminal, const GracefulStop& stop, const std::string& history_path);
-  ~LineEditor();  // writes the history
+  ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
   // `line` is without its line end. A terminal shows `prompt`.
   Event read(const char* prompt, std::string& line);
 
+  // For the history, at once.
   void remember(const std::string& line);
 
  private:

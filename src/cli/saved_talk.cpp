@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/replace_file.h"
 #include "base/text.h"
 
 namespace dsv32 {
@@ -284,15 +285,7 @@ int TalkFolder::replace(const std::string& name, std::string_view json) const {
   std::random_device random;
   const std::string temporary =
       format(".%s.%08x%08x%s", name.c_str(), random(), random(), kTemporaryEnding.data());
-  const OwnedFd file(*fs_, fs_->open_at(directory_.get(), temporary, O_WRONLY | O_CREAT | O_EXCL));
-  if (!file.is_open()) return file.error();
-  const std::span bytes(reinterpret_cast<const uint8_t*>(json.data()), json.size());
-  int result = write_fully(*fs_, file.get(), bytes, 0);
-  if (result == 0) result = fs_->fsync(file.get());
-  const int at = directory_.get();
-  if (result == 0 && renameat(at, temporary.c_str(), at, file_name(name).c_str()) != 0) result = -errno;
-  if (result != 0) return fs_->unlink(at, temporary), result;
-  return fs_->fsync(at);
+  return replace_file(*fs_, directory_.get(), file_name(name), temporary, json);
 }
 
 std::optional<std::string> TalkFolder::latest() const {
