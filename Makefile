@@ -4,6 +4,10 @@
 # and a GPU are all there. SAN=1 builds everything under AddressSanitizer and UndefinedBehaviorSanitizer in build/san.
 
 MAKEFLAGS += --no-builtin-rules
+# All cores, unless the caller says -j; a make in a make shares them. With `clean` one thing at a time, in order.
+ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS)),0)
+  MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*" -j"*) ;; (*) echo -j$$(nproc) ;; esac)
+endif
 CXX      := g++
 comma    := ,
 BUILD    := build$(if $(SAN),/san)
@@ -39,6 +43,7 @@ SOURCES      := $(wildcard src/*/*.cpp)
 TEST_SOURCES := $(wildcard tests/*.cpp)
 OBJECTS      := $(SOURCES:%.cpp=$(BUILD)/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
+LAB_OBJECTS  := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %/main.cpp,$(wildcard tests/tools/lab/*.cpp)))
 GPU_TEST_OBJECTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/gpu/*.cpp))
 SUPPORT      := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/support/*.cpp))
 TINY         := models/tiny.gguf
@@ -49,14 +54,16 @@ all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
 demo: all  ## set up, build, and answer a question about a long text with the small trained model
 	$(BUILD)/dsv32 run -m models/demo.gguf --temp 0 --topk-buffer 512 --verbose "Where is the Golden Cloud bound for?" < prompts/town.txt
 
-test: deps layers $(BUILD)/dsv32 $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
+test: deps layers $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
 test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
 
-eval: deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## how many questions about long passages the trained model answers right, and with other choosers than its indexer
+eval: deps $(BUILD)/lab $(BUILD)/unit_tests  ## how many questions about long passages the trained model answers right, and with other choosers than its indexer
 	$(BUILD)/unit_tests --run_test=@eval
+
+lab: deps $(BUILD)/lab  ## build build/lab, the developers' instruments: answers counted, buffer policies, products on the CPU
 
 test-long: deps $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
@@ -105,7 +112,11 @@ $(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
+$(BUILD)/lab: $(BUILD)/tests/tools/lab/main.o $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
+	@echo "link $@"
+	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+$(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
@@ -118,7 +129,7 @@ $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OB
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
+$(BUILD)/gpu_tests: $(GPU_TEST_OBJECTS) $(BUILD)/tests/main.o $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
@@ -159,5 +170,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install clean help
 .DELETE_ON_ERROR:

@@ -6,18 +6,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/bench_answers.h"
-#include "cli/bench_buffer.h"
-#include "cli/bench_matvec.h"
-#include "cli/bench_model.h"
-#include "cli/bench_prefixes.h"
-#include "cli/cache.h"
-#include "cli/chat.h"
-#include "cli/check.h"
+#include "cli/commands.h"
 #include "cli/help.h"
-#include "cli/inspect.h"
 #include "cli/options.h"
-#include "cli/run.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
 
@@ -30,27 +21,15 @@ int dispatch(std::vector<std::string> words) {
     words.erase(words.begin());
     words.push_back("--help");
   }
-  if (words[0] == "bench") {
-    const std::string what = words.size() > 1 ? words[1] : "";
-    if (what == "answers") return bench_answers_command({words.begin() + 2, words.end()});
-    if (what == "buffer") return bench_buffer_command({words.begin() + 2, words.end()});
-    if (what == "matvec") return bench_matvec_command({words.begin() + 2, words.end()});
-    if (what == "prefixes") return bench_prefixes_command({words.begin() + 2, words.end()});
-    return bench_model_command({words.begin() + 1, words.end()});
-  }
   if (const std::string text = general_text(words); !text.empty()) return write_out(text), 0;
 
   size_t n_taken = 0;
-  const Command command = find_command(words, n_taken);
-  const Options options =
-      parse_options(command, {words.begin() + static_cast<ptrdiff_t>(n_taken), words.end()});
-  if (options.wants_help) return write_out(command_help(command)), 0;
+  const CommandRow& row = find_command(words, n_taken);
+  words.erase(words.begin(), words.begin() + static_cast<ptrdiff_t>(n_taken));
+  const Options options = parse_options(row.command, words);
+  if (options.wants_help) return write_out(command_help(row.command)), 0;
   if (options.wants_version) return write_out(version_line()), 0;
-  if (command == Command::run) return run_command(options);
-  if (command == Command::chat) return chat_command(options);
-  if (command == Command::check) return check_command(options);
-  if (command >= Command::cache_list) return cache_command(options);
-  return inspect_command(options);
+  return row.run(options);
 }
 
 int guarded(const std::vector<std::string>& words) {

@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "context/buffer_policies.h"
+#include "tests/tools/lab/buffer_policies.h"
 #include "context/topk_buffer.h"
-#include "engine/recorded_steps.h"
+#include "tests/tools/lab/recorded_steps.h"
 #include "gguf/gguf.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

@@ -7,6 +7,7 @@ set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
 [[ -f $dsv32 && -x $dsv32 ]] || { echo "FAILED $1 is no program"; exit 1; }
 model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
+lab=$(dirname "$dsv32")/lab
 demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers end by themselves
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
@@ -96,8 +97,18 @@ long=$(head -c 100000 /dev/zero | tr '\0' a)
 usage_error "a very long flag" run "${m[@]}" "--$long" hi
 usage_error "a very long group of letters" run "${m[@]}" "-$long" hi
 usage_error "a very long value for a switch" run "${m[@]}" "--json=$long" hi
-expect "bench: a very long flag" 2 bench "--$long"
-expect "bench: a very long value for a number" 2 bench answers "--threads=$long"
+usage_error "bench: a very long flag" bench "--$long"
+usage_error "bench: a very long value for a number" bench "--threads=$long"
+usage_error "bench: an unknown word" bench buffer
+usage_error "bench: an unknown flag" bench --contxts 1
+check "bench: an unknown flag: nearest" has err "--contexts?"
+usage_error "bench: a file and synthetic weights" bench "${m[@]}" --synthetic
+for bad in "--contexts 1,x" "--contexts ," "--contexts 2000000" "--decode 0" "--locality 2" "--type Q9" "--dense 7" \
+  "--layers 0" "--temp 1" "--dir ."; do
+  # shellcheck disable=SC2086
+  usage_error "bench $bad" bench --synthetic $bad
+done
+usage_error "bench prefixes: a prompt without tokens" bench prefixes --synthetic --contexts 0
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
 usage_error "no prompt" run "${m[@]}"
@@ -720,44 +731,59 @@ for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cac
   usage_error "$bad" run "${m[@]}" $bad hi
 done
 
-# --- hits of the top-k buffer -----------------------------------------------------------------------------
-text=$(printf 'row %s and its key. ' {1..12})
-for ask in "Which key?" "Which row?"; do
-  echo "{\"passage\": \"$text\", \"questions\": [{\"ask\": \"$ask\"}, {\"ask\": \"And then?\"}]}"
-done >passages.jsonl
-buffer=(bench buffer "${m[@]}" --questions passages.jsonl)
-expect "bench buffer" 0 "${buffer[@]}" --passages 1
-check "bench buffer: four sizes" has out "4 x top-k ="
-check "bench buffer: the mean over layers" grep -aq '^mean ' out
-expect "bench buffer as json" 0 "${buffer[@]}" --json
-check "bench buffer: json: one line" lines out 1
-for part in '"passages":2' '"rows_per_topk":1.5' '"lru":' '"fifo":' '"optimal":' '"overlap":' '"mean":'; do
-  check "bench buffer: json has $part" has out "$part"
-done
-for bad in "no json" '{"passage": "p"}' '{"passage": "p", "questions": []}' '{"passage": 1, "questions": [{"ask": "a"}]}'; do
-  { head -n 1 passages.jsonl && echo "$bad"; } >bad.jsonl
-  expect "bench buffer: $bad" 2 bench buffer "${m[@]}" --questions bad.jsonl
-  check "bench buffer: $bad: which line" has err "line 2 of bad.jsonl"
-done
-usage_error "bench buffer without questions" bench buffer "${m[@]}"
-echo '{"passage": "short", "questions": [{"ask": "a"}]}' >short.jsonl
-usage_error "bench buffer: a passage that top-k holds" bench buffer "${m[@]}" --questions short.jsonl
+# --- the lab: hits of the top-k buffer --------------------------------------------------------------------
+if [[ -x $lab ]]; then
+  product=$dsv32 dsv32=$lab  # for run_ and those above it
+  text=$(printf 'row %s and its key. ' {1..12})
+  for ask in "Which key?" "Which row?"; do
+    echo "{\"passage\": \"$text\", \"questions\": [{\"ask\": \"$ask\"}, {\"ask\": \"And then?\"}]}"
+  done >passages.jsonl
+  buffer=(buffer "${m[@]}")
+  expect "lab buffer" 0 "${buffer[@]}" --passages 1 passages.jsonl
+  check "lab buffer: four sizes" has out "4 x top-k ="
+  check "lab buffer: the mean over layers" grep -aq '^mean ' out
+  expect "lab buffer as json" 0 "${buffer[@]}" --json passages.jsonl
+  check "lab buffer: json: one line" lines out 1
+  for part in '"passages":2' '"rows_per_topk":1.5' '"lru":' '"fifo":' '"optimal":' '"overlap":' '"mean":'; do
+    check "lab buffer: json has $part" has out "$part"
+  done
+  for bad in "no json" '{"passage": "p"}' '{"passage": "p", "questions": []}' '{"passage": 1, "questions": [{"ask": "a"}]}'; do
+    { head -n 1 passages.jsonl && echo "$bad"; } >bad.jsonl
+    expect "lab buffer: $bad" 2 "${buffer[@]}" bad.jsonl
+    check "lab buffer: $bad: which line" has err "line 2 of bad.jsonl"
+  done
+  usage_error "lab buffer without questions" "${buffer[@]}"
+  echo '{"passage": "short", "questions": [{"ask": "a"}]}' >short.jsonl
+  usage_error "lab buffer: a passage that top-k holds" "${buffer[@]}" short.jsonl
 
-# --- answers to questions ---------------------------------------------------------------------------------
-answers=(bench answers "${m[@]}" --passages 1)
-expect "bench answers, every chooser" 0 "${answers[@]}" --chooser all passages.jsonl
-check "bench answers: a heading and a line for each" lines out 5
-for chooser in indexer dense recent random; do
-  check "bench answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +2 +0 +0.0%" out
-done
-expect "bench answers as json" 0 "${answers[@]}" --json passages.jsonl
-check "bench answers: json: one line" lines out 1
-for part in '"chooser":"indexer"' '"thinking":false' '"questions":2' '"right":0' '"answers":["'; do
-  check "bench answers: json has $part" has out "$part"
-done
-expect "bench answers: thinking" 0 "${answers[@]}" --think passages.jsonl
-usage_error "bench answers without questions" "${answers[@]}"
-usage_error "bench answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
+  # Answers to questions.
+  answers=(answers "${m[@]}" --passages 1)
+  expect "lab answers, every chooser" 0 "${answers[@]}" --chooser all passages.jsonl
+  check "lab answers: a heading and a line for each" lines out 5
+  for chooser in indexer dense recent random; do
+    check "lab answers: $chooser" grep -aqE "^ *[0-9]+ +$chooser +2 +0 +0.0%" out
+  done
+  expect "lab answers as json" 0 "${answers[@]}" --json passages.jsonl
+  check "lab answers: json: one line" lines out 1
+  for part in '"chooser":"indexer"' '"thinking":false' '"questions":2' '"right":0' '"answers":["'; do
+    check "lab answers: json has $part" has out "$part"
+  done
+  expect "lab answers: thinking" 0 "${answers[@]}" --think passages.jsonl
+  usage_error "lab answers without questions" "${answers[@]}"
+  usage_error "lab answers: an unknown chooser" "${answers[@]}" --chooser best passages.jsonl
+
+  # Products.
+  expect "lab matvec" 0 matvec --rows 16 --cols 256 --runs 1 --type q8_0 --type F32
+  check "lab matvec: a line for each format" test "$(grep -acE '^(Q8_0|F32) +[0-9.]+ ' out)" = 2
+  usage_error "lab matvec: columns that no format has" matvec --cols 300
+  usage_error "lab matvec: a word" matvec Q8_0
+  usage_error "lab: an unknown command" matvecs
+  expect "lab" 0
+  check "lab: its commands" has out "lab answers"
+  dsv32=$product
+else
+  skipped=$((skipped + 1))
+fi
 
 # --- speed against the machine ----------------------------------------------------------------------------
 bench=("${m[@]}" --backend cpu --contexts 0,64)
@@ -792,9 +818,11 @@ for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect promp
 done
 full_disk bench "${bench[@]}" --chunk 16 --decode 1
 full_disk bench prefixes "${m[@]}" --backend cpu --contexts 64
-full_disk bench matvec --rows 16 --cols 256 --runs 1 --type Q8_0
-full_disk "${buffer[@]}" --passages 1
-full_disk "${answers[@]}" passages.jsonl
+if [[ -x $lab ]]; then
+  dsv32=$lab full_disk matvec --rows 16 --cols 256 --runs 1 --type Q8_0
+  dsv32=$lab full_disk "${buffer[@]}" --passages 1 passages.jsonl
+  dsv32=$lab full_disk "${answers[@]}" passages.jsonl
+fi
 
 # --- speed ------------------------------------------------------------------------------------------------
 best=9999

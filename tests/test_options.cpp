@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/commands.h"
 #include "cli/flags.h"
+#include "cli/help.h"
 #include "cli/inspect_logits.h"
 #include "cli/options.h"
 #include "tests/support/contains.h"
@@ -130,12 +132,10 @@ BOOST_AUTO_TEST_CASE(help_before_everything_else) {
   BOOST_TEST(run_options({"--version"}).wants_version);
   // Every flag is in the help of the commands that take it.
   for (const Flag& flag : flags())
-    for (unsigned i = 0; i < 7; ++i) {
-      const std::string names = flag.names;
-      const std::string shown = "--" + names.substr(0, names.find(','));
-      const bool is_taken = flag.commands >> i & 1u;
-      BOOST_TEST(contains(command_help(static_cast<Command>(i)), " " + shown + (flag.value ? " " : "")) >=
-                 is_taken);
+    for (const CommandRow& row : commands()) {
+      const bool is_taken = flag.commands >> static_cast<unsigned>(row.command) & 1u;
+      const std::string shown = " --" + flag.name() + (flag.value ? " " : "");
+      BOOST_TEST(contains(command_help(row.command), shown) >= is_taken);
     }
 }
 
@@ -152,11 +152,39 @@ BOOST_AUTO_TEST_CASE(the_table_is_in_order) {
 
 BOOST_AUTO_TEST_CASE(commands_by_their_words) {
   size_t n_taken = 0;
-  BOOST_TEST((find_command({"run", "hi"}, n_taken) == Command::run && n_taken == 1));
-  BOOST_TEST((find_command({"inspect", "logits", "x"}, n_taken) == Command::inspect_logits && n_taken == 2));
+  BOOST_TEST((find_command({"run", "hi"}, n_taken).command == Command::run && n_taken == 1));
+  BOOST_TEST(
+      (find_command({"inspect", "logits", "x"}, n_taken).command == Command::inspect_logits && n_taken == 2));
+  BOOST_TEST(
+      (find_command({"bench", "prefixes"}, n_taken).command == Command::bench_prefixes && n_taken == 2));
+  BOOST_TEST((find_command({"bench", "x"}, n_taken).command == Command::bench && n_taken == 1));
   for (const Words& words :
        {Words{"rn"}, Words{"inspect"}, Words{"inspect", "x"}, Words{"-m", "x"}, Words{""}})
     BOOST_CHECK_THROW(find_command(words, n_taken), Error);
+  for (size_t i = 0; i < commands().size(); ++i) {
+    const CommandRow& row = commands()[i];
+    BOOST_TEST(static_cast<size_t>(row.command) == i, row.name());  // row_of() counts on it
+    BOOST_TEST(contains(overview(), "\n  " + row.name().substr(0, row.name().find(' '))), row.name());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_bench_measures) {
+  const Options none = parse_options(Command::bench, {});
+  BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && !none.bench.locality));
+  const Options some = parse_options(
+      Command::bench, {"--synthetic", "--layers", "4", "--dense=0", "--contexts", "64,0,8", "--type", "q6_k",
+                       "--head-type", "F16", "--decode", "3", "--locality", "0.5", "--topk-buffer", "full"});
+  BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4 && some.bench.n_dense == 0));
+  BOOST_TEST(some.bench.contexts == (std::vector<int64_t>{0, 8, 64}), boost::test_tools::per_element());
+  BOOST_TEST((some.bench.types.matrices == TensorType::q6_k && some.bench.types.heads == TensorType::f16));
+  BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality == 0.5));
+  BOOST_TEST(some.engine.topk_buffer.value() == kEveryRow);
+  for (const Words& words :
+       {Words{"--contexts", "1,,2"}, Words{"--contexts", "-1"}, Words{"--contexts", "1048577"},
+        Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"}, Words{"--dense", "7"},
+        Words{"--synthetic", "-m", "x"}})
+    BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
+  BOOST_TEST(!complaint(Command::bench_prefixes, {"--contexts", "0"}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(nearest_name) {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cli/plain_read.h"
+#include "tests/tools/lab/plain_read.h"
 
 using namespace dsv32;
 

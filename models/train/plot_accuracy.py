@@ -1,6 +1,6 @@
 """Draws the accuracy over the length of the passage, a line for each chooser of positions, as SVG.
 
-    dsv32 bench answers -m models/demo.gguf --chooser all --json models/eval/*k.jsonl > answers.json
+    build/lab answers -m models/demo.gguf --chooser all --json models/eval/*k.jsonl > answers.json
     python3 models/train/plot_accuracy.py answers.json [more.json ...] --out models/eval/accuracy.svg
 
 Files may hold parts of what is measured; of the same length and chooser the one with more questions counts. Answers given
@@ -68,7 +68,7 @@ def draw(lines: dict[str, list[dict]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draws accuracy over the length of the passage.")
-    parser.add_argument("answers", type=Path, nargs="+", help="what `dsv32 bench answers --json` printed")
+    parser.add_argument("answers", type=Path, nargs="+", help="what `build/lab answers --json` printed")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.write_text(draw(read(options.answers)), encoding="utf-8")

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cxxopts.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -15,8 +14,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/bench_flags.h"
-#include "cli/flags.h"
+#include "cli/loaded_model.h"
 #include "cli/streams.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
@@ -26,11 +24,7 @@
 namespace dsv32 {
 namespace {
 
-struct BenchOptions : BenchTarget {
-  int64_t n_decode = 32;
-  SyntheticTypes types;
-  std::optional<double> locality;
-};
+constexpr int64_t kChunk = 2048;
 
 struct Frontier {
   int64_t context = 0;
@@ -38,57 +32,6 @@ struct Frontier {
   double weight_gbps = 0;  // weights read in decode
   Forward::BufferTally tally = {};
 };
-
-TensorType parse_type(const std::string& name) {
-  for (uint32_t number = 0; number < 64; ++number) {
-    const TypeTraits* found = find_traits(static_cast<TensorType>(number));
-    if (found && found->is_supported && name == found->name) return static_cast<TensorType>(number);
-  }
-  fail(ErrorKind::usage,
-       format("'%s' is no storage format that can be computed with", visible(name).c_str()));
-}
-
-cxxopts::Options flag_table() {
-  cxxopts::Options table(
-      "dsv32 bench",
-      "Times prefill and decode at context frontiers. `dsv32 bench matvec` times products, "
-      "`dsv32 bench prefixes` what comes from disk; `dsv32 bench answers` counts right answers, `dsv32 bench "
-      "buffer` hits of the top-k buffer.\n");
-  add_target_flags(table, "frontiers: tokens before the timed ones", "0,4096,32768,131072");
-  table.add_options()                                                                                   //
-      ("type", "synthetic matrices' format", text("Q4_K"), "NAME")                                      //
-      ("head-type", "format of synthetic attn_k_b and attn_v_b", text("Q8_0"), "NAME")                  //
-      ("chunk", "tokens of the timed prefill", number("2048"), "N")                                     //
-      ("decode", "timed decode steps", number("32"), "N")                                               //
-      ("topk-buffer", "rows of each layer's buffer, full or auto", text("full"), "N")                   //
-      ("gpu-mem", "most GPU memory to take, such as 24G", text(""), "SIZE")                             //
-      ("host-mem", "most host memory to take", text(""), "SIZE")                                        //
-      ("locality", "share of a step's selected rows that the step before selected too", text(""), "F")  //
-      ("kv-type", "fp8 or bf16", text("fp8"), "TYPE");
-  return table;
-}
-
-BenchOptions read_options(const cxxopts::ParseResult& flags) {
-  BenchOptions o;
-  static_cast<BenchTarget&>(o) = read_target(flags);
-  o.n_decode = flags["decode"].as<int64_t>();
-  o.types = {parse_type(flags["type"].as<std::string>()), parse_type(flags["head-type"].as<std::string>())};
-  o.engine.chunk = flags["chunk"].as<int64_t>();
-  o.engine.topk_buffer = parse_topk_buffer(flags["topk-buffer"].as<std::string>());
-  const std::string gpu_mem = flags["gpu-mem"].as<std::string>(),
-                    host_mem = flags["host-mem"].as<std::string>();
-  if (!gpu_mem.empty()) o.engine.memory.device = parse_bytes(gpu_mem, "--gpu-mem");
-  if (!host_mem.empty()) o.engine.memory.host = parse_bytes(host_mem, "--host-mem");
-  const std::string kv_type = flags["kv-type"].as<std::string>();
-  if (kv_type != "fp8" && kv_type != "bf16") fail(ErrorKind::usage, "--kv-type is fp8 or bf16 here");
-  o.engine.kv_type = kv_type == "fp8" ? KvType::fp8 : KvType::bf16;
-  if (const std::string share = flags["locality"].as<std::string>(); !share.empty())
-    o.locality = std::atof(share.c_str());
-  if (o.n_decode < 1) fail(ErrorKind::usage, "--decode is a number of steps, 1 or more");
-  if (o.locality && !(*o.locality >= 0 && *o.locality <= 1))
-    fail(ErrorKind::usage, "--locality is a share, 0 to 1");
-  return o;
-}
 
 // Bytes a second that the device moves at y += x over arrays that no cache holds: two reads and a write.
 double memory_gbps(Backend& backend) {
@@ -182,8 +125,8 @@ class ForcedSelections {
 };
 
 // Runs the session up to the frontier, times one chunk, then decode steps.
-Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t context,
-                 uint64_t n_bytes) {
+Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t chunk,
+                 int64_t context, uint64_t n_bytes) {
   Rng rng(static_cast<uint64_t>(context) + 1);
   const auto random_token = [&] {
     return static_cast<int32_t>(rng.next() % static_cast<uint64_t>(engine.args().vocab_size));
@@ -193,7 +136,6 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
   tokens.resize(std::min<size_t>(tokens.size(), static_cast<size_t>(context)));
   while (static_cast<int64_t>(tokens.size()) < context) tokens.push_back(random_token());
   if (!tokens.empty()) session.sync(tokens);
-  const int64_t chunk = *options.engine.chunk;
   for (int64_t i = 0; i < chunk; ++i) tokens.push_back(random_token());
   auto start = std::chrono::steady_clock::now();
   session.sync(tokens);
@@ -264,38 +206,36 @@ nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& eng
           {"frontiers", list}};
 }
 
-int run(BenchOptions options) {
-  options.engine.context = options.contexts.back() + *options.engine.chunk + options.n_decode + 8;
+}  // namespace
+
+int bench_model_command(const Options& options) {
+  const BenchOptions& bench = options.bench;
+  const std::vector<int64_t> contexts =
+      bench.contexts.empty() ? std::vector<int64_t>{0, 4096, 32768, 131072} : bench.contexts;
+  EngineOptions asked = options.engine;
+  asked.chunk = asked.chunk.value_or(kChunk);
+  asked.context = contexts.back() + *asked.chunk + bench.n_decode + 8;
   std::optional<GgufFile> file;
-  if (!options.synthetic) file.emplace(options.engine.model_path);
-  // Before the model takes the memory.
-  const double ceiling = memory_gbps(*make_backend(options.engine));
-  const ModelArgs shape = full_size_args(options.n_layers, options.n_dense);
-  Engine engine = options.synthetic ? Engine(
-                                          shape, synthetic_weight_bytes(shape, options.types),
-                                          [&](const ModelArgs& args, Backend& backend) {
-                                            return synthetic_weights(args, options.types, backend);
-                                          },
-                                          options.engine)
-                                    : Engine(*file, options.engine);
+  if (!bench.is_synthetic) file.emplace(find_model(options));
+  const double ceiling = memory_gbps(*make_backend(asked));  // before the model takes the memory
+  const ModelArgs shape = full_size_args(bench.n_layers, bench.n_dense);
+  Engine engine = file ? Engine(*file, asked)
+                       : Engine(
+                             shape, synthetic_weight_bytes(shape, bench.types),
+                             [&](const ModelArgs& args, Backend& backend) {
+                               return synthetic_weights(args, bench.types, backend);
+                             },
+                             asked);
   const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
   Session session(engine);
   std::vector<Frontier> frontiers;
-  for (const int64_t context : options.contexts)
-    frontiers.push_back(measure(engine, session, options, context, n_bytes));
+  for (const int64_t context : contexts)
+    frontiers.push_back(measure(engine, session, bench, *asked.chunk, context, n_bytes));
   if (options.json)
     write_out(to_json(frontiers, engine, n_bytes, ceiling).dump() + "\n");
   else
-    print_table(frontiers, engine, n_bytes, ceiling, options.n_decode);
+    print_table(frontiers, engine, n_bytes, ceiling, bench.n_decode);
   return 0;
-}
-
-}  // namespace
-
-int bench_model_command(const std::vector<std::string>& args) {
-  cxxopts::Options table = flag_table();
-  return run_with_flags(table, args,
-                        [](const cxxopts::ParseResult& flags) { return run(read_options(flags)); });
 }
 
 }  // namespace dsv32

@@ -2,12 +2,11 @@
 // shape.
 #pragma once
 
-#include <string>
-#include <vector>
+#include "cli/options.h"
 
 namespace dsv32 {
 
-// args: what follows `bench`. Prints to standard output and returns the exit code. Throws Error.
-int bench_model_command(const std::vector<std::string>& args);
+// Prints to standard output and returns the exit code. Throws Error.
+int bench_model_command(const Options& options);
 
 }  // namespace dsv32

@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/bench_flags.h"
+#include "cli/loaded_model.h"
 #include "cli/streams.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
@@ -27,10 +27,6 @@
 
 namespace dsv32 {
 namespace {
-
-struct BenchOptions : BenchTarget {
-  std::string folder;
-};
 
 struct Timed {
   int64_t n_tokens = 0, n_restored = 0;
@@ -58,13 +54,14 @@ class Folder {
   std::string path_;
 };
 
-std::unique_ptr<Engine> open_engine(const BenchOptions& options, const std::optional<GgufFile>& file) {
-  if (file) return std::make_unique<Engine>(*file, options.engine);
-  const ModelArgs shape = full_size_args(options.n_layers, options.n_dense);
+std::unique_ptr<Engine> open_engine(const BenchOptions& bench, const EngineOptions& options,
+                                    const std::optional<GgufFile>& file) {
+  if (file) return std::make_unique<Engine>(*file, options);
+  const ModelArgs shape = full_size_args(bench.n_layers, bench.n_dense);
   return std::make_unique<Engine>(
-      shape, synthetic_weight_bytes(shape, {}),
-      [](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, {}, backend); },
-      options.engine, [](const CacheLayout&, const char*) { return std::array<uint8_t, 32>{1}; });
+      shape, synthetic_weight_bytes(shape, bench.types),
+      [&](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, bench.types, backend); },
+      options, [](const CacheLayout&, const char*) { return std::array<uint8_t, 32>{1}; });
 }
 
 std::vector<int32_t> prompt_of(int64_t n_tokens, int64_t vocab_size) {
@@ -152,23 +149,29 @@ void print_json(const std::vector<Timed>& all, double disk, const char* backend)
             "\n");
 }
 
-int run(BenchOptions options) {
-  const Folder folder(options.folder);
-  const std::optional<GgufFile> file =
-      options.synthetic ? std::nullopt : std::optional<GgufFile>(std::in_place, options.engine.model_path);
-  options.engine.context = options.contexts.back() + 64;
-  options.engine.cache.emplace();
-  options.engine.cache->directory = folder.path() + "/cache";
-  options.engine.cache->max_bytes = uint64_t{1} << 50;
-  options.engine.cache->write = WritePolicy::write_back;
-  options.engine.cache->prefetch = PrefetchPolicy::wait_complete;
-  options.engine.cache->least_tokens = 1;
-  options.engine.cache->warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
+}  // namespace
+
+int bench_prefixes_command(const Options& options) {
+  const BenchOptions& bench = options.bench;
+  const std::vector<int64_t> contexts =
+      bench.contexts.empty() ? std::vector<int64_t>{2048, 8192, 32768, 131072} : bench.contexts;
+  const Folder folder(bench.folder);
+  std::optional<GgufFile> file;
+  if (!bench.is_synthetic) file.emplace(find_model(options));
+  EngineOptions asked = options.engine;
+  asked.context = contexts.back() + 64;
+  PrefixCacheOptions& cache = asked.cache.emplace();
+  cache.directory = folder.path() + "/cache";
+  cache.max_bytes = uint64_t{1} << 50;
+  cache.write = WritePolicy::write_back;
+  cache.prefetch = PrefetchPolicy::wait_complete;
+  cache.least_tokens = 1;
+  cache.warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
   std::vector<Timed> all;
   {
-    const std::unique_ptr<Engine> engine = open_engine(options, file);
+    const std::unique_ptr<Engine> engine = open_engine(bench, asked, file);
     Session session(*engine);
-    for (const int64_t n_tokens : options.contexts) {
+    for (const int64_t n_tokens : contexts) {
       Timed& at = all.emplace_back();
       at.n_tokens = n_tokens;
       at.cold_seconds = time_sync(session, prompt_of(n_tokens, engine->args().vocab_size), at.n_restored);
@@ -176,7 +179,7 @@ int run(BenchOptions options) {
     }
   }
   const double disk_before = best_disk_rate(folder.path());
-  const std::unique_ptr<Engine> engine = open_engine(options, file);
+  const std::unique_ptr<Engine> engine = open_engine(bench, asked, file);
   Session session(*engine);
   ReadStats before;
   for (Timed& at : all) {
@@ -188,22 +191,6 @@ int run(BenchOptions options) {
   const double disk = std::max(disk_before, best_disk_rate(folder.path()));
   (options.json ? print_json : print_table)(all, disk, engine->backend_name());
   return 0;
-}
-
-}  // namespace
-
-int bench_prefixes_command(const std::vector<std::string>& args) {
-  cxxopts::Options table("dsv32 bench prefixes",
-                         "Times the first token of prompts that are known on disk.\n");
-  add_target_flags(table, "lengths of the prompts", "2048,8192,32768,131072");
-  table.add_options()("dir", "where the disk is that is measured; emptied afterwards", text("."), "DIR");
-  return run_with_flags(table, args, [](const cxxopts::ParseResult& flags) {
-    BenchOptions options;
-    static_cast<BenchTarget&>(options) = read_target(flags);
-    options.folder = flags["dir"].as<std::string>();
-    if (options.contexts.front() < 1) fail(ErrorKind::usage, "--contexts holds a prompt without tokens");
-    return run(options);
-  });
 }
 
 }  // namespace dsv32

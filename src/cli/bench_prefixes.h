@@ -2,12 +2,11 @@
 // what the disk gives.
 #pragma once
 
-#include <string>
-#include <vector>
+#include "cli/options.h"
 
 namespace dsv32 {
 
-// args: what follows `bench prefixes`. Prints to standard output and returns the exit code. Throws Error.
-int bench_prefixes_command(const std::vector<std::string>& args);
+// Prints to standard output and returns the exit code. Throws Error.
+int bench_prefixes_command(const Options& options);
 
 }  // namespace dsv32

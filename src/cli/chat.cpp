@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/answer.h"
+#include "cli/flag_parser.h"
 #include "cli/help.h"
 #include "cli/line_editor.h"
 #include "cli/loaded_model.h"

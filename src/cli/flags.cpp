@@ -3,6 +3,7 @@
 // Long names with a hyphen carry an alias with an underscore, so that both spellings work.
 #include "cli/flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
@@ -25,10 +26,12 @@ constexpr unsigned kCacheList = bit(Command::cache_list), kCacheShow = bit(Comma
                    kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
                    kCacheClear = bit(Command::cache_clear), kCachePath = bit(Command::cache_path);
 constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune | kCacheClear | kCachePath;
-constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck;
+constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes);
+constexpr unsigned kMeasuring = kBench | kPrefixes;
+constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
 constexpr unsigned kGenerating = kRun | kChat;
 constexpr unsigned kComputing = kGenerating | kLogits;
-constexpr unsigned kPlanned = kComputing | kPlan, kOnEngine = kPlanned | kCheck;
+constexpr unsigned kPlanned = kComputing | kPlan | kMeasuring, kOnEngine = kPlanned | kCheck;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 [[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
@@ -80,6 +83,24 @@ std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::str
   return n_rows;
 }
 
+float parse_share(const std::string& flag, const std::string& text) {
+  const float value = parse_float(flag, text);
+  if (!(value >= 0 && value <= 1)) fail_value(flag, "a share from 0 to 1", text);
+  return value;
+}
+
+// Numbers of tokens with commas between them, sorted.
+std::vector<int64_t> parse_contexts(const std::string& flag, const std::string& text, int64_t least) {
+  std::vector<int64_t> values;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    values.push_back(parse_integer(flag, text.substr(at, comma - at), least, 1 << 20));
+    at = comma + 1;
+  }
+  std::ranges::sort(values);
+  return values;
+}
+
 using O = Options;
 using S = const std::string;
 
@@ -92,7 +113,7 @@ constexpr Flag kFlags[] = {
     {"ctx,ctx-size,ctx_size,c", "N",
      "tokens of context (default: the model's, or what half of the free memory "
      "holds)",
-     "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
+     "Model", kPlanned & ~kMeasuring, [](O& o, S& v, S& f) { o.engine.context = parse_integer(f, v, 1, kMaxInt32); }},
     {"ctx,ctx-size,ctx_size,c", "N",
      "most tokens compared; the built-in prompt is made to have as many (default: at least 256 more than the "
      "buffer's "
@@ -125,8 +146,31 @@ constexpr Flag kFlags[] = {
      [](O& o, S& v, S& f) { o.engine.memory.device = parse_bytes(v, f.c_str()); }},
     {"host-mem,host_mem", "SIZE", "most host memory to take beside the mapped model (default: all)", "Model",
      kOnEngine, [](O& o, S& v, S& f) { o.engine.memory.host = parse_bytes(v, f.c_str()); }},
-    {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048)", "Model", kOnEngine,
+    {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048)", "Model",
+     kOnEngine & ~kBench, [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
+
+    {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", "Measured",
+     kMeasuring, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
+    {"layers", "N", "synthetic layers (default: 6)", "Measured", kMeasuring,
+     [](O& o, S& v, S& f) { o.bench.n_layers = parse_integer(f, v, 1, 1000); }},
+    {"dense", "N", "dense ones among them (default: 3)", "Measured", kMeasuring,
+     [](O& o, S& v, S& f) { o.bench.n_dense = parse_integer(f, v, 0, 1000); }},
+    {"type", "NAME", "synthetic matrices' format (default: Q4_K)", "Measured", kMeasuring,
+     [](O& o, S& v, S& f) { o.bench.types.matrices = parse_type(f, v); }},
+    {"head-type,head_type", "NAME", "format of synthetic attn_k_b and attn_v_b (default: Q8_0)", "Measured",
+     kMeasuring, [](O& o, S& v, S& f) { o.bench.types.heads = parse_type(f, v); }},
+    {"contexts", "LIST", "frontiers: tokens before the timed ones (default: 0,4096,32768,131072)", "Measured",
+     kBench, [](O& o, S& v, S& f) { o.bench.contexts = parse_contexts(f, v, 0); }},
+    {"contexts", "LIST", "lengths of the prompts (default: 2048,8192,32768,131072)", "Measured", kPrefixes,
+     [](O& o, S& v, S& f) { o.bench.contexts = parse_contexts(f, v, 1); }},
+    {"chunk", "N", "tokens of the timed prefill (default: 2048)", "Measured", kBench,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
+    {"decode", "N", "timed decode steps (default: 32)", "Measured", kBench,
+     [](O& o, S& v, S& f) { o.bench.n_decode = parse_integer(f, v, 1, 1 << 20); }},
+    {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured", kBench,
+     [](O& o, S& v, S& f) { o.bench.locality = parse_share(f, v); }},
+    {"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured",
+     kPrefixes, [](O& o, S& v, S&) { o.bench.folder = v; }},
 
     {"no-cache,no_cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kGenerating,
      [](O& o, S&, S&) { o.uses_cache = false; }},
@@ -232,7 +276,7 @@ constexpr Flag kFlags[] = {
                                                            {"stdout", ThinkingDisplay::on_stdout}});
      }},
     {"json", nullptr, "one JSON object on standard output", "Output",
-     kRun | kModel | kPlan | kTokens | kPrompt | kCheck | kCache, [](O& o, S&, S&) { o.json = true; }},
+     kRun | kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
     {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
      kGenerating,
      [](O& o, S& v, S& f) {
@@ -254,6 +298,26 @@ constexpr Flag kFlags[] = {
 }  // namespace
 
 std::span<const Flag> flags() { return kFlags; }
+
+FlagTexts flags_of(Command command) {
+  FlagTexts texts;
+  for (const Flag& flag : kFlags)
+    if (flag.commands & bit(command)) texts.push_back(&flag);
+  return texts;
+}
+
+TensorType parse_type(const std::string& flag, const std::string& text) {
+  std::string names, upper = text;
+  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  for (uint32_t number = 0; number < 64; ++number) {
+    const auto type = static_cast<TensorType>(number);
+    const TypeTraits* found = find_traits(type);
+    if (!found || !found->is_supported) continue;
+    if (upper == found->name) return type;
+    names += (names.empty() ? "" : ", ") + std::string(found->name);
+  }
+  fail_value(flag, "one of " + names, text);
+}
 
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
   int64_t value = 0;

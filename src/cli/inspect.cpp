@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "cli/inspect_logits.h"
 #include "cli/loaded_model.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
@@ -67,6 +66,8 @@ void print_model_json(const GgufFile& file) {
   write_out(json.dump() + "\n");
 }
 
+}  // namespace
+
 int inspect_model(const Options& options) {
   const GgufFile file(find_model(options));
   if (options.json)
@@ -75,6 +76,8 @@ int inspect_model(const Options& options) {
     print_model(file);
   return 0;
 }
+
+namespace {
 
 std::string plan_line(const char* name, uint64_t n_bytes) {
   return format("  %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
@@ -116,6 +119,8 @@ void print_plan_json(const MemoryPlan& plan, const Backend& backend) {
   write_out(json.dump() + "\n");
 }
 
+}  // namespace
+
 int inspect_plan(const Options& options) {
   const GgufFile file(find_model(options));
   const std::unique_ptr<Backend> backend = make_backend(options.engine);
@@ -127,6 +132,8 @@ int inspect_plan(const Options& options) {
   return 0;
 }
 
+namespace {
+
 std::string text_of_words(const Options& options) {
   if (options.words.empty()) {
     if (is_terminal(STDIN_FILENO))
@@ -137,6 +144,8 @@ std::string text_of_words(const Options& options) {
   for (const std::string& word : options.words) text += (text.empty() ? "" : " ") + word;
   return text;
 }
+
+}  // namespace
 
 int inspect_tokens(const Options& options) {
   const std::string text = text_of_words(options);
@@ -167,18 +176,6 @@ int inspect_prompt(const Options& options) {
   else
     write_out(prompt.rendered);
   return 0;
-}
-
-}  // namespace
-
-int inspect_command(const Options& options) {
-  switch (options.command) {
-    case Command::inspect_model: return inspect_model(options);
-    case Command::inspect_plan: return inspect_plan(options);
-    case Command::inspect_tokens: return inspect_tokens(options);
-    case Command::inspect_prompt: return inspect_prompt(options);
-    default: return inspect_logits(options);
-  }
 }
 
 }  // namespace dsv32

@@ -1,13 +1,16 @@
-// The command `dsv32 inspect`: what a model file holds, what a context costs, and how text becomes tokens.
+// The commands `dsv32 inspect`: what a model file holds, what a context costs, and how text becomes tokens.
 //
-// Only `inspect logits` computes (inspect_logits.h). Everything else reads headers and vocabulary.
+// They read headers and vocabulary; only `inspect logits` computes (inspect_logits.h).
 #pragma once
 
 #include "cli/options.h"
 
 namespace dsv32 {
 
-// Returns the exit code. Throws Error.
-int inspect_command(const Options& options);
+// Each returns the exit code and throws Error.
+int inspect_model(const Options& options);
+int inspect_plan(const Options& options);
+int inspect_tokens(const Options& options);
+int inspect_prompt(const Options& options);
 
 }  // namespace dsv32

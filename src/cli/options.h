@@ -1,7 +1,7 @@
 // What the user asked for: the words of one command, checked and turned into values.
 //
-// parse_options() is the only reader of a command line. The flags themselves are a table (flags.h); this unit
-// feeds it to cxxopts and turns every complaint into one Error{usage} of one line. Nothing here opens a file.
+// parse_options() is the only reader of a command line. The commands are a table (commands.h), the flags
+// another (flags.h), and flag_parser.h takes the words apart. Nothing here opens a file.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "engine/generation.h"
 #include "engine/plan.h"
+#include "weights/synthetic.h"
 
 namespace dsv32 {
 
@@ -28,10 +29,23 @@ enum class Command {
   cache_verify,
   cache_prune,
   cache_clear,
-  cache_path
+  cache_path,
+  bench,
+  bench_prefixes
 };
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
+
+// What `bench` and `bench prefixes` measure.
+struct BenchOptions {
+  bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
+  int64_t n_layers = 6, n_dense = 3;
+  SyntheticTypes types;
+  std::vector<int64_t> contexts;   // ascending; empty: the command's own
+  int64_t n_decode = 32;           // timed steps
+  std::optional<double> locality;  // share of a step's selected rows that the step before selected too
+  std::string folder = ".";        // on the disk that is measured
+};
 
 struct Options {
   Command command{};
@@ -64,13 +78,8 @@ struct Options {
   bool parse_special = false;  // inspect tokens
   std::string token_list;      // inspect logits: ids, or @FILE
   std::string output_path;     // inspect logits
+  BenchOptions bench;
 };
-
-// "run", "inspect tokens": as typed.
-const char* command_name(Command command);
-
-// The command that the first words name; `n_taken` is how many they are. Throws Error{usage} for others.
-Command find_command(const std::vector<std::string>& words, size_t& n_taken);
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
 // nearest spelling), a value that is missing or does not fit, and flags that contradict each other. With
@@ -79,8 +88,5 @@ Options parse_options(Command command, const std::vector<std::string>& args);
 
 // Usage, flags by group, where defaults come from, and the exit codes.
 std::string command_help(Command command);
-
-// Of `names` the one that `word` was probably meant to be; empty when none is near.
-std::string nearest(const std::string& word, const std::vector<std::string>& names);
 
 }  // namespace dsv32

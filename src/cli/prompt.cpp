@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/commands.h"
 #include "cli/streams.h"
 #include "text/chat_format.h"
 
@@ -56,7 +57,7 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
     fail(ErrorKind::usage,
          format("there is no prompt, expected one as words, with -p, with -f or on standard input, "
                 "see dsv32 %s --help",
-                command_name(options.command)));
+                row_of(options.command).name().c_str()));
   return text;
 }
 

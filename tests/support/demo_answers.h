@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_answers.h"
+#include "tests/tools/lab/answers.h"
 
 namespace dsv32 {
 

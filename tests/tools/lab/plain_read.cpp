@@ -1,6 +1,6 @@
 // See plain_read.h. The share of a thread is compiled once per instruction set, and the best one is chosen at
 // run time.
-#include "cli/plain_read.h"
+#include "tests/tools/lab/plain_read.h"
 
 #include <omp.h>
 
@@ -10,7 +10,7 @@
 // SVE's registers have no size at compile time, and NEON serves there.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cli/plain_read.cpp"
+#define HWY_TARGET_INCLUDE "tests/tools/lab/plain_read.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 

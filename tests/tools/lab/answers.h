@@ -1,4 +1,4 @@
-// `dsv32 bench answers`: how many questions about long passages a model answers to the letter, and what it
+// `lab answers`: how many questions about long passages a model answers to the letter, and what it
 // would answer if something else than its indexer chose the positions that it attends to.
 //
 // Each question of a file (asked_passages.h) is asked on its own, and answered greedily.
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/asked_passages.h"
 #include "engine/engine.h"
+#include "tests/tools/lab/asked_passages.h"
 
 namespace dsv32 {
 
@@ -35,7 +35,11 @@ using Answered = std::function<void(const AskedPassage::Question& question, cons
 AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, const Asking& asking,
                                 const std::vector<AskedPassage>& passages, const Answered& answered = {});
 
-// args: what follows `bench answers`. Prints to standard output and returns the exit code. Throws Error.
-int bench_answers_command(const std::vector<std::string>& args);
+// One of their names, or "all". Throws Error{usage} naming `flag`.
+std::vector<Chooser> parse_choosers(const std::string& flag, const std::string& names);
+
+// Prints to standard output and returns the exit code. Throws Error.
+struct LabOptions;
+int lab_answers(const LabOptions& options);
 
 }  // namespace dsv32

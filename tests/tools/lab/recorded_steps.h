@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "context/buffer_policies.h"
 #include "engine/session.h"
+#include "tests/tools/lab/buffer_policies.h"
 
 namespace dsv32 {
 

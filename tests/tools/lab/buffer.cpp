@@ -1,7 +1,7 @@
 // A passage and its first question are prefilled; from there on the conversation is decode steps alone: the
 // model's greedy answer, then the next question, and so on. What the indexer selects in each step is kept,
 // and every policy and size is then tried on the very same selections.
-#include "cli/bench_buffer.h"
+#include "tests/tools/lab/buffer.h"
 
 #include <algorithm>
 #include <array>
@@ -9,12 +9,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/asked_passages.h"
-#include "cli/bench_flags.h"
 #include "cli/loaded_model.h"
 #include "cli/streams.h"
-#include "engine/recorded_steps.h"
 #include "engine/sampler.h"
+#include "tests/tools/lab/asked_passages.h"
+#include "tests/tools/lab/recorded_steps.h"
 
 namespace dsv32 {
 namespace {
@@ -166,15 +165,11 @@ void print_json(const Measured& measured, const char* backend) {
   write_out(all.dump() + "\n");
 }
 
-int run(const cxxopts::ParseResult& flags) {
-  const std::string path = flags["questions"].as<std::string>();
-  const int64_t n_most = flags["passages"].as<int64_t>();
-  if (path.empty()) fail(ErrorKind::usage, "name the passages with --questions FILE");
-  if (n_most < 0) fail(ErrorKind::usage, "--passages is a number of lines, 0 or more");
-  const std::vector<AskedPassage> passages = read_passages(path, n_most);
-  Options options;
-  options.engine = read_engine(flags);
-  options.uses_cache = false;  // every passage is computed
+}  // namespace
+
+int lab_buffer(const LabOptions& options) {
+  if (options.words.size() != 1) fail(ErrorKind::usage, "name one file of questions");
+  const std::vector<AskedPassage> passages = read_passages(options.words[0], options.n_passages);
   LoadedModel model(options);
   const ModelArgs& args = model.engine.args();
   if (!args.has_indexer())
@@ -186,23 +181,8 @@ int run(const cxxopts::ParseResult& flags) {
   for (const AskedPassage& passage : passages) measure_passage(measured, model, passage);
   if (measured.n_steps == 0)
     fail(ErrorKind::usage, "the answers are too short to count anything", "ask more questions");
-  (flags.count("json") ? print_json : print_table)(measured, model.engine.backend_name());
+  (options.json ? print_json : print_table)(measured, model.engine.backend_name());
   return 0;
-}
-
-}  // namespace
-
-int bench_buffer_command(const std::vector<std::string>& args) {
-  cxxopts::Options table("dsv32 bench buffer",
-                         "Counts the rows that decode steps find in the top-k buffer, for several sizes and "
-                         "policies, in conversations about passages.\n");
-  add_engine_flags(table);
-  table.add_options()  //
-      ("questions",
-       "a line for each passage: {\"passage\": \"...\", \"questions\": [{\"ask\": \"...\"}, ...]}", text(""),
-       "FILE")  //
-      ("passages", "how many of them to take; 0: all", number("0"), "N");
-  return run_with_flags(table, args, run);
 }
 
 }  // namespace dsv32

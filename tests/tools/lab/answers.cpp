@@ -1,4 +1,4 @@
-#include "cli/bench_answers.h"
+#include "tests/tools/lab/answers.h"
 
 #include <algorithm>
 
@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/bench_flags.h"
 #include "cli/loaded_model.h"
 #include "cli/streams.h"
 #include "engine/generation.h"
 #include "gguf/random_weights.h"
+#include "tests/tools/lab/lab_options.h"
 #include "weights/config.h"
 
 namespace dsv32 {
@@ -59,7 +59,21 @@ std::vector<AskedPrompt> prompts_of(const Tokenizer& tokenizer, const std::vecto
   return prompts;
 }
 
+const char* name_of(Chooser chooser) {
+  return std::ranges::find(kChoosers, chooser, &NamedChooser::chooser)->name;
+}
+
 }  // namespace
+
+std::vector<Chooser> parse_choosers(const std::string& flag, const std::string& names) {
+  std::vector<Chooser> chosen;
+  for (const NamedChooser& chooser : kChoosers)
+    if (names == "all" || names == chooser.name) chosen.push_back(chooser.chooser);
+  if (chosen.empty())
+    fail(ErrorKind::usage, format("%s takes one of indexer, dense, recent, random, all, not '%s'",
+                                  flag.c_str(), visible(names, false, 40).c_str()));
+  return chosen;
+}
 
 AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, const Asking& asking,
                                 const std::vector<AskedPassage>& passages, const Answered& answered) {
@@ -92,24 +106,6 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
 }
 
 namespace {
-
-struct BenchOptions {
-  EngineOptions engine;
-  std::vector<std::string> files;
-  std::vector<NamedChooser> choosers;
-  int64_t n_passages = 0;  // 0: all
-  bool thinks = false, json = false, shows_wrong = false;
-};
-
-std::vector<NamedChooser> parse_choosers(const std::string& names) {
-  std::vector<NamedChooser> chosen;
-  for (const NamedChooser& chooser : kChoosers)
-    if (names == "all" || names == chooser.name) chosen.push_back(chooser);
-  if (chosen.empty())
-    fail(ErrorKind::usage, format("--chooser is '%s', expected indexer, dense, recent, random or all",
-                                  visible(names, false, 40).c_str()));
-  return chosen;
-}
 
 void show_wrong(const AskedPassage::Question& question, const std::string& answer) {
   if (answer == question.answer) return;
@@ -144,57 +140,31 @@ void print_row(const Measured& measured) {
                    100 * tally.accuracy(), tally.seconds, visible(measured.path).c_str()));
 }
 
-int run(const BenchOptions& options) {
-  const GgufFile file(options.engine.model_path);
+}  // namespace
+
+int lab_answers(const LabOptions& options) {
+  if (options.words.empty()) fail(ErrorKind::usage, "name a file of questions");
+  const GgufFile file(find_model(options));
   Json list = Json::array();
   if (!options.json)
     write_out(format("%8s %10s %10s %10s %10s %10s  %s\n", "tokens", "chooser", "questions", "right",
                      "accuracy", "seconds", "file"));
-  for (const std::string& path : options.files) {
+  for (const std::string& path : options.words) {
     const std::vector<AskedPassage> passages = read_passages(path, options.n_passages);
-    for (const NamedChooser& chooser : options.choosers) {
-      Measured measured{path, chooser.name, options.thinks, {}, {}};
+    for (const Chooser chooser : options.choosers) {
+      const bool thinks = options.generation.thinking;
+      Measured measured{path, name_of(chooser), thinks, {}, {}};
       const auto answered = [&](const AskedPassage::Question& question, const std::string& answer) {
         measured.answers.push_back(answer);
         if (options.shows_wrong) show_wrong(question, answer);
       };
-      measured.tally =
-          count_right_answers(file, options.engine, {chooser.chooser, options.thinks}, passages, answered);
+      measured.tally = count_right_answers(file, options.engine, {chooser, thinks}, passages, answered);
       list.push_back(as_json(measured));
       if (!options.json) print_row(measured);
     }
   }
   if (options.json) write_out(list.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return 0;
-}
-
-}  // namespace
-
-int bench_answers_command(const std::vector<std::string>& args) {
-  cxxopts::Options table("dsv32 bench answers",
-                         "Counts the questions about long passages that are answered right.\n");
-  add_engine_flags(table);
-  table.add_options()                                                                                       //
-      ("chooser", "who chooses positions: indexer, dense, recent, random or all", text("indexer"), "NAME")  //
-      ("topk-buffer", "rows of each layer's buffer, full or auto", text("auto"), "N")                       //
-      ("passages", "of each file, the first so many; 0: all", number("0"), "N")                             //
-      ("think", "think before each answer")                                                                 //
-      ("wrong", "show the questions that are answered wrong, on standard error")                            //
-      ("questions", "files of questions", cxxopts::value<std::vector<std::string>>(), "FILE");
-  table.parse_positional("questions");
-  return run_with_flags(table, args, [](const cxxopts::ParseResult& flags) {
-    BenchOptions options;
-    options.engine = read_engine(flags);
-    if (options.engine.model_path.empty()) fail(ErrorKind::usage, "name a model with -m");
-    if (flags.count("questions") == 0) fail(ErrorKind::usage, "name a file of questions");
-    options.files = flags["questions"].as<std::vector<std::string>>();
-    options.choosers = parse_choosers(flags["chooser"].as<std::string>());
-    options.engine.topk_buffer = parse_topk_buffer(flags["topk-buffer"].as<std::string>());
-    options.n_passages = flags["passages"].as<int64_t>();
-    options.thinks = flags.count("think") > 0, options.json = flags.count("json") > 0;
-    options.shows_wrong = flags.count("wrong") > 0;
-    return run(options);
-  });
 }
 
 }  // namespace dsv32

@@ -1,4 +1,4 @@
-#include "cli/asked_passages.h"
+#include "tests/tools/lab/asked_passages.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

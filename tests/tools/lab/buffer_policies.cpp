@@ -1,4 +1,4 @@
-#include "context/buffer_policies.h"
+#include "tests/tools/lab/buffer_policies.h"
 
 #include <algorithm>
 #include <cassert>

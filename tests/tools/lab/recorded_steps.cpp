@@ -1,4 +1,4 @@
-#include "engine/recorded_steps.h"
+#include "tests/tools/lab/recorded_steps.h"
 
 #include <string_view>
 

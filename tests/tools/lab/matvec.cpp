@@ -1,10 +1,10 @@
-// `dsv32 bench matvec`: one matrix times one vector on the CPU, for every storage format.
+// `lab matvec`: one matrix times one vector on the CPU, for every storage format.
 //
 // Decoding reads every weight once a token, so a product is measured against a plain read of the same bytes
 // by the same threads, and against the most that memory gives (see plain_read.h). A model is far larger than
 // any cache, so every timed run finds the caches filled with something else. Reads and products alternate,
 // and the median of each is reported: a busy machine disturbs both alike.
-#include "cli/bench_matvec.h"
+#include "tests/tools/lab/matvec.h"
 
 #include <omp.h>
 
@@ -20,9 +20,8 @@
 #include "base/numbers.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/bench_flags.h"
-#include "cli/plain_read.h"
 #include "cli/streams.h"
+#include "tests/tools/lab/plain_read.h"
 
 namespace dsv32 {
 namespace {
@@ -48,58 +47,17 @@ struct MatvecResult {
   double read_gbps = 0, streams_gbps = 0, matvec_gbps = 0;
 };
 
-cxxopts::Options matvec_flags() {
-  cxxopts::Options options("dsv32 bench matvec",
-                           "Times one matrix-vector product on the CPU for each storage format.\n");
-  options.add_options()                                                                  //
-      ("rows", "outputs of the matrix", number("18432"), "N")                            //
-      ("cols", "inputs of the matrix, a multiple of 256", number("7168"), "N")           //
-      ("t,threads", "threads; 0: one per core", number("0"), "N")                        //
-      ("runs", "timed runs of each kind, of which the median counts", number("9"), "N")  //
-      ("type", "only this format, e.g. Q4_K; may be repeated", cxxopts::value<std::vector<std::string>>(),
-       "NAME");
-  return options;
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  return text;
-}
-
-TensorType parse_type(const std::string& name) {
-  std::string known;
-  for (const TensorType type : kAllTypes) {
-    if (lower(name) == lower(type_name(type))) return type;
-    known += std::string(known.empty() ? "" : " ") + type_name(type);
-  }
-  fail(ErrorKind::usage,
-       format("--type is '%s', expected a storage format", visible(name, false, 40).c_str()),
-       "formats: " + known);
-}
-
-int64_t in_range(int64_t value, int64_t low, int64_t high, const char* flag) {
-  if (value < low || value > high)
-    fail(ErrorKind::usage, format("%s is %lld, expected %lld to %lld", flag, static_cast<long long>(value),
-                                  static_cast<long long>(low), static_cast<long long>(high)));
-  return value;
-}
-
-MatvecOptions read_options(const cxxopts::ParseResult& parsed) {
-  MatvecOptions options;
-  options.n_rows = in_range(parsed["rows"].as<int64_t>(), 1, 1 << 24, "--rows");
-  options.n_cols = in_range(parsed["cols"].as<int64_t>(), 256, 1 << 20, "--cols");
-  if (options.n_cols % 256 != 0)
+MatvecOptions read_options(const LabOptions& asked) {
+  if (asked.n_cols % 256 != 0)
     fail(ErrorKind::usage,
-         format("--cols is %lld, expected a multiple of 256", static_cast<long long>(options.n_cols)));
-  options.n_threads = static_cast<int>(in_range(parsed["threads"].as<int64_t>(), 0, 4096, "--threads"));
-  if (options.n_threads == 0) options.n_threads = omp_get_num_procs();
-  options.n_runs = static_cast<int>(in_range(parsed["runs"].as<int64_t>(), 1, 1000, "--runs"));
-  options.json = parsed.count("json") > 0;
-  if (parsed.count("type") == 0)
-    options.types.assign(std::begin(kAllTypes), std::end(kAllTypes));
-  else
-    for (const std::string& name : parsed["type"].as<std::vector<std::string>>())
-      options.types.push_back(parse_type(name));
+         format("--cols is %lld, expected a multiple of 256", static_cast<long long>(asked.n_cols)));
+  MatvecOptions options;
+  options.n_rows = asked.n_rows, options.n_cols = asked.n_cols;
+  options.n_threads = asked.engine.n_threads > 0 ? asked.engine.n_threads : omp_get_num_procs();
+  options.n_runs = static_cast<int>(asked.n_runs);
+  options.json = asked.json;
+  options.types = asked.types;
+  if (options.types.empty()) options.types.assign(std::begin(kAllTypes), std::end(kAllTypes));
   return options;
 }
 
@@ -217,7 +175,10 @@ nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options)
           {"fraction_of_streams", result.matvec_gbps / result.streams_gbps}};
 }
 
-int run(const MatvecOptions& options) {
+}  // namespace
+
+int lab_matvec(const LabOptions& asked) {
+  const MatvecOptions options = read_options(asked);
   const int threads_before = omp_get_max_threads();
   omp_set_num_threads(options.n_threads);
   nlohmann::json results = nlohmann::json::array();
@@ -238,14 +199,6 @@ int run(const MatvecOptions& options) {
   if (options.json) write_out(results.dump(2) + "\n");
   omp_set_num_threads(threads_before);
   return 0;
-}
-
-}  // namespace
-
-int bench_matvec_command(const std::vector<std::string>& args) {
-  cxxopts::Options table = matvec_flags();
-  return run_with_flags(table, args,
-                        [](const cxxopts::ParseResult& flags) { return run(read_options(flags)); });
 }
 
 }  // namespace dsv32

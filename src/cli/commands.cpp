@@ -1,0 +1,125 @@
+// See commands.h. A command of two words belongs to the group that the first names.
+#include "cli/commands.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/bench_model.h"
+#include "cli/bench_prefixes.h"
+#include "cli/cache.h"
+#include "cli/chat.h"
+#include "cli/check.h"
+#include "cli/inspect.h"
+#include "cli/inspect_logits.h"
+#include "cli/run.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kProgram = 6;  // "dsv32 "
+
+bool is_group(const std::string& word) {
+  return std::ranges::any_of(commands(),
+                             [&](const CommandRow& row) { return row.name().starts_with(word + " "); });
+}
+
+// "model, plan, tokens"
+std::string members_of(const std::string& group) {
+  std::string names;
+  for (const CommandRow& row : commands())
+    if (const std::string name = row.name(); name.starts_with(group + " "))
+      names += (names.empty() ? "" : ", ") + name.substr(group.size() + 1);
+  return names;
+}
+
+[[noreturn]] void fail_unknown(const std::string& name) {
+  std::vector<std::string> names{"help", "inspect", "cache"};
+  for (const CommandRow& row : commands()) names.push_back(row.name());
+  const std::string near = nearest(name, names);
+  fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
+                                near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()));
+}
+
+}  // namespace
+
+std::span<const CommandRow> commands() {
+  static const CommandRow kRows[] = {
+      {Command::run,
+       {"dsv32 run", "[flags] [PROMPT...]",
+        "Answers one prompt. What comes first: standard input, then files, then the prompt.", true},
+       run_command},
+      {Command::chat,
+       {"dsv32 chat", "[flags]", "A conversation at the terminal. /help lists what can be typed there.",
+        false},
+       chat_command},
+      {Command::inspect_model,
+       {"dsv32 inspect model", "[flags]", "The model file's metadata and tensors.", false},
+       inspect_model},
+      {Command::inspect_plan,
+       {"dsv32 inspect plan", "[flags]", "What would lie where, in bytes, without loading anything.", false},
+       inspect_plan},
+      {Command::inspect_tokens,
+       {"dsv32 inspect tokens", "[flags] [TEXT]", "The token ids of a text, or of standard input.", true},
+       inspect_tokens},
+      {Command::inspect_prompt,
+       {"dsv32 inspect prompt", "[flags] [PROMPT...]", "The prompt as the model would read it.", true},
+       inspect_prompt},
+      {Command::inspect_logits,
+       {"dsv32 inspect logits", "--tokens IDS --out FILE [flags]",
+        "The logits of every token of a prompt, to a file.", false},
+       inspect_logits},
+      {Command::check,
+       {"dsv32 check", "[flags] [PROMPT...]",
+        "Whether this machine computes the model as it should: the top-k buffer, and the GPU.", true},
+       check_command},
+      {Command::cache_list,
+       {"dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.", false},
+       cache_command},
+      {Command::cache_show,
+       {"dsv32 cache show", "[flags] [FINGERPRINT]", "The kept segments, of all models or of one.", true},
+       cache_command},
+      {Command::cache_verify,
+       {"dsv32 cache verify", "[flags]", "Reads all that is kept and removes what is damaged.", false},
+       cache_command},
+      {Command::cache_prune,
+       {"dsv32 cache prune", "[flags] SIZE", "Removes what the policy lets go first, until SIZE is left.",
+        true},
+       cache_command},
+      {Command::cache_clear,
+       {"dsv32 cache clear", "[flags]", "Removes all kept prefixes.", false},
+       cache_command},
+      {Command::cache_path,
+       {"dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
+       cache_command},
+      {Command::bench,
+       {"dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false},
+       bench_model_command},
+      {Command::bench_prefixes,
+       {"dsv32 bench prefixes", "[flags]", "Times the first token of prompts that are known on disk.", false},
+       bench_prefixes_command},
+  };
+  return kRows;
+}
+
+std::string CommandRow::name() const { return text.name.substr(kProgram); }
+
+const CommandRow& row_of(Command command) { return commands()[static_cast<size_t>(command)]; }
+
+const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken) {
+  if (words[0].starts_with("-"))
+    fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
+                                  visible(words[0], false, 40).c_str()));
+  const std::string pair = words.size() > 1 && is_group(words[0]) ? words[0] + " " + words[1] : "";
+  for (const std::string& name : {pair, words[0]})
+    for (const CommandRow& row : commands())
+      if (name == row.name()) {
+        n_taken = name == pair ? 2 : 1;
+        return row;
+      }
+  if (pair.empty() && is_group(words[0]))
+    fail(ErrorKind::usage, words[0] + " what? one of " + members_of(words[0]));
+  fail_unknown(pair.empty() ? words[0] : pair);
+}
+
+}  // namespace dsv32
