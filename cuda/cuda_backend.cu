@@ -24,6 +24,10 @@ constexpr size_t kStagingBytes = size_t{64} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256;
 
+// Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
+// tells.
+constexpr int kNumericsEpoch = 3;
+
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
 
@@ -107,6 +111,8 @@ class CudaBackend : public Backend {
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
     CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&sm_major_, cudaDevAttrComputeCapabilityMajor, device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&sm_minor_, cudaDevAttrComputeCapabilityMinor, device));
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
     for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_})
@@ -130,6 +136,11 @@ class CudaBackend : public Backend {
   }
 
   const char* name() const override { return "cuda"; }
+  // Products of few tokens split their sums by the number of multiprocessors; the toolkit brings exp and sin.
+  std::string numerics() const override {
+    return format("cuda/sm_%d%d/%d-sms/toolkit-%d/epoch-%d", sm_major_, sm_minor_, n_sms_, CUDART_VERSION,
+                  kNumericsEpoch);
+  }
   bool works_in_host_memory() const override { return false; }
   bool roles_agree() const override { return false; }
 
@@ -328,7 +339,7 @@ class CudaBackend : public Backend {
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
   bool is_fetching_ = false;                               // attend has not joined the fetch yet
-  int n_sms_ = 0;
+  int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   void* landing_ = nullptr;  // pinned, [kLandingBytes]

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "context/fingerprint.h"
+#include "context/model_digest.h"
 #include "context/prefix_store.h"
 #include "engine/generation.h"
 #include "tests/support/disk_options.h"
@@ -85,7 +86,8 @@ PrefixStoreOptions store_options_of(const EngineOptions& options) {
   const CachePlan& plan = opened.engine->cache().plan();
   PrefixStoreOptions store;
   store.directory = options.cache->directory;
-  store.fingerprint = fingerprint(opened.file, plan.layout, "cpu");
+  const ModelDigest model(opened.file.files(), {.most_hashed_first = UINT64_MAX});
+  store.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
   store.n_layers = plan.n_layers;
   store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
   store.keys_page_bytes = plan.layout.key_page_bytes();
@@ -110,6 +112,25 @@ struct Cold {
     return options;
   }
 };
+
+// Swaps pieces of 256 bytes of each stack of experts, away from its beginning, middle and end.
+void permute_experts(const std::string& path) {
+  std::vector<uint64_t> places;
+  {
+    const GgufFile file(path);
+    for (const GgufTensor& tensor : file.tensors())
+      if (tensor.name.find("_exps") != std::string::npos)
+        places.push_back(tensor.offset + tensor.n_bytes / 4);
+  }
+  BOOST_REQUIRE(places.size() >= 3u);
+  std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
+  std::string pieces(512, '\0');
+  for (const uint64_t at : places) {
+    bytes.seekg(static_cast<std::streamoff>(at)).read(pieces.data(), 512);
+    std::swap_ranges(pieces.begin(), pieces.begin() + 256, pieces.begin() + 256);
+    bytes.seekp(static_cast<std::streamoff>(at)).write(pieces.data(), 512);
+  }
+}
 
 void check_restored(Opened& warm, Cold& cold, const std::vector<int32_t>& tokens, int64_t n_expected) {
   BOOST_TEST(warm.session->sync(tokens) == n_expected);
@@ -333,26 +354,57 @@ BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
   BOOST_TEST(other_model("quantised.gguf", quantised) == 0);
   BOOST_TEST(other_model("yarn.gguf", yarn) == 0);
 
-  // One tensor's values, at its beginning, in the middle and at its end.
+  // Values of experts in another order, in the middle of their tensors.
+  const std::string permuted = dir.file("permuted.gguf");
+  std::filesystem::copy_file(tiny_path(), permuted);
+  permute_experts(permuted);
+  BOOST_TEST(n_found(same, permuted) == 0);
+}
+
+// Until it is known whose pages they are, prefixes are shared in memory alone; then what was computed is
+// stored, and what is stored is found.
+BOOST_AUTO_TEST_CASE(nothing_is_found_or_stored_until_the_model_is_known) {
+  const TempDir dir;
   const GgufFile file(tiny_path());
-  for (const GgufTensor& tensor : file.tensors())
-    for (const uint64_t at : {uint64_t{0}, tensor.n_bytes / 2, tensor.n_bytes - 1}) {
-      if (&tensor != &file.tensors().front() && &tensor != &file.tensors().back()) continue;
-      const std::string changed = dir.file("changed.gguf");
-      std::filesystem::copy_file(tiny_path(), changed, std::filesystem::copy_options::overwrite_existing);
-      const uint64_t offset =
-          static_cast<uint64_t>(tensor.data - (file.tensors().front().data - file.tensors().front().offset)) +
-          at;
-      std::fstream bytes(changed, std::ios::in | std::ios::out | std::ios::binary);
-      bytes.seekg(static_cast<std::streamoff>(offset));
-      const char byte = static_cast<char>(bytes.get() ^ 0x10);
-      bytes.seekp(static_cast<std::streamoff>(offset));
-      bytes.put(byte);
-      bytes.close();
-      const GgufFile other(changed);
-      const CacheLayout layout{KvType::fp8, 512, 64, 128};
-      BOOST_TEST((fingerprint(other, layout, "cpu") != fingerprint(file, layout, "cpu")));
-    }
+  bool is_known = false;
+  const auto open = [&] {
+    return std::make_unique<Engine>(
+        read_model_args(file), file.n_bytes(),
+        [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
+        options_in(dir.file("cache")),
+        [&](const CacheLayout&, const Backend&) {
+          return [&] { return is_known ? std::optional(Hash256{1}) : std::nullopt; };
+        });
+  };
+  const int64_t n_stored = kBase / kPageTokens * kPageTokens;
+  const auto sync = [](Engine& engine, const std::vector<int32_t>& tokens) {
+    Session session(engine);
+    return session.sync(tokens);
+  };
+  {
+    const auto engine = open();
+    BOOST_TEST(sync(*engine, base()) == 0);
+    BOOST_TEST(sync(*engine, leaving_at(kBase)) == n_stored);  // in memory
+  }
+  {
+    const auto engine = open();  // that run ended before it knew
+    is_known = true;
+    BOOST_TEST(sync(*engine, base()) == 0);
+    is_known = false;
+  }
+  {
+    const auto engine = open();
+    BOOST_TEST(sync(*engine, leaving_at(100)) == 0);
+    is_known = true;  // between two prompts
+    BOOST_TEST(sync(*engine, base()) == n_stored);
+    is_known = false;
+  }
+  {
+    const auto engine = open();
+    BOOST_TEST(sync(*engine, random_tokens(330, 4)) == 0);
+    is_known = true;  // only when it ends
+  }
+  BOOST_TEST(sync(*open(), random_tokens(330, 4)) == 5 * kPageTokens);
 }
 
 // A byte of the page that is wanted is another one: the same answer, one line, and the segment is gone.

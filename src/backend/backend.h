@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "backend/cache_layout.h"
 #include "backend/matrix.h"
@@ -339,6 +340,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  // All that decides the bits of rows and keys besides the model: the backend, what of the machine its
+  // arithmetic depends on, and an epoch that rises whenever a change of the program changes these bits. Equal
+  // names promise equal bits.
+  virtual std::string numerics() const = 0;
   // Whether Place::device is host memory too, so that nothing need be kept twice.
   virtual bool works_in_host_memory() const = 0;
   // Whether a token's bits are the same in both roles.

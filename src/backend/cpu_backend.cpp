@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include <gnu/libc-version.h>
 #include <omp.h>
 #include <sys/mman.h>
 
@@ -21,10 +22,19 @@ namespace {
 // An allocation carries its size in front, one line wide, so that free() can unmap it.
 constexpr size_t kHeaderBytes = 128;
 
+// Rises when a change of these sources changes the bits of rows or keys; tests/test_row_digests.cpp tells.
+constexpr int kNumericsEpoch = 1;
+
 }  // namespace
 
 CpuBackend::CpuBackend(int n_threads, const MemoryLimits& limits) : memory_(limits.host) {
   omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs());
+}
+
+// The instruction set decides the order of sums; exp, sin and cos are the C library's.
+std::string CpuBackend::numerics() const {
+  return format("cpu/%s/glibc-%s/epoch-%d", cpu_instruction_set().c_str(), gnu_get_libc_version(),
+                kNumericsEpoch);
 }
 
 // Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is

@@ -19,6 +19,7 @@ class CpuBackend : public Backend {
   explicit CpuBackend(int n_threads, const MemoryLimits& limits = {});
 
   const char* name() const override { return "cpu"; }
+  std::string numerics() const override;
   bool works_in_host_memory() const override { return true; }
   bool roles_agree() const override { return true; }
   void* alloc(Place place, size_t n_bytes, const char* what) override;

@@ -240,6 +240,8 @@ void axpy(float scale, const float* x, float* y, int64_t n) {
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
+const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+
 const CpuKernels* kernels_of(TensorType type) {
   switch (type) {
     case TensorType::f32: return &TypeF32::kKernels;
@@ -272,6 +274,7 @@ namespace dsv32 {
 namespace {
 
 HWY_EXPORT(kernels_of);
+HWY_EXPORT(target_name);
 HWY_EXPORT(dot);
 HWY_EXPORT(axpy);
 
@@ -360,6 +363,11 @@ const CpuKernels& kernels_for(const CpuMatmul& args) {
 }
 
 }  // namespace
+
+std::string cpu_instruction_set() {
+  const std::string name = HWY_DYNAMIC_DISPATCH(target_name)();
+  return vnni_kernels_of(TensorType::q8_0) ? name + "+VNNI" : name;
+}
 
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
   const CpuKernels& kernels = kernels_for(args);

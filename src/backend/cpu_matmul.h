@@ -2,13 +2,16 @@
 //
 // Contract: the bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of
 // threads, or on how rows are divided. Decode = prefill, any chunk size and any thread count rest on it.
-// (Different instruction sets add in different orders, so machines may differ in the last bits.)
+// (Different instruction sets add in different orders, so machines may differ in the last bits:
+// cpu_instruction_set.)
 //
 // Activations stay f32, with one exception: where AVX-512 VNNI is there, Q8_0 and the K formats see x rounded
 // to integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the
 // largest |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for
 // x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
 #pragma once
+
+#include <string>
 
 #include "backend/matrix.h"
 
@@ -23,6 +26,9 @@ struct CpuMatmul {
   int64_t y_stride = 0;
   int64_t n_tokens = 0;
 };
+
+// Which of this program's kernels run on this CPU, such as "AVX3_DL+VNNI": with another name bits differ.
+std::string cpu_instruction_set();
 
 // y[t, r] = sum over c of W[mat][r, c] * x[t, c] for rows [row_begin, row_end), on the calling thread.
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end);

@@ -23,6 +23,13 @@ struct Descriptor {
   }
 };
 
+int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+FileStamp stamp_from(const struct stat& info) {
+  return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), in_ns(info.st_mtim),
+          in_ns(info.st_ctim)};
+}
+
 const char* kind_of_file(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a pipe";
@@ -38,6 +45,11 @@ void on_bus_error(int) {
 }
 
 }  // namespace
+
+std::optional<FileStamp> stamp_of(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? std::optional(stamp_from(info)) : std::nullopt;
+}
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a pipe must not wait for a writer.
@@ -56,6 +68,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (info.st_size == 0)
     fail(ErrorKind::model,
          format("model file %s is empty, expected a GGUF header at offset 0", visible(path).c_str()));
+  stamp_ = stamp_from(info);
   n_bytes_ = static_cast<size_t>(info.st_size);
   void* mapped = mmap(nullptr, n_bytes_, PROT_READ, MAP_SHARED, file.fd, 0);
   if (mapped == MAP_FAILED)
@@ -70,11 +83,13 @@ MappedFile::~MappedFile() {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      stamp_(other.stamp_),
       data_(std::exchange(other.data_, nullptr)),
       n_bytes_(std::exchange(other.n_bytes_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(stamp_, other.stamp_);
   std::swap(data_, other.data_);
   std::swap(n_bytes_, other.n_bytes_);
   return *this;

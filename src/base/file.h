@@ -7,10 +7,21 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 namespace dsv32 {
+
+// What changes when a file is written to or another takes its place.
+struct FileStamp {
+  uint64_t device = 0, inode = 0, n_bytes = 0;
+  int64_t written_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
+  bool operator==(const FileStamp&) const = default;
+};
+
+// Of an open file; nothing when the system does not say.
+std::optional<FileStamp> stamp_of(int fd);
 
 class MappedFile {
  public:
@@ -23,9 +34,11 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const uint8_t> bytes() const { return {data_, n_bytes_}; }
+  const FileStamp& stamp() const { return stamp_; }  // when it was opened
 
  private:
   std::string path_;
+  FileStamp stamp_;
   const uint8_t* data_ = nullptr;
   size_t n_bytes_ = 0;
 };

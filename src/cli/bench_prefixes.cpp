@@ -61,7 +61,7 @@ std::unique_ptr<Engine> open_engine(const BenchOptions& bench, const EngineOptio
   return std::make_unique<Engine>(
       shape, synthetic_weight_bytes(shape, bench.types),
       [&](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, bench.types, backend); },
-      options, [](const CacheLayout&, const char*) { return std::array<uint8_t, 32>{1}; });
+      options, [](const CacheLayout&, const Backend&) { return [] { return std::optional(Hash256{1}); }; });
 }
 
 std::vector<int32_t> prompt_of(int64_t n_tokens, int64_t vocab_size) {
@@ -166,6 +166,7 @@ int bench_prefixes_command(const Options& options) {
   cache.write = WritePolicy::write_back;
   cache.prefetch = PrefetchPolicy::wait_complete;
   cache.least_tokens = 1;
+  cache.most_hashed_first = UINT64_MAX;
   cache.warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
   std::vector<Timed> all;
   {

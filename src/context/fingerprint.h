@@ -1,22 +1,18 @@
 // Whose rows these are: 256 bits that stand for everything that decides the bytes of a page.
 //
-// Two runs may share pages when they have the same weights, tokenizer, byte format and arithmetic; the size
-// of the context, paths, threads and the number of devices do not matter. A whole model is not read for it:
-// metadata and shapes count in full, of each tensor's values three samples do, so that a tensor of other
-// values or of another quantisation gives another fingerprint.
+// Two runs may share pages when they have the same model, byte format and arithmetic; the size of the
+// context, paths, threads and top-k buffers do not matter.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 
 #include "backend/cache_layout.h"
-#include "gguf/gguf.h"
+#include "base/sha256.h"
 
 namespace dsv32 {
 
-// `backend`: its name; backends round differently. Throws Error{internal} when the library fails.
-std::array<uint8_t, 32> fingerprint(const GgufFile& file, const CacheLayout& layout,
-                                    const std::string& backend);
+// `model`: the digest of its files (ModelDigest). `numerics`: of the backend. Throws Error{internal} when the
+// library fails.
+Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::string& numerics);
 
 }  // namespace dsv32

@@ -1,11 +1,6 @@
 #include "context/token_chain.h"
 
 #include <bit>
-#include <memory>
-
-#include <openssl/evp.h>
-
-#include "base/error.h"
 
 namespace dsv32 {
 namespace {
@@ -15,37 +10,6 @@ static_assert(std::endian::native == std::endian::little,
 
 // The tag keeps these hashes apart from every other use of SHA-256; its version changes with what is hashed.
 constexpr std::string_view kRootTag = "dsv32 prefix chain 1";
-
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new()) {
-    check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
-  }
-
-  void add(const void* bytes, size_t n_bytes) { check(EVP_DigestUpdate(context_.get(), bytes, n_bytes)); }
-
-  // With its length in front, so that where one field ends and the next begins is part of what is hashed.
-  void add_field(std::string_view bytes) {
-    const uint64_t n_bytes = bytes.size();
-    add(&n_bytes, sizeof n_bytes);
-    add(bytes.data(), bytes.size());
-  }
-
-  Hash256 finish() {
-    Hash256 hash{};
-    check(EVP_DigestFinal_ex(context_.get(), hash.data(), nullptr));
-    return hash;
-  }
-
- private:
-  static void check(bool is_ok) {
-    if (!is_ok) fail(ErrorKind::internal, "SHA-256 failed in the cryptography library");
-  }
-  struct Free {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  };
-  std::unique_ptr<EVP_MD_CTX, Free> context_;
-};
 
 }  // namespace
 

@@ -5,15 +5,14 @@
 // only finds; who finds compares the tokens as well. Any thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace dsv32 {
+#include "base/sha256.h"
 
-using Hash256 = std::array<uint8_t, 32>;
+namespace dsv32 {
 
 // SHA-256 of (domain tag | fingerprint | salt). Throws Error{internal} when the library fails, as does the
 // next.

@@ -1,10 +1,14 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "base/keep_forever.h"
 #include "base/text.h"
 #include "context/fingerprint.h"
+#include "context/model_digest.h"
 #ifdef DSV32_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -43,9 +47,29 @@ WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args, const Engi
 }
 
 std::unique_ptr<PrefixCache> make_prefix_cache(LatentCache& cache, const EngineOptions& options,
-                                               const Engine::Identify& identify, const char* backend) {
+                                               const Engine::Identify& identify, const Backend& backend) {
   if (!options.cache || !identify) return nullptr;
   return std::make_unique<PrefixCache>(cache, identify(cache.plan().layout, backend), *options.cache);
+}
+
+// Beside computing on the CPU, which wants the cores and reads the same memory, or on a device.
+int hashing_threads(const Backend& backend) {
+  const int n_cores = static_cast<int>(std::thread::hardware_concurrency());
+  return backend.works_in_host_memory() ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
+}
+
+PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions& options,
+                                  const CacheLayout& layout, const Backend& backend) {
+  if (options.directory.empty()) return {};
+  const auto digest = std::make_shared<ModelDigest>(
+      file.files(), ModelDigestOptions{.directory = options.directory,
+                                       .files = options.files,
+                                       .most_hashed_first = options.most_hashed_first,
+                                       .n_threads = hashing_threads(backend)});
+  return [digest, layout, numerics = backend.numerics()] {
+    const std::optional<Hash256> model = digest->value();
+    return model ? std::optional(fingerprint(*model, layout, numerics)) : std::nullopt;
+  };
 }
 
 }  // namespace
@@ -97,7 +121,9 @@ Engine::Engine(std::unique_ptr<Backend> own, const GgufFile& file, const EngineO
     : Engine(
           std::move(own), args_of(file, options), weight_bytes(file, read_model_args(file), options).n_used,
           [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
-          [&](const CacheLayout& layout, const char* backend) { return fingerprint(file, layout, backend); },
+          [&](const CacheLayout& layout, const Backend& backend) {
+            return identity_of(file, *options.cache, layout, backend);
+          },
           before_weights) {
   plan_.n_skipped_bytes = weights_.n_bytes_skipped;
   warnings_ = warnings_about(file, args_, options);
@@ -114,7 +140,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
       backend_(std::move(backend)),
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
       cache_(std::make_unique<LatentCache>(*backend_, plan_.cache)),
-      prefix_cache_(make_prefix_cache(*cache_, options, identify, backend_->name())),
+      prefix_cache_(make_prefix_cache(*cache_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
                 load(args_, *backend_))),
       forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,

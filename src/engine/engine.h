@@ -28,9 +28,9 @@ class Engine {
   Engine(std::unique_ptr<Backend> backend, const GgufFile& file, const EngineOptions& options,
          const BeforeWeights& before_weights = {});
   // A model of these dimensions whose weights, so many bytes, `load` makes; `identify` names what decides the
-  // bytes of a page, on the named backend.
+  // bytes of a page, on that backend.
   using LoadWeights = std::function<Weights(const ModelArgs& args, Backend& backend)>;
-  using Identify = std::function<std::array<uint8_t, 32>(const CacheLayout& layout, const char* backend)>;
+  using Identify = std::function<PrefixCache::Identity(const CacheLayout& layout, const Backend& backend)>;
   Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
          const EngineOptions& options, const Identify& identify = {},
          const BeforeWeights& before_weights = {});

@@ -14,12 +14,14 @@ constexpr double kReadLatency = 0.02;
 constexpr int64_t kLeastTokens = 256;
 // The timeout of PrefetchPolicy::timeout, as HiCache has it.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
+// Paths that wait until they may be stored.
+constexpr size_t kMostPaths = 64;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
 constexpr int64_t kJobPages = 64;
 
 int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / kPageTokens; }
 
-PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t, 32>& fingerprint,
+PrefixStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
                                  const PrefixCacheOptions& options) {
   PrefixStoreOptions store;
   store.directory = options.directory;
@@ -35,14 +37,8 @@ PrefixStoreOptions store_options(const CachePlan& plan, const std::array<uint8_t
 
 }  // namespace
 
-PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& fingerprint,
-                         const PrefixCacheOptions& options)
-    : pool_(pool),
-      options_(options),
-      store_(options.directory.empty() ? nullptr
-                                       : PrefixStore::open(store_options(pool.plan(), fingerprint, options),
-                                                           *options.files, options.warn)),
-      tree_(pool, options.eviction) {
+PrefixCache::PrefixCache(LatentCache& pool, Identity identity, const PrefixCacheOptions& options)
+    : pool_(pool), options_(options), tree_(pool, options.eviction) {
   pool_.set_reclaim([this](int64_t n_pages) {
     take_back_reads();
     const bool stores = store_ && options_.write == WritePolicy::write_back;
@@ -50,12 +46,23 @@ PrefixCache::PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& finge
                             stores ? [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); }
                                    : PrefixTree::BeforeLeaving{});
   });
-  if (!store_) return;
+  if (!options.directory.empty()) identity_ = std::move(identity);
+  open_store();
+}
+
+// As soon as it is known whose pages these are.
+void PrefixCache::open_store() {
+  const std::optional<Hash256> fingerprint = identity_ ? identity_() : std::nullopt;
+  if (!fingerprint) return;
+  identity_ = nullptr;
+  store_ =
+      PrefixStore::open(store_options(pool_.plan(), *fingerprint, options_), *options_.files, options_.warn);
+  if (!store_) return to_store_.clear();
   reader_ = std::make_unique<PageReader>(store_);
   writer_ = std::make_unique<PageWriter>(*store_);
   load_index();
   former_ = store_->speeds();
-  prefill_rate_ = former_.prefill_tokens_per_second;
+  if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
 }
 
 PrefixCache::~PrefixCache() {
@@ -160,6 +167,7 @@ void PrefixCache::use(const PrefixTree::Match& match) {
 
 int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
   lock(sequence, tokens.first(static_cast<size_t>(n_held)));
+  open_store();
   pump(false);
   const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
   begin_reading(wanted, n_held);
@@ -192,10 +200,12 @@ void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> to
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = pool_.page(sequence, i), .disk = {}});
   tree_.insert(path, pages);
   lock(sequence, path);
-  if (!store_ || !is_storing_ || !store_->can_write()) return;
+  open_store();
+  if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified())) return;
   std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
     return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
   });
+  if (is_unidentified() && to_store_.size() == kMostPaths) to_store_.pop_front();
   to_store_.emplace_back(path.begin(), path.end());
   if (options_.write != WritePolicy::write_back) pump(false);
 }
@@ -231,7 +241,7 @@ std::unique_ptr<StoreJob> PrefixCache::next_job() {
     const std::vector<PageRun> runs = tree_.unstored(*path, least_hits());
     if (!runs.empty()) return make_job(*path, runs.front());
     // With a selective policy a path may be wanted later, when it has been asked for again.
-    path = options_.write == WritePolicy::write_through_selective && to_store_.size() < 64
+    path = options_.write == WritePolicy::write_through_selective && to_store_.size() < kMostPaths
                ? std::next(path)
                : to_store_.erase(path);
   }
@@ -273,14 +283,17 @@ void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
   }
 }
 
-void PrefixCache::flush() { pump(true); }
+void PrefixCache::flush() {
+  open_store();
+  pump(true);
+}
 
 // What this run stored behind such pages is of no more worth than they are: all segments of the path go, and
 // nothing is stored any more.
 void PrefixCache::distrust(std::span<const int32_t> tokens) {
-  if (!store_) return;
   is_storing_ = false;
   to_store_.clear();
+  if (!store_) return;
   if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
   std::set<int64_t> segments;
   for (const PrefixPage& page : tree_.match(tokens).pages)

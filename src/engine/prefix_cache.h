@@ -28,10 +28,11 @@ namespace dsv32 {
 
 class PrefixCache {
  public:
-  // `fingerprint`: of all that decides the bytes of a page. Without a usable directory prefixes are
-  // remembered in memory alone, after one warning.
-  PrefixCache(LatentCache& pool, const std::array<uint8_t, 32>& fingerprint,
-              const PrefixCacheOptions& options);
+  // The fingerprint of all that decides the bytes of a page, once it is known. Never waits.
+  using Identity = std::function<std::optional<Hash256>()>;
+  // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
+  // memory alone.
+  PrefixCache(LatentCache& pool, Identity identity, const PrefixCacheOptions& options);
   // Stores what is waiting to be stored. The sequences may be closed already.
   ~PrefixCache();
 
@@ -65,10 +66,12 @@ class PrefixCache {
   ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
   const PrefixTree& tree() const { return tree_; }
   bool is_on_disk() const { return store_ != nullptr; }
+  bool is_unidentified() const { return identity_ != nullptr; }  // the disk waits for the identity
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  void open_store();
   static std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages);
   static int64_t n_in_pool(const PrefixTree::Match& match);  // pages, from the front
   void load_index();
@@ -98,7 +101,8 @@ class PrefixCache {
 
   LatentCache& pool_;
   PrefixCacheOptions options_;
-  std::shared_ptr<PrefixStore> store_;  // null: no disk
+  Identity identity_;                   // empty once it has told, or when there is no disk to ask it for
+  std::shared_ptr<PrefixStore> store_;  // null: no disk, or none yet
   PrefixTree tree_;
   std::unique_ptr<PageReader> reader_;
   std::unique_ptr<PageWriter> writer_;

@@ -29,6 +29,9 @@ struct PrefixCacheOptions {
   // Fewer are not read from disk. Nothing: 256 while the speeds of reading and computing are unknown, then
   // what is read is what that is quicker for.
   std::optional<int64_t> least_tokens;
+  // A model of at most so many bytes, whose digest is not known yet, is hashed before anything else happens;
+  // a larger one meanwhile, and nothing is found or stored until that is done.
+  uint64_t most_hashed_first = uint64_t{64} << 20;
   FileSystem* files = &real_file_system();
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // called by any thread
 };

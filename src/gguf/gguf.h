@@ -41,6 +41,7 @@ class GgufFile : public Metadata {
 
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }
+  const std::vector<MappedFile>& files() const { return files_; }  // [n_parts]; empty over bytes in memory
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, part after part
   const GgufTensor* find_tensor(std::string_view name) const;          // nullptr when absent
 
@@ -53,7 +54,7 @@ class GgufFile : public Metadata {
   void append(GgufFile part, uint32_t no, uint32_t count);
 
   uint64_t n_bytes_ = 0;
-  std::vector<MappedFile> files_;  // [n_parts]; empty over bytes in memory
+  std::vector<MappedFile> files_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string_view, size_t> tensor_ids_;  // name, in the mapping -> index in tensors_
 };

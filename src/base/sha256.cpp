@@ -1,0 +1,43 @@
+#include "base/sha256.h"
+
+#include <bit>
+
+#include <openssl/evp.h>
+
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are hashed as they lie in memory");
+
+void check(bool is_ok) {
+  if (!is_ok) fail(ErrorKind::internal, "SHA-256 failed in the cryptography library");
+}
+
+}  // namespace
+
+void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
+
+Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+  check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr));
+}
+
+void Sha256::add(const void* bytes, size_t n_bytes) {
+  check(EVP_DigestUpdate(context_.get(), bytes, n_bytes));
+}
+
+void Sha256::add_field(std::string_view bytes) {
+  add_number(bytes.size());
+  add(bytes.data(), bytes.size());
+}
+
+void Sha256::add_number(uint64_t value) { add(&value, sizeof value); }
+
+Hash256 Sha256::finish() {
+  Hash256 hash{};
+  check(EVP_DigestFinal_ex(context_.get(), hash.data(), nullptr));
+  return hash;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,33 @@
+// SHA-256, by OpenSSL: the hash of everything here that names something.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+struct evp_md_ctx_st;
+
+namespace dsv32 {
+
+using Hash256 = std::array<uint8_t, 32>;
+
+// One hash in the making. All functions throw Error{internal} when the library fails. One thread.
+class Sha256 {
+ public:
+  Sha256();
+  void add(const void* bytes, size_t n_bytes);
+  // With its length in front, so that where one field ends and the next begins is part of what is hashed.
+  void add_field(std::string_view bytes);
+  void add_number(uint64_t value);  // eight bytes, little-endian
+  Hash256 finish();                 // once, the last call
+
+ private:
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
+};
+
+}  // namespace dsv32
