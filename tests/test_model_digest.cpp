@@ -15,6 +15,7 @@
 #include "context/fingerprint.h"
 #include "context/model_digest.h"
 #include "gguf/random_weights.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
 
@@ -260,6 +261,26 @@ BOOST_AUTO_TEST_CASE(hashing_goes_on_where_it_ended) {
   BOOST_TEST(rest.n_bytes <= n_bytes - n_first / ModelDigest::kPieceBytes * ModelDigest::kPieceBytes);
   BOOST_TEST((rest.value == digest({path}).value));
   BOOST_TEST(digest({path}, cache).n_bytes == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(without_memory_there_is_no_digest_at_worst) {
+  const TempDir dir;
+  write_file(dir.file("model"), random_bytes(1000, 1));
+  const Parts parts({dir.file("model")});
+  const std::optional<Hash256> expected = digest({dir.file("model")}).value;
+  for (const uint64_t most_hashed_first : {uint64_t{0}, kEverything})
+    for (const bool lasts : {false, true}) {
+      const ModelDigestOptions options{.directory = dir.file("cache"),
+                                       .most_hashed_first = most_hashed_first};
+      bool has_failed = true;
+      for (int64_t n = 0; has_failed; ++n) {
+        std::optional<Hash256> value;
+        FailingAllocations failing(n, lasts);
+        value = ModelDigest(parts.files, options).value();
+        has_failed = failing.stop();
+        BOOST_TEST((!value || value == expected));
+      }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(all_that_decides_a_page_is_in_its_fingerprint) {
