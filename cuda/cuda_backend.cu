@@ -136,7 +136,8 @@ class CudaBackend : public Backend {
   }
 
   const char* name() const override { return "cuda"; }
-  // Products of few tokens split their sums by the number of multiprocessors; the toolkit brings exp and sin.
+  // Grids follow the number of multiprocessors, and exp and sin come with the toolkit: where these differ,
+  // nobody promises equal bits.
   std::string numerics() const override {
     return format("cuda/sm_%d%d/%d-sms/toolkit-%d/epoch-%d", sm_major_, sm_minor_, n_sms_, CUDART_VERSION,
                   kNumericsEpoch);
