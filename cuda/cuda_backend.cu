@@ -12,6 +12,7 @@
 #include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
+#include "base/worker_pool.h"
 #include "cuda/kernels.h"
 
 namespace dsv32 {
@@ -105,8 +106,11 @@ class Graph : public Recording {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(int device, const MemoryLimits& limits)
-      : device_memory_(limits.device), host_memory_(limits.host), pinned_(pinning_driver(device)) {
+  CudaBackend(int device, const MemoryLimits& limits, int n_threads)
+      : device_memory_(limits.device),
+        host_memory_(limits.host),
+        pinned_(pinning_driver(device)),
+        workers_(n_threads) {
     if (const Problem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
@@ -302,11 +306,12 @@ class CudaBackend : public Backend {
     return {stream_, &workspace_, n_sms_, is_fetching_};
   }
 
-  static void copy_with_all_threads(uint8_t* to, const uint8_t* from, size_t n_bytes) {
-    constexpr int64_t kPiece = 1 << 20;
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < static_cast<int64_t>(n_bytes); at += kPiece)
-      std::memcpy(to + at, from + at, std::min<size_t>(kPiece, n_bytes - static_cast<size_t>(at)));
+  void copy_with_all_threads(uint8_t* to, const uint8_t* from, size_t n_bytes) {
+    constexpr size_t kPiece = 1 << 20;
+    workers_.parallel_for(static_cast<int64_t>((n_bytes + kPiece - 1) / kPiece), true, [&](int64_t i) {
+      const size_t at = static_cast<size_t>(i) * kPiece;
+      std::memcpy(to + at, from + at, std::min(kPiece, n_bytes - at));
+    });
   }
 
   void wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
@@ -336,6 +341,7 @@ class CudaBackend : public Backend {
 
   MemoryBudget device_memory_, host_memory_;
   PinnedMemory pinned_;
+  WorkerPool workers_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
@@ -351,8 +357,8 @@ class CudaBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits) {
-  return std::make_unique<CudaBackend>(device, limits);
+std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits, int n_threads) {
+  return std::make_unique<CudaBackend>(device, limits, n_threads);
 }
 
 std::string why_no_cuda(int device) { return find_problem(device).message; }

@@ -10,8 +10,8 @@
 namespace dsv32 {
 
 // The backend of that GPU, or Error{device} that says what is missing: a driver, one new enough, a GPU that
-// this build has code for.
-std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits = {});
+// this build has code for. n_threads: that read the weights; 0: one for each core.
+std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits = {}, int n_threads = 0);
 
 // The same in words, for who goes on without; empty when that GPU can be used. Never throws.
 std::string why_no_cuda(int device);

@@ -3,8 +3,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <hwy/highway.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -111,12 +109,18 @@ class Matrix {
   std::vector<uint16_t> storage_;
 };
 
+WorkerPool& all_workers() {
+  static WorkerPool workers(0);
+  return workers;
+}
+
 // y [n_tokens, n_rows] of x [n_tokens, n_cols], both dense.
 std::vector<float> product(const Matrix& matrix, const std::vector<float>& x, int64_t n_tokens,
-                           int64_t mat = 0) {
+                           int64_t mat = 0, WorkerPool& workers = all_workers()) {
   std::vector<float> y(static_cast<size_t>(n_tokens * matrix.weight().n_rows), NAN);
   cpu_matmul(
-      {matrix.weight(), mat, x.data(), matrix.weight().n_cols, y.data(), matrix.weight().n_rows, n_tokens});
+      {matrix.weight(), mat, x.data(), matrix.weight().n_cols, y.data(), matrix.weight().n_rows, n_tokens},
+      workers);
   return y;
 }
 
@@ -323,20 +327,18 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_tokens) {
 }
 
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_threads) {
-  const int n_threads_before = omp_get_max_threads();
+  WorkerPool alone(1);
   for (const TensorType type : kTypes) {
     const Matrix matrix(type, 401, 1024);  // enough to be shared out
     const auto x = normal_floats(3 * 1024, 13);
-    omp_set_num_threads(1);
-    const auto one = product(matrix, x, 3);
+    const auto one = product(matrix, x, 3, 0, alone);
     for (const int n_threads : {2, 3}) {
-      omp_set_num_threads(n_threads);
-      const auto y = product(matrix, x, 3);
+      WorkerPool workers(n_threads);
+      const auto y = product(matrix, x, 3, 0, workers);
       BOOST_TEST(same_bits(one.data(), y.data(), y.size()), type_name(type)
                                                                 << ", " << n_threads << " threads");
     }
   }
-  omp_set_num_threads(n_threads_before);
 }
 
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_division_of_rows) {
@@ -365,7 +367,7 @@ BOOST_AUTO_TEST_CASE(strides_and_stacks) {
         y(static_cast<size_t>(n_tokens * y_stride), -7.0f);
     for (int64_t t = 0; t < n_tokens; ++t)
       std::copy_n(dense.begin() + t * n_cols, n_cols, x.begin() + t * x_stride);
-    cpu_matmul({matrix.weight(), 1, x.data(), x_stride, y.data(), y_stride, n_tokens});
+    cpu_matmul({matrix.weight(), 1, x.data(), x_stride, y.data(), y_stride, n_tokens}, all_workers());
     const auto expected = product(matrix, dense, n_tokens, 1);
     BOOST_TEST(count_wrong(matrix, dense, expected, n_tokens, 1) == 0);
     for (int64_t t = 0; t < n_tokens; ++t) {
@@ -380,7 +382,7 @@ BOOST_AUTO_TEST_CASE(no_rows_and_no_tokens_are_nothing_to_do) {
   const Matrix matrix(TensorType::q8_0, 4, 64);
   float y = -7.0f;
   const auto x = normal_floats(64, 23);
-  cpu_matmul({matrix.weight(), 0, x.data(), 64, &y, 4, 0});
+  cpu_matmul({matrix.weight(), 0, x.data(), 64, &y, 4, 0}, all_workers());
   cpu_matmul_rows({matrix.weight(), 0, x.data(), 64, &y, 4, 1}, 2, 2);
   BOOST_TEST(y == -7.0f);
 }

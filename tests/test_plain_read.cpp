@@ -2,8 +2,6 @@
 // left out or read twice changes the sum, because no byte is zero.
 #include <boost/test/unit_test.hpp>
 
-#include <omp.h>
-
 #include <cstring>
 #include <random>
 #include <vector>
@@ -15,7 +13,6 @@ using namespace dsv32;
 BOOST_AUTO_TEST_SUITE(plain_read_)
 
 BOOST_AUTO_TEST_CASE(the_sum_is_that_of_all_words) {
-  const int n_threads_before = omp_get_max_threads();
   std::mt19937 random(5);
   for (const size_t n_bytes : {0, 1, 7, 8, 63, 64, 65, 2047, 2048, 4096, 6151, 50000, 262144, 262143}) {
     std::vector<uint8_t> bytes(n_bytes + 1);
@@ -27,13 +24,12 @@ BOOST_AUTO_TEST_CASE(the_sum_is_that_of_all_words) {
       expected += word;
     }
     for (const int n_threads : {1, 2, 3}) {
-      omp_set_num_threads(n_threads);
+      WorkerPool workers(n_threads);
       for (const ReadPattern pattern : {ReadPattern::in_order, ReadPattern::by_streams})
-        BOOST_TEST(plain_read(bytes.data(), n_bytes, pattern) == expected,
+        BOOST_TEST(plain_read(bytes.data(), n_bytes, pattern, workers) == expected,
                    n_bytes << " bytes, " << n_threads);
     }
   }
-  omp_set_num_threads(n_threads_before);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

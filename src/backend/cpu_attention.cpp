@@ -197,8 +197,7 @@ void CpuBackend::store_latents(const StoreLatents& op) {
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
   const int64_t row_bytes = layout.row_bytes();
-#pragma omp parallel for if (worth_sharing(op.step.n_tokens * row_bytes))
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * row_bytes), [&](int64_t t) {
     const int64_t seq = op.step.seq[t];
     const int32_t pos = op.step.pos[t];
     uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
@@ -207,23 +206,22 @@ void CpuBackend::store_latents(const StoreLatents& op) {
     if (!cache.slots && cache.resident != cache.rows)
       std::memcpy(cache.resident + row_number(cache.resident_pages, cache, seq, pos) * row_bytes, row,
                   static_cast<size_t>(row_bytes));
-    if (!cache.slots) continue;
+    if (!cache.slots) return;
     const int64_t slot = claim_newest(cache.buffers[seq], pos);
     std::memcpy(cache.slots + (cache.first_slots[seq] + slot) * row_bytes, row,
                 static_cast<size_t>(row_bytes));
-  }
+  });
 }
 
 void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
   const CacheLayout& layout = op.cache.layout;
   const int64_t dim = layout.index_head_dim;
-#pragma omp parallel for if (worth_sharing(op.step.n_tokens * dim))
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * dim), [&](int64_t t) {
     const KeyEntry entry = key_entry(op.cache, op.step.seq[t], op.step.pos[t]);
     const float* key = op.k + t * dim;
     if (layout.kv_type == KvType::f32) {
       std::memcpy(entry.key, key, static_cast<size_t>(dim) * 4);
-      continue;
+      return;
     }
     std::vector<uint8_t> scales(static_cast<size_t>(CacheLayout::tiles(dim)));
     encode_e4m3(key, dim, entry.key, scales.data());
@@ -231,7 +229,7 @@ void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
       const float scale = ue8m0_to_f32(scales[tile]);
       std::memcpy(entry.key_scales + tile * 4, &scale, 4);
     }
-  }
+  });
 }
 
 // Keys are taken in blocks: decoded once, they are a weight matrix [n_keys, index_head_dim] for the queries
@@ -254,21 +252,20 @@ void CpuBackend::indexer_scores(const IndexerScores& op) {
       if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
     for (int64_t first = 0; first < n_visible; first += n_block) {
       const int64_t n_keys = key_matrix.n_rows = std::min(n_block, n_visible - first);
-#pragma omp parallel for if (worth_sharing(n_keys * dim))
-      for (int64_t s = 0; s < n_keys; ++s)
+      workers_.parallel_for(n_keys, worth_sharing(n_keys * dim), [&](int64_t s) {
         decode_key(op.cache.layout, key_entry(op.cache, seq, first + s), keys + s * dim);
-      cpu_matmul({key_matrix, 0, q, dim, products, n_block, n_queries});
-#pragma omp parallel for if (worth_sharing(n_queries * n_keys))
-      for (int64_t t = 0; t < n_tokens; ++t)
+      });
+      cpu_matmul({key_matrix, 0, q, dim, products, n_block, n_queries}, workers_);
+      workers_.parallel_for(n_tokens, worth_sharing(n_queries * n_keys), [&](int64_t t) {
         if (op.step.seq[t] == seq)
           sum_over_heads(op, t, first, n_keys, products + t * op.n_heads * n_block, n_block);
+      });
     }
   }
 }
 
 void CpuBackend::select_topk(const SelectTopk& op) {
-#pragma omp parallel for schedule(dynamic) if (worth_sharing(op.step.n_tokens * op.step.max_pos))
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.step.max_pos), [&](int64_t t) {
     const int32_t n_visible = op.step.pos[t] + 1;
     const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
     int32_t* selected = op.selected + t * op.topk;
@@ -277,19 +274,18 @@ void CpuBackend::select_topk(const SelectTopk& op) {
       std::iota(selected, selected + n, 0);
     else
       select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
-  }
+  });
 }
 
 void CpuBackend::resolve(const Resolve& op) {
   const CacheView& cache = op.cache;
   if (!cache.slots) {
-#pragma omp parallel for if (worth_sharing(op.step.n_tokens * op.topk))
-    for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+    workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.topk), [&](int64_t t) {
       for (int32_t j = 0; j < op.n_selected[t]; ++j)
         op.row_ids[t * op.topk + j] =
             row_number(cache.resident_pages, cache, op.step.seq[t], op.selected[t * op.topk + j]);
       op.n_misses[t] = 0;
-    }
+    });
     return;
   }
   std::vector<int32_t> slots(static_cast<size_t>(op.topk));
@@ -308,13 +304,12 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
   const CacheView& cache = op.cache;
   const int64_t row_bytes = cache.layout.row_bytes();
   for (int64_t t = 0; t < op.step.n_tokens; ++t) {
-#pragma omp parallel for if (worth_sharing(op.n_misses[t] * row_bytes))
-    for (int32_t m = 0; m < op.n_misses[t]; ++m) {
+    workers_.parallel_for(op.n_misses[t], worth_sharing(op.n_misses[t] * row_bytes), [&](int64_t m) {
       const int64_t j = t * op.topk + op.misses[t * op.topk + m];
       std::memcpy(cache.slots + op.row_ids[j] * row_bytes,
                   cache.rows + row_number(cache.row_pages, cache, op.step.seq[t], op.selected[j]) * row_bytes,
                   static_cast<size_t>(row_bytes));
-    }
+    });
   }
 }
 
@@ -333,19 +328,17 @@ void CpuBackend::attend(const Attend& op) {
   for (int64_t first = 0; first < op.step.n_tokens; first += n_group) {
     const int64_t n = std::min(n_group, op.step.n_tokens - first);
     const bool is_shared = products_worth_sharing(n * n_most * width * op.n_heads);
-#pragma omp parallel for collapse(2) if (is_shared)
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < n_most; ++j) {
-        const int64_t t = first + i, at = t * op.topk + j;
-        if (j >= op.n_selected[t]) continue;
-        decode_row(layout, rows + op.row_ids[at] * layout.row_bytes(),
-                   key_entry(op.cache, op.step.seq[t], op.selected[at]).scales,
-                   decoded + (i * n_most + j) * width);
-      }
-#pragma omp parallel for collapse(2) if (is_shared)
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t h = 0; h < op.n_heads; ++h)
-        attend_head(op, first + i, h, decoded + i * n_most * width, scores + (i * op.n_heads + h) * n_most);
+    workers_.parallel_for(n * n_most, is_shared, [&](int64_t i) {
+      const int64_t t = first + i / n_most, j = i % n_most, at = t * op.topk + j;
+      if (j >= op.n_selected[t]) return;
+      decode_row(layout, rows + op.row_ids[at] * layout.row_bytes(),
+                 key_entry(op.cache, op.step.seq[t], op.selected[at]).scales, decoded + i * width);
+    });
+    workers_.parallel_for(n * op.n_heads, is_shared, [&](int64_t i) {
+      const int64_t in_group = i / op.n_heads;
+      attend_head(op, first + in_group, i % op.n_heads, decoded + in_group * n_most * width,
+                  scores + i * n_most);
+    });
   }
 }
 

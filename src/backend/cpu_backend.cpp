@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include <gnu/libc-version.h>
-#include <omp.h>
 #include <sys/mman.h>
 
 #include "backend/cpu_matmul.h"
@@ -27,9 +26,8 @@ constexpr int kNumericsEpoch = 1;
 
 }  // namespace
 
-CpuBackend::CpuBackend(int n_threads, const MemoryLimits& limits) : memory_(limits.host) {
-  omp_set_num_threads(n_threads > 0 ? n_threads : omp_get_num_procs());
-}
+CpuBackend::CpuBackend(int n_threads, const MemoryLimits& limits)
+    : memory_(limits.host), workers_(n_threads) {}
 
 // The instruction set decides the order of sums; exp, sin and cos are the C library's.
 std::string CpuBackend::numerics() const {
@@ -75,25 +73,23 @@ MemoryInfo CpuBackend::memory_info(Place) const {
 
 void CpuBackend::embed(const Embed& op) {
   const int64_t dim = op.table.n_cols;
-#pragma omp parallel for if (worth_sharing(op.step.n_tokens * dim))
-  for (int64_t t = 0; t < op.step.n_tokens; ++t)
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * dim), [&](int64_t t) {
     dequantize_row(op.table.type, op.table.row(0, op.step.tokens[t]), op.out + t * dim, dim);
+  });
 }
 
 void CpuBackend::rms_norm(const RmsNorm& op) {
-#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
-  for (int64_t r = 0; r < op.n_rows; ++r) {
+  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
     const float* x = op.x + r * op.x_stride;
     float* out = op.out + r * op.width;
     const float mean_square = cpu_dot(x, x, op.width) / static_cast<float>(op.width);
     const float factor = 1.0f / std::sqrt(mean_square + op.eps);
     for (int64_t i = 0; i < op.width; ++i) out[i] = x[i] * factor * op.weight[i];
-  }
+  });
 }
 
 void CpuBackend::layer_norm(const LayerNorm& op) {
-#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
-  for (int64_t r = 0; r < op.n_rows; ++r) {
+  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
     const float* x = op.x + r * op.width;
     float* out = op.out + r * op.width;
     float sum = 0, sum_of_squares = 0;
@@ -102,32 +98,31 @@ void CpuBackend::layer_norm(const LayerNorm& op) {
     for (int64_t i = 0; i < op.width; ++i) sum_of_squares += (x[i] - mean) * (x[i] - mean);
     const float factor = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(op.width) + op.eps);
     for (int64_t i = 0; i < op.width; ++i) out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
-  }
+  });
 }
 
 void CpuBackend::rope(const Rope& op) {
   const int64_t n_pairs = op.dim / 2;
   const bool interleaved = op.layout == RopeLayout::interleaved;
   const int64_t first_step = interleaved ? 2 : 1, second = interleaved ? 1 : n_pairs;
-#pragma omp parallel for if (worth_sharing(op.step.n_tokens * op.n_heads * op.dim))
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
-    for (int64_t i = 0; i < n_pairs; ++i) {
-      const float angle = static_cast<float>(op.step.pos[t]) * op.frequencies[i];  // f32, as model.py
-      const float cosine = std::cos(angle), sine = std::sin(angle);
-      for (int64_t h = 0; h < op.n_heads; ++h) {
-        float* pair = op.x + t * op.token_stride + h * op.head_stride + i * first_step;
-        const float a = pair[0], b = pair[second];
-        pair[0] = a * cosine - b * sine;
-        pair[second] = a * sine + b * cosine;
-      }
-    }
-  }
+  workers_.parallel_for(
+      op.step.n_tokens, worth_sharing(op.step.n_tokens * op.n_heads * op.dim), [&](int64_t t) {
+        for (int64_t i = 0; i < n_pairs; ++i) {
+          const float angle = static_cast<float>(op.step.pos[t]) * op.frequencies[i];  // f32, as model.py
+          const float cosine = std::cos(angle), sine = std::sin(angle);
+          for (int64_t h = 0; h < op.n_heads; ++h) {
+            float* pair = op.x + t * op.token_stride + h * op.head_stride + i * first_step;
+            const float a = pair[0], b = pair[second];
+            pair[0] = a * cosine - b * sine;
+            pair[second] = a * sine + b * cosine;
+          }
+        }
+      });
 }
 
 void CpuBackend::hadamard(const Hadamard& op) {
   const float factor = 1.0f / std::sqrt(static_cast<float>(op.width));
-#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
-  for (int64_t r = 0; r < op.n_rows; ++r) {
+  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
     float* x = op.x + r * op.width;
     for (int64_t half = 1; half < op.width; half *= 2)
       for (int64_t begin = 0; begin < op.width; begin += 2 * half)
@@ -137,13 +132,12 @@ void CpuBackend::hadamard(const Hadamard& op) {
           x[i + half] = a - b;
         }
     for (int64_t i = 0; i < op.width; ++i) x[i] *= factor;
-  }
+  });
 }
 
 void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
   const int64_t n_tiles = CacheLayout::tiles(op.width);
-#pragma omp parallel for if (worth_sharing(op.n_rows * op.width))
-  for (int64_t r = 0; r < op.n_rows; ++r)
+  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t begin = r * op.width + tile * kTileValues;
       const int64_t end = std::min(begin + kTileValues, (r + 1) * op.width);
@@ -153,30 +147,31 @@ void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
       for (int64_t i = begin; i < end; ++i) op.values[i] = f32_to_e4m3(op.x[i] / scale);
       op.scales[r * n_tiles + tile] = scale;
     }
+  });
 }
 
 void CpuBackend::matmul(const Matmul& op) {
-  cpu_matmul({op.weight, 0, op.x, op.x_stride, op.y, op.weight.n_rows, op.n_tokens});
+  cpu_matmul({op.weight, 0, op.x, op.x_stride, op.y, op.weight.n_rows, op.n_tokens}, workers_);
 }
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {
   const int64_t n_heads = op.weight.n_mats, n_rows = op.weight.n_rows;
-#pragma omp parallel for if (products_worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols))
-  for (int64_t h = 0; h < n_heads; ++h)
-    cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride, op.y + h * n_rows,
-                     n_heads * n_rows, op.n_tokens},
-                    0, n_rows);
+  workers_.parallel_for(n_heads, products_worth_sharing(op.n_tokens * n_heads * n_rows * op.weight.n_cols),
+                        [&](int64_t h) {
+                          cpu_matmul_rows({op.weight, h, op.x + h * op.x_head_stride, op.x_token_stride,
+                                           op.y + h * n_rows, n_heads * n_rows, op.n_tokens},
+                                          0, n_rows);
+                        });
 }
 
 void CpuBackend::add(const Add& op) {
-#pragma omp parallel for if (worth_sharing(op.n_values))
-  for (int64_t i = 0; i < op.n_values; ++i) op.y[i] += op.x[i];
+  workers_.parallel_for(op.n_values, worth_sharing(op.n_values), [&](int64_t i) { op.y[i] += op.x[i]; });
 }
 
 void CpuBackend::silu_mul(const SiluMul& op) {
-#pragma omp parallel for if (worth_sharing(op.n_values))
-  for (int64_t i = 0; i < op.n_values; ++i)
+  workers_.parallel_for(op.n_values, worth_sharing(op.n_values), [&](int64_t i) {
     op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
+  });
 }
 
 }  // namespace dsv32

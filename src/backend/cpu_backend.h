@@ -1,4 +1,4 @@
-// The CPU as a Backend: every operation in its plainest form, OpenMP over independent outputs.
+// The CPU as a Backend: every operation in its plainest form, threads over independent outputs.
 //
 // It is the oracle for other backends, so it follows the formulas in spec order and adds in a fixed order:
 // the bits of a token's result depend neither on the other tokens of the step nor on the number of threads.
@@ -10,12 +10,13 @@
 
 #include "backend/backend.h"
 #include "backend/memory_budget.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 
 class CpuBackend : public Backend {
  public:
-  // 0: all cores. Only limits.host counts: this backend's device is the host.
+  // n_threads: of its worker pool. Only limits.host counts: this backend's device is the host.
   explicit CpuBackend(int n_threads, const MemoryLimits& limits = {});
 
   const char* name() const override { return "cpu"; }
@@ -58,6 +59,7 @@ class CpuBackend : public Backend {
 
  private:
   MemoryBudget memory_;
+  WorkerPool workers_;
   std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
 };
 

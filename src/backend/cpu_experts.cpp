@@ -81,10 +81,10 @@ struct Use {
 }  // namespace
 
 void CpuBackend::route_experts(const RouteExperts& op) {
-#pragma omp parallel for if (worth_sharing(op.n_tokens * op.n_experts))
-  for (int64_t t = 0; t < op.n_tokens; ++t)
+  workers_.parallel_for(op.n_tokens, worth_sharing(op.n_tokens * op.n_experts), [&](int64_t t) {
     route_one(op, op.logits + t * op.n_experts, op.experts + t * op.n_activated,
               op.weights + t * op.n_activated);
+  });
 }
 
 void CpuBackend::run_experts(const RunExperts& op) {
@@ -104,15 +104,14 @@ void CpuBackend::run_experts(const RunExperts& op) {
     if (n == 0) continue;
     for (int64_t i = 0; i < n; ++i)
       std::copy_n(op.x + uses[e][static_cast<size_t>(i)].token * dim, dim, x + i * dim);
-    cpu_matmul({op.w1, mat, x, dim, gate, inter, n});
-    cpu_matmul({op.w3, mat, x, dim, up, inter, n});
+    cpu_matmul({op.w1, mat, x, dim, gate, inter, n}, workers_);
+    cpu_matmul({op.w3, mat, x, dim, up, inter, n}, workers_);
     silu_mul({gate, up, gate, n * inter});
-    cpu_matmul({op.w2, mat, gate, inter, y, dim, n});
-#pragma omp parallel for if (worth_sharing(n * dim))
-    for (int64_t i = 0; i < n; ++i) {
+    cpu_matmul({op.w2, mat, gate, inter, y, dim, n}, workers_);
+    workers_.parallel_for(n, worth_sharing(n * dim), [&](int64_t i) {
       const Use& use = uses[e][static_cast<size_t>(i)];
       cpu_axpy(use.weight, y + i * dim, op.y + use.token * dim, dim);
-    }
+    });
   }
 }
 

@@ -6,8 +6,6 @@
 // what one of them does.
 #include "backend/cpu_matmul.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -376,19 +374,16 @@ void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) 
   rows_times_all_tokens(args, kernels, prepared, row_begin, row_end);
 }
 
-void cpu_matmul(const CpuMatmul& args) {
+void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
   const CpuKernels& kernels = kernels_for(args);
   Prepared prepared(args, kernels);
   const int64_t n_rows = args.weight.n_rows;
-#pragma omp parallel if (products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens))
-  {
-#pragma omp for schedule(static)
-    for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
-    const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, omp_get_num_threads());
-#pragma omp for schedule(dynamic)
-    for (int64_t r = 0; r < n_rows; r += chunk)
-      rows_times_all_tokens(args, kernels, prepared, r, std::min(r + chunk, n_rows));
-  }
+  const bool is_shared = products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens);
+  workers.parallel_for(prepared.n_units(), is_shared, [&](int64_t u) { prepared.prepare(u); });
+  const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
+  workers.parallel_for((n_rows + chunk - 1) / chunk, is_shared, [&](int64_t c) {
+    rows_times_all_tokens(args, kernels, prepared, c * chunk, std::min((c + 1) * chunk, n_rows));
+  });
 }
 
 float cpu_dot(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(dot)(a, b, n); }

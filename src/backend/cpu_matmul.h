@@ -14,6 +14,7 @@
 #include <string>
 
 #include "backend/matrix.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 
@@ -33,8 +34,8 @@ std::string cpu_instruction_set();
 // y[t, r] = sum over c of W[mat][r, c] * x[t, c] for rows [row_begin, row_end), on the calling thread.
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end);
 
-// The same for all rows, divided over the OpenMP threads.
-void cpu_matmul(const CpuMatmul& args);
+// The same for all rows, divided over the workers.
+void cpu_matmul(const CpuMatmul& args, WorkerPool& workers);
 
 // sum over i of a[i] * b[i], f32, in the same order whatever calls it.
 float cpu_dot(const float* a, const float* b, int64_t n);

@@ -120,11 +120,10 @@ void CpuBackend::sample(const Sample& op) {
     fail(ErrorKind::internal,
          format("sample: the %lld likeliest of %lld tokens", static_cast<long long>(op.n_top),
                 static_cast<long long>(op.vocab_size)));
-#pragma omp parallel for schedule(dynamic) if (op.n_tokens > 1)
-  for (int64_t t = 0; t < op.n_tokens; ++t) {
+  workers_.parallel_for(op.n_tokens, op.n_tokens > 1, [&](int64_t t) {
     const Row row{op.logits + t * op.vocab_size, static_cast<int32_t>(op.vocab_size)};
     op.out[t] = sample_row(row, op.rules[t], op.n_top, op.n_top > 0 ? op.top + t * op.n_top : nullptr);
-  }
+  });
 }
 
 }  // namespace dsv32

@@ -1,6 +1,5 @@
-// When work is worth dividing over threads: waking them costs some microseconds, and milliseconds on a busy
-// machine, where the others wait for the one that does not get a core. So a piece of work must be worth some
-// tens of microseconds.
+// When work is worth dividing over threads: waking them costs some microseconds, so a piece of work must be
+// worth some tens of them.
 #pragma once
 
 #include <cstdint>

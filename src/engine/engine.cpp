@@ -40,8 +40,8 @@ Machine machine_of(const Backend& backend, uint64_t n_weight_bytes) {
 struct WeightBytes {
   uint64_t n_used, n_skipped;
 };
-WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args, const EngineOptions& options) {
-  CpuBackend mapped(options.n_threads);
+WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args) {
+  CpuBackend mapped(1);
   const Weights weights = load_weights(file, args, mapped);
   return {weights.n_bytes_used, weights.n_bytes_skipped};
 }
@@ -77,7 +77,7 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
 std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
 #ifdef DSV32_CUDA
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_cuda(options.device).empty()))
-    return make_cuda_backend(options.device, options.memory);
+    return make_cuda_backend(options.device, options.memory, options.n_threads);
 #endif
   if (options.backend == "cpu" || options.backend == "auto")
     return std::make_unique<CpuBackend>(options.n_threads, options.memory);
@@ -107,7 +107,7 @@ ModelArgs args_of(const GgufFile& file, const EngineOptions& options) {
 
 MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {
   const ModelArgs args = read_model_args(file);
-  const auto [n_used, n_skipped] = weight_bytes(file, args, options);
+  const auto [n_used, n_skipped] = weight_bytes(file, args);
   MemoryPlan plan = make_plan(args, options, machine_of(backend, n_used));
   plan.n_skipped_bytes = n_skipped;
   return plan;
@@ -119,7 +119,7 @@ Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeW
 Engine::Engine(std::unique_ptr<Backend> own, const GgufFile& file, const EngineOptions& options,
                const BeforeWeights& before_weights)
     : Engine(
-          std::move(own), args_of(file, options), weight_bytes(file, read_model_args(file), options).n_used,
+          std::move(own), args_of(file, options), weight_bytes(file, read_model_args(file)).n_used,
           [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
           [&](const CacheLayout& layout, const Backend& backend) {
             return identity_of(file, *options.cache, layout, backend);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/worker_pool.h"
 #include "gguf/random_weights.h"
 
 namespace dsv32 {
@@ -88,10 +89,10 @@ class Maker {
     const std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
     std::unique_ptr<uint8_t[]> bytes(new uint8_t[n_bytes]);
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < n_all_rows; ++r)
+    workers_.parallel_for(n_all_rows, true, [&](int64_t r) {
       std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
                   pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
+    });
     m.data = backend_->place_weights(bytes.get(), n_bytes);
     if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
     return m;
@@ -110,6 +111,7 @@ class Maker {
   const SyntheticTypes& types_;
   Backend* backend_;
   Rng rng_{1};
+  WorkerPool workers_{0};
   uint64_t n_bytes_ = 0;
   std::vector<std::shared_ptr<const uint8_t[]>> kept_;  // of a backend that computes from host memory
 };

@@ -6,8 +6,6 @@
 // and the median of each is reported: a busy machine disturbs both alike.
 #include "tests/tools/lab/matvec.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -53,7 +51,7 @@ MatvecOptions read_options(const LabOptions& asked) {
          format("--cols is %lld, expected a multiple of 256", static_cast<long long>(asked.n_cols)));
   MatvecOptions options;
   options.n_rows = asked.n_rows, options.n_cols = asked.n_cols;
-  options.n_threads = asked.engine.n_threads > 0 ? asked.engine.n_threads : omp_get_num_procs();
+  options.n_threads = asked.engine.n_threads;
   options.n_runs = static_cast<int>(asked.n_runs);
   options.json = asked.json;
   options.types = asked.types;
@@ -81,8 +79,8 @@ void set_scales(TensorType type, uint8_t* block) {
 
 using Bytes = std::unique_ptr<uint8_t[]>;
 
-// A matrix of random blocks, written by the threads that will read it.
-Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
+// A matrix of random blocks.
+Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes, WorkerPool& workers) {
   const size_t block_bytes = traits(type).block_bytes;
   Bytes matrix(new (std::nothrow) uint8_t[static_cast<size_t>(n_rows) * n_row_bytes]);
   if (!matrix)
@@ -90,8 +88,7 @@ Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
          format("no memory for a matrix of %s",
                 human_bytes(static_cast<size_t>(n_rows) * n_row_bytes).c_str()),
          "choose smaller --rows or --cols");
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < n_rows; ++r) {
+  workers.parallel_for(n_rows, true, [&](int64_t r) {
     uint8_t* row = matrix.get() + static_cast<size_t>(r) * n_row_bytes;
     uint64_t state = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(r + 1);
     for (size_t i = 0; i < n_row_bytes; ++i) {
@@ -99,7 +96,7 @@ Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes) {
       row[i] = static_cast<uint8_t>(state >> (i % 8 * 8));
     }
     for (size_t i = 0; i < n_row_bytes; i += block_bytes) set_scales(type, row + i);
-  }
+  });
   return matrix;
 }
 
@@ -111,21 +108,26 @@ double median(std::vector<double> values) {
 // Drives what the caches hold out of them.
 class CacheSweeper {
  public:
-  void sweep() { sink_ = sink_ + plain_read(bytes_.data(), bytes_.size(), ReadPattern::by_streams); }
+  explicit CacheSweeper(WorkerPool& workers) : workers_(workers) {}
+  void sweep() {
+    sink_ = sink_ + plain_read(bytes_.data(), bytes_.size(), ReadPattern::by_streams, workers_);
+  }
 
  private:
+  WorkerPool& workers_;
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(size_t{512} << 20, 1);
   volatile uint64_t sink_ = 0;  // or the read could be left out
 };
 
-MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper& sweeper) {
+MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper& sweeper,
+                     WorkerPool& workers) {
   WeightMatrix weight;
   weight.type = type;
   weight.n_rows = options.n_rows;
   weight.n_cols = options.n_cols;
   weight.row_bytes = row_bytes(type, options.n_cols);
   weight.mat_bytes = weight.row_bytes * static_cast<size_t>(options.n_rows);
-  const Bytes matrix = make_matrix(type, options.n_rows, weight.row_bytes);
+  const Bytes matrix = make_matrix(type, options.n_rows, weight.row_bytes, workers);
   weight.data = matrix.get();
   std::vector<float> x(static_cast<size_t>(options.n_cols)), y(static_cast<size_t>(options.n_rows));
   for (size_t i = 0; i < x.size(); ++i)
@@ -142,11 +144,11 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
       return seconds_since(start);
     };
     const auto timed_read = [&](ReadPattern pattern) {
-      return timed([&] { sink = sink + plain_read(matrix.get(), weight.mat_bytes, pattern); });
+      return timed([&] { sink = sink + plain_read(matrix.get(), weight.mat_bytes, pattern, workers); });
     };
     const double in_order = timed_read(ReadPattern::in_order),
                  by_streams = timed_read(ReadPattern::by_streams);
-    const double product_seconds = timed([&] { cpu_matmul(product); });
+    const double product_seconds = timed([&] { cpu_matmul(product, workers); });
     if (run < 0) continue;
     read.push_back(in_order), read_streams.push_back(by_streams), multiply.push_back(product_seconds);
   }
@@ -162,11 +164,11 @@ void print_row(const MatvecResult& result) {
                    100 * result.matvec_gbps / result.streams_gbps));
 }
 
-nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options) {
+nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options, int n_threads) {
   return {{"type", type_name(result.type)},
           {"rows", options.n_rows},
           {"cols", options.n_cols},
-          {"threads", options.n_threads},
+          {"threads", n_threads},
           {"bytes", result.n_bytes},
           {"read_gbps", result.read_gbps},
           {"read_by_streams_gbps", result.streams_gbps},
@@ -179,25 +181,23 @@ nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options)
 
 int lab_matvec(const LabOptions& asked) {
   const MatvecOptions options = read_options(asked);
-  const int threads_before = omp_get_max_threads();
-  omp_set_num_threads(options.n_threads);
+  WorkerPool workers(options.n_threads);
   nlohmann::json results = nlohmann::json::array();
   if (!options.json) {
     write_out(format("%lld x %lld, %d threads, median of %d\n", static_cast<long long>(options.n_rows),
-                     static_cast<long long>(options.n_cols), options.n_threads, options.n_runs) +
+                     static_cast<long long>(options.n_cols), workers.n_threads(), options.n_runs) +
               format("%-8s %9s %11s %12s %13s %9s %11s\n", "type", "MiB", "read GB/s", "streams GB/s",
                      "matvec GB/s", "of read", "of streams"));
   }
-  CacheSweeper sweeper;
+  CacheSweeper sweeper(workers);
   for (const TensorType type : options.types) {
-    const MatvecResult result = measure(type, options, sweeper);
+    const MatvecResult result = measure(type, options, sweeper, workers);
     if (options.json)
-      results.push_back(to_json(result, options));
+      results.push_back(to_json(result, options, workers.n_threads()));
     else
       print_row(result);
   }
   if (options.json) write_out(results.dump(2) + "\n");
-  omp_set_num_threads(threads_before);
   return 0;
 }
 

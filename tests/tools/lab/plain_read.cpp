@@ -2,9 +2,8 @@
 // run time.
 #include "tests/tools/lab/plain_read.h"
 
-#include <omp.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 // SVE's registers have no size at compile time, and NEON serves there.
@@ -79,20 +78,19 @@ namespace dsv32 {
 HWY_EXPORT(read_in_order);
 HWY_EXPORT(read_by_streams);
 
-uint64_t plain_read(const uint8_t* bytes, size_t n_bytes, ReadPattern pattern) {
+uint64_t plain_read(const uint8_t* bytes, size_t n_bytes, ReadPattern pattern, WorkerPool& workers) {
   constexpr size_t kLine = 64;
-  uint64_t total = 0;
-#pragma omp parallel reduction(+ : total)
-  {
-    const auto thread = static_cast<size_t>(omp_get_thread_num());
-    const auto n_threads = static_cast<size_t>(omp_get_num_threads());
-    const size_t n_lines = (n_bytes + kLine - 1) / kLine;
-    const size_t begin = std::min(n_bytes, n_lines * thread / n_threads * kLine);
-    const size_t end = std::min(n_bytes, n_lines * (thread + 1) / n_threads * kLine);
+  std::atomic<uint64_t> total = 0;
+  const auto n_shares = static_cast<size_t>(workers.n_threads());
+  const size_t n_lines = (n_bytes + kLine - 1) / kLine;
+  workers.parallel_for(workers.n_threads(), true, [&](int64_t i) {
+    const auto share = static_cast<size_t>(i);
+    const size_t begin = std::min(n_bytes, n_lines * share / n_shares * kLine);
+    const size_t end = std::min(n_bytes, n_lines * (share + 1) / n_shares * kLine);
     total += pattern == ReadPattern::in_order
                  ? HWY_DYNAMIC_DISPATCH(read_in_order)(bytes + begin, end - begin)
                  : HWY_DYNAMIC_DISPATCH(read_by_streams)(bytes + begin, end - begin);
-  }
+  });
   return total;
 }
 

@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/worker_pool.h"
+
 namespace dsv32 {
 
 enum class ReadPattern { in_order, by_streams };
 
-// Reads `n_bytes` with all OpenMP threads, each its own contiguous share. Returns the sum, modulo 2^64, of
+// Reads `n_bytes` with all workers, each its own contiguous share. Returns the sum, modulo 2^64, of
 // the bytes as u64 words in the machine's order, the last one filled up with zeros.
-uint64_t plain_read(const uint8_t* bytes, size_t n_bytes, ReadPattern pattern);
+uint64_t plain_read(const uint8_t* bytes, size_t n_bytes, ReadPattern pattern, WorkerPool& workers);
 
 }  // namespace dsv32

@@ -1,0 +1,114 @@
+#include "base/worker_pool.h"
+
+#include <hwy/cache_control.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace dsv32 {
+namespace {
+
+// Units of a loop for each thread: the least that is taken at a time.
+constexpr int64_t kUnitsPerThread = 32;
+// How long to look before sleeping: as long as going to sleep and being woken takes. Loops follow one another
+// within that time, mostly; longer would take the core from those who have work.
+constexpr std::chrono::microseconds kPatience{20};
+
+int n_usable_cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Until the value is another one.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      hwy::Pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(int n_threads, StartThread start_thread)
+    : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()), start_thread_(std::move(start_thread)) {}
+
+WorkerPool::~WorkerPool() {
+  is_ending_ = true;
+  ++n_loops_;
+  n_loops_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::start_threads() {
+  has_started_ = true;
+  try {
+    threads_.reserve(static_cast<size_t>(n_threads_) - 1);
+    while (threads_.size() + 1 < static_cast<size_t>(n_threads_))
+      threads_.push_back(start_thread_([this] { work(); }));
+  } catch (...) {  // no memory or no more threads: with those there are
+  }
+}
+
+void WorkerPool::run(const Loop& loop, bool is_worth_sharing) {
+  const bool is_shared = is_worth_sharing && n_threads_ > 1 && loop.n > 1 && !is_in_use_.exchange(true);
+  if (!is_shared) return loop.run(0, loop.n);
+  if (!has_started_) start_threads();
+  share(loop);
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  has_failed_ = false;
+  is_in_use_ = false;
+  if (error) std::rethrow_exception(error);
+}
+
+void WorkerPool::share(const Loop& loop) {
+  const int64_t n_most_units = kUnitsPerThread * n_threads_;
+  loop_ = loop;
+  loop_.unit = (loop.n + n_most_units - 1) / n_most_units;
+  const auto n_units = static_cast<uint32_t>((loop.n + loop_.unit - 1) / loop_.unit);
+  n_unfinished_.store(n_units, std::memory_order_relaxed);
+  left_.store(uint64_t{n_loops_ + 1} << 32 | n_units);
+  ++n_loops_;
+  n_loops_.notify_all();
+  take_units();
+  while (const uint32_t n = n_unfinished_.load(std::memory_order_acquire)) wait_while(n_unfinished_, n);
+}
+
+void WorkerPool::work() {
+  for (uint32_t n_seen = 0; !is_ending_;) {
+    take_units();
+    wait_while(n_loops_, n_seen);
+    n_seen = n_loops_;
+  }
+}
+
+// Half of a fair share of what is left at a time, so that all end together and few meet here. A unit that was
+// taken keeps the loop: it does not end, nor another begin, before n_unfinished_ falls.
+void WorkerPool::take_units() {
+  uint64_t left = left_;
+  while (const auto n_left = static_cast<uint32_t>(left)) {
+    const uint32_t n = std::max(1u, n_left / (2 * static_cast<uint32_t>(n_threads_)));
+    if (!left_.compare_exchange_weak(left, left - n)) continue;
+    const int64_t n_units = (loop_.n + loop_.unit - 1) / loop_.unit, begin = n_units - n_left;
+    run_units(begin, begin + n);
+    if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
+    left = left_;
+  }
+}
+
+void WorkerPool::run_units(int64_t begin, int64_t end) {
+  if (has_failed_) return;
+  try {
+    loop_.run(begin * loop_.unit, std::min(end * loop_.unit, loop_.n));
+  } catch (...) {
+    if (!has_failed_.exchange(true)) error_ = std::current_exception();
+  }
+}
+
+}  // namespace dsv32

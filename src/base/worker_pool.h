@@ -1,0 +1,80 @@
+// The threads for all work of the CPU: loops, one at a time, divided over whoever has a core to run on.
+//
+// A loop is cut into units, and whoever runs takes of those that are left, the caller too. The loop ends when
+// the units that somebody has begun are done: a thread that the machine does not let run holds nobody up, and
+// one that has nothing to do sleeps after some microseconds. Which thread computes what is left to chance, so
+// a loop's body gives the same bits on any thread and in any order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace dsv32 {
+
+class WorkerPool {
+ public:
+  // Runs its argument on a thread of its own, or throws.
+  using StartThread = std::function<std::thread(std::function<void()>)>;
+
+  // n_threads: how many work, the caller among them; 0: one for each core that this process may use. They
+  // start with the first loop that is shared. What cannot be started is done without.
+  explicit WorkerPool(int n_threads, StartThread start_thread = new_thread);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  int n_threads() const { return n_threads_; }
+
+  // body(i) for every i of [0, n), each once; by the caller alone unless the work is worth sharing. A loop
+  // inside another, or beside that of another caller, is run by its caller alone. The first exception of a
+  // body ends the loop and comes out here. Throws nothing else.
+  template <class Body>
+  void parallel_for(int64_t n, bool is_worth_sharing, const Body& body) {
+    run({&body,
+         [](const void* any_body, int64_t begin, int64_t end) {
+           for (int64_t i = begin; i < end; ++i) (*static_cast<const Body*>(any_body))(i);
+         },
+         n},
+        is_worth_sharing);
+  }
+
+ private:
+  struct Loop {
+    const void* body = nullptr;
+    void (*call)(const void* body, int64_t begin, int64_t end) = nullptr;
+    int64_t n = 0;
+    int64_t unit = 1;  // indices of a unit; the last one may be shorter
+
+    void run(int64_t begin, int64_t end) const { call(body, begin, end); }
+  };
+
+  static std::thread new_thread(std::function<void()> work) { return std::thread(std::move(work)); }
+
+  void run(const Loop& loop, bool is_worth_sharing);
+  void share(const Loop& loop);
+  void start_threads();
+  void work();
+  void take_units();
+  void run_units(int64_t begin, int64_t end);
+
+  const int n_threads_;
+  const StartThread start_thread_;
+  std::vector<std::thread> threads_;  // all but the caller's
+  bool has_started_ = false;
+  std::atomic<bool> is_in_use_ = false;  // by a caller
+  std::atomic<bool> is_ending_ = false;
+
+  // Who takes units writes these; the loop is written only while there are none left and none under way.
+  alignas(64) std::atomic<uint64_t> left_ = 0;  // units nobody has begun; above them the number of the loop
+  alignas(64) std::atomic<uint32_t> n_unfinished_ = 0;  // units
+  alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // changes with each loop: what idle threads look at
+  Loop loop_;
+  std::atomic<bool> has_failed_ = false;
+  std::exception_ptr error_;  // of whoever set has_failed_
+};
+
+}  // namespace dsv32

@@ -1,0 +1,167 @@
+// base/worker_pool.h: every index once, whatever the range, the threads and those that cannot be started.
+#include <atomic>
+#include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/stopwatch.h"
+#include "base/worker_pool.h"
+
+using namespace dsv32;
+
+namespace {
+
+// How often each index of [0, n) was run, in a loop of that pool.
+std::vector<int> counts(WorkerPool& workers, int64_t n) {
+  std::vector<int> counts(static_cast<size_t>(n));
+  workers.parallel_for(n, true, [&](int64_t i) { ++counts[static_cast<size_t>(i)]; });
+  return counts;
+}
+
+bool runs_each_once(WorkerPool& workers, int64_t n) {
+  return counts(workers, n) == std::vector<int>(static_cast<size_t>(n), 1);
+}
+
+// Starts that many threads and then fails.
+WorkerPool::StartThread starts_at_most(int n) {
+  return [left = n](std::function<void()> work) mutable {
+    if (left-- <= 0) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    return std::thread(std::move(work));
+  };
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(worker_pool)
+
+BOOST_AUTO_TEST_CASE(every_index_runs_once) {
+  for (const int n_threads : {1, 2, 3, 7, 40}) {
+    WorkerPool workers(n_threads);
+    BOOST_TEST(workers.n_threads() == n_threads);
+    for (const int64_t n : {0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 1000, 4097, 100'003})
+      BOOST_TEST(runs_each_once(workers, n), n << " on " << n_threads);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(zero_threads_are_one_for_each_core) {
+  const unsigned n_cores = std::thread::hardware_concurrency();
+  const WorkerPool workers(0);
+  BOOST_TEST(workers.n_threads() >= 1);
+  BOOST_TEST(workers.n_threads() <= static_cast<int>(n_cores));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_worth_sharing_stays_with_the_caller) {
+  WorkerPool workers(4);
+  bool is_here = true;
+  workers.parallel_for(100, false, [&, caller = std::this_thread::get_id()](int64_t) {
+    is_here &= std::this_thread::get_id() == caller;
+  });
+  BOOST_TEST(is_here);
+}
+
+// Both indices wait for one another, which takes two threads.
+BOOST_AUTO_TEST_CASE(a_loop_is_shared) {
+  WorkerPool workers(2);
+  std::atomic<int> n_here = 0;
+  workers.parallel_for(2, true, [&](int64_t) {
+    ++n_here;
+    while (n_here < 2) std::this_thread::yield();
+  });
+  BOOST_TEST(n_here == 2);
+}
+
+BOOST_AUTO_TEST_CASE(an_exception_comes_out_and_the_next_loop_is_whole) {
+  for (const int n_threads : {1, 2, 5}) {
+    WorkerPool workers(n_threads);
+    for (const int64_t bad : {0, 1, 499, 999}) {
+      BOOST_CHECK_EXCEPTION(workers.parallel_for(1000, true,
+                                                 [&](int64_t i) {
+                                                   if (i == bad)
+                                                     throw std::runtime_error("index " + std::to_string(i));
+                                                 }),
+                            std::runtime_error, [&](const std::runtime_error& error) {
+                              return error.what() == "index " + std::to_string(bad);
+                            });
+      BOOST_TEST(runs_each_once(workers, 1000));
+    }
+    BOOST_CHECK_THROW(workers.parallel_for(1000, true, [](int64_t) { throw std::bad_alloc(); }),
+                      std::bad_alloc);
+    BOOST_TEST(runs_each_once(workers, 1000));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_within_a_loop_runs_where_it_stands) {
+  WorkerPool workers(3);
+  std::vector<int> counts(50 * 70);
+  std::atomic<bool> is_here = true;
+  workers.parallel_for(50, true, [&](int64_t i) {
+    const std::thread::id outer = std::this_thread::get_id();
+    workers.parallel_for(70, true, [&](int64_t j) {
+      ++counts[static_cast<size_t>(i * 70 + j)];
+      if (std::this_thread::get_id() != outer) is_here = false;
+    });
+  });
+  BOOST_TEST((counts == std::vector<int>(50 * 70, 1)));
+  BOOST_TEST(is_here);
+}
+
+BOOST_AUTO_TEST_CASE(several_callers_do_not_disturb_one_another) {
+  WorkerPool workers(3);
+  std::atomic<int> n_wrong = 0;
+  std::vector<std::thread> callers;
+  for (int64_t n = 100; n < 104; ++n)
+    callers.emplace_back([&, n] {
+      for (int k = 0; k < 300; ++k) n_wrong += !runs_each_once(workers, n);
+    });
+  for (std::thread& caller : callers) caller.join();
+  BOOST_TEST(n_wrong == 0);
+}
+
+// Workers are caught at every point of falling asleep, and late ones meet the loop after theirs.
+BOOST_AUTO_TEST_CASE(many_small_loops_with_pauses_between) {
+  WorkerPool workers(3);
+  int n_wrong = 0;
+  for (int k = 0; k < 4000; ++k) {
+    n_wrong += !runs_each_once(workers, 2 + k % 9);
+    const auto start = std::chrono::steady_clock::now();
+    while (seconds_since(start) < k % 40 * 1e-6) {
+    }
+  }
+  BOOST_TEST(n_wrong == 0);
+}
+
+BOOST_AUTO_TEST_CASE(threads_that_cannot_be_started_are_done_without) {
+  for (int n = 0; n < 4; ++n) {
+    WorkerPool workers(4, starts_at_most(n));
+    for (int k = 0; k < 3; ++k) BOOST_TEST(runs_each_once(workers, 1000), "with " << n);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(threads_start_with_the_first_shared_loop) {
+  int n_started = 0;
+  WorkerPool workers(3, [&](std::function<void()> work) {
+    ++n_started;
+    return std::thread(std::move(work));
+  });
+  runs_each_once(workers, 1);
+  workers.parallel_for(100, false, [](int64_t) {});
+  BOOST_TEST(n_started == 0);
+  for (int k = 0; k < 3; ++k) runs_each_once(workers, 100);
+  BOOST_TEST(n_started == 2);
+}
+
+// Not a bar: what a loop costs is printed, for who changes the pool.
+BOOST_AUTO_TEST_CASE(an_empty_loop_is_soon_over) {
+  WorkerPool workers(2);
+  constexpr int kLoops = 2000;
+  const auto start = std::chrono::steady_clock::now();
+  for (int k = 0; k < kLoops; ++k) workers.parallel_for(64, true, [](int64_t) {});
+  const double seconds = seconds_since(start) / kLoops;
+  BOOST_TEST_MESSAGE("an empty loop on 2 threads: " << seconds * 1e6 << " us");
+  BOOST_TEST(seconds < 0.01);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
