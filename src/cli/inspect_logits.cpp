@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "cli/answer.h"
 #include "cli/loaded_model.h"
 #include "cli/output_file.h"
 #include "cli/run.h"
