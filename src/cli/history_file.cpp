@@ -27,7 +27,7 @@ class Hold {
   Hold(FileSystem& fs, int folder) : fs_(fs), folder_(folder) {
     constexpr int kTries = 100;
     for (int i = 0; i < kTries && !is_held_; ++i) {
-      const int result = fs_.try_lock(folder_, LockKind::exclusive);
+      const int result = fs_.try_lock(folder_);
       is_held_ = result == 0;
       if (result != 0 && result != -EWOULDBLOCK && result != -EINTR) return;
       if (!is_held_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
