@@ -2,10 +2,12 @@
 //
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 6 no whole answer (run.cpp), 129, 130 and 143
 // after SIGHUP, SIGINT and SIGTERM.
+#include <cstdlib>
 #include <new>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/thread.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/options.h"
@@ -54,5 +56,7 @@ int main(int argc, char** argv) {
   dsv32::open_missing_streams();
   dsv32::install_signal_handlers();
   dsv32::install_truncation_guard();
-  return dsv32::guarded({argv + (argc > 0), argv + argc});
+  const int code = dsv32::guarded({argv + (argc > 0), argv + argc});
+  if (dsv32::are_threads_left_behind()) std::_Exit(code);  // what they use stays whole to the end
+  return code;
 }

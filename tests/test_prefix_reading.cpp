@@ -10,8 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/keep_forever.h"
+#include "base/error.h"
 #include "base/stopwatch.h"
+#include "base/thread.h"
 #include "tests/support/disk_gate.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/temp_dir.h"
@@ -187,22 +188,66 @@ BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
   }
 }
 
+// The disk outlives its test: a thread that was left behind uses it.
+DiskGate& lasting(const GatedFixture& disk) {
+  static std::vector<std::shared_ptr<DiskGate>>& gates = *new std::vector<std::shared_ptr<DiskGate>>;
+  return *gates.emplace_back(disk.gate);
+}
+
+// What uses the memory of the engine's pool has gone: a thread that hung went on and ended.
+void let_go_on(DiskGate& gate) {
+  gate.open();
+  while (gate.is_waited_for()) std::this_thread::yield();
+}
+
 // A read that hangs when the engine goes is left behind, with the memory that it writes to.
 BOOST_AUTO_TEST_CASE(a_read_that_hangs_does_not_keep_the_program) {
   const GatedFixture disk;
+  DiskGate& gate = lasting(disk);
   EngineOptions options = disk.options();
   options.cache->prefetch = PrefetchPolicy::best_effort;
   const auto engine = std::make_unique<Opened>(options);
   engine->engine->prefix_cache()->prefetch(leaving_at(kBase));
-  while (!disk.gate->is_waited_for()) std::this_thread::yield();
+  while (!gate.is_waited_for()) std::this_thread::yield();
   const auto start = std::chrono::steady_clock::now();
   engine->session.reset(), engine->engine.reset();
   const double seconds = seconds_since(start);
   BOOST_TEST(seconds >= 1.9);
   BOOST_TEST(seconds < 20);
-  keep_forever(disk.gate);
-  disk.gate->open();
-  while (disk.gate->is_waited_for()) std::this_thread::yield();
+  BOOST_TEST(are_threads_left_behind());
+  let_go_on(gate);
+}
+
+// So is a write: the engine goes, and what the write still reads stays.
+BOOST_AUTO_TEST_CASE(a_write_that_hangs_does_not_keep_the_program) {
+  const GatedFixture disk;
+  DiskGate& gate = lasting(disk);
+  gate.holds_writes = true;
+  EngineOptions options = disk.options();
+  options.cache->write = WritePolicy::write_through;
+  const auto engine = std::make_unique<Opened>(options);
+  engine->session->sync(random_tokens(3 * kPageTokens, 5));
+  while (!gate.is_waited_for()) std::this_thread::yield();
+  const auto start = std::chrono::steady_clock::now();
+  engine->session.reset(), engine->engine.reset();
+  const double seconds = seconds_since(start);
+  BOOST_TEST(seconds >= 1.9);
+  BOOST_TEST(seconds < 20);
+  let_go_on(gate);
+}
+
+// Weights that cannot be loaded while a read hangs: the pool stays for it.
+BOOST_AUTO_TEST_CASE(a_read_that_hangs_outlives_an_engine_that_is_never_made) {
+  const GatedFixture disk;
+  DiskGate& gate = lasting(disk);
+  const GgufFile file(tiny_path());
+  const auto fail_loading = [&](PrefixCache& prefixes) {
+    prefixes.prefetch(leaving_at(kBase));
+    while (!gate.is_waited_for()) std::this_thread::yield();
+    fail(ErrorKind::model, "no weights");
+  };
+  BOOST_CHECK_THROW(Engine(file, disk.options(), fail_loading), Error);
+  let_go_on(gate);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,7 @@
 // and is never followed when it is a symbolic link. Any number of threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -68,6 +69,8 @@ class FileSystem {
 
   virtual int try_lock(int fd) = 0;  // an exclusive flock, without waiting; -EWOULDBLOCK
   virtual int unlock(int fd) = 0;
+
+  std::atomic<uint64_t> n_writes_done{0};  // of write_fully: whoever waits for a write sees that it goes on
 };
 
 // The operating system's.

@@ -47,8 +47,10 @@ std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, 
 
 std::string prefill_summary(const GenerationResult& result) {
   const int64_t n_computed = result.n_prompt_tokens - result.n_cached_tokens;
-  return format("prompt: %s tokens (%s from cache), %s t/s", with_thousands(result.n_prompt_tokens).c_str(),
+  const bool says_why = result.n_cached_tokens == 0 && !result.why_none_cached.empty();
+  return format("prompt: %s tokens (%s from cache%s), %s t/s", with_thousands(result.n_prompt_tokens).c_str(),
                 with_thousands(result.n_cached_tokens).c_str(),
+                says_why ? (": " + result.why_none_cached).c_str() : "",
                 rate(n_computed, result.prefill_seconds).c_str());
 }
 

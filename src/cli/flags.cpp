@@ -189,13 +189,12 @@ constexpr Flag kFlags[] = {
        o.cache.eviction = *policy;
      }},
     {"cache-write,cache_write", "WHEN",
-     "when prefixes go to disk: through, at once; selective, when asked for again; back, when memory wants "
-     "their place and at the end (default: through)",
+     "when prefixes go to disk: through, at once; back, when memory wants their place and at the end "
+     "(default: through)",
      "Prefix cache", kGenerating,
      [](O& o, S& v, S& f) {
        o.cache.write = parse_choice<WritePolicy>(f, v,
                                                  {{"through", WritePolicy::write_through},
-                                                  {"selective", WritePolicy::write_through_selective},
                                                   {"back", WritePolicy::write_back}});
      }},
     {"cache-wait,cache_wait", "HOW",

@@ -155,8 +155,14 @@ std::optional<PoolPage> LatentCache::take_page() {
 }
 
 void LatentCache::adopt(Sequence& sequence, std::span<const PoolPage> pages, int64_t n_tokens) {
+  sequence.row_pages_.reserve(pages.size()), sequence.key_pages_.reserve(pages.size());
   for (const PoolPage& shared : pages) retain(shared);  // first: they may be the sequence's own
-  truncate(sequence, 0);
+  try {
+    truncate(sequence, 0);
+  } catch (...) {
+    for (const PoolPage& shared : pages) release(shared);
+    throw;
+  }
   for (const PoolPage& shared : pages) {
     sequence.row_pages_.push_back(shared.row);
     sequence.key_pages_.push_back(shared.key);
@@ -211,13 +217,13 @@ uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
 
 // Slots may hold rows of forgotten positions, which other rows will take: the buffers start anew.
 void LatentCache::truncate(Sequence& sequence, int64_t n_tokens) {
+  std::vector<int32_t> fresh(static_cast<size_t>(sequence.buffer_state_.n()));  // before anything changes
   sequence.n_tokens_ = n_tokens;
   row_pages_.resize(sequence.row_pages_,
                     std::min<int64_t>(pages_for(n_tokens), std::ssize(sequence.row_pages_)));
   key_pages_.resize(sequence.key_pages_,
                     std::min<int64_t>(pages_for(n_tokens), std::ssize(sequence.key_pages_)));
   if (sequence.buffers_.empty()) return;
-  std::vector<int32_t> fresh(static_cast<size_t>(sequence.buffer_state_.n()));
   for (int64_t layer = 0; layer < plan_.n_layers; ++layer) {
     int32_t* state = fresh.data() + layer * plan_.n_slots() * 2;
     reset({static_cast<int32_t>(plan_.n_slots()), state, state + plan_.n_slots()});

@@ -40,7 +40,10 @@ class ReadMeter {
   }
   ReadStats stats() const {
     const std::lock_guard guard(mutex_);
-    return stats_;
+    ReadStats now = stats_;
+    if (n_loading_ > 0)
+      now.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - since_).count();
+    return now;
   }
 
  private:

@@ -37,7 +37,9 @@ struct PrefixTree::Node {
   int64_t first_page_number = 0;  // in the path
   std::vector<int32_t> tokens;    // [pages.size() * kPageTokens]
   std::vector<PrefixPage> pages;
-  std::set<std::unique_ptr<Node>, ByFirstPage> children;
+  using Children = std::set<std::unique_ptr<Node>, ByFirstPage>;
+
+  Children children;
   UseRecord use;
   int64_t n_locks = 0;
   int64_t n_pool = 0;           // pages with a pool part
@@ -45,6 +47,7 @@ struct PrefixTree::Node {
   bool is_counted = false;      // in the parent's n_pool_children
   uint64_t number = 0;
   std::optional<EvictionKey> candidate_key;  // as it stands in candidates_
+  std::set<Candidate>::node_type candidate;  // its place there while it has none, so that joining cannot fail
 
   int64_t n_pages() const { return std::ssize(pages); }
   bool holds_pool() const { return n_pool > 0 || n_pool_children > 0; }
@@ -194,27 +197,41 @@ PrefixTree::Inserted PrefixTree::add(Tokens tokens, std::span<const PrefixPage> 
   const int64_t n_new = std::ranges::find_if_not(pages, &PrefixPage::is_there) - pages.begin();
   if (n_new == 0) return inserted;
   Node& leaf = append(*node, tokens.first(static_cast<size_t>(n_new * kPageTokens)), record);
-  inserted.n_new_pool += fill(leaf, pages.first(static_cast<size_t>(n_new)));
+  try {
+    inserted.n_new_pool += fill(leaf, pages.first(static_cast<size_t>(n_new)));
+  } catch (...) {
+    drop(leaf);
+    throw;
+  }
   inserted.n_new = n_new;
   return inserted;
 }
 
+std::unique_ptr<PrefixTree::Node> PrefixTree::make_node() const {
+  auto node = std::make_unique<Node>();
+  std::set<Candidate> alone;
+  node->candidate = alone.extract(alone.insert(Candidate()).first);
+  return node;
+}
+
 // A leaf whose pages have no parts yet.
 PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const UseRecord& record) {
-  auto leaf = std::make_unique<Node>();
+  auto leaf = make_node();
   leaf->parent = &parent;
   leaf->first_page_number = parent.first_page_number + parent.n_pages();
   leaf->tokens.assign(tokens.begin(), tokens.end());
   leaf->pages.resize(tokens.size() / kPageTokens);
   leaf->use = record;
   leaf->number = ++n_numbers_;
+  Node& made = **parent.children.insert(std::move(leaf)).first;
   ++n_nodes_;
-  n_pages_ += leaf->n_pages();
-  return **parent.children.insert(std::move(leaf)).first;
+  n_pages_ += made.n_pages();
+  return made;
 }
 
 // Gives the node's first pages the parts that they lack. Returns how many pool parts were taken.
 int64_t PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
+  index_segments(node, pages);
   int64_t n_taken = 0;
   for (size_t i = 0; i < pages.size(); ++i) {
     PrefixPage& page = node.pages[i];
@@ -225,10 +242,10 @@ int64_t PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
     }
     if (!page.disk.is_there() && pages[i].disk.is_there()) {
       page.disk = pages[i].disk;
-      segment_nodes_.emplace(page.disk.segment, &node);
       ++n_disk_pages_;
     }
   }
+  unindex_segments(node, pages);  // those of which it had all already
   node.n_pool += n_taken;
   n_pool_pages_ += n_taken;
   if (node.n_locks > 0) n_locked_pool_pages_ += n_taken;
@@ -238,34 +255,36 @@ int64_t PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
 
 // Makes the first pages of a node a node of their own, its parent, and returns that. The node itself keeps
 // its end: so whoever locked it still holds the deepest node of the path. Nothing to do when the node ends
-// there.
+// there. All that takes memory comes before anything is changed.
 PrefixTree::Node& PrefixTree::split(Node& node, int64_t n_pages) {
   if (n_pages == node.n_pages()) return node;
-  unindex_segments(node);
-  std::unique_ptr<Node> lower = node.parent->take_child(node);
-  auto upper = std::make_unique<Node>();
-  Node& head = *upper;
+  const auto tokens_end = node.tokens.begin() + n_pages * kPageTokens;
+  const auto pages_end = node.pages.begin() + n_pages;
+  Node::Children alone;
+  Node& head = **alone.insert(make_node()).first;
+  head.tokens.assign(node.tokens.begin(), tokens_end);
+  head.pages.reserve(static_cast<size_t>(n_pages));
+  index_segments(head, std::span(node.pages).first(static_cast<size_t>(n_pages)));
+
+  head.pages.assign(node.pages.begin(), pages_end);
   head.parent = node.parent;
   head.first_page_number = node.first_page_number;
   head.use = node.use;
   head.n_locks = node.n_locks;
   head.number = ++n_numbers_;
   ++n_nodes_;
-  const auto tokens_end = node.tokens.begin() + n_pages * kPageTokens;
-  head.tokens.assign(node.tokens.begin(), tokens_end);
+  auto lower = node.parent->children.extract(node.parent->children.find(Tokens(node.tokens)));
   node.tokens.erase(node.tokens.begin(), tokens_end);
-  head.pages.assign(node.pages.begin(), node.pages.begin() + n_pages);
-  node.pages.erase(node.pages.begin(), node.pages.begin() + n_pages);
+  node.pages.erase(node.pages.begin(), pages_end);
+  unindex_segments(node, head.pages);
   head.n_pool =
       std::ranges::count_if(head.pages, [](const PrefixPage& page) { return page.pool.is_there(); });
   node.n_pool -= head.n_pool;
   head.is_counted = std::exchange(node.is_counted, false);
   node.first_page_number += n_pages;
-  node.parent->children.insert(std::move(upper));
+  node.parent->children.insert(alone.extract(alone.begin()));
   node.parent = &head;
   head.children.insert(std::move(lower));
-  index_segments(head);
-  index_segments(node);
   settle(node);
   settle(head);
   return head;
@@ -316,18 +335,17 @@ void PrefixTree::prune(Node& node) {
   settle(node);
 }
 
-// Takes a node and all below it out of the tree, level by level.
+// Takes a node and all below it out of the tree, leaf by leaf.
 void PrefixTree::drop(Node& node) {
   Node& parent = *node.parent;
-  if (node.is_counted) --parent.n_pool_children;
-  std::vector<std::unique_ptr<Node>> gone;
-  gone.push_back(parent.take_child(node));
-  for (size_t i = 0; i < gone.size(); ++i) {
-    for (auto& children = gone[i]->children; !children.empty();)
-      gone.push_back(std::move(children.extract(children.begin()).value()));
-    gone[i]->n_pool_children = 0;
-    clear(*gone[i], 0);
+  for (Node* leaf = &node; leaf != &parent;) {
+    while (!leaf->children.empty()) leaf = leaf->children.begin()->get();
+    Node* const above = leaf->parent;
+    above->n_pool_children -= leaf->is_counted ? 1 : 0;
+    const std::unique_ptr<Node> gone = above->take_child(*leaf);
+    clear(*gone, 0);
     --n_nodes_;
+    leaf = above;
   }
   settle(parent);
 }
@@ -391,14 +409,14 @@ void PrefixTree::release_pool(Node& node, PrefixPage& page) {
   if (node.n_locks > 0) --n_locked_pool_pages_;
 }
 
-std::vector<PageRun> PrefixTree::unstored(Tokens tokens, uint64_t least_hits) const {
+std::vector<PageRun> PrefixTree::unstored(Tokens tokens) const {
   std::vector<PageRun> runs;
   for (const Node* node = root_->child_with_page(tokens); node;) {
     const int64_t n_common = common_tokens(node->tokens, tokens) / kPageTokens;
     for (int64_t i = 0; i < n_common; ++i) {
       const PrefixPage& page = node->pages[static_cast<size_t>(i)];
       if (page.disk.is_there()) continue;
-      if (!page.pool.is_there() || node->use.n_hits < least_hits) return runs;
+      if (!page.pool.is_there()) return runs;
       const int64_t number = node->first_page_number + i;
       if (runs.empty() || runs.back().first_page + runs.back().n_pages < number) runs.push_back({number, 0});
       ++runs.back().n_pages;
@@ -431,19 +449,30 @@ void PrefixTree::update_candidate(Node& node) {
   if (node.n_locks == 0 && node.n_pool > 0 && node.n_pool_children == 0)
     key = eviction_key(policy_, node.use);
   if (key == node.candidate_key) return;
-  if (node.candidate_key) candidates_.erase({*node.candidate_key, node.number, &node});
-  if (key) candidates_.insert({*key, node.number, &node});
+  if (node.candidate_key)
+    node.candidate = candidates_.extract(Candidate{*node.candidate_key, node.number, &node});
   node.candidate_key = key;
+  if (!key) return;
+  node.candidate.value() = {*key, node.number, &node};
+  candidates_.insert(std::move(node.candidate));
 }
 
-void PrefixTree::index_segments(Node& node) {
-  for (const PrefixPage& page : node.pages)
+// Says that the node has pages of the segments of `pages`, which it is about to take.
+void PrefixTree::index_segments(Node& node, std::span<const PrefixPage> pages) try {
+  for (const PrefixPage& page : pages)
     if (page.disk.is_there()) segment_nodes_.emplace(page.disk.segment, &node);
+} catch (...) {
+  unindex_segments(node, pages);
+  throw;
 }
 
-void PrefixTree::unindex_segments(Node& node) {
-  for (const PrefixPage& page : node.pages)
-    if (page.disk.is_there()) segment_nodes_.erase({page.disk.segment, &node});
+// Of the segments of `pages`, those of which the node has none.
+void PrefixTree::unindex_segments(Node& node, std::span<const PrefixPage> pages) {
+  for (const PrefixPage& page : pages) {
+    const auto is_same = [&](const PrefixPage& other) { return other.disk.segment == page.disk.segment; };
+    if (page.disk.is_there() && std::ranges::none_of(node.pages, is_same))
+      segment_nodes_.erase({page.disk.segment, &node});
+  }
 }
 
 }  // namespace dsv32

@@ -9,7 +9,8 @@
 // common prefix is a neighbour of the place where the prompt's own page would stand.
 //
 // The tree knows token ids and page numbers, neither files nor a backend. It is one more user of each pool
-// page it names (PagePins). One thread at a time.
+// page it names (PagePins). One thread at a time. A call that finds no memory throws std::bad_alloc and
+// leaves the tree whole, perhaps with a part of what it was to do; giving up pages and locks needs none.
 //
 // Invariants, between calls:
 //   1. a node other than the root holds at least one page, and kPageTokens tokens a page;
@@ -164,9 +165,9 @@ class PrefixTree {
   int64_t evict_pool(int64_t n_pages, const BeforeLeaving& before = {});
 
   // What a write policy stores: the longest runs of pages along `tokens` (whole pages are looked at) with a
-  // pool part, no disk part, and at least `least_hits` hits. Ends at the first page that is neither stored
-  // nor in a run, for no page is stored before the one ahead of it.
-  std::vector<PageRun> unstored(std::span<const int32_t> tokens, uint64_t least_hits) const;
+  // pool part and no disk part. Ends at the first page that is neither stored nor in a run, for no page is
+  // stored before the one ahead of it.
+  std::vector<PageRun> unstored(std::span<const int32_t> tokens) const;
 
   int64_t n_nodes() const { return n_nodes_; }
   int64_t n_pages() const { return n_pages_; }
@@ -190,6 +191,7 @@ class PrefixTree {
   Inserted add(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, const UseRecord& record,
                bool is_use);
   int64_t fill(Node& node, std::span<const PrefixPage> pages);
+  std::unique_ptr<Node> make_node() const;
   Node& append(Node& parent, std::span<const int32_t> tokens, const UseRecord& record);
   Node& split(Node& node, int64_t n_pages);
   void lock(Node& node);
@@ -202,8 +204,8 @@ class PrefixTree {
   void touch(Node& node, uint64_t last_use, uint64_t n_hits, int32_t priority);
   void settle(Node& node);
   void update_candidate(Node& node);
-  void index_segments(Node& node);
-  void unindex_segments(Node& node);
+  void index_segments(Node& node, std::span<const PrefixPage> pages);
+  void unindex_segments(Node& node, std::span<const PrefixPage> pages);
 
   PagePins& pins_;
   EvictionPolicy policy_;

@@ -5,7 +5,6 @@
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
-#include "base/keep_forever.h"
 #include "base/text.h"
 #include "context/fingerprint.h"
 #include "context/model_digest.h"
@@ -46,10 +45,24 @@ WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args) {
   return {weights.n_bytes_used, weights.n_bytes_skipped};
 }
 
-std::unique_ptr<PrefixCache> make_prefix_cache(LatentCache& cache, const EngineOptions& options,
-                                               const Engine::Identify& identify, const Backend& backend) {
+// Keeps the backend, which has its memory: a thread that hangs in a read or write keeps the cache.
+std::shared_ptr<LatentCache> make_cache(const std::shared_ptr<Backend>& backend, const CachePlan& plan) {
+  return std::shared_ptr<LatentCache>(new LatentCache(*backend, plan),
+                                      [backend](LatentCache* cache) { delete cache; });
+}
+
+std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cache,
+                                               const EngineOptions& options, const Engine::Identify& identify,
+                                               const Backend& backend) {
   if (!options.cache || !identify) return nullptr;
-  return std::make_unique<PrefixCache>(cache, identify(cache.plan().layout, backend), *options.cache);
+  try {
+    PrefixCache::Identity identity = identify(cache->plan().layout, backend);
+    return std::make_unique<PrefixCache>(std::move(cache), std::move(identity), *options.cache);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    return nullptr;  // without it there may be memory and threads enough
+  }
 }
 
 // Beside computing on the CPU, which wants the cores and reads the same memory, or on a device.
@@ -139,19 +152,11 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
     : args_(args),
       backend_(std::move(backend)),
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
-      cache_(std::make_unique<LatentCache>(*backend_, plan_.cache)),
-      prefix_cache_(make_prefix_cache(*cache_, options, identify, *backend_)),
+      cache_(make_cache(backend_, plan_.cache)),
+      prefix_cache_(make_prefix_cache(cache_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
                 load(args_, *backend_))),
       forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,
                                          plan_.cache.max_tokens)) {}
-
-// A read that hangs writes to the pool when it goes on.
-Engine::~Engine() {
-  if (!prefix_cache_ || prefix_cache_->stop_reading()) return;
-  prefix_cache_.reset();
-  keep_forever(std::move(cache_));
-  keep_forever(std::move(backend_));
-}
 
 }  // namespace dsv32

@@ -34,7 +34,6 @@ class Engine {
   Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
          const EngineOptions& options, const Identify& identify = {},
          const BeforeWeights& before_weights = {});
-  ~Engine();
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backend_->name(); }
@@ -53,9 +52,9 @@ class Engine {
          const BeforeWeights& before_weights);
 
   ModelArgs args_;
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Backend> backend_;
   MemoryPlan plan_;
-  std::unique_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
+  std::shared_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
   std::unique_ptr<PrefixCache> prefix_cache_;
   Weights weights_;
   std::vector<std::string> warnings_;

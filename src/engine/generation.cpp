@@ -113,6 +113,7 @@ GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::spa
     return result;
   }
   result.n_cached_tokens = n_held;
+  result.why_none_cached = session.why_none_cached();
   const auto decode_start = std::chrono::steady_clock::now();
   Answer answer(tokenizer, options, listener);
   result.finish_reason = decode(session, tokenizer, options, listener, answer, result);

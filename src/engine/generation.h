@@ -31,6 +31,7 @@ struct GenerationResult {
   Completion completion;
   FinishReason finish_reason = FinishReason::stop;
   int64_t n_prompt_tokens = 0, n_cached_tokens = 0, n_completion_tokens = 0;
+  std::string why_none_cached;  // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
   std::vector<TokenRecord> logprobs;
 };

@@ -5,13 +5,13 @@
 #include <deque>
 #include <mutex>
 
-#include "base/keep_forever.h"
+#include "base/thread.h"
 
 namespace dsv32 {
 namespace {
 
 // More than keep a disk busy: while some read, others verify what came.
-constexpr int kThreads = 8;
+constexpr size_t kThreads = 8;
 // Enough for the disk's full rate, and few enough that the threads share a prompt.
 constexpr size_t kRequestBytes = size_t{12} << 20;
 constexpr size_t kMostKeyBytes = size_t{256} << 20;  // in memory at a time
@@ -26,22 +26,25 @@ struct Request {
 }  // namespace
 
 // What the threads use.
-struct PageReader::Shared {
-  explicit Shared(std::shared_ptr<PrefixStore> store_)
-      : store(std::move(store_)),
+struct PageReader::Shared : ThreadBody {
+  Shared(std::shared_ptr<PrefixStore> store_, std::shared_ptr<const void> pool_)
+      : pool(std::move(pool_)),
+        store(std::move(store_)),
         key_bytes(static_cast<size_t>(store->sizes().n_layers * store->sizes().keys_page_bytes)),
         page_bytes(key_bytes +
                    static_cast<size_t>(store->sizes().n_layers * store->sizes().rows_page_bytes)) {}
-  void run();
+  void run() noexcept override;
   void begin(Request& request);
   bool read(Request& request);
   void end(Request& request, bool is_there);
   bool can_begin() const;
   void drop_keys(PageRead& page) {
-    n_key_bytes -= page.keys.size();
+    if (page.has_keys) n_key_bytes -= key_bytes;
+    page.has_keys = false;
     page.keys = {};
   }
 
+  const std::shared_ptr<const void> pool;
   const std::shared_ptr<PrefixStore> store;
   const size_t key_bytes, page_bytes;  // of a page
   std::mutex mutex;                    // for what follows
@@ -49,42 +52,49 @@ struct PageReader::Shared {
   std::deque<Request> requests;
   size_t n_key_bytes = 0;  // of keys that wait in memory
   bool is_ending = false;
-  int n_running = kThreads;
+  int n_running = 0;
 };
 
-PageReader::PageReader(std::shared_ptr<PrefixStore> store)
-    : shared_(std::make_shared<Shared>(std::move(store))) {
-  for (int i = 0; i < kThreads; ++i) threads_.emplace_back([shared = shared_] { shared->run(); });
+PageReader::PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const void> pool)
+    : shared_(std::make_shared<Shared>(std::move(store), std::move(pool))) {
+  threads_.reserve(kThreads);
 }
 
-PageReader::~PageReader() { stop(); }
-
-bool PageReader::stop() {
-  if (has_stopped_) return has_ended_;
-  has_stopped_ = true;
+PageReader::~PageReader() {
+  bool has_ended = false;
   {
     std::unique_lock lock(shared_->mutex);
     shared_->is_ending = true;
     shared_->requests.clear();
     shared_->has_work.notify_all();
-    has_ended_ = shared_->has_news.wait_for(lock, kPatience, [this] { return shared_->n_running == 0; });
+    has_ended = shared_->has_news.wait_for(lock, kPatience, [this] { return shared_->n_running == 0; });
   }
-  for (std::thread& thread : threads_) has_ended_ ? thread.join() : thread.detach();
-  if (!has_ended_) keep_forever(shared_);
-  return has_ended_;
+  for (std::thread& thread : threads_) has_ended ? thread.join() : leave_behind(thread);
 }
 
-void PageReader::start(std::shared_ptr<ReadJob> job) {
+// As many threads as there are requests for.
+bool PageReader::start(std::shared_ptr<ReadJob> job) {
   const std::vector<PageRead>& pages = job->pages;
   const size_t n_most = std::clamp<size_t>(kRequestBytes / shared_->page_bytes, 1, kMaxSegmentPages);
-  const std::lock_guard lock(shared_->mutex);
+  std::deque<Request> requests;
   for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
     const DiskPage first = pages[begin].from;
     for (end = begin + 1; end < pages.size() && end - begin < n_most; ++end)
       if (pages[end].from != DiskPage{first.segment, first.number + static_cast<int32_t>(end - begin)}) break;
-    shared_->requests.push_back({job, begin, end});
+    requests.push_back({job, begin, end});
   }
+  const std::lock_guard lock(shared_->mutex);
+  shared_->requests = std::move(requests);
+  while (threads_.size() < std::min(kThreads, shared_->requests.size())) {
+    if (!start_thread(threads_.emplace_back(), shared_)) {
+      threads_.pop_back();
+      break;
+    }
+    ++shared_->n_running;
+  }
+  if (threads_.empty()) shared_->requests.clear();
   shared_->has_work.notify_all();
+  return !threads_.empty();
 }
 
 PageReader::Progress PageReader::wait(const ReadJob& job, int64_t n_known,
@@ -110,32 +120,26 @@ std::vector<std::vector<uint8_t>> PageReader::take_keys(ReadJob& job, int64_t be
   std::vector<std::vector<uint8_t>> keys;
   const std::lock_guard lock(shared_->mutex);
   for (int64_t i = begin; i < end; ++i) {
-    std::vector<uint8_t>& waiting = job.pages[static_cast<size_t>(i)].keys;
-    shared_->n_key_bytes -= waiting.size();
-    keys.push_back(std::move(waiting));
-    waiting.clear();
+    PageRead& page = job.pages[static_cast<size_t>(i)];
+    keys.push_back(std::move(page.keys));
+    shared_->drop_keys(page);
   }
   shared_->has_work.notify_all();
   return keys;
 }
 
-std::vector<size_t> PageReader::give_up(ReadJob& job) {
+void PageReader::give_up(ReadJob& job) {
   const std::lock_guard lock(shared_->mutex);
   job.is_given_up = true;
   std::erase_if(shared_->requests, [&](const Request& request) { return request.job.get() == &job; });
-  std::vector<size_t> places;
-  for (size_t i = 0; i < job.pages.size(); ++i) {
-    if (job.pages[i].state == PageRead::State::reading) continue;
-    shared_->drop_keys(job.pages[i]);
-    places.push_back(i);
-  }
+  for (PageRead& page : job.pages)
+    if (page.state != PageRead::State::reading) shared_->drop_keys(page);
   shared_->has_work.notify_all();
-  return places;
 }
 
-bool PageReader::is_idle(const ReadJob& job) {
+bool PageReader::is_reading(const PageRead& page) {
   const std::lock_guard lock(shared_->mutex);
-  return job.n_in_progress == 0;
+  return page.state == PageRead::State::reading;
 }
 
 // What is wanted first is always begun: whoever waits for it takes the others too.
@@ -145,7 +149,7 @@ bool PageReader::Shared::can_begin() const {
   return n_key_bytes == 0 || n_key_bytes + (next.end - next.begin) * key_bytes <= kMostKeyBytes;
 }
 
-void PageReader::Shared::run() {
+void PageReader::Shared::run() noexcept {
   std::unique_lock lock(mutex);
   for (;;) {
     has_work.wait(lock, [this] { return is_ending || can_begin(); });
@@ -164,24 +168,27 @@ void PageReader::Shared::run() {
 }
 
 void PageReader::Shared::begin(Request& request) {
-  ++request.job->n_in_progress;
   for (size_t i = request.begin; i < request.end; ++i) {
     request.job->pages[i].state = PageRead::State::reading;
-    request.job->pages[i].keys.resize(key_bytes);
+    request.job->pages[i].has_keys = true;
   }
   n_key_bytes += (request.end - request.begin) * key_bytes;
 }
 
-bool PageReader::Shared::read(Request& request) {
+bool PageReader::Shared::read(Request& request) try {
   const std::span<PageRead> pages =
       std::span(request.job->pages).subspan(request.begin, request.end - request.begin);
   std::vector<PageTarget> targets;
-  for (PageRead& page : pages) targets.push_back({page.rows, page.keys.data()});
+  for (PageRead& page : pages) {
+    page.keys.resize(key_bytes);
+    targets.push_back({page.rows, page.keys.data()});
+  }
   return store->load_pages(pages[0].from.segment, pages[0].from.number, targets);
+} catch (const std::exception&) {
+  return false;  // no memory: not read
 }
 
 void PageReader::Shared::end(Request& request, bool is_there) {
-  --request.job->n_in_progress;
   for (size_t i = request.begin; i < request.end; ++i) {
     PageRead& page = request.job->pages[i];
     page.state = is_there ? PageRead::State::there : PageRead::State::failed;

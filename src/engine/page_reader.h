@@ -4,7 +4,7 @@
 // there and may give up the rest, whose pages are given back when their reads end. Rows go straight to the
 // pool; keys wait in memory of their own until they are taken, so reading pauses while many wait.
 //
-// A read that hangs cannot be ended. What the threads use is theirs too (Shared), and is never freed then.
+// A read that hangs cannot be ended. What the threads use is theirs too (Shared), the pool included.
 #pragma once
 
 #include <chrono>
@@ -27,6 +27,7 @@ struct PageRead {
   std::vector<uint8_t*> rows;  // [n_layers]
   State state = State::waiting;
   std::vector<uint8_t> keys;  // [n_layers, key_page_bytes], from when the page is read until they are taken
+  bool has_keys = false;      // these, or room for them, counts as taken
 };
 
 // The reads of one run of pages. Their states change under the reader's mutex; what `rows` point to and
@@ -34,17 +35,19 @@ struct PageRead {
 struct ReadJob {
   std::vector<PageRead> pages;
   bool is_given_up = false;
-  int64_t n_in_progress = 0;  // requests
 };
 
 class PageReader {
  public:
-  explicit PageReader(std::shared_ptr<PrefixStore> store);
-  ~PageReader();  // stop()
+  // `pool`: keeps what the pages' rows point to.
+  PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const void> pool);
+  // No read begins any more. Waits up to 2 s for those in progress, and leaves one that hangs behind.
+  ~PageReader();
   PageReader(const PageReader&) = delete;
   PageReader& operator=(const PageReader&) = delete;
 
-  void start(std::shared_ptr<ReadJob> job);
+  // False when no thread is to be had: then the job is as it was.
+  bool start(std::shared_ptr<ReadJob> job);
 
   // Waits until at least one page more than the first `n_known` has come or failed, or until `deadline`.
   // Returns how many pages from the front are there; `is_over`: no more will come, since all are there or the
@@ -57,21 +60,16 @@ class PageReader {
                 std::optional<std::chrono::steady_clock::time_point> deadline);
   // The keys of pages [begin, end), which are there.
   std::vector<std::vector<uint8_t>> take_keys(ReadJob& job, int64_t begin, int64_t end);
-  // Nothing of the job is wanted any more, and what has not begun does not begin. The places of the pages
-  // that no thread touches: they are the caller's again.
-  std::vector<size_t> give_up(ReadJob& job);
-  // No thread touches the pages of a job that was given up any more.
-  bool is_idle(const ReadJob& job);
-
-  // No read begins any more. Waits up to 2 s for those in progress; false: one hangs, and may write to its
-  // pages for as long as the process lives.
-  bool stop();
+  // Nothing of the job is wanted any more, and what has not begun does not begin.
+  void give_up(ReadJob& job);
+  // Whether a thread reads this page. When it does not and its job was given up, the page is the caller's
+  // again.
+  bool is_reading(const PageRead& page);
 
  private:
   struct Shared;
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
-  bool has_stopped_ = false, has_ended_ = false;
 };
 
 }  // namespace dsv32

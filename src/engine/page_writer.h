@@ -1,10 +1,11 @@
 // A thread that stores runs of pages, one job at a time, while the rest of the program goes on.
+//
+// A write that hangs cannot be ended: after some time it is left behind, with all that it uses (Shared), the
+// pool included, and nothing is stored any more.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -31,30 +32,27 @@ struct StoreJob {
   bool is_complete = false;
 };
 
-// Stores a job's pages segment by segment, in their order; stops at the first that is not stored.
-void store_job(PrefixStore& store, StoreJob& job);
-
 class PageWriter {
  public:
-  explicit PageWriter(PrefixStore& store);  // which must outlive it
-  ~PageWriter();                            // finishes the job it has
+  // `files`: the store's. `pool`: keeps what the pages' rows point to.
+  PageWriter(std::shared_ptr<PrefixStore> store, FileSystem& files, std::shared_ptr<const void> pool);
+  ~PageWriter();  // finishes the job it has, or leaves one that hangs behind
   PageWriter(const PageWriter&) = delete;
   PageWriter& operator=(const PageWriter&) = delete;
 
   bool is_busy();
-  void start(std::unique_ptr<StoreJob> job);  // when it is not busy
-  // The job that is done, or nothing. `waits`: for the one that is not done yet.
+  // When it is not busy. Without a thread the job is done at once, and nothing of it is stored.
+  void start(std::unique_ptr<StoreJob> job);
+  // The job that is done, or nothing. `waits`: for the one that is not done yet, as long as something of it
+  // is written every 2 s.
   std::unique_ptr<StoreJob> take(bool waits);
+  bool hangs() const { return hangs_; }
 
  private:
-  void run();
-
-  PrefixStore& store_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::unique_ptr<StoreJob> wanted_, done_;
-  bool is_storing_ = false, is_ending_ = false;
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
   std::thread thread_;
+  bool hangs_ = false;
 };
 
 }  // namespace dsv32

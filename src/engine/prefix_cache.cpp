@@ -10,6 +10,11 @@ namespace {
 
 // What a request to the disk costs before its first byte.
 constexpr double kReadLatency = 0.02;
+// Bytes a second, of a disk that has not been measured: what is slower shows soon.
+constexpr double kAssumedReadRate = 1e9;
+// A reading that was stopped, or hung, says little about the next one: it counts as one that was so many
+// times slower than was believed.
+constexpr double kMostSlowdown = 4;
 // Fewer tokens are not read while nothing is known of speeds.
 constexpr int64_t kLeastTokens = 256;
 // The timeout of PrefetchPolicy::timeout, as HiCache has it.
@@ -37,17 +42,16 @@ PrefixStoreOptions store_options(const CachePlan& plan, const Hash256& fingerpri
 
 }  // namespace
 
-PrefixCache::PrefixCache(LatentCache& pool, Identity identity, const PrefixCacheOptions& options)
-    : pool_(pool), options_(options), tree_(pool, options.eviction) {
-  pool_.set_reclaim([this](int64_t n_pages) {
-    take_back_reads();
-    const bool stores = store_ && options_.write == WritePolicy::write_back;
-    return tree_.evict_pool(n_pages,
-                            stores ? [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); }
-                                   : PrefixTree::BeforeLeaving{});
-  });
+PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
+                         const PrefixCacheOptions& options)
+    : pool_keeper_(std::move(pool)),
+      pool_(*pool_keeper_),
+      options_(options),
+      tree_(pool_, options.eviction),
+      read_rate_(kAssumedReadRate) {
+  pool_.set_reclaim([this](int64_t n_pages) { return reclaim(n_pages); });
   if (!options.directory.empty()) identity_ = std::move(identity);
-  open_store();
+  or_miss([this] { open_store(); });
 }
 
 // As soon as it is known whose pages these are.
@@ -55,28 +59,25 @@ void PrefixCache::open_store() {
   const std::optional<Hash256> fingerprint = identity_ ? identity_() : std::nullopt;
   if (!fingerprint) return;
   identity_ = nullptr;
-  store_ =
+  std::shared_ptr<PrefixStore> store =
       PrefixStore::open(store_options(pool_.plan(), *fingerprint, options_), *options_.files, options_.warn);
-  if (!store_) return to_store_.clear();
-  reader_ = std::make_unique<PageReader>(store_);
-  writer_ = std::make_unique<PageWriter>(*store_);
-  load_index();
+  if (!store) return to_store_.clear();
+  reader_ = std::make_unique<PageReader>(store, pool_keeper_);
+  writer_ = std::make_unique<PageWriter>(store, *options_.files, pool_keeper_);
+  store_ = std::move(store);
   former_ = store_->speeds();
   if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
+  if (former_.read_bytes_per_second > 0) read_rate_ = former_.read_bytes_per_second;
+  load_index();
 }
 
 PrefixCache::~PrefixCache() {
-  flush();
-  keep_speeds();
-  pool_.set_reclaim({});
-  locks_.clear();
-  stop_reading();
-  ended_reads_.clear();
-}
-
-bool PrefixCache::stop_reading() {
+  or_miss([this] { flush(); });
   end_reading();
-  return !reader_ || reader_->stop();
+  const bool hangs = writer_ && writer_->hangs();
+  if (!hangs) or_miss([this] { keep_speeds(); });
+  writer_.reset(), reader_.reset();
+  pool_.set_reclaim({});
 }
 
 int64_t PrefixCache::n_in_pool(const PrefixTree::Match& match) {
@@ -120,29 +121,42 @@ double PrefixCache::prefill_seconds(int64_t n_tokens) const {
 // Speeds vary from run to run: what is about the same is not written anew.
 void PrefixCache::keep_speeds() {
   if (!store_ || !is_storing_) return;
-  const CacheSpeeds now{read_rate(), prefill_rate_};
+  const bool is_measured = noted_.seconds > 0 || former_.read_bytes_per_second > 0;
+  const CacheSpeeds now{is_measured ? read_rate_ : 0, prefill_rate_};
   const auto is_like = [](double a, double b) { return std::abs(a - b) <= 0.2 * b; };
   if (!is_like(now.read_bytes_per_second, former_.read_bytes_per_second) ||
       !is_like(now.prefill_tokens_per_second, former_.prefill_tokens_per_second))
     store_->record_speeds(now);
 }
 
-// Bytes a second; 0: not known yet.
-double PrefixCache::read_rate() const {
-  const ReadStats stats = store_->read_stats();
-  return stats.n_bytes > 0 ? static_cast<double>(stats.n_bytes) / stats.seconds
-                           : former_.read_bytes_per_second;
+// A better rate is believed at once, a worse one step by step.
+void PrefixCache::note_reading() {
+  const ReadStats now = store_->read_stats();
+  const double seconds = now.seconds - noted_.seconds,
+               rate = static_cast<double>(now.n_bytes - noted_.n_bytes) / seconds;
+  noted_ = now;
+  if (seconds <= 0 || (seconds < kReadLatency && rate < read_rate_)) return;
+  read_rate_ = std::max(rate, read_rate_ / kMostSlowdown);
 }
 
-// Reading must be quicker than computing, as far as both speeds are known.
-bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) const {
-  const double rate = read_rate();
-  if (options_.least_tokens || prefill_rate_ <= 0 || rate <= 0)
-    return n_tokens >= options_.least_tokens.value_or(kLeastTokens);
+// Reading must be quicker than computing, as far as it is known how long that takes. A disk that is not read
+// is not measured either: each time it is believed to be less slow, until it is tried again.
+bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
+  if (options_.prefetch == PrefetchPolicy::wait_complete) return true;
+  if (options_.least_tokens || prefill_rate_ <= 0) {
+    if (n_tokens >= options_.least_tokens.value_or(kLeastTokens)) return true;
+    why_none_ = "what is known of it is too short to be read";
+    return false;
+  }
   const CachePlan& plan = pool_.plan();
   const double n_bytes = static_cast<double>(
       n_pages * plan.n_layers * (kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes()));
-  return kReadLatency + n_bytes / rate < prefill_seconds(n_tokens);
+  const double seconds = prefill_seconds(n_tokens);
+  if (kReadLatency + n_bytes / read_rate_ < seconds) return true;
+  why_none_ = seconds > kReadLatency ? "the disk is taken for slower than computing"
+                                     : "computing what is known of it is quicker than asking the disk";
+  if (seconds > kReadLatency) read_rate_ *= 2;
+  return false;
 }
 
 // For pages of so many tokens, from now on; nothing: there is none. Never longer than computing would take,
@@ -166,8 +180,18 @@ void PrefixCache::use(const PrefixTree::Match& match) {
 }
 
 int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
-  lock(sequence, tokens.first(static_cast<size_t>(n_held)));
+  int64_t n = n_held;
+  or_miss([&] { n = try_restore(sequence, tokens, n_held); });
+  return n;
+}
+
+int64_t PrefixCache::try_restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
+  locks_[&sequence] = lock_pages(tokens.first(static_cast<size_t>(n_held)));
   open_store();
+  why_none_ = identity_                                ? "the model's bytes are still being hashed"
+              : !options_.directory.empty() && !store_ ? "the folder of prefixes cannot be used"
+              : tree_.n_pages() == 0                   ? "nothing is kept of this model with these settings"
+                                                       : "no prefix of it is known";
   pump(false);
   const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
   begin_reading(wanted, n_held);
@@ -179,27 +203,33 @@ int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens
   if (match.n_tokens <= n_held) return n_held;
   std::vector<PoolPage> pages;
   for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
+  PrefixTree::Lock lock = lock_pages(wanted.first(static_cast<size_t>(match.n_tokens)));
   pool_.adopt(sequence, pages, match.n_tokens);
-  lock(sequence, wanted.first(static_cast<size_t>(match.n_tokens)));
+  locks_[&sequence] = std::move(lock);
+  why_none_ = "";
   return match.n_tokens;
 }
 
 // A sequence's whole pages are no use to anyone who wants room. The page after them may be: once the tree has
 // given it up, the sequence need not copy it.
-void PrefixCache::lock(const Sequence& sequence, std::span<const int32_t> tokens) {
-  locks_[&sequence] = tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
+PrefixTree::Lock PrefixCache::lock_pages(std::span<const int32_t> tokens) {
+  return tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
 
 void PrefixCache::forget(const Sequence& sequence) { locks_.erase(&sequence); }
 
 void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> tokens) {
+  or_miss([&] { try_remember(sequence, tokens); });
+}
+
+void PrefixCache::try_remember(const Sequence& sequence, std::span<const int32_t> tokens) {
   const int64_t n_pages = whole_pages(tokens.size());
   if (n_pages == 0) return;
   const std::span<const int32_t> path = first_pages(tokens, n_pages);
   std::vector<PrefixPage> pages;
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = pool_.page(sequence, i), .disk = {}});
   tree_.insert(path, pages);
-  lock(sequence, path);
+  locks_[&sequence] = lock_pages(path);
   open_store();
   if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified())) return;
   std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
@@ -210,8 +240,21 @@ void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> to
   if (options_.write != WritePolicy::write_back) pump(false);
 }
 
-uint64_t PrefixCache::least_hits() const {
-  return options_.write == WritePolicy::write_through_selective ? 2 : 0;
+// Pages that would be lost are stored first, if there is memory for that.
+int64_t PrefixCache::reclaim(int64_t n_pages) {
+  take_back_reads();
+  const int64_t n_at_first = tree_.n_pool_pages();
+  if (store_ && options_.write == WritePolicy::write_back)
+    or_miss([&] {
+      tree_.evict_pool(n_pages, [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); });
+    });
+  tree_.evict_pool(n_pages - (n_at_first - tree_.n_pool_pages()));
+  return n_at_first - tree_.n_pool_pages();
+}
+
+void PrefixCache::stop_storing() {
+  is_storing_ = false;
+  to_store_.clear();
 }
 
 // Gives the writer what it may do next; `waits`: until nothing is left to do.
@@ -219,6 +262,7 @@ void PrefixCache::pump(bool waits) {
   if (!store_) return;
   for (;;) {
     if (std::unique_ptr<StoreJob> done = writer_->take(waits)) take_back_write(std::move(done));
+    if (writer_->hangs()) return stop_storing();
     if (writer_->is_busy()) return;
     if (options_.write == WritePolicy::write_back && !waits) return;
     std::unique_ptr<StoreJob> job = next_job();
@@ -228,22 +272,18 @@ void PrefixCache::pump(bool waits) {
 }
 
 void PrefixCache::take_back_write(std::unique_ptr<StoreJob> job) {
-  for (const StoreJob::Stored& stored : job->stored)
-    tree_.attach_segment(first_pages(job->path, stored.first_page + stored.n_pages), stored.first_page,
-                         stored.segment);
   for (const PoolPage& page : job->pages) pool_.release(page);
   // What the disk does not take now is not offered again.
   if (!job->is_complete) to_store_.clear();
+  for (const StoreJob::Stored& stored : job->stored)
+    tree_.attach_segment(first_pages(job->path, stored.first_page + stored.n_pages), stored.first_page,
+                         stored.segment);
 }
 
 std::unique_ptr<StoreJob> PrefixCache::next_job() {
-  for (auto path = to_store_.begin(); path != to_store_.end();) {
-    const std::vector<PageRun> runs = tree_.unstored(*path, least_hits());
-    if (!runs.empty()) return make_job(*path, runs.front());
-    // With a selective policy a path may be wanted later, when it has been asked for again.
-    path = options_.write == WritePolicy::write_through_selective && to_store_.size() < kMostPaths
-               ? std::next(path)
-               : to_store_.erase(path);
+  for (; !to_store_.empty(); to_store_.pop_front()) {
+    const std::vector<PageRun> runs = tree_.unstored(to_store_.front());
+    if (!runs.empty()) return make_job(to_store_.front(), runs.front());
   }
   return nullptr;
 }
@@ -258,41 +298,42 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(std::span<const int32_t> path, P
   if (run.first_page > 0) job->before = match.pages[static_cast<size_t>(run.first_page - 1)].disk;
   for (int64_t i = run.first_page; i < run.first_page + run.n_pages; ++i) {
     const PoolPage page = match.pages[static_cast<size_t>(i)].pool;
-    pool_.retain(page);
     job->pages.push_back(page);
     std::vector<const uint8_t*>& rows = job->rows.emplace_back();
     for (int64_t layer = 0; layer < pool_.plan().n_layers; ++layer)
       rows.push_back(pool_.page_rows(page, layer));
   }
   job->keys = pool_.download_keys(job->pages);
+  for (const PoolPage& page : job->pages) pool_.retain(page);
   return job;
 }
 
 // Pages that would be lost are stored while the one who wants their place waits.
 void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
-  if (!is_storing_ || !store_->can_write()) return;
-  if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
-  for (;;) {
-    const std::vector<PageRun> runs = tree_.unstored(leaving.tokens, 0);
+  for (bool is_complete = true; is_complete;) {
+    if (std::unique_ptr<StoreJob> done = writer_->take(true)) {
+      is_complete = done->is_complete;
+      take_back_write(std::move(done));
+    }
+    if (writer_->hangs()) stop_storing();
+    if (!is_complete || !is_storing_ || !store_->can_write()) return;
+    const std::vector<PageRun> runs = tree_.unstored(leaving.tokens);
     if (runs.empty()) return;
-    std::unique_ptr<StoreJob> job = make_job(leaving.tokens, runs.front());
-    store_job(*store_, *job);
-    const bool is_complete = job->is_complete;
-    take_back_write(std::move(job));
-    if (!is_complete) return;
+    writer_->start(make_job(leaving.tokens, runs.front()));
   }
 }
 
 void PrefixCache::flush() {
-  open_store();
-  pump(true);
+  or_miss([this] {
+    open_store();
+    pump(true);
+  });
 }
 
 // What this run stored behind such pages is of no more worth than they are: all segments of the path go, and
 // nothing is stored any more.
 void PrefixCache::distrust(std::span<const int32_t> tokens) {
-  is_storing_ = false;
-  to_store_.clear();
+  stop_storing();
   if (!store_) return;
   if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
   std::set<int64_t> segments;

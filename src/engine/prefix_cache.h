@@ -3,8 +3,8 @@
 //
 // The one idea: the tree says what there is, and everything else only moves pages. A prompt asks with
 // restore() and gets pages it does not compute; what it computes it hands over with remember(). Whatever
-// fails on the disk's side is a miss. All functions are for the thread that computes; reading and writing go
-// on beside it.
+// fails on the disk's side is a miss, as is what fails for lack of memory or threads. All functions are for
+// the thread that computes; reading and writing go on beside it.
 //
 // Invariants: a page that a read or write job names is retained for it until the job is taken back; only
 // whole pages are remembered; a page is stored after the pages ahead of it.
@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/error.h"
 #include "context/latent_cache.h"
 #include "context/prefix_store.h"
 #include "context/prefix_tree.h"
@@ -32,8 +33,9 @@ class PrefixCache {
   using Identity = std::function<std::optional<Hash256>()>;
   // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
   // memory alone.
-  PrefixCache(LatentCache& pool, Identity identity, const PrefixCacheOptions& options);
-  // Stores what is waiting to be stored. The sequences may be closed already.
+  PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
+  // Stores what is waiting to be stored. The sequences may be closed already. What hangs in a read or write
+  // is left behind, and keeps the pool.
   ~PrefixCache();
 
   // Begins to read what is known of `tokens`; a restore() of them goes on with it.
@@ -59,30 +61,43 @@ class PrefixCache {
   // Waits until all that the policy wants stored is on the disk, or has failed.
   void flush();
 
-  // Nothing is read any more. False when a read hangs: it may write to the pool for as long as the process
-  // lives, so that neither the pool nor its backend may go.
-  bool stop_reading();
+  // Why restore() last brought nothing in, as half a sentence; empty: it did.
+  const char* why_none() const { return why_none_; }
 
   ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
   const PrefixTree& tree() const { return tree_; }
-  bool is_on_disk() const { return store_ != nullptr; }
   bool is_unidentified() const { return identity_ != nullptr; }  // the disk waits for the identity
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  // What fails here for lack of memory leaves everything whole. Errors have other causes.
+  template <typename Body>
+  void or_miss(const Body& body) try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    why_none_ = "memory was lacking";
+  }
+
   void open_store();
   static std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages);
   static int64_t n_in_pool(const PrefixTree::Match& match);  // pages, from the front
   void load_index();
-  double read_rate() const;
+  void note_reading();
   void keep_speeds();
-  bool is_worth_reading(int64_t n_tokens, int64_t n_pages) const;
+  bool is_worth_reading(int64_t n_tokens, int64_t n_pages);
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
+  int64_t try_restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held);
+  PrefixTree::Lock lock_pages(std::span<const int32_t> tokens);
+  void try_remember(const Sequence& sequence, std::span<const int32_t> tokens);
+
   // prefix_cache_reading.cpp
   void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
+  void ask_for(std::span<const PrefixPage> pages);
   void receive(std::span<const int32_t> wanted);
   void publish(int64_t begin, int64_t end);
   void insert_received(int64_t n_pages);
@@ -90,15 +105,16 @@ class PrefixCache {
   void take_back_reads();
 
   void use(const PrefixTree::Match& match);
-  void lock(const Sequence& sequence, std::span<const int32_t> tokens);
 
-  uint64_t least_hits() const;
+  int64_t reclaim(int64_t n_pages);
   void pump(bool waits);
+  void stop_storing();
   void take_back_write(std::unique_ptr<StoreJob> job);
   std::unique_ptr<StoreJob> next_job();
   std::unique_ptr<StoreJob> make_job(std::span<const int32_t> path, PageRun run);
   void store_leaving(const PrefixTree::Leaving& leaving);
 
+  std::shared_ptr<LatentCache> pool_keeper_;
   LatentCache& pool_;
   PrefixCacheOptions options_;
   Identity identity_;                   // empty once it has told, or when there is no disk to ask it for
@@ -115,12 +131,15 @@ class PrefixCache {
     PrefixTree::Lock lock;
   };
   std::unique_ptr<Reading> reading_;
-  std::list<std::shared_ptr<ReadJob>> ended_reads_;  // nobody waits for them; pages to be given back
+  std::list<std::shared_ptr<ReadJob>> reads_;  // this, and those given up: their pages are to be given back
   std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;
+  const char* why_none_ = "";
   CacheSpeeds former_;       // of earlier runs
   double prefill_rate_ = 0;  // tokens a second; 0: not known yet
+  double read_rate_ = 0;     // bytes a second, as far as it is believed
+  ReadStats noted_;          // what it was made of
 };
 
 }  // namespace dsv32

@@ -11,9 +11,8 @@
 
 namespace dsv32 {
 
-// When pages go to disk: as soon as they are computed; once their prefix has been asked for again twice; or
-// when memory wants their place, and at the end.
-enum class WritePolicy { write_through, write_through_selective, write_back };
+// When pages go to disk: as soon as they are computed; or when memory wants their place, and at the end.
+enum class WritePolicy { write_through, write_back };
 
 // How long a prompt waits for pages that are on their way from the disk: not at all; until they are there;
 // or, by default, as long as seems worth it (PrefixCache::deadline).

@@ -11,7 +11,8 @@
 namespace dsv32 {
 
 void PrefixCache::prefetch(std::span<const int32_t> tokens) {
-  if (!tokens.empty()) begin_reading(tokens.first(tokens.size() - 1), 0);
+  if (tokens.empty()) return;
+  or_miss([&] { begin_reading(tokens.first(tokens.size() - 1), 0); });
 }
 
 // Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
@@ -24,20 +25,40 @@ void PrefixCache::begin_reading(std::span<const int32_t> wanted, int64_t n_held)
   if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages - first_page))
     return;
   auto reading = std::make_unique<Reading>();
-  reading->lock = tree_.lock(match);
   reading->tokens = tree_.tokens_of(match);
+  reading->lock = tree_.lock(match);
   reading->first_page = first_page;
-  reading->job = std::make_shared<ReadJob>();
-  for (int64_t i = first_page; i < n_pages && !match.pages[static_cast<size_t>(i)].pool.is_there(); ++i) {
-    const std::optional<PoolPage> taken = pool_.take_page();
-    if (!taken) break;
-    PageRead& read = reading->job->pages.emplace_back();
-    read.from = match.pages[static_cast<size_t>(i)].disk, read.pool = *taken;
-    for (int64_t layer = 0; layer < pool_.plan().n_layers; ++layer)
-      read.rows.push_back(pool_.page_rows(*taken, layer));
-  }
-  reader_->start(reading->job);
+  reading->job = reads_.emplace_back(std::make_shared<ReadJob>());
   reading_ = std::move(reading);
+  try {
+    ask_for(std::span(match.pages).subspan(static_cast<size_t>(first_page)));
+  } catch (...) {
+    end_reading();
+    throw;
+  }
+}
+
+// For the first ones that are not in the pool.
+void PrefixCache::ask_for(std::span<const PrefixPage> pages) {
+  for (const PrefixPage& page : pages) {
+    if (page.pool.is_there()) break;
+    PageRead& read = reading_->job->pages.emplace_back();
+    read.from = page.disk;
+    read.rows.resize(static_cast<size_t>(pool_.plan().n_layers));
+    const std::optional<PoolPage> taken = pool_.take_page();
+    if (!taken) {
+      reading_->job->pages.pop_back();
+      break;
+    }
+    read.pool = *taken;
+    for (size_t layer = 0; layer < read.rows.size(); ++layer)
+      read.rows[layer] = pool_.page_rows(*taken, static_cast<int64_t>(layer));
+  }
+  if (reading_->job->pages.empty()) why_none_ = "the context has no room for what is known of it";
+  if (reading_->job->pages.empty()) return end_reading();
+  if (reader_->start(reading_->job)) return;
+  why_none_ = "no thread was to be had that reads";
+  end_reading();
 }
 
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
@@ -49,16 +70,25 @@ void PrefixCache::receive(std::span<const int32_t> wanted) {
       std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page, std::ssize(job.pages));
   const auto until = deadline(n_wanted * kPageTokens);
   PageReader::Progress progress;
-  for (int64_t n_known = -1; progress.n_there < n_wanted && progress.n_there > n_known;) {
-    n_known = progress.n_there;
-    progress = reader_->wait(job, n_known, until);
-    publish(n_known, progress.n_there);
-    if (progress.is_over) break;
+  try {
+    for (int64_t n_known = -1; progress.n_there < n_wanted && progress.n_there > n_known;) {
+      n_known = progress.n_there;
+      progress = reader_->wait(job, n_known, until);
+      publish(n_known, progress.n_there);
+      if (progress.is_over) break;
+    }
+    if (progress.n_there > 0) insert_received(progress.n_there);
+  } catch (...) {
+    end_reading();
+    throw;
   }
-  if (progress.n_there > 0) insert_received(progress.n_there);
   const DiskPage failed =
       progress.has_failed ? job.pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
   end_reading();
+  note_reading();
+  if (n_wanted > 0)
+    why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
+                                  : "the disk did not give what is known of it in time";
   if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
 }
 
@@ -83,20 +113,24 @@ void PrefixCache::insert_received(int64_t n_pages) {
 
 void PrefixCache::end_reading() {
   if (!reading_) return;
-  std::shared_ptr<ReadJob> job = std::move(reading_->job);
+  reader_->give_up(*reading_->job);
   reading_.reset();
-  for (const size_t place : reader_->give_up(*job)) pool_.release(std::exchange(job->pages[place].pool, {}));
-  ended_reads_.push_back(std::move(job));
   take_back_reads();
 }
 
-// Sequences and the tree have their own shares of the pages that came.
+// Pages of jobs that were given up, but those that a thread may still write to. Sequences and the tree have
+// their own shares of the pages that came.
 void PrefixCache::take_back_reads() {
-  std::erase_if(ended_reads_, [this](const std::shared_ptr<ReadJob>& job) {
-    if (!reader_->is_idle(*job)) return false;
-    for (const PageRead& page : job->pages)
-      if (page.pool.is_there()) pool_.release(page.pool);
-    return true;
+  std::erase_if(reads_, [this](const std::shared_ptr<ReadJob>& job) {
+    if (!job->is_given_up) return false;
+    bool is_idle = true;
+    for (PageRead& page : job->pages) {
+      if (reader_->is_reading(page))
+        is_idle = false;
+      else if (page.pool.is_there())
+        pool_.release(std::exchange(page.pool, {}));
+    }
+    return is_idle;
   });
 }
 

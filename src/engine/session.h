@@ -40,6 +40,12 @@ class Session {
   int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {},
                int64_t n_reusable = std::numeric_limits<int64_t>::max());
 
+  // Why sync() knew no token from elsewhere, as half a sentence; empty: it did.
+  const char* why_none_cached() const {
+    const PrefixCache* prefixes = engine_.prefix_cache();
+    return prefixes ? prefixes->why_none() : "the prefix cache is off";
+  }
+
   // Appends one token: a decode step.
   void step(int32_t token);
 

@@ -13,8 +13,9 @@ namespace dsv32 {
 // Heads and trailers of segments are not held back: reads of two blocks at most.
 class DiskGate : public FaultFileSystem {
  public:
-  std::string held;  // the one segment file that is held back; empty: all are
-  int result = 0;    // of its reads, when negative
+  std::string held;           // the one segment file that is held back; empty: all are
+  int result = 0;             // of its reads, when negative
+  bool holds_writes = false;  // of all files, instead
 
   void open() { set_open(true); }
   void close() { set_open(false); }
@@ -33,17 +34,24 @@ class DiskGate : public FaultFileSystem {
     size_t n_bytes = 0;
     for (int i = 0; i < n_parts; ++i) n_bytes += parts[i].iov_len;
     std::unique_lock lock(mutex_);
-    const bool is_held = n_bytes > 8192 && (held.empty() || names_[fd] == held);
-    if (is_held) {
-      ++n_waiting_;
-      changed_.wait(lock, [this] { return is_open_; });
-      --n_waiting_;
-    }
+    const bool is_held = !holds_writes && n_bytes > 8192 && (held.empty() || names_[fd] == held);
+    if (is_held) wait(lock);
     lock.unlock();
     return is_held && result < 0 ? result : FaultFileSystem::preadv(fd, parts, n_parts, offset);
   }
+  ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override {
+    std::unique_lock lock(mutex_);
+    if (holds_writes && n_bytes > 8192) wait(lock);
+    lock.unlock();
+    return FaultFileSystem::pwrite(fd, bytes, n_bytes, offset);
+  }
 
  private:
+  void wait(std::unique_lock<std::mutex>& lock) {
+    ++n_waiting_;
+    changed_.wait(lock, [this] { return is_open_; });
+    --n_waiting_;
+  }
   void set_open(bool is_open) {
     const std::lock_guard lock(mutex_);
     is_open_ = is_open;

@@ -1,0 +1,144 @@
+// Prefixes where memory or threads are lacking: every allocation and every thread of the prefix cache fails
+// in its turn, alone and with all that follow. What is restored then is less, and never something else.
+#include <boost/test/unit_test.hpp>
+#include <functional>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "engine/prefix_cache.h"
+#include "tests/support/disk_options.h"
+#include "tests/support/failing_allocations.h"
+#include "tests/support/failing_threads.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kPages = 3;
+
+// An engine that computes, a prefix on disk, and prefix caches that come and go over the engine's pool.
+struct FaultsFixture {
+  TempDir dir;
+  std::unique_ptr<TinySession> tiny;
+  std::shared_ptr<LatentCache> pool;
+  PrefixCacheOptions options;
+  const std::vector<int32_t> known = random_tokens(kPages * kPageTokens, 1);
+  std::vector<int32_t> wanted = known, longer = random_tokens((kPages + 2) * kPageTokens, 2);
+  std::vector<uint8_t> expected;
+
+  FaultsFixture() {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+    shape.n_routed_experts = 8, shape.n_heads = 2, shape.inter_dim = 256;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    EngineOptions engine_options;
+    engine_options.context = 1024, engine_options.n_threads = 1, engine_options.max_seqs = 2;
+    tiny = std::make_unique<TinySession>(dir.file("tiny.gguf"), engine_options);
+    pool = std::shared_ptr<LatentCache>(&tiny->engine->cache(), [](LatentCache*) {});
+    options = *with_disk(engine_options, dir.file("cache")).cache;
+    tiny->session->sync(known);
+    expected = remembered(*tiny->engine, *tiny->session);
+    const auto prefixes = open();
+    prefixes->remember(tiny->session->sequence(), known);
+    prefixes->flush();
+    prefixes->forget(tiny->session->sequence());
+    wanted.push_back(7);
+    tiny->session->sync(longer);
+  }
+  std::unique_ptr<PrefixCache> open() {
+    return std::make_unique<PrefixCache>(
+        pool, [] { return std::optional(Hash256{7}); }, options);
+  }
+
+  // A life of a prefix cache; false when it could not begin. `n_held`: of `wanted`, in the sequence.
+  bool live(Sequence& sequence, int64_t& n_held) {
+    std::unique_ptr<PrefixCache> prefixes;
+    try {
+      prefixes = open();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    prefixes->prefetch(wanted);
+    n_held = prefixes->restore(sequence, wanted, 0);
+    prefixes->remember(tiny->session->sequence(), longer);
+    prefixes->flush();
+    prefixes->forget(sequence);
+    prefixes->forget(tiny->session->sequence());
+    return true;
+  }
+
+  std::vector<uint8_t> bytes_of(const Sequence& sequence, int64_t n_tokens) {
+    std::vector<PoolPage> pages;
+    for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(pool->page(sequence, i));
+    return bytes_of(pages);
+  }
+  std::vector<uint8_t> bytes_of(const std::vector<PoolPage>& pages) {
+    std::vector<uint8_t> bytes;
+    const CachePlan& plan = pool->plan();
+    const std::vector<std::vector<uint8_t>> keys = pool->download_keys(pages);
+    for (size_t i = 0; i < pages.size(); ++i) {
+      for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
+        const uint8_t* rows = pool->page_rows(pages[i], layer);
+        bytes.insert(bytes.end(), rows, rows + kPageTokens * plan.layout.row_bytes());
+      }
+      bytes.insert(bytes.end(), keys[i].begin(), keys[i].end());
+    }
+    return bytes;
+  }
+
+  // `Failing`: FailingAllocations or FailingThreads.
+  template <typename Failing>
+  int64_t n_that_can_fail(bool lasts) {
+    tiny->session->sync(known);
+    const std::vector<uint8_t> whole = bytes_of(tiny->session->sequence(), kPages * kPageTokens);
+    tiny->session->sync(longer);
+    for (int64_t n = 0;; ++n) {
+      const std::unique_ptr<Sequence> sequence = pool->open();
+      int64_t n_held = 0;
+      bool has_failed = false;
+      {
+        Failing failing(n, lasts);
+        live(*sequence, n_held);
+        has_failed = failing.stop();
+      }
+      BOOST_TEST_INFO("the one that fails: " << n);
+      BOOST_TEST(n_held == sequence->n_tokens());
+      const std::vector<uint8_t> held = bytes_of(*sequence, n_held);
+      BOOST_TEST((held == std::vector<uint8_t>(whole.begin(), whole.begin() + std::ssize(held))));
+      pool->close(*sequence);
+      BOOST_TEST(n_free() == n_free_at_first_);
+      if (!has_failed) BOOST_TEST(n_held == kPages * kPageTokens);
+      if (!has_failed) return n;
+    }
+  }
+  // Pages that nobody has.
+  int64_t n_free() {
+    std::vector<PoolPage> taken;
+    while (const std::optional<PoolPage> page = pool->take_page()) taken.push_back(*page);
+    for (const PoolPage& page : taken) pool->release(page);
+    return std::ssize(taken);
+  }
+  int64_t n_free_at_first_ = 0;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(prefix_faults)
+
+BOOST_AUTO_TEST_CASE(any_allocation_may_fail) {
+  FaultsFixture fixture;
+  fixture.n_free_at_first_ = fixture.n_free();
+  for (const bool lasts : {false, true}) BOOST_TEST(fixture.n_that_can_fail<FailingAllocations>(lasts) > 20);
+}
+
+BOOST_AUTO_TEST_CASE(any_thread_may_not_be_had) {
+  FaultsFixture fixture;
+  fixture.n_free_at_first_ = fixture.n_free();
+  for (const bool lasts : {false, true}) BOOST_TEST(fixture.n_that_can_fail<FailingThreads>(lasts) >= 1);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
