@@ -21,11 +21,11 @@ namespace {
 constexpr std::string_view kFirstLine = "_HiStOrY_V2_\n";
 constexpr const char* kTemporary = ".history.tmp";  // under the lock there is one at a time
 
-// The folder's lock, awaited for a second: a process that was stopped may hold it.
+// The folder's lock, awaited for five seconds: a process that was stopped may hold it.
 class Hold {
  public:
   Hold(FileSystem& fs, int folder) : fs_(fs), folder_(folder) {
-    constexpr int kTries = 100;
+    constexpr int kTries = 500;
     for (int i = 0; i < kTries && !is_held_; ++i) {
       const int result = fs_.try_lock(folder_);
       is_held_ = result == 0;
