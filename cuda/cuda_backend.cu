@@ -107,7 +107,8 @@ class Graph : public Recording {
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits, int n_threads)
-      : device_memory_(limits.device),
+      : device_(device),
+        device_memory_(limits.device),
         host_memory_(limits.host),
         pinned_(pinning_driver(device)),
         workers_(n_threads) {
@@ -119,7 +120,7 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaDeviceGetAttribute(&sm_minor_, cudaDevAttrComputeCapabilityMinor, device));
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_})
+    for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_, &left_, &arrived_})
       CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes);
@@ -134,7 +135,7 @@ class CudaBackend : public Backend {
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
-    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_}) cudaEventDestroy(event);
+    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_, left_, arrived_}) cudaEventDestroy(event);
     cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
   }
@@ -299,6 +300,18 @@ class CudaBackend : public Backend {
                             : cuda::run_experts_prefill(op, launch());
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
+  // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for the copy
+  // before it writes its states anew.
+  void hand_over(const HandOver& op) override {
+    auto* to = dynamic_cast<CudaBackend*>(op.to);
+    if (!to) return Backend::hand_over(op);
+    CUDA_CHECK(cudaEventRecord(left_, stream_));
+    CUDA_CHECK(cudaStreamWaitEvent(to->stream_, left_));
+    CUDA_CHECK(cudaMemcpyPeerAsync(op.y, to->device_, op.x, device_,
+                                   static_cast<size_t>(op.n_values) * sizeof(float), to->stream_));
+    CUDA_CHECK(cudaEventRecord(to->arrived_, to->stream_));
+    CUDA_CHECK(cudaStreamWaitEvent(stream_, to->arrived_));
+  }
 
  private:
   cuda::Launch launch() {
@@ -339,12 +352,14 @@ class CudaBackend : public Backend {
     return memory;
   }
 
+  int device_;
   MemoryBudget device_memory_, host_memory_;
   PinnedMemory pinned_;
   WorkerPool workers_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
+  cudaEvent_t left_ = nullptr, arrived_ = nullptr;         // of hand_over
   bool is_fetching_ = false;                               // attend has not joined the fetch yet
   int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
   void* workspace_memory_ = nullptr;

@@ -11,7 +11,7 @@
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/company.h"
 #include "tests/support/temp_dir.h"

@@ -13,6 +13,7 @@
 
 #include "engine/session.h"
 #include "tests/support/company.h"
+#include "model/rope_frequencies.h"
 #include "tests/support/golden.h"
 
 using namespace dsv32;

@@ -61,9 +61,10 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       options.context = 1000, options.topk_buffer = n_rows;
       const MemoryPlan plan = make_plan(args, options, {.is_apart = is_apart});
       const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
-      LatentCache cache(backend, plan.cache);
-      const Forward forward(backend, args, weights, cache, plan.chunk, plan.cache.max_tokens);
-      const std::unique_ptr<Sequence> sequence = cache.open();
+      const StageLayers stage{&backend, args.n_layers};
+      LatentCache cache({&stage, 1}, plan.cache);
+      const Forward forward({&stage, 1}, args, weights, cache, plan.chunk, plan.cache.max_context);
+      const std::unique_ptr<Timeline> timeline = cache.open();
       const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
       // A prefill step's logits come when it runs.
       const uint64_t n_planned = plan.n_bytes(Place::device) + plan.n_bytes(Place::host) -
@@ -84,7 +85,7 @@ BOOST_AUTO_TEST_CASE(a_limit_on_host_memory_holds) {
   options.memory.host = 64 << 20, options.context.reset();
   const Engine fitted(file, options);
   BOOST_TEST(fitted.plan().n_bytes(Place::device) + fitted.plan().n_bytes(Place::host) <= 64u << 20);
-  BOOST_TEST(fitted.plan().cache.max_tokens >= kPageTokens);
+  BOOST_TEST(fitted.plan().cache.max_context >= kPageTokens);
 }
 
 BOOST_AUTO_TEST_CASE(a_request_of_128k_tokens_takes_what_the_design_says) {
@@ -138,7 +139,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
   BOOST_TEST(make_plan(args, options, small_host).n_bytes(Place::host) <= kGiB);
   const MemoryPlan chosen = make_plan(args, options, gpu(302 * kGiB, 300 * kGiB));
   BOOST_TEST(chosen.n_bytes(Place::device) <= 302 * kGiB);
-  BOOST_TEST(chosen.cache.max_tokens >= 2048);
+  BOOST_TEST(chosen.cache.max_context >= 2048);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -19,7 +19,7 @@
 #include "context/fingerprint.h"
 #include "context/model_digest.h"
 #include "context/prefix_store.h"
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/sanitized.h"
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(restored_is_recomputed_at_every_split) {
       BOOST_TEST_INFO("split at " << split);
       check_restored(warm, cold, leaving_at(split), std::min(split, n_stored));
       BOOST_TEST(warm.warnings.empty());
-      warm.engine->prefix_cache()->forget(warm.session->sequence());
+      warm.engine->prefix_cache()->forget(warm.session->timeline());
     }
   }
 }
@@ -237,10 +237,10 @@ BOOST_AUTO_TEST_CASE(sessions_share_pages_in_memory) {
   BOOST_TEST((other.logits() == cold.opened.session->logits()));
   BOOST_TEST((remembered(*opened.engine, *opened.session) == before));
   for (int64_t i = 0; i < 3; ++i)
-    BOOST_TEST((opened.engine->cache().page(other.sequence(), i) ==
-                opened.engine->cache().page(opened.session->sequence(), i)));
-  BOOST_TEST((opened.engine->cache().page(other.sequence(), 3) !=
-              opened.engine->cache().page(opened.session->sequence(), 3)));
+    BOOST_TEST((other.timeline().page(i) ==
+                opened.session->timeline().page(i)));
+  BOOST_TEST((other.timeline().page(3) !=
+              opened.session->timeline().page(3)));
 }
 
 // The pool holds eight pages: what is remembered gives way, up to a prompt that fills the context.

@@ -43,9 +43,9 @@ struct FaultsFixture {
     tiny->session->sync(known);
     expected = remembered(*tiny->engine, *tiny->session);
     const auto prefixes = open();
-    prefixes->remember(tiny->session->sequence(), known);
+    prefixes->remember(tiny->session->timeline(), known);
     prefixes->flush();
-    prefixes->forget(tiny->session->sequence());
+    prefixes->forget(tiny->session->timeline());
     wanted.push_back(7);
     tiny->session->sync(longer);
   }
@@ -54,8 +54,8 @@ struct FaultsFixture {
         pool, [] { return std::optional(Hash256{7}); }, options);
   }
 
-  // A life of a prefix cache; false when it could not begin. `n_held`: of `wanted`, in the sequence.
-  bool live(Sequence& sequence, int64_t& n_held) {
+  // A life of a prefix cache; false when it could not begin. `n_held`: of `wanted`, in the timeline.
+  bool live(Timeline& timeline, int64_t& n_held) {
     std::unique_ptr<PrefixCache> prefixes;
     try {
       prefixes = open();
@@ -63,17 +63,17 @@ struct FaultsFixture {
       return false;
     }
     prefixes->prefetch(wanted);
-    n_held = prefixes->restore(sequence, wanted, 0);
-    prefixes->remember(tiny->session->sequence(), longer);
+    n_held = prefixes->restore(timeline, wanted, 0);
+    prefixes->remember(tiny->session->timeline(), longer);
     prefixes->flush();
-    prefixes->forget(sequence);
-    prefixes->forget(tiny->session->sequence());
+    prefixes->forget(timeline);
+    prefixes->forget(tiny->session->timeline());
     return true;
   }
 
-  std::vector<uint8_t> bytes_of(const Sequence& sequence, int64_t n_tokens) {
+  std::vector<uint8_t> bytes_of(const Timeline& timeline, int64_t n_tokens) {
     std::vector<PoolPage> pages;
-    for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(pool->page(sequence, i));
+    for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(timeline.page(i));
     return bytes_of(pages);
   }
   std::vector<uint8_t> bytes_of(const std::vector<PoolPage>& pages) {
@@ -94,22 +94,22 @@ struct FaultsFixture {
   template <typename Failing>
   int64_t n_that_can_fail(bool lasts) {
     tiny->session->sync(known);
-    const std::vector<uint8_t> whole = bytes_of(tiny->session->sequence(), kPages * kPageTokens);
+    const std::vector<uint8_t> whole = bytes_of(tiny->session->timeline(), kPages * kPageTokens);
     tiny->session->sync(longer);
     for (int64_t n = 0;; ++n) {
-      const std::unique_ptr<Sequence> sequence = pool->open();
+      const std::unique_ptr<Timeline> timeline = pool->open();
       int64_t n_held = 0;
       bool has_failed = false;
       {
         Failing failing(n, lasts);
-        live(*sequence, n_held);
+        live(*timeline, n_held);
         has_failed = failing.stop();
       }
       BOOST_TEST_INFO("the one that fails: " << n);
-      BOOST_TEST(n_held == sequence->n_tokens());
-      const std::vector<uint8_t> held = bytes_of(*sequence, n_held);
+      BOOST_TEST(n_held == timeline->n_tokens());
+      const std::vector<uint8_t> held = bytes_of(*timeline, n_held);
       BOOST_TEST((held == std::vector<uint8_t>(whole.begin(), whole.begin() + std::ssize(held))));
-      pool->close(*sequence);
+      pool->close(*timeline);
       BOOST_TEST(n_free() == n_free_at_first_);
       if (!has_failed) BOOST_TEST(n_held == kPages * kPageTokens);
       if (!has_failed) return n;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/stop_strings.h"
+#include "tests/support/one_row.h"
 
 using namespace dsv32;
 
@@ -23,10 +24,10 @@ CpuBackend& cpu() {
   return backend;
 }
 
-int32_t drawn(Sampler& sampler, const std::vector<float>& logits) { return sampler.sample(logits).chosen.id; }
+int32_t drawn(OneRow& sampler, const std::vector<float>& logits) { return sampler.sample(logits).chosen.id; }
 
 std::map<int32_t, int> draw(const SamplingOptions& options, int n) {
-  Sampler sampler(options, cpu());
+  OneRow sampler(options, cpu());
   std::map<int32_t, int> counts;
   for (int i = 0; i < n; ++i) ++counts[drawn(sampler, kLogits)];
   return counts;
@@ -47,7 +48,7 @@ std::set<int32_t> kept(const SamplingOptions& options) {
 BOOST_AUTO_TEST_SUITE(sampler)
 
 BOOST_AUTO_TEST_CASE(temperature_zero_takes_the_best_and_the_lower_id_of_two) {
-  Sampler sampler(options_with(0, 0, 1, 0), cpu());
+  OneRow sampler(options_with(0, 0, 1, 0), cpu());
   BOOST_TEST(drawn(sampler, kLogits) == 2);
   BOOST_TEST(drawn(sampler, {1, 5, 5, 2}) == 1);
 }
@@ -76,7 +77,7 @@ BOOST_AUTO_TEST_CASE(the_seed_decides_and_zero_is_a_seed) {
   const auto sequence = [](uint64_t seed) {
     SamplingOptions options = options_with(1, 0, 1, 0);
     options.seed = seed;
-    Sampler sampler(options, cpu());
+    OneRow sampler(options, cpu());
     std::vector<int32_t> ids;
     for (int i = 0; i < 50; ++i) ids.push_back(drawn(sampler, kLogits));
     return ids;
@@ -87,22 +88,43 @@ BOOST_AUTO_TEST_CASE(the_seed_decides_and_zero_is_a_seed) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_finite_is_refused) {
-  Sampler sampler(options_with(0, 0, 1, 0), cpu());
+  OneRow sampler(options_with(0, 0, 1, 0), cpu());
   for (const float bad : {NAN, INFINITY, -INFINITY})
     BOOST_CHECK_EXCEPTION(sampler.sample(std::vector<float>{1, bad, 2}), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::model; });
+}
+
+// Each row by its own rule, and one that is damaged spoils no other.
+BOOST_AUTO_TEST_CASE(rows_at_once_are_drawn_as_each_alone) {
+  std::vector<float> rows;
+  for (const std::vector<float>& row : {kLogits, {3, 1, 2, 9}, {0, NAN, 1, 2}, {5, 5, 5, 5}})
+    rows.insert(rows.end(), row.begin(), row.end());
+  const std::vector<SampleRule> rules = {
+      {1, 0, 1, 0, 0.95}, {0, 0, 1, 0, 0}, {1, 0, 1, 0, 0.5}, {1, 2, 1, 0, 0.9}};
+  RowSampler sampler(cpu());
+  const std::vector<TokenRecord> together = sampler.sample(rows.data(), 4, rules, 2);
+  BOOST_REQUIRE(together.size() == 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    const TokenRecord alone = sampler.sample(rows.data() + 4 * i, 4, {&rules[i], 1}, 2).front();
+    BOOST_TEST(together[i].chosen.id == alone.chosen.id);
+    BOOST_TEST(together[i].is_finite == (i != 2));
+    if (i == 2) continue;
+    BOOST_TEST(together[i].chosen.logprob == alone.chosen.logprob);
+    for (size_t k = 0; k < 2; ++k) BOOST_TEST(together[i].top[k].id == alone.top[k].id);
+  }
+  BOOST_TEST(together[1].chosen.id == 3);
 }
 
 BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
   for (const SamplingOptions& bad :
        {options_with(NAN, 0, 1, 0), options_with(-1, 0, 1, 0), options_with(1, -1, 1, 0),
         options_with(1, 0, 2, 0), options_with(1, 0, 1, 1.5f)})
-    BOOST_CHECK_EXCEPTION((Sampler{bad, cpu()}), Error,
+    BOOST_CHECK_EXCEPTION(Sampler{bad}, Error,
                           [](const Error& error) { return error.kind() == ErrorKind::usage; });
 }
 
 BOOST_AUTO_TEST_CASE(log_probabilities_are_those_of_the_softmax) {
-  Sampler sampler(options_with(0.5f, 1, 1, 0), cpu());  // they are at temperature 1 whatever the rule
+  OneRow sampler(options_with(0.5f, 1, 1, 0), cpu());  // they are at temperature 1 whatever the rule
   const TokenRecord record = sampler.sample(kLogits, 3);
   BOOST_TEST(record.chosen.id == 2);
   BOOST_TEST(std::abs(record.chosen.logprob - std::log(0.4f)) < 1e-6f);

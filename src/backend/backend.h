@@ -336,6 +336,18 @@ class Recording {
   virtual void replay() = 0;  // enqueues the operations
 };
 
+class Backend;
+
+// y on another device = x. What `to` is given from now on sees it; it is written when all that `to` was given
+// before is done, and x may be changed by what is enqueued here afterwards. The two devices order this
+// between themselves. An operation because it is the only one that knows two devices.
+struct HandOver {
+  const float* x = nullptr;  // [n_values] of this backend
+  Backend* to = nullptr;
+  float* y = nullptr;  // [n_values] of that one
+  int64_t n_values = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -389,6 +401,8 @@ class Backend {
   virtual void route_experts(const RouteExperts&) = 0;
   virtual void run_experts(const RunExperts&) = 0;
   virtual void sample(const Sample&) = 0;
+  // By way of the host, which waits for it; a backend that can reach the other's memory does better.
+  virtual void hand_over(const HandOver& op);
 };
 
 // Memory of a backend that frees itself; move-only.

@@ -9,7 +9,7 @@
 #include "cli/printer.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "model/forward.h"
 
 namespace dsv32 {

@@ -144,21 +144,18 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
   std::optional<ForcedSelections> forced;
   if (options.locality && context + chunk > engine.args().index_topk)
     forced.emplace(engine, context + chunk, *options.locality);
-  SamplingOptions greedy;
-  greedy.temperature = 0;
-  Sampler sampler(greedy, engine.backend());
   for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
     if (forced) forced->next();
     session.step(random_token());
   }
-  sampler.sample(session.device_logits());
+  session.likeliest();
   const Forward::BufferTally before = engine.forward().buffer_tally();
   double seconds = 0;
   for (int64_t i = 0; i < options.n_decode; ++i) {
     if (forced) forced->next();
     start = std::chrono::steady_clock::now();
     session.step(random_token());
-    sampler.sample(session.device_logits());
+    session.likeliest();
     seconds += seconds_since(start);
   }
   const Forward::BufferTally after = engine.forward().buffer_tally();

@@ -21,6 +21,7 @@
 #include "cli/saved_talk.h"
 #include "cli/state_folder.h"
 #include "cli/streams.h"
+#include "engine/session.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -377,7 +378,7 @@ int chat_command(const Options& options) {
   const std::string name = model_name(model.file.path());
   if (!options.quiet) {
     say(format("%s, context %s tokens, /help lists commands", name.c_str(),
-               with_thousands(model.engine.plan().cache.max_tokens).c_str()));
+               with_thousands(model.engine.plan().cache.max_context).c_str()));
     report_talk(talk, name);
   }
   return Chat(options, terminal, model, std::move(talk)).run();

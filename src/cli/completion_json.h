@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "model/forward.h"
 
 namespace dsv32 {

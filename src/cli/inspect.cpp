@@ -86,7 +86,7 @@ std::string plan_line(const char* name, uint64_t n_bytes) {
 
 void print_plan(const MemoryPlan& plan, const Backend& backend) {
   std::string text = format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
-                            with_thousands(plan.cache.max_tokens).c_str(), with_thousands(plan.chunk).c_str(),
+                            with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(),
                             backend.name());
   text += plan.cache.buffer_rows > 0
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
@@ -105,7 +105,7 @@ void print_plan(const MemoryPlan& plan, const Backend& backend) {
 
 void print_plan_json(const MemoryPlan& plan, const Backend& backend) {
   Json json{{"backend", backend.name()},
-            {"context", plan.cache.max_tokens},
+            {"context", plan.cache.max_context},
             {"chunk", plan.chunk},
             {"layers", plan.cache.n_layers},
             {"topk_buffer_rows", plan.cache.buffer_rows},

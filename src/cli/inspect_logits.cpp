@@ -61,7 +61,7 @@ int inspect_logits(const Options& options) {
   OutputFile file(options.output_path);
   LoadedModel model(options);
   const std::vector<int32_t> ids = parse_token_list(text, model.engine.args().vocab_size);
-  const int64_t context = model.engine.plan().cache.max_tokens;
+  const int64_t context = model.engine.plan().cache.max_context;
   if (static_cast<int64_t>(ids.size()) > context)
     fail(ErrorKind::context_full,
          format("--tokens has %zu ids, the context holds %lld", ids.size(), static_cast<long long>(context)));

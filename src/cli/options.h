@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "engine/plan.h"
 #include "weights/synthetic.h"
 

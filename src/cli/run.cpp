@@ -15,6 +15,7 @@
 #include "cli/loaded_model.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
+#include "engine/session.h"
 
 namespace dsv32 {
 namespace {
@@ -66,7 +67,7 @@ void report_engine(const Engine& engine, const Options& options) {
   if (options.quiet) return;
   for (const std::string& warning : engine.warnings()) say("warning: " + warning);
   if (options.verbose)
-    say(format("context: %s tokens", with_thousands(engine.plan().cache.max_tokens).c_str()));
+    say(format("context: %s tokens", with_thousands(engine.plan().cache.max_context).c_str()));
 }
 
 int run_command(const Options& options) {
@@ -105,7 +106,7 @@ int run_command(const Options& options) {
     printer.finish(result.completion.thinking_closed);
   report(result, options, terminal, generation.sampling.seed, tally);
   if (result.finish_reason == FinishReason::interrupted) return stop.exit_code();
-  return conclude(result, generation.max_tokens, model.engine.plan().cache.max_tokens, options.quiet);
+  return conclude(result, generation.max_tokens, model.engine.plan().cache.max_context, options.quiet);
 }
 
 }  // namespace dsv32

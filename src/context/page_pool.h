@@ -1,4 +1,4 @@
-// The numbers of a pool's pages, and who uses them.
+// The numbers of a pool's pages, and who uses them; and the two numbers that a page of tokens has.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,21 @@
 #include <vector>
 
 namespace dsv32 {
+
+// A page of tokens in the two pools of memory: latent rows on the host, index keys on the device.
+struct PoolPage {
+  int32_t row = -1, key = -1;
+  bool is_there() const { return row >= 0 && key >= 0; }
+  bool operator==(const PoolPage&) const = default;
+};
+
+// Who owns the pools' pages counts their users. Neither function may call back.
+class PagePins {
+ public:
+  virtual ~PagePins() = default;
+  virtual void retain(const PoolPage& page) = 0;
+  virtual void release(const PoolPage& page) = 0;
+};
 
 // The numbers of one pool's pages: which are free, and how many use each of the others.
 class PagePool {

@@ -33,15 +33,9 @@
 
 #include "backend/cache_layout.h"
 #include "context/eviction_policy.h"
+#include "context/page_pool.h"
 
 namespace dsv32 {
-
-// Page numbers of the two pools in memory: latent rows, and index keys.
-struct PoolPage {
-  int32_t row = -1, key = -1;
-  bool is_there() const { return row >= 0 && key >= 0; }
-  bool operator==(const PoolPage&) const = default;
-};
 
 // Page `number` of a stored segment.
 struct DiskPage {
@@ -62,14 +56,6 @@ struct PrefixPage {
 struct PageRun {
   int64_t first_page = 0, n_pages = 0;
   bool operator==(const PageRun&) const = default;
-};
-
-// Who owns the pool pages counts their users. Neither function may call the tree.
-class PagePins {
- public:
-  virtual ~PagePins() = default;
-  virtual void retain(const PoolPage& page) = 0;
-  virtual void release(const PoolPage& page) = 0;
 };
 
 class PrefixTree {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "context/fingerprint.h"
 #include "context/model_digest.h"
+#include "engine/loop.h"
 #ifdef DSV32_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -46,8 +47,9 @@ WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args) {
 }
 
 // Keeps the backend, which has its memory: a thread that hangs in a read or write keeps the cache.
-std::shared_ptr<LatentCache> make_cache(const std::shared_ptr<Backend>& backend, const CachePlan& plan) {
-  return std::shared_ptr<LatentCache>(new LatentCache(*backend, plan),
+std::shared_ptr<LatentCache> make_cache(const std::shared_ptr<Backend>& backend,
+                                        std::span<const StageLayers> stages, const CachePlan& plan) {
+  return std::shared_ptr<LatentCache>(new LatentCache(stages, plan),
                                       [backend](LatentCache* cache) { delete cache; });
 }
 
@@ -151,12 +153,16 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
                const BeforeWeights& before_weights)
     : args_(args),
       backend_(std::move(backend)),
+      stages_{{backend_.get(), args_.n_layers}},
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
-      cache_(make_cache(backend_, plan_.cache)),
+      cache_(make_cache(backend_, stages_, plan_.cache)),
       prefix_cache_(make_prefix_cache(cache_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
                 load(args_, *backend_))),
-      forward_(std::make_unique<Forward>(*backend_, args_, weights_, *cache_, plan_.chunk,
-                                         plan_.cache.max_tokens)) {}
+      forward_(
+          std::make_unique<Forward>(stages_, args_, weights_, *cache_, plan_.chunk, plan_.cache.max_context)),
+      loop_(std::make_unique<Loop>(*this)) {}
+
+Engine::~Engine() = default;
 
 }  // namespace dsv32

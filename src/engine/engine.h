@@ -18,6 +18,8 @@
 
 namespace dsv32 {
 
+class Loop;
+
 class Engine {
  public:
   // Called when prefixes can be read and weights are not there yet, if prefixes are remembered at all.
@@ -35,6 +37,8 @@ class Engine {
          const EngineOptions& options, const Identify& identify = {},
          const BeforeWeights& before_weights = {});
 
+  ~Engine();
+
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backend_->name(); }
   Backend& backend() { return *backend_; }
@@ -44,6 +48,7 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
   LatentCache& cache() { return *cache_; }
+  Loop& loop() { return *loop_; }
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
 
  private:
@@ -53,12 +58,14 @@ class Engine {
 
   ModelArgs args_;
   std::shared_ptr<Backend> backend_;
+  std::vector<StageLayers> stages_;
   MemoryPlan plan_;
   std::shared_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
   std::unique_ptr<PrefixCache> prefix_cache_;
   Weights weights_;
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;
+  std::unique_ptr<Loop> loop_;
 };
 
 // The plan of that file on that backend, without placing anything. Throws as Engine does.

@@ -4,7 +4,7 @@
 
 #include "backend/memory_budget.h"
 #include "base/error.h"
-#include "model/forward.h"
+#include "model/stage.h"
 
 namespace dsv32 {
 namespace {
@@ -73,13 +73,13 @@ int64_t fitting_buffer_rows(const ModelArgs& args, MemoryPlan plan, const Machin
   const uint64_t n_slot_bytes = plan.cache.buffer_bytes() / 2;
   const uint64_t n_left = less(n_room, plan.n_bytes(Place::device) - 2 * n_slot_bytes);
   const int64_t n_rows = static_cast<int64_t>(n_left / n_slot_bytes) - 1;
-  return std::clamp(n_rows / kPageTokens * kPageTokens, args.index_topk, plan.cache.max_tokens);
+  return std::clamp(n_rows / kPageTokens * kPageTokens, args.index_topk, plan.cache.max_context);
 }
 
 int64_t choose_buffer_rows(const ModelArgs& args, const EngineOptions& options, const MemoryPlan& plan,
                            const Machine& machine) {
   if (!options.topk_buffer) return fitting_buffer_rows(args, plan, machine);
-  if (*options.topk_buffer >= plan.cache.max_tokens) return 0;
+  if (*options.topk_buffer >= plan.cache.max_context) return 0;
   if (!args.has_indexer())
     fail(ErrorKind::usage,
          format("--topk-buffer is %lld, but this model has no indexer and attends to every row",
@@ -142,7 +142,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.n_weight_bytes = machine.n_weight_bytes;
   plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
   plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.n_logit_bytes = Forward::logit_bytes(args);
+  plan.n_logit_bytes = Stage::logit_bytes(args);
   plan.cache.layout = layout_of(args, options.kv_type);
   plan.cache.is_apart = machine.is_apart;
   plan.cache.n_layers = args.n_layers;
@@ -150,9 +150,10 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.chunk = choose_chunk(args, options, machine);
   const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
                            activation_bytes(args, plan.chunk, args.max_seq_len);
-  plan.cache.max_tokens = choose_context(args, plan.cache, options, machine, n_taken);
-  plan.chunk = std::min(plan.chunk, plan.cache.max_tokens);
-  plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_tokens);
+  plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
+  plan.cache.pool_tokens = std::max(options.pool.value_or(0), plan.cache.max_context);
+  plan.chunk = std::min(plan.chunk, plan.cache.max_context);
+  plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
   plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);
   check_room(plan, machine);
   return plan;

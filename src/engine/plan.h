@@ -27,7 +27,8 @@ struct EngineOptions {
   int n_threads = 0;  // 0: all cores
   KvType kv_type = KvType::fp8;
   int64_t max_seqs = 1;            // sessions at a time
-  std::optional<int64_t> context;  // tokens of them together; nothing: the model's, or what the memory holds
+  std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
+  std::optional<int64_t> pool;     // tokens of all together; nothing: as many as one context
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;

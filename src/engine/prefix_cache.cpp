@@ -179,14 +179,14 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   if (store_) store_->record_use(segments);
 }
 
-int64_t PrefixCache::restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
+int64_t PrefixCache::restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held) {
   int64_t n = n_held;
-  or_miss([&] { n = try_restore(sequence, tokens, n_held); });
+  or_miss([&] { n = try_restore(timeline, tokens, n_held); });
   return n;
 }
 
-int64_t PrefixCache::try_restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held) {
-  locks_[&sequence] = lock_pages(tokens.first(static_cast<size_t>(n_held)));
+int64_t PrefixCache::try_restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held) {
+  locks_[&timeline] = lock_pages(tokens.first(static_cast<size_t>(n_held)));
   open_store();
   why_none_ = identity_                                ? "the model's bytes are still being hashed"
               : !options_.directory.empty() && !store_ ? "the folder of prefixes cannot be used"
@@ -204,32 +204,32 @@ int64_t PrefixCache::try_restore(Sequence& sequence, std::span<const int32_t> to
   std::vector<PoolPage> pages;
   for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
   PrefixTree::Lock lock = lock_pages(wanted.first(static_cast<size_t>(match.n_tokens)));
-  pool_.adopt(sequence, pages, match.n_tokens);
-  locks_[&sequence] = std::move(lock);
+  pool_.adopt(timeline, pages, tokens.first(static_cast<size_t>(match.n_tokens)));
+  locks_[&timeline] = std::move(lock);
   why_none_ = "";
   return match.n_tokens;
 }
 
-// A sequence's whole pages are no use to anyone who wants room. The page after them may be: once the tree has
-// given it up, the sequence need not copy it.
+// A timeline's whole pages are no use to anyone who wants room. The page after them may be: once the tree has
+// given it up, the timeline need not copy it.
 PrefixTree::Lock PrefixCache::lock_pages(std::span<const int32_t> tokens) {
   return tree_.lock(tree_.match(first_pages(tokens, whole_pages(tokens.size()))));
 }
 
-void PrefixCache::forget(const Sequence& sequence) { locks_.erase(&sequence); }
+void PrefixCache::forget(const Timeline& timeline) { locks_.erase(&timeline); }
 
-void PrefixCache::remember(const Sequence& sequence, std::span<const int32_t> tokens) {
-  or_miss([&] { try_remember(sequence, tokens); });
+void PrefixCache::remember(const Timeline& timeline, std::span<const int32_t> tokens) {
+  or_miss([&] { try_remember(timeline, tokens); });
 }
 
-void PrefixCache::try_remember(const Sequence& sequence, std::span<const int32_t> tokens) {
+void PrefixCache::try_remember(const Timeline& timeline, std::span<const int32_t> tokens) {
   const int64_t n_pages = whole_pages(tokens.size());
   if (n_pages == 0) return;
   const std::span<const int32_t> path = first_pages(tokens, n_pages);
   std::vector<PrefixPage> pages;
-  for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = pool_.page(sequence, i), .disk = {}});
+  for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = timeline.page(i), .disk = {}});
   tree_.insert(path, pages);
-  locks_[&sequence] = lock_pages(path);
+  locks_[&timeline] = lock_pages(path);
   open_store();
   if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified())) return;
   std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {

@@ -1,4 +1,4 @@
-// Prefixes that survive their sequence, and their process: the tree that knows them, the store on disk, and
+// Prefixes that survive their timeline, and their process: the tree that knows them, the store on disk, and
 // the traffic between disk and pool.
 //
 // The one idea: the tree says what there is, and everything else only moves pages. A prompt asks with
@@ -34,22 +34,25 @@ class PrefixCache {
   // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
   // memory alone.
   PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
-  // Stores what is waiting to be stored. The sequences may be closed already. What hangs in a read or write
+  // Stores what is waiting to be stored. The timelines may be closed already. What hangs in a read or write
   // is left behind, and keeps the pool.
   ~PrefixCache();
 
   // Begins to read what is known of `tokens`; a restore() of them goes on with it.
   void prefetch(std::span<const int32_t> tokens);
 
-  // `sequence` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
+  // restore() of these tokens would not wait. If nothing else is being read, reading them begins.
+  bool is_ready(std::span<const int32_t> tokens);
+
+  // `timeline` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
   // holds that afterwards; the last token is never among it. Returns how many tokens it holds.
-  int64_t restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held);
+  int64_t restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
 
-  // `sequence` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
-  void remember(const Sequence& sequence, std::span<const int32_t> tokens);
+  // `timeline` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
+  void remember(const Timeline& timeline, std::span<const int32_t> tokens);
 
-  // The sequence is about to be closed.
-  void forget(const Sequence& sequence);
+  // The timeline is about to be closed.
+  void forget(const Timeline& timeline);
 
   // So many tokens were computed in so many seconds: what a hit is compared with.
   void note_prefill(int64_t n_tokens, double seconds);
@@ -91,13 +94,15 @@ class PrefixCache {
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
-  int64_t try_restore(Sequence& sequence, std::span<const int32_t> tokens, int64_t n_held);
+  int64_t try_restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
   PrefixTree::Lock lock_pages(std::span<const int32_t> tokens);
-  void try_remember(const Sequence& sequence, std::span<const int32_t> tokens);
+  void try_remember(const Timeline& timeline, std::span<const int32_t> tokens);
 
   // prefix_cache_reading.cpp
   void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
   void ask_for(std::span<const PrefixPage> pages);
+  int64_t n_wanted(std::span<const int32_t> wanted) const;
+  PageReader::Progress take(std::optional<Clock::time_point> until);
   void receive(std::span<const int32_t> wanted);
   void publish(int64_t begin, int64_t end);
   void insert_received(int64_t n_pages);
@@ -129,10 +134,12 @@ class PrefixCache {
     int64_t first_page = 0;
     std::shared_ptr<ReadJob> job;
     PrefixTree::Lock lock;
+    int64_t n_taken = 0;                     // pages from the front that are published
+    std::optional<Clock::time_point> until;  // as long it is waited for; nothing: nobody waited yet
   };
   std::unique_ptr<Reading> reading_;
   std::list<std::shared_ptr<ReadJob>> reads_;  // this, and those given up: their pages are to be given back
-  std::unordered_map<const Sequence*, PrefixTree::Lock> locks_;
+  std::unordered_map<const Timeline*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
   bool is_storing_ = true;
   const char* why_none_ = "";

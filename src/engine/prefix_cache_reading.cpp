@@ -61,21 +61,49 @@ void PrefixCache::ask_for(std::span<const PrefixPage> pages) {
   end_reading();
 }
 
+// How many pages of the read `wanted` has a use for.
+int64_t PrefixCache::n_wanted(std::span<const int32_t> wanted) const {
+  const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
+  return std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page,
+                  std::ssize(reading_->job->pages));
+}
+
+// Publishes what has come, once there is more of it, or at `until`.
+PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
+  const PageReader::Progress progress = reader_->wait(*reading_->job, reading_->n_taken, until);
+  publish(reading_->n_taken, progress.n_there);
+  reading_->n_taken = progress.n_there;
+  return progress;
+}
+
+// Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
+// for as long as that one may want it.
+bool PrefixCache::is_ready(std::span<const int32_t> tokens) {
+  bool is_ready = true;
+  or_miss([&] {
+    const std::span<const int32_t> wanted = tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1));
+    begin_reading(wanted, 0);
+    if (!reading_) return;
+    const int64_t n = n_wanted(wanted);
+    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
+    const PageReader::Progress progress = take(Clock::now());
+    is_ready = progress.is_over || (n > 0 && progress.n_there >= n) ||
+               (reading_->until && Clock::now() >= *reading_->until);
+  });
+  return is_ready;
+}
+
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
 void PrefixCache::receive(std::span<const int32_t> wanted) {
   if (!reading_) return;
-  const ReadJob& job = *reading_->job;
-  const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
-  const int64_t n_wanted =
-      std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page, std::ssize(job.pages));
-  const auto until = deadline(n_wanted * kPageTokens);
+  const int64_t n = n_wanted(wanted);
+  const auto until = reading_->until ? reading_->until : deadline(n * kPageTokens);
   PageReader::Progress progress;
   try {
-    for (int64_t n_known = -1; progress.n_there < n_wanted && progress.n_there > n_known;) {
+    progress = take(Clock::now());
+    for (int64_t n_known = -1; progress.n_there < n && progress.n_there > n_known && !progress.is_over;) {
       n_known = progress.n_there;
-      progress = reader_->wait(job, n_known, until);
-      publish(n_known, progress.n_there);
-      if (progress.is_over) break;
+      progress = take(until);
     }
     if (progress.n_there > 0) insert_received(progress.n_there);
   } catch (...) {
@@ -83,10 +111,10 @@ void PrefixCache::receive(std::span<const int32_t> wanted) {
     throw;
   }
   const DiskPage failed =
-      progress.has_failed ? job.pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
+      progress.has_failed ? reading_->job->pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
   end_reading();
   note_reading();
-  if (n_wanted > 0)
+  if (n > 0)
     why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
                                   : "the disk did not give what is known of it in time";
   if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again

@@ -21,32 +21,44 @@ void SamplingOptions::check() const {
   check_range("--min-p", static_cast<double>(min_p), 0, 1);
 }
 
-Sampler::Sampler(const SamplingOptions& options, Backend& backend)
-    : options_(options),
-      backend_(backend),
-      drawn_(backend, Place::device, 1, "the drawn token"),
-      top_(backend, Place::device, kMostTopLogprobs, "log-probabilities") {
-  options_.check();
+void TokenRecord::check() const {
+  if (!is_finite)
+    fail(ErrorKind::model,
+         format("the logit of token %d is %g, expected a finite number", chosen.id,
+                static_cast<double>(chosen.logprob)),
+         "the weights in the file are damaged");
 }
 
-TokenRecord Sampler::sample(std::span<const float> logits, int64_t n_top) {
-  const int64_t vocab_size = static_cast<int64_t>(logits.size());
-  n_top = std::min(n_top, vocab_size);
+Sampler::Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
+
+SampleRule Sampler::next() {
   SampleRule rule{options_.temperature, options_.top_k, options_.top_p, options_.min_p, 0};
   if (options_.temperature != 0) rule.uniform = next_uniform();
-  backend_.sample({logits.data(), 1, vocab_size, &rule, n_top, drawn_.data(), top_.data()});
-  SampledToken drawn{};
-  backend_.download(&drawn, drawn_.data(), sizeof drawn);
-  if (!drawn.is_finite)
-    fail(ErrorKind::model,
-         format("the logit of token %d is %g, expected a finite number", drawn.id,
-                static_cast<double>(drawn.logprob)),
-         "the weights in the file are damaged");
-  TokenRecord record{{drawn.id, drawn.logprob}, {}};
-  if (n_top <= 0) return record;
-  record.top.resize(static_cast<size_t>(n_top));
-  backend_.download(record.top.data(), top_.data(), record.top.size() * sizeof(TokenLogprob));
-  return record;
+  return rule;
+}
+
+std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_size,
+                                            std::span<const SampleRule> rules, int64_t n_top) {
+  const size_t n = rules.size();
+  if (static_cast<size_t>(drawn_.n()) < n) {
+    drawn_ = {backend_, Place::device, std::ssize(rules), "the drawn tokens"};
+    top_ = {backend_, Place::device, std::ssize(rules) * kMostTopLogprobs, "log-probabilities"};
+  }
+  n_top = std::min(n_top, vocab_size);
+  backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data()});
+  std::vector<SampledToken> drawn(n);
+  backend_.download(drawn.data(), drawn_.data(), n * sizeof(SampledToken));
+  const auto n_listed = static_cast<size_t>(std::max<int64_t>(n_top, 0));
+  std::vector<TokenLogprob> top(n * n_listed);
+  if (!top.empty()) backend_.download(top.data(), top_.data(), top.size() * sizeof(TokenLogprob));
+  std::vector<TokenRecord> records;
+  for (size_t i = 0; i < n; ++i) {
+    const auto listed = top.begin() + static_cast<int64_t>(i * n_listed);
+    records.push_back({{drawn[i].id, drawn[i].logprob},
+                       {listed, listed + static_cast<int64_t>(n_listed)},
+                       drawn[i].is_finite != 0});
+  }
+  return records;
 }
 
 // SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.

@@ -1,9 +1,9 @@
-// Picks the next token from logits: greedy, or at random after temperature, top-k, top-p and min-p, in that
+// Picks the next tokens from logits: greedy, or at random after temperature, top-k, top-p and min-p, in that
 // order.
 //
-// The backend draws where the logits are (Sample in backend/backend.h); what is kept here makes draws
-// repeatable: the options, and our own generator of random numbers (SplitMix64 over a counter). Ties go to
-// the lower id. One sampler per sequence.
+// The backend draws where the logits are (Sample in backend/backend.h), all rows of a step at once; what is
+// kept here makes draws repeatable: the options, and our own generator of random numbers (SplitMix64 over a
+// counter). Ties go to the lower id.
 #pragma once
 
 #include <cstdint>
@@ -29,26 +29,42 @@ struct SamplingOptions {
 struct TokenRecord {
   TokenLogprob chosen;  // the log-probability is 0 when none was asked for
   std::vector<TokenLogprob> top;
+  bool is_finite =
+      true;  // false: `chosen` is the first id whose logit is not a number or infinite, and that logit
+
+  // Throws Error{model} when it is not: weights, or a remembered prefix, are damaged.
+  void check() const;
 };
 
+// The draws of one sequence, one after the other.
 class Sampler {
  public:
-  // The backend has the logits and must outlive the sampler. Throws what check() throws.
-  Sampler(const SamplingOptions& options, Backend& backend);
-
-  // logits [vocab_size] of the backend's memory. n_top: -1 for no log-probabilities, else how many
-  // alternatives to list (at most kMostTopLogprobs; no more than there are). Throws Error{model} when a logit
-  // is not a number or infinite: the weights are damaged.
-  TokenRecord sample(std::span<const float> logits, int64_t n_top = -1);
+  // Throws what check() throws.
+  explicit Sampler(const SamplingOptions& options);
+  SampleRule next();
 
  private:
   double next_uniform();  // [0, 1)
 
   SamplingOptions options_;
   uint64_t n_drawn_ = 0;
+};
+
+// Draws a token from each row of logits.
+class RowSampler {
+ public:
+  // The backend has the logits and must outlive the sampler.
+  explicit RowSampler(Backend& backend) : backend_(backend) {}
+
+  // logits [rules.size(), vocab_size] of the backend's memory. n_top: -1 for no log-probabilities, else how
+  // many alternatives to list (at most kMostTopLogprobs; no more than there are).
+  std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
+                                  int64_t n_top = -1);
+
+ private:
   Backend& backend_;
-  Buffer<SampledToken> drawn_;
-  Buffer<TokenLogprob> top_;  // [kMostTopLogprobs]
+  Buffer<SampledToken> drawn_;  // as many as were drawn at once so far
+  Buffer<TokenLogprob> top_;    // for as many, kMostTopLogprobs of each
 };
 
 }  // namespace dsv32

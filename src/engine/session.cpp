@@ -5,42 +5,51 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "engine/loop.h"
 
 namespace dsv32 {
 
-Session::Session(Engine& engine) : engine_(engine), sequence_(engine.cache().open()) {}
+Session::Session(Engine& engine) : engine_(engine), timeline_(engine.cache().open()) {}
 
 Session::~Session() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*sequence_);
-  engine_.cache().close(*sequence_);
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*timeline_);
+  engine_.cache().close(*timeline_);
 }
 
-int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress, int64_t n_reusable) {
-  check(tokens);
-  const auto differ = std::ranges::mismatch(tokens, tokens_).in1;
-  int64_t n_held = differ - tokens.begin();
-  // The logits belong to the last token: with nothing left to compute, that one is computed again.
-  if (n_held == static_cast<int64_t>(tokens.size())) --n_held;
-  if (n_held < static_cast<int64_t>(tokens_.size())) {
-    tokens_.resize(static_cast<size_t>(n_held));
-    engine_.cache().truncate(*sequence_, n_held);
-  }
-  n_reusable_ = n_reusable;
-  n_as_prefilled_ = std::min(n_as_prefilled_, n_held);
+bool Session::is_ready(std::span<const int32_t> prompt) {
   PrefixCache* prefixes = engine_.prefix_cache();
-  const int64_t n_own = n_held;
-  if (prefixes) n_held = prefixes->restore(*sequence_, tokens, n_held);
-  if (n_held > n_own) n_as_prefilled_ = n_held;  // all of it is remembered
-  tokens_.assign(tokens.begin(), tokens.begin() + n_held);
-  const int64_t n_total = static_cast<int64_t>(tokens.size()), chunk = engine_.forward().max_tokens();
+  return !prefixes || prefixes->is_ready(prompt);
+}
+
+int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable) {
+  check(prompt);
+  int64_t n_held = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
+  // The logits belong to the last token: with nothing left to compute, that one is computed again.
+  if (n_held == std::ssize(prompt)) --n_held;
+  if (n_held < timeline_->n_tokens()) engine_.cache().truncate(*timeline_, n_held);
+  n_reusable_ = n_reusable;
+  logits_end_ = -1;
+  if (PrefixCache* prefixes = engine_.prefix_cache()) n_held = prefixes->restore(*timeline_, prompt, n_held);
+  return n_held;
+}
+
+int64_t Session::read_chunk(std::span<const int32_t> prompt) {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t n_held = timeline_->n_tokens(), n_left = std::ssize(prompt) - n_held;
+  const int64_t n = std::min(engine_.forward().max_tokens(), n_left);
+  loop().compute({Role::prefill,
+                  {{timeline_.get(), prompt.subspan(static_cast<size_t>(n_held), static_cast<size_t>(n)),
+                    n == n_left ? 1 : 0}}});
+  engine_.forward().wait();  // done means computed, also to whoever measures
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->note_prefill(n, seconds_since(start));
+  remember();
+  return timeline_->n_tokens();
+}
+
+int64_t Session::sync(std::span<const int32_t> prompt, const Progress& progress, int64_t n_reusable) {
+  const int64_t n_held = hold(prompt, n_reusable), n_total = std::ssize(prompt);
   for (int64_t n_done = n_held; n_done < n_total;) {
-    const auto start = std::chrono::steady_clock::now();
-    const int64_t n = std::min(chunk, n_total - n_done);
-    extend(tokens.subspan(static_cast<size_t>(n_done), static_cast<size_t>(n)), Role::prefill, false);
-    n_done += n;
-    engine_.backend().download(nullptr, nullptr, 0);  // done means computed, also to whoever measures
-    if (prefixes) prefixes->note_prefill(n, seconds_since(start));
-    remember();
+    n_done = read_chunk(prompt);
     if (progress && !progress(n_done, n_total, n_held)) return -1;
   }
   return n_held;
@@ -48,41 +57,47 @@ int64_t Session::sync(std::span<const int32_t> tokens, const Progress& progress,
 
 void Session::step(int32_t token) {
   check(std::span(&token, 1));
-  extend(std::span(&token, 1), Role::decode, false);
+  loop().compute({Role::decode, {{timeline_.get(), std::span(&token, 1), 1}}});
 }
 
 void Session::rest() { remember(); }
 
 void Session::distrust() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(tokens_);
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(tokens());
 }
 
 void Session::remember() {
-  const auto n = static_cast<size_t>(std::min(n_reusable_, n_as_prefilled_));
+  const auto n = static_cast<size_t>(std::min(n_reusable_, timeline_->n_as_prefilled()));
   if (PrefixCache* prefixes = engine_.prefix_cache())
-    prefixes->remember(*sequence_, std::span(tokens_).first(n));
+    prefixes->remember(*timeline_, std::span(tokens()).first(n));
 }
 
 const std::vector<float>& Session::logits() {
-  if (!logits_.empty()) return logits_;
-  const std::span<const float> logits = device_logits();
-  logits_.resize(logits.size());
-  engine_.backend().download(logits_.data(), logits.data(), logits.size_bytes());
+  if (logits_end_ == timeline_->n_tokens()) return logits_;
+  logits_end_ = timeline_->n_tokens();
+  logits_.resize(static_cast<size_t>(engine_.args().vocab_size));
+  engine_.forward().last_backend().download(logits_.data(), device_logits(), logits_.size() * sizeof(float));
   return logits_;
 }
 
-std::span<const float> Session::device_logits() const {
-  return {engine_.forward().last_logits(), static_cast<size_t>(engine_.args().vocab_size)};
+const float* Session::device_logits() const {
+  return engine_.forward().logits_row(engine_.forward().n_logits() - 1);
+}
+
+int32_t Session::likeliest() {
+  const SampleRule greedy{.temperature = 0};
+  return loop().sampler().sample(device_logits(), engine_.args().vocab_size, {&greedy, 1}).front().chosen.id;
 }
 
 std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
   check(tokens);
   std::vector<float> all;
-  const size_t chunk = static_cast<size_t>(engine_.forward().max_tokens());
+  const auto chunk = static_cast<size_t>(engine_.forward().max_tokens());
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
-    extend(tokens.subspan(begin, std::min(chunk, tokens.size() - begin)), Role::prefill, true);
-    const std::vector<float> part = engine_.forward().logits();
-    all.insert(all.end(), part.begin(), part.end());
+    const std::span<const int32_t> part = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
+    loop().compute({Role::prefill, {{timeline_.get(), part, std::ssize(part)}}});
+    const std::vector<float> logits = engine_.forward().logits();
+    all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
 }
@@ -94,31 +109,12 @@ void Session::check(std::span<const int32_t> tokens) const {
     if (token < 0 || token >= vocab_size)
       fail(ErrorKind::usage, format("token id %d is outside the model's vocabulary of %lld", token,
                                     static_cast<long long>(vocab_size)));
-  const int64_t context = engine_.plan().cache.max_tokens;
-  if (static_cast<int64_t>(tokens.size()) > context)
+  const int64_t context = engine_.plan().cache.max_context;
+  if (std::ssize(tokens) > context)
     fail(ErrorKind::context_full,
          format("the prompt has %zu tokens, the context holds %lld", tokens.size(),
                 static_cast<long long>(context)),
          "a larger context (-c) holds more");
-}
-
-void Session::extend(std::span<const int32_t> tokens, Role role, bool wants_all_logits) {
-  Step step;
-  step.role = role;
-  step.tokens.assign(tokens.begin(), tokens.end());
-  step.seq.assign(tokens.size(), 0);
-  for (size_t i = 0; i < tokens.size(); ++i) step.pos.push_back(static_cast<int32_t>(tokens_.size() + i));
-  step.sequences = {sequence_.get()};
-  step.first_logits = wants_all_logits ? 0 : step.n_tokens() - 1;
-  const int64_t n_tokens = static_cast<int64_t>(tokens_.size() + tokens.size());
-  engine_.cache().reserve(*sequence_, n_tokens);
-  logits_.clear();
-  engine_.forward().run(step);
-  engine_.cache().set_length(*sequence_, n_tokens);
-  const bool is_behind_prefilled = n_as_prefilled_ == std::ssize(tokens_);
-  if (is_behind_prefilled && (role == Role::prefill || engine_.backend().roles_agree()))
-    n_as_prefilled_ = n_tokens;
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 
 }  // namespace dsv32

@@ -1,8 +1,9 @@
-// One timeline: the tokens so far, with their rows in the cache, and the logits that follow the last of them.
+// One timeline of the engine's cache, and what is remembered of it for others.
 //
-// `sync` takes the whole wanted prefix and computes only what the session does not hold yet, so callers never
-// think about what is cached. One thread at a time; at most one session uses an Engine's Forward at any
-// moment.
+// A prompt is taken as the whole wanted prefix, of which only what the session does not hold yet is computed,
+// so callers never think about what is cached. The loop drives sessions by hold() and read_chunk(); who has
+// the engine for itself (a measurement, a comparison, a test) drives one by hand with sync() and step(). One
+// thread at a time.
 #pragma once
 
 #include <functional>
@@ -22,25 +23,33 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const std::vector<int32_t>& tokens() const { return tokens_; }
-  const Sequence& sequence() const { return *sequence_; }
-  int64_t context_left() const {
-    return engine_.plan().cache.max_tokens - static_cast<int64_t>(tokens_.size());
-  }
+  Timeline& timeline() { return *timeline_; }
+  const Timeline& timeline() const { return *timeline_; }
+  const std::vector<int32_t>& tokens() const { return timeline_->tokens(); }
+  int64_t context_left() const { return engine_.plan().cache.max_context - timeline_->n_tokens(); }
+  Loop& loop() { return engine_.loop(); }
+
+  // hold() of this prompt would not wait for the disk, which is asked for it.
+  bool is_ready(std::span<const int32_t> prompt);
+  // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
+  // elsewhere. Returns how many of its tokens are held, never the last. Of the prompt and what follows, the
+  // first n_reusable tokens are remembered for others, up to the first that prefill would have computed to
+  // other bits. Throws Error{context_full} with the counts, Error{usage} for an empty prompt and for ids
+  // outside the vocabulary.
+  int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max());
+  // Computes the next chunk of a prompt that hold() was called with. Returns how many of its tokens are held
+  // then; with all of them, the logits are those of its last token.
+  int64_t read_chunk(std::span<const int32_t> prompt);
 
   // Called after each chunk: of n_total tokens n_done are there, n_held of them from before. Returning false
   // stops at that border, and what is done is kept.
   using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
 
-  // Makes the session hold exactly `tokens` (at least one), with the logits of the last; what it computes of
-  // them is prefill. Returns how many were held already or known from elsewhere, or -1 when `progress`
-  // stopped it. Of them and what follows, the first n_reusable are remembered for others, up to the first
-  // that prefill would have computed to other bits. Throws Error{context_full} with the counts, Error{model}
-  // for ids outside the vocabulary.
-  int64_t sync(std::span<const int32_t> tokens, const Progress& progress = {},
+  // hold() and all chunks. Returns what hold() did, or -1 when `progress` stopped it.
+  int64_t sync(std::span<const int32_t> prompt, const Progress& progress = {},
                int64_t n_reusable = std::numeric_limits<int64_t>::max());
 
-  // Why sync() knew no token from elsewhere, as half a sentence; empty: it did.
+  // Why hold() knew no token from elsewhere, as half a sentence; empty: it did.
   const char* why_none_cached() const {
     const PrefixCache* prefixes = engine_.prefix_cache();
     return prefixes ? prefixes->why_none() : "the prefix cache is off";
@@ -57,11 +66,13 @@ class Session {
   void distrust();
 
   // [vocab_size] of the last token, downloaded when first asked for. Like device_logits(), only until another
-  // session of the engine computes.
+  // session computes.
   const std::vector<float>& logits();
-  // The same in the backend's memory, for Sampler; until the next step.
-  std::span<const float> device_logits() const;
-  Backend& backend() { return engine_.backend(); }
+  // The same in the backend's memory.
+  const float* device_logits() const;
+
+  // The likeliest token to follow, drawn where the logits are.
+  int32_t likeliest();
 
   // Appends `tokens` as a prompt's and returns the logits of every one of them, [n, vocab_size]: for
   // comparison with other programs.
@@ -70,14 +81,12 @@ class Session {
  private:
   void check(std::span<const int32_t> tokens) const;
   void remember();
-  void extend(std::span<const int32_t> tokens, Role role, bool wants_all_logits);
 
   Engine& engine_;
-  std::unique_ptr<Sequence> sequence_;
-  std::vector<int32_t> tokens_;
+  std::unique_ptr<Timeline> timeline_;
   int64_t n_reusable_ = 0;
-  int64_t n_as_prefilled_ = 0;  // from the front: with the bits that prefill gives them
-  std::vector<float> logits_;   // of the last token; empty until asked for
+  std::vector<float> logits_;  // of the last token, once they were asked for
+  int64_t logits_end_ = -1;    // the session's length then
 };
 
 }  // namespace dsv32

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/forward.h"
+#include "model/stage.h"
 
 namespace dsv32 {
 namespace {
@@ -16,7 +16,7 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 }  // namespace
 
 // in: x [n, dim] after attn_norm; out: act_.out [n, dim]
-void Forward::attention(int64_t layer) {
+void Stage::attention(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const CacheView cache = cache_.enter(layer);
   project_latent(w, cache);
@@ -31,7 +31,7 @@ void Forward::attention(int64_t layer) {
 }
 
 // qr = RMSNorm(wq_a x);  kv = wkv_a x;  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  store (c, k_pe)
-void Forward::project_latent(const LayerWeights& w, const CacheView& cache) {
+void Stage::project_latent(const LayerWeights& w, const CacheView& cache) {
   const int64_t n = step_.n_tokens, rank = args_.kv_lora_rank, rope_dim = args_.qk_rope_head_dim;
   matmul(w.wq_a, act_.x, act_.qr);
   backend_.rms_norm({act_.qr.data(), args_.q_lora_rank, w.q_norm.data(), args_.norm_eps, act_.qr.data(), n,
@@ -49,7 +49,7 @@ void Forward::project_latent(const LayerWeights& w, const CacheView& cache) {
 
 // q_I = rope(wq_b qr);  k_I = rope(LayerNorm(wk x));  both Hadamard-transformed;  w_I = weights_proj x; store
 // k_I
-void Forward::index_keys_and_queries(const LayerWeights& w, const CacheView& cache) {
+void Stage::index_keys_and_queries(const LayerWeights& w, const CacheView& cache) {
   const IndexerWeights& indexer = w.indexer;
   const int64_t n = step_.n_tokens, heads = args_.index_n_heads, dim = args_.index_head_dim;
   const int64_t rope_dim = args_.qk_rope_head_dim;
@@ -77,7 +77,7 @@ void Forward::index_keys_and_queries(const LayerWeights& w, const CacheView& cac
 
 // I(t, s) = sum_h w_h ReLU(q_I . k_I);  the topk best positions. Scores are kept for as many tokens as their
 // room holds.
-void Forward::select_positions(const CacheView& cache) {
+void Stage::select_positions(const CacheView& cache) {
   const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = step_.max_pos + 1;
   const bool is_scored = args_.has_indexer() && n_visible > args_.index_topk;
   const bool is_fp8 = cache.layout.kv_type != KvType::f32;
@@ -105,7 +105,7 @@ void Forward::select_positions(const CacheView& cache) {
 }
 
 // scores [n_tokens, n_visible]
-void Forward::replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible) {
+void Stage::replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible) {
   std::vector<float> scores(static_cast<size_t>(n_tokens * n_visible));
   for (int64_t t = 0; t < n_tokens; ++t) {
     const int32_t pos = pos_[static_cast<size_t>(first_token + t)];
@@ -116,7 +116,7 @@ void Forward::replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_vi
 }
 
 // q = wq_b qr;  q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  out = wo concat_h(W_UV o_c)
-void Forward::attend_selected(const LayerWeights& w, const CacheView& cache) {
+void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const int64_t n = step_.n_tokens, heads = args_.n_heads, head_dim = args_.qk_head_dim(),
                 rank = args_.kv_lora_rank;
   matmul(w.wq_b, act_.qr, act_.q);

@@ -1,10 +1,10 @@
 // One layer's MLP: dense in the first layers, routed experts plus a shared one in the others.
-#include "model/forward.h"
+#include "model/stage.h"
 
 namespace dsv32 {
 
 // in: x [n, dim] after ffn_norm; out: act_.out [n, dim]
-void Forward::feed_forward(int64_t layer) {
+void Stage::feed_forward(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   if (w.is_dense)
     mlp(w.mlp, act_.out.data());
@@ -13,7 +13,7 @@ void Forward::feed_forward(int64_t layer) {
 }
 
 // out = w2 (silu(w1 x) * w3 x)
-void Forward::mlp(const MlpWeights& w, float* out) {
+void Stage::mlp(const MlpWeights& w, float* out) {
   const int64_t n = step_.n_tokens, inter_dim = w.w1.n_rows;
   matmul(w.w1, act_.x, act_.gate);
   matmul(w.w3, act_.x, act_.up);
@@ -22,7 +22,7 @@ void Forward::mlp(const MlpWeights& w, float* out) {
 }
 
 // out = sum over the chosen experts, weighted, + the shared expert
-void Forward::experts(const ExpertWeights& w) {
+void Stage::experts(const ExpertWeights& w) {
   const int64_t n = step_.n_tokens, n_activated = args_.n_activated_experts;
   matmul(w.gate, act_.x, act_.route_logits);
   backend_.route_experts({act_.route_logits.data(), w.bias.data(), n, args_.n_routed_experts, n_activated,

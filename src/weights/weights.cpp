@@ -20,7 +20,10 @@ std::string shape_text(const std::array<uint64_t, 4>& ne) {
 // Finds tensors by name, checks their shapes and hands them to the backend.
 class Binder {
  public:
-  Binder(const GgufFile& file, Backend& backend) : file_(file), backend_(backend) {}
+  explicit Binder(const GgufFile& file) : file_(file) {}
+
+  // Where what is found from now on is placed.
+  void place_on(Backend& backend) { backend_ = &backend; }
 
   uint64_t n_bytes_used() const { return n_bytes_used_; }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
@@ -30,7 +33,7 @@ class Binder {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
                                            static_cast<uint64_t>(n_mats), 1});
     WeightMatrix matrix;
-    matrix.data = backend_.place_weights(tensor.data, tensor.n_bytes);
+    matrix.data = backend_->place_weights(tensor.data, tensor.n_bytes);
     matrix.type = tensor.type;
     matrix.n_rows = n_rows, matrix.n_cols = n_cols, matrix.n_mats = n_mats;
     matrix.row_bytes = row_bytes(tensor.type, n_cols);
@@ -45,8 +48,8 @@ class Binder {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n), 1, 1, 1});
     std::vector<float> values(static_cast<size_t>(n));
     dequantize_row(tensor.type, tensor.data, values.data(), n);
-    Vector placed(backend_, Place::device, n, name.c_str());
-    backend_.upload(placed.data(), values.data(), placed.n_bytes());
+    Vector placed(*backend_, Place::device, n, name.c_str());
+    backend_->upload(placed.data(), values.data(), placed.n_bytes());
     return placed;
   }
 
@@ -65,7 +68,7 @@ class Binder {
   }
 
   const GgufFile& file_;
-  Backend& backend_;
+  Backend* backend_ = nullptr;
   uint64_t n_bytes_used_ = 0;
 };
 
@@ -138,21 +141,38 @@ LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a) {
 
 }  // namespace
 
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
-  Binder bind(file, backend);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendOfLayer& backend_of) {
+  Binder bind(file);
+  Backend& first = backend_of(0);
+  Backend& last = backend_of(args.n_layers - 1);
   Weights weights;
+  bind.place_on(first);
   weights.embed = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
+  bind.place_on(last);
   weights.norm = bind.vector("output_norm.weight", args.dim);
-  weights.head =
-      bind.has("output.weight") ? bind.matrix("output.weight", args.dim, args.vocab_size) : weights.embed;
+  weights.head = weights.embed;
+  uint64_t n_bytes_twice = 0;
+  if (bind.has("output.weight")) {
+    weights.head = bind.matrix("output.weight", args.dim, args.vocab_size);
+  } else if (&first != &last) {
+    const uint64_t n_bytes_once = bind.n_bytes_used();
+    weights.head = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
+    n_bytes_twice = bind.n_bytes_used() - n_bytes_once;
+  }
   weights.layers.reserve(static_cast<size_t>(args.n_layers));
-  for (int64_t layer = 0; layer < args.n_layers; ++layer)
+  for (int64_t layer = 0; layer < args.n_layers; ++layer) {
+    bind.place_on(backend_of(layer));
     weights.layers.push_back(bind_layer(bind, layer, args));
+  }
   weights.n_bytes_used = bind.n_bytes_used();
   uint64_t n_bytes_in_file = 0;
   for (const GgufTensor& tensor : file.tensors()) n_bytes_in_file += tensor.n_bytes;
-  weights.n_bytes_skipped = n_bytes_in_file - weights.n_bytes_used;
+  weights.n_bytes_skipped = n_bytes_in_file - (weights.n_bytes_used - n_bytes_twice);
   return weights;
+}
+
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
+  return load_weights(file, args, [&](int64_t) -> Backend& { return backend; });
 }
 
 }  // namespace dsv32

@@ -6,6 +6,7 @@
 // loading.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,8 +62,13 @@ struct Weights {
   uint64_t n_bytes_skipped = 0;                         // MTP blocks and unknown tensors
 };
 
+// Who has a layer's weights. The embedding lies with the first layer's, the last norm and the head with the
+// last's.
+using BackendOfLayer = std::function<Backend&(int64_t layer)>;
+
 // A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws
 // Error{model} naming the tensor, its shape and the expected one.
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendOfLayer& backend_of);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
 
 }  // namespace dsv32

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/cuda_backend.h"
+#include "engine/loop.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
-#include "engine/generation.h"
+#include "engine/loop.h"
 #include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/disk_options.h"

@@ -40,38 +40,34 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   const ModelArgs args = read_model_args(file);
   const Weights weights = load_weights(file, args, backend);
   const int64_t context = company.longest + company.n_decoded, n_seqs = company.n_seqs;
-  const CachePlan plan{{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
-                       company.is_apart,
-                       args.n_layers,
-                       n_seqs * (context + kPageTokens),
-                       n_seqs,
-                       company.buffer_rows};
-  LatentCache cache(backend, plan);
-  Forward forward(backend, args, weights, cache, kMaxTokens, context);
-  std::vector<std::unique_ptr<Sequence>> sequences;
-  for (int64_t s = 0; s < n_seqs; ++s) sequences.push_back(cache.open());
+  CachePlan plan;
+  plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
+  plan.is_apart = company.is_apart, plan.n_layers = args.n_layers, plan.max_seqs = n_seqs;
+  plan.max_context = context, plan.pool_tokens = n_seqs * (context + kPageTokens);
+  plan.buffer_rows = company.buffer_rows;
+  const StageLayers stage{&backend, args.n_layers};
+  LatentCache cache({&stage, 1}, plan);
+  Forward forward({&stage, 1}, args, weights, cache, kMaxTokens, context);
+  std::vector<std::unique_ptr<Timeline>> timelines;
+  std::vector<std::vector<int32_t>> tokens;
+  for (int64_t s = 0; s < n_seqs; ++s) timelines.push_back(cache.open()), tokens.push_back(company.tokens(s));
   CompanyLogits logits{std::vector<std::vector<float>>(static_cast<size_t>(n_seqs))};
   std::vector<int64_t> at(static_cast<size_t>(n_seqs));
-  // The step in which sequence s goes on to ends[s].
+  // The step in which timeline s goes on to ends[s].
   const auto run = [&](const std::vector<int64_t>& ends, Role role) {
-    Step step;
-    step.role = role;
+    Step step{role, {}};
     for (size_t s = 0; s < ends.size(); ++s) {
-      if (ends[s] == at[s]) continue;
-      const std::vector<int32_t> tokens = company.tokens(static_cast<int64_t>(s));
-      cache.reserve(*sequences[s], ends[s]);
-      for (int64_t i = at[s]; i < ends[s]; ++i) {
-        step.tokens.push_back(tokens[static_cast<size_t>(i)]);
-        step.pos.push_back(static_cast<int32_t>(i));
-        step.seq.push_back(static_cast<int32_t>(step.sequences.size()));
-      }
-      step.sequences.push_back(sequences[s].get());
+      const int64_t n = ends[s] - at[s];
+      if (n == 0) continue;
+      cache.reserve(*timelines[s], ends[s]);
+      const auto part = std::span(tokens[s]).subspan(static_cast<size_t>(at[s]), static_cast<size_t>(n));
+      step.parts.push_back({timelines[s].get(), part, n});
     }
     forward.run(step);
+    for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens);
     const std::vector<float> all = forward.logits();
     auto next = all.begin();
     for (size_t s = 0; s < ends.size(); ++s) {
-      cache.set_length(*sequences[s], ends[s]);
       const auto end = next + (ends[s] - at[s]) * args.vocab_size;
       logits.of[s].insert(logits.of[s].end(), next, end);
       next = end, at[s] = ends[s];
@@ -99,7 +95,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
     run(ends, Role::decode);
   }
   logits.n_misses = forward.buffer_tally().n_misses;
-  for (const auto& sequence : sequences) cache.close(*sequence);
+  for (const auto& timeline : timelines) cache.close(*timeline);
   return logits;
 }
 

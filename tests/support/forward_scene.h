@@ -1,4 +1,4 @@
-// A forward pass of its own on a backend that may have others, with one sequence that holds a prompt longer
+// A forward pass of its own on a backend that may have others, with one timeline that holds a prompt longer
 // than top-k; and selections that its steps are made to take.
 #pragma once
 
@@ -21,23 +21,26 @@ struct ForwardScene {
   Backend& backend;
   const ModelArgs args = read_model_args(file);
   const Weights weights = load_weights(file, args, backend);
+  const StageLayers stage{&backend, args.n_layers};
   LatentCache cache;
   std::unique_ptr<Forward> forward;
-  std::unique_ptr<Sequence> sequence;
+  std::unique_ptr<Timeline> timeline;
 
   explicit ForwardScene(Backend& backend_, int64_t buffer_rows = 0)
       : backend(backend_),
-        cache(backend, {{KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim},
-                        !backend.works_in_host_memory(),
-                        args.n_layers,
-                        kContext,
-                        1,
-                        buffer_rows}),
-        forward(std::make_unique<Forward>(backend, args, weights, cache, kPrompt, kContext)),
-        sequence(cache.open()) {
+        cache({&stage, 1}, plan(buffer_rows)),
+        forward(std::make_unique<Forward>(std::span(&stage, 1), args, weights, cache, kPrompt, kContext)),
+        timeline(cache.open()) {
     run(random_tokens(kPrompt, 1), Role::prefill);
   }
-  ~ForwardScene() { cache.close(*sequence); }
+  CachePlan plan(int64_t buffer_rows) const {
+    CachePlan plan;
+    plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
+    plan.is_apart = !backend.works_in_host_memory(), plan.n_layers = args.n_layers;
+    plan.pool_tokens = plan.max_context = kContext, plan.buffer_rows = buffer_rows;
+    return plan;
+  }
+  ~ForwardScene() { cache.close(*timeline); }
 
   static std::string write_model(const TempDir& dir) {
     TinyModel shape;
@@ -48,18 +51,9 @@ struct ForwardScene {
 
   // Appends tokens; the logits behind the last, [vocab_size].
   std::vector<float> run(const std::vector<int32_t>& tokens, Role role) {
-    Step step;
-    step.role = role;
-    step.tokens = tokens;
-    step.seq.assign(tokens.size(), 0);
-    for (size_t i = 0; i < tokens.size(); ++i)
-      step.pos.push_back(static_cast<int32_t>(sequence->n_tokens() + static_cast<int64_t>(i)));
-    step.sequences = {sequence.get()};
-    step.first_logits = step.n_tokens() - 1;
-    const int64_t n_tokens = sequence->n_tokens() + step.n_tokens();
-    cache.reserve(*sequence, n_tokens);
-    forward->run(step);
-    cache.set_length(*sequence, n_tokens);
+    cache.reserve(*timeline, timeline->n_tokens() + std::ssize(tokens));
+    forward->run({role, {{timeline.get(), tokens, 1}}});
+    cache.append(*timeline, tokens);
     return forward->logits();
   }
   std::vector<float> step(int32_t token) { return run({token}, Role::decode); }
@@ -70,7 +64,7 @@ struct ForwardScene {
     for (const int32_t* selection : selections) {
       forward->set_forced_selection(selection);
       all.push_back(step(7));
-      cache.truncate(*sequence, kPrompt);
+      cache.truncate(*timeline, kPrompt);
     }
     forward->set_forced_selection(nullptr);
     return all;

@@ -36,7 +36,7 @@ inline std::vector<uint8_t> remembered(Engine& engine, const Session& session, i
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;
   std::vector<PoolPage> pages;
-  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(cache.page(session.sequence(), i));
+  for (int64_t i = 0; i * kPageTokens < n_tokens; ++i) pages.push_back(session.timeline().page(i));
   const std::vector<std::vector<uint8_t>> keys = cache.download_keys(pages);
   std::vector<uint8_t> bytes;
   const auto add = [&](const uint8_t* from, int64_t n) { bytes.insert(bytes.end(), from, from + n); };
@@ -53,7 +53,7 @@ inline std::vector<uint8_t> remembered(Engine& engine, const Session& session, i
 }
 
 inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
-  return remembered(engine, session, session.sequence().n_tokens());
+  return remembered(engine, session, session.timeline().n_tokens());
 }
 
 }  // namespace dsv32

@@ -23,11 +23,8 @@ constexpr int kMostAnswerTokens = 64;
 
 // The greedy answer, up to the token that ends it or until the context is full.
 void answer(RecordedSteps& steps, Session& session, const Tokenizer& tokenizer) {
-  SamplingOptions greedy;
-  greedy.temperature = 0;
-  Sampler sampler(greedy, session.backend());
   for (int i = 0; i < kMostAnswerTokens && session.context_left() > 0; ++i) {
-    const int32_t id = sampler.sample(session.device_logits()).chosen.id;
+    const int32_t id = session.likeliest();
     if (tokenizer.is_end_of_generation(id)) return;
     steps.step(id);
   }

@@ -1,20 +1,17 @@
-// From a prompt to a finished completion: sync, then sample and step until something ends it.
-//
-// The loop that `run`, `chat` and every other way of asking share. It knows tokens, text and endings; who
-// shows them where is the caller's business, told through Listener.
+// What is asked of the loop, what is heard of it meanwhile, and what comes of it.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/sampler.h"
-#include "engine/session.h"
 #include "text/completion_parser.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
+
+class Session;
 
 struct GenerationOptions {
   SamplingOptions sampling;
@@ -23,6 +20,19 @@ struct GenerationOptions {
   bool thinking = true;            // the prompt ended with <think>
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
 };
+
+// A prompt to be answered on a session, which keeps what it has of the prompt's beginning, and holds prompt
+// and answer afterwards, the last token perhaps without its row. Session and tokenizer must outlive the
+// request.
+struct Request {
+  Session* session = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  std::vector<int32_t> prompt;
+  GenerationOptions options;
+};
+
+// What a request waits for: pages from the disk, its prompt's next chunk, its next token, nothing.
+enum class Phase { waits_for_disk, reads_prompt, decodes, is_done };
 
 enum class FinishReason { stop, length, interrupted };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "interrupted"
@@ -36,19 +46,14 @@ struct GenerationResult {
   std::vector<TokenRecord> logprobs;
 };
 
-// Called from generate(), on its thread.
+// Called from the loop, on its thread.
 class Listener {
  public:
   virtual ~Listener() = default;
   virtual void on_prefill(int64_t /*n_done*/, int64_t /*n_total*/, int64_t /*n_cached*/) {}
   virtual void on_reasoning(const std::string& /*text*/) {}
   virtual void on_answer(const std::string& /*text*/) {}
-  virtual bool is_interrupted() { return false; }  // asked between chunks and between tokens
+  virtual bool is_interrupted() { return false; }  // asked between steps
 };
-
-// The generated tokens stay in the session, the last one perhaps without its row. Throws what Session and
-// Sampler throw.
-GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                          const GenerationOptions& options, Listener& listener);
 
 }  // namespace dsv32

@@ -1,0 +1,48 @@
+// A stage's part of the cache: what is remembered of a run of layers on one device, and how a step sees it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/backend.h"
+#include "context/cache_plan.h"
+#include "context/key_pool.h"
+#include "context/row_pool.h"
+#include "context/slot_pool.h"
+#include "context/step_view.h"
+#include "context/windows.h"
+
+namespace dsv32 {
+
+class CachePart {
+ public:
+  // Of the layers [first_layer, end_layer). Throws Error{memory}.
+  CachePart(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer);
+  CachePart(const CachePart&) = delete;
+  CachePart& operator=(const CachePart&) = delete;
+
+  int64_t first_layer() const { return first_layer_; }
+  int64_t end_layer() const { return end_layer_; }
+  RowPool& rows() { return rows_; }
+  KeyPool& keys() { return keys_; }
+  SlotPool& slots() { return slots_; }
+
+  // The timelines of a step, in the order of its `seq` numbers. In a decode step each has one token.
+  void begin_step(std::span<Timeline* const> timelines, Role role);
+  // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
+  // order.
+  CacheView enter(int64_t layer);
+
+ private:
+  CachePlan plan_;
+  int64_t first_layer_, end_layer_;
+  RowPool rows_;
+  KeyPool keys_;
+  SlotPool slots_;
+  Windows windows_;
+  StepView view_;
+  // Where the rows of the step that runs are read.
+  enum class Source { resident, windows, slots } source_ = Source::resident;
+};
+
+}  // namespace dsv32

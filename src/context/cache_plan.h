@@ -1,0 +1,38 @@
+// How much is remembered, and what that takes: the numbers that every part of the cache is made from.
+//
+// The size of the pool and the length of a context are two numbers: the pool's pages are shared by all
+// timelines and the prefix tree, a step's tables and windows need be no longer than one context.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cache_layout.h"
+
+namespace dsv32 {
+
+constexpr int64_t pages_for(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
+
+struct CachePlan {
+  CacheLayout layout;
+  bool is_apart = false;  // the device does not work in host memory
+  int64_t n_layers = 0;
+  int64_t pool_tokens = 0;  // of all timelines together
+  int64_t max_context = 0;  // of one timeline
+  int64_t max_seqs = 1;
+  int64_t buffer_rows = 0;  // capacity B of a top-k buffer; 0: every row is resident, no buffers
+
+  int64_t n_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }  // of the pool
+  int64_t context_pages() const { return pages_for(max_context); }           // of a row of a step's tables
+  // Pages of the timelines of a step whose rows are streamed; and most that such a step may have.
+  int64_t window_pages() const { return is_apart && buffer_rows > 0 ? context_pages() + max_seqs - 1 : 0; }
+  int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }
+
+  uint64_t row_pool_bytes() const;  // host
+  uint64_t resident_bytes() const;  // device: the rows once more, when it is apart and there are no buffers
+  uint64_t key_pool_bytes() const;  // device
+  uint64_t buffer_bytes() const;    // device: slots and their LRU
+  uint64_t window_bytes() const;    // device: two layers' rows, when it is apart and there are buffers
+  uint64_t table_bytes() const;     // device: page tables and the like
+};
+
+}  // namespace dsv32

@@ -1,0 +1,40 @@
+// One sequence: its tokens, the pages that hold what is remembered of them, and its share of the top-k
+// buffers.
+//
+// Made, changed and closed by LatentCache; whoever holds one may read it.
+//
+// Invariants: it holds pages for all its tokens, and perhaps more; what is remembered of its tokens is never
+// written again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "context/page_pool.h"
+
+namespace dsv32 {
+
+class Timeline {
+ public:
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int64_t n_tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  // So many of its first tokens are remembered with the bits that prefill gives them: all, but for those
+  // behind the first that was decoded where the roles' bits differ.
+  int64_t n_as_prefilled() const { return n_as_prefilled_; }
+  const std::vector<int32_t>& row_pages() const { return row_pages_; }  // of the row pool
+  const std::vector<int32_t>& key_pages() const { return key_pages_; }  // of the key pool
+  PoolPage page(int64_t i) const {
+    return {row_pages_[static_cast<size_t>(i)], key_pages_[static_cast<size_t>(i)]};
+  }
+  // Every row lies on the device: decode neither resolves nor fetches.
+  bool is_resident() const { return is_resident_; }
+  int64_t share() const { return share_; }  // of the slot pools
+
+ private:
+  friend class LatentCache;
+  std::vector<int32_t> tokens_, row_pages_, key_pages_;
+  bool is_resident_ = true;
+  int64_t share_ = 0, n_as_prefilled_ = 0;
+};
+
+}  // namespace dsv32

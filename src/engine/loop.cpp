@@ -1,0 +1,157 @@
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "engine/engine.h"
+#include "engine/scheduler.h"
+#include "engine/session.h"
+
+namespace dsv32 {
+
+Loop::Loop(Engine& engine) : engine_(engine), sampler_(engine.forward().last_backend()) {}
+Loop::~Loop() = default;
+
+int64_t Loop::add(Request request, Listener& listener) {
+  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener)});
+  return n_added_++;
+}
+
+bool Loop::is_done(int64_t request) const {
+  const auto entry = std::ranges::find(entries_, request, &Entry::number);
+  return entry->answer->phase() == Phase::is_done;
+}
+
+GenerationResult Loop::take(int64_t request) {
+  const auto entry = std::ranges::find(entries_, request, &Entry::number);
+  const std::unique_ptr<Answer> answer = std::move(entry->answer);
+  entries_.erase(entry);
+  return answer->take_result();
+}
+
+bool Loop::turn() {
+  end_interrupted();
+  admit(false);
+  std::vector<Phase> phases;
+  for (const Entry& entry : entries_) phases.push_back(entry.answer->phase());
+  const auto max_parts = static_cast<size_t>(engine_.forward().max_tokens());
+  const StepPlan plan = next_step(phases, was_prompt_, max_parts);
+  std::vector<Answer*> answers;
+  for (const size_t i : plan.requests) answers.push_back(entries_[i].answer.get());
+  was_prompt_ = plan.what == StepPlan::What::prompt;
+  switch (plan.what) {
+    case StepPlan::What::nothing: return false;
+    case StepPlan::What::wait: admit(true); break;
+    case StepPlan::What::prompt: read_prompt(*answers.front()); break;
+    case StepPlan::What::decode: decode(answers); break;
+  }
+  return true;
+}
+
+void Loop::end_interrupted() {
+  for (const Entry& entry : entries_)
+    if (entry.answer->phase() != Phase::is_done && entry.answer->is_interrupted()) {
+      entry.answer->interrupt();
+      conclude(*entry.answer);
+    }
+}
+
+// Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth waiting
+// for.
+void Loop::admit(bool waits) {
+  for (const Entry& entry : entries_) {
+    Answer& answer = *entry.answer;
+    if (answer.phase() != Phase::waits_for_disk) continue;
+    if (!waits && !answer.session().is_ready(answer.request().prompt)) continue;
+    begin(answer);
+    waits = false;
+  }
+}
+
+void Loop::begin(Answer& answer) try {
+  answer.begin_prompt(answer.session().hold(answer.request().prompt, answer.n_reusable()));
+} catch (const Error&) {
+  answer.fail(std::current_exception());
+}
+
+void Loop::read_prompt(Answer& answer) try {
+  Session& session = answer.session();
+  const int64_t n_done = session.read_chunk(answer.request().prompt);
+  answer.prompt_reached(n_done);
+  if (answer.phase() == Phase::decodes) {
+    Answer* const reader = &answer;
+    end_interrupted();
+    if (answer.phase() == Phase::decodes) draw({&reader, 1});
+  }
+  if (answer.phase() == Phase::is_done) conclude(answer);
+} catch (const Error&) {
+  answer.fail(std::current_exception());
+}
+
+// Each gets its place first: who has none any more ends, and the others go on.
+void Loop::decode(std::span<Answer* const> answers) {
+  Step step{Role::decode, {}};
+  std::vector<Answer*> stepping;
+  std::vector<int32_t> tokens;
+  for (Answer* answer : answers) tokens.push_back(answer->next_token());
+  for (size_t i = 0; i < answers.size(); ++i) try {
+      engine_.cache().reserve(answers[i]->session().timeline(),
+                              answers[i]->session().timeline().n_tokens() + 1);
+      step.parts.push_back({&answers[i]->session().timeline(), std::span(tokens).subspan(i, 1), 1});
+      stepping.push_back(answers[i]);
+    } catch (const Error&) {
+      answers[i]->fail(std::current_exception());
+    }
+  if (stepping.empty()) return;
+  compute(step);
+  draw(stepping);
+}
+
+// From the logits of the last step, a row of each. Logits that are no numbers come from damaged weights, or
+// from a damaged prefix.
+void Loop::draw(std::span<Answer* const> answers) {
+  std::vector<SampleRule> rules;
+  int64_t n_top = -1;
+  for (Answer* answer : answers) {
+    rules.push_back(answer->next_rule());
+    n_top = std::max(n_top, answer->request().options.n_top_logprobs);
+  }
+  std::vector<TokenRecord> drawn =
+      sampler_.sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Answer& answer = *answers[i];
+    const int64_t n_wanted = std::max<int64_t>(answer.request().options.n_top_logprobs, 0);
+    drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
+    try {
+      if (!drawn[i].is_finite) answer.session().distrust();
+      drawn[i].check();
+      answer.push(drawn[i]);
+    } catch (const Error&) {
+      answer.fail(std::current_exception());
+    }
+    if (answer.phase() == Phase::is_done) conclude(answer);
+  }
+}
+
+void Loop::conclude(Answer& answer) { answer.session().rest(); }
+
+void Loop::compute(const Step& step) {
+  LatentCache& cache = engine_.cache();
+  for (const StepPart& part : step.parts)
+    cache.reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+  engine_.forward().run(step);
+  const bool is_as_prefilled = step.role == Role::prefill || engine_.backend().roles_agree();
+  for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens, is_as_prefilled);
+}
+
+GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                          const GenerationOptions& options, Listener& listener) {
+  Loop& loop = session.loop();
+  const int64_t request = loop.add({&session, &tokenizer, {prompt.begin(), prompt.end()}, options}, listener);
+  while (!loop.is_done(request)) loop.turn();
+  return loop.take(request);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,65 @@
+// The engine's time: which step is made when, for all who want something of the model at once.
+//
+// The only caller of Forward. It takes requests, asks the scheduler for the next step, makes it, draws a
+// token from each of its rows at once, and feeds each request's Answer, which tells its listener. A request
+// whose pages are still on their way from the disk is simply not scheduled. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/answer.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "model/step.h"
+
+namespace dsv32 {
+
+class Engine;
+
+class Loop {
+ public:
+  explicit Loop(Engine& engine);  // which must outlive it
+  ~Loop();
+
+  // A request joins those that are on their way. Its listener is called in turn(), and must outlive it.
+  // Returns its number. Throws Error{usage} for options out of range.
+  int64_t add(Request request, Listener& listener);
+  // Makes the next step. False: every request is done.
+  bool turn();
+  bool is_done(int64_t request) const;
+  // What came of it, once. Throws what ended it.
+  GenerationResult take(int64_t request);
+
+  // One step now, beside all requests: reserves, computes, and the timelines hold its tokens. Throws
+  // Error{context_full}.
+  void compute(const Step& step);
+  RowSampler& sampler() { return sampler_; }
+
+ private:
+  struct Entry {
+    int64_t number;
+    std::unique_ptr<Answer> answer;
+  };
+  void end_interrupted();
+  void admit(bool waits);
+  void begin(Answer& answer);
+  void read_prompt(Answer& answer);
+  void decode(std::span<Answer* const> answers);
+  void draw(std::span<Answer* const> answers);
+  void conclude(Answer& answer);
+
+  Engine& engine_;
+  RowSampler sampler_;
+  std::vector<Entry> entries_;  // in the order of arrival
+  int64_t n_added_ = 0;
+  bool was_prompt_ = false;  // the last step read a prompt
+};
+
+// Answers one prompt on a session, while the engine's other requests go on. Throws what ended it.
+GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                          const GenerationOptions& options, Listener& listener);
+
+}  // namespace dsv32

@@ -1,0 +1,180 @@
+#include "model/stage.h"
+
+#include <algorithm>
+
+#include "model/rope_frequencies.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int64_t kMostRecorded = 8;  // tokens of a decode step that is recorded
+
+}  // namespace
+
+uint64_t Stage::logit_bytes(const ModelArgs& args) {
+  return static_cast<uint64_t>(args.vocab_size * (kMostRecorded + 1)) * sizeof(float);
+}
+
+Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
+             int64_t max_tokens, int64_t max_context)
+    : backend_(backend),
+      args_(args),
+      weights_(weights),
+      cache_(cache),
+      act_(backend, args, max_tokens, max_context),
+      recordings_(backend) {
+  const std::vector<float> frequencies = rope_frequencies(args);
+  frequencies_ =
+      Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
+  backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
+  if (is_last())
+    decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * kMostRecorded, "logits");
+}
+
+// A decode step's largest position is rounded up, so that one record serves thousands of steps: operations
+// look at the true positions in memory. It stays below top-k while every visible row is selected.
+int64_t Stage::recordable_max_pos(int64_t max_pos) const {
+  constexpr int64_t kStepsOfARecord = 4096;
+  const int64_t rounded = max_pos / kStepsOfARecord * kStepsOfARecord + kStepsOfARecord - 1;
+  const int64_t last = act_.max_context - 1;
+  if (args_.has_indexer() && max_pos < args_.index_topk) return std::min(args_.index_topk - 1, last);
+  return std::min(rounded, last);
+}
+
+void Stage::begin(const Step& step) {
+  upload(step);
+  std::vector<Timeline*> timelines;
+  for (const StepPart& part : step.parts) timelines.push_back(part.timeline);
+  cache_.begin_step(timelines, step.role);
+  if (is_last()) place_logits(step);
+}
+
+// One upload: tokens | positions | sequences.
+void Stage::upload(const Step& step) {
+  const auto n = static_cast<size_t>(step.n_tokens());
+  std::vector<int32_t> ints(3 * n);
+  size_t at = 0;
+  for (size_t seq = 0; seq < step.parts.size(); ++seq) {
+    const StepPart& part = step.parts[seq];
+    for (size_t i = 0; i < part.tokens.size(); ++i, ++at) {
+      ints[at] = part.tokens[i];
+      ints[n + at] = static_cast<int32_t>(part.timeline->n_tokens() + static_cast<int64_t>(i));
+      ints[2 * n + at] = static_cast<int32_t>(seq);
+    }
+  }
+  backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
+  pos_.assign(ints.begin() + static_cast<int64_t>(n), ints.begin() + static_cast<int64_t>(2 * n));
+  const int64_t max_pos = *std::ranges::max_element(pos_);
+  step_ = {static_cast<int64_t>(n),
+           std::ssize(step.parts),
+           step.role == Role::decode ? recordable_max_pos(max_pos) : max_pos,
+           act_.step_ints.data(),
+           act_.step_ints.data() + n,
+           act_.step_ints.data() + 2 * n,
+           step.role};
+}
+
+void Stage::place_logits(const Step& step) {
+  logit_runs_.clear();
+  n_logits_ = 0;
+  int64_t end = 0;
+  for (const StepPart& part : step.parts) {
+    end += std::ssize(part.tokens);
+    n_logits_ += part.n_logits;
+    const int64_t first = end - part.n_logits;
+    if (!logit_runs_.empty() && logit_runs_.back().first_token + logit_runs_.back().n_tokens == first)
+      logit_runs_.back().n_tokens += part.n_logits;
+    else if (part.n_logits > 0)
+      logit_runs_.push_back({first, part.n_logits});
+  }
+  const bool is_small = step.role == Role::decode && n_logits_ <= kMostRecorded;
+  if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size)
+    many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  logits_ = is_small ? decode_logits_.data() : many_logits_.data();
+}
+
+bool Stage::is_recorded() const {
+  const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
+  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !observer_ &&
+         !score_rule_;
+}
+
+void Stage::run() {
+  if (!is_recorded()) return run_layers();
+  recordings_.run({step_.n_tokens, step_.max_pos, forced_selection()}, [&] { run_layers(); });
+}
+
+// The step's, if it has one.
+const int32_t* Stage::forced_selection() const { return step_.n_tokens == 1 ? forced_selection_ : nullptr; }
+
+void Stage::run_layers() {
+  if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
+  for (layer_ = cache_.first_layer(); layer_ < cache_.end_layer(); ++layer_) run_layer(layer_);
+  if (is_last() && n_logits_ > 0) run_head();
+}
+
+// h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
+void Stage::run_layer(int64_t layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t n_values = step_.n_tokens * args_.dim;
+  const auto norm = [&](const Vector& weight) {
+    backend_.rms_norm(
+        {act_.h.data(), args_.dim, weight.data(), args_.norm_eps, act_.x.data(), step_.n_tokens, args_.dim});
+  };
+  norm(w.attn_norm);
+  observe("attn_norm", act_.x.data(), args_.dim);
+  attention(layer);
+  observe("attention_out", act_.out.data(), args_.dim);
+  backend_.add({act_.out.data(), act_.h.data(), n_values});
+
+  norm(w.ffn_norm);
+  observe("ffn_norm", act_.x.data(), args_.dim);
+  feed_forward(layer);
+  observe("ffn_out", act_.out.data(), args_.dim);
+  backend_.add({act_.out.data(), act_.h.data(), n_values});
+  observe("h", act_.h.data(), args_.dim);
+}
+
+// logits = head RMSNorm(h), of the tokens that are wanted
+void Stage::run_head() {
+  int64_t n = 0;
+  for (const LogitRun& run : logit_runs_) {
+    backend_.rms_norm({act_.h.data() + run.first_token * args_.dim, args_.dim, weights_.norm.data(),
+                       args_.norm_eps, act_.x.data() + n * args_.dim, run.n_tokens, args_.dim});
+    n += run.n_tokens;
+  }
+  backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_, step_.role});
+}
+
+Stage::BufferTally Stage::buffer_tally() const {
+  int64_t counts[2] = {};
+  backend_.download(counts, act_.tally.data(), sizeof counts);
+  return {counts[0], counts[1]};
+}
+
+// y = weight @ x for the step's tokens; x and y are dense.
+void Stage::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y) {
+  backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens, step_.role});
+}
+
+bool Stage::is_observed(const char* stage) const {
+  return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
+}
+
+void Stage::observe(const char* stage, const float* values, int64_t width) {
+  if (!is_observed(stage)) return;
+  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
+  seen.values.resize(static_cast<size_t>(step_.n_tokens * width));
+  backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
+  observer_(seen);
+}
+
+void Stage::observe_ints(const char* stage, const int32_t* ints, int64_t width) {
+  if (!is_observed(stage)) return;
+  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
+  seen.ints.resize(static_cast<size_t>(step_.n_tokens * width));
+  backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
+  observer_(seen);
+}
+
+}  // namespace dsv32

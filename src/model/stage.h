@@ -1,0 +1,122 @@
+// A run of layers on one device: their activations, their part of the cache, and what was recorded of their
+// steps.
+//
+// The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
+// tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
+// MLP or experts; the names and their order are those of spec and paper. The first stage embeds, the last one
+// makes the logits; between stages go the hidden states (Forward). Knows no file and no terminal. Not
+// thread-safe.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "context/cache_part.h"
+#include "model/activations.h"
+#include "model/observation.h"
+#include "model/recordings.h"
+#include "model/step.h"
+#include "weights/weights.h"
+
+namespace dsv32 {
+
+class Stage {
+ public:
+  // The layers are those of the cache's part. max_tokens: of one step; max_context: of one timeline.
+  Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache, int64_t max_tokens,
+        int64_t max_context);
+
+  // What logits take beside the activations of the last stage: room for the tokens of a recorded step and one
+  // of any other.
+  static uint64_t logit_bytes(const ModelArgs& args);
+
+  Backend& backend() { return backend_; }
+  int64_t max_tokens() const { return act_.max_tokens; }
+  bool is_first() const { return cache_.first_layer() == 0; }
+  bool is_last() const { return cache_.end_layer() == args_.n_layers; }
+
+  // Takes over the step's tokens and tables. What run() reads afterwards is in the device's memory.
+  void begin(const Step& step);
+  // Computes the layers of the step, from the hidden states to the hidden states, and stores its rows and
+  // keys. The first stage begins with the embedding; the last one leaves logits, of the wanted tokens in the
+  // order of the parts.
+  void run();
+
+  // [n_tokens, dim] of the running step.
+  float* hidden_states() { return act_.h.data(); }
+  int64_t n_tokens() const { return step_.n_tokens; }
+  // Of the last run, [n_logits, vocab_size], in the backend's memory; until the next run.
+  const float* logits() const { return logits_; }
+  int64_t n_logits() const { return n_logits_; }
+
+  // Rows looked up in top-k buffers so far, and those that had to be fetched.
+  struct BufferTally {
+    int64_t n_rows = 0, n_misses = 0;
+  };
+  BufferTally buffer_tally() const;
+
+  // For measuring; see Forward.
+  void set_forced_selection(const int32_t* selection) { forced_selection_ = selection; }
+  void set_score_rule(ScoreRule rule) { score_rule_ = std::move(rule); }
+  void set_observer(Observer observer, std::vector<std::string> stages) {
+    observer_ = std::move(observer), observed_stages_ = std::move(stages);
+  }
+
+ private:
+  int64_t recordable_max_pos(int64_t max_pos) const;
+  const int32_t* forced_selection() const;
+  void upload(const Step& step);
+  void place_logits(const Step& step);
+  bool is_recorded() const;
+  void run_layers();
+  void run_layer(int64_t layer);
+  void run_head();
+
+  // attention.cpp
+  void attention(int64_t layer);
+  void project_latent(const LayerWeights& w, const CacheView& cache);
+  void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
+  void select_positions(const CacheView& cache);
+  void replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible);
+  void attend_selected(const LayerWeights& w, const CacheView& cache);
+
+  // feed_forward.cpp
+  void feed_forward(int64_t layer);
+  void mlp(const MlpWeights& w, float* out);
+  void experts(const ExpertWeights& w);
+
+  void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
+  bool is_observed(const char* stage) const;
+  void observe(const char* stage, const float* values, int64_t width);
+  void observe_ints(const char* stage, const int32_t* ints, int64_t width);
+
+  Backend& backend_;
+  const ModelArgs& args_;
+  const Weights& weights_;
+  CachePart& cache_;
+  Activations act_;
+  Buffer<float> frequencies_;  // [qk_rope_head_dim / 2]
+  Buffer<float>
+      decode_logits_;          // [kMostRecorded, vocab_size]: recordings keep the address, so it never moves
+  Buffer<float> many_logits_;  // [tokens of the largest other step, vocab_size]
+  float* logits_ = nullptr;    // of the last run, in one of them
+  int64_t n_logits_ = 0;
+  // Tokens of the step that follow one another and whose logits are wanted.
+  struct LogitRun {
+    int64_t first_token, n_tokens;
+  };
+  std::vector<LogitRun> logit_runs_;
+  StepTokens step_;  // of the running step, on the device
+  int64_t layer_ = 0;
+  const int32_t* forced_selection_ = nullptr;
+  const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
+  Observer observer_;
+  ScoreRule score_rule_;
+  std::vector<int32_t> pos_;                  // of the running step, for the rule
+  std::vector<std::string> observed_stages_;  // empty: all
+  Recordings recordings_;                     // they lead to all of the above
+};
+
+}  // namespace dsv32

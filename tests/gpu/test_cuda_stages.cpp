@@ -1,0 +1,89 @@
+// Layers over two backends of one GPU, and many timelines in one step: the bits of each alone.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "cuda/cuda_backend.h"
+#include "model/forward.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/support/many_timelines.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kLayers = 4, kPrompt = 300, kDecoded = 20, kChunk = 64;
+
+std::string write_model(const TempDir& dir) {
+  TinyModel shape;
+  shape.n_layers = kLayers, shape.n_dense_layers = 1;
+  write_tiny_model(dir.file("tiny.gguf"), shape);
+  return dir.file("tiny.gguf");
+}
+
+// The logits of the prompt's last token and of each decoded one; the prompt's chunks are given without
+// waiting.
+std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffer_rows) {
+  const ModelArgs args = read_model_args(file);
+  const std::unique_ptr<Backend> first = make_cuda_backend(0), second = make_cuda_backend(0);
+  std::vector<StageLayers> stages{{first.get(), border}};
+  if (border < kLayers) stages.push_back({second.get(), kLayers});
+  const Weights weights =
+      load_weights(file, args, [&](int64_t layer) -> Backend& { return layer < border ? *first : *second; });
+  CachePlan plan;
+  plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
+  plan.is_apart = true, plan.n_layers = kLayers, plan.buffer_rows = buffer_rows;
+  plan.pool_tokens = plan.max_context = 512;
+  LatentCache cache(stages, plan);
+  Forward forward(stages, args, weights, cache, kChunk, plan.max_context);
+  const std::unique_ptr<Timeline> timeline = cache.open();
+  const std::vector<int32_t> tokens = random_tokens(kPrompt + kDecoded, 3);
+  const auto run = [&](Role role, int64_t begin, int64_t n) {
+    const auto part = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
+    cache.reserve(*timeline, begin + n);
+    forward.run({role, {{timeline.get(), part, begin + n >= kPrompt ? 1 : 0}}});
+    cache.append(*timeline, part);
+  };
+  for (int64_t at = 0; at < kPrompt; at += kChunk) run(Role::prefill, at, std::min(kChunk, kPrompt - at));
+  std::vector<float> all = forward.logits();
+  for (int64_t i = kPrompt; i < kPrompt + kDecoded; ++i) {
+    run(Role::decode, i, 1);
+    const std::vector<float> row = forward.logits();
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  cache.close(*timeline);
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_stages, *boost::unit_test::precondition(needs_gpu))
+
+BOOST_AUTO_TEST_CASE(two_stages_equal_one_at_every_border) {
+  const TempDir dir;
+  const GgufFile file(write_model(dir));
+  for (const int64_t buffer_rows : {0, 80}) {
+    const std::vector<float> one = logits_of(file, kLayers, buffer_rows);
+    for (int64_t border = 1; border < kLayers; ++border) {
+      const std::vector<float> two = logits_of(file, border, buffer_rows);
+      BOOST_REQUIRE(two.size() == one.size());
+      BOOST_TEST(std::memcmp(two.data(), one.data(), one.size() * sizeof(float)) == 0,
+                 "border before layer " << border << ", buffer of " << buffer_rows);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {
+  const TempDir dir;
+  const std::string path = write_model(dir);
+  EngineOptions options;
+  options.backend = "cuda", options.chunk = 64;
+  ManyTimelines(path, options).run(3000);
+  options.topk_buffer = 80;
+  ManyTimelines(path, options).run(3000);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

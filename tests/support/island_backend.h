@@ -1,0 +1,229 @@
+// A CPU backend that shares no memory with any other and works on a thread of its own: the contract of
+// Backend taken at its word.
+//
+// Weights are copied into its memory; an operation with a pointer into foreign memory ends the program.
+// Operations return before they are done. With hold() none is begun until let_go(): what is in flight
+// meanwhile is for tests to see.
+#pragma once
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backend/cpu_backend.h"
+
+namespace dsv32 {
+
+class IslandBackend : public CpuBackend {
+ public:
+  IslandBackend() : CpuBackend(1), thread_([this] { work(); }) {}
+  ~IslandBackend() override {
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true, is_held_ = false;
+    }
+    changed_.notify_all();
+    thread_.join();
+    for (void* weights : weights_) CpuBackend::free(Place::device, weights);
+  }
+
+  void hold() {
+    const std::lock_guard lock(mutex_);
+    is_held_ = true;
+  }
+  void let_go() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_held_ = false;
+    }
+    changed_.notify_all();
+  }
+  size_t n_in_flight() {
+    const std::lock_guard lock(mutex_);
+    return queue_.size();
+  }
+
+  void* alloc(Place place, size_t n_bytes, const char* what) override {
+    void* memory = CpuBackend::alloc(place, n_bytes, what);
+    sizes_[static_cast<const uint8_t*>(memory)] = n_bytes;
+    return memory;
+  }
+  void free(Place place, void* memory) override {
+    wait();
+    sizes_.erase(static_cast<const uint8_t*>(memory));
+    CpuBackend::free(place, memory);
+  }
+  void upload(void* device, const void* host, size_t n_bytes) override {
+    own(device);
+    const auto* bytes = static_cast<const uint8_t*>(host);
+    enqueue([this, device, copy = std::vector<uint8_t>(bytes, bytes + n_bytes)] {
+      CpuBackend::upload(device, copy.data(), copy.size());
+    });
+  }
+  void download(void* host, const void* device, size_t n_bytes) override {
+    if (n_bytes > 0) own(device);
+    wait();
+    CpuBackend::download(host, device, n_bytes);
+  }
+  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) override {
+    weights_.push_back(alloc(Place::device, n_bytes + kPastWeights, "weights"));
+    std::memcpy(weights_.back(), mapped, n_bytes);
+    return static_cast<const uint8_t*>(weights_.back());
+  }
+
+  void embed(const Embed& op) override {
+    own(op.step, op.table.data, op.out);
+    enqueue([this, op] { CpuBackend::embed(op); });
+  }
+  void rms_norm(const RmsNorm& op) override {
+    own(op.x, op.weight, op.out);
+    enqueue([this, op] { CpuBackend::rms_norm(op); });
+  }
+  void layer_norm(const LayerNorm& op) override {
+    own(op.x, op.weight, op.bias, op.out);
+    enqueue([this, op] { CpuBackend::layer_norm(op); });
+  }
+  void rope(const Rope& op) override {
+    own(op.step, op.x, op.frequencies);
+    enqueue([this, op] { CpuBackend::rope(op); });
+  }
+  void hadamard(const Hadamard& op) override {
+    own(op.x);
+    enqueue([this, op] { CpuBackend::hadamard(op); });
+  }
+  void quantize_fp8(const QuantizeFp8& op) override {
+    own(op.x, op.values, op.scales);
+    enqueue([this, op] { CpuBackend::quantize_fp8(op); });
+  }
+  void matmul(const Matmul& op) override {
+    own(op.weight.data, op.x, op.y);
+    enqueue([this, op] { CpuBackend::matmul(op); });
+  }
+  void matmul_heads(const MatmulHeads& op) override {
+    own(op.weight.data, op.x, op.y);
+    enqueue([this, op] { CpuBackend::matmul_heads(op); });
+  }
+  void add(const Add& op) override {
+    own(op.x, op.y);
+    enqueue([this, op] { CpuBackend::add(op); });
+  }
+  void silu_mul(const SiluMul& op) override {
+    own(op.gate, op.up, op.out);
+    enqueue([this, op] { CpuBackend::silu_mul(op); });
+  }
+  void stream_rows(const StreamRows& op) override {
+    std::vector<StreamRows::Copy> copies(op.copies, op.copies + op.n_copies);
+    for (const StreamRows::Copy& copy : copies) own(copy.to, copy.from);
+    enqueue([this, copies] { CpuBackend::stream_rows({copies.data(), std::ssize(copies)}); });
+  }
+  void store_latents(const StoreLatents& op) override {
+    own(op.step, op.cache, op.c, op.k_pe);
+    enqueue([this, op] { CpuBackend::store_latents(op); });
+  }
+  void store_index_keys(const StoreIndexKeys& op) override {
+    own(op.step, op.cache, op.k);
+    enqueue([this, op] { CpuBackend::store_index_keys(op); });
+  }
+  void indexer_scores(const IndexerScores& op) override {
+    own(op.step, op.cache, op.q, op.q_fp8, op.q_scales, op.weights, op.scores);
+    enqueue([this, op] { CpuBackend::indexer_scores(op); });
+  }
+  void select_topk(const SelectTopk& op) override {
+    own(op.step, op.scores, op.selected, op.n_selected);
+    enqueue([this, op] { CpuBackend::select_topk(op); });
+  }
+  void resolve(const Resolve& op) override {
+    own(op.step, op.cache, op.selected, op.n_selected, op.row_ids, op.misses, op.n_misses, op.tally);
+    enqueue([this, op] { CpuBackend::resolve(op); });
+  }
+  void fetch_latents(const FetchLatents& op) override {
+    own(op.step, op.cache, op.selected, op.row_ids, op.misses, op.n_misses);
+    enqueue([this, op] { CpuBackend::fetch_latents(op); });
+  }
+  void attend(const Attend& op) override {
+    own(op.step, op.cache, op.q_c, op.q_pe, op.selected, op.n_selected, op.row_ids, op.o_c);
+    enqueue([this, op] { CpuBackend::attend(op); });
+  }
+  void route_experts(const RouteExperts& op) override {
+    own(op.logits, op.bias, op.experts, op.weights);
+    enqueue([this, op] { CpuBackend::route_experts(op); });
+  }
+  void run_experts(const RunExperts& op) override {
+    own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y);
+    enqueue([this, op] { CpuBackend::run_experts(op); });
+  }
+  void sample(const Sample& op) override {
+    own(op.logits, op.out, op.top);
+    enqueue([this, op, rules = std::vector<SampleRule>(op.rules, op.rules + op.n_tokens)]() mutable {
+      Sample copy = op;
+      copy.rules = rules.data();
+      CpuBackend::sample(copy);
+    });
+  }
+
+ private:
+  static constexpr size_t kPastWeights = 256;  // products may read up to a block past the end
+
+  // Null is nobody's.
+  void own(const void* pointer) const {
+    if (!pointer) return;
+    const auto* address = static_cast<const uint8_t*>(pointer);
+    auto after = sizes_.upper_bound(address);
+    if (after != sizes_.begin() && address < std::prev(after)->first + std::prev(after)->second) return;
+    std::fprintf(stderr, "an operation was given a pointer into another backend's memory\n");
+    std::abort();
+  }
+  void own(const StepTokens& step) const { own(step.tokens, step.pos, step.seq); }
+  void own(const CacheView& cache) const {
+    own(cache.rows, cache.resident, cache.resident_pages, cache.key_pages, cache.row_pages,
+        cache.key_page_ids, cache.slots, cache.first_slots, cache.buffers);
+  }
+  template <typename First, typename Second, typename... Others>
+  void own(const First& first, const Second& second, const Others&... others) const {
+    own(first);
+    own(second, others...);
+  }
+
+  void enqueue(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.empty(); });
+  }
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return is_ending_ || (!queue_.empty() && !is_held_); });
+      if (queue_.empty()) return;
+      const std::function<void()>& next = queue_.front();  // stays where it is until it is done
+      lock.unlock();
+      next();
+      lock.lock();
+      queue_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  std::map<const uint8_t*, size_t> sizes_;
+  std::vector<void*> weights_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool is_ending_ = false, is_held_ = false;
+  std::thread thread_;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,126 @@
+// Timelines of different lengths that are opened, go on, are cut back and closed at random in common steps,
+// each held against itself alone.
+//
+// A token's role follows from its place: up to its timeline's prompt length it is prefilled, behind it
+// decoded. So each timeline has one truth, which is computed first, with nobody else there.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "engine/loop.h"
+#include "gguf/random_weights.h"
+#include "tests/support/tiny_session.h"
+
+namespace dsv32 {
+
+class ManyTimelines {
+ public:
+  static constexpr size_t kTimelines = 8;
+  static constexpr int64_t kMostTokens = 200, kMostPrompt = 150;
+
+  // `options` with room for kTimelines.
+  ManyTimelines(const std::string& path, EngineOptions options) : file_(path) {
+    options.context = 256, options.max_seqs = kTimelines, options.pool = 256 * kTimelines;
+    engine_ = std::make_unique<Engine>(file_, options);
+    for (size_t i = 0; i < kTimelines; ++i) {
+      lives_.push_back({random_tokens(kMostTokens, 100 + i),
+                        static_cast<int64_t>(10 + rng_.next() % (kMostPrompt - 10)),
+                        {},
+                        {}});
+      lives_.back().truth = alone(lives_.back());
+    }
+  }
+
+  // So many random steps; every row of logits is compared.
+  void run(int64_t n_steps) {
+    for (int64_t step = 0; step < n_steps; ++step) {
+      change_one();
+      is_decode_ = !is_decode_;
+      std::vector<size_t> who;
+      for (size_t i = 0; i < kTimelines; ++i)
+        if (lives_[i].session && may_join(lives_[i]) && rng_.next() % 4 != 0) who.push_back(i);
+      if (!who.empty()) take_step(who);
+    }
+    BOOST_TEST(n_compared_ > n_steps);
+    BOOST_TEST(n_different_ == 0, n_different_ << " of " << n_compared_ << " rows of logits");
+  }
+
+ private:
+  struct Life {
+    std::vector<int32_t> tokens;
+    int64_t n_prompt = 0;
+    std::vector<float> truth;  // [kMostTokens, vocab_size]
+    std::unique_ptr<Session> session;
+    int64_t n_held() const { return session->timeline().n_tokens(); }
+  };
+
+  std::vector<float> alone(const Life& life) {
+    Session session(*engine_);
+    std::vector<float> rows =
+        session.all_logits(std::span(life.tokens).first(static_cast<size_t>(life.n_prompt)));
+    for (int64_t i = life.n_prompt; i < kMostTokens; ++i) {
+      session.step(life.tokens[static_cast<size_t>(i)]);
+      rows.insert(rows.end(), session.logits().begin(), session.logits().end());
+    }
+    return rows;
+  }
+
+  // Opens, closes or cuts back, now and then.
+  void change_one() {
+    Life& life = lives_[rng_.next() % kTimelines];
+    const uint64_t dice = rng_.next() % 40;
+    if (!life.session)
+      life.session = std::make_unique<Session>(*engine_);
+    else if (dice == 0 || life.n_held() == kMostTokens)
+      life.session.reset();
+    else if (dice == 1)
+      engine_->cache().truncate(life.session->timeline(),
+                                static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(life.n_held() + 1)));
+  }
+
+  bool may_join(const Life& life) const {
+    return life.n_held() < kMostTokens && (life.n_held() >= life.n_prompt) == is_decode_;
+  }
+
+  void take_step(const std::vector<size_t>& who) {
+    Step step{is_decode_ ? Role::decode : Role::prefill, {}};
+    int64_t n_left = engine_->forward().max_tokens();
+    std::vector<std::pair<size_t, int64_t>> rows;  // life, pos
+    for (const size_t i : who) {
+      Life& life = lives_[i];
+      const int64_t most = std::min(n_left, is_decode_ ? 1 : life.n_prompt - life.n_held());
+      if (most == 0) break;
+      const int64_t n = 1 + static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most));
+      const int64_t n_logits =
+          is_decode_ ? 1 : static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n + 1));
+      step.parts.push_back(
+          {&life.session->timeline(),
+           std::span(life.tokens).subspan(static_cast<size_t>(life.n_held()), static_cast<size_t>(n)),
+           n_logits});
+      for (int64_t k = n - n_logits; k < n; ++k) rows.emplace_back(i, life.n_held() + k);
+      n_left -= n;
+    }
+    engine_->loop().compute(step);
+    const std::vector<float> logits = engine_->forward().logits();
+    const auto width = static_cast<size_t>(engine_->args().vocab_size);
+    BOOST_REQUIRE(logits.size() == rows.size() * width);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const float* expected =
+          lives_[rows[r].first].truth.data() + static_cast<size_t>(rows[r].second) * width;
+      n_different_ += std::memcmp(logits.data() + r * width, expected, width * sizeof(float)) != 0;
+      ++n_compared_;
+    }
+  }
+
+  GgufFile file_;
+  Rng rng_{7};
+  std::unique_ptr<Engine> engine_;
+  std::vector<Life> lives_;
+  bool is_decode_ = false;
+  int64_t n_compared_ = 0, n_different_ = 0;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,169 @@
+// Many timelines and requests at a time: what becomes of each is what becomes of it alone.
+#include <boost/test/unit_test.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/loop.h"
+#include "engine/scheduler.h"
+#include "engine/session.h"
+#include "tests/support/many_timelines.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+using namespace dsv32;
+
+namespace {
+
+const std::string& tiny_path() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    return dir.file("tiny.gguf");
+  }();
+  return path;
+}
+
+// A listener that keeps what it hears and stops after so many calls.
+struct Ear : Listener {
+  std::string text;
+  int64_t n_before_stop = -1;
+  std::vector<int64_t> n_done;
+  void on_prefill(int64_t done, int64_t, int64_t) override { n_done.push_back(done); }
+  void on_reasoning(const std::string& piece) override { text += piece; }
+  void on_answer(const std::string& piece) override { text += piece; }
+  bool is_interrupted() override { return n_before_stop >= 0 && n_before_stop-- == 0; }
+};
+
+struct Scene {
+  GgufFile file{tiny_path()};
+  std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
+  std::unique_ptr<Engine> engine;
+  std::vector<std::unique_ptr<Session>> sessions;
+
+  explicit Scene(int64_t max_seqs, std::optional<int64_t> topk_buffer = {}) {
+    EngineOptions options;
+    options.context = 256, options.chunk = 16, options.n_threads = 1;
+    options.max_seqs = max_seqs, options.pool = 256 * max_seqs, options.topk_buffer = topk_buffer;
+    engine = std::make_unique<Engine>(file, options);
+    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<Session>(*engine));
+  }
+
+  Request request(size_t i) const {
+    GenerationOptions options;
+    options.sampling.seed = i;
+    options.max_tokens = 20 + static_cast<int64_t>(i) * 7;
+    options.n_top_logprobs = static_cast<int64_t>(i);
+    return {sessions[i % sessions.size()].get(), tokenizer.get(),
+            random_tokens(40 + static_cast<int64_t>(i) * 25, i), options};
+  }
+};
+
+EngineOptions many_timelines(std::optional<int64_t> topk_buffer = {}) {
+  EngineOptions options;
+  options.n_threads = 1, options.chunk = 64, options.topk_buffer = topk_buffer;
+  return options;
+}
+
+using Records = std::vector<std::pair<int32_t, float>>;
+
+Records records_of(const GenerationResult& result) {
+  Records records;
+  for (const TokenRecord& record : result.logprobs) {
+    records.emplace_back(record.chosen.id, record.chosen.logprob);
+    for (const TokenLogprob& other : record.top) records.emplace_back(other.id, other.logprob);
+  }
+  return records;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(loop)
+
+BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
+  for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>{}, std::optional<int64_t>{40}}) {
+    std::vector<Records> alone;
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < 3; ++i) {
+      Scene scene(1, topk_buffer);
+      Ear ear;
+      const Request request = scene.request(i);
+      alone.push_back(
+          records_of(generate(*scene.sessions[0], *scene.tokenizer, request.prompt, request.options, ear)));
+      texts.push_back(ear.text);
+    }
+    Scene scene(3, topk_buffer);
+    Ear ears[3];
+    Loop& loop = scene.engine->loop();
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < 3; ++i) {
+      numbers.push_back(loop.add(scene.request(i), ears[i]));
+      for (int turns = 0; turns < 4; ++turns) loop.turn();  // the next one comes in the middle of this one
+    }
+    while (loop.turn()) {
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      const GenerationResult result = loop.take(numbers[i]);
+      BOOST_TEST((records_of(result) == alone[i]), "request " << i);
+      BOOST_TEST(ears[i].text == texts[i]);
+      BOOST_TEST(result.n_completion_tokens > 0);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
+  using What = StepPlan::What;
+  const std::vector<Phase> both = {Phase::decodes, Phase::reads_prompt, Phase::decodes, Phase::reads_prompt};
+  BOOST_TEST((next_step(both, false, 8).what == What::prompt));
+  BOOST_TEST((next_step(both, false, 8).requests == std::vector<size_t>{1}));  // the first that came
+  BOOST_TEST((next_step(both, true, 8).what == What::decode));
+  BOOST_TEST((next_step(both, true, 8).requests == std::vector<size_t>{0, 2}));
+  BOOST_TEST((next_step(both, true, 1).requests == std::vector<size_t>{0}));
+  const std::vector<Phase> disk = {Phase::waits_for_disk, Phase::is_done};
+  BOOST_TEST((next_step(disk, false, 8).what == What::wait));
+  const std::vector<Phase> reads = {Phase::waits_for_disk, Phase::reads_prompt};
+  BOOST_TEST((next_step(reads, true, 8).what == What::prompt));  // nobody decodes
+  BOOST_TEST((next_step({}, false, 8).what == What::nothing));
+}
+
+BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
+  Scene scene(3);
+  Loop& loop = scene.engine->loop();
+  Ear stopped, refused, other;
+  stopped.n_before_stop = 12;
+  Request too_long = scene.request(1);
+  too_long.prompt = random_tokens(300, 5);
+  const int64_t a = loop.add(scene.request(0), stopped), b = loop.add(too_long, refused),
+                c = loop.add(scene.request(2), other);
+  while (loop.turn()) {
+  }
+  BOOST_TEST((loop.take(a).finish_reason == FinishReason::interrupted));
+  BOOST_CHECK_EXCEPTION(loop.take(b), Error,
+                        [](const Error& error) { return error.kind() == ErrorKind::context_full; });
+  Scene alone(1);
+  Ear ear;
+  const Request request = alone.request(2);
+  const Records expected =
+      records_of(generate(*alone.sessions[0], *alone.tokenizer, request.prompt, request.options, ear));
+  BOOST_TEST((records_of(loop.take(c)) == expected));
+  BOOST_TEST(other.n_done.front() == 16);
+  BOOST_TEST(other.n_done.back() == 90);
+}
+
+BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {
+  ManyTimelines(tiny_path(), many_timelines()).run(kIsSanitized ? 100 : 600);
+  ManyTimelines(tiny_path(), many_timelines(40)).run(kIsSanitized ? 100 : 300);
+}
+
+BOOST_AUTO_TEST_CASE(timelines_at_random_ten_thousand_steps,
+                     *boost::unit_test::label("long") * boost::unit_test::disabled()) {
+  ManyTimelines(tiny_path(), many_timelines()).run(10000);
+  ManyTimelines(tiny_path(), many_timelines(40)).run(10000);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
