@@ -1,10 +1,10 @@
 // The byte layout of what is remembered about a token in one layer: the latent row, its scales, and the index
 // key.
 //
-//   kv type   latent row (host pool, buffer slots)                  page of keys (device), for kPageTokens
-//   tokens fp8       c: kv_lora_rank e4m3 | k_pe: rope_dim bf16            c scales: n_tiles ue8m0 | key:
-//   e4m3 | key scales: f32 bf16      c: kv_lora_rank bf16 | k_pe: rope_dim bf16 key: e4m3 | key scales: f32
-//   f32       c: kv_lora_rank f32  | k_pe: rope_dim f32                                     key: f32
+//   kv type  latent row (host pool, buffer slots)        entry of a page of keys (device)
+//   fp8      c: kv_lora_rank e4m3 | k_pe: rope_dim bf16  c scales: n_tiles ue8m0 | key: e4m3 | key scale: f32
+//   bf16     c: kv_lora_rank bf16 | k_pe: rope_dim bf16  key: e4m3 | key scale: f32
+//   f32      c: kv_lora_rank f32  | k_pe: rope_dim f32   key: f32
 //
 // A key page holds three arrays one after the other: [64, n_tiles] | [64, key_bytes] | [64, key_scale_bytes].
 // With V3.2's sizes an fp8 row is 640 bytes, five whole 128-byte lines (a row that is not whole lines loses a

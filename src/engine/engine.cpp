@@ -110,16 +110,6 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #endif
 }
 
-namespace {
-
-ModelArgs args_of(const GgufFile& file, const EngineOptions& options) {
-  ModelArgs args = read_model_args(file);
-  if (options.attends_to_all && args.has_indexer()) args.index_topk = args.max_seq_len;
-  return args;
-}
-
-}  // namespace
-
 MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {
   const ModelArgs args = read_model_args(file);
   const auto [n_used, n_skipped] = weight_bytes(file, args);
@@ -134,7 +124,7 @@ Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeW
 Engine::Engine(std::unique_ptr<Backend> own, const GgufFile& file, const EngineOptions& options,
                const BeforeWeights& before_weights)
     : Engine(
-          std::move(own), args_of(file, options), weight_bytes(file, read_model_args(file)).n_used,
+          std::move(own), read_model_args(file), weight_bytes(file, read_model_args(file)).n_used,
           [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
           [&](const CacheLayout& layout, const Backend& backend) {
             return identity_of(file, *options.cache, layout, backend);

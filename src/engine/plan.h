@@ -33,7 +33,6 @@ struct EngineOptions {
   // do.
   std::optional<int64_t> topk_buffer;
   std::optional<int64_t> chunk;  // most prefill tokens of a step; nothing: what suits the backend
-  bool attends_to_all = false;   // for measuring: to every position, not to the indexer's top-k
   MemoryLimits memory;
   std::optional<PrefixCacheOptions> cache;  // nothing: prefixes are not remembered
 };

@@ -93,7 +93,6 @@ void Stage::select_positions(const CacheView& cache) {
                                act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
                                1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
                                act_.scores.data(), n_visible});
-      if (score_rule_) replace_scores(t, part.n_tokens, n_visible);
     }
     backend_.select_topk({part, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
@@ -102,17 +101,6 @@ void Stage::select_positions(const CacheView& cache) {
   selected_ = forced ? forced + layer_ * act_.topk : act_.selected.data();
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
-}
-
-// scores [n_tokens, n_visible]
-void Stage::replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible) {
-  std::vector<float> scores(static_cast<size_t>(n_tokens * n_visible));
-  for (int64_t t = 0; t < n_tokens; ++t) {
-    const int32_t pos = pos_[static_cast<size_t>(first_token + t)];
-    for (int32_t candidate = 0; candidate <= pos; ++candidate)
-      scores[static_cast<size_t>(t * n_visible + candidate)] = score_rule_(pos, candidate);
-  }
-  backend_.upload(act_.scores.data(), scores.data(), scores.size() * sizeof(float));
 }
 
 // q = wq_b qr;  q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  out = wo concat_h(W_UV o_c)

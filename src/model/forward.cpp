@@ -47,10 +47,6 @@ Forward::BufferTally Forward::buffer_tally() const {
   return sum;
 }
 
-void Forward::set_score_rule(const ScoreRule& rule) {
-  for (const auto& stage : stages_) stage->set_score_rule(rule);
-}
-
 void Forward::set_observer(const Observer& observer, const std::vector<std::string>& stages) {
   for (const auto& stage : stages_) stage->set_observer(observer, stages);
 }

@@ -47,10 +47,6 @@ class Forward {
   // Null: the indexer's.
   void set_forced_selection(const int32_t* selection) { stages_.front()->set_forced_selection(selection); }
 
-  // For measuring: top-k takes its positions by this rule; the indexer computes all the same. An empty one:
-  // the indexer's scores. Slow.
-  void set_score_rule(const ScoreRule& rule);
-
   // Called at the named stages of every layer, or at all of them when none is named; slow, since each is
   // downloaded. An empty one turns it off.
   void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});

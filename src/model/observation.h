@@ -7,15 +7,15 @@
 
 namespace dsv32 {
 
+// What an observer uploads to `device_ints` of the stage "selected" is attended to instead of what the
+// indexer selected.
 struct Observation {
   const char* stage;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
   int64_t layer, n_tokens, width;
-  std::vector<float> values;  // [n_tokens, width], or
-  std::vector<int32_t> ints;  // [n_tokens, width]
+  std::vector<float> values;       // [n_tokens, width], or
+  std::vector<int32_t> ints;       // [n_tokens, width]
+  int32_t* device_ints = nullptr;  // these, in the backend's memory
 };
 using Observer = std::function<void(const Observation&)>;
-
-// What a position is worth to the token at `pos`, instead of what the indexer says.
-using ScoreRule = std::function<float(int32_t pos, int32_t candidate)>;
 
 }  // namespace dsv32

@@ -63,8 +63,7 @@ void Stage::upload(const Step& step) {
     }
   }
   backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
-  pos_.assign(ints.begin() + static_cast<int64_t>(n), ints.begin() + static_cast<int64_t>(2 * n));
-  const int64_t max_pos = *std::ranges::max_element(pos_);
+  const int64_t max_pos = *std::ranges::max_element(std::span(ints).subspan(n, n));
   step_ = {static_cast<int64_t>(n),
            std::ssize(step.parts),
            step.role == Role::decode ? recordable_max_pos(max_pos) : max_pos,
@@ -95,8 +94,7 @@ void Stage::place_logits(const Step& step) {
 
 bool Stage::is_recorded() const {
   const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
-  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !observer_ &&
-         !score_rule_;
+  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !observer_;
 }
 
 void Stage::run() {
@@ -169,9 +167,9 @@ void Stage::observe(const char* stage, const float* values, int64_t width) {
   observer_(seen);
 }
 
-void Stage::observe_ints(const char* stage, const int32_t* ints, int64_t width) {
+void Stage::observe_ints(const char* stage, int32_t* ints, int64_t width) {
   if (!is_observed(stage)) return;
-  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
+  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}, ints};
   seen.ints.resize(static_cast<size_t>(step_.n_tokens * width));
   backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
   observer_(seen);

@@ -59,7 +59,6 @@ class Stage {
 
   // For measuring; see Forward.
   void set_forced_selection(const int32_t* selection) { forced_selection_ = selection; }
-  void set_score_rule(ScoreRule rule) { score_rule_ = std::move(rule); }
   void set_observer(Observer observer, std::vector<std::string> stages) {
     observer_ = std::move(observer), observed_stages_ = std::move(stages);
   }
@@ -79,7 +78,6 @@ class Stage {
   void project_latent(const LayerWeights& w, const CacheView& cache);
   void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
   void select_positions(const CacheView& cache);
-  void replace_scores(int64_t first_token, int64_t n_tokens, int64_t n_visible);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
   // feed_forward.cpp
@@ -90,7 +88,7 @@ class Stage {
   void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
   bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);
-  void observe_ints(const char* stage, const int32_t* ints, int64_t width);
+  void observe_ints(const char* stage, int32_t* ints, int64_t width);
 
   Backend& backend_;
   const ModelArgs& args_;
@@ -113,8 +111,6 @@ class Stage {
   const int32_t* forced_selection_ = nullptr;
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
   Observer observer_;
-  ScoreRule score_rule_;
-  std::vector<int32_t> pos_;                  // of the running step, for the rule
   std::vector<std::string> observed_stages_;  // empty: all
   Recordings recordings_;                     // they lead to all of the above
 };

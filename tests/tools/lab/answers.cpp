@@ -11,9 +11,8 @@
 #include "cli/streams.h"
 #include "engine/loop.h"
 #include "engine/session.h"
-#include "gguf/random_weights.h"
 #include "tests/tools/lab/lab_options.h"
-#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace dsv32 {
 namespace {
@@ -31,14 +30,14 @@ constexpr NamedChooser kChoosers[] = {{"indexer", Chooser::indexer},
                                       {"recent", Chooser::recent},
                                       {"random", Chooser::random}};
 
-ScoreRule rule_of(Chooser chooser) {
-  if (chooser == Chooser::recent)
-    return [](int32_t, int32_t candidate) { return static_cast<float>(candidate); };
-  if (chooser == Chooser::random)
-    return [](int32_t pos, int32_t candidate) {
-      return Rng(static_cast<uint64_t>(pos) << 32 | static_cast<uint32_t>(candidate)).uniform();
-    };
-  return {};
+// With a top-k of everything nothing is left out.
+Engine open_engine(const GgufFile& file, const EngineOptions& options, Chooser chooser) {
+  if (chooser != Chooser::dense) return Engine(file, options);
+  ModelArgs args = read_model_args(file);
+  if (args.has_indexer()) args.index_topk = args.max_seq_len;
+  return Engine(
+      args, file.n_bytes(),
+      [&](const ModelArgs& shape, Backend& backend) { return load_weights(file, shape, backend); }, options);
 }
 
 std::string trimmed(const std::string& text) {
@@ -89,10 +88,11 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
   generation.thinking = asking.thinks;
   options.context =
       std::min(tally.n_prompt_tokens + generation.max_tokens, read_model_args(file).max_seq_len);
-  options.attends_to_all = asking.chooser == Chooser::dense;
-  Engine engine(file, options);
-  engine.forward().set_score_rule(rule_of(asking.chooser));
+  Engine engine = open_engine(file, options, asking.chooser);
   Session session(engine);
+  std::optional<ChosenPositions> chosen;
+  if (asking.chooser == Chooser::recent || asking.chooser == Chooser::random)
+    chosen.emplace(engine, session, asking.chooser);
   const auto start = std::chrono::steady_clock::now();
   for (const AskedPrompt& prompt : prompts) {
     Listener silent;

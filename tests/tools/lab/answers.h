@@ -10,12 +10,9 @@
 
 #include "engine/engine.h"
 #include "tests/tools/lab/asked_passages.h"
+#include "tests/tools/lab/chosen_positions.h"
 
 namespace dsv32 {
-
-// Who chooses: the model's indexer; nobody (all positions); or, to show what the indexer does, the latest
-// positions or random ones, as many as it would.
-enum class Chooser { indexer, dense, recent, random };
 
 struct Asking {
   Chooser chooser = Chooser::indexer;
