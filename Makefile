@@ -117,14 +117,15 @@ $(BUILD)/lab: $(BUILD)/tests/tools/lab/main.o $(LAB_OBJECTS) $(OBJECTS) $(CUDA_O
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # start_thread() goes through tests/support/failing_threads.cpp.
+WRAP_THREADS := -Wl,--wrap=_ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) -Wl,--wrap=_ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE $^ $(TEST_LIB) $(LDLIBS) -o $@
+	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
-RACE_SOURCES := tests/main.cpp tests/test_pinned_memory.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
+RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
 $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $^ $(TEST_LIB) -o $@
+	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) -o $@
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"

@@ -3,34 +3,36 @@
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/stopwatch.h"
 #include "base/worker_pool.h"
+#include "tests/support/failing_threads.h"
 
 using namespace dsv32;
 
 namespace {
 
-// How often each index of [0, n) was run, in a loop of that pool.
-std::vector<int> counts(WorkerPool& workers, int64_t n) {
-  std::vector<int> counts(static_cast<size_t>(n));
-  workers.parallel_for(n, true, [&](int64_t i) { ++counts[static_cast<size_t>(i)]; });
-  return counts;
-}
-
+// Whether a shared loop over [0, n) runs each index once, and none beyond.
 bool runs_each_once(WorkerPool& workers, int64_t n) {
-  return counts(workers, n) == std::vector<int>(static_cast<size_t>(n), 1);
+  constexpr size_t kBeyond = 4096;
+  std::vector<int> counts(static_cast<size_t>(n) + kBeyond), expected(static_cast<size_t>(n), 1);
+  expected.resize(counts.size());
+  workers.parallel_for(n, true, [&](int64_t i) { ++counts[static_cast<size_t>(i)]; });
+  return counts == expected;
 }
 
-// Starts that many threads and then fails.
-WorkerPool::StartThread starts_at_most(int n) {
-  return [left = n](std::function<void()> work) mutable {
-    if (left-- <= 0) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
-    return std::thread(std::move(work));
-  };
+// Whether the two indices of a loop meet, which takes two threads.
+bool two_meet(WorkerPool& workers) {
+  std::atomic<int> n_here = 0, n_met = 0;
+  workers.parallel_for(2, true, [&](int64_t) {
+    ++n_here;
+    for (const auto start = std::chrono::steady_clock::now(); n_here < 2 && seconds_since(start) < 10;)
+      std::this_thread::yield();
+    n_met += n_here == 2;
+  });
+  return n_met == 2;
 }
 
 }  // namespace
@@ -62,15 +64,23 @@ BOOST_AUTO_TEST_CASE(what_is_not_worth_sharing_stays_with_the_caller) {
   BOOST_TEST(is_here);
 }
 
-// Both indices wait for one another, which takes two threads.
 BOOST_AUTO_TEST_CASE(a_loop_is_shared) {
   WorkerPool workers(2);
-  std::atomic<int> n_here = 0;
-  workers.parallel_for(2, true, [&](int64_t) {
-    ++n_here;
-    while (n_here < 2) std::this_thread::yield();
+  BOOST_TEST(two_meet(workers));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the worker sleeps now
+  BOOST_TEST(two_meet(workers));
+}
+
+BOOST_AUTO_TEST_CASE(a_caller_that_sleeps_is_woken_by_the_last_worker) {
+  WorkerPool workers(2);
+  std::atomic<int> n_done = 0;
+  workers.parallel_for(2, true, [&, caller = std::this_thread::get_id()](int64_t) {
+    ++n_done;
+    while (n_done < 2) std::this_thread::yield();
+    if (std::this_thread::get_id() != caller) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++n_done;
   });
-  BOOST_TEST(n_here == 2);
+  BOOST_TEST(n_done == 4);
 }
 
 BOOST_AUTO_TEST_CASE(an_exception_comes_out_and_the_next_loop_is_whole) {
@@ -135,22 +145,22 @@ BOOST_AUTO_TEST_CASE(many_small_loops_with_pauses_between) {
 
 BOOST_AUTO_TEST_CASE(threads_that_cannot_be_started_are_done_without) {
   for (int n = 0; n < 4; ++n) {
-    WorkerPool workers(4, starts_at_most(n));
+    FailingThreads threads(n, true);
+    WorkerPool workers(4);
     for (int k = 0; k < 3; ++k) BOOST_TEST(runs_each_once(workers, 1000), "with " << n);
+    BOOST_TEST(threads.stop() == (n < 3));
   }
 }
 
 BOOST_AUTO_TEST_CASE(threads_start_with_the_first_shared_loop) {
-  int n_started = 0;
-  WorkerPool workers(3, [&](std::function<void()> work) {
-    ++n_started;
-    return std::thread(std::move(work));
-  });
+  FailingThreads threads(0);
+  WorkerPool workers(3);
   runs_each_once(workers, 1);
   workers.parallel_for(100, false, [](int64_t) {});
-  BOOST_TEST(n_started == 0);
-  for (int k = 0; k < 3; ++k) runs_each_once(workers, 100);
-  BOOST_TEST(n_started == 2);
+  BOOST_TEST(!threads.stop());
+  FailingThreads later(0);
+  runs_each_once(workers, 100);
+  BOOST_TEST(later.stop());
 }
 
 // Not a bar: what a loop costs is printed, for who changes the pool.

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <new>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace dsv32 {
 namespace {
@@ -36,8 +40,14 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(int n_threads, StartThread start_thread)
-    : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()), start_thread_(std::move(start_thread)) {}
+struct WorkerPool::Worker : ThreadBody {
+  explicit Worker(WorkerPool& pool_) : pool(pool_) {}
+  void run() noexcept override { pool.work(); }
+
+  WorkerPool& pool;  // which waits for its workers, and they do nothing that hangs
+};
+
+WorkerPool::WorkerPool(int n_threads) : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()) {}
 
 WorkerPool::~WorkerPool() {
   is_ending_ = true;
@@ -49,10 +59,13 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::start_threads() {
   has_started_ = true;
   try {
-    threads_.reserve(static_cast<size_t>(n_threads_) - 1);
-    while (threads_.size() + 1 < static_cast<size_t>(n_threads_))
-      threads_.push_back(start_thread_([this] { work(); }));
-  } catch (...) {  // no memory or no more threads: with those there are
+    const auto worker = std::make_shared<Worker>(*this);
+    while (threads_.size() + 1 < static_cast<size_t>(n_threads_)) {
+      if (start_thread(threads_.emplace_back(), worker)) continue;
+      threads_.pop_back();
+      return;
+    }
+  } catch (const std::bad_alloc&) {  // with those there are
   }
 }
 
@@ -71,9 +84,9 @@ void WorkerPool::share(const Loop& loop) {
   const int64_t n_most_units = kUnitsPerThread * n_threads_;
   loop_ = loop;
   loop_.unit = (loop.n + n_most_units - 1) / n_most_units;
-  const auto n_units = static_cast<uint32_t>((loop.n + loop_.unit - 1) / loop_.unit);
+  const auto n_units = static_cast<uint32_t>(loop_.n_units());
   n_unfinished_.store(n_units, std::memory_order_relaxed);
-  left_.store(uint64_t{n_loops_ + 1} << 32 | n_units);
+  left_ = n_units;
   ++n_loops_;
   n_loops_.notify_all();
   take_units();
@@ -91,21 +104,18 @@ void WorkerPool::work() {
 // Half of a fair share of what is left at a time, so that all end together and few meet here. A unit that was
 // taken keeps the loop: it does not end, nor another begin, before n_unfinished_ falls.
 void WorkerPool::take_units() {
-  uint64_t left = left_;
-  while (const auto n_left = static_cast<uint32_t>(left)) {
-    const uint32_t n = std::max(1u, n_left / (2 * static_cast<uint32_t>(n_threads_)));
+  while (uint32_t left = left_) {
+    const uint32_t n = std::max(1u, left / (2 * static_cast<uint32_t>(n_threads_)));
     if (!left_.compare_exchange_weak(left, left - n)) continue;
-    const int64_t n_units = (loop_.n + loop_.unit - 1) / loop_.unit, begin = n_units - n_left;
-    run_units(begin, begin + n);
+    run_units(loop_.n_units() - left, n);
     if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
-    left = left_;
   }
 }
 
-void WorkerPool::run_units(int64_t begin, int64_t end) {
+void WorkerPool::run_units(int64_t first, int64_t n) {
   if (has_failed_) return;
   try {
-    loop_.run(begin * loop_.unit, std::min(end * loop_.unit, loop_.n));
+    loop_.run(first * loop_.unit, std::min((first + n) * loop_.unit, loop_.n));
   } catch (...) {
     if (!has_failed_.exchange(true)) error_ = std::current_exception();
   }

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -17,12 +16,9 @@ namespace dsv32 {
 
 class WorkerPool {
  public:
-  // Runs its argument on a thread of its own, or throws.
-  using StartThread = std::function<std::thread(std::function<void()>)>;
-
   // n_threads: how many work, the caller among them; 0: one for each core that this process may use. They
   // start with the first loop that is shared. What cannot be started is done without.
-  explicit WorkerPool(int n_threads, StartThread start_thread = new_thread);
+  explicit WorkerPool(int n_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
@@ -43,33 +39,32 @@ class WorkerPool {
   }
 
  private:
+  struct Worker;
   struct Loop {
     const void* body = nullptr;
     void (*call)(const void* body, int64_t begin, int64_t end) = nullptr;
     int64_t n = 0;
     int64_t unit = 1;  // indices of a unit; the last one may be shorter
 
+    int64_t n_units() const { return (n + unit - 1) / unit; }
     void run(int64_t begin, int64_t end) const { call(body, begin, end); }
   };
-
-  static std::thread new_thread(std::function<void()> work) { return std::thread(std::move(work)); }
 
   void run(const Loop& loop, bool is_worth_sharing);
   void share(const Loop& loop);
   void start_threads();
   void work();
   void take_units();
-  void run_units(int64_t begin, int64_t end);
+  void run_units(int64_t first, int64_t n);
 
   const int n_threads_;
-  const StartThread start_thread_;
   std::vector<std::thread> threads_;  // all but the caller's
   bool has_started_ = false;
   std::atomic<bool> is_in_use_ = false;  // by a caller
   std::atomic<bool> is_ending_ = false;
 
   // Who takes units writes these; the loop is written only while there are none left and none under way.
-  alignas(64) std::atomic<uint64_t> left_ = 0;  // units nobody has begun; above them the number of the loop
+  alignas(64) std::atomic<uint32_t> left_ = 0;          // units that nobody has begun
   alignas(64) std::atomic<uint32_t> n_unfinished_ = 0;  // units
   alignas(64) std::atomic<uint32_t> n_loops_ = 0;       // changes with each loop: what idle threads look at
   Loop loop_;

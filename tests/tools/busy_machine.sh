@@ -33,7 +33,7 @@ trap 'stop_beside; rm -rf "$scratch"' EXIT
 busy_loop() { while :; do :; done; }
 
 compile_job() {
-  while :; do g++ -std=c++20 -O2 -Isrc -DCXXOPTS_NO_REGEX -c src/cli/flags.cpp -o /dev/null; done
+  while :; do CCACHE_DISABLE=1 g++ -std=c++20 -O2 -Isrc -DCXXOPTS_NO_REGEX -c src/cli/flags.cpp -o /dev/null; done
 }
 
 # BINARY -> decode and prompt, tokens a second.
@@ -41,9 +41,6 @@ rates() {
   timeout --foreground 60 "$1" bench -m "$model" --backend cpu --contexts 100 --chunk 256 --decode 60 --json 2>/dev/null |
     sed 's/.*"decode_tokens_per_second":\([0-9.e+]*\).*"prefill_tokens_per_second":\([0-9.e+]*\).*/\1 \2/'
 }
-
-# BINARY, rates of a second instance that runs all the time.
-endless_rates() { while :; do rates "$1" >/dev/null; done; }
 
 median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] + 0 }'; }
 
@@ -59,17 +56,29 @@ report() {  # NAME: medians of each binary, and what share they are of the same 
   done
 }
 
-measure() {  # NAME, then what runs beside it, each a command of one word; "itself" stands for the binary
+measure() {  # NAME, then what runs beside it, each a command of one word
   local name=$1 round i neighbour
   shift
   for ((round = 0; round < rounds; ++round)); do
     for i in "${!binaries[@]}"; do
       for neighbour in "$@"; do
-        if [[ $neighbour == itself ]]; then endless_rates "${binaries[i]}" & else "$neighbour" & fi
+        "$neighbour" &
         beside+=($!)
       done
       rates "${binaries[i]}" >>"$scratch/$name.$i"
       stop_beside
+    done
+  done
+  report "$name"
+}
+
+measure_two_at_once() {  # NAME: both instances count
+  local name=$1 round i
+  for ((round = 0; round < rounds; ++round)); do
+    for i in "${!binaries[@]}"; do
+      rates "${binaries[i]}" >>"$scratch/$name.$i" &
+      rates "${binaries[i]}" >>"$scratch/$name.$i"
+      wait
     done
   done
   report "$name"
@@ -80,5 +89,5 @@ printf '%-14s %8s %6s %9s %6s  cores %s, %s rounds\n' beside decode idle prompt 
 measure idle
 measure busy_loop busy_loop
 measure busy_loops busy_loop busy_loop
-measure itself itself
+measure_two_at_once itself
 measure compile compile_job compile_job
