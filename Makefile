@@ -17,8 +17,8 @@ OPTIMIZE ?= -O2
 DEBUG    := -g$(if $(SAN),1)
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 # CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes the compiler half of its time there.
-CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -ffp-contract=off -fopenmp -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
-LDFLAGS  := -fopenmp $(SANITIZE)
+CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
+LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
 PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
@@ -29,7 +29,7 @@ GPU        := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2
 CUDA       ?= $(if $(and $(shell command -v $(NVCC)),$(GPU)),1,0)
 CUDA_ARCHS ?= $(if $(GPU),$(patsubst 90,90a,$(patsubst 100,100a,$(GPU))),90a)
 CUDA_HOME  ?= $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC))))
-NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -fopenmp,-Wall,-Wextra -Werror all-warnings \
+NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -Wall,-Wextra -Werror all-warnings \
               $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) -MMD -MP -Isrc -I.
 ifeq ($(CUDA),1)
   CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard cuda/*.cu))
