@@ -125,7 +125,7 @@ $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA
 RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
 $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) -o $@
+	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) -lcrypto -o $@
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
