@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace dsv32 {
 
 Windows::Windows(Backend& backend, const CachePlan& plan, const RowPool& rows, int64_t first_layer,
@@ -18,6 +20,11 @@ Windows::Windows(Backend& backend, const CachePlan& plan, const RowPool& rows, i
 
 std::vector<int32_t> Windows::begin(std::span<Timeline* const> timelines) {
   runs_.clear();
+  int64_t n_pages = 0;
+  for (const Timeline* timeline : timelines) n_pages += std::ssize(timeline->row_pages());
+  if (n_pages * kPageTokens * row_bytes_ > windows_[0].n())
+    fail(ErrorKind::internal, format("a prefill step of %zu timelines has %lld pages, more than its windows",
+                                     timelines.size(), static_cast<long long>(n_pages)));
   std::vector<int32_t> first_pages;
   int32_t next_page = 0;
   for (const Timeline* timeline : timelines) {

@@ -42,7 +42,8 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   const int64_t context = company.longest + company.n_decoded, n_seqs = company.n_seqs;
   CachePlan plan;
   plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
-  plan.is_apart = company.is_apart, plan.n_layers = args.n_layers, plan.max_seqs = n_seqs;
+  plan.is_apart = company.is_apart, plan.n_layers = args.n_layers,
+  plan.max_seqs = plan.streamed_seqs = n_seqs;
   plan.max_context = context, plan.pool_tokens = n_seqs * (context + kPageTokens);
   plan.buffer_rows = company.buffer_rows;
   const StageLayers stage{&backend, args.n_layers};

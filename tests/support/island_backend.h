@@ -172,9 +172,12 @@ class IslandBackend : public CpuBackend {
  private:
   static constexpr size_t kPastWeights = 256;  // products may read up to a block past the end
 
+  // Operations that others are made of are done by the thread itself.
+  bool is_at_work() const { return std::this_thread::get_id() == thread_.get_id(); }
+
   // Null is nobody's.
   void own(const void* pointer) const {
-    if (!pointer) return;
+    if (!pointer || is_at_work()) return;
     const auto* address = static_cast<const uint8_t*>(pointer);
     auto after = sizes_.upper_bound(address);
     if (after != sizes_.begin() && address < std::prev(after)->first + std::prev(after)->second) return;
@@ -193,6 +196,7 @@ class IslandBackend : public CpuBackend {
   }
 
   void enqueue(std::function<void()> work) {
+    if (is_at_work()) return work();
     {
       const std::lock_guard lock(mutex_);
       queue_.push_back(std::move(work));
