@@ -390,7 +390,7 @@ interrupt() {  # SIGNAL ARGS...: sends it once something has been said
   shift
   : >out
   : >err
-  "$dsv32" run "${m[@]}" --seed 7 "$@" </dev/null >out 2>err &
+  "${hears_hangup[@]}" "$dsv32" run "${m[@]}" --seed 7 "$@" </dev/null >out 2>err &
   local pid=$!
   for _ in $(seq 200); do
     [[ -s out || -s err ]] && break
@@ -400,7 +400,8 @@ interrupt() {  # SIGNAL ARGS...: sends it once something has been said
   wait $pid
   code=$?
 }
-endless=(--temp 0 --no-think hello)  # greedy: it runs in circles
+hears_hangup=(env --default-signal=HUP)  # the tests may have been started where it is ignored
+endless=(--temp 0 --no-think hello)      # greedy: it runs in circles
 interrupt INT "${endless[@]}"
 check "SIGINT is 130" test $code = 130
 check "SIGINT: what was said stays, and ends its line" ends_line out
@@ -409,7 +410,7 @@ check "SIGTERM is 143" test $code = 143
 interrupt HUP "${endless[@]}"
 check "SIGHUP is 129" test $code = 129
 check "SIGHUP: what was said stays, and ends its line" ends_line out
-(trap '' HUP; interrupt HUP -n 60 "${endless[@]}"; exit $code)
+(trap '' HUP; hears_hangup=(); interrupt HUP -n 60 "${endless[@]}"; exit $code)
 check "SIGHUP that was ignored stays ignored" test $? = 0
 interrupt INT --color always --temp 0 hello
 check "SIGINT while thinking in colour is 130" test $code = 130
