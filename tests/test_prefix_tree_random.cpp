@@ -392,7 +392,7 @@ void run_trials(uint32_t n_seeds, int n_steps) {
 
 BOOST_AUTO_TEST_SUITE(prefix_tree_random)
 
-BOOST_AUTO_TEST_CASE(follows_the_flat_list) { run_trials(3, 1500); }
+BOOST_AUTO_TEST_CASE(follows_the_flat_list) { run_trials(5, 1500); }
 
 BOOST_AUTO_TEST_CASE(follows_the_flat_list_for_long, *ut::label("long") * ut::disabled()) {
   run_trials(60, 5000);
