@@ -21,6 +21,7 @@ CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -ffp-
 LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
+BASE_LIBS := -lcrypto  # what src/base needs by itself
 PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
@@ -125,7 +126,7 @@ $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA
 RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
 $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
 	@echo "link $@"
-	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) -lcrypto -o $@
+	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(BASE_LIBS) -o $@
 
 $(BUILD)/make_tiny_model: $(BUILD)/tests/tools/make_tiny_model.o $(SUPPORT) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
@@ -143,7 +144,7 @@ $(TINY): | $(BUILD)/make_tiny_model
 $(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
 	@echo "clang++ $@"
 	@mkdir -p $(@D)
-	@clang++ -std=c++20 -O1 -g -Isrc -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ -o $@
+	@clang++ -std=c++20 -O1 -g -Isrc -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $^ $(BASE_LIBS) -o $@
 
 $(BUILD)/%.o: %.cu | deps
 	@echo "nvcc $<"
