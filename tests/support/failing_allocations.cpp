@@ -30,7 +30,8 @@ void* allocate(std::size_t n_bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The library's other forms call these; a sanitizer has a form of its own that does not throw.
+// The library's other forms call the first two; a sanitizer has its own of those for arrays and of those that
+// do not throw.
 void* operator new(std::size_t n_bytes) { return allocate(n_bytes, 1); }
 void* operator new(std::size_t n_bytes, std::align_val_t alignment) {
   return allocate(n_bytes, static_cast<std::size_t>(alignment));
@@ -40,11 +41,25 @@ void* operator new(std::size_t n_bytes, const std::nothrow_t&) noexcept try {
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
+void* operator new[](std::size_t n_bytes) { return allocate(n_bytes, 1); }
+void* operator new[](std::size_t n_bytes, std::align_val_t alignment) {
+  return allocate(n_bytes, static_cast<std::size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void* operator new[](std::size_t n_bytes, const std::nothrow_t&) noexcept try {
+  return allocate(n_bytes, 1);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace dsv32 {
 
