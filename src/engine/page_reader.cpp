@@ -60,7 +60,9 @@ PageReader::PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const
   threads_.reserve(kThreads);
 }
 
-PageReader::~PageReader() {
+PageReader::~PageReader() { stop(); }
+
+void PageReader::stop() {
   bool has_ended = false;
   {
     std::unique_lock lock(shared_->mutex);
@@ -70,6 +72,7 @@ PageReader::~PageReader() {
     has_ended = shared_->has_news.wait_for(lock, kPatience, [this] { return shared_->n_running == 0; });
   }
   for (std::thread& thread : threads_) has_ended ? thread.join() : leave_behind(thread);
+  threads_.clear();
 }
 
 // As many threads as there are requests for.

@@ -41,8 +41,7 @@ class PageReader {
  public:
   // `pool`: keeps what the pages' rows point to.
   PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const void> pool);
-  // No read begins any more. Waits up to 2 s for those in progress, and leaves one that hangs behind.
-  ~PageReader();
+  ~PageReader();  // stop()
   PageReader(const PageReader&) = delete;
   PageReader& operator=(const PageReader&) = delete;
 
@@ -65,6 +64,9 @@ class PageReader {
   // Whether a thread reads this page. When it does not and its job was given up, the page is the caller's
   // again.
   bool is_reading(const PageRead& page);
+
+  // No read begins any more. Waits up to 2 s for those in progress, and leaves one that hangs behind.
+  void stop();
 
  private:
   struct Shared;

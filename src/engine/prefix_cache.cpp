@@ -76,7 +76,11 @@ PrefixCache::~PrefixCache() {
   end_reading();
   const bool hangs = writer_ && writer_->hangs();
   if (!hangs) or_miss([this] { keep_speeds(); });
-  writer_.reset(), reader_.reset();
+  writer_.reset();
+  if (reader_) {
+    reader_->stop();
+    take_back_reads();
+  }
   pool_.set_reclaim({});
 }
 
