@@ -63,6 +63,7 @@ PageReader::PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const
 PageReader::~PageReader() { stop(); }
 
 void PageReader::stop() {
+  if (threads_.empty()) return;
   bool has_ended = false;
   {
     std::unique_lock lock(shared_->mutex);

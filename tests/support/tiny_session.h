@@ -21,11 +21,14 @@ inline std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
 
 struct TinySession {
   GgufFile file;
-  std::vector<std::string> warnings;
+  // A thread that hangs may warn when the session has gone.
+  std::shared_ptr<std::vector<std::string>> kept_warnings = std::make_shared<std::vector<std::string>>();
+  std::vector<std::string>& warnings = *kept_warnings;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Session> session;
   TinySession(const std::string& path, EngineOptions options) : file(path) {
-    if (options.cache) options.cache->warn = [this](const std::string& line) { warnings.push_back(line); };
+    if (options.cache)
+      options.cache->warn = [kept = kept_warnings](const std::string& line) { kept->push_back(line); };
     engine = std::make_unique<Engine>(file, options);
     session = std::make_unique<Session>(*engine);
   }
