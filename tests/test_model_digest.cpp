@@ -1,4 +1,4 @@
-// context/model_digest.h: all bytes count, paths do not; what was hashed is remembered, and any doubt means
+// prefix/model_digest.h: all bytes count, paths do not; what was hashed is remembered, and any doubt means
 // hashing again.
 #include <boost/test/unit_test.hpp>
 
@@ -12,9 +12,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "context/fingerprint.h"
-#include "context/model_digest.h"
 #include "gguf/random_weights.h"
+#include "prefix/fingerprint.h"
+#include "prefix/model_digest.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"

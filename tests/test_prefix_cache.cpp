@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "context/fingerprint.h"
-#include "context/model_digest.h"
-#include "context/prefix_store.h"
 #include "engine/loop.h"
+#include "prefix/fingerprint.h"
+#include "prefix/model_digest.h"
+#include "prefix/prefix_store.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/sanitized.h"
@@ -237,10 +237,8 @@ BOOST_AUTO_TEST_CASE(sessions_share_pages_in_memory) {
   BOOST_TEST((other.logits() == cold.opened.session->logits()));
   BOOST_TEST((remembered(*opened.engine, *opened.session) == before));
   for (int64_t i = 0; i < 3; ++i)
-    BOOST_TEST((other.timeline().page(i) ==
-                opened.session->timeline().page(i)));
-  BOOST_TEST((other.timeline().page(3) !=
-              opened.session->timeline().page(3)));
+    BOOST_TEST((other.timeline().page(i) == opened.session->timeline().page(i)));
+  BOOST_TEST((other.timeline().page(3) != opened.session->timeline().page(3)));
 }
 
 // The pool holds eight pages: what is remembered gives way, up to a prompt that fills the context.

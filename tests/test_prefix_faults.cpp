@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "engine/prefix_cache.h"
+#include "prefix/prefix_cache.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/failing_threads.h"

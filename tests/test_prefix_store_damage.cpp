@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 #include "tests/support/store_fixture.h"
 
 using namespace dsv32;

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 #include "tests/support/contains.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"

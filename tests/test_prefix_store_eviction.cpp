@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 #include "tests/support/contains.h"
 #include "tests/support/store_fixture.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"

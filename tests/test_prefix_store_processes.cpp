@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/stored_pages.h"
 

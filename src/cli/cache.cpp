@@ -10,7 +10,7 @@
 #include "cli/loaded_model.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
-#include "context/cache_maintenance.h"
+#include "prefix/cache_maintenance.h"
 
 namespace dsv32 {
 namespace {

@@ -6,9 +6,9 @@
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "context/fingerprint.h"
-#include "context/model_digest.h"
 #include "engine/loop.h"
+#include "prefix/fingerprint.h"
+#include "prefix/model_digest.h"
 #ifdef DSV32_CUDA
 #include "cuda/cuda_backend.h"
 #endif

@@ -11,9 +11,9 @@
 
 #include "context/latent_cache.h"
 #include "engine/plan.h"
-#include "engine/prefix_cache.h"
 #include "gguf/gguf.h"
 #include "model/forward.h"
+#include "prefix/prefix_cache.h"
 #include "weights/weights.h"
 
 namespace dsv32 {

@@ -13,7 +13,7 @@
 
 #include "backend/memory_budget.h"
 #include "context/latent_cache.h"
-#include "engine/prefix_cache_options.h"
+#include "prefix/prefix_cache_options.h"
 #include "weights/config.h"
 
 namespace dsv32 {

@@ -1,13 +1,15 @@
-# Checks that includes point one way: base <- gguf <- backend <- weights <- context <- model <- engine <- cli <- main.cpp.
-# text hangs off gguf. cuda sees base, the format structs and backend.h. context/topk_buffer is a leaf over base (plain
-# policy, no backend), so that a backend may use it too. No file in src includes a CUDA header, and of cuda/
-# only engine sees the factory. And what is printed goes through cli/streams, which checks that it arrived.
+# Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
+# main.cpp; prefix and model do not see each other. text hangs off gguf. cuda sees base, the format structs and backend.h.
+# context/topk_buffer is a leaf over base (plain policy, no backend), so that a backend may use it too. No file in src
+# includes a CUDA header, and of cuda/ only engine sees the factory. And what is printed goes through cli/streams, which
+# checks that it arrived.
 BEGIN {
-    n = split("base gguf text backend weights context model engine cli main", order, " ")
+    n = split("base gguf text backend weights context prefix model engine cli main", order, " ")
     for (i = 1; i <= n; ++i) rank[order[i]] = i
     allowed["text"] = "base gguf text"
     allowed["backend"] = "base gguf backend"
     allowed["cuda"] = "base gguf backend cuda"
+    allowed["prefix"] = "base backend context prefix"
     allowed["model"] = "base gguf backend weights context model"
 }
 function folder_of(path) {

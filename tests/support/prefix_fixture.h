@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "context/prefix_tree.h"
+#include "prefix/prefix_tree.h"
 
 namespace dsv32::prefix_test {
 

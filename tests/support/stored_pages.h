@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "context/prefix_store.h"
+#include "prefix/prefix_store.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32 {

@@ -1,0 +1,171 @@
+#include "prefix/cache_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <span>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int kMaxDepth = 16;  // of directories that are counted
+constexpr size_t kNameDigits = 32;
+
+bool is_digits(const std::string& name) {
+  return name.size() == kNameDigits && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+bool is_segment(const std::string& file) {
+  return file.size() == kNameDigits + 8 && file.starts_with("seg-") && file.ends_with(".kvs") &&
+         is_digits(file.substr(4, kNameDigits));
+}
+
+bool is_temporary(const std::string& file) { return file.starts_with("tmp-") && is_digits(file.substr(4)); }
+
+bool is_own_directory(const FileInfo& info) {
+  return info.is_directory && info.owner == ::geteuid() && (info.mode & 022) == 0;
+}
+
+// Why a directory must not be used; empty when it may.
+std::string refusal(const FileInfo& info) {
+  if (info.owner != ::geteuid())
+    return format("it belongs to user %u, not to user %u", info.owner, ::geteuid());
+  if (info.mode & 022) return format("others may write in it (mode %03o); chmod 700 it", info.mode & 0777);
+  return {};
+}
+
+// `path` with its parent free of symbolic links; the parent is made when missing.
+int resolve(const std::string& path, std::filesystem::path& parent, std::string& name) {
+  std::error_code error;
+  std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (error || path.empty()) return -EINVAL;
+  if (!whole.has_filename()) whole = whole.parent_path();
+  name = whole.filename().string();
+  if (name.empty()) return -EINVAL;
+  std::filesystem::create_directories(whole.parent_path(),
+                                      error);  // what remains wrong shows in the next line
+  parent = std::filesystem::canonical(whole.parent_path(), error);
+  return error ? -error.value() : 0;
+}
+
+OwnedFd open_or_make(FileSystem& fs, const std::filesystem::path& parent, const std::string& name) {
+  const std::string path = (parent / name).string();
+  OwnedFd directory(fs, fs.open_directory(path));
+  if (directory.error() != -ENOENT) return directory;
+  const OwnedFd above(fs, fs.open_directory(parent.string()));
+  if (!above.is_open()) return OwnedFd(fs, above.error());
+  const int result = fs.make_directory(above.get(), name);
+  if (result != 0 && result != -EEXIST) return OwnedFd(fs, result);
+  fs.fsync(above.get());  // without it a power cut costs the cache, nothing else
+  return OwnedFd(fs, fs.open_directory(path));
+}
+
+}  // namespace
+
+std::optional<CacheFiles> CacheFiles::open(const std::string& path, FileSystem& fs, std::string& reason) {
+  std::filesystem::path parent;
+  std::string name;
+  if (const int result = resolve(path, parent, name); result != 0) {
+    reason = describe_errno(result);
+    return std::nullopt;
+  }
+  OwnedFd directory = open_or_make(fs, parent, name);
+  FileInfo info;
+  const int result = directory.is_open() ? fs.stat(directory.get(), info) : directory.error();
+  if (result == 0)
+    reason = refusal(info);
+  else if (result == -ELOOP || result == -ENOTDIR)
+    reason = "it is a symbolic link or no directory";
+  else
+    reason = describe_errno(result);
+  if (!reason.empty()) return std::nullopt;
+  return CacheFiles(fs, std::move(directory), (parent / name).string());
+}
+
+std::string CacheFiles::folder_name(const Hash256& fingerprint) {
+  return hex(std::span(fingerprint).first(fingerprint.size() / 2));
+}
+
+std::string CacheFiles::segment_name(const Hash256& chain) {
+  return hex(std::span(chain).first(chain.size() / 2));
+}
+
+std::string CacheFiles::new_temporary() {
+  std::array<uint8_t, kNameDigits / 2> random{};
+  return ::getentropy(random.data(), random.size()) == 0 ? "tmp-" + hex(random) : std::string();
+}
+
+OwnedFd CacheFiles::open_folder(const std::string& name) const {
+  OwnedFd folder(*fs_, fs_->open_at(top(), name, O_RDONLY | O_DIRECTORY));
+  FileInfo info;
+  if (folder.is_open() && (fs_->stat(folder.get(), info) != 0 || !is_own_directory(info)))
+    return {*fs_, -EPERM};
+  return folder;
+}
+
+OwnedFd CacheFiles::make_folder(const Hash256& fingerprint) const {
+  const std::string name = folder_name(fingerprint);
+  OwnedFd folder = open_folder(name);
+  if (folder.error() != -ENOENT) return folder;
+  const int result = fs_->make_directory(top(), name);
+  if (result != 0 && result != -EEXIST) return {*fs_, result};
+  // What is stored in a folder whose own name is not durable could vanish with it.
+  if (const int synced = fs_->fsync(top()); synced != 0) return {*fs_, synced};
+  return open_folder(name);
+}
+
+std::vector<std::string> CacheFiles::folders() const {
+  std::vector<std::string> names;
+  if (fs_->list(top(), names) != 0) return {};
+  std::erase_if(names, [](const std::string& name) { return !is_digits(name); });
+  return names;
+}
+
+std::vector<std::string> CacheFiles::segments_in(int folder) const {
+  std::vector<std::string> names;
+  if (fs_->list(folder, names) != 0) return {};
+  std::erase_if(names, [](const std::string& name) { return !is_segment(name); });
+  return names;
+}
+
+bool CacheFiles::free_name(int folder, const std::string& segment) const {
+  int result = fs_->unlink(folder, segment);
+  if (result == -ENOTEMPTY) result = fs_->rename_new(folder, segment, "moved-" + segment);
+  return result == 0 || result == -ENOENT;
+}
+
+void CacheFiles::sweep(int folder) const {
+  std::vector<std::string> names;
+  if (fs_->list(folder, names) != 0) return;
+  for (const std::string& name : names) {
+    FileInfo info;
+    if (!is_temporary(name) || fs_->stat_at(folder, name, info) != 0) continue;
+    if (!info.is_regular || info.owner != ::geteuid()) continue;
+    const OwnedFd file(*fs_, fs_->open_at(folder, name, O_RDONLY));
+    if (file.is_open() && fs_->try_lock(file.get()) == 0) fs_->unlink(folder, name);
+  }
+}
+
+uint64_t CacheFiles::used_bytes(int directory, int depth) const {
+  std::vector<std::string> names;
+  uint64_t n_bytes = 0;
+  if (depth > kMaxDepth || fs_->list(directory, names) != 0) return 0;
+  for (const std::string& name : names) {
+    FileInfo info;
+    if (fs_->stat_at(directory, name, info) != 0) continue;
+    // A file being written counts in full from its beginning, whether or not the room could be reserved.
+    n_bytes += is_temporary(name) ? std::max(info.disk_bytes, info.n_bytes) : info.disk_bytes;
+    if (!info.is_directory) continue;
+    const OwnedFd below(*fs_, fs_->open_at(directory, name, O_RDONLY | O_DIRECTORY));
+    if (below.is_open()) n_bytes += used_bytes(below.get(), depth + 1);
+  }
+  return n_bytes;
+}
+
+}  // namespace dsv32

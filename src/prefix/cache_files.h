@@ -1,0 +1,69 @@
+// The files of the disk cache's directory: who may use them, their names, the bytes they take.
+//
+//   <dir>/            0700, of this user
+//     LOCK            flock of who changes which segments there are
+//     <32 hex>/       the folder of a fingerprint, named by its first 16 bytes
+//       seg-<32 hex>.kvs   a segment (segment_file.h), named by the first 16 bytes of its chain hash, there
+//       by
+//                          a rename after its bytes were durable; its time is that of its last use
+//       tmp-<32 hex>       one being written; its writer holds a flock on it: without one it is a leftover
+//       speeds             what earlier runs measured (cache_speeds.h)
+//
+// The directory is opened once, and everything in it relative to that, no symbolic link followed. A name that
+// is none of these, and a folder that others may write: of others, counted and never touched. What bears a
+// segment's name and is no file of this user gives way to the segment. Nothing here decides; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file_system.h"
+#include "prefix/token_chain.h"
+
+namespace dsv32 {
+
+class CacheFiles {
+ public:
+  // The directory is made when missing, its parents too. Nothing, and the reason, when it must not or cannot
+  // be used.
+  static std::optional<CacheFiles> open(const std::string& path, FileSystem& fs, std::string& reason);
+
+  FileSystem& fs() const { return *fs_; }
+  int top() const { return directory_.get(); }
+  const std::string& path() const { return path_; }  // without symbolic links
+
+  static std::string folder_name(const Hash256& fingerprint);
+  static std::string segment_name(const Hash256& chain);
+  static std::string segment_file(const Hash256& chain) { return "seg-" + segment_name(chain) + ".kvs"; }
+  static std::string new_temporary();  // that no other process has; empty when there is no randomness
+
+  // Not open on failure: error() says why.
+  OwnedFd open_folder(const std::string& name) const;
+  OwnedFd open_folder(const Hash256& fingerprint) const { return open_folder(folder_name(fingerprint)); }
+  OwnedFd make_folder(const Hash256& fingerprint) const;  // durably, when it is missing
+
+  std::vector<std::string> folders() const;  // of fingerprints; what cannot be listed is not there
+  std::vector<std::string> segments_in(int folder) const;  // file names, whatever bears them
+
+  // Takes away what bears a segment's name. True when the name is free. A folder that is not empty is moved
+  // to another name: its content may be somebody's.
+  bool free_name(int folder, const std::string& segment) const;
+  // Removes the temporary files that nobody writes.
+  void sweep(int folder) const;
+  // On the disk, by everything.
+  uint64_t used_bytes() const { return used_bytes(top(), 0); }
+
+ private:
+  CacheFiles(FileSystem& fs, OwnedFd directory, std::string path)
+      : fs_(&fs), directory_(std::move(directory)), path_(std::move(path)) {}
+  uint64_t used_bytes(int directory, int depth) const;
+
+  FileSystem* fs_;
+  OwnedFd directory_;
+  std::string path_;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,92 @@
+#include "prefix/cache_maintenance.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backend/cache_layout.h"
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+// Adds what is found of one file. Its pages are read into little memory, whatever its head says.
+void verify_segment(CacheDirectory& cache, const std::string& folder_name, int folder,
+                    const std::string& name, Verification& found) {
+  SegmentFault fault = SegmentFault::none;
+  int64_t n_whole = 0;
+  std::string reason;
+  const auto file = SegmentFile::open(cache.fs(), folder, name, fault);
+  if (file && (CacheFiles::folder_name(file->info().fingerprint) != folder_name ||
+               CacheFiles::segment_file(file->info().chain) != name)) {
+    fault = SegmentFault::damaged;
+    reason = "its tokens belong to another name";
+  } else if (file) {
+    fault = file->verify(n_whole);
+    reason = format("page %lld of %lld has another checksum, or cannot be read",
+                    static_cast<long long>(n_whole + 1), static_cast<long long>(file->info().n_pages));
+  } else {
+    reason = fault == SegmentFault::foreign ? "it is no file of this user"
+                                            : "its head, its end or its length is wrong, or cannot be read";
+  }
+  if (fault == SegmentFault::vanished || fault == SegmentFault::newer) return;
+  ++found.n_segments;
+  found.n_pages += n_whole;
+  if (fault == SegmentFault::unreadable) ++found.n_unreadable;
+  if (fault != SegmentFault::damaged && fault != SegmentFault::foreign) return;
+  const bool is_removed = cache.can_write() && cache.files().free_name(folder, name);
+  found.damaged.push_back({name, reason, is_removed});
+}
+
+}  // namespace
+
+std::vector<CachedModel> list_models(CacheDirectory& cache) {
+  std::map<Hash256, CachedModel> by_fingerprint;
+  for (const CachedSegment& one : cache.segments(false)) {
+    CachedModel& model = by_fingerprint[one.segment.fingerprint];
+    ++model.n_segments;
+    model.n_pages += one.segment.n_pages;
+    model.n_tokens += one.segment.n_pages * kPageTokens;
+    model.n_bytes += one.segment.file_bytes();
+    model.n_hits += one.use.n_hits;
+  }
+  std::vector<CachedModel> models;
+  for (auto& [fingerprint, model] : by_fingerprint) {
+    model.fingerprint = hex(fingerprint);
+    models.push_back(model);
+  }
+  std::ranges::stable_sort(models, std::ranges::greater(), &CachedModel::n_bytes);
+  return models;
+}
+
+std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::string& prefix) {
+  std::vector<CachedSegment> segments = cache.segments(false);
+  std::erase_if(segments,
+                [&](const CachedSegment& one) { return !hex(one.segment.fingerprint).starts_with(prefix); });
+  std::ranges::stable_sort(segments, {}, [](const CachedSegment& one) { return one.segment.first_page; });
+  return segments;
+}
+
+Verification verify(CacheDirectory& cache) {
+  Verification found;
+  for (const std::string& name : cache.files().folders()) {
+    const OwnedFd folder = cache.files().open_folder(name);
+    if (!folder.is_open()) continue;
+    for (const std::string& segment : cache.files().segments_in(folder.get()))
+      verify_segment(cache, name, folder.get(), segment, found);
+  }
+  return found;
+}
+
+Pruned prune(CacheDirectory& cache, uint64_t max_bytes) {
+  const uint64_t before = cache.files().used_bytes();
+  const bool had_turn = cache.in_turn([&] {
+    cache.make_room(
+        0, [](const SegmentInfo&) { return false; }, max_bytes);
+    return true;
+  });
+  const uint64_t after = cache.files().used_bytes();
+  const bool is_small = after <= max_bytes || cache.segments(false).empty();
+  return {before > after ? before - after : 0, had_turn && is_small};
+}
+
+}  // namespace dsv32

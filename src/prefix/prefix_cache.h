@@ -1,0 +1,152 @@
+// Prefixes that survive their timeline, and their process: the tree that knows them, the store on disk, and
+// the traffic between disk and pool.
+//
+// The one idea: the tree says what there is, and everything else only moves pages. A prompt asks with
+// restore() and gets pages it does not compute; what it computes it hands over with remember(). Whatever
+// fails on the disk's side is a miss, as is what fails for lack of memory or threads. All functions are for
+// the thread that computes; reading and writing go on beside it.
+//
+// Invariants: a page that a read or write job names is retained for it until the job is taken back; only
+// whole pages are remembered; a page is stored after the pages ahead of it.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "context/latent_cache.h"
+#include "prefix/page_reader.h"
+#include "prefix/page_writer.h"
+#include "prefix/prefix_cache_options.h"
+#include "prefix/prefix_store.h"
+#include "prefix/prefix_tree.h"
+
+namespace dsv32 {
+
+class PrefixCache {
+ public:
+  // The fingerprint of all that decides the bytes of a page, once it is known. Never waits.
+  using Identity = std::function<std::optional<Hash256>()>;
+  // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
+  // memory alone.
+  PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity, const PrefixCacheOptions& options);
+  // Stores what is waiting to be stored. The timelines may be closed already. What hangs in a read or write
+  // is left behind, and keeps the pool.
+  ~PrefixCache();
+
+  // Begins to read what is known of `tokens`; a restore() of them goes on with it.
+  void prefetch(std::span<const int32_t> tokens);
+
+  // restore() of these tokens would not wait. If nothing else is being read, reading them begins.
+  bool is_ready(std::span<const int32_t> tokens);
+
+  // `timeline` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
+  // holds that afterwards; the last token is never among it. Returns how many tokens it holds.
+  int64_t restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
+
+  // `timeline` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
+  void remember(const Timeline& timeline, std::span<const int32_t> tokens);
+
+  // The timeline is about to be closed.
+  void forget(const Timeline& timeline);
+
+  // So many tokens were computed in so many seconds: what a hit is compared with.
+  void note_prefill(int64_t n_tokens, double seconds);
+
+  // What was computed behind these tokens made no sense: what is on disk of them is removed, and nothing is
+  // stored from now on.
+  void distrust(std::span<const int32_t> tokens);
+
+  // Waits until all that the policy wants stored is on the disk, or has failed.
+  void flush();
+
+  // Why restore() last brought nothing in, as half a sentence; empty: it did.
+  const char* why_none() const { return why_none_; }
+
+  ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
+  const PrefixTree& tree() const { return tree_; }
+  bool is_unidentified() const { return identity_ != nullptr; }  // the disk waits for the identity
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What fails here for lack of memory leaves everything whole. Errors have other causes.
+  template <typename Body>
+  void or_miss(const Body& body) try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    why_none_ = "memory was lacking";
+  }
+
+  void open_store();
+  static std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages);
+  static int64_t n_in_pool(const PrefixTree::Match& match);  // pages, from the front
+  void load_index();
+  void note_reading();
+  void keep_speeds();
+  bool is_worth_reading(int64_t n_tokens, int64_t n_pages);
+  std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
+  double prefill_seconds(int64_t n_tokens) const;
+
+  int64_t try_restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
+  PrefixTree::Lock lock_pages(std::span<const int32_t> tokens);
+  void try_remember(const Timeline& timeline, std::span<const int32_t> tokens);
+
+  // prefix_cache_reading.cpp
+  void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
+  void ask_for(std::span<const PrefixPage> pages);
+  int64_t n_wanted(std::span<const int32_t> wanted) const;
+  PageReader::Progress take(std::optional<Clock::time_point> until);
+  void receive(std::span<const int32_t> wanted);
+  void publish(int64_t begin, int64_t end);
+  void insert_received(int64_t n_pages);
+  void end_reading();
+  void take_back_reads();
+
+  void use(const PrefixTree::Match& match);
+
+  int64_t reclaim(int64_t n_pages);
+  void pump(bool waits);
+  void stop_storing();
+  void take_back_write(std::unique_ptr<StoreJob> job);
+  std::unique_ptr<StoreJob> next_job();
+  std::unique_ptr<StoreJob> make_job(std::span<const int32_t> path, PageRun run);
+  void store_leaving(const PrefixTree::Leaving& leaving);
+
+  std::shared_ptr<LatentCache> pool_keeper_;
+  LatentCache& pool_;
+  PrefixCacheOptions options_;
+  Identity identity_;                   // empty once it has told, or when there is no disk to ask it for
+  std::shared_ptr<PrefixStore> store_;  // null: no disk, or none yet
+  PrefixTree tree_;
+  std::unique_ptr<PageReader> reader_;
+  std::unique_ptr<PageWriter> writer_;
+
+  // The read that is going on: of a path, the pages from first_page on.
+  struct Reading {
+    std::vector<int32_t> tokens;  // of the path's whole pages
+    int64_t first_page = 0;
+    std::shared_ptr<ReadJob> job;
+    PrefixTree::Lock lock;
+    int64_t n_taken = 0;                     // pages from the front that are published
+    std::optional<Clock::time_point> until;  // as long it is waited for; nothing: nobody waited yet
+  };
+  std::unique_ptr<Reading> reading_;
+  std::list<std::shared_ptr<ReadJob>> reads_;  // this, and those given up: their pages are to be given back
+  std::unordered_map<const Timeline*, PrefixTree::Lock> locks_;
+  std::list<std::vector<int32_t>> to_store_;  // paths, whole pages
+  bool is_storing_ = true;
+  const char* why_none_ = "";
+  CacheSpeeds former_;       // of earlier runs
+  double prefill_rate_ = 0;  // tokens a second; 0: not known yet
+  double read_rate_ = 0;     // bytes a second, as far as it is believed
+  ReadStats noted_;          // what it was made of
+};
+
+}  // namespace dsv32

@@ -1,0 +1,165 @@
+// How PrefixCache reads: from what a prompt lacks in the pool to pages in the tree.
+//
+//   begin_reading   reserves pages of the pool and asks the disk
+//   receive         waits, as long as the policy says; what has come joins the tree
+//   end_reading     gives back what has not: at once, or when the reads that are in progress end
+#include <algorithm>
+#include <utility>
+
+#include "prefix/prefix_cache.h"
+
+namespace dsv32 {
+
+void PrefixCache::prefetch(std::span<const int32_t> tokens) {
+  if (tokens.empty()) return;
+  or_miss([&] { begin_reading(tokens.first(tokens.size() - 1), 0); });
+}
+
+// Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
+void PrefixCache::begin_reading(std::span<const int32_t> wanted, int64_t n_held) {
+  if (!store_ || reading_) return;
+  take_back_reads();
+  const PrefixTree::Match match = tree_.match(wanted);
+  const int64_t n_pages = std::ssize(match.pages), first_page = n_in_pool(match);
+  if (first_page == n_pages || match.n_tokens <= n_held) return;
+  if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages - first_page))
+    return;
+  auto reading = std::make_unique<Reading>();
+  reading->tokens = tree_.tokens_of(match);
+  reading->lock = tree_.lock(match);
+  reading->first_page = first_page;
+  reading->job = reads_.emplace_back(std::make_shared<ReadJob>());
+  reading_ = std::move(reading);
+  try {
+    ask_for(std::span(match.pages).subspan(static_cast<size_t>(first_page)));
+  } catch (...) {
+    end_reading();
+    throw;
+  }
+}
+
+// For the first ones that are not in the pool.
+void PrefixCache::ask_for(std::span<const PrefixPage> pages) {
+  for (const PrefixPage& page : pages) {
+    if (page.pool.is_there()) break;
+    PageRead& read = reading_->job->pages.emplace_back();
+    read.from = page.disk;
+    read.rows.resize(static_cast<size_t>(pool_.plan().n_layers));
+    const std::optional<PoolPage> taken = pool_.take_page();
+    if (!taken) {
+      reading_->job->pages.pop_back();
+      break;
+    }
+    read.pool = *taken;
+    for (size_t layer = 0; layer < read.rows.size(); ++layer)
+      read.rows[layer] = pool_.page_rows(*taken, static_cast<int64_t>(layer));
+  }
+  if (reading_->job->pages.empty()) why_none_ = "the context has no room for what is known of it";
+  if (reading_->job->pages.empty()) return end_reading();
+  if (reader_->start(reading_->job)) return;
+  why_none_ = "no thread was to be had that reads";
+  end_reading();
+}
+
+// How many pages of the read `wanted` has a use for.
+int64_t PrefixCache::n_wanted(std::span<const int32_t> wanted) const {
+  const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
+  return std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page,
+                  std::ssize(reading_->job->pages));
+}
+
+// Publishes what has come, once there is more of it, or at `until`.
+PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
+  const PageReader::Progress progress = reader_->wait(*reading_->job, reading_->n_taken, until);
+  publish(reading_->n_taken, progress.n_there);
+  reading_->n_taken = progress.n_there;
+  return progress;
+}
+
+// Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
+// for as long as that one may want it.
+bool PrefixCache::is_ready(std::span<const int32_t> tokens) {
+  bool is_ready = true;
+  or_miss([&] {
+    const std::span<const int32_t> wanted = tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1));
+    begin_reading(wanted, 0);
+    if (!reading_) return;
+    const int64_t n = n_wanted(wanted);
+    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
+    const PageReader::Progress progress = take(Clock::now());
+    is_ready = progress.is_over || (n > 0 && progress.n_there >= n) ||
+               (reading_->until && Clock::now() >= *reading_->until);
+  });
+  return is_ready;
+}
+
+// Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
+void PrefixCache::receive(std::span<const int32_t> wanted) {
+  if (!reading_) return;
+  const int64_t n = n_wanted(wanted);
+  const auto until = reading_->until ? reading_->until : deadline(n * kPageTokens);
+  PageReader::Progress progress;
+  try {
+    progress = take(Clock::now());
+    for (int64_t n_known = -1; progress.n_there < n && progress.n_there > n_known && !progress.is_over;) {
+      n_known = progress.n_there;
+      progress = take(until);
+    }
+    if (progress.n_there > 0) insert_received(progress.n_there);
+  } catch (...) {
+    end_reading();
+    throw;
+  }
+  const DiskPage failed =
+      progress.has_failed ? reading_->job->pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
+  end_reading();
+  note_reading();
+  if (n > 0)
+    why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
+                                  : "the disk did not give what is known of it in time";
+  if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
+}
+
+// Pages of the read become what the device sees.
+void PrefixCache::publish(int64_t begin, int64_t end) {
+  if (begin == end) return;
+  std::vector<PoolPage> pages;
+  for (int64_t i = begin; i < end; ++i) pages.push_back(reading_->job->pages[static_cast<size_t>(i)].pool);
+  pool_.publish(pages, reader_->take_keys(*reading_->job, begin, end));
+}
+
+// The first n_pages of the read join the tree.
+void PrefixCache::insert_received(int64_t n_pages) {
+  const std::span<const int32_t> path = first_pages(reading_->tokens, reading_->first_page + n_pages);
+  std::vector<PrefixPage> known = tree_.match(path).pages;
+  known.resize(path.size() / kPageTokens);  // a segment may have been forgotten meanwhile
+  for (int64_t i = 0; i < n_pages; ++i)
+    known[static_cast<size_t>(reading_->first_page + i)].pool =
+        reading_->job->pages[static_cast<size_t>(i)].pool;
+  tree_.insert(path, known);
+}
+
+void PrefixCache::end_reading() {
+  if (!reading_) return;
+  reader_->give_up(*reading_->job);
+  reading_.reset();
+  take_back_reads();
+}
+
+// Pages of jobs that were given up, but those that a thread may still write to. Sequences and the tree have
+// their own shares of the pages that came.
+void PrefixCache::take_back_reads() {
+  std::erase_if(reads_, [this](const std::shared_ptr<ReadJob>& job) {
+    if (!job->is_given_up) return false;
+    bool is_idle = true;
+    for (PageRead& page : job->pages) {
+      if (reader_->is_reading(page))
+        is_idle = false;
+      else if (page.pool.is_there())
+        pool_.release(std::exchange(page.pool, {}));
+    }
+    return is_idle;
+  });
+}
+
+}  // namespace dsv32

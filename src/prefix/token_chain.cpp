@@ -1,0 +1,39 @@
+#include "prefix/token_chain.h"
+
+#include <bit>
+
+namespace dsv32 {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "token ids are hashed and stored as they lie in memory");
+
+// The tag keeps these hashes apart from every other use of SHA-256; its version changes with what is hashed.
+constexpr std::string_view kRootTag = "dsv32 prefix chain 1";
+
+}  // namespace
+
+Hash256 chain_root(const Hash256& fingerprint, std::string_view salt) {
+  Sha256 sha;
+  sha.add_field(kRootTag);
+  sha.add_field({reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()});
+  sha.add_field(salt);
+  return sha.finish();
+}
+
+Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens) {
+  Sha256 sha;
+  sha.add(parent.data(), parent.size());
+  sha.add(&first_page, sizeof first_page);
+  sha.add(tokens.data(), tokens.size_bytes());
+  return sha.finish();
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : bytes) text += kDigits[byte >> 4], text += kDigits[byte & 15];
+  return text;
+}
+
+}  // namespace dsv32
