@@ -476,9 +476,7 @@ BOOST_AUTO_TEST_CASE(one_slow_read_does_not_end_the_reading) {
 }
 
 BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
-  // Twice the context: pages that are still being read when nobody waits for them are not free yet.
-  const auto why = [](EngineOptions options, const std::vector<int32_t>& tokens) {
-    options.context = 1024;
+  const auto why = [](const EngineOptions& options, const std::vector<int32_t>& tokens) {
     Opened opened(options);
     BOOST_TEST(opened.session->sync(tokens) == 0);
     return std::string(opened.session->why_none_cached());

@@ -105,6 +105,18 @@ void check_same(Engine& engine, Session& warm, const std::vector<int32_t>& token
   BOOST_TEST((remembered(engine, warm) == remembered(*cold.engine, *cold.session)));
 }
 
+// The disk outlives its test: a thread that was left behind uses it.
+DiskGate& lasting(const GatedFixture& disk) {
+  static std::vector<std::shared_ptr<DiskGate>>& gates = *new std::vector<std::shared_ptr<DiskGate>>;
+  return *gates.emplace_back(disk.gate);
+}
+
+// What uses the memory of the engine's pool has gone: a thread that hung went on and ended.
+void let_go_on(DiskGate& gate) {
+  gate.open();
+  while (gate.is_waited_for()) std::this_thread::yield();
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(prefix_reading)
@@ -172,6 +184,38 @@ BOOST_AUTO_TEST_CASE(best_effort_takes_what_is_there) {
   disk.gate->open();
 }
 
+// Two pages are in use, one is on its way, and a prompt needs it: reading is given up and its end awaited, as
+// long as there is hope for it.
+BOOST_AUTO_TEST_CASE(pages_that_are_being_read_are_waited_for_when_none_is_left) {
+  for (const bool hangs : {false, true}) {
+    const GatedFixture disk;
+    DiskGate& gate = lasting(disk);
+    EngineOptions options = disk.options();
+    options.context = kBase, options.chunk = kPageTokens;
+    Opened warm(options);
+    const std::vector<int32_t> others = random_tokens(kBase, 9);
+    warm.session->sync(std::span(others).first(2 * kPageTokens));
+    gate.held.clear();
+    warm.engine->prefix_cache()->prefetch(leaving_at(kBase));
+    while (!gate.is_waited_for()) std::this_thread::yield();
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(hangs ? 0 : 200));
+      if (!hangs) gate.open();
+    });
+    const auto start = std::chrono::steady_clock::now();
+    if (hangs) {
+      BOOST_CHECK_EXCEPTION(warm.session->sync(others), Error,
+                            [](const Error& error) { return error.kind() == ErrorKind::context_full; });
+      BOOST_TEST(seconds_since(start) >= 1.9);
+      BOOST_TEST(seconds_since(start) < 20);
+    } else {
+      BOOST_TEST(warm.session->sync(others) == 2 * kPageTokens);
+    }
+    opener.join();
+    let_go_on(gate);
+  }
+}
+
 // What was read for one prompt serves another that leaves it earlier, in the middle of a page or not.
 BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
   for (const int64_t split : {int64_t{10}, kPageTokens, kFirstPages * kPageTokens}) {
@@ -186,18 +230,6 @@ BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
     BOOST_TEST(session.sync(leaving_at(kBase)) == kBase);
     check_same(engine, session, leaving_at(kBase));
   }
-}
-
-// The disk outlives its test: a thread that was left behind uses it.
-DiskGate& lasting(const GatedFixture& disk) {
-  static std::vector<std::shared_ptr<DiskGate>>& gates = *new std::vector<std::shared_ptr<DiskGate>>;
-  return *gates.emplace_back(disk.gate);
-}
-
-// What uses the memory of the engine's pool has gone: a thread that hung went on and ended.
-void let_go_on(DiskGate& gate) {
-  gate.open();
-  while (gate.is_waited_for()) std::this_thread::yield();
 }
 
 // A read that hangs when the engine goes is left behind, with the memory that it writes to.

@@ -1,6 +1,8 @@
 // Prefixes where decode gives other bits than prefill, as on a GPU: what a prompt finds is what prefill would
-// compute, wherever it leaves what is known, also behind answers.
+// compute, wherever it leaves what is known, also behind answers; and a talk that is resumed finds its
+// answers.
 #include <boost/test/unit_test.hpp>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -31,6 +33,9 @@ TalkOnDisk with_roles_that_agree() {
   return {.make_backend = [] { return std::make_unique<CpuBackend>(1); }};
 }
 
+using Runs = std::vector<TokenRun>;
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
 std::vector<int32_t> leaving(std::vector<int32_t> tokens, size_t n, int64_t n_others) {
   tokens.resize(n);
   for (const int32_t token : random_tokens(n_others, 9)) tokens.push_back(token);
@@ -46,29 +51,66 @@ BOOST_AUTO_TEST_CASE(cold_and_cached_are_the_same_bits_at_random_places) {
   with_roles_that_agree().check_random_places(6);
 }
 
-// A talk goes on from the rows it has, answers among them; of these others find only what prefill would make.
+// A prompt that repeats what was said finds only what prefill would make.
 BOOST_AUTO_TEST_CASE(answers_are_known_to_others_where_the_roles_agree) {
   for (const bool roles_agree : {false, true}) {
     const TalkOnDisk talk = roles_agree ? with_roles_that_agree() : with_roles_apart();
-    const TalkOnDisk::Process process = talk.start(true);
-    std::vector<int32_t> tokens = talk.ask(*process.session, 150, 90, 1);
-    BOOST_TEST(process.n_pages_known() == (roles_agree ? 240 : 150) / kPageTokens);
-    tokens.insert(tokens.end(), {1, 2, 3});
-    BOOST_TEST(process.session->sync(tokens) == 240);
-    talk.ask(*process.session, 60, 0, 2);
-    BOOST_TEST(process.n_pages_known() == (roles_agree ? 303 : 150) / kPageTokens);
+    TalkOnDisk::Process process = talk.start(true);
+    const std::vector<int32_t> tokens = talk.ask(*process.session, 150, 90, 1);
+    BOOST_TEST(process.n_pages_known() == 240 / kPageTokens);
+    BOOST_TEST((process.session->decoded() == (roles_agree ? Runs{} : Runs{{150, 240}})));
+    process.session.reset();
+    BOOST_TEST(Session(*process.engine).hold(leaving(tokens, 240, 3)) == (roles_agree ? 192 : 150));
   }
 }
 
-// What decode made is forgotten with its tokens.
-BOOST_AUTO_TEST_CASE(a_prompt_that_leaves_before_an_answer_is_known_to_others) {
+// In another process too, if it says which tokens are answers; and it goes on with the bits of the first.
+BOOST_AUTO_TEST_CASE(a_resumed_talk_finds_its_answers) {
   const TalkOnDisk talk = with_roles_apart();
-  const TalkOnDisk::Process process = talk.start(true);
-  const std::vector<int32_t> tokens = talk.ask(*process.session, 150, 90, 1);
-  BOOST_TEST(process.session->sync(leaving(tokens, 155, 200)) == 155);
-  BOOST_TEST(process.n_pages_known() == 150 / kPageTokens);
-  BOOST_TEST(process.session->sync(leaving(tokens, 140, 200)) == 140);
-  BOOST_TEST(process.n_pages_known() == 340 / kPageTokens);
+  Runs decoded;
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+  {
+    const TalkOnDisk::Process first = talk.start(true);
+    talk.ask(*first.session, 150, 90, 1);
+    tokens = talk.ask(*first.session, 70, 80, 2);
+    decoded = first.session->decoded();
+    BOOST_TEST((decoded == Runs{{150, 240}, {310, 390}}));
+    tokens.insert(tokens.end(), {1, 2, 3});
+    first.session->sync(tokens);
+    logits = first.session->logits();
+  }
+  const TalkOnDisk::Process resumed = talk.start(true), told_wrong = talk.start(true);
+  BOOST_TEST(resumed.session->hold(tokens, kAll, decoded) == 384);
+  while (resumed.session->tokens().size() < tokens.size()) resumed.session->read_chunk(tokens);
+  // Of the last answer six tokens lie in no whole page. They are read as a prompt here.
+  BOOST_TEST((resumed.session->decoded() == Runs{{150, 240}, {310, 384}}));
+  BOOST_TEST((resumed.session->logits() != logits));
+  // Who names other tokens finds what comes before them, and loses nothing but time.
+  BOOST_TEST(told_wrong.session->hold(tokens, kAll, Runs{{100, 240}}) == 100);
+  BOOST_TEST(told_wrong.session->decoded().empty());
+}
+
+// Whatever pages an answer ends in, a talk resumed there has the bits of the one that goes on.
+BOOST_AUTO_TEST_CASE(a_talk_resumed_at_a_page_s_end_goes_on_with_the_same_bits) {
+  const TalkOnDisk talk = with_roles_apart();
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+  Runs decoded;
+  {
+    const TalkOnDisk::Process first = talk.start(true);
+    tokens = talk.ask(*first.session, 150, 106, 1);
+    decoded = first.session->decoded();
+    tokens.insert(tokens.end(), {1, 2, 3});
+    first.session->sync(tokens);
+    logits = first.session->logits();
+  }
+  for (const bool is_told : {true, false}) {
+    const TalkOnDisk::Process resumed = talk.start(true);
+    BOOST_TEST(resumed.session->hold(tokens, kAll, is_told ? decoded : Runs{}) == (is_told ? 256 : 150));
+    resumed.session->read_chunk(tokens);
+    BOOST_TEST((resumed.session->logits() == logits) == is_told);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

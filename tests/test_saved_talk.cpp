@@ -89,6 +89,16 @@ BOOST_AUTO_TEST_CASE(missing_keys_and_wrong_types) {
       BOOST_TEST(contains(parse_complaint(bad.dump()), std::string("messages[3].") + key + " is no text"));
     }
   }
+  for (const Json& value :
+       {Json(nullptr), Json(1), Json::array({1}), Json::array({{1, 2, 3}}), Json::array({{-1, 2}}),
+        Json::array({{1, 1.5}}), Json::array({{1, UINT64_MAX}})}) {
+    Json bad = good;
+    bad["decoded"] = value;
+    BOOST_TEST(contains(parse_complaint(bad.dump()), "it is damaged, decoded"), value.dump());
+  }
+  Json former = good;  // of a time when this was not saved
+  former.erase("decoded");
+  BOOST_TEST(parse_talk(former.dump()).decoded.empty());
   Json extended = good;
   extended["more"] = {{"unknown", 1}};
   extended["messages"][1]["more"] = true;

@@ -339,7 +339,8 @@ void Chat::answer() {
   stop_.forget_interrupt();
   try {
     const std::vector<int32_t> prompt = format_.encode(messages_, generation_.thinking);
-    const GenerationResult result = generate(session_, *model_.tokenizer, prompt, generation_, listener);
+    const GenerationResult result =
+        generate(session_, *model_.tokenizer, prompt, generation_, listener, talk_.saved.decoded);
     status.erase();
     printer.finish(result.completion.thinking_closed);
     conclude(result);
@@ -359,6 +360,7 @@ void Chat::conclude(const GenerationResult& result) {
   if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /regen asks again");
   messages_.push_back({Message::Role::assistant, result.completion.content, result.completion.reasoning});
+  talk_.saved.decoded = session_.decoded();
   try_save();
 }
 
@@ -372,7 +374,9 @@ int chat_command(const Options& options) {
   Talk talk = open_talk(options);
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
-  LoadedModel model(options, [&](const Tokenizer& tokenizer) { return known_prompt(talk.saved, tokenizer); });
+  LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+    prefixes.prefetch(known_prompt(talk.saved, tokenizer), talk.saved.decoded);
+  });
   status.erase();
   report_engine(model.engine, options);
   const std::string name = model_name(model.file.path());

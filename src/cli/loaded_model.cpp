@@ -73,11 +73,11 @@ std::string cache_directory(const Options& options) {
   return {};
 }
 
-LoadedModel::LoadedModel(const Options& options, const FirstPrompt& first_prompt)
+LoadedModel::LoadedModel(const Options& options, const Prefetch& prefetch)
     : file(find_model(options)),
       tokenizer(load_tokenizer(file)),
       engine(file, engine_options(options, file.path()), [&](PrefixCache& prefixes) {
-        if (first_prompt) prefixes.prefetch(first_prompt(*tokenizer));
+        if (prefetch) prefetch(prefixes, *tokenizer);
       }) {
   if (tokenizer->n_vocab() > engine.args().vocab_size)
     fail(ErrorKind::model, format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",

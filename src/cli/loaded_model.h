@@ -24,11 +24,10 @@ std::string find_model(const Options& options);
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
 
 struct LoadedModel {
-  // The tokens that will be asked for first, when they are known so early: what is known of them is read from
-  // disk while the weights are loaded.
-  using FirstPrompt = std::function<std::vector<int32_t>(const Tokenizer& tokenizer)>;
-  // Throws Error{usage, model, memory}, and what `first_prompt` throws.
-  explicit LoadedModel(const Options& options, const FirstPrompt& first_prompt = {});
+  // Who knows so early what will be asked first has it read from disk while the weights are loaded.
+  using Prefetch = std::function<void(PrefixCache& prefixes, const Tokenizer& tokenizer)>;
+  // Throws Error{usage, model, memory}, and what `prefetch` throws.
+  explicit LoadedModel(const Options& options, const Prefetch& prefetch = {});
 
   GgufFile file;
   std::unique_ptr<Tokenizer> tokenizer;

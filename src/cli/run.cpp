@@ -76,8 +76,9 @@ int run_command(const Options& options) {
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
-  LoadedModel model(options,
-                    [&](const Tokenizer& tokenizer) { return make_prompt(tokenizer, text, options).ids; });
+  LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+    prefixes.prefetch(make_prompt(tokenizer, text, options).ids);
+  });
   const double load_seconds = seconds_since(start);
   status.erase();
   report_engine(model.engine, options);

@@ -122,6 +122,20 @@ std::vector<Message> parse_messages(const Json& list) {
   return messages;
 }
 
+std::vector<TokenRun> parse_runs(const Json& list) {
+  std::vector<TokenRun> runs;
+  const auto position = [](const Json& value) {
+    return value.is_number_unsigned() && value.get<uint64_t>() < kMadeByDecode ? value.get<int64_t>() : -1;
+  };
+  if (!list.is_array()) fail_damaged("decoded is no list");
+  for (const Json& run : list) {
+    if (!run.is_array() || run.size() != 2) fail_damaged("decoded holds no pairs");
+    runs.push_back({position(run[0]), position(run[1])});
+    if (runs.back().begin < 0 || runs.back().end < 0) fail_damaged("decoded holds no positions");
+  }
+  return runs;
+}
+
 // The time in the beginning of a file, which may be cut anywhere. Negative when it is not there.
 int64_t time_in(std::string_view head) {
   bool is_time = false;
@@ -157,11 +171,11 @@ std::string talk_json(const SavedTalk& talk) {
   for (const Message& message : talk.messages)
     messages.push_back(
         {{"role", role_name(message.role)}, {"content", message.content}, {"reasoning", message.reasoning}});
-  const Ordered root{{kVersionKey, kVersion},
-                     {"used_ms", talk.used_ms},
-                     {"model", talk.model},
-                     {"thinking", talk.thinking},
-                     {"messages", std::move(messages)}};
+  Ordered decoded = Ordered::array();
+  for (const TokenRun& run : talk.decoded) decoded.push_back({run.begin, run.end});
+  const Ordered root{{kVersionKey, kVersion},         {"used_ms", talk.used_ms},
+                     {"model", talk.model},           {"thinking", talk.thinking},
+                     {"decoded", std::move(decoded)}, {"messages", std::move(messages)}};
   return root.dump(-1, ' ', false, Ordered::error_handler_t::replace) + "\n";
 }
 
@@ -174,6 +188,7 @@ SavedTalk parse_talk(std::string_view json) {
   const Json& thinking = value_of(root, "thinking", "");
   if (!thinking.is_boolean()) fail_damaged("thinking is neither true nor false");
   talk.thinking = thinking.get<bool>();
+  if (root.contains("decoded")) talk.decoded = parse_runs(root["decoded"]);
   talk.messages = parse_messages(value_of(root, "messages", ""));
   return talk;
 }

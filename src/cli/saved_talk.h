@@ -1,7 +1,7 @@
 // A conversation that outlives its process: one JSON file for each talk, in a folder of its user's.
 //
 //   <folder>/              0700
-//     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"messages":[]}
+//     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
 //     .NAME.lock           empty; locked by the chat that goes on with the talk, for as long as it lives
 //     .NAME.<16 hex>.tmp   one being written, or a crash's leftover; removed when it is an hour old
 //
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/file_system.h"
+#include "context/timeline.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -35,6 +36,7 @@ struct SavedTalk {
   bool thinking = true;  // as /think left it
   int64_t used_ms = 0;   // milliseconds since 1970
   std::vector<Message> messages;
+  std::vector<TokenRun> decoded = {};  // of the talk as a prompt; what its rows on disk are found by
 };
 
 // Throws Error{usage} unless `name` is 1 to 64 letters, digits, '.', '_' and '-', and begins with no '.'.

@@ -11,6 +11,7 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
     : plan_(plan), row_pages_(plan.n_pages()), key_pages_(plan.n_pages()) {
   int64_t first_layer = 0;
   for (const StageLayers& stage : stages) {
+    roles_agree_ = roles_agree_ && stage.backend->roles_agree();
     parts_.push_back(std::make_unique<CachePart>(*stage.backend, plan, first_layer, stage.end_layer));
     for (; first_layer < stage.end_layer; ++first_layer) part_of_layer_.push_back(parts_.back().get());
   }
@@ -50,10 +51,20 @@ void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
   key_pages_.resize(timeline.key_pages_, n_pages);
 }
 
-void LatentCache::append(Timeline& timeline, std::span<const int32_t> tokens, bool is_as_prefilled) {
-  if (is_as_prefilled && timeline.n_as_prefilled_ == timeline.n_tokens())
-    timeline.n_as_prefilled_ += std::ssize(tokens);
+void LatentCache::append(Timeline& timeline, std::span<const int32_t> tokens, Role role) {
+  const int32_t mark = role == Role::decode && !roles_agree_ ? kMadeByDecode : 0;
   timeline.tokens_.insert(timeline.tokens_.end(), tokens.begin(), tokens.end());
+  for (const int32_t token : tokens) timeline.history_.push_back(token | mark);
+}
+
+std::vector<int32_t> LatentCache::history(std::span<const int32_t> tokens,
+                                          std::span<const TokenRun> decoded) const {
+  std::vector<int32_t> history(tokens.begin(), tokens.end());
+  if (roles_agree_) return history;
+  for (const TokenRun& run : decoded)
+    for (int64_t i = run.begin; i < std::min(run.end, std::ssize(history)); ++i)
+      history[static_cast<size_t>(i)] |= kMadeByDecode;
+  return history;
 }
 
 // What is wanted may become less on the way: the last page is no longer shared.
@@ -95,11 +106,11 @@ std::optional<PoolPage> LatentCache::take_page() {
 }
 
 void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
-                        std::span<const int32_t> tokens) {
+                        std::span<const int32_t> history) {
   timeline.row_pages_.reserve(pages.size()), timeline.key_pages_.reserve(pages.size());
-  timeline.tokens_.reserve(tokens.size());
-  const std::vector<int32_t> begun(tokens.begin(), tokens.end());  // they may be the timeline's own
-  for (const PoolPage& shared : pages) retain(shared);             // first: they too
+  timeline.tokens_.reserve(history.size()), timeline.history_.reserve(history.size());
+  const std::vector<int32_t> begun(history.begin(), history.end());  // it may be the timeline's own
+  for (const PoolPage& shared : pages) retain(shared);               // first: they too
   try {
     truncate(timeline, 0);
   } catch (...) {
@@ -110,7 +121,8 @@ void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
     timeline.row_pages_.push_back(shared.row);
     timeline.key_pages_.push_back(shared.key);
   }
-  append(timeline, begun);
+  for (const int32_t token : begun) timeline.tokens_.push_back(token & ~kMadeByDecode);
+  timeline.history_ = begun;
 }
 
 uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
@@ -135,7 +147,7 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
 void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
   for (const auto& part : parts_) part->slots().reset(timeline.share_);
   timeline.tokens_.resize(static_cast<size_t>(n_tokens));
-  timeline.n_as_prefilled_ = std::min(timeline.n_as_prefilled_, n_tokens);
+  timeline.history_.resize(static_cast<size_t>(n_tokens));
   row_pages_.resize(timeline.row_pages_,
                     std::min<int64_t>(pages_for(n_tokens), std::ssize(timeline.row_pages_)));
   key_pages_.resize(timeline.key_pages_,

@@ -46,9 +46,11 @@ class LatentCache : public PagePins {
   // Makes room for the timeline to grow to `n_tokens`. Throws Error{context_full} when they are more than a
   // context holds, or the pools are too small.
   void reserve(Timeline& timeline, int64_t n_tokens);
-  // Says that the rows of these tokens, which follow those that it has, have been stored; as prefill makes
-  // them, or not.
-  void append(Timeline& timeline, std::span<const int32_t> tokens, bool is_as_prefilled = true);
+  // Says that the rows of these tokens, which follow those that it has, have been stored by a step of this
+  // role.
+  void append(Timeline& timeline, std::span<const int32_t> tokens, Role role = Role::prefill);
+  // The history of these tokens when those in the runs are decoded and the others are not.
+  std::vector<int32_t> history(std::span<const int32_t> tokens, std::span<const TokenRun> decoded) const;
   // Forgets all tokens from `n_tokens` on.
   void truncate(Timeline& timeline, int64_t n_tokens);
 
@@ -62,9 +64,9 @@ class LatentCache : public PagePins {
   void release(const PoolPage& page) override;
   // A free page with its caller as the only user; nothing when there is none, also after reclaiming.
   std::optional<PoolPage> take_page();
-  // The timeline forgets what it holds and begins with `tokens`, which are in these pages
-  // [ceil(n_tokens / kPageTokens)] as prefill makes them, as one more user of each.
-  void adopt(Timeline& timeline, std::span<const PoolPage> pages, std::span<const int32_t> tokens);
+  // The timeline forgets what it holds and begins with this history, whose rows are in these pages
+  // [ceil(n_tokens / kPageTokens)], as one more user of each.
+  void adopt(Timeline& timeline, std::span<const PoolPage> pages, std::span<const int32_t> history);
 
   // A page's rows of one layer in the host pool, [kPageTokens, row_bytes]. What the host writes there is read
   // by steps after publish(). Any thread may ask, while the cache lives.
@@ -82,6 +84,7 @@ class LatentCache : public PagePins {
   void own_last_page(Timeline& timeline);
 
   CachePlan plan_;
+  bool roles_agree_ = true;  // on all devices
   std::vector<std::unique_ptr<CachePart>> parts_;
   std::vector<CachePart*> part_of_layer_;  // [n_layers]
   PagePool row_pages_, key_pages_;

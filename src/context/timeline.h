@@ -8,19 +8,28 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "context/page_pool.h"
 
 namespace dsv32 {
 
+// Tokens [begin, end) of a sequence; 0 <= begin.
+struct TokenRun {
+  int64_t begin = 0, end = 0;
+  bool operator==(const TokenRun&) const = default;
+};
+
+// In a history, beside the id: decode made this token's row, with other bits than prefill would.
+constexpr int32_t kMadeByDecode = 1 << 30;
+
 class Timeline {
  public:
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t n_tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  // So many of its first tokens are remembered with the bits that prefill gives them: all, but for those
-  // behind the first that was decoded where the roles' bits differ.
-  int64_t n_as_prefilled() const { return n_as_prefilled_; }
+  // The tokens and what made their rows, kMadeByDecode or not. Rows are the same only where this is.
+  const std::vector<int32_t>& history() const { return history_; }
   const std::vector<int32_t>& row_pages() const { return row_pages_; }  // of the row pool
   const std::vector<int32_t>& key_pages() const { return key_pages_; }  // of the key pool
   PoolPage page(int64_t i) const {
@@ -32,9 +41,9 @@ class Timeline {
 
  private:
   friend class LatentCache;
-  std::vector<int32_t> tokens_, row_pages_, key_pages_;
+  std::vector<int32_t> tokens_, history_, row_pages_, key_pages_;
   bool is_resident_ = true;
-  int64_t share_ = 0, n_as_prefilled_ = 0;
+  int64_t share_ = 0;
 };
 
 }  // namespace dsv32

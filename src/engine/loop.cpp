@@ -58,20 +58,21 @@ void Loop::end_interrupted() {
     }
 }
 
-// Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth waiting
-// for.
+// Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth
+// waiting for.
 void Loop::admit(bool waits) {
   for (const Entry& entry : entries_) {
     Answer& answer = *entry.answer;
     if (answer.phase() != Phase::waits_for_disk) continue;
-    if (!waits && !answer.session().is_ready(answer.request().prompt)) continue;
+    if (!waits && !answer.session().is_ready(answer.request().prompt, answer.request().decoded)) continue;
     begin(answer);
     waits = false;
   }
 }
 
 void Loop::begin(Answer& answer) try {
-  answer.begin_prompt(answer.session().hold(answer.request().prompt, answer.n_reusable()));
+  answer.begin_prompt(
+      answer.session().hold(answer.request().prompt, answer.n_reusable(), answer.request().decoded));
 } catch (const Error&) {
   answer.fail(std::current_exception());
 }
@@ -142,14 +143,16 @@ void Loop::compute(const Step& step) {
   for (const StepPart& part : step.parts)
     cache.reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
   engine_.forward().run(step);
-  const bool is_as_prefilled = step.role == Role::prefill || engine_.backend().roles_agree();
-  for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens, is_as_prefilled);
+  for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens, step.role);
 }
 
 GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                          const GenerationOptions& options, Listener& listener) {
+                          const GenerationOptions& options, Listener& listener,
+                          std::span<const TokenRun> decoded) {
   Loop& loop = session.loop();
-  const int64_t request = loop.add({&session, &tokenizer, {prompt.begin(), prompt.end()}, options}, listener);
+  const int64_t request = loop.add(
+      {&session, &tokenizer, {prompt.begin(), prompt.end()}, options, {decoded.begin(), decoded.end()}},
+      listener);
   while (!loop.is_done(request)) loop.turn();
   return loop.take(request);
 }

@@ -60,6 +60,7 @@ class Loop {
 
 // Answers one prompt on a session, while the engine's other requests go on. Throws what ended it.
 GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                          const GenerationOptions& options, Listener& listener);
+                          const GenerationOptions& options, Listener& listener,
+                          std::span<const TokenRun> decoded = {});
 
 }  // namespace dsv32

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "context/timeline.h"
 #include "engine/sampler.h"
 #include "text/completion_parser.h"
 #include "text/tokenizer.h"
@@ -29,6 +30,7 @@ struct Request {
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
   GenerationOptions options;
+  std::vector<TokenRun> decoded = {};  // of the prompt: what a former session says of it (Session::decoded)
 };
 
 // What a request waits for: pages from the disk, its prompt's next chunk, its next token, nothing.

@@ -16,12 +16,13 @@ Session::~Session() {
   engine_.cache().close(*timeline_);
 }
 
-bool Session::is_ready(std::span<const int32_t> prompt) {
+bool Session::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
   PrefixCache* prefixes = engine_.prefix_cache();
-  return !prefixes || prefixes->is_ready(prompt);
+  return !prefixes || prefixes->is_ready(prompt, decoded);
 }
 
-int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable) {
+int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable,
+                      std::span<const TokenRun> decoded) {
   check(prompt);
   int64_t n_held = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
   // The logits belong to the last token: with nothing left to compute, that one is computed again.
@@ -29,7 +30,8 @@ int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable) {
   if (n_held < timeline_->n_tokens()) engine_.cache().truncate(*timeline_, n_held);
   n_reusable_ = n_reusable;
   logits_end_ = -1;
-  if (PrefixCache* prefixes = engine_.prefix_cache()) n_held = prefixes->restore(*timeline_, prompt, n_held);
+  if (PrefixCache* prefixes = engine_.prefix_cache())
+    n_held = prefixes->restore(*timeline_, prompt, n_held, decoded);
   return n_held;
 }
 
@@ -63,13 +65,27 @@ void Session::step(int32_t token) {
 void Session::rest() { remember(); }
 
 void Session::distrust() {
-  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(tokens());
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(timeline_->history());
+}
+
+std::span<const int32_t> Session::reusable() const {
+  const std::span<const int32_t> history = timeline_->history();
+  return history.first(static_cast<size_t>(std::min(n_reusable_, std::ssize(history))));
 }
 
 void Session::remember() {
-  const auto n = static_cast<size_t>(std::min(n_reusable_, timeline_->n_as_prefilled()));
-  if (PrefixCache* prefixes = engine_.prefix_cache())
-    prefixes->remember(*timeline_, std::span(tokens()).first(n));
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->remember(*timeline_, reusable());
+}
+
+std::vector<TokenRun> Session::decoded() const {
+  std::vector<TokenRun> runs;
+  const std::span<const int32_t> history = reusable();
+  for (int64_t i = 0; i < std::ssize(history); ++i) {
+    if (!(history[static_cast<size_t>(i)] & kMadeByDecode)) continue;
+    if (runs.empty() || runs.back().end < i) runs.push_back({i, i});
+    runs.back().end = i + 1;
+  }
+  return runs;
 }
 
 const std::vector<float>& Session::logits() {

@@ -30,13 +30,14 @@ class Session {
   Loop& loop() { return engine_.loop(); }
 
   // hold() of this prompt would not wait for the disk, which is asked for it.
-  bool is_ready(std::span<const int32_t> prompt);
+  bool is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded = {});
   // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
-  // elsewhere. Returns how many of its tokens are held, never the last. Of the prompt and what follows, the
-  // first n_reusable tokens are remembered for others, up to the first that prefill would have computed to
-  // other bits. Throws Error{context_full} with the counts, Error{usage} for an empty prompt and for ids
-  // outside the vocabulary.
-  int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max());
+  // elsewhere: of the tokens in the runs rows that decode made, of the others rows that prefill made. Returns
+  // how many of its tokens are held, never the last. Of the prompt and what follows, the first n_reusable
+  // tokens are remembered for others. Throws Error{context_full} with the counts, Error{usage} for an empty
+  // prompt and for ids outside the vocabulary.
+  int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
+               std::span<const TokenRun> decoded = {});
   // Computes the next chunk of a prompt that hold() was called with. Returns how many of its tokens are held
   // then; with all of them, the logits are those of its last token.
   int64_t read_chunk(std::span<const int32_t> prompt);
@@ -61,6 +62,10 @@ class Session {
   // Says that no step follows for now: what the steps appended is remembered.
   void rest();
 
+  // Of the tokens that are remembered for others, those whose rows decode made with other bits than prefill:
+  // what hold() of another session, or of another process, finds them by.
+  std::vector<TokenRun> decoded() const;
+
   // Says that the logits make no sense: the prefix that led to them may be damaged in a way that no checksum
   // shows, and is not kept.
   void distrust();
@@ -80,6 +85,7 @@ class Session {
 
  private:
   void check(std::span<const int32_t> tokens) const;
+  std::span<const int32_t> reusable() const;
   void remember();
 
   Engine& engine_;

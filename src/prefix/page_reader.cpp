@@ -52,7 +52,7 @@ struct PageReader::Shared : ThreadBody {
   std::deque<Request> requests;
   size_t n_key_bytes = 0;  // of keys that wait in memory
   bool is_ending = false;
-  int n_running = 0;
+  int n_running = 0, n_reading = 0;
 };
 
 PageReader::PageReader(std::shared_ptr<PrefixStore> store, std::shared_ptr<const void> pool)
@@ -141,6 +141,13 @@ void PageReader::give_up(ReadJob& job) {
   shared_->has_work.notify_all();
 }
 
+bool PageReader::wait_idle() {
+  std::unique_lock lock(shared_->mutex);
+  const auto is_idle = [this] { return shared_->n_reading == 0; };
+  hangs_ = !(hangs_ ? is_idle() : shared_->has_news.wait_for(lock, kPatience, is_idle));
+  return !hangs_;
+}
+
 bool PageReader::is_reading(const PageRead& page) {
   const std::lock_guard lock(shared_->mutex);
   return page.state == PageRead::State::reading;
@@ -177,6 +184,7 @@ void PageReader::Shared::begin(Request& request) {
     request.job->pages[i].has_keys = true;
   }
   n_key_bytes += (request.end - request.begin) * key_bytes;
+  ++n_reading;
 }
 
 bool PageReader::Shared::read(Request& request) try {
@@ -193,6 +201,7 @@ bool PageReader::Shared::read(Request& request) try {
 }
 
 void PageReader::Shared::end(Request& request, bool is_there) {
+  --n_reading;
   for (size_t i = request.begin; i < request.end; ++i) {
     PageRead& page = request.job->pages[i];
     page.state = is_there ? PageRead::State::there : PageRead::State::failed;

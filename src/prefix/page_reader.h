@@ -65,6 +65,9 @@ class PageReader {
   // again.
   bool is_reading(const PageRead& page);
 
+  // Waits until no read is in progress: true. False when one hangs, for which 2 s are waited once.
+  bool wait_idle();
+
   // No read begins any more. Waits up to 2 s for those in progress, and leaves one that hangs behind.
   void stop();
 
@@ -72,6 +75,7 @@ class PageReader {
   struct Shared;
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
+  bool hangs_ = false;  // as was seen once
 };
 
 }  // namespace dsv32

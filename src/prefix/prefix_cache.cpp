@@ -183,21 +183,25 @@ void PrefixCache::use(const PrefixTree::Match& match) {
   if (store_) store_->record_use(segments);
 }
 
-int64_t PrefixCache::restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held) {
+int64_t PrefixCache::restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded) {
   int64_t n = n_held;
-  or_miss([&] { n = try_restore(timeline, tokens, n_held); });
+  or_miss([&] {
+    std::vector<int32_t> history = pool_.history(tokens, decoded);
+    std::copy_n(timeline.history().begin(), n_held, history.begin());
+    n = try_restore(timeline, history, n_held);
+  });
   return n;
 }
 
-int64_t PrefixCache::try_restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held) {
-  locks_[&timeline] = lock_pages(tokens.first(static_cast<size_t>(n_held)));
+int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_held) {
+  locks_[&timeline] = lock_pages(history.first(static_cast<size_t>(n_held)));
   open_store();
   why_none_ = identity_                                ? "the model's bytes are still being hashed"
               : !options_.directory.empty() && !store_ ? "the folder of prefixes cannot be used"
               : tree_.n_pages() == 0                   ? "nothing is kept of this model with these settings"
                                                        : "no prefix of it is known";
   pump(false);
-  const std::span<const int32_t> wanted = tokens.first(tokens.size() - 1);
+  const Tokens wanted = history.first(history.size() - 1);
   begin_reading(wanted, n_held);
   receive(wanted);
   PrefixTree::Match match = tree_.match(wanted);
@@ -208,7 +212,7 @@ int64_t PrefixCache::try_restore(Timeline& timeline, std::span<const int32_t> to
   std::vector<PoolPage> pages;
   for (const PrefixPage& page : match.pages) pages.push_back(page.pool);
   PrefixTree::Lock lock = lock_pages(wanted.first(static_cast<size_t>(match.n_tokens)));
-  pool_.adopt(timeline, pages, tokens.first(static_cast<size_t>(match.n_tokens)));
+  pool_.adopt(timeline, pages, history.first(static_cast<size_t>(match.n_tokens)));
   locks_[&timeline] = std::move(lock);
   why_none_ = "";
   return match.n_tokens;
@@ -222,14 +226,14 @@ PrefixTree::Lock PrefixCache::lock_pages(std::span<const int32_t> tokens) {
 
 void PrefixCache::forget(const Timeline& timeline) { locks_.erase(&timeline); }
 
-void PrefixCache::remember(const Timeline& timeline, std::span<const int32_t> tokens) {
-  or_miss([&] { try_remember(timeline, tokens); });
+void PrefixCache::remember(const Timeline& timeline, Tokens history) {
+  or_miss([&] { try_remember(timeline, history); });
 }
 
-void PrefixCache::try_remember(const Timeline& timeline, std::span<const int32_t> tokens) {
-  const int64_t n_pages = whole_pages(tokens.size());
+void PrefixCache::try_remember(const Timeline& timeline, Tokens history) {
+  const int64_t n_pages = whole_pages(history.size());
   if (n_pages == 0) return;
-  const std::span<const int32_t> path = first_pages(tokens, n_pages);
+  const Tokens path = first_pages(history, n_pages);
   std::vector<PrefixPage> pages;
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back({.pool = timeline.page(i), .disk = {}});
   tree_.insert(path, pages);
@@ -244,16 +248,22 @@ void PrefixCache::try_remember(const Timeline& timeline, std::span<const int32_t
   if (options_.write != WritePolicy::write_back) pump(false);
 }
 
-// Pages that would be lost are stored first, if there is memory for that.
+// Pages that would be lost are stored first, if there is memory for that. Last come those of reads, which
+// must be waited for; whoever asked for them computes instead.
 int64_t PrefixCache::reclaim(int64_t n_pages) {
-  take_back_reads();
+  int64_t n = take_back_reads();
   const int64_t n_at_first = tree_.n_pool_pages();
-  if (store_ && options_.write == WritePolicy::write_back)
+  if (n < n_pages && store_ && options_.write == WritePolicy::write_back)
     or_miss([&] {
-      tree_.evict_pool(n_pages, [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); });
+      tree_.evict_pool(n_pages - n, [this](const PrefixTree::Leaving& leaving) { store_leaving(leaving); });
     });
-  tree_.evict_pool(n_pages - (n_at_first - tree_.n_pool_pages()));
-  return n_at_first - tree_.n_pool_pages();
+  n += n_at_first - tree_.n_pool_pages();
+  n += tree_.evict_pool(n_pages - n);
+  if (n == 0 && !reads_.empty()) {
+    end_reading();
+    if (reader_->wait_idle()) n = take_back_reads();
+  }
+  return n;
 }
 
 void PrefixCache::stop_storing() {
@@ -336,12 +346,12 @@ void PrefixCache::flush() {
 
 // What this run stored behind such pages is of no more worth than they are: all segments of the path go, and
 // nothing is stored any more.
-void PrefixCache::distrust(std::span<const int32_t> tokens) {
+void PrefixCache::distrust(Tokens history) {
   stop_storing();
   if (!store_) return;
   if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
   std::set<int64_t> segments;
-  for (const PrefixPage& page : tree_.match(tokens).pages)
+  for (const PrefixPage& page : tree_.match(history).pages)
     if (page.disk.is_there()) segments.insert(page.disk.segment);
   for (const int64_t segment : segments) {
     store_->discard(segment);

@@ -6,6 +6,9 @@
 // fails on the disk's side is a miss, as is what fails for lack of memory or threads. All functions are for
 // the thread that computes; reading and writing go on beside it.
 //
+// Where the roles' bits differ, tree and store know histories (Timeline::history) in place of tokens: a row
+// that decode made is found by who says that decode made it there, and by nobody else.
+//
 // Invariants: a page that a read or write job names is retained for it until the job is taken back; only
 // whole pages are remembered; a page is stored after the pages ahead of it.
 #pragma once
@@ -38,18 +41,24 @@ class PrefixCache {
   // is left behind, and keeps the pool.
   ~PrefixCache();
 
-  // Begins to read what is known of `tokens`; a restore() of them goes on with it.
-  void prefetch(std::span<const int32_t> tokens);
+  using Tokens = std::span<const int32_t>;
+  using Runs = std::span<const TokenRun>;
+
+  // Begins to read what is known of `tokens`, of which those in the runs are decoded; a restore() of them
+  // goes on with it.
+  void prefetch(Tokens tokens, Runs decoded = {});
 
   // restore() of these tokens would not wait. If nothing else is being read, reading them begins.
-  bool is_ready(std::span<const int32_t> tokens);
+  bool is_ready(Tokens tokens, Runs decoded = {});
 
-  // `timeline` holds the first n_held of `tokens`. If a longer prefix is known, and worth bringing in, it
-  // holds that afterwards; the last token is never among it. Returns how many tokens it holds.
-  int64_t restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
+  // `timeline` holds the first n_held of `tokens`, by whatever role. If a longer prefix is known, and worth
+  // bringing in, it holds that afterwards; the last token is never among it. Returns how many tokens it
+  // holds.
+  int64_t restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded = {});
 
-  // `timeline` holds `tokens`: its whole pages are known from now on, and stored as the write policy says.
-  void remember(const Timeline& timeline, std::span<const int32_t> tokens);
+  // `timeline` begins with this history: its whole pages are known from now on, and stored as the write
+  // policy says.
+  void remember(const Timeline& timeline, Tokens history);
 
   // The timeline is about to be closed.
   void forget(const Timeline& timeline);
@@ -57,9 +66,9 @@ class PrefixCache {
   // So many tokens were computed in so many seconds: what a hit is compared with.
   void note_prefill(int64_t n_tokens, double seconds);
 
-  // What was computed behind these tokens made no sense: what is on disk of them is removed, and nothing is
+  // What was computed behind this history made no sense: what is on disk of it is removed, and nothing is
   // stored from now on.
-  void distrust(std::span<const int32_t> tokens);
+  void distrust(Tokens history);
 
   // Waits until all that the policy wants stored is on the disk, or has failed.
   void flush();
@@ -94,20 +103,21 @@ class PrefixCache {
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
-  int64_t try_restore(Timeline& timeline, std::span<const int32_t> tokens, int64_t n_held);
+  int64_t try_restore(Timeline& timeline, Tokens history, int64_t n_held);
   PrefixTree::Lock lock_pages(std::span<const int32_t> tokens);
-  void try_remember(const Timeline& timeline, std::span<const int32_t> tokens);
+  void try_remember(const Timeline& timeline, Tokens history);
 
   // prefix_cache_reading.cpp
   void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
-  void ask_for(std::span<const PrefixPage> pages);
+  bool ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages);
   int64_t n_wanted(std::span<const int32_t> wanted) const;
   PageReader::Progress take(std::optional<Clock::time_point> until);
   void receive(std::span<const int32_t> wanted);
   void publish(int64_t begin, int64_t end);
   void insert_received(int64_t n_pages);
   void end_reading();
-  void take_back_reads();
+  void give_up(ReadJob& job);
+  int64_t take_back_reads();
 
   void use(const PrefixTree::Match& match);
 

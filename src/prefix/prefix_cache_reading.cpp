@@ -10,9 +10,9 @@
 
 namespace dsv32 {
 
-void PrefixCache::prefetch(std::span<const int32_t> tokens) {
+void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
   if (tokens.empty()) return;
-  or_miss([&] { begin_reading(tokens.first(tokens.size() - 1), 0); });
+  or_miss([&] { begin_reading(pool_.history(tokens.first(tokens.size() - 1), decoded), 0); });
 }
 
 // Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
@@ -29,36 +29,39 @@ void PrefixCache::begin_reading(std::span<const int32_t> wanted, int64_t n_held)
   reading->lock = tree_.lock(match);
   reading->first_page = first_page;
   reading->job = reads_.emplace_back(std::make_shared<ReadJob>());
-  reading_ = std::move(reading);
   try {
-    ask_for(std::span(match.pages).subspan(static_cast<size_t>(first_page)));
+    if (ask_for(reading->job, std::span(match.pages).subspan(static_cast<size_t>(first_page))))
+      reading_ = std::move(reading);
   } catch (...) {
-    end_reading();
+    give_up(*reading->job);
     throw;
   }
+  if (reading) give_up(*reading->job);
 }
 
-// For the first ones that are not in the pool.
-void PrefixCache::ask_for(std::span<const PrefixPage> pages) {
+// For the first ones that are not in the pool. False: for none.
+bool PrefixCache::ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages) {
   for (const PrefixPage& page : pages) {
     if (page.pool.is_there()) break;
-    PageRead& read = reading_->job->pages.emplace_back();
+    PageRead& read = job->pages.emplace_back();
     read.from = page.disk;
     read.rows.resize(static_cast<size_t>(pool_.plan().n_layers));
     const std::optional<PoolPage> taken = pool_.take_page();
     if (!taken) {
-      reading_->job->pages.pop_back();
+      job->pages.pop_back();
       break;
     }
     read.pool = *taken;
     for (size_t layer = 0; layer < read.rows.size(); ++layer)
       read.rows[layer] = pool_.page_rows(*taken, static_cast<int64_t>(layer));
   }
-  if (reading_->job->pages.empty()) why_none_ = "the context has no room for what is known of it";
-  if (reading_->job->pages.empty()) return end_reading();
-  if (reader_->start(reading_->job)) return;
-  why_none_ = "no thread was to be had that reads";
-  end_reading();
+  if (job->pages.empty())
+    why_none_ = "the context has no room for what is known of it";
+  else if (reader_->start(job))
+    return true;
+  else
+    why_none_ = "no thread was to be had that reads";
+  return false;
 }
 
 // How many pages of the read `wanted` has a use for.
@@ -78,10 +81,11 @@ PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
 
 // Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
 // for as long as that one may want it.
-bool PrefixCache::is_ready(std::span<const int32_t> tokens) {
+bool PrefixCache::is_ready(Tokens tokens, Runs decoded) {
   bool is_ready = true;
   or_miss([&] {
-    const std::span<const int32_t> wanted = tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1));
+    const std::vector<int32_t> wanted =
+        pool_.history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
     begin_reading(wanted, 0);
     if (!reading_) return;
     const int64_t n = n_wanted(wanted);
@@ -140,26 +144,30 @@ void PrefixCache::insert_received(int64_t n_pages) {
 }
 
 void PrefixCache::end_reading() {
-  if (!reading_) return;
-  reader_->give_up(*reading_->job);
-  reading_.reset();
+  if (reading_) give_up(*std::exchange(reading_, nullptr)->job);
+}
+
+void PrefixCache::give_up(ReadJob& job) {
+  reader_->give_up(job);
   take_back_reads();
 }
 
 // Pages of jobs that were given up, but those that a thread may still write to. Sequences and the tree have
-// their own shares of the pages that came.
-void PrefixCache::take_back_reads() {
-  std::erase_if(reads_, [this](const std::shared_ptr<ReadJob>& job) {
+// their own shares of the pages that came. Returns how many.
+int64_t PrefixCache::take_back_reads() {
+  int64_t n = 0;
+  std::erase_if(reads_, [&](const std::shared_ptr<ReadJob>& job) {
     if (!job->is_given_up) return false;
     bool is_idle = true;
     for (PageRead& page : job->pages) {
       if (reader_->is_reading(page))
         is_idle = false;
       else if (page.pool.is_there())
-        pool_.release(std::exchange(page.pool, {}));
+        pool_.release(std::exchange(page.pool, {})), ++n;
     }
     return is_idle;
   });
+  return n;
 }
 
 }  // namespace dsv32

@@ -32,11 +32,11 @@ EngineOptions on_gpu(int64_t context) {
 // Logits of a prefill in steps of 64 tokens, then of single tokens.
 std::vector<float> logits_of(Engine& engine, const std::vector<int32_t>& tokens) {
   Session session(engine);
-  constexpr size_t kDecoded = 40;
+  constexpr size_t kMadeByDecode = 40;
   const std::span<const int32_t> all(tokens);
-  session.sync(all.first(all.size() - kDecoded));
+  session.sync(all.first(all.size() - kMadeByDecode));
   std::vector<float> logits = session.logits();
-  for (const int32_t token : all.last(kDecoded)) {
+  for (const int32_t token : all.last(kMadeByDecode)) {
     session.step(token);
     logits.insert(logits.end(), session.logits().begin(), session.logits().end());
   }

@@ -15,7 +15,7 @@ using namespace dsv32;
 
 namespace {
 
-constexpr int64_t kLayers = 4, kPrompt = 300, kDecoded = 20, kChunk = 64;
+constexpr int64_t kLayers = 4, kPrompt = 300, kMadeByDecode = 20, kChunk = 64;
 
 std::string write_model(const TempDir& dir) {
   TinyModel shape;
@@ -40,7 +40,7 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   LatentCache cache(stages, plan);
   Forward forward(stages, args, weights, cache, kChunk, plan.max_context);
   const std::unique_ptr<Timeline> timeline = cache.open();
-  const std::vector<int32_t> tokens = random_tokens(kPrompt + kDecoded, 3);
+  const std::vector<int32_t> tokens = random_tokens(kPrompt + kMadeByDecode, 3);
   const auto run = [&](Role role, int64_t begin, int64_t n) {
     const auto part = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
     cache.reserve(*timeline, begin + n);
@@ -49,7 +49,7 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   };
   for (int64_t at = 0; at < kPrompt; at += kChunk) run(Role::prefill, at, std::min(kChunk, kPrompt - at));
   std::vector<float> all = forward.logits();
-  for (int64_t i = kPrompt; i < kPrompt + kDecoded; ++i) {
+  for (int64_t i = kPrompt; i < kPrompt + kMadeByDecode; ++i) {
     run(Role::decode, i, 1);
     const std::vector<float> row = forward.logits();
     all.insert(all.end(), row.begin(), row.end());

@@ -26,13 +26,15 @@ inline SavedTalk make_talk() {
            {Message::Role::user, "What is \"a row\"?\n\tand é 語 \U0001f600 \\ / </think>", {}},
            {Message::Role::assistant, "A row.\r\n", "The user asks \x01\x1b[31m."},
            {Message::Role::user, std::string("with a NUL\0inside", 17), {}},
-           {Message::Role::assistant, "", "nothing but reasoning"}}};
+           {Message::Role::assistant, "", "nothing but reasoning"}},
+          {{9, 12}, {40, 41}}};
 }
 
 inline void check_same(const SavedTalk& a, const SavedTalk& b) {
   BOOST_TEST(a.model == b.model);
   BOOST_TEST(a.thinking == b.thinking);
   BOOST_TEST(a.used_ms == b.used_ms);
+  BOOST_TEST((a.decoded == b.decoded));
   BOOST_REQUIRE_EQUAL(a.messages.size(), b.messages.size());
   for (size_t i = 0; i < a.messages.size(); ++i) {
     BOOST_TEST((a.messages[i].role == b.messages[i].role));
