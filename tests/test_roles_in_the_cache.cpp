@@ -91,26 +91,6 @@ BOOST_AUTO_TEST_CASE(a_resumed_talk_finds_its_answers) {
   BOOST_TEST(told_wrong.session->decoded().empty());
 }
 
-// Whatever pages an answer ends in, a talk resumed there has the bits of the one that goes on.
-BOOST_AUTO_TEST_CASE(a_talk_resumed_at_a_page_s_end_goes_on_with_the_same_bits) {
-  const TalkOnDisk talk = with_roles_apart();
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;
-  Runs decoded;
-  {
-    const TalkOnDisk::Process first = talk.start(true);
-    tokens = talk.ask(*first.session, 150, 106, 1);
-    decoded = first.session->decoded();
-    tokens.insert(tokens.end(), {1, 2, 3});
-    first.session->sync(tokens);
-    logits = first.session->logits();
-  }
-  for (const bool is_told : {true, false}) {
-    const TalkOnDisk::Process resumed = talk.start(true);
-    BOOST_TEST(resumed.session->hold(tokens, kAll, is_told ? decoded : Runs{}) == (is_told ? 256 : 150));
-    resumed.session->read_chunk(tokens);
-    BOOST_TEST((resumed.session->logits() == logits) == is_told);
-  }
-}
+BOOST_AUTO_TEST_CASE(a_resumed_talk_goes_on_with_the_same_bits) { with_roles_apart().check_resumed(); }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -87,6 +87,11 @@ BOOST_AUTO_TEST_CASE(cold_and_cached_are_the_same_bits_at_random_places) {
   talk.check_random_places(60);
 }
 
+BOOST_AUTO_TEST_CASE(a_resumed_talk_goes_on_with_the_same_bits) {
+  const TalkOnDisk talk{.make_backend = [] { return make_cuda_backend(0); }, .topk = 64};
+  talk.check_resumed();
+}
+
 // The pages are on their way before the pool, of 1.7 GB, is pinned.
 BOOST_AUTO_TEST_CASE(prefixes_come_while_the_pool_is_pinned, *boost::unit_test::label("large")) {
   const TempDir dir;

@@ -1,9 +1,11 @@
-// A talk of two turns whose pages are kept on disk, and prompts that leave it at random places, among them
-// places in its answers: cold and cached they are computed to the same bits, whatever decode made.
+// A talk whose pages are kept on disk, and who comes after it: prompts that leave it at random places, among
+// them places in its answers, are computed to the same bits cold and cached, whatever decode made; resumed,
+// it finds its answers.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -52,6 +54,31 @@ struct TalkOnDisk {
     for (const int32_t token : random_tokens(n_answer, seed + 50)) session.step(token);
     session.rest();
     return session.tokens();
+  }
+
+  // An answer that ends with a page. Who resumes the talk and says what of it was decoded goes on with the
+  // bits of the one that asked; who does not say so has what prefill makes.
+  void check_resumed() const {
+    std::vector<int32_t> tokens;
+    std::vector<float> logits;
+    std::vector<TokenRun> decoded;
+    {
+      const Process first = start(true);
+      tokens = ask(*first.session, 150, 106, 1);
+      decoded = first.session->decoded();
+      BOOST_TEST((decoded == std::vector<TokenRun>{{150, 256}}));
+      tokens.insert(tokens.end(), {1, 2, 3});
+      first.session->sync(tokens);
+      logits = first.session->logits();
+    }
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+    for (const bool is_told : {true, false}) {
+      if (!is_told) decoded.clear();
+      const Process resumed = start(true);
+      BOOST_TEST(resumed.session->hold(tokens, kAll, decoded) == (is_told ? 256 : 150));
+      while (resumed.session->tokens().size() < tokens.size()) resumed.session->read_chunk(tokens);
+      BOOST_TEST((resumed.session->logits() == logits) == is_told);
+    }
   }
 
   void check_random_places(int n_places) const {
