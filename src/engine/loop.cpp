@@ -31,6 +31,10 @@ GenerationResult Loop::take(int64_t request) {
   return answer->take_result();
 }
 
+void Loop::drop(int64_t request) {
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.number == request; });
+}
+
 bool Loop::turn() {
   end_interrupted();
   admit(false);
@@ -54,7 +58,7 @@ void Loop::end_interrupted() {
   for (const Entry& entry : entries_)
     if (entry.answer->phase() != Phase::is_done && entry.answer->is_interrupted()) {
       entry.answer->interrupt();
-      conclude(*entry.answer);
+      entry.answer->session().rest();
     }
 }
 
@@ -86,7 +90,7 @@ void Loop::read_prompt(Answer& answer) try {
     end_interrupted();
     if (answer.phase() == Phase::decodes) draw({&reader, 1});
   }
-  if (answer.phase() == Phase::is_done) conclude(answer);
+  if (answer.phase() == Phase::is_done) answer.session().rest();
 } catch (const Error&) {
   answer.fail(std::current_exception());
 }
@@ -98,15 +102,15 @@ void Loop::decode(std::span<Answer* const> answers) {
   std::vector<int32_t> tokens;
   for (Answer* answer : answers) tokens.push_back(answer->next_token());
   for (size_t i = 0; i < answers.size(); ++i) try {
-      engine_.cache().reserve(answers[i]->session().timeline(),
-                              answers[i]->session().timeline().n_tokens() + 1);
-      step.parts.push_back({&answers[i]->session().timeline(), std::span(tokens).subspan(i, 1), 1});
+      Timeline& timeline = answers[i]->session().timeline();
+      engine_.cache().reserve(timeline, timeline.n_tokens() + 1);
+      step.parts.push_back({&timeline, std::span(tokens).subspan(i, 1), 1});
       stepping.push_back(answers[i]);
     } catch (const Error&) {
       answers[i]->fail(std::current_exception());
     }
   if (stepping.empty()) return;
-  compute(step);
+  compute_reserved(step);
   draw(stepping);
 }
 
@@ -132,18 +136,19 @@ void Loop::draw(std::span<Answer* const> answers) {
     } catch (const Error&) {
       answer.fail(std::current_exception());
     }
-    if (answer.phase() == Phase::is_done) conclude(answer);
+    if (answer.phase() == Phase::is_done) answer.session().rest();
   }
 }
 
-void Loop::conclude(Answer& answer) { answer.session().rest(); }
-
 void Loop::compute(const Step& step) {
-  LatentCache& cache = engine_.cache();
   for (const StepPart& part : step.parts)
-    cache.reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+    engine_.cache().reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+  compute_reserved(step);
+}
+
+void Loop::compute_reserved(const Step& step) {
   engine_.forward().run(step);
-  for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens, step.role);
+  for (const StepPart& part : step.parts) engine_.cache().append(*part.timeline, part.tokens, step.role);
 }
 
 GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
@@ -153,7 +158,12 @@ GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::spa
   const int64_t request = loop.add(
       {&session, &tokenizer, {prompt.begin(), prompt.end()}, options, {decoded.begin(), decoded.end()}},
       listener);
-  while (!loop.is_done(request)) loop.turn();
+  try {
+    while (!loop.is_done(request)) loop.turn();
+  } catch (...) {  // no request's own fault: it is still there
+    loop.drop(request);
+    throw;
+  }
   return loop.take(request);
 }
 
