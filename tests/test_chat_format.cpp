@@ -78,17 +78,7 @@ CompletionParser::Delta operator+(CompletionParser::Delta a, const CompletionPar
   return {a.reasoning + b.reasoning, a.content + b.content};
 }
 
-// Feeds text in two or more pieces and checks that what was told on the way is what stands in the end.
-Completion parse_text(const std::vector<std::string>& pieces, bool thinking) {
-  CompletionParser parser(tokenizer(), thinking);
-  CompletionParser::Delta told;
-  for (const std::string& piece : pieces) told = told + parser.push_text(piece);
-  told = told + parser.finish();
-  BOOST_TEST(told.reasoning == parser.completion().reasoning);
-  BOOST_TEST(told.content == parser.completion().content);
-  return parser.completion();
-}
-
+// What was told on the way is what stands in the end.
 Completion parse_ids(const Ids& ids, bool thinking) {
   CompletionParser parser(tokenizer(), thinking);
   CompletionParser::Delta told;
@@ -184,14 +174,6 @@ BOOST_AUTO_TEST_CASE(the_shared_prefix_of_two_turns_ends_at_the_assistant_mark) 
   BOOST_TEST(tokenizer().piece(*other) == "</think>");
 }
 
-BOOST_AUTO_TEST_CASE(raw_text_gets_one_bos) {
-  const ChatFormat chat(tokenizer());
-  const int32_t user = tokenizer().find("<｜User｜>").value(), hello = tokenizer().find("Hello").value();
-  BOOST_TEST(chat.encode_raw("<｜User｜>Hello") == (Ids{0, user, hello}), boost::test_tools::per_element());
-  BOOST_TEST(chat.encode_raw(BOS "Hello") == (Ids{0, hello}), boost::test_tools::per_element());
-  BOOST_TEST(chat.encode_raw("") == Ids{0}, boost::test_tools::per_element());
-}
-
 BOOST_AUTO_TEST_CASE(a_vocabulary_without_the_marks_is_refused) {
   for (const char* name : {"<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"}) {
     Vocabulary vocabulary = small_vocabulary();
@@ -200,22 +182,6 @@ BOOST_AUTO_TEST_CASE(a_vocabulary_without_the_marks_is_refused) {
     BOOST_CHECK_EXCEPTION(ChatFormat{*without}, Error, [&](const Error& error) {
       return error.kind() == ErrorKind::model && std::string(error.what()).ends_with(name);
     });
-  }
-}
-
-BOOST_AUTO_TEST_CASE(text_is_told_apart_however_it_is_cut) {
-  for (const Output& output : kOutputs) {
-    const std::string& text = output.text;
-    std::vector<std::string> bytes;
-    for (const char byte : text) bytes.emplace_back(1, byte);
-    check(parse_text(bytes, output.thinking), output.reasoning, output.content, output.closed);
-    for (size_t i = 0; i <= text.size(); ++i) {
-      for (size_t j = i; j <= text.size(); ++j) {
-        const Completion got =
-            parse_text({text.substr(0, i), text.substr(i, j - i), text.substr(j)}, output.thinking);
-        check(got, output.reasoning, output.content, output.closed);
-      }
-    }
   }
 }
 
@@ -235,15 +201,6 @@ BOOST_AUTO_TEST_CASE(a_spelt_tag_is_text) {
 }
 
 BOOST_AUTO_TEST_CASE(what_can_be_told_is_told_at_once) {
-  CompletionParser parser(tokenizer(), true);
-  BOOST_TEST(parser.in_reasoning());
-  BOOST_TEST(parser.push_text("ab<").reasoning == "ab");
-  BOOST_TEST(parser.push_text("/x").reasoning == "</x");
-  BOOST_TEST(parser.push_text("</think").reasoning == "");
-  BOOST_TEST(parser.push_text(">c").content == "c");
-  BOOST_TEST(!parser.in_reasoning());
-  BOOST_TEST(parser.push_text("</").content == "</");
-
   // Half a character before </think> belongs to the reasoning; after it nothing is left over.
   CompletionParser by_id(tokenizer(), true);
   BOOST_TEST(by_id.push(tokenizer().find(byte_character(0xe4)).value()).reasoning == "");

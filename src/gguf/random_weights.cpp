@@ -93,10 +93,4 @@ std::vector<uint8_t> random_weights(TensorType type, uint64_t n_rows, uint64_t n
   return bytes;
 }
 
-std::vector<uint8_t> random_vector(uint64_t n, Rng& rng, float mean, float stddev) {
-  std::vector<uint8_t> bytes;
-  for (uint64_t i = 0; i < n; ++i) append(bytes, mean + stddev * rng.unit());
-  return bytes;
-}
-
 }  // namespace dsv32

@@ -36,7 +36,4 @@ class Rng {
 std::vector<uint8_t> random_weights(TensorType type, uint64_t n_rows, uint64_t n_cols, Rng& rng,
                                     float stddev);
 
-// [n] f32: mean + stddev * unit().
-std::vector<uint8_t> random_vector(uint64_t n, Rng& rng, float mean, float stddev);
-
 }  // namespace dsv32

@@ -88,10 +88,4 @@ std::string ChatFormat::render(std::span<const Message> messages, bool thinking)
   return shown;
 }
 
-std::vector<int32_t> ChatFormat::encode_raw(std::string_view text) const {
-  std::vector<int32_t> ids = tokenizer_.encode(text, true);
-  if (ids.empty() || ids[0] != tokenizer_.bos_id()) ids.insert(ids.begin(), tokenizer_.bos_id());
-  return ids;
-}
-
 }  // namespace dsv32

@@ -42,9 +42,6 @@ class ChatFormat {
   // The same as text, marks by their names.
   std::string render(std::span<const Message> messages, bool thinking) const;
 
-  // `text` as it stands, special tokens by name included, after one BOS.
-  std::vector<int32_t> encode_raw(std::string_view text) const;
-
  private:
   static constexpr int32_t kText = -1;
   struct Segment {

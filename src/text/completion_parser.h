@@ -2,10 +2,9 @@
 //
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
 // answer. In the other mode everything is answer, unless the first thing is a <think> of the model's own.
-// Tags themselves are dropped; nothing else is, not even the line ends around them. Fed with ids, only the
-// special tokens count as tags (a model may well spell "</think>" in a text about itself); fed with text, the
-// spelling counts, however it is cut. One parser per completion, used by one thread, fed with either ids or
-// text.
+// Tags themselves are dropped; nothing else is, not even the line ends around them. Only the special tokens
+// count as tags: a model may well spell "</think>" in a text about itself. One parser per completion, used by
+// one thread.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +33,11 @@ class CompletionParser {
   // `tokenizer` must outlive the parser.
   CompletionParser(const Tokenizer& tokenizer, bool thinking);
 
-  // What is new with this token or text; a token gives whole characters only. push() throws Error{usage} for
-  // an id outside the vocabulary.
+  // What is new with this token, in whole characters. Throws Error{usage} for an id outside the vocabulary.
   Delta push(int32_t id);
-  Delta push_text(std::string_view text);
-  // What has been held back in case it would become a character or a tag.
+  // What has been held back in case it would become a character.
   Delta finish();
 
-  bool in_reasoning() const { return state_ == State::reasoning; }
   // Everything told so far.
   const Completion& completion() const { return completion_; }
 
@@ -53,7 +49,6 @@ class CompletionParser {
   StreamDecoder decoder_;
   std::optional<int32_t> think_, end_think_;
   State state_;
-  std::string held_;  // text that may be the beginning of a tag
   Completion completion_;
 };
 

@@ -61,11 +61,13 @@ class ModelWriter {
   void add_tensor(const std::string& name, TensorType type, std::vector<uint64_t> ne, Bytes data) {
     if (!shape_.without.count(name)) writer_.add_tensor(name, type, std::move(ne), std::move(data));
   }
-  void add_norm(const std::string& name, uint64_t n) {
-    add_tensor(name, f32, {n}, random_vector(n, rng_, 1, 0.1f));
-  }
-  void add_bias(const std::string& name, uint64_t n) {
-    add_tensor(name, f32, {n}, random_vector(n, rng_, 0, 0.1f));
+  void add_norm(const std::string& name, uint64_t n) { add_tensor(name, f32, {n}, random_vector(n, 1)); }
+  void add_bias(const std::string& name, uint64_t n) { add_tensor(name, f32, {n}, random_vector(n, 0)); }
+  Bytes random_vector(uint64_t n, float mean) {
+    std::vector<float> values;
+    for (uint64_t i = 0; i < n; ++i) values.push_back(mean + 0.1f * rng_.unit());
+    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+    return {bytes, bytes + n * sizeof(float)};
   }
 
   TensorType choose_type(const std::string& name, TypeCycle& cycle, uint64_t n_cols) {
