@@ -33,8 +33,7 @@ __device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
 // A CTA of two warpgroups makes 128 tokens x 256 rows; a warpgroup has 128 rows; grid: product_grid().
 // Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1,
-// which every warp has
-//   left when it passes the barrier of step s.
+// which every warp has left when it passes the barrier of step s.
 // Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
 // Measured (H200, 2026-11-21): 2048 tokens, 18432 x 7168: Q4_K 286 TFLOP/s with the expansion, F16 336.
 __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Product product) {

@@ -9,9 +9,8 @@
 // Invariants, between calls:
 //   1. order is a permutation of the slots, from the one that leaves first to the one that leaves last;
 //   2. slot_pos[s] is the position whose row lies in slot s, or kEmptySlot; no position lies in two slots;
-//   3. after resolve(), order = stale rows | rows just loaded | hits, so that a hit outlives a newcomer, and
-//   within each
-//      part the former order is kept (loaded rows: ascending position); every selected row is in a slot.
+//   3. after resolve(), order = stale rows | rows just loaded | hits, so that a hit outlives a newcomer; in
+//      each part the former order is kept (loaded rows: ascending position); every selected row has a slot.
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,7 @@ void Stage::project_latent(const LayerWeights& w, const CacheView& cache) {
   backend_.store_latents({step_, cache, act_.c.data(), k_pe, rank + rope_dim});
 }
 
-// q_I = rope(wq_b qr);  k_I = rope(LayerNorm(wk x));  both Hadamard-transformed;  w_I = weights_proj x; store
-// k_I
+// q_I = H rope(wq_b qr);  k_I = H rope(LayerNorm(wk x));  w_I = weights_proj x;  store k_I.  H: Hadamard
 void Stage::index_keys_and_queries(const LayerWeights& w, const CacheView& cache) {
   const IndexerWeights& indexer = w.indexer;
   const int64_t n = step_.n_tokens, heads = args_.index_n_heads, dim = args_.index_head_dim;
