@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,32 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   BOOST_TEST((records_of(loop.take(c)) == expected));
   BOOST_TEST(other.n_done.front() == 16);
   BOOST_TEST(other.n_done.back() == 90);
+}
+
+// As for lack of memory, or a device that fails: the request goes with the one who asked.
+BOOST_AUTO_TEST_CASE(a_request_whose_turn_throws_leaves_the_loop) {
+  struct Failing : Listener {
+    int n_before = 0;
+    bool is_interrupted() override {
+      if (n_before-- == 0) throw std::bad_alloc();
+      return false;
+    }
+  };
+  Scene scene(1), fresh(1);
+  const Request request = scene.request(0);
+  const auto answer = [&](Scene& where, Listener& listener) {
+    return records_of(
+        generate(*where.sessions[0], *where.tokenizer, request.prompt, request.options, listener));
+  };
+  for (const int n_before : {1, 12}) {  // in the prompt, in the answer
+    Failing failing;
+    failing.n_before = n_before;
+    BOOST_CHECK_THROW(answer(scene, failing), std::bad_alloc);
+    BOOST_TEST(!scene.engine->loop().turn());
+  }
+  Ear ear, expected;
+  BOOST_TEST((answer(scene, ear) == answer(fresh, expected)));
+  BOOST_TEST(ear.text == expected.text);
 }
 
 BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {

@@ -31,6 +31,10 @@ GenerationResult Loop::take(int64_t request) {
   return answer->take_result();
 }
 
+void Loop::drop(int64_t request) {
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.number == request; });
+}
+
 bool Loop::turn() {
   end_interrupted();
   admit(false);
@@ -54,12 +58,12 @@ void Loop::end_interrupted() {
   for (const Entry& entry : entries_)
     if (entry.answer->phase() != Phase::is_done && entry.answer->is_interrupted()) {
       entry.answer->interrupt();
-      conclude(*entry.answer);
+      entry.answer->session().rest();
     }
 }
 
-// Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth waiting
-// for.
+// Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth
+// waiting for.
 void Loop::admit(bool waits) {
   for (const Entry& entry : entries_) {
     Answer& answer = *entry.answer;
@@ -85,7 +89,7 @@ void Loop::read_prompt(Answer& answer) try {
     end_interrupted();
     if (answer.phase() == Phase::decodes) draw({&reader, 1});
   }
-  if (answer.phase() == Phase::is_done) conclude(answer);
+  if (answer.phase() == Phase::is_done) answer.session().rest();
 } catch (const Error&) {
   answer.fail(std::current_exception());
 }
@@ -97,15 +101,15 @@ void Loop::decode(std::span<Answer* const> answers) {
   std::vector<int32_t> tokens;
   for (Answer* answer : answers) tokens.push_back(answer->next_token());
   for (size_t i = 0; i < answers.size(); ++i) try {
-      engine_.cache().reserve(answers[i]->session().timeline(),
-                              answers[i]->session().timeline().n_tokens() + 1);
-      step.parts.push_back({&answers[i]->session().timeline(), std::span(tokens).subspan(i, 1), 1});
+      Timeline& timeline = answers[i]->session().timeline();
+      engine_.cache().reserve(timeline, timeline.n_tokens() + 1);
+      step.parts.push_back({&timeline, std::span(tokens).subspan(i, 1), 1});
       stepping.push_back(answers[i]);
     } catch (const Error&) {
       answers[i]->fail(std::current_exception());
     }
   if (stepping.empty()) return;
-  compute(step);
+  compute_reserved(step);
   draw(stepping);
 }
 
@@ -131,26 +135,33 @@ void Loop::draw(std::span<Answer* const> answers) {
     } catch (const Error&) {
       answer.fail(std::current_exception());
     }
-    if (answer.phase() == Phase::is_done) conclude(answer);
+    if (answer.phase() == Phase::is_done) answer.session().rest();
   }
 }
 
-void Loop::conclude(Answer& answer) { answer.session().rest(); }
-
 void Loop::compute(const Step& step) {
-  LatentCache& cache = engine_.cache();
   for (const StepPart& part : step.parts)
-    cache.reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+    engine_.cache().reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+  compute_reserved(step);
+}
+
+void Loop::compute_reserved(const Step& step) {
   engine_.forward().run(step);
   const bool is_as_prefilled = step.role == Role::prefill || engine_.backend().roles_agree();
-  for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens, is_as_prefilled);
+  for (const StepPart& part : step.parts)
+    engine_.cache().append(*part.timeline, part.tokens, is_as_prefilled);
 }
 
 GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                           const GenerationOptions& options, Listener& listener) {
   Loop& loop = session.loop();
   const int64_t request = loop.add({&session, &tokenizer, {prompt.begin(), prompt.end()}, options}, listener);
-  while (!loop.is_done(request)) loop.turn();
+  try {
+    while (!loop.is_done(request)) loop.turn();
+  } catch (...) {  // no request's own fault: it is still there
+    loop.drop(request);
+    throw;
+  }
   return loop.take(request);
 }
 

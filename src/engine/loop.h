@@ -32,6 +32,8 @@ class Loop {
   bool is_done(int64_t request) const;
   // What came of it, once. Throws what ended it.
   GenerationResult take(int64_t request);
+  // Forgets it, done or not. Its session and its listener may go.
+  void drop(int64_t request);
 
   // One step now, beside all requests: reserves, computes, and the timelines hold its tokens. Throws
   // Error{context_full}.
@@ -49,7 +51,7 @@ class Loop {
   void read_prompt(Answer& answer);
   void decode(std::span<Answer* const> answers);
   void draw(std::span<Answer* const> answers);
-  void conclude(Answer& answer);
+  void compute_reserved(const Step& step);
 
   Engine& engine_;
   RowSampler sampler_;
