@@ -43,6 +43,9 @@ expect() {
   check "$name (exit code $code, expected $wanted)" test "$code" = "$wanted"
 }
 
+# skip FUNCTION: counts the checks in it.
+skip() { skipped=$((skipped + $(declare -f "$1" | grep -c '^ *check '))); }
+
 lines() { [[ $(wc -l <"$1") == "$2" ]]; }
 empty() { [[ ! -s $1 ]]; }
 has() { grep -aqF -- "$2" "$1"; }
@@ -649,7 +652,7 @@ terminal_cases() {
 if [[ $(timeout 60 script -qec "echo there is one" /dev/null </dev/null 2>/dev/null) == "there is one"* ]]; then
   terminal_cases
 else
-  skipped=$((skipped + $(declare -f terminal_cases | grep -c '^ *check ')))
+  skip terminal_cases
 fi
 
 # --- prefixes on disk -------------------------------------------------------------------------------------
@@ -727,6 +730,47 @@ rm -rf cache
 check "cache: files limited in size: goes on" test $? = 0
 check "cache: files limited in size: the same answer" test "$(answer_of)" = "$first"
 check "cache: files limited in size: one line" one_warning
+# Where threads or memory are few a run ends as it does without the cache. To root no number of threads applies.
+few=(run -m few/model.gguf --no-think --seed 7 --json --temp 0 -n 1 -t 2 -c 512 --chunk 64 --cache-dir few/cache
+  --cache-wait all -f few/text)
+mkdir few
+head -n 12 long.txt >few/text
+cp "$dsv32" few/dsv32
+cp "$model" few/model.gguf
+as_user=(env)
+if [[ $(id -u) == 0 ]]; then
+  as_user=(setpriv --reuid=65534 --clear-groups)
+  chown -R 65534 few 2>/dev/null
+  chmod 711 "$work"
+fi
+thread_cases() {
+  local n
+  for n in 100 4 1; do
+    timeout 60 "${as_user[@]}" prlimit "--nproc=$n" few/dsv32 "${few[@]}" </dev/null >out 2>err
+    check "cache: $n threads: goes on" test $? = 0
+  done
+}
+memory_cases() {
+  local kb code
+  chown -R "$(id -u)" few
+  timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err
+  check "cache: a prefix for runs of little memory" test $? = 0
+  for kb in 110000 210000 270000; do
+    (ulimit -v $kb && exec timeout 60 few/dsv32 "${few[@]}" --no-cache </dev/null >out 2>err)
+    code=$?
+    (ulimit -v $kb && exec timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err)
+    check "cache: $kb KiB of memory: ends as without it, with $code" test $? = $code
+  done
+  (ulimit -v 16000000 && exec timeout 60 few/dsv32 "${few[@]}" </dev/null >out 2>err)
+  check "cache: memory enough: it is in use" test "$(n_cached)" -gt 0
+}
+if grep -aq __asan_init "$dsv32"; then
+  skip thread_cases
+  skip memory_cases
+else
+  if "${as_user[@]}" test -x few/dsv32; then thread_cases; else skip thread_cases; fi
+  memory_cases
+fi
 for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cache-size some"; do
   # shellcheck disable=SC2086
   usage_error "$bad" run "${m[@]}" $bad hi

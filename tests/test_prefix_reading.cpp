@@ -257,15 +257,19 @@ BOOST_AUTO_TEST_CASE(a_write_that_hangs_does_not_keep_the_program) {
   gate.holds_writes = true;
   EngineOptions options = disk.options();
   options.cache->write = WritePolicy::write_through;
+  // A segment that is written in steps, each of which reads the pool.
+  options.kv_type = KvType::f32, options.chunk = 1024;
   const auto engine = std::make_unique<Opened>(options);
-  engine->session->sync(random_tokens(3 * kPageTokens, 5));
+  engine->session->sync(random_tokens(15 * kPageTokens, 5));
   while (!gate.is_waited_for()) std::this_thread::yield();
   const auto start = std::chrono::steady_clock::now();
   engine->session.reset(), engine->engine.reset();
   const double seconds = seconds_since(start);
   BOOST_TEST(seconds >= 1.9);
   BOOST_TEST(seconds < 20);
+  const uint64_t n_writes = gate.n_writes_done;
   let_go_on(gate);
+  while (gate.n_writes_done < n_writes + 3) std::this_thread::yield();  // of four at least
 }
 
 // Weights that cannot be loaded while a read hangs: the pool stays for it.

@@ -1,8 +1,11 @@
 #include "base/host_memory.h"
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
 #include <string>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace dsv32 {
@@ -26,6 +29,15 @@ uint64_t available_host_memory() {
   for (uint64_t n_kilobytes = 0; info >> name >> n_kilobytes; std::getline(info, unit))
     if (name == "MemAvailable:") return n_kilobytes * 1024;
   return in_bytes(_SC_AVPHYS_PAGES);
+}
+
+uint64_t most_process_memory() {
+  uint64_t most = std::numeric_limits<uint64_t>::max();
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0) most = std::min<uint64_t>(most, limit.rlim_cur);
+  }
+  return most;
 }
 
 }  // namespace dsv32

@@ -11,4 +11,7 @@ uint64_t total_host_memory();
 // Bytes that can be taken without swapping: what is free and what caches of files hold (MemAvailable).
 uint64_t available_host_memory();
 
+// Bytes that this process may have in all (ulimit -v and -d), mapped files among them.
+uint64_t most_process_memory();
+
 }  // namespace dsv32

@@ -5,6 +5,7 @@
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/loop.h"
 #include "prefix/fingerprint.h"
@@ -15,6 +16,10 @@
 
 namespace dsv32 {
 namespace {
+
+// A limit of the process must leave prefixes so much beside the plan, or what they take is lacking elsewhere
+// in the end. Most of it is room for their threads, each of which may reserve 128 MiB for a heap of its own.
+constexpr uint64_t kPrefixBytes = uint64_t{4} << 30;
 
 std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& args,
                                         const EngineOptions& options) {
@@ -53,10 +58,14 @@ std::shared_ptr<LatentCache> make_cache(const std::shared_ptr<Backend>& backend,
                                       [backend](LatentCache* cache) { delete cache; });
 }
 
-std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cache,
+std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cache, const MemoryPlan& plan,
                                                const EngineOptions& options, const Engine::Identify& identify,
                                                const Backend& backend) {
   if (!options.cache || !identify) return nullptr;
+  if (most_process_memory() < plan.n_weight_bytes + plan.n_bytes(Place::host) + kPrefixBytes) {
+    options.cache->warn("prefix cache: ulimit leaves too little memory for it; going on without it");
+    return nullptr;
+  }
   try {
     PrefixCache::Identity identity = identify(cache->plan().layout, backend);
     return std::make_unique<PrefixCache>(std::move(cache), std::move(identity), *options.cache);
@@ -146,7 +155,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
       stages_{{backend_.get(), args_.n_layers}},
       plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
       cache_(make_cache(backend_, stages_, plan_.cache)),
-      prefix_cache_(make_prefix_cache(cache_, options, identify, *backend_)),
+      prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
                 load(args_, *backend_))),
       forward_(

@@ -7,78 +7,24 @@
 // times larger: 2.5e-4. F32, F16 and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32
 // times a step by 2^-24: 1e-5. One element may be off by six times that, measured by the root mean square of
 // all (errors are normal sums). The equalities (tokens together or alone) are exact.
-#include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
 
-#include "backend/cpu_backend.h"
-#include "cuda/kernels.h"
-#include "gguf/random_weights.h"
-#include "tests/gpu/gpu_test.h"
+#include "tests/gpu/products.h"
 
 namespace dsv32 {
 namespace {
 
 using enum TensorType;
 
-constexpr TensorType kTypes[] = {f32,  f16,  bf16, q4_0, q5_0,    q5_1,    q8_0,   q2_k,
-                                 q3_k, q4_k, q5_k, q6_k, iq2_xxs, iq3_xxs, iq4_nl, iq4_xs};
-
 bool is_float(TensorType type) { return type == f32 || type == f16 || type == bf16; }
-double tolerance(TensorType type) { return is_float(type) ? 1e-5 : 6e-5; }
-
-CpuBackend& cpu() {
-  static CpuBackend backend(0);
-  return backend;
-}
-
-// A stack of matrices in host and device memory; rows have length 1, so that products are as large as x.
-struct Weights {
-  Weights(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols)
-      : bytes(make(type, n_mats * n_rows, n_cols)), device(bytes) {
-    host.type = type, host.n_rows = n_rows, host.n_cols = n_cols, host.n_mats = n_mats;
-    host.row_bytes = row_bytes(type, n_cols);
-    host.mat_bytes = host.row_bytes * static_cast<size_t>(n_rows);
-    host.data = bytes.data();
-  }
-  static std::vector<uint8_t> make(TensorType type, int64_t n_rows, int64_t n_cols) {
-    Rng rng(static_cast<uint64_t>(n_rows * 31 + n_cols));
-    return random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng,
-                          1.0f / std::sqrt(static_cast<float>(n_cols)));
-  }
-  WeightMatrix on_device() const {
-    WeightMatrix weight = host;
-    weight.data = device.data();
-    return weight;
-  }
-
-  std::vector<uint8_t> bytes;
-  DeviceWeights device;
-  WeightMatrix host;
-};
+Tolerance within(double relative) { return {relative, 6 * relative, 300}; }
+Tolerance tolerance(TensorType type) { return within(is_float(type) ? 1e-5 : 6e-5); }
 
 TestLaunch& gpu() {
   static TestLaunch launch(size_t{64} << 20);
   return launch;
-}
-
-// The largest difference of an element, by the root mean square of all that are expected.
-double largest_error(const std::vector<float>& ours, const std::vector<float>& expected) {
-  double squares = 0, largest = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    squares += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-    const double difference = std::fabs(static_cast<double>(ours[i]) - static_cast<double>(expected[i]));
-    largest = std::isfinite(difference) ? std::max(largest, difference) : INFINITY;
-  }
-  if (squares == 0) return largest;
-  return largest / std::sqrt(squares / static_cast<double>(std::max<size_t>(ours.size(), 1)));
-}
-
-void check_close(const std::vector<float>& ours, const std::vector<float>& expected, double allowed) {
-  const double error = relative_error(ours, expected), largest = largest_error(ours, expected);
-  BOOST_TEST(error <= (ours.size() < 300 ? 2 : 1) * allowed);
-  BOOST_TEST(largest <= 6 * allowed);
 }
 
 // y of the device for rows of x x_stride apart.
@@ -94,7 +40,7 @@ std::vector<float> matmul_on_gpu(const WeightMatrix& weight, const std::vector<f
 void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens, int64_t x_gap = 0) {
   BOOST_TEST_CONTEXT(type_name(type) << " " << n_rows << " x " << n_cols << ", " << n_tokens
                                      << " tokens, gap " << x_gap) {
-    const Weights weights(type, 1, n_rows, n_cols);
+    const TestWeights weights(type, 1, n_rows, n_cols, 11);
     const int64_t stride = n_cols + x_gap;
     const std::vector<float> x = random_floats(static_cast<size_t>(n_tokens * stride), 7);
     const std::vector<float> y = matmul_on_gpu(weights.on_device(), x, stride, n_tokens);
@@ -110,7 +56,7 @@ void check_matmul(TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tok
       for (int64_t t = 0; t < n_tokens; ++t)
         ours.insert(ours.end(), y.begin() + t * n_rows + first, y.begin() + t * n_rows + first + n_block);
     }
-    check_close(ours, expected, tolerance(type));
+    check_close(ours, expected, tolerance(type), "blocks of rows");
     for (const float value : y) BOOST_REQUIRE(std::isfinite(value));
   }
 }
@@ -159,7 +105,7 @@ BOOST_AUTO_TEST_CASE(shapes_of_671b,
 // NaN is not lost.
 BOOST_AUTO_TEST_CASE(unusual_activations, *boost::unit_test::precondition(needs_gpu)) {
   for (const TensorType type : {q4_k, q6_k, q8_0, f16}) {
-    const Weights weights(type, 1, 64, 1024);
+    const TestWeights weights(type, 1, 64, 1024, 12);
     std::vector<float> x = random_floats(3 * 1024, 5), expected(3 * 64);
     for (size_t i = 0; i < 1024; ++i) x[i] = 0, x[1024 + i] *= 1e-12f;
     x[2048 + 77] = 3e4f;
@@ -167,7 +113,8 @@ BOOST_AUTO_TEST_CASE(unusual_activations, *boost::unit_test::precondition(needs_
     const std::vector<float> y = matmul_on_gpu(weights.on_device(), x, 1024, 3);
     for (size_t t = 0; t < 3; ++t)
       check_close({y.begin() + 64 * t, y.begin() + 64 * (t + 1)},
-                  {expected.begin() + 64 * t, expected.begin() + 64 * (t + 1)}, tolerance(type));
+                  {expected.begin() + 64 * t, expected.begin() + 64 * (t + 1)}, tolerance(type),
+                  describe(weights.host, 1));
     x[2048 + 500] = NAN;
     const std::vector<float> broken = matmul_on_gpu(weights.on_device(), x, 1024, 3);
     for (size_t i = 0; i < broken.size(); ++i) BOOST_TEST(std::isnan(broken[i]) == (i >= 128));
@@ -182,7 +129,7 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_tes
   for (const TensorType type : kTypes)
     for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{300, 2048}, {37, 7168}, {1536, 16384}}) {
       if ((n_cols == 16384 && type != q4_k && type != bf16) || is_left_out(n_cases, 5)) continue;
-      const Weights weights(type, 1, n_rows, n_cols);
+      const TestWeights weights(type, 1, n_rows, n_cols, 11);
       const std::vector<float> x = random_floats(static_cast<size_t>(kMost * n_cols), 9);
       const auto width = static_cast<size_t>(n_rows);
       std::vector<float> alone;
@@ -209,7 +156,7 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_multiprocessors,
                      *boost::unit_test::precondition(needs_gpu)) {
   for (const TensorType type : {q4_k, q6_k, bf16})
     for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{576, 7168}, {2112, 2048}}) {
-      const Weights weights(type, 1, n_rows, n_cols);
+      const TestWeights weights(type, 1, n_rows, n_cols, 11);
       const DeviceArray<float> x(random_floats(static_cast<size_t>(3 * n_cols), 9)),
           y(static_cast<size_t>(3 * n_rows));
       std::vector<float> first;
@@ -239,7 +186,7 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
                          {q4_k, 3, 200, 256, 5},
                          {bf16, 16, 512, 128, 2}})
     BOOST_TEST_CONTEXT(type_name(s.type) << " " << s.n_heads << " x " << s.n_rows << " x " << s.n_cols) {
-      const Weights weights(s.type, s.n_heads, s.n_rows, s.n_cols);
+      const TestWeights weights(s.type, s.n_heads, s.n_rows, s.n_cols, 13);
       const int64_t head_stride = s.n_cols + 64, token_stride = s.n_heads * head_stride;
       const std::vector<float> x = random_floats(static_cast<size_t>(s.n_tokens * token_stride), 3);
       std::vector<float> expected(static_cast<size_t>(s.n_tokens * s.n_heads * s.n_rows));
@@ -248,7 +195,7 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
       cuda::matmul_heads_decode(
           {weights.on_device(), device_x.data(), token_stride, head_stride, y.data(), s.n_tokens},
           gpu().launch());
-      check_close(y.values(), expected, tolerance(s.type));
+      check_close(y.values(), expected, tolerance(s.type), "heads");
     }
 }
 
@@ -279,8 +226,8 @@ void check_experts(const ExpertShape& s) {
                                      << " inter " << s.inter << ", " << s.n_tokens << " tokens, fused "
                                      << s.is_fused) {
     // Gate and up in one tensor: a matrix is the rows of w1, then those of w3.
-    const Weights w1(s.w1, s.n_experts, s.inter * (s.is_fused ? 2 : 1), s.dim),
-        w3(s.w3, s.n_experts, s.inter, s.dim), w2(s.w2, s.n_experts, s.dim, s.inter);
+    const TestWeights w1(s.w1, s.n_experts, s.inter * (s.is_fused ? 2 : 1), s.dim, 15),
+        w3(s.w3, s.n_experts, s.inter, s.dim, 16), w2(s.w2, s.n_experts, s.dim, s.inter, 17);
     const std::vector<float> x = random_floats(static_cast<size_t>(s.n_tokens * s.dim), 3);
     const std::vector<int32_t> experts = choose_experts(s);
     std::vector<float> weights = random_floats(experts.size(), 4), expected(x.size());
@@ -306,7 +253,8 @@ void check_experts(const ExpertShape& s) {
     RunExperts op = views(true, device_x.data(), device_experts.data(), device_weights.data(), y.data());
     cuda::run_experts_decode(op, gpu().launch());
     const std::vector<float> ours = y.values();
-    check_close(ours, expected, is_float(s.w1) && is_float(s.w2) && is_float(s.w3) ? 5e-5 : 2.5e-4);
+    const bool is_all_float = is_float(s.w1) && is_float(s.w2) && is_float(s.w3);
+    check_close(ours, expected, within(is_all_float ? 5e-5 : 2.5e-4), "experts");
 
     // Each token alone: the same bits.
     op.y = last.data(), op.n_tokens = 1;
@@ -341,7 +289,7 @@ BOOST_AUTO_TEST_CASE(experts_of_671b,
 }
 
 BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(needs_gpu)) {
-  const Weights weights(q8_0, 1, 8, 64);
+  const TestWeights weights(q8_0, 1, 8, 64, 14);
   const DeviceArray<float> x(std::vector<float>(9 * 64)), y(std::vector<float>(9 * 8, 5.0f));
   WeightMatrix odd = weights.on_device();
   odd.n_cols = 48;

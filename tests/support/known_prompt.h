@@ -1,0 +1,90 @@
+// A tiny model and a prompt of five pages and some tokens for it, which is on disk or is not, and engines
+// that ask for its prefixes.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prefix/fingerprint.h"
+#include "prefix/model_digest.h"
+#include "prefix/prefix_store.h"
+#include "tests/support/disk_options.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+namespace dsv32::known_prompt {
+
+struct Tiny {
+  TempDir dir;
+  std::string path = dir.file("tiny.gguf");
+  Tiny() {
+    TinyModel shape;
+    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+    write_tiny_model(path, shape);
+  }
+};
+
+inline const std::string& tiny_path() {
+  static const Tiny tiny;
+  return tiny.path;
+}
+
+inline constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
+
+inline const std::vector<int32_t>& base() {
+  static const std::vector<int32_t> tokens = random_tokens(kBase, 1);
+  return tokens;
+}
+
+// The first n tokens of the known prompt, and three others.
+inline std::vector<int32_t> leaving_at(int64_t n) {
+  std::vector<int32_t> tokens(base().begin(), base().begin() + n);
+  for (const int32_t other : {251, 252, 253}) tokens.push_back(other);
+  return tokens;
+}
+
+inline EngineOptions options_in(const std::string& directory) {
+  EngineOptions options;
+  options.context = 512;
+  options.n_threads = 2;
+  return with_disk(options, directory);
+}
+
+struct Opened : TinySession {
+  explicit Opened(const EngineOptions& options) : TinySession(tiny_path(), options) {}
+};
+
+inline void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
+  EngineOptions options = options_in(directory);
+  options.kv_type = kv_type;
+  Opened first(options);
+  BOOST_TEST(first.session->sync(base()) == 0);
+}
+
+// The store that an engine with such options has.
+inline PrefixStoreOptions store_options_of(const EngineOptions& options) {
+  EngineOptions without = options;
+  without.cache.reset();
+  const Opened opened(without);
+  const CachePlan& plan = opened.engine->cache().plan();
+  PrefixStoreOptions store;
+  store.directory = options.cache->directory;
+  const ModelDigest model(opened.file.files(), {.most_hashed_first = UINT64_MAX});
+  store.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
+  store.n_layers = plan.n_layers;
+  store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+  store.keys_page_bytes = plan.layout.key_page_bytes();
+  return store;
+}
+
+inline std::unique_ptr<PrefixStore> store_of(const EngineOptions& options) {
+  std::unique_ptr<PrefixStore> store =
+      PrefixStore::open(store_options_of(options), real_file_system(), [](const std::string&) {});
+  BOOST_REQUIRE(store);
+  return store;
+}
+
+}  // namespace dsv32::known_prompt
