@@ -14,13 +14,14 @@ BOOST_FIXTURE_TEST_SUITE(prefix_store_eviction, StoreFixture)
 BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
   const auto one = prompt_of({1}), two = prompt_of({2}), three = prompt_of({3}), four = prompt_of({4});
   struct Case {
+    const char* name;
     EvictionPolicy policy;
     std::vector<int32_t> victim;
   };
   // Used: two thrice, then one, then three twice.
-  for (const Case& c : {Case{EvictionPolicy::fifo, one}, Case{EvictionPolicy::lru, two},
-                        Case{EvictionPolicy::lfu, one}, Case{EvictionPolicy::slru, one}}) {
-    options = store_options(dir->file(std::string(name_of(c.policy))));
+  for (const Case& c : {Case{"fifo", EvictionPolicy::fifo, one}, Case{"lru", EvictionPolicy::lru, two},
+                        Case{"lfu", EvictionPolicy::lfu, one}, Case{"slru", EvictionPolicy::slru, one}}) {
+    options = store_options(dir->file(c.name));
     options.limits.policy = c.policy;
     const auto store = open();
     std::vector<int64_t> ids;
@@ -36,7 +37,7 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     store_prompt(*tight, four);
     const Contents left = load_all(*tight);
     BOOST_TEST(left.prompts.size() == 3u);
-    BOOST_TEST(!left.has(c.victim), "the wrong one left under " << name_of(c.policy));
+    BOOST_TEST(!left.has(c.victim), "the wrong one left under " << c.name);
     BOOST_TEST(left.has(four));
     BOOST_TEST(left.n_missed == 0);
   }
