@@ -712,8 +712,9 @@ wait "$holder" 2>/dev/null
 usage_error "cache prune without a size" cache prune
 expect "cache prune" 0 cache prune 1M
 check "cache prune: small enough" test "$(du -s --block-size=1K cache | cut -f1)" -le 1124
+check "cache: what is known of the model's bytes" test -n "$(find cache -name 'model-*')"
 expect "cache clear" 0 cache clear
-check "cache clear: no segments" test -z "$(find cache -name 'seg-*')"
+check "cache clear: no segments, and nothing known of models" test -z "$(find cache -name 'seg-*' -o -name 'model-*')"
 usage_error "cache: unknown word" cache lsit
 usage_error "cache without a word" cache
 one_warning() { [[ $(grep -avc "^note: the answer is cut" err) == 1 ]] && has err "warning: "; }

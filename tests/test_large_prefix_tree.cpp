@@ -35,7 +35,7 @@ struct LargeTree : Fixture {
       depths[i] = parents[i] < 0 ? 1 : depths[parents[i]] + 1;
       add(i, parents, depths[i]);
     }
-    BOOST_REQUIRE(tree->n_nodes() == kNodes);
+    BOOST_REQUIRE(tree->n_pages() == kNodes);
     std::ranges::shuffle(prompts, random);
   }
 

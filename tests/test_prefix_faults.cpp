@@ -10,8 +10,7 @@
 #include "tests/support/disk_options.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/failing_threads.h"
-#include "tests/support/temp_dir.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -22,7 +21,7 @@ constexpr int64_t kPages = 3;
 
 // An engine that computes, a prefix on disk, and prefix caches that come and go over the engine's pool.
 struct FaultsFixture {
-  TempDir dir;
+  TinyFile file{least_shape()};
   std::unique_ptr<TinySession> tiny;
   std::shared_ptr<LatentCache> pool;
   PrefixCacheOptions options;
@@ -31,15 +30,11 @@ struct FaultsFixture {
   std::vector<uint8_t> expected;
 
   FaultsFixture() {
-    TinyModel shape;
-    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
-    shape.n_routed_experts = 8, shape.n_heads = 2, shape.inter_dim = 256;
-    write_tiny_model(dir.file("tiny.gguf"), shape);
     EngineOptions engine_options;
     engine_options.context = 1024, engine_options.n_threads = 1, engine_options.max_seqs = 2;
-    tiny = std::make_unique<TinySession>(dir.file("tiny.gguf"), engine_options);
+    tiny = std::make_unique<TinySession>(file.path, engine_options);
     pool = std::shared_ptr<LatentCache>(&tiny->engine->cache(), [](LatentCache*) {});
-    options = *with_disk(engine_options, dir.file("cache")).cache;
+    options = *with_disk(engine_options, file.dir.file("cache")).cache;
     tiny->session->sync(known);
     expected = remembered(*tiny->engine, *tiny->session);
     const auto prefixes = open();

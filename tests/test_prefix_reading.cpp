@@ -3,9 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,8 +13,8 @@
 #include "base/thread.h"
 #include "tests/support/disk_gate.h"
 #include "tests/support/disk_options.h"
-#include "tests/support/temp_dir.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/stored_pages.h"
+#include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -25,19 +23,8 @@ namespace {
 
 constexpr int64_t kFirstPages = 2, kPages = 3, kBase = kPages * kPageTokens;
 
-struct Tiny {
-  TempDir dir;
-  std::string path = dir.file("tiny.gguf");
-  Tiny() {
-    TinyModel shape;
-    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
-    shape.n_routed_experts = 8, shape.n_heads = 2, shape.inter_dim = 256;
-    write_tiny_model(path, shape);
-  }
-};
-
 const std::string& tiny_path() {
-  static const Tiny tiny;
+  static const TinyFile tiny(least_shape());
   return tiny.path;
 }
 
@@ -72,11 +59,11 @@ struct GatedFixture {
 
   GatedFixture() {
     sync(kFirstPages * kPageTokens);
-    const std::set<std::string> first = segments();
+    const auto first = files_named(dir.file("cache"), "seg-");
     sync(kBase);
-    for (const std::string& name : segments())
-      if (!first.contains(name)) gate->held = name;
-    BOOST_REQUIRE(segments().size() == 2u);
+    const auto both = files_named(dir.file("cache"), "seg-");
+    BOOST_REQUIRE(both.size() == 2u);
+    gate->held = both[both[0] == first.at(0) ? 1 : 0].filename();
   }
   EngineOptions options() const {
     EngineOptions gated = with_disk(cold_options(), dir.file("cache"));
@@ -89,12 +76,6 @@ struct GatedFixture {
   void sync(int64_t n_tokens) const {
     Opened(with_disk(cold_options(), dir.file("cache")))
         .session->sync(std::span(base()).first(static_cast<size_t>(n_tokens)));
-  }
-  std::set<std::string> segments() const {
-    std::set<std::string> names;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.file("cache")))
-      if (entry.path().extension() == ".kvs") names.insert(entry.path().filename());
-    return names;
   }
 };
 

@@ -10,10 +10,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "tests/support/child_process.h"
 #include "tests/support/contains.h"
 #include "tests/support/power_loss.h"
 #include "tests/support/stored_pages.h"
@@ -21,28 +21,6 @@
 using namespace dsv32;
 
 namespace {
-
-// A child that cannot throw into the test's frames, and reports nothing but its exit code.
-template <typename Body>
-pid_t fork_child(const Body& body) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  try {
-    body();
-  } catch (...) {
-    _exit(2);
-  }
-  _exit(0);
-}
-
-int wait_for(pid_t pid) {
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return status;
-}
-
-bool was_killed(int status) { return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL; }
 
 // A few prompts that share beginnings, with evictions on the way when the limit is small.
 const std::vector<std::vector<int32_t>>& some_prompts() {
@@ -90,23 +68,24 @@ void kill_at_every_call(int n_rounds, bool is_tight) {
     for (int64_t point = round;; ++point) {
       PrefixStoreOptions options = store_options(dir->file(format("kill_%d_%ld", round, point)));
       // A round begins with a cache that holds something; where it is tight, storing evicts.
-      if (round % 2)
-        store_prompt(*PrefixStore::open(options, real_file_system(), {}), make_prompt(std::vector{8, 9}));
+      if (round % 2) store_prompt(*PrefixStore::open(options, real_file_system(), {}), make_prompt({8, 9}));
       options.limits.max_bytes = is_tight ? 150'000 : 10'000'000;
-      const int status = wait_for(fork_child([&] {
+      const int end = wait_for(fork_child([&] {
         FaultFileSystem fs;
         fs.on_call = [&](int64_t n, FileOp) -> std::optional<int> {
           if (n == point) kill(getpid(), SIGKILL);
           return std::nullopt;
         };
         store_some(options, fs);
+        return 0;
       }));
-      BOOST_REQUIRE((was_killed(status) || status == 0));
+      const bool was_killed = end == kKilledBy + SIGKILL;
+      BOOST_REQUIRE((was_killed || end == 0));
       check_after_crash(options, format("a kill at call %ld", point).c_str());
       ++n_points;
-      n_killed += was_killed(status);
+      n_killed += was_killed;
       std::filesystem::remove_all(options.directory);
-      if (!was_killed(status)) break;
+      if (!was_killed) break;
       point += round % 3;  // later rounds skip some, and so end in other places
     }
   BOOST_TEST(n_killed > 100);
@@ -132,7 +111,7 @@ struct Shared {
   std::atomic<int64_t> n_stored, n_loaded, n_wrong;
 };
 
-void store_and_load_for_ever(const PrefixStoreOptions& options, unsigned seed, Shared& shared) {
+int store_and_load_for_ever(const PrefixStoreOptions& options, unsigned seed, Shared& shared) {
   std::mt19937 random(seed);
   for (;;) {
     const auto store = PrefixStore::open(options, real_file_system(), {});
@@ -160,11 +139,11 @@ void kill_at_any_time(int n_kills) {
     std::vector<pid_t> children;
     for (unsigned n = 1 + random() % 4; n > 0; --n)
       children.push_back(
-          fork_child([&, seed = random()] { store_and_load_for_ever(options, seed, shared); }));
+          fork_child([&, seed = random()] { return store_and_load_for_ever(options, seed, shared); }));
     for (const pid_t child : children) {
       std::this_thread::sleep_for(std::chrono::microseconds(1000 + random() % 14'000));
       kill(child, SIGKILL);
-      BOOST_REQUIRE(was_killed(wait_for(child)));
+      BOOST_REQUIRE(wait_for(child) == kKilledBy + SIGKILL);
       ++n_killed;
     }
     check_after_crash(options, format("kill %d", n_killed).c_str());

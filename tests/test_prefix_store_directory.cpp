@@ -22,7 +22,7 @@ BOOST_FIXTURE_TEST_SUITE(prefix_store_directory, StoreFixture)
 
 BOOST_AUTO_TEST_CASE(files_are_for_their_owner_alone) {
   const mode_t before = umask(0);
-  store_prompt(*open(), prompt_of({1}));
+  store_prompt(*open(), make_prompt({1}));
   umask(before);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(options.directory)) {
     const auto mode = static_cast<unsigned>(entry.status().permissions());
@@ -35,13 +35,13 @@ BOOST_AUTO_TEST_CASE(files_are_for_their_owner_alone) {
 
 BOOST_AUTO_TEST_CASE(unusable_directories_are_refused_with_one_line) {
   const auto is_refused = [&](const std::string& directory, const char* why) {
-    warnings.lines.clear();
+    warnings.clear();
     options.directory = directory;
     const bool is_null = !open();
-    BOOST_TEST(warnings.lines.size() == 1u);
-    const bool says_why = warnings.lines.size() == 1 && contains(warnings.lines[0], why);
-    BOOST_TEST(says_why, (warnings.lines.empty() ? "no line" : warnings.lines[0]));
-    BOOST_TEST(!contains(warnings.lines[0], "\n"));
+    BOOST_TEST(warnings.size() == 1u);
+    const bool says_why = warnings.size() == 1 && contains(warnings[0], why);
+    BOOST_TEST(says_why, (warnings.empty() ? "no line" : warnings[0]));
+    BOOST_TEST(!contains(warnings[0], "\n"));
     return is_null;
   };
   write_file(dir->file("file"), "not a directory");
@@ -69,18 +69,18 @@ BOOST_AUTO_TEST_CASE(directories_are_made_with_their_parents_and_odd_names_do_no
   for (const char* name :
        {"a/b/c", "with\nnewline", "esc\x1b[2J", "a/../b", "slash/", "with space", "qu'ote?x=1"}) {
     options.directory = dir->file(name);
-    BOOST_TEST(store_prompt(*open(), prompt_of({1})) == 1);
-    BOOST_TEST(load_all(options)->has(prompt_of({1})));
+    BOOST_TEST(store_prompt(*open(), make_prompt({1})) == 1);
+    BOOST_TEST(load_all(options)->has(make_prompt({1})));
   }
   std::filesystem::create_directories(dir->file("elsewhere"));
   std::filesystem::create_directory_symlink(dir->file("elsewhere"), dir->file("home"));
   options.directory = dir->file("home/cache");  // a link further up is the user's business
-  BOOST_TEST(store_prompt(*open(), prompt_of({1})) == 1);
+  BOOST_TEST(store_prompt(*open(), make_prompt({1})) == 1);
   BOOST_TEST(std::filesystem::exists(dir->file("elsewhere/cache/LOCK")));
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
-  store_prompt(*open(), prompt_of({1, 2}));
+  store_prompt(*open(), make_prompt({1, 2}));
   FaultFileSystem fs;
   fs.on_open = [](const std::string&, int flags) {
     return flags & (O_CREAT | O_WRONLY | O_RDWR) ? std::optional(-EROFS) : std::nullopt;
@@ -93,18 +93,18 @@ BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
   const auto store = open(fs);
   BOOST_REQUIRE(store);
   BOOST_TEST(!store->can_write());
-  BOOST_TEST(load_all(*store).has(prompt_of({1, 2})));
-  BOOST_TEST(store_prompt(*store, prompt_of({3})) == 0);
+  BOOST_TEST(load_all(*store).has(make_prompt({1, 2})));
+  BOOST_TEST(store_prompt(*store, make_prompt({3})) == 0);
   const std::vector<int64_t> ids = {store->segments()[0].id};
   store->record_use(ids);
   store->record_speeds({1, 1});
   BOOST_TEST(load_all(*store).prompts.size() == 2u);
-  BOOST_TEST(warnings.lines.size() == 1u);
+  BOOST_TEST(warnings.size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
-  store_prompt(*open(), prompt_of({1}));
-  const auto segment = files_named(options.directory, "seg-").at(0);
+  store_prompt(*open(), make_prompt({1}));
+  const auto segment = segment_files().at(0);
   const std::string folder = segment.parent_path().string();
   const std::string digits = "00112233445566778899aabbccddeeff";
   std::filesystem::create_symlink("/etc/passwd", folder + "/tmp-" + digits);
@@ -122,15 +122,33 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_left_alone) {
   const auto before = count();
   BOOST_TEST(load_all(options)->prompts.size() == 1u);
   BOOST_TEST(count() == before);
-  prune(*CacheDirectory::open(options.directory, options.limits, real_file_system(), {}), 0);
+  prune(*open_directory(), 0);
   BOOST_TEST(count() == before - 1);
+}
+
+// Other names like them are others' files.
+BOOST_AUTO_TEST_CASE(what_former_versions_kept_is_removed_at_the_start) {
+  const std::string note = "/model-00112233445566778899aabbccddeeff";
+  const std::vector<std::string> former = {"/index.sqlite", "/index.sqlite-journal", "/index.sqlite-wal",
+                                           "/index.sqlite-shm", note + ".new"};
+  const std::vector<std::string> others = {"/index.sqlite3", "/my-index.sqlite", "/model-mine.new", note};
+  open();
+  for (const auto& names : {former, others})
+    for (const std::string& name : names) write_file(options.directory + name, "text");
+  open();
+  for (const std::string& name : former) BOOST_TEST(!std::filesystem::exists(options.directory + name), name);
+  for (const std::string& name : others) BOOST_TEST(std::filesystem::exists(options.directory + name), name);
+  std::filesystem::create_symlink(options.directory + note, options.directory + former[0]);
+  open();
+  BOOST_TEST(std::filesystem::is_symlink(options.directory + former[0]));
+  BOOST_TEST(warnings.empty());
 }
 
 // --- what backups and accidents leave --------------------------------------------------------------
 
 // As `cp -al` makes them, the lock included: the copy and what it was made from are used like any other.
 BOOST_AUTO_TEST_CASE(segments_and_a_lock_with_two_names_are_used_like_any_other) {
-  store_prompt(*open(), prompt_of({1}));
+  store_prompt(*open(), make_prompt({1}));
   const std::string copy = dir->file("backup");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(options.directory)) {
     const std::string to = copy + entry.path().string().substr(options.directory.size());
@@ -145,11 +163,11 @@ BOOST_AUTO_TEST_CASE(segments_and_a_lock_with_two_names_are_used_like_any_other)
     const auto store = open();
     BOOST_REQUIRE(store);
     BOOST_TEST(store->can_write());
-    BOOST_TEST(load_all(*store).has(prompt_of({1})));
-    BOOST_TEST(store_prompt(*store, prompt_of({1, 2})) == 2);
-    BOOST_TEST(load_all(options)->has(prompt_of({1, 2})));
+    BOOST_TEST(load_all(*store).has(make_prompt({1})));
+    BOOST_TEST(store_prompt(*store, make_prompt({1, 2})) == 2);
+    BOOST_TEST(load_all(options)->has(make_prompt({1, 2})));
   }
-  BOOST_TEST(warnings.lines.empty());
+  BOOST_TEST(warnings.empty());
 }
 
 namespace {
@@ -199,12 +217,12 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_segments_place_gives_way) {
   for (const Oddity& oddity : oddities())
     for (const Moment moment : {before_the_start, before_loading, before_storing}) {
       options.directory = dir->file("odd_" + std::to_string(++n));
-      warnings.lines.clear();
-      const auto prompt = prompt_of({1, 2});
+      warnings.clear();
+      const auto prompt = make_prompt({1, 2});
       store_prompt(*open(), prompt);
       const auto store = moment == before_the_start ? nullptr : open();
       const auto segments = store ? store->segments() : std::vector<StoredSegment>();
-      for (const auto& path : files_named(options.directory, "seg-")) {
+      for (const auto& path : segment_files()) {
         std::filesystem::remove(path);
         oddity.make(path.string());
       }
@@ -219,8 +237,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_segments_place_gives_way) {
       BOOST_TEST(store_prompt(user, prompt) == 2, oddity.what);
       BOOST_TEST(load_all(user).has(prompt), oddity.what);
       BOOST_TEST(load_all(options)->has(prompt), oddity.what);
-      BOOST_TEST(warnings.lines.size() == 1u, oddity.what);
-      BOOST_TEST(contains(warnings.lines.at(0), "in a segment's place"), warnings.lines.at(0));
+      BOOST_TEST(warnings.size() == 1u, oddity.what);
+      BOOST_TEST(contains(warnings.at(0), "in a segment's place"), warnings.at(0));
       // What lay in a folder may be somebody's: it is moved, not removed.
       if (std::string(oddity.what) == "a folder with something in it")
         BOOST_TEST(files_named(options.directory, "mine").size() == 2u);
@@ -236,22 +254,22 @@ BOOST_AUTO_TEST_CASE(nothing_in_the_directory_hangs_a_start) {
     for (const char* name : {"LOCK", "speeds", "tmp-00112233445566778899aabbccddeeff",
                              "00112233445566778899aabbccddeeff", "anything"}) {
       options.directory = dir->file("any_" + std::to_string(++n));
-      store_prompt(*open(), prompt_of({1}));
+      store_prompt(*open(), make_prompt({1}));
       const bool is_below = *name == 's' || *name == 't';
-      const std::string folder = files_named(options.directory, "seg-").at(0).parent_path();
+      const std::string folder = segment_files().at(0).parent_path();
       const std::string path = (is_below ? folder : options.directory) + "/" + name;
       std::filesystem::remove(path);
       oddity.make(path);
       const auto store = open();
       BOOST_REQUIRE(store);
-      BOOST_TEST(load_all(*store).has(prompt_of({1})), oddity.what << " as " << name);
+      BOOST_TEST(load_all(*store).has(make_prompt({1})), oddity.what << " as " << name);
       BOOST_TEST((store->speeds() == CacheSpeeds{}));
       store->record_speeds({1, 1});
       const bool is_locked = std::string(name) == "LOCK";
-      BOOST_TEST(store_prompt(*store, prompt_of({1, 2})) == (is_locked ? 0 : 2),
+      BOOST_TEST(store_prompt(*store, make_prompt({1, 2})) == (is_locked ? 0 : 2),
                  oddity.what << " as " << name);
       BOOST_TEST(!is_locked == store->can_write());
-      verify(*CacheDirectory::open(options.directory, options.limits, real_file_system(), {}));
+      verify(*open_directory());
     }
   BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(60)));
 }

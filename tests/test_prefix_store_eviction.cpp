@@ -12,15 +12,17 @@ using namespace dsv32;
 BOOST_FIXTURE_TEST_SUITE(prefix_store_eviction, StoreFixture)
 
 BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
-  const auto one = prompt_of({1}), two = prompt_of({2}), three = prompt_of({3}), four = prompt_of({4});
+  const auto one = make_prompt({1}), two = make_prompt({2}), three = make_prompt({3}),
+             four = make_prompt({4});
   struct Case {
+    const char* name;
     EvictionPolicy policy;
     std::vector<int32_t> victim;
   };
   // Used: two thrice, then one, then three twice.
-  for (const Case& c : {Case{EvictionPolicy::fifo, one}, Case{EvictionPolicy::lru, two},
-                        Case{EvictionPolicy::lfu, one}, Case{EvictionPolicy::slru, one}}) {
-    options = store_options(dir->file(std::string(name_of(c.policy))));
+  for (const Case& c : {Case{"fifo", EvictionPolicy::fifo, one}, Case{"lru", EvictionPolicy::lru, two},
+                        Case{"lfu", EvictionPolicy::lfu, one}, Case{"slru", EvictionPolicy::slru, one}}) {
+    options = store_options(dir->file(c.name));
     options.limits.policy = c.policy;
     const auto store = open();
     std::vector<int64_t> ids;
@@ -36,7 +38,7 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     store_prompt(*tight, four);
     const Contents left = load_all(*tight);
     BOOST_TEST(left.prompts.size() == 3u);
-    BOOST_TEST(!left.has(c.victim), "the wrong one left under " << name_of(c.policy));
+    BOOST_TEST(!left.has(c.victim), "the wrong one left under " << c.name);
     BOOST_TEST(left.has(four));
     BOOST_TEST(left.n_missed == 0);
   }
@@ -44,61 +46,61 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
 
 BOOST_AUTO_TEST_CASE(a_parent_stays_while_it_has_children) {
   const auto store = open();
-  store_prompt(*store, prompt_of({1, 2, 3, 4}));
+  store_prompt(*store, make_prompt({1, 2, 3, 4}));
   const auto entry_bytes = segment_bytes();
   options.limits.max_bytes = bytes_below(options.directory) - entry_bytes / 2;
   const Contents left = load_all(*open());
   BOOST_TEST(left.prompts.size() == 3u);
-  BOOST_TEST(left.has(prompt_of({1, 2, 3})));
+  BOOST_TEST(left.has(make_prompt({1, 2, 3})));
 }
 
 BOOST_AUTO_TEST_CASE(the_parent_of_what_is_stored_stays) {
-  store_prompt(*open(), prompt_of({1, 2}));
+  store_prompt(*open(), make_prompt({1, 2}));
   options.limits.max_bytes = bytes_below(options.directory) + segment_bytes() / 2;
   const auto store = open();
   const auto segments = store->segments();
   PageMemory memory({}, 1);
-  memory.fill(prompt_of({1, 2, 3}), 2);
+  memory.fill(make_prompt({1, 2, 3}), 2);
   // The one leaf there is is the parent: nothing can leave.
-  BOOST_TEST(!store->store({segments[1].id, 0}, prompt_of({3}), memory.sources()));
-  BOOST_TEST(warnings.lines.size() == 1u);
-  BOOST_TEST(store_prompt(*store, prompt_of({9})) == 1);
-  BOOST_TEST(!load_all(*store).has(prompt_of({1, 2})));
-  BOOST_TEST(load_all(*store).has(prompt_of({1})));
+  BOOST_TEST(!store->store({segments[1].id, 0}, make_prompt({3}), memory.sources()));
+  BOOST_TEST(warnings.size() == 1u);
+  BOOST_TEST(store_prompt(*store, make_prompt({9})) == 1);
+  BOOST_TEST(!load_all(*store).has(make_prompt({1, 2})));
+  BOOST_TEST(load_all(*store).has(make_prompt({1})));
 }
 
 BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
   const auto reader = open();
-  store_prompt(*reader, prompt_of({1}));
-  store_prompt(*reader, prompt_of({2}));
-  store_prompt(*reader, prompt_of({3}));
+  store_prompt(*reader, make_prompt({1}));
+  store_prompt(*reader, make_prompt({2}));
+  store_prompt(*reader, make_prompt({3}));
   const auto segments = reader->segments();
   PageMemory memory({}, 1);
   BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));
-  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  const auto cache = open_directory();
   BOOST_TEST(prune(*cache, 0).n_bytes >= 2 * segment_bytes());
   BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));  // its file is still open here
   BOOST_TEST(!reader->load_pages(segments[1].id, 0, memory.targets()));
-  BOOST_TEST(!reader->store({segments[2].id, 0}, prompt_of({5}), memory.sources()));  // a child of nothing
-  BOOST_TEST(files_named(options.directory, "seg-").empty());
+  BOOST_TEST(!reader->store({segments[2].id, 0}, make_prompt({5}), memory.sources()));  // a child of nothing
+  BOOST_TEST(segment_files().empty());
   BOOST_TEST(reader->segments().empty());
-  BOOST_TEST(warnings.lines.empty());
+  BOOST_TEST(warnings.empty());
 }
 
 // Segments behind one that is gone cannot be reached: they leave first, and come back with their parent.
 BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave_first) {
-  store_prompt(*open(), prompt_of({1, 2, 3}));
+  store_prompt(*open(), make_prompt({1, 2, 3}));
   const auto store = open();
   store->discard(store->segments()[0].id);
   BOOST_TEST(load_all(*store).prompts.empty());
   BOOST_TEST(load_all(options)->prompts.empty());
-  BOOST_TEST(files_named(options.directory, "seg-").size() == 2u);
-  store_prompt(*store, prompt_of({1}));
-  BOOST_TEST(load_all(options)->has(prompt_of({1, 2, 3})));
+  BOOST_TEST(segment_files().size() == 2u);
+  store_prompt(*store, make_prompt({1}));
+  BOOST_TEST(load_all(options)->has(make_prompt({1, 2, 3})));
 
   // Used most recently, of two the orphan goes nevertheless.
   const auto again = open();
-  store_prompt(*again, prompt_of({7}));
+  store_prompt(*again, make_prompt({7}));
   const std::vector<StoredSegment> all = again->segments();
   const auto leaf = std::ranges::find(all, 2, &StoredSegment::first_page);
   again->record_use({&leaf->id, 1});
@@ -107,9 +109,9 @@ BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave
   BOOST_TEST(again->segments().size() == 2u);
   options.limits.max_bytes = bytes_below(options.directory) - segment_bytes() / 2;
   const auto left = load_all(options);
-  BOOST_TEST(left->has(prompt_of({7})));
-  BOOST_TEST(left->has(prompt_of({1})));
-  BOOST_TEST(files_named(options.directory, "seg-").size() == 2u);
+  BOOST_TEST(left->has(make_prompt({7})));
+  BOOST_TEST(left->has(make_prompt({1})));
+  BOOST_TEST(segment_files().size() == 2u);
 }
 
 // T17: one limit for all models, foreign files included; sampled after every store.
@@ -123,7 +125,7 @@ BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
   write_file(options.directory + "/mine/notes", std::string(50'000, 'x'));
   uint64_t most = 0;
   for (int i = 0; i < 80; ++i) {
-    BOOST_TEST(store_prompt(i % 2 ? *one : *other, prompt_of({i, i + 1})) == 2);
+    BOOST_TEST(store_prompt(i % 2 ? *one : *other, make_prompt({i, i + 1})) == 2);
     most = std::max(most, bytes_below(options.directory));
   }
   BOOST_TEST(most <= *options.limits.max_bytes);
@@ -134,19 +136,19 @@ BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
 }
 
 BOOST_AUTO_TEST_CASE(the_floor_of_free_space_is_kept_and_odd_limits_only_stop_storing) {
-  store_prompt(*open(), prompt_of({1, 2}));
+  store_prompt(*open(), make_prompt({1, 2}));
   options.limits.min_free_bytes = uint64_t{1} << 60;
   const auto starved = open();
   BOOST_TEST(starved->segments().empty());
-  BOOST_TEST(store_prompt(*starved, prompt_of({1})) == 0);
+  BOOST_TEST(store_prompt(*starved, make_prompt({1})) == 0);
   for (const uint64_t max_bytes : {uint64_t{0}, uint64_t{1}, segment_bytes() - 1}) {
     options.limits = {.max_bytes = max_bytes, .min_free_bytes = 0, .policy = EvictionPolicy::lru};
     const auto store = open();
     BOOST_REQUIRE(store);
-    BOOST_TEST(store_prompt(*store, prompt_of({1})) == 0);
+    BOOST_TEST(store_prompt(*store, make_prompt({1})) == 0);
   }
   options.limits = {};  // the defaults are finite
-  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  const auto cache = open_directory();
   BOOST_TEST(cache->max_bytes() > 0u);
   BOOST_TEST(cache->max_bytes() <= 256'000'000'000u);
 }
@@ -154,14 +156,14 @@ BOOST_AUTO_TEST_CASE(the_floor_of_free_space_is_kept_and_odd_limits_only_stop_st
 // --- maintenance ---------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
-  store_prompt(*open(), prompt_of({1, 2, 3}));
+  store_prompt(*open(), make_prompt({1, 2, 3}));
   options.fingerprint.fill(8);
-  store_prompt(*open(), prompt_of({1}, 4), 4);
-  const auto cache = CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
+  store_prompt(*open(), make_prompt({1}, 4), 4);
+  const auto cache = open_directory();
   const auto models = list_models(*cache);
   BOOST_REQUIRE(models.size() == 2u);
   BOOST_TEST(models[0].n_segments == 3);
-  BOOST_TEST(models[0].n_tokens == 192);
+  BOOST_TEST(models[0].n_pages == 3);
   BOOST_TEST(models[0].n_bytes == 3 * segment_bytes());
   BOOST_TEST(models[1].n_pages == 4);
   BOOST_TEST(list_segments(*cache, "0808").size() == 1u);
@@ -172,7 +174,7 @@ BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   BOOST_TEST(result.n_segments == 4);
   BOOST_TEST(result.n_pages == 7);
   BOOST_TEST(result.damaged.empty());
-  const auto path = files_named(options.directory, "seg-").at(0);
+  const auto path = segment_files().at(0);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(8192 + 5);
   file.put('!');
@@ -183,11 +185,16 @@ BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   BOOST_TEST(contains(result.damaged[0].reason, "page 1"));
   BOOST_TEST(result.damaged[0].is_removed);
   BOOST_TEST(verify(*cache).n_segments == 3);
+  const std::string note = options.directory + "/model-00112233445566778899aabbccddeeff";
+  write_file(note, "what is known of a model");
+  prune(*cache, segment_bytes());
+  BOOST_TEST(std::filesystem::exists(note));
   const Pruned pruned = prune(*cache, 0);
   BOOST_TEST(pruned.n_bytes > 0u);
   BOOST_TEST(pruned.is_done);
   BOOST_TEST(list_models(*cache).empty());
-  BOOST_TEST(files_named(options.directory, "seg-").empty());
+  BOOST_TEST(segment_files().empty());
+  BOOST_TEST(!std::filesystem::exists(note));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

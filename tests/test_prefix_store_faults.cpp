@@ -5,11 +5,10 @@
 
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "prefix/cache_maintenance.h"
+#include "tests/support/child_process.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
@@ -41,7 +40,7 @@ void fail_every_call(DamageFixture& fixture, std::span<const int> errors, bool i
       std::vector<int32_t> reported;
       if (const auto store = fixture.open(fs)) {
         BOOST_TEST(load_all(*store).n_wrong == 0);
-        const auto prompt = make_prompt(std::vector{1, 9, 10});
+        const auto prompt = make_prompt({1, 9, 10});
         const int64_t n_stored = store_prompt(*store, prompt);
         reported.assign(prompt.begin(), prompt.begin() + n_stored * 64);
         std::vector<int64_t> ids;
@@ -127,7 +126,7 @@ int64_t use_all(const PrefixStoreOptions& options, std::span<const int32_t> prom
 
 // For every n, until none fails: nothing is thrown, and the next run finds nothing wrong.
 BOOST_AUTO_TEST_CASE(any_allocation_may_fail) {
-  const auto another = make_prompt(std::vector{1, 9, 10});
+  const auto another = make_prompt({1, 9, 10});
   PageMemory memory({}, 1);
   for (const bool lasts : {false, true}) {
     int64_t n = 0;
@@ -154,7 +153,7 @@ BOOST_AUTO_TEST_CASE(any_allocation_may_fail) {
 
 // An interrupted or short transfer is continued: nothing is lost by it.
 BOOST_AUTO_TEST_CASE(interrupted_and_short_transfers_are_continued) {
-  const auto another = make_prompt(std::vector{11}, 8);
+  const auto another = make_prompt({11}, 8);
   for (const uint64_t most : {uint64_t{512}, uint64_t{1000}, uint64_t{4096}, uint64_t{5000}}) {
     options.directory = dir->file(format("short_%ld", static_cast<long>(most)));
     FaultFileSystem fs;
@@ -186,10 +185,10 @@ BOOST_AUTO_TEST_CASE(a_failed_sync_is_not_tried_again) {
       return made == op && ++n_syncs == 1 ? std::optional(-EIO) : std::nullopt;
     };
     const auto store = open(fs);
-    BOOST_TEST(store_prompt(*store, make_prompt(std::vector{12})) == 0);
+    BOOST_TEST(store_prompt(*store, make_prompt({12})) == 0);
     BOOST_TEST(n_syncs == 1);
-    BOOST_TEST(segments().size() == 3u);
-    BOOST_TEST(store_prompt(*store, make_prompt(std::vector{12})) == 1);  // anew, in another file
+    BOOST_TEST(segment_files().size() == 3u);
+    BOOST_TEST(store_prompt(*store, make_prompt({12})) == 1);  // anew, in another file
     BOOST_TEST(warnings.size() == 1u);
   }
 }
@@ -204,7 +203,7 @@ BOOST_AUTO_TEST_CASE(a_disk_that_keeps_failing_ends_the_storing) {
     return -ENOSPC;
   };
   const auto store = open(fs);
-  for (int i = 0; i < 10; ++i) BOOST_TEST(store_prompt(*store, make_prompt(std::vector{i + 20})) == 0);
+  for (int i = 0; i < 10; ++i) BOOST_TEST(store_prompt(*store, make_prompt({i + 20})) == 0);
   BOOST_TEST(n_reserved == 3);
   BOOST_TEST(!store->can_write());
   BOOST_TEST(load_all(*store).has(prompt));
@@ -218,20 +217,12 @@ namespace {
 // Runs `body` in a child under a limit; its exit code.
 template <typename Body>
 int run_limited(int resource, rlim_t limit, const Body& body) {
-  const pid_t pid = fork();
-  if (pid == 0) {
+  return wait_for(fork_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limits = {limit, limit};
     setrlimit(static_cast<__rlimit_resource>(resource), &limits);
-    try {
-      _exit(body());
-    } catch (...) {
-      _exit(99);
-    }
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    return body();
+  }));
 }
 
 }  // namespace
@@ -241,7 +232,7 @@ BOOST_AUTO_TEST_CASE(too_few_descriptors_or_small_files_only_cost_the_cache) {
     const auto store = PrefixStore::open(options, real_file_system(), {});
     if (!store) return 0;
     const Contents found = load_all(*store);
-    store_prompt(*store, make_prompt(std::vector{1, 2, 30}));
+    store_prompt(*store, make_prompt({1, 2, 30}));
     return found.n_wrong == 0 ? 0 : 1;
   };
   for (rlim_t n_files = 3; n_files < 20; ++n_files) {
@@ -287,14 +278,14 @@ BOOST_AUTO_TEST_CASE(a_full_disk_only_stops_the_storing, *boost::unit_test::prec
     if (left > 0) write_file(other, std::string(static_cast<size_t>(left), 'x'));
     const auto store = open();
     if (!store) continue;
-    for (int i = 0; i < 4; ++i) store_prompt(*store, make_prompt(std::vector{fill, i, i + 1}));
+    for (int i = 0; i < 4; ++i) store_prompt(*store, make_prompt({fill, i, i + 1}));
     const Contents found = load_all(*store);
     BOOST_TEST(found.n_wrong + found.n_missed == 0);
     BOOST_TEST(warnings.size() <= 3u);
     BOOST_TEST(files_named(options.directory, "tmp-").empty());
   }
   stdfs::remove(disk.dir.file("other"));
-  prune(*CacheDirectory::open(options.directory, options.limits, real_file_system(), {}), 0);
+  prune(*open_directory(), 0);
   BOOST_TEST(bytes_below(options.directory) < 200'000u);
   BOOST_TEST(store_prompt(*open(), prompt) == 3);
 }

@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 #include "prefix/cache_maintenance.h"
+#include "tests/support/child_process.h"
 #include "tests/support/fault_file_system.h"
-#include "tests/support/stored_pages.h"
+#include "tests/support/store_fixture.h"
 
 using namespace dsv32;
 
@@ -29,46 +30,14 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-template <typename Body>
-pid_t fork_child(const Body& body) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  try {
-    _exit(body());
-  } catch (...) {
-    _exit(99);
-  }
-}
-
-// The exit code, or 1000 and the signal.
-int wait_for(pid_t pid) {
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
 void wait_until_stopped(pid_t pid) {
   int status = 0;
   BOOST_REQUIRE(waitpid(pid, &status, WUNTRACED) == pid);
   BOOST_REQUIRE(WIFSTOPPED(status));
 }
 
-struct ProcessFixture {
-  std::unique_ptr<TempDir> dir = make_store_dir();
-  PrefixStoreOptions options = store_options(dir->file("cache"));
-  std::vector<std::string> warnings;
-  std::unique_ptr<PrefixStore> open() {
-    return PrefixStore::open(options, real_file_system(),
-                             [this](const std::string& line) { warnings.push_back(line); });
-  }
-  std::unique_ptr<CacheDirectory> open_directory() const {
-    return CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
-  }
-};
-
 // Every file is a segment that is whole, no two of the same tokens.
-void check_one_copy(const ProcessFixture& fixture) {
+void check_one_copy(const StoreFixture& fixture) {
   const auto cache = fixture.open_directory();
   BOOST_REQUIRE(cache);
   std::set<Hash256> chains;
@@ -77,18 +46,18 @@ void check_one_copy(const ProcessFixture& fixture) {
     for (const CachedSegment& one : list_segments(*cache, model.fingerprint))
       chains.insert(one.segment.chain), ++n_entries;
   BOOST_TEST(chains.size() == n_entries);
-  BOOST_TEST(files_named(fixture.options.directory, "seg-").size() == n_entries);
+  BOOST_TEST(fixture.segment_files().size() == n_entries);
   BOOST_TEST(files_named(fixture.options.directory, "tmp-").empty());
 }
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(prefix_store_processes, ProcessFixture)
+BOOST_FIXTURE_TEST_SUITE(prefix_store_processes, StoreFixture)
 
 // --- T10 -----------------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(processes_that_store_the_same_prompt_at_once_leave_one_copy) {
-  const auto prompt = make_prompt(std::vector{1, 2, 3, 4, 5, 6}, 2);
+  const auto prompt = make_prompt({1, 2, 3, 4, 5, 6}, 2);
   for (const int n_processes : {2, 4, 8}) {
     options.directory = dir->file("same_" + std::to_string(n_processes));
     int start[2];
@@ -150,7 +119,7 @@ int work_at_random(const PrefixStoreOptions& options, unsigned seed, double seco
   return longest > 2.5 ? 5 : 0;
 }
 
-void work_together(ProcessFixture& fixture, double seconds) {
+void work_together(StoreFixture& fixture, double seconds) {
   for (const unsigned n_processes : {2u, 4u, 8u}) {
     fixture.options.directory = fixture.dir->file("work_" + std::to_string(n_processes));
     fixture.options.limits.max_bytes = 900'000;
@@ -178,23 +147,20 @@ namespace {
 
 // Others go on within 2 s while somebody holds what they need, at once after the first wait, and as before
 // when it is given back. `hold` runs in a child and stops itself.
-void check_stopped_holder(ProcessFixture& fixture, const std::function<int()>& hold, bool is_blocking) {
+void check_stopped_holder(StoreFixture& fixture, const std::function<int()>& hold, bool is_blocking) {
   constexpr double kMost = 2.3;
   fixture.warnings.clear();
   auto store = fixture.open();
   BOOST_REQUIRE(store);
-  const auto prompt = make_prompt(std::vector{1, 2});
+  const auto prompt = make_prompt({1, 2});
   BOOST_REQUIRE(store_prompt(*store, prompt) == 2);
   const pid_t holder = fork_child(hold);
   wait_until_stopped(holder);
 
   int64_t n_stored = 0;
-  BOOST_TEST(seconds_of([&] {
-               n_stored = store_prompt(*store, make_prompt(std::vector{1, 2, 3, 4}));
-             }) < kMost);
+  BOOST_TEST(seconds_of([&] { n_stored = store_prompt(*store, make_prompt({1, 2, 3, 4})); }) < kMost);
   BOOST_TEST(n_stored == (is_blocking ? 0 : 4));
-  BOOST_TEST(seconds_of([&] { store_prompt(*store, make_prompt(std::vector{5})); }) <
-             (is_blocking ? 0.3 : kMost));
+  BOOST_TEST(seconds_of([&] { store_prompt(*store, make_prompt({5})); }) < (is_blocking ? 0.3 : kMost));
   std::unique_ptr<PrefixStore> other;
   BOOST_TEST(seconds_of([&] { other = fixture.open(); }) < kMost);
   BOOST_REQUIRE(other);
@@ -203,11 +169,11 @@ void check_stopped_holder(ProcessFixture& fixture, const std::function<int()>& h
 
   kill(holder, SIGCONT);
   BOOST_TEST(wait_for(holder) == 0);
-  BOOST_TEST(store_prompt(*store, make_prompt(std::vector{1, 2, 3, 4})) == 4);
+  BOOST_TEST(store_prompt(*store, make_prompt({1, 2, 3, 4})) == 4);
   store.reset();
   other.reset();
   const auto found = load_all(fixture.options);
-  BOOST_TEST(found->has(make_prompt(std::vector{1, 2, 3, 4})));
+  BOOST_TEST(found->has(make_prompt({1, 2, 3, 4})));
   BOOST_TEST(found->n_wrong + found->n_missed == 0);
 }
 
@@ -222,10 +188,10 @@ int store_and_stop_at(const PrefixStoreOptions& options, FileOp op) {
   const auto store = PrefixStore::open(options, fs, {});
   if (!store) return 3;
   is_armed = true;
-  return store_prompt(*store, make_prompt(std::vector{77})) == 1 && !is_armed ? 0 : 4;
+  return store_prompt(*store, make_prompt({77})) == 1 && !is_armed ? 0 : 4;
 }
 
-void check_stopped_holders(ProcessFixture& fixture) {
+void check_stopped_holders(StoreFixture& fixture) {
   check_stopped_holder(
       fixture,
       [&] {
@@ -255,7 +221,7 @@ BOOST_AUTO_TEST_CASE(stopped_processes_hold_nobody_up_for_long,
 BOOST_AUTO_TEST_CASE(a_process_stopped_while_it_writes_bytes_holds_nobody_up) {
   check_stopped_holder(
       *this, [&] { return store_and_stop_at(options, FileOp::write); }, false);
-  BOOST_TEST(load_all(options)->has(make_prompt(std::vector{77})));
+  BOOST_TEST(load_all(options)->has(make_prompt({77})));
 }
 
 // What dies while it writes leaves a file that the next open removes.
@@ -265,7 +231,7 @@ BOOST_AUTO_TEST_CASE(what_a_killed_writer_leaves_is_swept) {
   BOOST_TEST(load_all(options)->prompts.empty());
   BOOST_TEST(files_named(options.directory, "tmp-").size() == 1u);
   kill(writer, SIGKILL);
-  BOOST_TEST(wait_for(writer) == 1000 + SIGKILL);
+  BOOST_TEST(wait_for(writer) == kKilledBy + SIGKILL);
   BOOST_TEST(files_named(options.directory, "tmp-").size() == 1u);
   BOOST_TEST(load_all(options)->prompts.empty());
   BOOST_TEST(files_named(options.directory, "tmp-").empty());
@@ -282,7 +248,7 @@ BOOST_AUTO_TEST_CASE(processes_together_keep_the_limit) {
       own.fingerprint.fill(static_cast<uint8_t>(i));
       const auto store = PrefixStore::open(own, real_file_system(), {});
       if (!store) return 3;
-      for (int n = 0; n < 120; ++n) store_prompt(*store, make_prompt(std::vector{n, n + 1}));
+      for (int n = 0; n < 120; ++n) store_prompt(*store, make_prompt({n, n + 1}));
       return 0;
     }));
   uint64_t most = 0;

@@ -13,19 +13,19 @@ using namespace dsv32;
 namespace {
 
 // Long prompts of 128 segments of 16 pages each, written as the store would, without its turns and syncs.
-void write_prompts(const PrefixStoreOptions& options, const SegmentInfo& sizes, int n_prompts) {
+void write_prompts(const PrefixStoreOptions& options, const SegmentHead& sizes, int n_prompts) {
   FileSystem& fs = real_file_system();
   std::string reason;
   const std::optional<CacheFiles> files = CacheFiles::open(options.directory, fs, reason);
   const OwnedFd folder = files->make_folder(options.fingerprint);
   PageMemory memory({}, kMaxSegmentPages);
-  SegmentInfo info = sizes;
+  SegmentInfo info{sizes, {}};
   info.n_pages = kMaxSegmentPages;
   for (int prompt = 0; prompt < n_prompts; ++prompt) {
     info.parent = chain_root(options.fingerprint, options.salt);
     for (int i = 0; i < 128; ++i) {
       info.first_page = i * kMaxSegmentPages;
-      info.tokens = prompt_of({prompt * 128 + i}, kMaxSegmentPages);
+      info.tokens = make_prompt({prompt * 128 + i}, kMaxSegmentPages);
       info.chain = chain_next(info.parent, info.first_page, info.tokens);
       const OwnedFd fd(
           fs, fs.open_at(folder.get(), CacheFiles::segment_file(info.chain), O_RDWR | O_CREAT | O_EXCL));

@@ -30,22 +30,20 @@ class Oracle {
   std::map<std::string, OraclePage> pages;
   uint64_t time = 0;
 
-  PrefixTree::Inserted add(const std::string& path, const Pages& given, const UseRecord& record,
-                           bool is_use) {
-    PrefixTree::Inserted inserted;
+  // Returns how many pool parts were taken.
+  int64_t add(const std::string& path, const Pages& given, const UseRecord& record, bool is_use) {
+    int64_t n_taken = 0;
     for (size_t i = 0; i < path.size(); ++i) {
       const std::string here = path.substr(0, i + 1);
       const bool is_known = pages.contains(here);
       if (!given[i].is_there() && !(is_known && pages[here].parts.is_there())) break;
       OraclePage& page = pages[here];
-      if (!is_known) page = {tokens_of(here), {}, record, 0}, ++inserted.n_new;
-      if (is_use)
-        page.use.last_use = record.last_use, page.use.priority = std::max(page.use.priority, record.priority);
-      if (!page.parts.pool.is_there() && given[i].pool.is_there())
-        page.parts.pool = given[i].pool, ++inserted.n_new_pool;
+      if (!is_known) page = {tokens_of(here), {}, record, 0};
+      if (is_use) page.use.last_use = record.last_use;
+      if (!page.parts.pool.is_there() && given[i].pool.is_there()) page.parts.pool = given[i].pool, ++n_taken;
       if (!page.parts.disk.is_there()) page.parts.disk = given[i].disk;
     }
-    return inserted;
+    return n_taken;
   }
 
   void attach(const std::string& path, int64_t first_page, int64_t segment, const UseRecord& record) {
@@ -186,7 +184,7 @@ class Trial {
   }
   UseRecord random_record() {  // times that no other record has
     const uint64_t time = ++oracle_.time;
-    return {.last_use = time, .created = time, .n_hits = static_cast<uint64_t>(pick(3)), .priority = pick(3)};
+    return {.last_use = time, .created = time, .n_hits = static_cast<uint64_t>(pick(3))};
   }
 
   void insert() {
@@ -197,12 +195,10 @@ class Trial {
       if (dice < 13) page.pool = fixture_.pins.make();
       if (dice >= 9 && dice < 19) page.disk = {pick(40), pick(16)};
     }
-    const int32_t priority = pick(3);
     const uint64_t time = ++oracle_.time;
     const int64_t n_before = n_absent();
-    const auto expected =
-        oracle_.add(path, pages, {.last_use = time, .created = time, .priority = priority}, true);
-    BOOST_REQUIRE(fixture_.insert(path, pages, priority) == expected);
+    const int64_t n_taken = oracle_.add(path, pages, {.last_use = time, .created = time, .n_hits = 0}, true);
+    BOOST_REQUIRE(fixture_.insert(path, pages) == n_taken);
     n_filled += n_before - n_absent();
   }
 
@@ -210,9 +206,8 @@ class Trial {
     const std::string path = random_path();
     const int64_t first_page = pick(static_cast<int>(path.size())), segment = pick(40);
     const UseRecord record = random_record();
-    const int64_t n_before = n_on_disk();
     oracle_.attach(path, first_page, segment, record);
-    BOOST_REQUIRE(fixture_.attach(path, first_page, segment, record) == n_on_disk() - n_before);
+    fixture_.attach(path, first_page, segment, record);
   }
 
   PrefixTree::Match match() { return match(random_prompt()); }
@@ -276,7 +271,7 @@ class Trial {
     const int64_t n_pages = pick(24);
     const std::vector<std::string> victims = oracle_.victims(n_pages);
     std::vector<PoolPage> expected;
-    std::vector<std::string> lost, shown;
+    std::vector<std::string> lost, shown;  // shown: the paths that were
     for (const std::string& path : victims) {
       const PrefixPage& parts = oracle_.pages.at(path).parts;
       expected.push_back(parts.pool);
@@ -288,12 +283,13 @@ class Trial {
         n_pages, [&](const PrefixTree::Leaving& leaving) { see_leaving(leaving, shown, is_store_there); });
     BOOST_REQUIRE(n == std::ssize(victims));
     BOOST_REQUIRE((fixture_.pins.released == expected));
-    // Each is shown once, or was stored when one behind it was shown.
+    // Each was seen in a path that was shown. A path is shown once, and only with something that is lost.
+    for (const std::string& path : lost)
+      BOOST_REQUIRE((std::ranges::any_of(shown, [&](const auto& seen) { return seen.starts_with(path); })));
+    for (const std::string& path : shown)
+      BOOST_REQUIRE((std::ranges::any_of(lost, [&](const auto& page) { return path.starts_with(page); })));
     std::ranges::sort(shown);
     BOOST_REQUIRE((std::ranges::adjacent_find(shown) == shown.end()));
-    for (const std::string& path : lost)
-      BOOST_REQUIRE((oracle_.pages.at(path).parts.disk.is_there() || std::ranges::count(shown, path) == 1));
-    for (const std::string& path : shown) BOOST_REQUIRE(std::ranges::count(lost, path) == 1);
     for (const std::string& path : victims) oracle_.pages.at(path).parts.pool = {};
     oracle_.prune();
     n_evicted += n;
@@ -302,14 +298,8 @@ class Trial {
   // Stores all of the path that is on no disk, every other time.
   void see_leaving(const PrefixTree::Leaving& leaving, std::vector<std::string>& shown, bool is_store_there) {
     const std::string path = path_of(leaving.tokens);
-    BOOST_REQUIRE(path.size() == leaving.pages.size());
-    for (size_t i = 0; i < path.size(); ++i) {
-      const std::string here = path.substr(0, i + 1);
-      const PrefixPage& parts = oracle_.pages.at(here).parts;
-      BOOST_REQUIRE(leaving.pages[i] == parts);
-      if (std::ssize(here) > leaving.first_page && parts.pool.is_there() && !parts.disk.is_there())
-        shown.push_back(here);
-    }
+    BOOST_REQUIRE(oracle_.pages.contains(path));
+    shown.push_back(path);
     if (!is_store_there || pick(2)) return;
     const int64_t segment = 40 + pick(20);
     fixture_.attach(path, 0, segment);
@@ -329,25 +319,18 @@ class Trial {
                                  [](const auto& entry) { return !entry.second.parts.is_there(); });
   }
 
-  int64_t n_on_disk() const {
-    return std::ranges::count_if(oracle_.pages,
-                                 [](const auto& entry) { return entry.second.parts.disk.is_there(); });
-  }
-
   void check_counts() const {
-    int64_t n_pool = 0, n_free = 0;
+    int64_t n_pool = 0, n_disk = 0;
     for (const auto& [path, page] : oracle_.pages) {
+      n_disk += page.parts.disk.is_there();
       if (!page.parts.pool.is_there()) continue;
       BOOST_REQUIRE(fixture_.pins.n_users(page.parts.pool) == 1);
       ++n_pool;
-      n_free += page.n_locks == 0;
     }
     const PrefixTree& tree = *fixture_.tree;
     BOOST_REQUIRE(tree.n_pages() == std::ssize(oracle_.pages));
     BOOST_REQUIRE(tree.n_pool_pages() == n_pool);
-    BOOST_REQUIRE(tree.n_disk_pages() == n_on_disk());
-    BOOST_REQUIRE(tree.n_evictable_pages() == n_free);
-    BOOST_REQUIRE(tree.n_nodes() <= tree.n_pages());
+    BOOST_REQUIRE(tree.n_disk_pages() == n_disk);
     BOOST_REQUIRE(fixture_.pins.n_pages() == n_pool);
   }
 
@@ -367,19 +350,18 @@ class Trial {
 };
 
 void run_trials(uint32_t n_seeds, int n_steps) {
-  for (const EvictionPolicy policy : kEvictionPolicies) {
+  for (const auto& [name, policy] : kPolicies) {
     int64_t n_known = 0, n_holes = 0, n_evicted = 0, n_mid_page = 0, n_filled = 0;
-    for (uint32_t seed = 1; seed <= n_seeds; ++seed)
-      BOOST_TEST_CONTEXT(name_of(policy) << ", seed " << seed) {
+    for (uint32_t seed = 1; seed <= n_seeds; ++seed) BOOST_TEST_CONTEXT(name << ", seed " << seed) {
         Trial trial(policy, seed);
         trial.run(n_steps);
         n_known += trial.n_known / n_steps;
         n_holes += trial.n_holes, n_evicted += trial.n_evicted;
         n_mid_page += trial.n_mid_page, n_filled += trial.n_filled;
       }
-    BOOST_TEST_MESSAGE(name_of(policy)
-                       << ": pages " << n_known / n_seeds << ", holes " << n_holes << ", filled " << n_filled
-                       << ", evicted " << n_evicted << ", matches in mid-page " << n_mid_page);
+    BOOST_TEST_MESSAGE(name << ": pages " << n_known / n_seeds << ", holes " << n_holes << ", filled "
+                            << n_filled << ", evicted " << n_evicted << ", matches in mid-page "
+                            << n_mid_page);
     // Each kind of event must have come up often, or the trial tells nothing.
     BOOST_TEST(n_holes > 20);
     BOOST_TEST(n_filled > 5);
@@ -392,7 +374,7 @@ void run_trials(uint32_t n_seeds, int n_steps) {
 
 BOOST_AUTO_TEST_SUITE(prefix_tree_random)
 
-BOOST_AUTO_TEST_CASE(follows_the_flat_list) { run_trials(5, 1500); }
+BOOST_AUTO_TEST_CASE(follows_the_flat_list) { run_trials(8, 1500); }
 
 BOOST_AUTO_TEST_CASE(follows_the_flat_list_for_long, *ut::label("long") * ut::disabled()) {
   run_trials(60, 5000);

@@ -52,7 +52,7 @@ void list(const Options& options, CacheDirectory* cache) {
       array.push_back({{"fingerprint", model.fingerprint},
                        {"segments", model.n_segments},
                        {"pages", model.n_pages},
-                       {"tokens", model.n_tokens},
+                       {"tokens", model.n_pages * kPageTokens},
                        {"bytes", model.n_bytes},
                        {"hits", model.n_hits}});
     const Json json{{"path", sanitize_utf8(directory_of(options))}, {"bytes", n_bytes}, {"models", array}};
@@ -61,9 +61,9 @@ void list(const Options& options, CacheDirectory* cache) {
   std::string text = format("%s: %s\n", visible(directory_of(options)).c_str(), human_bytes(n_bytes).c_str());
   for (const CachedModel& model : models)
     text += format("%s  %12s tokens  %10s  %6lld segments  %llu hits\n",
-                   model.fingerprint.substr(0, kShownDigits).c_str(), with_thousands(model.n_tokens).c_str(),
-                   human_bytes(model.n_bytes).c_str(), static_cast<long long>(model.n_segments),
-                   static_cast<unsigned long long>(model.n_hits));
+                   model.fingerprint.substr(0, kShownDigits).c_str(),
+                   with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str(),
+                   static_cast<long long>(model.n_segments), static_cast<unsigned long long>(model.n_hits));
   write_out(text);
 }
 
@@ -79,7 +79,7 @@ void show(const Options& options, CacheDirectory* cache) {
   Json array = Json::array();
   std::string text;
   for (const auto& [segment, use] : segments) {
-    const std::string name = CacheFiles::segment_name(segment.chain);
+    const std::string name = CacheFiles::name_of(segment.chain);
     array.push_back({{"name", name},
                      {"fingerprint", hex(segment.fingerprint)},
                      {"first_token", segment.first_page * kPageTokens},

@@ -181,12 +181,14 @@ constexpr Flag kFlags[] = {
      "most bytes of that folder, such as 200G (default: a tenth of the free disk, at most 256 GB)",
      "Prefix cache", kGenerating, [](O& o, S& v, S& f) { o.cache.max_bytes = parse_bytes(v, f.c_str()); }},
     {"cache-policy,cache_policy", "NAME",
-     "what goes first when room is wanted: lru, lfu, fifo, slru or priority (default: lru)", "Prefix cache",
+     "what goes first when room is wanted: lru, lfu, fifo or slru (default: lru)", "Prefix cache",
      kGenerating | kCachePrune,
      [](O& o, S& v, S& f) {
-       const std::optional<EvictionPolicy> policy = parse_eviction_policy(v);
-       if (!policy) fail_value(f, "one of lru, lfu, fifo, slru, priority", v);
-       o.cache.eviction = *policy;
+       o.cache.eviction = parse_choice<EvictionPolicy>(f, v,
+                                                       {{"lru", EvictionPolicy::lru},
+                                                        {"lfu", EvictionPolicy::lfu},
+                                                        {"fifo", EvictionPolicy::fifo},
+                                                        {"slru", EvictionPolicy::slru}});
      }},
     {"cache-write,cache_write", "WHEN",
      "when prefixes go to disk: through, at once; back, when memory wants their place and at the end "

@@ -70,9 +70,8 @@ void CacheDirectory::begin_use() {
   open_lock();
   if (!can_write()) return warn_once("it cannot be written; it is only read");
   in_turn([this] {
-    for (const std::string& name : files_.folders())
-      if (const OwnedFd folder = files_.open_folder(name); folder.is_open()) files_.sweep(folder.get());
-    return make_room(0, [](const SegmentInfo&) { return false; });
+    files_.sweep();
+    return make_room(0, max_bytes_);
   });
 }
 
@@ -136,31 +135,29 @@ std::vector<CachedSegment> CacheDirectory::segments_in(const std::string& folder
   const OwnedFd folder = files_.open_folder(folder_name);
   if (!folder.is_open()) return {};
   const std::lock_guard guard(heads_mutex_);
-  const std::map<std::string, SegmentInfo> known = std::exchange(heads_[folder_name], {});
-  std::map<std::string, SegmentInfo>& heads = heads_[folder_name];
+  const std::map<std::string, SegmentHead> known = std::exchange(heads_[folder_name], {});
+  std::map<std::string, SegmentHead>& heads = heads_[folder_name];
   std::vector<CachedSegment> found;
   for (const std::string& name : files_.segments_in(folder.get())) {
-    CachedSegment segment;
+    SegmentInfo segment;
     FileInfo file;
     SegmentFault fault = SegmentFault::none;
     if (const auto head = known.find(name); head != known.end() && !has_tokens) {
-      segment.segment = head->second;
+      static_cast<SegmentHead&>(segment) = head->second;
       if (fs().stat_at(folder.get(), name, file) != 0) continue;
     } else {
-      fault = read_segment_info(fs(), folder.get(), name, segment.segment, file);
+      fault = read_segment_info(fs(), folder.get(), name, segment, file);
     }
-    const SegmentInfo& info = segment.segment;
-    const bool is_in_place = CacheFiles::folder_name(info.fingerprint) == folder_name &&
-                             CacheFiles::segment_file(info.chain) == name;
+    const bool is_in_place = CacheFiles::name_of(segment.fingerprint) == folder_name &&
+                             CacheFiles::segment_file(segment.chain) == name;
     if (fault == SegmentFault::none && !is_in_place) fault = SegmentFault::damaged;
     if (removes && (fault == SegmentFault::damaged || fault == SegmentFault::foreign))
       remove(folder.get(), name, fault);
     if (fault != SegmentFault::none) continue;
-    segment.use = use_of(info, file);
-    std::vector<int32_t> tokens = std::exchange(segment.segment.tokens, {});
-    heads[name] = segment.segment;
-    if (has_tokens) segment.segment.tokens = std::move(tokens);
-    found.push_back(std::move(segment));
+    heads[name] = segment;
+    if (!has_tokens) segment.tokens = {};
+    const UseRecord use = use_of(segment, file);
+    found.push_back({std::move(segment), use});
   }
   return found;
 }
@@ -181,7 +178,7 @@ void CacheDirectory::remove(int folder, const std::string& segment, SegmentFault
 
 // --- uses ----------------------------------------------------------------------------------------
 
-UseRecord CacheDirectory::use_of(const SegmentInfo& segment, const FileInfo& file) {
+UseRecord CacheDirectory::use_of(const SegmentHead& segment, const FileInfo& file) {
   const int64_t time = std::clamp<int64_t>(file.changed_ns, 0, kLatest);
   const UseRecord use = {.last_use = static_cast<uint64_t>(time / kHitsRange),
                          .created = std::min<uint64_t>(segment.created, kLatest / kHitsRange),
@@ -203,10 +200,10 @@ uint64_t CacheDirectory::next_time() {
   return next;
 }
 
-void CacheDirectory::record_use(int folder, const std::string& segment, uint64_t n_hits) {
+void CacheDirectory::record_use(int folder, const std::string& segment) {
   FileInfo file;
   if (fs().stat_at(folder, segment, file) != 0 || !file.is_regular) return;
-  const uint64_t hits = std::min<uint64_t>(use_of({}, file).n_hits + n_hits, kHitsRange - 1);
+  const uint64_t hits = std::min<uint64_t>(use_of({}, file).n_hits + 1, kHitsRange - 1);
   fs().set_time(folder, segment, static_cast<int64_t>(next_time() * kHitsRange + hits));
 }
 

@@ -39,7 +39,7 @@ struct CacheLimits {
 };
 
 struct CachedSegment {
-  SegmentInfo segment;  // tokens only where they were asked for
+  SegmentInfo segment;  // its tokens only where they were asked for
   UseRecord use;
 };
 
@@ -64,16 +64,14 @@ class CacheDirectory {
   // been said.
   bool in_turn(const std::function<bool()>& body);
 
-  // In a turn: removes leaves in the order of the policy until `n_bytes` more fit under the limits.
-  // `is_kept`: segments that must stay. False when they do not fit. `max_bytes`: instead of the limit.
-  using IsKept = std::function<bool(const SegmentInfo&)>;
-  bool make_room(uint64_t n_bytes, const IsKept& is_kept) { return make_room(n_bytes, is_kept, max_bytes_); }
-  bool make_room(uint64_t n_bytes, const IsKept& is_kept, uint64_t max_bytes);
+  // In a turn: removes leaves in the order of the policy until `n_bytes` more fit into `max_bytes`, and the
+  // disk's free space stays. False when they do not fit. `kept`: the chain hash of a segment that must stay.
+  bool make_room(uint64_t n_bytes, uint64_t max_bytes, const Hash256& kept = {});
 
   // A logical time, later than all that were seen here: that of the clock, unless the clock has gone back.
   uint64_t next_time();
-  // In a turn: `n_hits` more uses of a segment, the last of them now. Counts to 999.
-  void record_use(int folder, const std::string& segment, uint64_t n_hits);
+  // In a turn: one more use of a segment, now. Counts to 999.
+  void record_use(int folder, const std::string& segment);
   void record_creation(int folder, const std::string& file);  // no use so far
 
   // Removes what bears this name in a folder and says why, once; nothing is said of what has vanished. Not
@@ -91,7 +89,7 @@ class CacheDirectory {
   void open_lock();
   void begin_use();
   bool lock();
-  UseRecord use_of(const SegmentInfo& segment, const FileInfo& file);
+  UseRecord use_of(const SegmentHead& segment, const FileInfo& file);
 
   CacheFiles files_;
   OwnedFd lock_;
@@ -104,7 +102,7 @@ class CacheDirectory {
   std::atomic<uint64_t> latest_{0};  // of the times that were seen
 
   std::mutex heads_mutex_;                                           // for the next one
-  std::map<std::string, std::map<std::string, SegmentInfo>> heads_;  // by folder and file, without tokens
+  std::map<std::string, std::map<std::string, SegmentHead>> heads_;  // by folder and file
 
   mutable std::mutex state_mutex_;  // for what follows
   bool can_write_ = true;

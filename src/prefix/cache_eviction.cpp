@@ -11,68 +11,60 @@ namespace dsv32 {
 namespace {
 
 // All segments as a forest. A segment that continues tokens no longer on disk can be reached by nobody: it is
-// an orphan, as is everything behind it.
+// an orphan, as is everything behind it, and goes first.
 class Forest {
  public:
   Forest(std::vector<CachedSegment> segments, EvictionPolicy policy)
-      : segments_(std::move(segments)), policy_(policy) {
+      : segments_(std::move(segments)), policy_(policy), nodes_(segments_.size()) {
     std::ranges::sort(segments_, {}, [](const CachedSegment& one) { return one.segment.first_page; });
-    nodes_.resize(segments_.size());
-    for (size_t i = 0; i < segments_.size(); ++i) {
-      const SegmentInfo& segment = segments_[i].segment;
-      const auto parent = by_chain_.find(segment.parent);
-      if (parent != by_chain_.end()) {
-        nodes_[i].parent = static_cast<int64_t>(parent->second);
-        ++nodes_[parent->second].n_children;
-        nodes_[i].is_orphan = nodes_[parent->second].is_orphan;
-      } else {
-        nodes_[i].is_orphan = segment.first_page > 0;
-      }
-      by_chain_[segment.chain] = i;
+    std::map<Hash256, Node*> by_chain;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const SegmentHead& segment = segments_[i].segment;
+      const auto parent = by_chain.find(segment.parent);
+      Node* const above = parent == by_chain.end() ? nullptr : parent->second;
+      if (above) ++above->n_children;
+      nodes_[i] = {&segments_[i], above, 0, above ? above->is_orphan : segment.first_page > 0};
+      by_chain[segment.chain] = &nodes_[i];
     }
-    for (size_t i = 0; i < segments_.size(); ++i)
-      if (nodes_[i].n_children == 0) add_leaf(i);
+    for (Node& node : nodes_) add_if_leaf(&node);
   }
 
   // The leaf to go next, or null; it is taken out, whether or not the caller removes it.
-  const SegmentInfo* take_leaf() {
+  const SegmentHead* take_leaf() {
     if (leaves_.empty()) return nullptr;
-    taken_ = std::get<3>(*leaves_.begin());
+    taken_ = std::get<Node*>(*leaves_.begin());
     leaves_.erase(leaves_.begin());
-    return &segments_[taken_].segment;
+    return &taken_->segment->segment;
   }
 
   // The leaf taken last is gone: its parent may be a leaf.
   void remove_taken() {
-    const int64_t parent = nodes_[taken_].parent;
-    if (parent >= 0 && --nodes_[static_cast<size_t>(parent)].n_children == 0)
-      add_leaf(static_cast<size_t>(parent));
+    if (taken_->parent) --taken_->parent->n_children, add_if_leaf(taken_->parent);
   }
 
  private:
   struct Node {
-    int64_t parent = -1;
-    int64_t n_children = 0;
-    bool is_orphan = false;
+    const CachedSegment* segment;
+    Node* parent;
+    int64_t n_children;
+    bool is_orphan;
   };
 
-  void add_leaf(size_t i) {
-    // Of equals the deeper goes first, which tells prompts apart that were stored at one time.
-    const CachedSegment& leaf = segments_[i];
-    leaves_.insert({!nodes_[i].is_orphan, eviction_key(policy_, leaf.use), -leaf.segment.first_page, i});
+  void add_if_leaf(Node* node) {
+    if (node->n_children == 0)
+      leaves_.insert({!node->is_orphan, eviction_key(policy_, node->segment->use), node});
   }
 
   std::vector<CachedSegment> segments_;
   EvictionPolicy policy_;
   std::vector<Node> nodes_;  // [segments_]
-  std::map<Hash256, size_t> by_chain_;
-  std::set<std::tuple<bool, EvictionKey, int64_t, size_t>> leaves_;
-  size_t taken_ = 0;
+  std::set<std::tuple<bool, EvictionKey, Node*>> leaves_;
+  Node* taken_ = nullptr;
 };
 
 }  // namespace
 
-bool CacheDirectory::make_room(uint64_t n_bytes, const IsKept& is_kept, uint64_t max_bytes) {
+bool CacheDirectory::make_room(uint64_t n_bytes, uint64_t max_bytes, const Hash256& kept) {
   SpaceInfo space;
   const bool has_space = fs().space(files_.top(), space) == 0;
   const uint64_t used = files_.used_bytes();
@@ -85,8 +77,8 @@ bool CacheDirectory::make_room(uint64_t n_bytes, const IsKept& is_kept, uint64_t
   if (n_bytes > max_bytes) return false;  // nothing is removed for what could never fit
 
   Forest forest(segments(true), policy_);
-  while (const SegmentInfo* leaf = fits() ? nullptr : forest.take_leaf()) {
-    if (is_kept(*leaf)) continue;
+  while (const SegmentHead* leaf = fits() ? nullptr : forest.take_leaf()) {
+    if (leaf->chain == kept) continue;
     const OwnedFd folder = files_.open_folder(leaf->fingerprint);
     if (!folder.is_open() || !files_.free_name(folder.get(), CacheFiles::segment_file(leaf->chain))) continue;
     freed += leaf->file_bytes();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -27,6 +29,23 @@ bool is_segment(const std::string& file) {
 }
 
 bool is_temporary(const std::string& file) { return file.starts_with("tmp-") && is_digits(file.substr(4)); }
+
+bool is_model_note(const std::string& file) {
+  return file.size() == kNameDigits + 6 && file.starts_with("model-") && is_digits(file.substr(6));
+}
+
+// The index that former versions kept and its journals, and notes that they had not finished.
+bool is_former(const std::string& file) {
+  return file == "index.sqlite" || file == "index.sqlite-journal" || file == "index.sqlite-wal" ||
+         file == "index.sqlite-shm" ||
+         (file.ends_with(".new") && is_model_note(file.substr(0, kNameDigits + 6)));
+}
+
+Hash256 hash_of(std::string_view bytes) {
+  Sha256 sha;
+  sha.add(bytes.data(), bytes.size());
+  return sha.finish();
+}
 
 bool is_own_directory(const FileInfo& info) {
   return info.is_directory && info.owner == ::geteuid() && (info.mode & 022) == 0;
@@ -88,13 +107,7 @@ std::optional<CacheFiles> CacheFiles::open(const std::string& path, FileSystem& 
   return CacheFiles(fs, std::move(directory), (parent / name).string());
 }
 
-std::string CacheFiles::folder_name(const Hash256& fingerprint) {
-  return hex(std::span(fingerprint).first(fingerprint.size() / 2));
-}
-
-std::string CacheFiles::segment_name(const Hash256& chain) {
-  return hex(std::span(chain).first(chain.size() / 2));
-}
+std::string CacheFiles::name_of(const Hash256& hash) { return hex(std::span(hash).first(hash.size() / 2)); }
 
 std::string CacheFiles::new_temporary() {
   std::array<uint8_t, kNameDigits / 2> random{};
@@ -110,7 +123,7 @@ OwnedFd CacheFiles::open_folder(const std::string& name) const {
 }
 
 OwnedFd CacheFiles::make_folder(const Hash256& fingerprint) const {
-  const std::string name = folder_name(fingerprint);
+  const std::string name = name_of(fingerprint);
   OwnedFd folder = open_folder(name);
   if (folder.error() != -ENOENT) return folder;
   const int result = fs_->make_directory(top(), name);
@@ -120,19 +133,16 @@ OwnedFd CacheFiles::make_folder(const Hash256& fingerprint) const {
   return open_folder(name);
 }
 
-std::vector<std::string> CacheFiles::folders() const {
+std::vector<std::string> CacheFiles::names(int directory, bool (*is_wanted)(const std::string&)) const {
   std::vector<std::string> names;
-  if (fs_->list(top(), names) != 0) return {};
-  std::erase_if(names, [](const std::string& name) { return !is_digits(name); });
+  if (fs_->list(directory, names) != 0) return {};
+  std::erase_if(names, [&](const std::string& name) { return !is_wanted(name); });
   return names;
 }
 
-std::vector<std::string> CacheFiles::segments_in(int folder) const {
-  std::vector<std::string> names;
-  if (fs_->list(folder, names) != 0) return {};
-  std::erase_if(names, [](const std::string& name) { return !is_segment(name); });
-  return names;
-}
+std::vector<std::string> CacheFiles::folders() const { return names(top(), is_digits); }
+
+std::vector<std::string> CacheFiles::segments_in(int folder) const { return names(folder, is_segment); }
 
 bool CacheFiles::free_name(int folder, const std::string& segment) const {
   int result = fs_->unlink(folder, segment);
@@ -140,16 +150,57 @@ bool CacheFiles::free_name(int folder, const std::string& segment) const {
   return result == 0 || result == -ENOENT;
 }
 
-void CacheFiles::sweep(int folder) const {
-  std::vector<std::string> names;
-  if (fs_->list(folder, names) != 0) return;
-  for (const std::string& name : names) {
-    FileInfo info;
-    if (!is_temporary(name) || fs_->stat_at(folder, name, info) != 0) continue;
-    if (!info.is_regular || info.owner != ::geteuid()) continue;
-    const OwnedFd file(*fs_, fs_->open_at(folder, name, O_RDONLY));
-    if (file.is_open() && fs_->try_lock(file.get()) == 0) fs_->unlink(folder, name);
+bool CacheFiles::is_own(int directory, const std::string& name, FileInfo& info) const {
+  return fs_->stat_at(directory, name, info) == 0 && info.is_regular && info.owner == ::geteuid();
+}
+
+void CacheFiles::remove(int directory, bool (*is_wanted)(const std::string&)) const {
+  FileInfo info;
+  for (const std::string& name : names(directory, is_wanted)) {
+    if (!is_own(directory, name, info)) continue;
+    const OwnedFd file(*fs_, fs_->open_at(directory, name, O_RDONLY));
+    if (file.is_open() && fs_->try_lock(file.get()) == 0) fs_->unlink(directory, name);
   }
+}
+
+void CacheFiles::sweep() const {
+  remove(top(), is_former);
+  remove(top(), is_temporary);
+  for (const std::string& name : folders())
+    if (const OwnedFd folder = open_folder(name); folder.is_open()) remove(folder.get(), is_temporary);
+}
+
+void CacheFiles::forget_models() const { remove(top(), is_model_note); }
+
+std::string CacheFiles::read_note(int directory, const std::string& name, size_t most_bytes) const {
+  FileInfo info;
+  if (!is_own(directory, name, info) || info.n_bytes < sizeof(Hash256) ||
+      info.n_bytes > most_bytes + sizeof(Hash256))
+    return {};
+  const OwnedFd file(*fs_, fs_->open_at(directory, name, O_RDONLY));
+  if (!file.is_open()) return {};
+  std::string note(info.n_bytes, '\0');
+  const int64_t n_read = read_fully(*fs_, file.get(), {{note.data(), note.size()}}, 0);
+  const std::string hash = note.substr(note.size() - sizeof(Hash256));
+  note.resize(note.size() - sizeof(Hash256));
+  const Hash256 expected = hash_of(note);
+  const bool is_whole = n_read == static_cast<int64_t>(info.n_bytes) &&
+                        std::memcmp(hash.data(), expected.data(), sizeof expected) == 0;
+  return is_whole ? note : std::string();
+}
+
+void CacheFiles::write_note(int directory, const std::string& name, std::string bytes) const {
+  const Hash256 hash = hash_of(bytes);
+  bytes.append(hash.begin(), hash.end());
+  const std::string temporary = new_temporary();
+  const OwnedFd file(*fs_, fs_->open_at(directory, temporary, O_WRONLY | O_CREAT | O_EXCL));
+  if (!file.is_open()) return;
+  const std::span all(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  if (fs_->try_lock(file.get()) == 0 && write_fully(*fs_, file.get(), all, 0) == 0) {
+    fs_->unlink(directory, name);
+    if (fs_->rename_new(directory, temporary, name) == 0) return;
+  }
+  fs_->unlink(directory, temporary);
 }
 
 uint64_t CacheFiles::used_bytes(int directory, int depth) const {

@@ -1,14 +1,16 @@
 // The files of the disk cache's directory: who may use them, their names, the bytes they take.
 //
-//   <dir>/            0700, of this user
-//     LOCK            flock of who changes which segments there are
-//     <32 hex>/       the folder of a fingerprint, named by its first 16 bytes
+//   <dir>/                 0700, of this user
+//     LOCK                 flock of who changes which segments there are
+//     model-<32 hex>       a note: what is known of a model's bytes (known_pieces.h)
+//     <32 hex>/            the folder of a fingerprint, named by its first 16 bytes
 //       seg-<32 hex>.kvs   a segment (segment_file.h), named by the first 16 bytes of its chain hash, there
-//       by
-//                          a rename after its bytes were durable; its time is that of its last use
-//       tmp-<32 hex>       one being written; its writer holds a flock on it: without one it is a leftover
-//       speeds             what earlier runs measured (cache_speeds.h)
+//                          by a rename after its bytes were durable; its time is that of its last use
+//       speeds             a note: what earlier runs measured (prefix_store.h)
+//     tmp-<32 hex>         here and there, one being written; its writer holds a flock on it: without one it
+//                          is a leftover
 //
+// A note is a small file that is made anew at each change; its last 32 bytes are the SHA-256 of all others.
 // The directory is opened once, and everything in it relative to that, no symbolic link followed. A name that
 // is none of these, and a folder that others may write: of others, counted and never touched. What bears a
 // segment's name and is no file of this user gives way to the segment. Nothing here decides; any thread.
@@ -21,7 +23,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "prefix/token_chain.h"
+#include "prefix/fingerprint.h"
 
 namespace dsv32 {
 
@@ -35,14 +37,14 @@ class CacheFiles {
   int top() const { return directory_.get(); }
   const std::string& path() const { return path_; }  // without symbolic links
 
-  static std::string folder_name(const Hash256& fingerprint);
-  static std::string segment_name(const Hash256& chain);
-  static std::string segment_file(const Hash256& chain) { return "seg-" + segment_name(chain) + ".kvs"; }
+  static std::string name_of(const Hash256& hash);  // a folder's: of its fingerprint
+  static std::string segment_file(const Hash256& chain) { return "seg-" + name_of(chain) + ".kvs"; }
+  static std::string model_note(const Hash256& model) { return "model-" + name_of(model); }
   static std::string new_temporary();  // that no other process has; empty when there is no randomness
 
   // Not open on failure: error() says why.
   OwnedFd open_folder(const std::string& name) const;
-  OwnedFd open_folder(const Hash256& fingerprint) const { return open_folder(folder_name(fingerprint)); }
+  OwnedFd open_folder(const Hash256& fingerprint) const { return open_folder(name_of(fingerprint)); }
   OwnedFd make_folder(const Hash256& fingerprint) const;  // durably, when it is missing
 
   std::vector<std::string> folders() const;  // of fingerprints; what cannot be listed is not there
@@ -51,8 +53,15 @@ class CacheFiles {
   // Takes away what bears a segment's name. True when the name is free. A folder that is not empty is moved
   // to another name: its content may be somebody's.
   bool free_name(int folder, const std::string& segment) const;
-  // Removes the temporary files that nobody writes.
-  void sweep(int folder) const;
+  // Removes the temporary files that nobody writes, and what former versions kept beside the segments.
+  void sweep() const;
+  void forget_models() const;  // removes their notes
+
+  // A note without its hash; empty in any doubt, and when that is more than `most_bytes`.
+  std::string read_note(int directory, const std::string& name, size_t most_bytes) const;
+  // In place of what was there. What the disk does not take is not kept; of two who meet here, one is kept.
+  void write_note(int directory, const std::string& name, std::string bytes) const;
+
   // On the disk, by everything.
   uint64_t used_bytes() const { return used_bytes(top(), 0); }
 
@@ -60,6 +69,9 @@ class CacheFiles {
   CacheFiles(FileSystem& fs, OwnedFd directory, std::string path)
       : fs_(&fs), directory_(std::move(directory)), path_(std::move(path)) {}
   uint64_t used_bytes(int directory, int depth) const;
+  std::vector<std::string> names(int directory, bool (*is_wanted)(const std::string&)) const;
+  bool is_own(int directory, const std::string& name, FileInfo& info) const;  // a file of this user
+  void remove(int directory, bool (*is_wanted)(const std::string&)) const;  // own ones that nobody has locked
 
   FileSystem* fs_;
   OwnedFd directory_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "backend/cache_layout.h"
 #include "base/error.h"
 
 namespace dsv32 {
@@ -16,7 +15,7 @@ void verify_segment(CacheDirectory& cache, const std::string& folder_name, int f
   int64_t n_whole = 0;
   std::string reason;
   const auto file = SegmentFile::open(cache.fs(), folder, name, fault);
-  if (file && (CacheFiles::folder_name(file->info().fingerprint) != folder_name ||
+  if (file && (CacheFiles::name_of(file->info().fingerprint) != folder_name ||
                CacheFiles::segment_file(file->info().chain) != name)) {
     fault = SegmentFault::damaged;
     reason = "its tokens belong to another name";
@@ -45,7 +44,6 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
     CachedModel& model = by_fingerprint[one.segment.fingerprint];
     ++model.n_segments;
     model.n_pages += one.segment.n_pages;
-    model.n_tokens += one.segment.n_pages * kPageTokens;
     model.n_bytes += one.segment.file_bytes();
     model.n_hits += one.use.n_hits;
   }
@@ -80,8 +78,8 @@ Verification verify(CacheDirectory& cache) {
 Pruned prune(CacheDirectory& cache, uint64_t max_bytes) {
   const uint64_t before = cache.files().used_bytes();
   const bool had_turn = cache.in_turn([&] {
-    cache.make_room(
-        0, [](const SegmentInfo&) { return false; }, max_bytes);
+    cache.make_room(0, max_bytes);
+    if (max_bytes == 0) cache.files().forget_models();
     return true;
   });
   const uint64_t after = cache.files().used_bytes();

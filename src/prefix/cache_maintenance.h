@@ -13,7 +13,7 @@ namespace dsv32 {
 
 struct CachedModel {
   std::string fingerprint;  // hexadecimal, of all 32 bytes
-  int64_t n_segments = 0, n_pages = 0, n_tokens = 0;
+  int64_t n_segments = 0, n_pages = 0;
   uint64_t n_bytes = 0, n_hits = 0;
 };
 
@@ -40,7 +40,7 @@ struct Pruned {
   uint64_t n_bytes = 0;  // gained
   bool is_done = false;  // so few bytes are left, or no segment
 };
-// Evicts until the directory holds at most `max_bytes`; 0: all segments.
+// Evicts until the directory holds at most `max_bytes`; 0: all segments, and what is known of models' bytes.
 Pruned prune(CacheDirectory& cache, uint64_t max_bytes);
 
 }  // namespace dsv32

@@ -1,12 +1,16 @@
 #include "prefix/fingerprint.h"
 
-#include <string_view>
+#include <bit>
 
 namespace dsv32 {
 namespace {
 
-// Its version changes with what is hashed, and with the meaning of a page's bytes.
-constexpr std::string_view kTag = "dsv32 fingerprint 2";
+static_assert(std::endian::native == std::endian::little,
+              "token ids are hashed and stored as they lie in memory");
+
+// Tags keep these hashes apart from every other use of SHA-256. Their versions change with what is hashed,
+// the first one's also with the meaning of a page's bytes.
+constexpr std::string_view kTag = "dsv32 fingerprint 2", kRootTag = "dsv32 prefix chain 1";
 
 }  // namespace
 
@@ -19,6 +23,29 @@ Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::
     sha.add_number(static_cast<uint64_t>(n));
   sha.add(model.data(), model.size());
   return sha.finish();
+}
+
+Hash256 chain_root(const Hash256& fingerprint, std::string_view salt) {
+  Sha256 sha;
+  sha.add_field(kRootTag);
+  sha.add_field({reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()});
+  sha.add_field(salt);
+  return sha.finish();
+}
+
+Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens) {
+  Sha256 sha;
+  sha.add(parent.data(), parent.size());
+  sha.add(&first_page, sizeof first_page);
+  sha.add(tokens.data(), tokens.size_bytes());
+  return sha.finish();
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : bytes) text += kDigits[byte >> 4], text += kDigits[byte & 15];
+  return text;
 }
 
 }  // namespace dsv32

@@ -1,10 +1,9 @@
-// The hashes of a model's pieces, as far as they are known: one small file for each model in the directory of
-// the disk cache, "model-<32 hex>", named by its parts' devices and inodes.
+// The hashes of a model's pieces, as far as they are known: a note for each model in the directory of the
+// disk cache (cache_files.h), named by its parts' devices and inodes.
 //
-// The one idea: any doubt means hashing again. The file begins with what it is about, the size of a piece and
-// the stamps of all parts, and is believed only when these are the same now, its length is what it says, and
-// its last 32 bytes are the SHA-256 of all others. It is written under another name and renamed. No call
-// throws for a fault of the disk; one thread at a time.
+// The one idea: any doubt means hashing again. The note begins with what it is about, the size of a piece and
+// the stamps of all parts, and is believed only when these are the same now. No call throws for a fault of
+// the disk; one thread at a time.
 #pragma once
 
 #include <optional>
@@ -30,7 +29,7 @@ class KnownPieces {
   void save(std::span<const Hash256> hashes) const;
 
  private:
-  std::string head_;  // what the file begins with
+  std::string head_;  // what the note begins with
   std::string name_;
   uint64_t n_pieces_;
   std::optional<CacheFiles> files_;  // nothing: the directory cannot be used

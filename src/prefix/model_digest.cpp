@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
-#include <system_error>
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "prefix/known_pieces.h"
 
 namespace dsv32 {
@@ -43,12 +43,13 @@ bool is_settled(std::span<const FileStamp> stamps, std::chrono::nanoseconds sett
 
 }  // namespace
 
-struct ModelDigest::Work {
+struct ModelDigest::Work : ThreadBody {
   Work(std::span<const MappedFile> parts, const ModelDigestOptions& options);
-  ~Work();
+  ~Work() override;
 
-  void run();    // takes pieces until none is left; then leave()
-  void leave();  // the last one finishes
+  void run() noexcept override;
+  void take_pieces() noexcept;  // until none is left; then leave()
+  void leave() noexcept;        // the last one finishes
   bool hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash);
   bool is_unchanged() const;
   std::optional<Hash256> finish() const;
@@ -98,7 +99,12 @@ bool ModelDigest::Work::is_unchanged() const {
   return true;
 }
 
-void ModelDigest::Work::run() {
+void ModelDigest::Work::run() noexcept {
+  ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
+  take_pieces();
+}
+
+void ModelDigest::Work::take_pieces() noexcept {
   try {
     std::vector<uint8_t> room(kReadBytes);
     for (size_t i = next++; i < pieces.size() && !is_ending && !has_failed; i = next++) {
@@ -130,7 +136,7 @@ bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Has
   return true;
 }
 
-void ModelDigest::Work::leave() {
+void ModelDigest::Work::leave() noexcept {
   std::unique_lock lock(mutex);
   if (n_working > 1) {
     --n_working;
@@ -163,44 +169,28 @@ std::optional<Hash256> ModelDigest::Work::finish() const {
 }
 
 ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
+  uint64_t n_bytes = 0;
+  for (const MappedFile& part : parts) n_bytes += part.stamp().n_bytes;
   try {
-    work_ = std::make_shared<Work>(parts, options);
-  } catch (...) {
-    return;
+    const auto work = std::make_shared<Work>(parts, options);
+    const size_t n_left = work->has_failed ? 0 : work->pieces.size() - work->next;
+    const bool is_first = n_left > 0 && n_bytes <= options.most_hashed_first;
+    threads_.resize(std::min<size_t>(options.n_threads, n_left - (is_first ? 1 : 0)));
+    work_ = work;
+    begin(is_first);
+  } catch (const std::exception&) {  // no memory: no digest
   }
-  begin(options);
 }
 
-void ModelDigest::begin(const ModelDigestOptions& options) {
-  Work& work = *work_;
-  const size_t n_left = work.has_failed ? 0 : work.pieces.size() - work.next;
-  uint64_t n_bytes = 0;
-  for (const FileStamp& stamp : work.stamps) n_bytes += stamp.n_bytes;
-  const bool is_first = n_left > 0 && n_bytes <= options.most_hashed_first;
-  const size_t n_threads = std::min<size_t>(options.n_threads, n_left - (is_first ? 1 : 0));
-  try {
-    threads_.reserve(n_threads);
-    while (threads_.size() < n_threads) {
-      {
-        const std::lock_guard lock(work.mutex);
-        ++work.n_working;
-      }
-      try {
-        threads_.emplace_back([shared = work_] {
-          ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
-          shared->run();
-        });
-      } catch (...) {
-        work.leave();
-        throw;
-      }
-    }
-  } catch (...) {  // as many as could be made
-  }
-  is_first ? work.run() : work.leave();
-  if (!is_first) return;
-  std::unique_lock lock(work.mutex);
-  work.changed.wait(lock, [&] { return work.n_working == 0; });
+// As many threads as can be had. This one takes part when the model is to be hashed first.
+void ModelDigest::begin(bool is_first) {
+  work_->n_working += static_cast<int>(threads_.size());
+  for (std::thread& thread : threads_)
+    if (!start_thread(thread, work_)) work_->leave();
+  if (!is_first) return work_->leave();
+  work_->take_pieces();
+  std::unique_lock lock(work_->mutex);
+  work_->changed.wait(lock, [this] { return work_->n_working == 0; });
 }
 
 ModelDigest::~ModelDigest() {
@@ -209,7 +199,8 @@ ModelDigest::~ModelDigest() {
   std::unique_lock lock(work_->mutex);
   const bool has_ended = work_->changed.wait_for(lock, kMostWait, [&] { return work_->n_working == 0; });
   lock.unlock();
-  for (std::thread& thread : threads_) has_ended ? thread.join() : thread.detach();
+  for (std::thread& thread : threads_)
+    if (thread.joinable()) has_ended ? thread.join() : leave_behind(thread);
 }
 
 std::optional<Hash256> ModelDigest::value() const {

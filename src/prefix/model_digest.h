@@ -49,7 +49,7 @@ class ModelDigest {
 
  private:
   struct Work;
-  void begin(const ModelDigestOptions& options);
+  void begin(bool is_first);
   std::shared_ptr<Work> work_;  // the threads' too, which outlive this object when a read hangs
   std::vector<std::thread> threads_;
 };

@@ -30,9 +30,7 @@ struct PageReader::Shared : ThreadBody {
   Shared(std::shared_ptr<PrefixStore> store_, std::shared_ptr<const void> pool_)
       : pool(std::move(pool_)),
         store(std::move(store_)),
-        key_bytes(static_cast<size_t>(store->sizes().n_layers * store->sizes().keys_page_bytes)),
-        page_bytes(key_bytes +
-                   static_cast<size_t>(store->sizes().n_layers * store->sizes().rows_page_bytes)) {}
+        key_bytes(static_cast<size_t>(store->sizes().n_layers * store->sizes().keys_page_bytes)) {}
   void run() noexcept override;
   void begin(Request& request);
   bool read(Request& request);
@@ -46,8 +44,8 @@ struct PageReader::Shared : ThreadBody {
 
   const std::shared_ptr<const void> pool;
   const std::shared_ptr<PrefixStore> store;
-  const size_t key_bytes, page_bytes;  // of a page
-  std::mutex mutex;                    // for what follows
+  const size_t key_bytes;  // of a page
+  std::mutex mutex;        // for what follows
   std::condition_variable has_work, has_news;
   std::deque<Request> requests;
   size_t n_key_bytes = 0;  // of keys that wait in memory
@@ -79,7 +77,8 @@ void PageReader::stop() {
 // As many threads as there are requests for.
 bool PageReader::start(std::shared_ptr<ReadJob> job) {
   const std::vector<PageRead>& pages = job->pages;
-  const size_t n_most = std::clamp<size_t>(kRequestBytes / shared_->page_bytes, 1, kMaxSegmentPages);
+  const uint64_t page_bytes = shared_->store->sizes().page_bytes();
+  const size_t n_most = std::clamp<size_t>(kRequestBytes / page_bytes, 1, kMaxSegmentPages);
   std::deque<Request> requests;
   for (size_t begin = 0, end = 0; begin < pages.size(); begin = end) {
     const DiskPage first = pages[begin].from;

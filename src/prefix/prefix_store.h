@@ -24,8 +24,9 @@
 
 #include "base/file_system.h"
 #include "prefix/cache_directory.h"
-#include "prefix/cache_speeds.h"
 #include "prefix/prefix_tree.h"
+#include "prefix/read_meter.h"
+#include "prefix/segment_registry.h"
 
 namespace dsv32 {
 
@@ -34,7 +35,6 @@ struct PrefixStoreOptions {
   std::array<uint8_t, 32> fingerprint{};  // of all that decides the bytes of a page
   std::string salt;                       // sequences with another salt are invisible
   int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;  // of a page; bytes of one layer
-  int64_t layers_per_slab = 0;  // what is read and verified at a time; 0: all layers
   CacheLimits limits;
 };
 
@@ -46,9 +46,10 @@ struct StoredSegment {
   int64_t n_pages() const;
 };
 
-struct ReadStats {
-  uint64_t n_bytes = 0;
-  double seconds = 0;  // during which at least one load was in progress
+// What was measured on the runs so far; 0: not yet.
+struct CacheSpeeds {
+  double read_bytes_per_second = 0, prefill_tokens_per_second = 0;
+  bool operator==(const CacheSpeeds&) const = default;
 };
 
 class PrefixStore {
@@ -63,13 +64,13 @@ class PrefixStore {
   std::vector<StoredSegment> segments();
 
   // Fingerprint and sizes of every segment here.
-  const SegmentInfo& sizes() const;
+  const SegmentHead& sizes() const { return sizes_; }
 
-  // Reads a slab of pages [first_page, first_page + pages.size()) of `segment` (counted from the segment's
-  // own first) in few large requests. True when all of it is there and verified; else the targets hold
-  // anything. A damaged segment is removed with a warning; one that vanished is a quiet false. Any number of
-  // threads.
-  bool load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages, int64_t slab = 0);
+  // Reads pages [first_page, first_page + pages.size()) of `segment`, which it has (counted from the
+  // segment's own first), in few large requests. True when all of it is there and verified; else the targets
+  // hold anything. A damaged segment is removed with a warning; one that vanished is a quiet false. Any
+  // number of threads.
+  bool load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages);
 
   // Stores 1 to 16 whole pages that follow a stored page (none: begin a prompt); tokens: [pages.size() * 64].
   // Evicts to stay under the limits. The segment's id, also when it was there already; nothing when it was
@@ -89,13 +90,26 @@ class PrefixStore {
   // Kept for later runs.
   void record_speeds(const CacheSpeeds& speeds);
 
-  bool can_write() const;
-  ReadStats read_stats() const;  // any thread
+  bool can_write() const { return directory_->can_write(); }
+  ReadStats read_stats() const { return meter_.stats(); }  // any thread
 
  private:
-  class State;
-  explicit PrefixStore(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  PrefixStore(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> directory);
+  std::vector<StoredSegment> reachable_segments();
+  void remove(int64_t id, SegmentFault why);
+  bool try_load(int64_t id, int64_t first, std::span<const PageTarget> pages);
+  std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
+  std::shared_ptr<const SegmentFile> open_anew(const SegmentHead& segment, SegmentFault& fault);
+  void write_uses();
+  void write_uses_in_turn();
+  std::optional<int64_t> try_store(const DiskPage& before, std::span<const int32_t> tokens,
+                                   std::span<const PageSource> pages);
+
+  const std::unique_ptr<CacheDirectory> directory_;
+  const SegmentHead sizes_;
+  const Hash256 root_;  // of the chains here
+  SegmentRegistry registry_;
+  ReadMeter meter_;
 };
 
 }  // namespace dsv32

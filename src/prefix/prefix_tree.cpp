@@ -42,12 +42,11 @@ struct PrefixTree::Node {
   Children children;
   UseRecord use;
   int64_t n_locks = 0;
-  int64_t n_pool = 0;           // pages with a pool part
-  int64_t n_pool_children = 0;  // children with pool parts, or with such children
-  bool is_counted = false;      // in the parent's n_pool_children
-  uint64_t number = 0;
+  int64_t n_pool = 0;                        // pages with a pool part
+  int64_t n_pool_children = 0;               // children with pool parts, or with such children
+  bool is_counted = false;                   // in the parent's n_pool_children
   std::optional<EvictionKey> candidate_key;  // as it stands in candidates_
-  std::set<Candidate>::node_type candidate;  // its place there while it has none, so that joining cannot fail
+  Candidates::node_type candidate;           // its place there while it has none, so that joining cannot fail
 
   int64_t n_pages() const { return std::ssize(pages); }
   bool holds_pool() const { return n_pool > 0 || n_pool_children > 0; }
@@ -64,9 +63,7 @@ struct PrefixTree::Node {
     return std::move(children.extract(children.find(Tokens(child.tokens))).value());
   }
 
-  // From the root to the end of this node.
-  std::vector<int32_t> path_tokens() const;
-  std::vector<PrefixPage> path_pages() const;
+  std::vector<int32_t> path_tokens() const;  // from the root to the end of this node
 };
 
 // The child with most tokens in common is one of the two neighbours of the prompt's place among them. A child
@@ -89,13 +86,6 @@ std::vector<int32_t> PrefixTree::Node::path_tokens() const {
   std::vector<int32_t> path(static_cast<size_t>((first_page_number + n_pages()) * kPageTokens));
   for (const Node* node = this; node; node = node->parent)
     std::ranges::copy(node->tokens, path.begin() + node->first_page_number * kPageTokens);
-  return path;
-}
-
-std::vector<PrefixPage> PrefixTree::Node::path_pages() const {
-  std::vector<PrefixPage> path(static_cast<size_t>(first_page_number + n_pages()));
-  for (const Node* node = this; node; node = node->parent)
-    std::ranges::copy(node->pages, path.begin() + node->first_page_number);
   return path;
 }
 
@@ -134,8 +124,7 @@ std::vector<int32_t> PrefixTree::tokens_of(const Match& match) const {
 
 void PrefixTree::use(const Match& match) {
   ++time_;
-  for (Node* node = &end_of(match); node->parent; node = node->parent)
-    touch(*node, time_, 1, node->use.priority);
+  for (Node* node = &end_of(match); node->parent; node = node->parent) touch(*node, 1);
 }
 
 PrefixTree::Lock PrefixTree::lock(const Match& match) {
@@ -154,28 +143,24 @@ PrefixTree::Node& PrefixTree::end_of(const Match& match) {
   return split(*node, end - node->first_page_number);
 }
 
-PrefixTree::Inserted PrefixTree::insert(Tokens tokens, std::span<const PrefixPage> pages, int32_t priority) {
+void PrefixTree::insert(Tokens tokens, std::span<const PrefixPage> pages) {
   ++time_;
-  return add(tokens, pages, {.last_use = time_, .created = time_, .priority = priority}, true);
+  add(tokens, pages, {.last_use = time_, .created = time_, .n_hits = 0}, true);
 }
 
-int64_t PrefixTree::attach_segment(Tokens tokens, int64_t first_page, int64_t segment, const UseRecord& use) {
+void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, int64_t segment, const UseRecord& use) {
   assert(first_page >= 0);
   time_ = std::max({time_, use.last_use, use.created});
   std::vector<PrefixPage> pages(tokens.size() / kPageTokens);
   for (int64_t i = first_page; i < std::ssize(pages); ++i)
     pages[static_cast<size_t>(i)].disk = {segment, static_cast<int32_t>(i - first_page)};
-  const int64_t n_before = n_disk_pages_;
   add(tokens, pages, use, false);
-  return n_disk_pages_ - n_before;
 }
 
 // Goes down along what is known and fills it, then appends the rest. A use covers whole nodes, so it splits
 // the node in which the tokens end; else a node is split only where tokens part.
-PrefixTree::Inserted PrefixTree::add(Tokens tokens, std::span<const PrefixPage> pages,
-                                     const UseRecord& record, bool is_use) {
+void PrefixTree::add(Tokens tokens, std::span<const PrefixPage> pages, const UseRecord& record, bool is_use) {
   assert(tokens.size() == pages.size() * kPageTokens);
-  Inserted inserted;
   Node* node = root_.get();
   while (!pages.empty()) {
     Node* child = node->child_with_page(tokens);
@@ -185,32 +170,25 @@ PrefixTree::Inserted PrefixTree::add(Tokens tokens, std::span<const PrefixPage> 
     while (n < n_common &&
            (child->pages[static_cast<size_t>(n)].is_there() || pages[static_cast<size_t>(n)].is_there()))
       ++n;
-    if (n == 0) return inserted;
+    if (n == 0) return;
     if (is_use || (n == n_common && n < std::ssize(pages))) child = &split(*child, n);
-    inserted.n_new_pool += fill(*child, pages.first(static_cast<size_t>(n)));
-    if (is_use) touch(*child, record.last_use, 0, std::max(child->use.priority, record.priority));
-    if (n < n_common) return inserted;
+    fill(*child, pages.first(static_cast<size_t>(n)));
+    if (is_use) touch(*child, 0);
+    if (n < n_common) return;
     tokens = from_page(tokens, n);
     pages = pages.subspan(static_cast<size_t>(n));
     node = child;
   }
   const int64_t n_new = std::ranges::find_if_not(pages, &PrefixPage::is_there) - pages.begin();
-  if (n_new == 0) return inserted;
+  if (n_new == 0) return;
   Node& leaf = append(*node, tokens.first(static_cast<size_t>(n_new * kPageTokens)), record);
-  try {
-    inserted.n_new_pool += fill(leaf, pages.first(static_cast<size_t>(n_new)));
-  } catch (...) {
-    drop(leaf);
-    throw;
-  }
-  inserted.n_new = n_new;
-  return inserted;
+  fill(leaf, pages.first(static_cast<size_t>(n_new)));
 }
 
 std::unique_ptr<PrefixTree::Node> PrefixTree::make_node() const {
   auto node = std::make_unique<Node>();
-  std::set<Candidate> alone;
-  node->candidate = alone.extract(alone.insert(Candidate()).first);
+  Candidates alone;
+  node->candidate = alone.extract(alone.emplace().first);
   return node;
 }
 
@@ -222,35 +200,23 @@ PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const UseRecor
   leaf->tokens.assign(tokens.begin(), tokens.end());
   leaf->pages.resize(tokens.size() / kPageTokens);
   leaf->use = record;
-  leaf->number = ++n_numbers_;
   Node& made = **parent.children.insert(std::move(leaf)).first;
-  ++n_nodes_;
   n_pages_ += made.n_pages();
   return made;
 }
 
-// Gives the node's first pages the parts that they lack. Returns how many pool parts were taken.
-int64_t PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
-  index_segments(node, pages);
-  int64_t n_taken = 0;
+// Gives the node's first pages the parts that they lack.
+void PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
   for (size_t i = 0; i < pages.size(); ++i) {
     PrefixPage& page = node.pages[i];
     if (!page.pool.is_there() && pages[i].pool.is_there()) {
       pins_.retain(pages[i].pool);
       page.pool = pages[i].pool;
-      ++n_taken;
+      ++node.n_pool, ++n_pool_pages_;
     }
-    if (!page.disk.is_there() && pages[i].disk.is_there()) {
-      page.disk = pages[i].disk;
-      ++n_disk_pages_;
-    }
+    if (!page.disk.is_there() && pages[i].disk.is_there()) page.disk = pages[i].disk, ++n_disk_pages_;
   }
-  unindex_segments(node, pages);  // those of which it had all already
-  node.n_pool += n_taken;
-  n_pool_pages_ += n_taken;
-  if (node.n_locks > 0) n_locked_pool_pages_ += n_taken;
   settle(node);
-  return n_taken;
 }
 
 // Makes the first pages of a node a node of their own, its parent, and returns that. The node itself keeps
@@ -263,20 +229,15 @@ PrefixTree::Node& PrefixTree::split(Node& node, int64_t n_pages) {
   Node::Children alone;
   Node& head = **alone.insert(make_node()).first;
   head.tokens.assign(node.tokens.begin(), tokens_end);
-  head.pages.reserve(static_cast<size_t>(n_pages));
-  index_segments(head, std::span(node.pages).first(static_cast<size_t>(n_pages)));
-
   head.pages.assign(node.pages.begin(), pages_end);
+
   head.parent = node.parent;
   head.first_page_number = node.first_page_number;
   head.use = node.use;
   head.n_locks = node.n_locks;
-  head.number = ++n_numbers_;
-  ++n_nodes_;
   auto lower = node.parent->children.extract(node.parent->children.find(Tokens(node.tokens)));
   node.tokens.erase(node.tokens.begin(), tokens_end);
   node.pages.erase(node.pages.begin(), pages_end);
-  unindex_segments(node, head.pages);
   head.n_pool =
       std::ranges::count_if(head.pages, [](const PrefixPage& page) { return page.pool.is_there(); });
   node.n_pool -= head.n_pool;
@@ -291,11 +252,8 @@ PrefixTree::Node& PrefixTree::split(Node& node, int64_t n_pages) {
 }
 
 void PrefixTree::lock(Node& end) {
-  for (Node* node = &end; node->parent; node = node->parent) {
-    if (node->n_locks++ > 0) continue;
-    n_locked_pool_pages_ += node->n_pool;
-    update_candidate(*node);
-  }
+  for (Node* node = &end; node->parent; node = node->parent)
+    if (node->n_locks++ == 0) update_candidate(*node);
 }
 
 // The holes that the lock kept go. The uppermost takes the others with it.
@@ -303,26 +261,20 @@ void PrefixTree::unlock(Node& end) {
   Node* first_with_hole = nullptr;
   for (Node* node = &end; node->parent; node = node->parent) {
     if (--node->n_locks > 0) continue;
-    n_locked_pool_pages_ -= node->n_pool;
     update_candidate(*node);
     if (node->hole() < node->n_pages()) first_with_hole = node;
   }
   if (first_with_hole) prune(*first_with_hole);
 }
 
-void PrefixTree::forget_segment(int64_t segment) {
-  for (;;) {
-    const auto found = segment_nodes_.lower_bound({segment, nullptr});
-    if (found == segment_nodes_.end() || found->first != segment) return;
-    Node& node = *found->second;
-    segment_nodes_.erase(found);
-    for (PrefixPage& page : node.pages) {
-      if (page.disk.segment != segment) continue;
-      page.disk = {};
-      --n_disk_pages_;
-    }
-    prune(node);
-  }
+void PrefixTree::forget_segment(int64_t segment) { forget_segment(*root_, segment); }
+
+// Ends first: what leaves takes no node with it that is still to be visited.
+void PrefixTree::forget_segment(Node& node, int64_t segment) {
+  for (auto child = node.children.begin(); child != node.children.end();) forget_segment(**child++, segment);
+  for (PrefixPage& page : node.pages)
+    if (page.disk.segment == segment) page.disk = {}, --n_disk_pages_;
+  prune(node);
 }
 
 // Drops a node from its first hole on, and what is behind it.
@@ -344,7 +296,6 @@ void PrefixTree::drop(Node& node) {
     above->n_pool_children -= leaf->is_counted ? 1 : 0;
     const std::unique_ptr<Node> gone = above->take_child(*leaf);
     clear(*gone, 0);
-    --n_nodes_;
     leaf = above;
   }
   settle(parent);
@@ -354,16 +305,9 @@ void PrefixTree::drop(Node& node) {
 void PrefixTree::clear(Node& node, int64_t first) {
   assert(node.n_locks == 0);
   n_pages_ -= node.n_pages() - first;
-  const auto kept = std::span(node.pages).first(static_cast<size_t>(first));
-  for (PrefixPage& page : std::span(node.pages).subspan(kept.size())) {
-    if (page.pool.is_there()) release_pool(node, page);
-    if (!page.disk.is_there()) continue;
-    --n_disk_pages_;
-    const auto is_same = [&](const PrefixPage& other) { return other.disk.segment == page.disk.segment; };
-    if (std::ranges::none_of(kept, is_same)) segment_nodes_.erase({page.disk.segment, &node});
-  }
-  node.pages.resize(kept.size());
-  node.tokens.resize(kept.size() * kPageTokens);
+  release_pool(node, first);
+  for (; node.n_pages() > first; node.pages.pop_back()) n_disk_pages_ -= node.pages.back().disk.is_there();
+  node.tokens.resize(node.pages.size() * kPageTokens);
   update_candidate(node);
   ++n_removals_;
 }
@@ -371,7 +315,7 @@ void PrefixTree::clear(Node& node, int64_t first) {
 int64_t PrefixTree::evict_pool(int64_t n_pages, const BeforeLeaving& before) {
   const int64_t n_at_first = n_pool_pages_;
   while (n_at_first - n_pool_pages_ < n_pages && !candidates_.empty())
-    evict_tail(*candidates_.begin()->node, n_pages - (n_at_first - n_pool_pages_), before);
+    evict_tail(*candidates_.begin()->second, n_pages - (n_at_first - n_pool_pages_), before);
   return n_at_first - n_pool_pages_;
 }
 
@@ -390,23 +334,22 @@ void PrefixTree::evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& be
   }
   if (before && is_lost) {
     const std::vector<int32_t> tokens = node.path_tokens();
-    const std::vector<PrefixPage> pages = node.path_pages();
-    before({.tokens = tokens, .pages = pages, .first_page = node.first_page_number + first});
-    assert(node.first_page_number + node.n_pages() == std::ssize(pages) && node.n_pool_children == 0);
+    before({.tokens = tokens});
+    assert(node.first_page_number * kPageTokens + std::ssize(node.tokens) == std::ssize(tokens) &&
+           node.n_pool_children == 0);
   }
-  for (int64_t i = node.n_pages() - 1; i >= first; --i) {
-    PrefixPage& page = node.pages[static_cast<size_t>(i)];
-    if (page.pool.is_there()) release_pool(node, page);
-  }
+  release_pool(node, first);
   settle(node);
 }
 
-void PrefixTree::release_pool(Node& node, PrefixPage& page) {
-  pins_.release(page.pool);
-  page.pool = {};
-  --node.n_pool;
-  --n_pool_pages_;
-  if (node.n_locks > 0) --n_locked_pool_pages_;
+// Those of a node from `first` on, the last one first.
+void PrefixTree::release_pool(Node& node, int64_t first) {
+  for (int64_t i = node.n_pages() - 1; i >= first; --i) {
+    PrefixPage& page = node.pages[static_cast<size_t>(i)];
+    if (!page.pool.is_there()) continue;
+    pins_.release(std::exchange(page.pool, {}));
+    --node.n_pool, --n_pool_pages_;
+  }
 }
 
 std::vector<PageRun> PrefixTree::unstored(Tokens tokens) const {
@@ -427,10 +370,9 @@ std::vector<PageRun> PrefixTree::unstored(Tokens tokens) const {
   return runs;
 }
 
-void PrefixTree::touch(Node& node, uint64_t last_use, uint64_t n_hits, int32_t priority) {
-  node.use.last_use = last_use;
+void PrefixTree::touch(Node& node, uint64_t n_hits) {
+  node.use.last_use = time_;
   node.use.n_hits += n_hits;
-  node.use.priority = priority;
   update_candidate(node);
 }
 
@@ -449,30 +391,11 @@ void PrefixTree::update_candidate(Node& node) {
   if (node.n_locks == 0 && node.n_pool > 0 && node.n_pool_children == 0)
     key = eviction_key(policy_, node.use);
   if (key == node.candidate_key) return;
-  if (node.candidate_key)
-    node.candidate = candidates_.extract(Candidate{*node.candidate_key, node.number, &node});
+  if (node.candidate_key) node.candidate = candidates_.extract({*node.candidate_key, &node});
   node.candidate_key = key;
   if (!key) return;
-  node.candidate.value() = {*key, node.number, &node};
+  node.candidate.value() = {*key, &node};
   candidates_.insert(std::move(node.candidate));
-}
-
-// Says that the node has pages of the segments of `pages`, which it is about to take.
-void PrefixTree::index_segments(Node& node, std::span<const PrefixPage> pages) try {
-  for (const PrefixPage& page : pages)
-    if (page.disk.is_there()) segment_nodes_.emplace(page.disk.segment, &node);
-} catch (...) {
-  unindex_segments(node, pages);
-  throw;
-}
-
-// Of the segments of `pages`, those of which the node has none.
-void PrefixTree::unindex_segments(Node& node, std::span<const PrefixPage> pages) {
-  for (const PrefixPage& page : pages) {
-    const auto is_same = [&](const PrefixPage& other) { return other.disk.segment == page.disk.segment; };
-    if (page.disk.is_there() && std::ranges::none_of(node.pages, is_same))
-      segment_nodes_.erase({page.disk.segment, &node});
-  }
 }
 
 }  // namespace dsv32

@@ -27,7 +27,6 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -98,17 +97,9 @@ class PrefixTree {
     Node* node_ = nullptr;
   };
 
-  struct Inserted {
-    int64_t n_new = 0;       // pages the tree did not know
-    int64_t n_new_pool = 0;  // pages it took the pool part of, these included
-    bool operator==(const Inserted&) const = default;
-  };
-
-  // Pages of a path that are about to leave the pool: those from `first_page` on that have a pool part.
+  // A path the last pages of which are about to leave the pool.
   struct Leaving {
-    std::span<const int32_t> tokens;    // of the path, from its first token on
-    std::span<const PrefixPage> pages;  // of all these tokens
-    int64_t first_page = 0;
+    std::span<const int32_t> tokens;  // from its first one on
   };
   using BeforeLeaving = std::function<void(const Leaving&)>;
 
@@ -129,17 +120,16 @@ class PrefixTree {
 
   // Adds whole pages: tokens [pages.size() * kPageTokens]. A page that is known keeps the parts it has and
   // takes those it lacks; the tree becomes a user of the pool pages it takes, and of no other. Counts as a
-  // use but not as a hit, and raises the priority of what is known to `priority`. Stops at a page of which
-  // neither the tree nor the caller has a part.
-  Inserted insert(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, int32_t priority = 0);
+  // use but not as a hit. Stops at a page of which neither the tree nor the caller has a part.
+  void insert(std::span<const int32_t> tokens, std::span<const PrefixPage> pages);
   // Says that `segment` holds the pages of `tokens` (whole pages) from `first_page` on, as its pages 0, 1,
   // ... Pages that are not known join the tree with `use`; known ones keep their record and a disk part that
   // they have. Nothing happens beyond a page that is not known before `first_page`. Not a use; the tree's
-  // logical time moves on to `use` where that is later. Returns the number of pages that are new on disk.
-  int64_t attach_segment(std::span<const int32_t> tokens, int64_t first_page, int64_t segment,
-                         const UseRecord& use = {});
+  // logical time moves on to `use` where that is later.
+  void attach_segment(std::span<const int32_t> tokens, int64_t first_page, int64_t segment,
+                      const UseRecord& use = {});
   // Drops all that refers to a segment (evicted, quarantined, vanished), and the holes that this makes as
-  // said in invariant 4.
+  // said in invariant 4. Walks the whole tree.
   void forget_segment(int64_t segment);
 
   // Gives back up to `n_pages` pool pages, in the policy's order. A page goes only when it is not locked and
@@ -155,51 +145,38 @@ class PrefixTree {
   // stored before the one ahead of it.
   std::vector<PageRun> unstored(std::span<const int32_t> tokens) const;
 
-  int64_t n_nodes() const { return n_nodes_; }
   int64_t n_pages() const { return n_pages_; }
   int64_t n_pool_pages() const { return n_pool_pages_; }
   int64_t n_disk_pages() const { return n_disk_pages_; }
-  // What evict_pool() could give back.
-  int64_t n_evictable_pages() const { return n_pool_pages_ - n_locked_pool_pages_; }
 
  private:
-  // A node with pool pages of its own, none behind it, and no lock.
-  struct Candidate {
-    EvictionKey key;
-    uint64_t number = 0;  // the node's; decides between equal keys
-    Node* node = nullptr;
-    bool operator<(const Candidate& other) const {
-      return std::tie(key, number) < std::tie(other.key, other.number);
-    }
-  };
+  using Candidates = std::set<std::pair<EvictionKey, Node*>>;
 
   Node& end_of(const Match& match);
-  Inserted add(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, const UseRecord& record,
-               bool is_use);
-  int64_t fill(Node& node, std::span<const PrefixPage> pages);
+  void add(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, const UseRecord& record,
+           bool is_use);
+  void fill(Node& node, std::span<const PrefixPage> pages);
   std::unique_ptr<Node> make_node() const;
   Node& append(Node& parent, std::span<const int32_t> tokens, const UseRecord& record);
   Node& split(Node& node, int64_t n_pages);
   void lock(Node& node);
   void unlock(Node& node);
+  void forget_segment(Node& node, int64_t segment);
   void prune(Node& node);
   void drop(Node& node);
   void clear(Node& node, int64_t first);
   void evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& before);
-  void release_pool(Node& node, PrefixPage& page);
-  void touch(Node& node, uint64_t last_use, uint64_t n_hits, int32_t priority);
+  void release_pool(Node& node, int64_t first);
+  void touch(Node& node, uint64_t n_hits);
   void settle(Node& node);
   void update_candidate(Node& node);
-  void index_segments(Node& node, std::span<const PrefixPage> pages);
-  void unindex_segments(Node& node, std::span<const PrefixPage> pages);
 
   PagePins& pins_;
   EvictionPolicy policy_;
   std::unique_ptr<Node> root_;
-  std::set<Candidate> candidates_;
-  std::set<std::pair<int64_t, Node*>> segment_nodes_;  // (segment, node with pages of it)
-  uint64_t time_ = 0, n_numbers_ = 0, n_removals_ = 0;
-  int64_t n_nodes_ = 0, n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0, n_locked_pool_pages_ = 0;
+  Candidates candidates_;  // nodes with pool pages of their own, none behind them, and no lock
+  uint64_t time_ = 0, n_removals_ = 0;
+  int64_t n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0;
 };
 
 }  // namespace dsv32

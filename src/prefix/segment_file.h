@@ -3,19 +3,13 @@
 //   offset   bytes            what
 //   0        4096             SegmentHeader; its last 16 bytes: XXH3-128 of the 4080 before
 //   4096     n_pages * 256    token ids, int32, padded to 4096
-//   ...      slab 0 of each   rows of its layers [layers_per_slab][rows_page_bytes], key pages of its layers
-//            page             [layers_per_slab][keys_page_bytes]; padded to 4096
-//   ...      slab 1, ...      the layers that follow; the last slab may have fewer
+//   ...      each page        rows [n_layers][rows_page_bytes], keys [n_layers][keys_page_bytes], to 4096
 //   ...      4096             SegmentTrailer: the file's length and the header's checksum again
 //
-// A slab is a page's share of some consecutive layers, and what is read and verified at a time: a forward
-// pass can begin when the first layers are there. Slabs lie one after the other, and in each the pages, so
-// that the same layers of consecutive pages are one large request.
-//
-// Everything begins at a multiple of 4096, for O_DIRECT. Little-endian; the header's tag says so. Magic,
-// version and the place of the header's checksum are the same in every version, so that a newer file can be
-// told from a damaged one. The header holds a checksum of each slab of each page; the chain hash covers the
-// tokens.
+// Consecutive pages are one large request. Everything begins at a multiple of 4096, for O_DIRECT.
+// Little-endian; the header's tag says so. Magic, version and the place of the header's checksum are the same
+// in every version, so that a newer file can be told from a damaged one. The header holds a checksum of each
+// page; the chain hash covers the tokens.
 //
 // Functions throw when memory or the cryptography library fails. Every field is checked before it is used,
 // and no count from a file is allocated before it is bounded.
@@ -30,43 +24,39 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "prefix/token_chain.h"
+#include "prefix/fingerprint.h"
 
 namespace dsv32 {
 
 constexpr int64_t kMaxSegmentPages = 16;
-constexpr int64_t kMaxSlabs = 8;
 
-// Where one page's bytes of a slab go. n_layers: the slab's.
-struct PageTarget {
-  std::span<uint8_t* const>
-      rows;                 // [n_layers], rows_page_bytes each; 4096-aligned ones are read without a copy
-  uint8_t* keys = nullptr;  // [n_layers * keys_page_bytes]
+// Where the bytes of one page lie.
+template <typename Byte>
+struct PageBytes {
+  std::span<Byte* const> rows;  // [n_layers], rows_page_bytes each
+  Byte* keys = nullptr;         // [n_layers * keys_page_bytes]
 };
-// Where one page's bytes come from, all layers.
-struct PageSource {
-  std::span<const uint8_t* const> rows;  // [n_layers]
-  const uint8_t* keys = nullptr;         // [n_layers * keys_page_bytes]
-};
+using PageTarget = PageBytes<uint8_t>;  // rows at multiples of 4096 are read without a copy
+using PageSource = PageBytes<const uint8_t>;
 
-// What a segment says about itself.
-struct SegmentInfo {
+// What a segment's header says of it, as it lies there.
+struct SegmentHead {
   Hash256 fingerprint{}, parent{}, chain{};  // parent, chain: hashes of the tokens before, and up to its end
   int64_t first_page = 0, n_pages = 0;       // first_page: of the prompt
-  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0, layers_per_slab = 0;
-  uint64_t created = 0;         // a logical time: UseRecord
-  std::vector<int32_t> tokens;  // [n_pages * 64]
+  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;
+  uint64_t created = 0;  // a logical time: UseRecord
 
-  bool has_sizes_of(const SegmentInfo& other) const;  // of a layer's page, and of a slab
+  bool has_sizes_of(const SegmentHead& other) const;  // of a layer's page
   // The same tokens behind the same tokens, which the chain hashes say, and sizes.
-  bool is_same(const SegmentInfo& other) const;
-  bool has_sane_sizes() const;  // counts and sizes within what a segment may have; tokens are not looked at
-  int64_t n_slabs() const { return (n_layers + layers_per_slab - 1) / layers_per_slab; }
-  int64_t first_layer(int64_t slab) const { return slab * layers_per_slab; }
-  int64_t n_layers_of(int64_t slab) const;
-  uint64_t slab_bytes(int64_t slab) const;  // of one page, padded
-  uint64_t slab_offset(int64_t slab) const;
+  bool is_same(const SegmentHead& other) const;
+  bool has_sane_sizes() const;  // counts and sizes within what a segment may have
+  uint64_t page_bytes() const;  // padded
+  uint64_t page_offset(int64_t page) const;
   uint64_t file_bytes() const;
+};
+
+struct SegmentInfo : SegmentHead {
+  std::vector<int32_t> tokens;  // [n_pages * 64]
 };
 
 enum class SegmentFault {
@@ -101,24 +91,23 @@ class SegmentFile {
   // ahead of the first that fails.
   SegmentFault verify(int64_t& n_whole) const;
 
-  // Reads a slab of pages [first, first + targets.size()) and verifies its checksums. Requests are as large
-  // as 1024 parts and 16 MiB allow. After a fault the targets hold anything.
-  SegmentFault read_pages(int64_t first, int64_t slab, std::span<const PageTarget> targets) const;
+  // Reads pages [first, first + targets.size()), which it has, and verifies their checksums. Requests are as
+  // large as 1024 parts and 16 MiB allow. After a fault the targets hold anything.
+  SegmentFault read_pages(int64_t first, std::span<const PageTarget> targets) const;
 
  private:
   using Sum = std::array<uint8_t, 16>;
   SegmentFile(FileSystem& fs, OwnedFd fd, uint64_t unit) : fs_(fs), fd_(std::move(fd)), unit_(unit) {}
   int64_t read_block(std::span<uint8_t> block, uint64_t offset) const;
   SegmentFault read_ends(const FileInfo& file, bool& is_refused);
-  SegmentFault verify(int64_t page, int64_t slab, std::span<uint8_t> block) const;
-  SegmentFault read_batch(int64_t first, int64_t slab, std::span<const PageTarget> targets,
-                          bool has_aligned_rows, bool has_aligned_keys) const;
+  SegmentFault verify_page(int64_t page, std::span<uint8_t> block) const;
+  SegmentFault read_batch(int64_t first, std::span<const PageTarget> targets) const;
 
   FileSystem& fs_;
   OwnedFd fd_;
   uint64_t unit_;  // 4096 with O_DIRECT, else 1
   SegmentInfo info_;
-  std::vector<std::array<Sum, kMaxSlabs>> sums_;  // [n_pages]
+  std::vector<Sum> sums_;  // [n_pages]
 };
 
 }  // namespace dsv32

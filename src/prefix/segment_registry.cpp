@@ -1,6 +1,5 @@
 #include "prefix/segment_registry.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace dsv32 {
@@ -10,8 +9,7 @@ constexpr size_t kMaxOpenFiles = 64;
 
 }  // namespace
 
-int64_t SegmentRegistry::add(SegmentInfo segment) {
-  segment.tokens = {};
+int64_t SegmentRegistry::add(const SegmentHead& segment) {
   const std::lock_guard guard(mutex_);
   if (const auto known = ids_.find(segment.chain); known != ids_.end()) return known->second;
   known_[next_id_].segment = segment;
@@ -19,7 +17,7 @@ int64_t SegmentRegistry::add(SegmentInfo segment) {
   return next_id_++;
 }
 
-std::optional<SegmentInfo> SegmentRegistry::find(int64_t id) const {
+std::optional<SegmentHead> SegmentRegistry::find(int64_t id) const {
   const std::lock_guard guard(mutex_);
   const auto known = known_.find(id);
   if (known == known_.end()) return std::nullopt;
@@ -61,29 +59,19 @@ void SegmentRegistry::close_files() {
 
 void SegmentRegistry::record_use(std::span<const int64_t> ids) {
   const std::lock_guard guard(mutex_);
-  for (const int64_t id : ids) {
-    const auto known = known_.find(id);
-    if (known == known_.end()) continue;
-    ++known->second.use.n_hits;
-    known->second.use.order = ++n_uses_;
-  }
+  for (const int64_t id : ids)
+    if (const auto known = known_.find(id); known != known_.end())
+      uses_.push_back(known->second.segment.chain);
 }
 
-std::vector<SegmentUse> SegmentRegistry::take_uses() {
+std::vector<Hash256> SegmentRegistry::take_uses() {
   const std::lock_guard guard(mutex_);
-  std::vector<SegmentUse> uses;
-  for (auto& [id, known] : known_) {
-    if (known.use.n_hits == 0) continue;
-    uses.push_back(std::exchange(known.use, {}));
-    uses.back().chain = known.segment.chain;
-  }
-  std::ranges::sort(uses, {}, &SegmentUse::order);
-  return uses;
+  return std::exchange(uses_, {});
 }
 
 bool SegmentRegistry::has_uses() const {
   const std::lock_guard guard(mutex_);
-  return std::ranges::any_of(known_, [](const auto& known) { return known.second.use.n_hits > 0; });
+  return !uses_.empty();
 }
 
 }  // namespace dsv32

@@ -18,30 +18,24 @@
 
 namespace dsv32 {
 
-struct SegmentUse {
-  Hash256 chain{};
-  uint64_t n_hits = 0, order = 0;  // order: of the last one among all uses
-};
-
 class SegmentRegistry {
  public:
-  int64_t add(SegmentInfo segment);  // the id it has, if it is known; its tokens are not kept
-  std::optional<SegmentInfo> find(int64_t id) const;  // without tokens
-  bool forget(int64_t id);                            // false when it was not known: another thread was first
+  int64_t add(const SegmentHead& segment);  // the id it has, if it is known
+  std::optional<SegmentHead> find(int64_t id) const;
+  bool forget(int64_t id);  // false when it was not known: another thread was first
 
   std::shared_ptr<const SegmentFile> file(int64_t id) const;  // null: not open
   void keep_open(int64_t id, std::shared_ptr<const SegmentFile> file);
   void close_files();
 
   void record_use(std::span<const int64_t> ids);
-  std::vector<SegmentUse> take_uses();  // in their order; they are the caller's then
+  std::vector<Hash256> take_uses();  // chain hashes, in the order of use; they are the caller's then
   bool has_uses() const;
 
  private:
   struct Known {
-    SegmentInfo segment;
+    SegmentHead segment;
     std::shared_ptr<const SegmentFile> file;
-    SegmentUse use;
   };
 
   mutable std::mutex mutex_;  // for everything
@@ -49,7 +43,7 @@ class SegmentRegistry {
   std::map<int64_t, Known> known_;
   std::map<Hash256, int64_t> ids_;  // of known_, by chain hash
   std::vector<int64_t> open_;       // whose files are open, the first opened first
-  uint64_t n_uses_ = 0;
+  std::vector<Hash256> uses_;       // that are not on the disk yet
 };
 
 }  // namespace dsv32

@@ -7,11 +7,8 @@
 
 namespace dsv32 {
 
-SegmentWriter::SegmentWriter(CacheDirectory& directory, SegmentInfo segment, bool has_parent)
-    : directory_(directory),
-      segment_(std::move(segment)),
-      has_parent_(has_parent),
-      name_(CacheFiles::segment_file(segment_.chain)) {}
+SegmentWriter::SegmentWriter(CacheDirectory& directory, SegmentInfo segment)
+    : directory_(directory), segment_(std::move(segment)), name_(CacheFiles::segment_file(segment_.chain)) {}
 
 SegmentWriter::~SegmentWriter() {
   if (!placed_.empty()) directory_.fs().unlink(folder_.get(), placed_);
@@ -30,7 +27,7 @@ bool SegmentWriter::is_wanted() {
   else if (fault != SegmentFault::vanished)
     return false;
   FileInfo parent;
-  return !has_parent_ ||
+  return segment_.first_page == 0 ||
          directory_.fs().stat_at(folder_.get(), CacheFiles::segment_file(segment_.parent), parent) == 0;
 }
 
@@ -38,8 +35,7 @@ bool SegmentWriter::reserve() {
   folder_ = directory_.files().make_folder(segment_.fingerprint);
   if (!folder_.is_open()) return directory_.count_write_failure(describe_errno(folder_.error())), false;
   if (!is_wanted()) return is_there_;
-  const auto is_kept = [&](const SegmentInfo& other) { return other.chain == segment_.parent; };
-  if (!directory_.make_room(segment_.file_bytes(), is_kept)) {
+  if (!directory_.make_room(segment_.file_bytes(), directory_.max_bytes(), segment_.parent)) {
     directory_.warn_once("not stored: no room under its limits");
     return false;
   }

@@ -19,8 +19,7 @@ namespace dsv32 {
 
 class SegmentWriter {
  public:
-  // `segment`: what to store, with tokens. `has_parent`: it continues a segment.
-  SegmentWriter(CacheDirectory& directory, SegmentInfo segment, bool has_parent);
+  SegmentWriter(CacheDirectory& directory, SegmentInfo segment);
   ~SegmentWriter();  // what was not published leaves nothing behind
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
@@ -40,7 +39,6 @@ class SegmentWriter {
 
   CacheDirectory& directory_;
   SegmentInfo segment_;
-  bool has_parent_;
   const std::string name_;  // the file's, when it is published
   OwnedFd folder_, file_;
   std::string placed_;  // the name that it has and that goes unless it is published; empty: none

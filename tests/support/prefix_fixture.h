@@ -21,6 +21,15 @@ using Pages = std::vector<PrefixPage>;
 
 constexpr int kKinds = 6;
 
+struct NamedPolicy {
+  const char* name;
+  EvictionPolicy policy;
+};
+constexpr NamedPolicy kPolicies[] = {{"lru", EvictionPolicy::lru},
+                                     {"lfu", EvictionPolicy::lfu},
+                                     {"fifo", EvictionPolicy::fifo},
+                                     {"slru", EvictionPolicy::slru}};
+
 // 'a': zeros; 'b', 'c': differ from it in the last token; 'd', 'e': from token 20 on; 'f': from the first.
 inline const Tokens& page_of(char kind) {
   static const std::map<char, Tokens> pages = [] {
@@ -97,21 +106,23 @@ struct Fixture {
     BOOST_TEST(pins.n_pages() == 0);
   }
 
-  // As a sequence does that computed the path and then goes: the tree remains the only user.
-  PrefixTree::Inserted insert(const std::string& path, int32_t priority = 0) {
+  // As a sequence does that computed the path and then goes: the tree remains the only user. Returns how many
+  // of the pages the tree took.
+  int64_t insert(const std::string& path) {
     Pages pages(path.size());
     for (PrefixPage& page : pages) page.pool = pins.make();
-    return insert(path, pages, priority);
+    return insert(path, pages);
   }
-  PrefixTree::Inserted insert(const std::string& path, const Pages& pages, int32_t priority = 0) {
-    const PrefixTree::Inserted inserted = tree->insert(tokens_of(path), pages, priority);
+  int64_t insert(const std::string& path, const Pages& pages) {
+    const int64_t n_before = tree->n_pool_pages();
+    tree->insert(tokens_of(path), pages);
     for (const PrefixPage& page : pages)
       if (page.pool.is_there()) pins.release(page.pool);
     pins.released.clear();
-    return inserted;
+    return tree->n_pool_pages() - n_before;
   }
-  int64_t attach(const std::string& path, int64_t first_page, int64_t segment, const UseRecord& use = {}) {
-    return tree->attach_segment(tokens_of(path), first_page, segment, use);
+  void attach(const std::string& path, int64_t first_page, int64_t segment, const UseRecord& use = {}) {
+    tree->attach_segment(tokens_of(path), first_page, segment, use);
   }
   PrefixTree::Match match(const std::string& path) const { return tree->match(tokens_of(path)); }
   int64_t n_matched(const std::string& path) const { return match(path).n_tokens; }

@@ -50,12 +50,10 @@ uint8_t* PageMemory::keys_at(int64_t page) const {
   return begin_ + n_pages_ * sizes_.n_layers * rows_stride_ + page * keys_stride_;
 }
 
-std::vector<PageTarget> PageMemory::targets(int64_t first_layer, int64_t n_layers) {
+std::vector<PageTarget> PageMemory::targets() {
   std::vector<PageTarget> targets;
   for (int64_t page = 0; page < n_pages_; ++page)
-    targets.push_back({std::span(rows_[static_cast<size_t>(page)])
-                           .subspan(static_cast<size_t>(first_layer), static_cast<size_t>(n_layers)),
-                       keys_at(page) + first_layer * sizes_.keys_page_bytes});
+    targets.push_back({rows_[static_cast<size_t>(page)], keys_at(page)});
   return targets;
 }
 std::vector<PageSource> PageMemory::sources() const {
@@ -103,13 +101,12 @@ PrefixStoreOptions store_options(const std::string& directory, const PageSizes& 
   options.n_layers = sizes.n_layers;
   options.rows_page_bytes = sizes.rows_page_bytes;
   options.keys_page_bytes = sizes.keys_page_bytes;
-  options.layers_per_slab = sizes.layers_per_slab;
   options.limits.max_bytes = uint64_t{1} << 40;
   options.limits.min_free_bytes = 0;
   return options;
 }
 
-std::vector<int32_t> make_prompt(std::span<const int> numbers, int64_t pages_per_chunk) {
+std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_per_chunk) {
   std::vector<int32_t> prompt;
   for (const int number : numbers) {
     std::minstd_rand random(static_cast<unsigned>(number + 1));
@@ -135,15 +132,6 @@ int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_
   return n_stored;
 }
 
-bool load_slabs(PrefixStore& store, int64_t segment, int32_t first_page, PageMemory& memory) {
-  const SegmentInfo& sizes = store.sizes();
-  for (int64_t slab = 0; slab < sizes.n_slabs(); ++slab) {
-    const auto targets = memory.targets(sizes.first_layer(slab), sizes.n_layers_of(slab));
-    if (!store.load_pages(segment, first_page, targets, slab)) return false;
-  }
-  return true;
-}
-
 Contents load_all(PrefixStore& store, const PageSizes& sizes) {
   Contents contents;
   std::map<int64_t, std::vector<int32_t>> prompts;
@@ -154,7 +142,7 @@ Contents load_all(PrefixStore& store, const PageSizes& sizes) {
     prompts[segment.id] = prompt;
     PageMemory expected(sizes, segment.n_pages()), loaded(sizes, segment.n_pages());
     expected.fill(prompt, segment.first_page);
-    if (!load_slabs(store, segment.id, 0, loaded))
+    if (!store.load_pages(segment.id, 0, loaded.targets()))
       ++contents.n_missed;
     else if (!(loaded == expected))
       ++contents.n_wrong;

@@ -16,15 +16,13 @@ namespace dsv32 {
 
 struct PageSizes {
   int64_t n_layers = 2, rows_page_bytes = 256, keys_page_bytes = 96;
-  int64_t layers_per_slab = 0;  // 0: all
 };
 
 // Memory for the pages of one segment; rows begin at multiples of 4096 when `is_aligned`.
 class PageMemory {
  public:
   PageMemory(const PageSizes& sizes, int64_t n_pages, bool is_aligned = false);
-  std::vector<PageTarget> targets() { return targets(0, sizes_.n_layers); }
-  std::vector<PageTarget> targets(int64_t first_layer, int64_t n_layers);
+  std::vector<PageTarget> targets();
   std::vector<PageSource> sources() const;
   void fill(std::span<const int32_t> prompt, int64_t first_page);  // with what belongs to the end of `prompt`
   void trash();
@@ -47,15 +45,12 @@ std::unique_ptr<TempDir> make_store_dir();
 PrefixStoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
 
 // `n_pages` pages of tokens; equal `numbers` give equal chunks: chunk i is made from numbers[i] alone.
-std::vector<int32_t> make_prompt(std::span<const int> numbers, int64_t pages_per_chunk = 1);
+std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_per_chunk = 1);
 
 // Stores a prompt chunk by chunk, `pages_per_segment` pages each. How many segments are there, from the root
 // on.
 int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment = 1,
                      const PageSizes& sizes = {});
-
-// Loads pages slab by slab; false at the first that fails.
-bool load_slabs(PrefixStore& store, int64_t segment, int32_t first_page, PageMemory& memory);
 
 // What the directory gives out, everything loaded and compared.
 struct Contents {

@@ -1,0 +1,25 @@
+// A tiny model in a directory of its own.
+#pragma once
+
+#include <string>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+namespace dsv32 {
+
+struct TinyFile {
+  TempDir dir;
+  std::string path = dir.file("tiny.gguf");
+  explicit TinyFile(const TinyModel& shape) { write_tiny_model(path, shape); }
+};
+
+// Two layers, one of them with experts, and little of everything else: where answers are many and short.
+inline TinyModel least_shape() {
+  TinyModel shape;
+  shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
+  shape.n_routed_experts = 8, shape.n_heads = 2, shape.inter_dim = 256;
+  return shape;
+}
+
+}  // namespace dsv32
