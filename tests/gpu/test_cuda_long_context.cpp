@@ -18,7 +18,7 @@ using namespace dsv32;
 
 namespace {
 
-constexpr int64_t kContext = 131072, kTail = 72, kMadeByDecode = 16;
+constexpr int64_t kContext = 131072, kTail = 72, kDecoded = 16;
 
 // No choice among experts; rows are chosen, 1024 of up to 128K.
 void write_long_model(const std::string& path) {
@@ -66,8 +66,8 @@ void copy_cache(Engine& from, Engine& to, Timeline& target, const std::vector<in
 
 // The tail's logits: a prefill step, then single tokens.
 std::vector<float> tail_logits(Engine& engine, Timeline& timeline, const std::vector<int32_t>& tokens) {
-  std::vector<float> all = run_step(engine, timeline, tokens, kContext - kTail, kContext - kMadeByDecode);
-  for (int64_t pos = kContext - kMadeByDecode; pos < kContext; ++pos) {
+  std::vector<float> all = run_step(engine, timeline, tokens, kContext - kTail, kContext - kDecoded);
+  for (int64_t pos = kContext - kDecoded; pos < kContext; ++pos) {
     const std::vector<float> row = run_step(engine, timeline, tokens, pos, pos + 1);
     all.insert(all.end(), row.begin(), row.end());
   }
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
     const size_t width = static_cast<size_t>(gpu.args().vocab_size);
     std::vector<float> ours, expected;
     double least_overlap = 1, mean_overlap = 0;
-    for (int64_t pos = kContext - kTail; pos < kContext - kTail + kMadeByDecode; ++pos) {
+    for (int64_t pos = kContext - kTail; pos < kContext - kTail + kDecoded; ++pos) {
       std::vector<int32_t> chosen, own;  // [n_layers, topk]
       gpu.forward().set_observer(keep_selected(chosen));
       append(ours, run_step(gpu, *on_gpu, tokens, pos, pos + 1));
@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
       cpu.forward().set_forced_selection(chosen.data());
       append(expected, run_step(cpu, *on_cpu, tokens, pos, pos + 1));
       const double shared = overlap(chosen, own, gpu.args().index_topk);
-      least_overlap = std::min(least_overlap, shared), mean_overlap += shared / kMadeByDecode;
+      least_overlap = std::min(least_overlap, shared), mean_overlap += shared / kDecoded;
     }
     cpu.forward().set_forced_selection(nullptr);
     double worst = 0, largest = 0;
@@ -152,10 +152,10 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
     std::printf(
         "kv type %d at 128K: logits differ by %.2g of the largest, %zu of %lld likeliest tokens equal, "
         "selections share %.2f %% (worst layer %.2f %%)\n",
-        static_cast<int>(kv_type), worst / largest, n_same, static_cast<long long>(kMadeByDecode),
+        static_cast<int>(kv_type), worst / largest, n_same, static_cast<long long>(kDecoded),
         100 * mean_overlap, 100 * least_overlap);
     BOOST_TEST(worst <= 2e-2 * largest);
-    BOOST_TEST(n_same == static_cast<size_t>(kMadeByDecode));
+    BOOST_TEST(n_same == static_cast<size_t>(kDecoded));
     BOOST_TEST(least_overlap >= 0.97);
   }
 }
