@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/loop.h"
-#include "engine/scheduler.h"
 #include "engine/session.h"
 #include "tests/support/many_timelines.h"
 #include "tests/support/sanitized.h"
@@ -47,12 +46,17 @@ struct Scene {
   std::unique_ptr<Engine> engine;
   std::vector<std::unique_ptr<Session>> sessions;
 
-  explicit Scene(int64_t max_seqs, std::optional<int64_t> topk_buffer = {}) {
+  explicit Scene(int64_t max_seqs, std::optional<int64_t> topk_buffer = {})
+      : Scene(small(max_seqs, 256 * max_seqs, topk_buffer)) {
+    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<Session>(*engine));
+  }
+  explicit Scene(const EngineOptions& options) : engine(std::make_unique<Engine>(file, options)) {}
+
+  static EngineOptions small(int64_t max_seqs, int64_t pool, std::optional<int64_t> topk_buffer) {
     EngineOptions options;
     options.context = 256, options.chunk = 16, options.n_threads = 1;
-    options.max_seqs = max_seqs, options.pool = 256 * max_seqs, options.topk_buffer = topk_buffer;
-    engine = std::make_unique<Engine>(file, options);
-    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<Session>(*engine));
+    options.max_seqs = max_seqs, options.pool = pool, options.topk_buffer = topk_buffer;
+    return options;
   }
 
   Request request(size_t i) const {
@@ -60,7 +64,7 @@ struct Scene {
     options.sampling.seed = i;
     options.max_tokens = 20 + static_cast<int64_t>(i) * 7;
     options.n_top_logprobs = static_cast<int64_t>(i);
-    return {sessions[i % sessions.size()].get(), tokenizer.get(),
+    return {sessions.empty() ? nullptr : sessions[i % sessions.size()].get(), tokenizer.get(),
             random_tokens(40 + static_cast<int64_t>(i) * 25, i), options};
   }
 };
@@ -117,19 +121,44 @@ BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
-  using What = StepPlan::What;
-  const std::vector<Phase> both = {Phase::decodes, Phase::reads_prompt, Phase::decodes, Phase::reads_prompt};
-  BOOST_TEST((next_step(both, false, 8).what == What::prompt));
-  BOOST_TEST((next_step(both, false, 8).requests == std::vector<size_t>{1}));  // the first that came
-  BOOST_TEST((next_step(both, true, 8).what == What::decode));
-  BOOST_TEST((next_step(both, true, 8).requests == std::vector<size_t>{0, 2}));
-  BOOST_TEST((next_step(both, true, 1).requests == std::vector<size_t>{0}));
-  const std::vector<Phase> disk = {Phase::waits_for_disk, Phase::is_done};
-  BOOST_TEST((next_step(disk, false, 8).what == What::wait));
-  const std::vector<Phase> reads = {Phase::waits_for_disk, Phase::reads_prompt};
-  BOOST_TEST((next_step(reads, true, 8).what == What::prompt));  // nobody decodes
-  BOOST_TEST((next_step({}, false, 8).what == What::nothing));
+// More requests than there are places, in pools that are too small for what they become: each waits, gives
+// way or begins anew, and is answered as it is alone.
+BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
+  constexpr size_t kRequests = 24;
+  const auto request = [](const Scene& scene, size_t i) {
+    Request made = scene.request(i);
+    made.session = nullptr;
+    made.prompt.resize(1 + i * 37 % (i < 12 ? 40 : 150), 7);
+    made.options.n_top_logprobs = static_cast<int64_t>(i % 3);
+    made.options.max_tokens = i % 2 ? -1 : static_cast<int64_t>(i * 31 % 150);
+    return made;
+  };
+  std::vector<Records> alone;
+  for (size_t i = 0; i < kRequests; ++i) {
+    Scene scene(1);
+    Ear ear;
+    const Request one = request(scene, i);
+    alone.push_back(records_of(generate(*scene.sessions[0], *scene.tokenizer, one.prompt, one.options, ear)));
+  }
+  struct Pools {
+    int64_t n_rows, n_keys;
+    bool suspends, restarts;
+  };
+  for (const Pools& pools : {Pools{2048, 256, true, false}, Pools{256, 256, false, true}}) {
+    EngineOptions options = Scene::small(3, pools.n_rows, 40);
+    options.keys = pools.n_keys;
+    Scene scene(options);
+    Loop& loop = scene.engine->loop();
+    std::vector<Ear> ears(kRequests);
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < kRequests; ++i) numbers.push_back(loop.add(request(scene, i), ears[i]));
+    while (loop.turn()) {
+    }
+    for (size_t i = 0; i < kRequests; ++i)
+      BOOST_TEST((records_of(loop.take(numbers[i])) == alone[i]), "request " << i);
+    BOOST_TEST((loop.n_suspended() > 0) == pools.suspends);
+    BOOST_TEST((loop.n_restarted() > 0) == pools.restarts);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {

@@ -5,13 +5,13 @@
 namespace dsv32 {
 
 uint64_t CachePlan::row_pool_bytes() const {
-  return static_cast<uint64_t>(n_layers * n_pages() * kPageTokens * layout.row_bytes());
+  return static_cast<uint64_t>(n_layers * n_row_pages() * kPageTokens * layout.row_bytes());
 }
 
 uint64_t CachePlan::resident_bytes() const { return is_apart && n_slots() == 0 ? row_pool_bytes() : 0; }
 
 uint64_t CachePlan::key_pool_bytes() const {
-  return static_cast<uint64_t>(n_layers * n_pages() * layout.key_page_bytes());
+  return static_cast<uint64_t>(n_layers * n_key_pages() * layout.key_page_bytes());
 }
 
 uint64_t CachePlan::buffer_bytes() const {

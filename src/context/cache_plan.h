@@ -17,13 +17,16 @@ struct CachePlan {
   bool is_apart = false;  // the device does not work in host memory
   int64_t n_layers = 0;
   int64_t pool_tokens = 0;  // of all timelines together
+  int64_t key_tokens = 0;   // of those that are not suspended; 0: pool_tokens
   int64_t max_context = 0;  // of one timeline
   int64_t max_seqs = 1;
   int64_t streamed_seqs = 1;  // timelines of a prefill step whose rows are streamed through windows
   int64_t buffer_rows = 0;    // capacity B of a top-k buffer; 0: every row is resident, no buffers
 
-  int64_t n_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }  // of the pool
-  int64_t context_pages() const { return pages_for(max_context); }           // of a row of a step's tables
+  // Of the two pools: of each timeline one page may be begun.
+  int64_t n_row_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
+  int64_t n_key_pages() const { return pages_for(key_tokens ? key_tokens : pool_tokens) + max_seqs - 1; }
+  int64_t context_pages() const { return pages_for(max_context); }  // of a row of a step's tables
   // Most pages that the timelines of a step have together whose rows are streamed.
   int64_t window_pages() const { return is_apart && buffer_rows > 0 ? streamed_seqs * context_pages() : 0; }
   int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }

@@ -9,7 +9,7 @@ namespace dsv32 {
 KeyPool::KeyPool(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t n_layers)
     : backend_(&backend), first_layer_(first_layer), page_bytes_(plan.layout.key_page_bytes()) {
   for (int64_t i = 0; i < n_layers; ++i)
-    keys_.emplace_back(backend, Place::device, plan.n_pages() * page_bytes_, "the index keys");
+    keys_.emplace_back(backend, Place::device, plan.n_key_pages() * page_bytes_, "the index keys");
 }
 
 void KeyPool::download(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys) {

@@ -8,7 +8,7 @@
 namespace dsv32 {
 
 LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& plan)
-    : plan_(plan), row_pages_(plan.n_pages()), key_pages_(plan.n_pages()) {
+    : plan_(plan), row_pages_(plan.n_row_pages()), key_pages_(plan.n_key_pages()) {
   int64_t first_layer = 0;
   for (const StageLayers& stage : stages) {
     roles_agree_ = roles_agree_ && stage.backend->roles_agree();
@@ -18,29 +18,63 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
   for (int64_t share = plan.max_seqs; share-- > 0;) free_shares_.push_back(share);
 }
 
-std::unique_ptr<Timeline> LatentCache::open() {
+int64_t LatentCache::take_share() {
   if (free_shares_.empty())
     fail(ErrorKind::memory, format("all %lld timelines are in use", static_cast<long long>(plan_.max_seqs)));
-  auto timeline = std::make_unique<Timeline>();
-  timeline->share_ = free_shares_.back();
-  timeline->is_resident_ = plan_.n_slots() == 0;
+  const int64_t share = free_shares_.back();
   free_shares_.pop_back();
+  return share;
+}
+
+std::unique_ptr<Timeline> LatentCache::open() {
+  auto timeline = std::make_unique<Timeline>();
+  timeline->share_ = take_share();
+  timeline->is_resident_ = plan_.n_slots() == 0;
   return timeline;
 }
 
 void LatentCache::close(Timeline& timeline) {
   truncate(timeline, 0);
+  if (!timeline.is_suspended_) free_shares_.push_back(timeline.share_);
+}
+
+std::vector<PoolPage> LatentCache::pages_of(const Timeline& timeline) const {
+  std::vector<PoolPage> pages;
+  for (int64_t i = 0; i < pages_for(timeline.n_tokens()); ++i) pages.push_back(timeline.page(i));
+  return pages;
+}
+
+void LatentCache::suspend(Timeline& timeline) {
+  timeline.keys_ = download_keys(pages_of(timeline));
+  key_pages_.resize(timeline.key_pages_, 0);
+  for (const auto& part : parts_) part->slots().reset(timeline.share_);
   free_shares_.push_back(timeline.share_);
+  timeline.is_suspended_ = true;
+}
+
+void LatentCache::resume(Timeline& timeline) {
+  const int64_t n_pages = std::ssize(timeline.keys_);
+  const auto n_lacking = [&] { return n_pages - key_pages_.n_free(); };
+  make_free(n_lacking);
+  if (n_lacking() > 0)
+    fail(ErrorKind::context_full, format("%lld tokens to be resumed do not fit the pool of keys",
+                                         static_cast<long long>(timeline.n_tokens())));
+  timeline.share_ = take_share();
+  timeline.is_suspended_ = false;
+  row_pages_.resize(timeline.row_pages_, n_pages);
+  key_pages_.resize(timeline.key_pages_, n_pages);
+  for (const auto& part : parts_) part->keys().upload(pages_of(timeline), timeline.keys_);
+  timeline.keys_ = {};
 }
 
 void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
   const int64_t n_pages = pages_for(n_tokens);
-  const auto n_more = [&] {
+  const auto n_lacking = [&] {
     const bool writes_shared = n_tokens > timeline.n_tokens() && last_page_is_shared(timeline);
-    return std::max<int64_t>(0, n_pages - std::ssize(timeline.row_pages_)) + writes_shared;
+    return std::max<int64_t>(0, n_pages - std::ssize(timeline.row_pages_)) + writes_shared - n_free_pages();
   };
-  if (n_tokens <= plan_.max_context) make_free(n_more);
-  if (n_tokens > plan_.max_context || n_more() > n_free_pages())
+  if (n_tokens <= plan_.max_context) make_free(n_lacking);
+  if (n_tokens > plan_.max_context || n_lacking() > 0)
     fail(ErrorKind::context_full,
          format("%lld tokens do not fit the context of %lld", static_cast<long long>(n_tokens),
                 static_cast<long long>(std::min(plan_.max_context, plan_.pool_tokens))),
@@ -67,10 +101,11 @@ std::vector<int32_t> LatentCache::history(std::span<const int32_t> tokens,
   return history;
 }
 
-// What is wanted may become less on the way: the last page is no longer shared.
-void LatentCache::make_free(const std::function<int64_t()>& n_wanted) {
-  while (reclaim_ && n_wanted() > n_free_pages())
-    if (reclaim_(n_wanted() - n_free_pages()) == 0) return;
+// What is lacking may become less on the way by more than what was given up: the last page is no longer
+// shared.
+void LatentCache::make_free(const std::function<int64_t()>& n_lacking) {
+  while (reclaim_ && n_lacking() > 0)
+    if (reclaim_(n_lacking()) == 0) return;
 }
 
 // The next token would go to a page that others read too.
@@ -100,7 +135,7 @@ void LatentCache::release(const PoolPage& page) {
 }
 
 std::optional<PoolPage> LatentCache::take_page() {
-  make_free([] { return int64_t{1}; });
+  make_free([this] { return 1 - n_free_pages(); });
   if (n_free_pages() < 1) return std::nullopt;
   return PoolPage{row_pages_.take(), key_pages_.take()};
 }
@@ -145,7 +180,8 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
 
 // Slots may hold rows of forgotten positions, which other rows will take: the buffers start anew.
 void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
-  for (const auto& part : parts_) part->slots().reset(timeline.share_);
+  if (!timeline.is_suspended_)
+    for (const auto& part : parts_) part->slots().reset(timeline.share_);
   timeline.tokens_.resize(static_cast<size_t>(n_tokens));
   timeline.history_.resize(static_cast<size_t>(n_tokens));
   row_pages_.resize(timeline.row_pages_,

@@ -43,6 +43,12 @@ class LatentCache : public PagePins {
   std::unique_ptr<Timeline> open();
   void close(Timeline& timeline);
 
+  // Its key pages and its share go to whoever wants them; its keys wait in host memory, its rows where they
+  // are. resume() brings it back, with the bits it had. Throws Error{context_full} without room for its keys,
+  // Error{memory} without a share.
+  void suspend(Timeline& timeline);
+  void resume(Timeline& timeline);
+
   // Makes room for the timeline to grow to `n_tokens`. Throws Error{context_full} when they are more than a
   // context holds, or the pools are too small.
   void reserve(Timeline& timeline, int64_t n_tokens);
@@ -79,7 +85,9 @@ class LatentCache : public PagePins {
 
  private:
   int64_t n_free_pages() const { return std::min(row_pages_.n_free(), key_pages_.n_free()); }
-  void make_free(const std::function<int64_t()>& n_wanted);
+  void make_free(const std::function<int64_t()>& n_lacking);
+  int64_t take_share();
+  std::vector<PoolPage> pages_of(const Timeline& timeline) const;
   bool last_page_is_shared(const Timeline& timeline) const;
   void own_last_page(Timeline& timeline);
 

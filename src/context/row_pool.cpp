@@ -6,7 +6,7 @@ namespace dsv32 {
 
 RowPool::RowPool(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t n_layers)
     : backend_(&backend), first_layer_(first_layer), page_bytes_(kPageTokens * plan.layout.row_bytes()) {
-  const int64_t n_bytes = plan.n_pages() * page_bytes_;
+  const int64_t n_bytes = plan.n_row_pages() * page_bytes_;
   for (int64_t i = 0; i < n_layers; ++i) {
     rows_.emplace_back(backend, Place::host, n_bytes, "the latent rows");
     copies_.emplace_back(backend, Place::device, plan.resident_bytes() > 0 ? n_bytes : 0,

@@ -38,11 +38,15 @@ class Timeline {
   // Every row lies on the device: decode neither resolves nor fetches.
   bool is_resident() const { return is_resident_; }
   int64_t share() const { return share_; }  // of the slot pools
+  // Its keys lie in host memory, it has no slots, and takes part in no step.
+  bool is_suspended() const { return is_suspended_; }
 
  private:
   friend class LatentCache;
   std::vector<int32_t> tokens_, history_, row_pages_, key_pages_;
-  bool is_resident_ = true;
+  bool is_resident_ = true, is_suspended_ = false;
+  std::vector<std::vector<uint8_t>>
+      keys_;  // while it is suspended: of each page, as LatentCache::download_keys
   int64_t share_ = 0;
 };
 

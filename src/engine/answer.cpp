@@ -26,6 +26,7 @@ Answer::Answer(Request request, Listener& listener)
       parser_(*request_.tokenizer, request_.options.thinking),
       stops_(request_.options.stops) {
   result_.n_prompt_tokens = std::ssize(request_.prompt);
+  if (request_.session) phase_ = Phase::waits_for_disk;
 }
 
 int64_t Answer::n_reusable() const {
@@ -34,6 +35,11 @@ int64_t Answer::n_reusable() const {
     for (size_t i = request_.prompt.size(); i-- > 0;)
       if (request_.prompt[i] == *mark) return static_cast<int64_t>(i);
   return std::numeric_limits<int64_t>::max();
+}
+
+void Answer::admit(Session& session) {
+  request_.session = &session;
+  phase_ = Phase::waits_for_disk;
 }
 
 void Answer::begin_prompt(int64_t n_held) {

@@ -1,6 +1,6 @@
 // One request on its way: which step it wants next, and what its tokens become.
 //
-//   waits_for_disk -> reads_prompt -> decodes -> is_done
+//   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
 //
 // The state machine of a request; it never computes. The loop makes its steps and feeds it what was drawn.
 #pragma once
@@ -22,8 +22,11 @@ class Answer {
   Answer(Request request, Listener& listener);
 
   Phase phase() const { return phase_; }
+  // From its admission on.
   Session& session() const { return *request_.session; }
   const Request& request() const { return request_; }
+  // It has a place, and a session.
+  void admit(Session& session);
   // Of the prompt, so many are remembered for others: in thinking mode the next turn's prompt drops what was
   // thought, and leaves this one before the last <｜Assistant｜>.
   int64_t n_reusable() const;
@@ -37,6 +40,8 @@ class Answer {
   // It was drawn. If the answer goes on, the token is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
+
+  int64_t n_tokens() const { return result_.n_completion_tokens; }
 
   bool is_interrupted() { return listener_.is_interrupted(); }
   // Ends it, with what is there.
@@ -57,7 +62,7 @@ class Answer {
   Sampler sampler_;
   CompletionParser parser_;
   StopStrings stops_;
-  Phase phase_ = Phase::waits_for_disk;
+  Phase phase_ = Phase::waits_for_room;
   Clock::time_point begun_ = Clock::now();  // the prompt, then the answer
   int32_t next_token_ = -1;
   GenerationResult result_;

@@ -15,7 +15,13 @@ Loop::Loop(Engine& engine) : engine_(engine), sampler_(engine.forward().last_bac
 Loop::~Loop() = default;
 
 int64_t Loop::add(Request request, Listener& listener) {
-  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener)});
+  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener), &listener, nullptr});
+  Answer& answer = *entries_.back().answer;
+  if (answer.phase() == Phase::waits_for_room) try {
+      check_prompt(engine_, answer.request().prompt);
+    } catch (const Error&) {
+      answer.fail(std::current_exception());
+    }
   return n_added_++;
 }
 
@@ -37,34 +43,86 @@ void Loop::drop(int64_t request) {
 
 bool Loop::turn() {
   end_interrupted();
-  admit(false);
-  std::vector<Phase> phases;
-  for (const Entry& entry : entries_) phases.push_back(entry.answer->phase());
-  const auto max_parts = static_cast<size_t>(engine_.forward().max_tokens());
-  const StepPlan plan = next_step(phases, was_prompt_, max_parts);
+  begin_ready(false);
+  const StepPlan plan = this->plan();
+  carry_out(plan);
   std::vector<Answer*> answers;
   for (const size_t i : plan.requests) answers.push_back(entries_[i].answer.get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
   switch (plan.what) {
     case StepPlan::What::nothing: return false;
-    case StepPlan::What::wait: admit(true); break;
+    case StepPlan::What::wait: begin_ready(true); break;
     case StepPlan::What::prompt: read_prompt(*answers.front()); break;
     case StepPlan::What::decode: decode(answers); break;
   }
+  close_done();
   return true;
 }
 
 void Loop::end_interrupted() {
-  for (const Entry& entry : entries_)
-    if (entry.answer->phase() != Phase::is_done && entry.answer->is_interrupted()) {
-      entry.answer->interrupt();
-      entry.answer->session().rest();
-    }
+  for (const Entry& entry : entries_) {
+    Answer& answer = *entry.answer;
+    if (answer.phase() == Phase::is_done || !answer.is_interrupted()) continue;
+    if (answer.phase() != Phase::waits_for_room) answer.session().rest();
+    answer.interrupt();
+  }
+}
+
+StepPlan Loop::plan() const {
+  const CachePlan& cache = engine_.plan().cache;
+  std::vector<RequestState> states;
+  for (const Entry& entry : entries_) states.push_back(state_of(entry));
+  return next_step({states,
+                    {cache.n_row_pages(), cache.n_key_pages(), cache.max_seqs},
+                    n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
+                    engine_.forward().max_tokens(),
+                    was_prompt_});
+}
+
+RequestState Loop::state_of(const Entry& entry) const {
+  const Answer& answer = *entry.answer;
+  RequestState state;
+  state.phase = answer.phase();
+  state.n_prompt = std::ssize(answer.request().prompt);
+  const int64_t n_most = answer.request().options.max_tokens, context = engine_.plan().cache.max_context;
+  state.n_most = n_most < 0 ? context : std::min(context, state.n_prompt + n_most);
+  if (!state.is_admitted()) return state;
+  state.is_fixed = !entry.session;
+  state.is_suspended = answer.session().timeline().is_suspended();
+  state.n_held = answer.session().timeline().n_tokens();
+  return state;
+}
+
+// Who begins anew is as if it had just been added: the same seed gives the same tokens.
+void Loop::carry_out(const StepPlan& plan) {
+  n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
+  for (const size_t i : plan.suspended) entries_[i].session->suspend();
+  for (const size_t i : plan.restarted) {
+    Request request = entries_[i].answer->request();
+    request.session = nullptr;
+    entries_[i].answer = std::make_unique<Answer>(std::move(request), *entries_[i].listener);
+    entries_[i].session.reset();
+  }
+  for (const size_t i : plan.resumed) entries_[i].session->resume();
+  for (const size_t i : plan.admitted) {
+    entries_[i].session = std::make_unique<Session>(engine_);
+    entries_[i].answer->admit(*entries_[i].session);
+  }
+}
+
+// What an answer became tells how long the next ones are expected to be.
+void Loop::close_done() {
+  for (Entry& entry : entries_) {
+    if (entry.answer->phase() != Phase::is_done || !entry.session) continue;
+    entry.session.reset();
+    ++n_answers_;
+    n_answer_tokens_ += entry.answer->n_tokens();
+  }
 }
 
 // Requests whose pages are there begin; with `waits` the first one does once they are, or are no longer worth
 // waiting for.
-void Loop::admit(bool waits) {
+void Loop::begin_ready(bool waits) {
   for (const Entry& entry : entries_) {
     Answer& answer = *entry.answer;
     if (answer.phase() != Phase::waits_for_disk) continue;

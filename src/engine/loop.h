@@ -2,7 +2,8 @@
 //
 // The only caller of Forward. It takes requests, asks the scheduler for the next step, makes it, draws a
 // token from each of its rows at once, and feeds each request's Answer, which tells its listener. A request
-// whose pages are still on their way from the disk is simply not scheduled. One thread at a time.
+// whose pages are still on their way from the disk is simply not scheduled; one that came without a session
+// gets one when there is room, and may have to wait, or to begin anew, in between. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "engine/answer.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/scheduler.h"
 #include "model/step.h"
 
 namespace dsv32 {
@@ -35,6 +37,10 @@ class Loop {
   // Forgets it, done or not. Its session and its listener may go.
   void drop(int64_t request);
 
+  // How often a request was suspended, or began anew, for others' sake.
+  int64_t n_suspended() const { return n_suspended_; }
+  int64_t n_restarted() const { return n_restarted_; }
+
   // One step now, beside all requests: reserves, computes, and the timelines hold its tokens. Throws
   // Error{context_full}.
   void compute(const Step& step);
@@ -44,9 +50,15 @@ class Loop {
   struct Entry {
     int64_t number;
     std::unique_ptr<Answer> answer;
+    Listener* listener;
+    std::unique_ptr<Session> session;  // of a request that came without one, while it is admitted
   };
   void end_interrupted();
-  void admit(bool waits);
+  StepPlan plan() const;
+  RequestState state_of(const Entry& entry) const;
+  void carry_out(const StepPlan& plan);
+  void close_done();
+  void begin_ready(bool waits);
   void begin(Answer& answer);
   void read_prompt(Answer& answer);
   void decode(std::span<Answer* const> answers);
@@ -57,6 +69,8 @@ class Loop {
   RowSampler sampler_;
   std::vector<Entry> entries_;  // in the order of arrival
   int64_t n_added_ = 0;
+  int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of those that ended on the loop's own sessions
+  int64_t n_suspended_ = 0, n_restarted_ = 0;
   bool was_prompt_ = false;  // the last step read a prompt
 };
 

@@ -152,6 +152,8 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
                            activation_bytes(args, plan.chunk, args.max_seq_len);
   plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
   plan.cache.pool_tokens = std::max(options.pool.value_or(0), plan.cache.max_context);
+  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
+                                     plan.cache.pool_tokens);
   plan.chunk = std::min(plan.chunk, plan.cache.max_context);
   plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
   plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);

@@ -29,6 +29,7 @@ struct EngineOptions {
   int64_t max_seqs = 1;            // sessions at a time
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
   std::optional<int64_t> pool;     // tokens of all together; nothing: as many as one context
+  std::optional<int64_t> keys;     // of these, tokens that are not suspended; nothing: all
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;

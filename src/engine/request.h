@@ -23,18 +23,19 @@ struct GenerationOptions {
 };
 
 // A prompt to be answered on a session, which keeps what it has of the prompt's beginning, and holds prompt
-// and answer afterwards, the last token perhaps without its row. Session and tokenizer must outlive the
-// request.
+// and answer afterwards, the last token perhaps without its row; or on one that the loop opens when there is
+// room and closes at the end. Session and tokenizer must outlive the request.
 struct Request {
-  Session* session = nullptr;
+  Session* session = nullptr;  // null: one of the loop's
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
   GenerationOptions options;
   std::vector<TokenRun> decoded = {};  // of the prompt: what a former session says of it (Session::decoded)
 };
 
-// What a request waits for: pages from the disk, its prompt's next chunk, its next token, nothing.
-enum class Phase { waits_for_disk, reads_prompt, decodes, is_done };
+// What a request waits for: its admission, pages from the disk, its prompt's next chunk, its next token,
+// nothing.
+enum class Phase { waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
 
 enum class FinishReason { stop, length, interrupted };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "interrupted"

@@ -23,7 +23,7 @@ bool Session::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun
 
 int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable,
                       std::span<const TokenRun> decoded) {
-  check(prompt);
+  check_prompt(engine_, prompt);
   int64_t n_held = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
   // The logits belong to the last token: with nothing left to compute, that one is computed again.
   if (n_held == std::ssize(prompt)) --n_held;
@@ -58,11 +58,21 @@ int64_t Session::sync(std::span<const int32_t> prompt, const Progress& progress,
 }
 
 void Session::step(int32_t token) {
-  check(std::span(&token, 1));
+  check_prompt(engine_, std::span(&token, 1));
   loop().compute({Role::decode, {{timeline_.get(), std::span(&token, 1), 1}}});
 }
 
-void Session::rest() { remember(); }
+// What others know of it may leave the device too.
+void Session::suspend() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*timeline_);
+  engine_.cache().suspend(*timeline_);
+}
+
+void Session::resume() { engine_.cache().resume(*timeline_); }
+
+void Session::rest() {
+  if (!timeline_->is_suspended()) remember();
+}
 
 void Session::distrust() {
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(timeline_->history());
@@ -106,7 +116,7 @@ int32_t Session::likeliest() {
 }
 
 std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
-  check(tokens);
+  check_prompt(engine_, tokens);
   std::vector<float> all;
   const auto chunk = static_cast<size_t>(engine_.forward().max_tokens());
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
@@ -118,14 +128,14 @@ std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
   return all;
 }
 
-void Session::check(std::span<const int32_t> tokens) const {
-  const int64_t vocab_size = engine_.args().vocab_size;
+void check_prompt(const Engine& engine, std::span<const int32_t> tokens) {
+  const int64_t vocab_size = engine.args().vocab_size;
   if (tokens.empty()) fail(ErrorKind::usage, "the prompt is empty, expected at least one token");
   for (const int32_t token : tokens)
     if (token < 0 || token >= vocab_size)
       fail(ErrorKind::usage, format("token id %d is outside the model's vocabulary of %lld", token,
                                     static_cast<long long>(vocab_size)));
-  const int64_t context = engine_.plan().cache.max_context;
+  const int64_t context = engine.plan().cache.max_context;
   if (std::ssize(tokens) > context)
     fail(ErrorKind::context_full,
          format("the prompt has %zu tokens, the context holds %lld", tokens.size(),

@@ -16,6 +16,10 @@
 
 namespace dsv32 {
 
+// Throws Error{context_full} with the counts when the tokens are more than a context holds, Error{usage} when
+// there is none and for ids outside the vocabulary.
+void check_prompt(const Engine& engine, std::span<const int32_t> tokens);
+
 class Session {
  public:
   explicit Session(Engine& engine);  // which must outlive it
@@ -34,8 +38,7 @@ class Session {
   // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
   // elsewhere: of the tokens in the runs rows that decode made, of the others rows that prefill made. Returns
   // how many of its tokens are held, never the last. Of the prompt and what follows, the first n_reusable
-  // tokens are remembered for others. Throws Error{context_full} with the counts, Error{usage} for an empty
-  // prompt and for ids outside the vocabulary.
+  // tokens are remembered for others. Throws as check_prompt() does.
   int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
                std::span<const TokenRun> decoded = {});
   // Computes the next chunk of a prompt that hold() was called with. Returns how many of its tokens are held
@@ -58,6 +61,11 @@ class Session {
 
   // Appends one token: a decode step.
   void step(int32_t token);
+
+  // Gives its place on the device to others, and takes one again: no step in between. Throws as
+  // LatentCache::resume() does.
+  void suspend();
+  void resume();
 
   // Says that no step follows for now: what the steps appended is remembered.
   void rest();
@@ -84,7 +92,6 @@ class Session {
   std::vector<float> all_logits(std::span<const int32_t> tokens);
 
  private:
-  void check(std::span<const int32_t> tokens) const;
   std::span<const int32_t> reusable() const;
   void remember();
 

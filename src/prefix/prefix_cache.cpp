@@ -248,8 +248,8 @@ void PrefixCache::try_remember(const Timeline& timeline, Tokens history) {
   if (options_.write != WritePolicy::write_back) pump(false);
 }
 
-// Pages that would be lost are stored first, if there is memory for that. Last come those of reads, which
-// must be waited for; whoever asked for them computes instead.
+// Pages that would be lost are stored first, if there is memory for that. Last come those of reads and
+// writes, which must be waited for; whoever asked for what is read computes instead.
 int64_t PrefixCache::reclaim(int64_t n_pages) {
   int64_t n = take_back_reads();
   const int64_t n_at_first = tree_.n_pool_pages();
@@ -263,6 +263,11 @@ int64_t PrefixCache::reclaim(int64_t n_pages) {
     end_reading();
     if (reader_->wait_idle()) n = take_back_reads();
   }
+  if (n == 0 && writer_)
+    if (std::unique_ptr<StoreJob> done = writer_->take(true)) {
+      n = std::ssize(done->pages);
+      take_back_write(std::move(done));
+    }
   return n;
 }
 
