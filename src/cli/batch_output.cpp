@@ -135,9 +135,8 @@ void BatchOutput::read_known() {
     if (!line.has_end && may_become_answer(line.text)) break;
     if (!known)
       fail(ErrorKind::usage,
-           format("line %lld of %s is no answer of dsv32 batch", static_cast<long long>(line.number),
-                  visible(path_).c_str()),
-           "name another file with -o");
+           format("line %lld of %s is no answer of dsv32 batch, expected another file with -o",
+                  static_cast<long long>(line.number), visible(path_).c_str()));
     known_[known->digest] = known->has_failed;
     n_whole = line.end;
   }
