@@ -63,7 +63,7 @@ m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
-for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "cache list --help" \
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "batch -h" "cache list --help" \
   --version "run --version" "inspect model --version"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
@@ -475,7 +475,10 @@ cp out blocks
 run_ run "${b[@]}" --no-think --temp 0 -n 3 $'one\nWhy?'
 check "run --lines: the first is the answer of run" test "$(sed -n 2p blocks)" = "$(cat out)"
 expect "run --lines of a file, as JSON" 0 run "${b[@]}" -q --lines -f three.txt --no-think --temp 0 -n 3 --json
+sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|request_id)":"[^"]*"//g' >many.json
 check "run --lines as JSON: lines of batch" test "$(grep -ac '^{"id":"batch_req_.*"custom_id":"[134]",.*"error":null}$' out)" = 3
+input=three.txt expect "batch --lines" 0 batch "${b[@]}" -q --lines --ordered - -o - --no-think --temp 0 -n 3
+check "batch --lines: what run --lines says as JSON" test "$(sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|request_id)":"[^"]*"//g')" = "$(cat many.json)"
 expect "run --each" 5 run "${b[@]}" --each -f file.txt -f absent.txt -f three.txt --no-think -n 3 "Why?"
 check "run --each: a block each, by name" test "$(grep -a '^==>' out)" = $'==> file.txt <==\n==> three.txt <=='
 check "run --each: what failed is told" has err "absent.txt: cannot read absent.txt"

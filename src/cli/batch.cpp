@@ -58,7 +58,8 @@ class Batch {
 
  private:
   bool goes_on() {
-    if (stop_.is_requested() && !std::exchange(is_stopping_, true) && !options_.quiet) {
+    const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
+    if (is_first && runner_.n_running() > 0 && !options_.quiet) {
       status_.erase();
       say(format("finishing the %lld that are running; a second signal ends them too",
                  static_cast<long long>(runner_.n_running())));

@@ -33,7 +33,6 @@ class BatchOutput {
   // What the file said of the line when it was opened.
   enum class Known { no, answered, failed };
   Known find(const LineDigest& digest) const;
-  int64_t n_known() const { return std::ssize(known_); }
 
   // The answer of the place-th line that is answered here, from 0; each place once. Throws Error{io}.
   void put(int64_t place, std::string text);

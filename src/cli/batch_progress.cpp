@@ -23,13 +23,14 @@ std::string batch_progress(const BatchTally& tally) {
   text += format("  %s failed  %s running", with_thousands(tally.n_all_failed()).c_str(),
                  with_thousands(tally.n_running).c_str());
   if (tally.n_waiting) text += format("  %s waiting", with_thousands(*tally.n_waiting).c_str());
-  text += format("  %s t/s in  %s t/s out  %s cached",
-                 rate(tally.n_prompt - tally.n_cached, tally.seconds).c_str(),
-                 rate(tally.n_generated, tally.seconds).c_str(), with_thousands(tally.n_cached).c_str());
   const int64_t n_here = tally.n_answered + tally.n_failed;
-  if (!tally.n_waiting || n_here == 0) return text;
-  return text + "  " + duration(tally.seconds * static_cast<double>(n_left) / static_cast<double>(n_here)) +
-         " left";
+  if (tally.n_waiting && n_here > 0)
+    text +=
+        "  " + duration(tally.seconds * static_cast<double>(n_left) / static_cast<double>(n_here)) + " left";
+  return text + format("  %s t/s in  %s t/s out  %s cached",
+                       rate(tally.n_prompt - tally.n_cached, tally.seconds).c_str(),
+                       rate(tally.n_generated, tally.seconds).c_str(),
+                       with_thousands(tally.n_cached).c_str());
 }
 
 std::string batch_summary(const BatchTally& tally) {

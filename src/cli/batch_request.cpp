@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMostTold = 32;  // unknown names
+constexpr int kMaxDepth = 64;     // of nested JSON
 
 // What is not supported, and the values of it that change nothing.
 void refuse_unsupported(JsonFields& body) {
@@ -186,7 +187,7 @@ void UnknownFields::note(const std::string& name) {
 ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown) {
   ParsedLine parsed;
   try {
-    const Json root = parse_outside_json(json);
+    const Json root = parse_outside_json(json, kMaxDepth);
     JsonFields line(root, "the line");
     parsed.custom_id = custom_id_of(line);
     parsed.is_named = true;

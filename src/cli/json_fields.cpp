@@ -6,8 +6,6 @@
 namespace dsv32 {
 namespace {
 
-constexpr int kMaxDepth = 64;  // what nests a million times would take all memory
-
 [[noreturn]] void fail_type(const std::string& key, const std::string& expected,
                             const nlohmann::json& value) {
   fail(ErrorKind::usage,
@@ -16,10 +14,10 @@ constexpr int kMaxDepth = 64;  // what nests a million times would take all memo
 
 }  // namespace
 
-nlohmann::json parse_outside_json(std::string_view text) {
+nlohmann::json parse_outside_json(std::string_view text, int max_depth) {
   using Json = nlohmann::json;
-  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxDepth) fail(ErrorKind::usage, format("it nests deeper than %d levels", kMaxDepth));
+  const auto check_depth = [max_depth](int depth, Json::parse_event_t, const Json&) {
+    if (depth > max_depth) fail(ErrorKind::usage, "it nests too deep");
     return true;
   };
   try {

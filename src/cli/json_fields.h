@@ -14,8 +14,9 @@
 
 namespace dsv32 {
 
-// Of text from outside. Throws Error{usage} when it is no JSON or nests too deep, never anything else.
-nlohmann::json parse_outside_json(std::string_view text);
+// Of text from outside. Throws Error{usage} when it is no JSON or nests deeper: what nests a million times
+// would take all memory. Never anything else.
+nlohmann::json parse_outside_json(std::string_view text, int max_depth);
 
 class JsonFields {
  public:
