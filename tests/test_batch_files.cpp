@@ -1,4 +1,4 @@
-// cli/line_reader, cli/batch_input and cli/batch_output: the two files of a batch.
+// cli/line_reader, cli/batch_input and cli/batch_output: the two files of a batch; and cli/batch_progress.
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
@@ -9,6 +9,7 @@
 
 #include "cli/batch_input.h"
 #include "cli/batch_output.h"
+#include "cli/batch_progress.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -268,6 +269,22 @@ BOOST_AUTO_TEST_CASE(answers_in_the_order_of_their_places) {
   output.put(2, answered(2));
   BOOST_TEST(files.read(files.out) == answered(0) + answered(1) + answered(2) + answered(3) + answered(4));
   BOOST_TEST(output.n_held() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(how_far_it_is) {
+  BatchTally tally;
+  tally.n_answered = 100, tally.n_failed = 3, tally.n_answered_before = 309, tally.n_running = 8;
+  tally.n_waiting = 580, tally.n_prompt = 74688, tally.n_cached = 12288, tally.n_generated = 1900;
+  tally.seconds = 50;
+  BOOST_TEST(
+      batch_progress(tally) ==
+      "412 / 1,000  3 failed  8 running  580 waiting  5 min left  1,248 t/s in  38.0 t/s out  12,288 cached");
+  BOOST_TEST(
+      batch_summary(tally) ==
+      "412 lines: 409 answered, 3 failed (309 before); 74,688 tokens in (12,288 from cache), 1,900 out, in "
+      "50 s, 38.0 t/s out");
+  tally.n_waiting.reset();
+  BOOST_TEST(batch_progress(tally) == "412  3 failed  8 running  1,248 t/s in  38.0 t/s out  12,288 cached");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,8 +24,8 @@ struct BatchTally {
 // "412 / 1,000  3 failed  8 running  580 waiting  6 min left  1,240 t/s in  38.1 t/s out  12,288 cached"
 std::string batch_progress(const BatchTally& tally);
 
-// "1,000 lines: 997 answered, 3 failed (412 before); 61,002 tokens in (12,288 from cache), 24,000 out, in
-// 631 s, 38.0 t/s out"
+// "1,000 lines: 997 answered, 3 failed (412 before); 61,002 tokens in (12,288 from cache), 24,000 out, in 11
+// min, 38.0 t/s out"
 std::string batch_summary(const BatchTally& tally);
 
 }  // namespace dsv32
