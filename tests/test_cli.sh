@@ -409,6 +409,18 @@ head -c -40 mixed.first >torn.out
 expect "batch: a torn last line" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o torn.out
 check "batch: a torn last line: the same answers" same_answers torn.out mixed.first
 
+# A model in which one token is damaged: whoever says it fails, the others do not notice.
+cp "$model" damaged.gguf
+embd=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"name":"token_embd.weight"[^}]*')
+at=$(grep -o '"offset":[0-9]*' <<<"$embd" | tr -dc 0-9)
+n_row=$(($(grep -o '"bytes":[0-9]*' <<<"$embd" | tr -dc 0-9) / $(grep -o '[0-9]*\]' <<<"$embd" | tr -dc 0-9)))
+row=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" Z)
+head -c $n_row /dev/zero | tr '\0' '\377' | dd of=damaged.gguf bs=1 seek=$((at + row * n_row)) conv=notrunc status=none
+printf '{"prompt":"one","max_tokens":4}\n{"prompt":"Z","max_tokens":4}\n{"prompt":"two","max_tokens":4}\n' >three.jsonl
+expect "batch: one request fails" 5 batch -m damaged.gguf -c 256 --no-cache three.jsonl -o three.out
+check "batch: one request fails: status 500" has three.out '"custom_id":"2","response":{"status_code":500,'
+check "batch: one request fails: the others are answered" test "$(grep -ac '"status_code":200' three.out)" = 2
+
 usage_error "batch: without input" batch "${b[@]}" -o x.out
 usage_error "batch: two inputs" batch "${b[@]}" asked.jsonl -i asked.jsonl -o x.out
 usage_error "batch: without output" batch "${b[@]}" asked.jsonl
