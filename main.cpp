@@ -1,7 +1,7 @@
 // dsv32: the command line's first word picks what runs; errors end here, as one line and an exit code.
 //
-// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 6 no whole answer (run.cpp), 129, 130 and 143
-// after SIGHUP, SIGINT and SIGTERM.
+// Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch failed, 6 no whole answer
+// (run.cpp), 129, 130 and 143 after SIGHUP, SIGINT and SIGTERM.
 #include <cstdlib>
 #include <new>
 

@@ -66,7 +66,7 @@ m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
-for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "cache list --help" \
+for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "batch -h" "cache list --help" \
   --version "run --version" "inspect model --version"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
@@ -344,6 +344,163 @@ expect "plan: no size" 2 inspect plan "${m[@]}" --gpu-mem lots
 check "plan: the flag is named" has err "--gpu-mem"
 expect "model as json" 0 inspect model "${m[@]}" --json
 check "model: a tensor" has out '"name":"token_embd.weight"'
+
+# --- batch ------------------------------------------------------------------------------------------------
+b=("${m[@]}" -c 256 --no-cache)
+answers() { # FILE: its lines without what differs between two runs, sorted
+  sed -E 's/"(chatcmpl|cmpl)-[0-9a-f]+"/0/; s/"created":[0-9]+/0/; s/"timings":\{[^}]*\}/0/' "$1" | sort
+}
+same_answers() { cmp -s <(answers "$1") <(answers "$2"); }
+body() { grep -ao '"choices":.*"seed":[0-9]*' "$1"; }  # what an answer says, of a line or of run --json
+for i in $(seq 24); do
+  echo "{\"custom_id\":\"q$i\",\"prompt\":\"Say $i\",\"max_tokens\":$((i % 7 * 4 + 1)),\"thinking\":$((i % 2)),\"seed\":$i}"
+done | sed 's/"thinking":0/"thinking":false/; s/"thinking":1/"thinking":true/' >asked.jsonl
+expect "batch" 0 batch "${b[@]}" asked.jsonl -o ref.jsonl
+check "batch: a line for each" lines ref.jsonl 24
+check "batch: nothing on standard output" empty out
+check "batch: a summary" grep -aqE '^24 lines: 24 answered, 0 failed; [0-9]+ tokens in \(0 from cache\), [0-9]+ out, in ' err
+check "batch: each id once" test "$(grep -ao '"custom_id":"q[0-9]*"' ref.jsonl | sort -u | wc -l)" = 24
+for i in 1 6 12; do
+  think=--think
+  ((i % 2)) || think=--no-think
+  run_ run "${b[@]}" --json $think --seed $i -n $((i % 7 * 4 + 1)) "Say $i"
+  grep -a "\"custom_id\":\"q$i\"" ref.jsonl >line
+  check "batch: the answer of run, $i" test "$(body line)" = "$(body out)" -a -n "$(body line)"
+done
+expect "batch again" 0 batch "${b[@]}" -i asked.jsonl -o ref.jsonl
+check "batch again: nothing new" lines ref.jsonl 24
+check "batch again: says so" has err "24 answered, 0 failed (24 before)"
+input=asked.jsonl expect "batch: from a pipe, in order, one at a time" 0 batch "${b[@]}" -q --ordered --parallel 1 - -o -
+check "batch: from a pipe: the same answers" same_answers out ref.jsonl
+check "batch: in the order of the input" test "$(grep -ao '"custom_id":"q[0-9]*"' out)" = "$(grep -o '"custom_id":"q[0-9]*"' asked.jsonl)"
+check "batch -q: silent" empty err
+for shard in 0 1 2 3; do
+  run_ batch "${b[@]}" -q asked.jsonl -o "shard$shard.jsonl" --shard $shard/4
+done
+cat shard?.jsonl >merged.jsonl
+check "four shards, merged: the same answers" same_answers merged.jsonl ref.jsonl
+check "four shards: none has everything" test "$(wc -l <shard0.jsonl)" -lt 24 -a "$(wc -l <merged.jsonl)" = 24
+expect "the merged file goes on as one" 0 batch "${b[@]}" asked.jsonl -o merged.jsonl
+check "the merged file goes on as one: nothing new" lines merged.jsonl 24
+
+cat >mixed.jsonl <<'END'
+{"custom_id":"chat","method":"POST","url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"hi"}],"max_tokens":4,"logprobs":true,"top_logprobs":1,"user":"me"}}
+{"custom_id":"raw","method":"POST","url":"/v1/completions","body":{"prompt":"<｜User｜>hi<｜Assistant｜></think>","max_tokens":4}}
+no JSON
+
+{"custom_id":"chat","prompt":"again"}
+{"prompt":"hi","stream":true}
+{"custom_id":"long","prompt":"one two three four five six seven eight nine ten","max_tokens":4,"user":"me"}
+END
+expect "batch: some lines fail" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o mixed.out
+check "batch: some lines fail: a line for each" lines mixed.out 6
+for part in '"object":"chat.completion"' '"top_logprobs":[{' '"object":"text_completion"' '"text":"' \
+  '"custom_id":null,"response":{"status_code":400,' '"message":"line 3: it is no JSON from byte 2 on"' \
+  '"message":"line 5: an earlier line has the same id"' '"custom_id":"6","response":{"status_code":400,' \
+  '"message":"line 6: stream is true, which is not supported"' '"custom_id":"long","response":{"status_code":413,' \
+  'tokens, the context holds 12; a larger context' '"status_code":200,' '"prompt_tokens_details":{"cached_tokens":0}'; do
+  check "batch: some lines fail: $part" has mixed.out "$part"
+done
+check "batch: an unknown field is told once" test "$(grep -c 'the field user is not known' err)" = 1
+cp mixed.out mixed.first
+expect "batch: what failed is not asked again" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o mixed.out
+check "batch: what failed is not asked again: the same file" same mixed.out mixed.first
+expect "batch: unless it is to be, with more context" 5 batch "${b[@]}" mixed.jsonl -o mixed.out --retry-failed
+check "batch: --retry-failed: still a line for each" lines mixed.out 6
+check "batch: --retry-failed: the long one is answered" has mixed.out '"custom_id":"long","response":{"status_code":200,'
+head -c -40 mixed.first >torn.out
+expect "batch: a torn last line" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o torn.out
+check "batch: a torn last line: the same answers" same_answers torn.out mixed.first
+
+# A model in which one token is damaged: whoever says it fails, the others do not notice.
+cp "$model" damaged.gguf
+embd=$(timeout 20 "$dsv32" inspect model "${m[@]}" --json | grep -ao '"name":"token_embd.weight"[^}]*')
+at=$(grep -o '"offset":[0-9]*' <<<"$embd" | tr -dc 0-9)
+n_row=$(($(grep -o '"bytes":[0-9]*' <<<"$embd" | tr -dc 0-9) / $(grep -o '[0-9]*\]' <<<"$embd" | tr -dc 0-9)))
+row=$(timeout 20 "$dsv32" inspect tokens "${m[@]}" Z)
+head -c $n_row /dev/zero | tr '\0' '\377' | dd of=damaged.gguf bs=1 seek=$((at + row * n_row)) conv=notrunc status=none
+printf '{"prompt":"one","max_tokens":4}\n{"prompt":"Z","max_tokens":4}\n{"prompt":"two","max_tokens":4}\n' >three.jsonl
+expect "batch: one request fails" 5 batch -m damaged.gguf -c 256 --no-cache three.jsonl -o three.out
+check "batch: one request fails: status 500" has three.out '"custom_id":"2","response":{"status_code":500,'
+check "batch: one request fails: the others are answered" test "$(grep -ac '"status_code":200' three.out)" = 2
+
+usage_error "batch: without input" batch "${b[@]}" -o x.out
+usage_error "batch: two inputs" batch "${b[@]}" asked.jsonl -i asked.jsonl -o x.out
+usage_error "batch: without output" batch "${b[@]}" asked.jsonl
+usage_error "batch: input is output" batch "${b[@]}" asked.jsonl -o asked.jsonl
+ln -s asked.jsonl asked.link
+usage_error "batch: input is output by another name" batch "${b[@]}" asked.jsonl -o asked.link
+usage_error "batch: no such input" batch "${b[@]}" absent.jsonl -o x.out
+echo notes >notes.txt
+usage_error "batch: an output that is something else" batch "${b[@]}" asked.jsonl -o notes.txt
+check "batch: an output that is something else is left alone" test "$(cat notes.txt)" = notes
+for bad in "--shard 4/4" "--shard 1" "--shard -1/4" "--shard 0/0" "--parallel 0" "--ordered --retry-failed" "--json" "--each"; do
+  # shellcheck disable=SC2086
+  usage_error "batch $bad" batch "${b[@]}" $bad asked.jsonl -o x.out
+done
+check "batch: no output after wrong use" test ! -e x.out
+expect "batch: a full disk" 1 batch "${b[@]}" asked.jsonl -o /dev/full
+
+# Answers that are lost with the process, or written by half, would show in what the next one leaves.
+batch_until() { # N OUTPUT ARGS...: in the background, until N more lines are written
+  local wanted=$(($(cat "$2" 2>/dev/null | wc -l) + $1)) output=$2
+  "$dsv32" batch "${b[@]}" asked.jsonl -o "$output" "${@:3}" </dev/null >out 2>err &
+  pid=$!
+  for _ in $(seq 600); do
+    (($(cat "$output" 2>/dev/null | wc -l) >= wanted)) && break
+    sleep 0.02
+  done
+}
+for n in 1 3 2 5; do
+  batch_until $n killed.jsonl
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+done
+expect "batch: killed four times" 0 batch "${b[@]}" asked.jsonl -o killed.jsonl
+check "batch: killed four times: the same answers" same_answers killed.jsonl ref.jsonl
+batch_until 1 stopped.jsonl
+run_ batch "${b[@]}" asked.jsonl -o stopped.jsonl
+check "batch: a second writer is refused" test "$code" = 2
+check "batch: a second writer is refused: says so" has err "another process writes to stopped.jsonl"
+kill -INT $pid
+wait $pid
+check "batch: SIGINT is 130" test $? = 130
+check "batch: SIGINT: what was running is written" test "$(wc -l <stopped.jsonl)" -ge 8 -a "$(wc -l <stopped.jsonl)" -lt 24
+check "batch: SIGINT: whole lines" ends_line stopped.jsonl
+expect "batch: goes on after SIGINT" 0 batch "${b[@]}" asked.jsonl -o stopped.jsonl
+check "batch: goes on after SIGINT: the same answers" same_answers stopped.jsonl ref.jsonl
+echo '{"prompt":"hello","temperature":0,"thinking":false}' >endless.jsonl
+"$dsv32" batch "${m[@]}" -c 16000 --no-cache endless.jsonl -o endless.out </dev/null >out 2>err &
+pid=$!
+for _ in $(seq 100); do [[ -e endless.out ]] && break; sleep 0.05; done
+sleep 1
+kill -INT $pid
+for _ in $(seq 100); do [[ -s err ]] && break; sleep 0.05; done
+check "batch: SIGINT says what it waits for" has err "finishing the 1 that are running"
+kill -INT $pid
+wait $pid
+check "batch: a second SIGINT is 130 at once" test $? = 130
+check "batch: a second SIGINT: nothing half-written" empty endless.out
+
+# --- run of many prompts ----------------------------------------------------------------------------------
+printf 'one\n\ntwo\r\nthree' >three.txt
+input=three.txt expect "run --lines" 0 run "${b[@]}" --lines --no-think --temp 0 -n 3 "Why?"
+check "run --lines: a block each, in order" test "$(grep -a '^==>' out)" = $'==> 1 <==\n==> 3 <==\n==> 4 <=='
+cp out blocks
+run_ run "${b[@]}" --no-think --temp 0 -n 3 $'one\nWhy?'
+check "run --lines: the first is the answer of run" test "$(sed -n 2p blocks)" = "$(cat out)"
+expect "run --lines of a file, as JSON" 0 run "${b[@]}" -q --lines -f three.txt --no-think --temp 0 -n 3 --json
+sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|request_id)":"[^"]*"//g' >many.json
+check "run --lines as JSON: lines of batch" test "$(grep -ac '^{"id":"batch_req_.*"custom_id":"[134]",.*"error":null}$' out)" = 3
+input=three.txt expect "batch --lines" 0 batch "${b[@]}" -q --lines --ordered - -o - --no-think --temp 0 -n 3
+check "batch --lines: what run --lines says as JSON" test "$(sed -E 's/("seed"|"created").*//; s/"chatcmpl-[^"]*"//' out | sed -E 's/"(id|request_id)":"[^"]*"//g')" = "$(cat many.json)"
+expect "run --each" 5 run "${b[@]}" --each -f file.txt -f absent.txt -f three.txt --no-think -n 3 "Why?"
+check "run --each: a block each, by name" test "$(grep -a '^==>' out)" = $'==> file.txt <==\n==> three.txt <=='
+check "run --each: what failed is told" has err "absent.txt: cannot read absent.txt"
+usage_error "run --each without files" run "${b[@]}" --each hi
+usage_error "run --each and --lines" run "${b[@]}" --each --lines -f three.txt
+usage_error "run --lines of two files" run "${b[@]}" --lines -f three.txt -f file.txt
+usage_error "run --lines with - as a word" run "${b[@]}" --lines -f three.txt -
 
 # --- check ------------------------------------------------------------------------------------------------
 expect "check" 0 check "${m[@]}" -c 150 --backend cpu

@@ -150,11 +150,9 @@ std::string absence_of_cuda(const EngineOptions& options) {
 std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file, size_t n_least,
                                    size_t n_most) {
   const bool is_given = options.prompt || !options.words.empty() || !options.files.empty();
-  Options raw = options;
-  raw.is_raw = true;
   const PromptText text = is_given ? read_prompt(options, true) : PromptText{{}, kText};
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  std::vector<int32_t> ids = make_prompt(*tokenizer, text, raw).ids;
+  std::vector<int32_t> ids = make_prompt(*tokenizer, text, true, false).ids;
   if (!is_given) {
     const std::vector<int32_t> again = tokenizer->encode(kText, false);
     while (ids.size() < n_least) ids.insert(ids.end(), again.begin(), again.end());

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/batch.h"
 #include "cli/bench_model.h"
 #include "cli/bench_prefixes.h"
 #include "cli/cache.h"
@@ -49,6 +50,10 @@ std::span<const CommandRow> commands() {
        {"dsv32 run", "[flags] [PROMPT...]",
         "Answers one prompt. What comes first: standard input, then files, then the prompt.", true},
        run_command},
+      {Command::batch,
+       {"dsv32 batch", "[flags] FILE -o FILE",
+        "Answers a file of requests, many at a time, each as it would be answered alone.", true},
+       batch_command},
       {Command::chat,
        {"dsv32 chat", "[flags]", "A conversation at the terminal. /help lists what can be typed there.",
         false},

@@ -16,9 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string random_id() {
+std::string random_id(const char* prefix) {
   std::random_device device;
-  return format("chatcmpl-%08x%08x", device(), device());
+  return format("%s-%08x%08x", prefix, device(), device());
 }
 
 Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
@@ -45,31 +45,41 @@ Json logprobs_json(const std::vector<TokenRecord>& records, const Tokenizer& tok
 
 double per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
 
-Json timings_json(const GenerationResult& result, double load_seconds) {
-  return {{"load_seconds", load_seconds},
-          {"prefill_seconds", result.prefill_seconds},
-          {"prefill_tokens_per_second",
-           per_second(result.n_prompt_tokens - result.n_cached_tokens, result.prefill_seconds)},
-          {"decode_seconds", result.decode_seconds},
-          {"decode_tokens_per_second", per_second(result.n_completion_tokens, result.decode_seconds)}};
+Json timings_json(const GenerationResult& result, std::optional<double> load_seconds) {
+  Json json = Json::object();
+  if (load_seconds) json["load_seconds"] = *load_seconds;
+  json["prefill_seconds"] = result.prefill_seconds;
+  json["prefill_tokens_per_second"] =
+      per_second(result.n_prompt_tokens - result.n_cached_tokens, result.prefill_seconds);
+  json["decode_seconds"] = result.decode_seconds;
+  json["decode_tokens_per_second"] = per_second(result.n_completion_tokens, result.decode_seconds);
+  return json;
+}
+
+Json choice_json(const GenerationResult& result, const Tokenizer& tokenizer,
+                 const CompletionContext& context) {
+  const std::string content = sanitize_utf8(result.completion.content);
+  const Json reasoning = context.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
+  Json choice{{"index", 0}};
+  if (context.is_text_completion)
+    choice.update({{"text", content}, {"reasoning_content", reasoning}});
+  else
+    choice["message"] = {{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+  choice["finish_reason"] = finish_reason_name(result.finish_reason);
+  if (!result.logprobs.empty()) choice["logprobs"] = logprobs_json(result.logprobs, tokenizer);
+  return choice;
 }
 
 }  // namespace
 
 std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
                             const CompletionContext& context) {
-  Json message{{"role", "assistant"}, {"content", sanitize_utf8(result.completion.content)}};
-  message["reasoning_content"] =
-      context.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
-  Json choice{{"index", 0},
-              {"message", std::move(message)},
-              {"finish_reason", finish_reason_name(result.finish_reason)}};
-  if (!result.logprobs.empty()) choice["logprobs"] = logprobs_json(result.logprobs, tokenizer);
-  Json json{{"id", random_id()},
-            {"object", "chat.completion"},
+  const bool is_text = context.is_text_completion;
+  Json json{{"id", random_id(is_text ? "cmpl" : "chatcmpl")},
+            {"object", is_text ? "text_completion" : "chat.completion"},
             {"created", static_cast<int64_t>(std::time(nullptr))},
             {"model", sanitize_utf8(context.model_name)},
-            {"choices", Json::array({std::move(choice)})},
+            {"choices", Json::array({choice_json(result, tokenizer, context)})},
             {"usage",
              {{"prompt_tokens", result.n_prompt_tokens},
               {"completion_tokens", result.n_completion_tokens},

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "engine/loop.h"
@@ -15,8 +16,9 @@ namespace dsv32 {
 struct CompletionContext {
   std::string model_name;
   uint64_t seed = 0;
-  double load_seconds = 0;
+  std::optional<double> load_seconds;
   bool thinking = false;              // else "reasoning_content" is null
+  bool is_text_completion = false;    // of OpenAI's older form: a text in place of a message
   Forward::BufferTally buffer_tally;  // left out when no rows were looked up
 };
 

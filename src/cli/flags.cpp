@@ -18,18 +18,19 @@ namespace {
 
 constexpr unsigned bit(Command command) { return 1u << static_cast<unsigned>(command); }
 
-constexpr unsigned kRun = bit(Command::run), kChat = bit(Command::chat), kModel = bit(Command::inspect_model),
-                   kPlan = bit(Command::inspect_plan), kTokens = bit(Command::inspect_tokens),
-                   kPrompt = bit(Command::inspect_prompt), kLogits = bit(Command::inspect_logits),
-                   kCheck = bit(Command::check);
+constexpr unsigned kRun = bit(Command::run), kBatch = bit(Command::batch), kChat = bit(Command::chat),
+                   kModel = bit(Command::inspect_model), kPlan = bit(Command::inspect_plan),
+                   kTokens = bit(Command::inspect_tokens), kPrompt = bit(Command::inspect_prompt),
+                   kLogits = bit(Command::inspect_logits), kCheck = bit(Command::check);
 constexpr unsigned kCacheList = bit(Command::cache_list), kCacheShow = bit(Command::cache_show),
                    kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
                    kCacheClear = bit(Command::cache_clear), kCachePath = bit(Command::cache_path);
 constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune | kCacheClear | kCachePath;
 constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes);
 constexpr unsigned kMeasuring = kBench | kPrefixes;
-constexpr unsigned kAll = kRun | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
-constexpr unsigned kGenerating = kRun | kChat;
+constexpr unsigned kAll =
+    kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
+constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
 constexpr unsigned kComputing = kGenerating | kLogits;
 constexpr unsigned kPlanned = kComputing | kPlan | kMeasuring, kOnEngine = kPlanned | kCheck;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
@@ -81,6 +82,15 @@ std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::str
   if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > kMaxInt32)
     fail_value(flag, "a number of rows, full or auto", text);
   return n_rows;
+}
+
+Shard parse_shard(const std::string& flag, const std::string& text) {
+  const size_t slash = text.find('/');
+  Shard shard;
+  if (slash == std::string::npos || !parse_whole(text.substr(0, slash), shard.number) ||
+      !parse_whole(text.substr(slash + 1), shard.n_shards) || shard.number >= shard.n_shards)
+    fail_value(flag, "I/N with I from 0 to N - 1", text);
+  return shard;
 }
 
 float parse_share(const std::string& flag, const std::string& text) {
@@ -212,17 +222,41 @@ constexpr Flag kFlags[] = {
     {"cache-salt,cache_salt", "TEXT", "prefixes are shared only under the same TEXT (default: empty)",
      "Prefix cache", kGenerating, [](O& o, S& v, S&) { o.cache.salt = v; }},
 
+    {"input,i", "FILE", "the requests: JSON objects of OpenAI's batch form, or {\"prompt\": ...}, or "
+     "{\"messages\": ...}, one a line; - is standard input", "Batch", kBatch,
+     [](O& o, S& v, S&) { o.batch.input_path = v; }},
+    {"out,output,o", "FILE", "the answers, one a line, behind those that it has already, which are not asked for "
+     "again; - is standard output", "Batch", kBatch,
+     [](O& o, S& v, S&) { o.output_path = v; }},
+    {"lines", nullptr, "each line of the input is a prompt, no JSON", "Batch", kBatch,
+     [](O& o, S&, S&) { o.batch.is_lines = true; }},
+    {"ordered", nullptr, "answers in the order of the input (default: in that of finishing)", "Batch", kBatch,
+     [](O& o, S&, S&) { o.batch.is_ordered = true; }},
+    {"retry-failed,retry_failed", nullptr, "what failed in an earlier run is taken out of the answers and asked again",
+     "Batch", kBatch, [](O& o, S&, S&) { o.batch.retries_failed = true; }},
+    {"shard", "I/N", "only the lines that fall to the I-th of N runs, I from 0", "Batch", kBatch,
+     [](O& o, S& v, S& f) { o.batch.shard = parse_shard(f, v); }},
+    {"each", nullptr, "each file of -f is a prompt by itself, the words behind it", "Many prompts", kRun,
+     [](O& o, S&, S&) { o.batch.is_each = true; }},
+    {"lines", nullptr, "each line of -f FILE, else of standard input, is a prompt by itself, the words behind it",
+     "Many prompts", kRun, [](O& o, S&, S&) { o.batch.is_lines = true; }},
+    {"parallel", "N", "most prompts at a time, with --each or --lines (default: 8)", "Many prompts", kRun,
+     [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
+    {"parallel", "N", "most requests at a time (default: 8)", "Batch", kBatch,
+     [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
+
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
      kRun | kPrompt | kCheck, [](O& o, S& v, S&) { o.prompt = v; }},
     {"file,prompt-file,prompt_file,f", "FILE",
      "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt | kCheck,
      [](O& o, S& v, S&) { o.files.push_back(v); }},
-    {"system", "TEXT", "the system prompt", "Prompt", kGenerating | kPrompt,
+    {"system", "TEXT", "the system prompt; in a batch, of lines that are a prompt", "Prompt",
+     kGenerating | kPrompt,
      [](O& o, S& v, S&) { o.system_text = v; }},
     {"system-file,system_file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,
      [](O& o, S& v, S&) { o.system_file = v; }},
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
-     kRun | kPrompt, [](O& o, S&, S&) { o.is_raw = true; }},
+     kRun | kBatch | kPrompt, [](O& o, S&, S&) { o.is_raw = true; }},
     {"think", nullptr, "think before the answer (default)", "Prompt", kGenerating | kPrompt,
      [](O& o, S&, S&) { o.generation.thinking = o.is_thinking_given = true; }},
     {"no-think,no_think,nothink", nullptr, "answer at once", "Prompt", kGenerating | kPrompt,
@@ -251,7 +285,9 @@ constexpr Flag kFlags[] = {
     {"min-p,min_p", "F", "drop tokens less than F times as likely as the likeliest (default: 0)", "Answer",
      kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.min_p = parse_float(f, v); }},
     {"seed", "N", "of the sampler; the same seed, the same answer (default: random, and reported)", "Answer",
-     kGenerating, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
+     kTalking, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
+    {"seed", "N", "what a line without a seed has its own drawn from, by what it asks (default: 0)", "Answer",
+     kBatch, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
     {"stop", "TEXT", "end the answer before TEXT; may be repeated", "Answer", kGenerating,
      [](O& o, S& v, S& f) {
        if (v.empty()) fail_value(f, "a text that is not empty", v);
@@ -259,6 +295,8 @@ constexpr Flag kFlags[] = {
      }},
     {"logprobs", "K", "with --json: log-probabilities, and the K likeliest tokens in each place (0 to 20)",
      "Answer", kRun, [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
+    {"logprobs", "K", "log-probabilities, and the K likeliest tokens in each place (0 to 20)", "Answer", kBatch,
+     [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
 
     {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits,
      [](O& o, S& v, S&) { o.token_list = v; }},
@@ -269,23 +307,25 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.parse_special = true; }},
 
     {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags (default: show)", "Output",
-     kGenerating,
+     kTalking,
      [](O& o, S& v, S& f) {
        o.thinking_display = parse_choice<ThinkingDisplay>(f, v,
                                                           {{"show", ThinkingDisplay::show},
                                                            {"hide", ThinkingDisplay::hide},
                                                            {"stdout", ThinkingDisplay::on_stdout}});
      }},
+    {"json", nullptr, "one JSON object on standard output, with --each and --lines one for each prompt",
+     "Output", kRun, [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object on standard output", "Output",
-     kRun | kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
+     kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
     {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
-     kGenerating,
+     kTalking,
      [](O& o, S& v, S& f) {
        o.color = parse_choice<ColorMode>(
            f, v,
            {{"auto", ColorMode::automatic}, {"always", ColorMode::always}, {"never", ColorMode::never}});
      }},
-    {"no-color,no_color", nullptr, "the same as --color never", "Output", kGenerating,
+    {"no-color,no_color", nullptr, "the same as --color never", "Output", kTalking,
      [](O& o, S&, S&) { o.color = ColorMode::never; }},
     {"quiet,q", nullptr, "nothing but the answer and errors", "Output", kComputing,
      [](O& o, S&, S&) { o.quiet = true; }},

@@ -10,7 +10,8 @@ namespace dsv32 {
 std::string version_line() { return "dsv32 0.1.0\n"; }
 
 std::string exit_codes() {
-  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 6 no whole answer.\n";
+  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch "
+         "failed, 6 no whole answer.\n";
 }
 
 std::string overview() {
@@ -20,11 +21,11 @@ std::string overview() {
   dsv32 run -f notes.txt "Summarise this."   a file, then the question
   git diff | dsv32 run "Review this."        standard input, then the question
   dsv32 run --json --no-think "Hello" | jq   one JSON object
-  dsv32 chat                                 a conversation
-  dsv32 inspect plan -c 131072               what that context needs, and where
+  dsv32 batch asked.jsonl -o answers.jsonl   many prompts, many at a time
 
 Commands:
-  run               answer one prompt
+  run               answer one prompt, or with --each or --lines each of many
+  batch             answer a file of requests
   chat              talk, at a terminal
   inspect model     the model file's metadata and tensors
   inspect plan      what would lie where, in bytes

@@ -86,8 +86,8 @@ std::string plan_line(const char* name, uint64_t n_bytes) {
 
 void print_plan(const MemoryPlan& plan, const Backend& backend) {
   std::string text = format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
-                            with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(),
-                            backend.name());
+                            with_thousands(plan.cache.max_context).c_str(),
+                            with_thousands(plan.chunk).c_str(), backend.name());
   text += plan.cache.buffer_rows > 0
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
@@ -168,7 +168,7 @@ int inspect_prompt(const Options& options) {
   const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
   const GgufFile file(find_model(options));
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  const Prompt prompt = make_prompt(*tokenizer, text, options);
+  const Prompt prompt = make_prompt(*tokenizer, text, options.is_raw, options.generation.thinking);
   if (options.json)
     write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");
   else if (is_terminal(STDOUT_FILENO))

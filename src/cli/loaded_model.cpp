@@ -35,7 +35,8 @@ std::vector<std::string> models_in(const std::filesystem::path& folder) {
 EngineOptions engine_options(const Options& options, const std::string& path) {
   EngineOptions engine = options.engine;
   engine.model_path = path;
-  const bool generates = options.command == Command::run || options.command == Command::chat;
+  const bool generates = options.command == Command::run || options.command == Command::batch ||
+                         options.command == Command::chat;
   if (!generates || !options.uses_cache) return engine;
   engine.cache = options.cache;
   engine.cache->directory = cache_directory(options);
@@ -71,6 +72,18 @@ std::string cache_directory(const Options& options) {
   if (cache && *cache == '/') return std::string(cache) + "/dsv32";
   if (home && *home == '/') return std::string(home) + "/.cache/dsv32";
   return {};
+}
+
+Hash256 rough_digest(const GgufFile& file) {
+  constexpr uint64_t kSample = 256;
+  Sha256 hash;
+  hash.add_number(file.n_bytes());
+  for (const GgufTensor& tensor : file.tensors()) {
+    hash.add_field(tensor.name);
+    hash.add_number(static_cast<uint64_t>(tensor.type));
+    hash.add(tensor.data, std::min(tensor.n_bytes, kSample));
+  }
+  return hash.finish();
 }
 
 LoadedModel::LoadedModel(const Options& options, const Prefetch& prefetch)

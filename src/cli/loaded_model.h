@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "cli/options.h"
 #include "engine/engine.h"
 #include "gguf/gguf.h"
@@ -33,6 +34,9 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   Engine engine;
 };
+
+// Tells models apart without reading them whole: the same for copies of a file, wherever they lie.
+Hash256 rough_digest(const GgufFile& file);
 
 // --cache-dir, else $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32; empty when none of them is known.
 std::string cache_directory(const Options& options);

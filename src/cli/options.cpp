@@ -12,6 +12,27 @@
 namespace dsv32 {
 namespace {
 
+void check_batch(const Options& options) {
+  const BatchOptions& batch = options.batch;
+  const auto count = [](const std::string& path) { return path.empty() ? 0 : 1; };
+  if (batch.is_each && batch.is_lines)
+    fail(ErrorKind::usage, "--each and --lines are both given, expected one of them");
+  if (batch.is_each && options.files.empty()) fail(ErrorKind::usage, "--each needs the files of -f");
+  if (options.command == Command::run && (batch.is_each || batch.is_lines)) {
+    if (options.prompt == "-" || options.words == std::vector<std::string>{"-"})
+      fail(ErrorKind::usage, "with --each and --lines only -f reads standard input (-)");
+    if (batch.is_lines && options.files.size() > 1)
+      fail(ErrorKind::usage, "--lines reads one file, -f is given more than once");
+  }
+  if (options.command != Command::batch) return;
+  if (count(batch.input_path) + std::ssize(options.words) != 1)
+    fail(ErrorKind::usage, "batch needs one file of requests, as a word or with -i (- is standard input)");
+  if (options.output_path.empty())
+    fail(ErrorKind::usage, "batch needs -o FILE for the answers (- is standard output)");
+  if (batch.is_ordered && batch.retries_failed)
+    fail(ErrorKind::usage, "--retry-failed puts answers behind those that are there, which is not --ordered");
+}
+
 void check_together(const Options& options) {
   options.generation.sampling.check();
   if (options.prompt && !options.words.empty())
@@ -20,7 +41,8 @@ void check_together(const Options& options) {
     fail(ErrorKind::usage, "--system and --system-file are both given, expected one of them");
   if (options.is_raw && !(options.system_text.empty() && options.system_file.empty()))
     fail(ErrorKind::usage, "--raw means that the prompt is rendered already, --system cannot be added to it");
-  if (options.generation.n_top_logprobs >= 0 && !options.json)
+  check_batch(options);
+  if (options.generation.n_top_logprobs >= 0 && !options.json && options.command != Command::batch)
     fail(ErrorKind::usage, "--logprobs needs --json, which carries them");
   if (options.continues && !options.session.empty())
     fail(ErrorKind::usage, "--session and --continue are both given, expected one of them");

@@ -17,6 +17,7 @@ namespace dsv32 {
 
 enum class Command {
   run,
+  batch,
   chat,
   inspect_model,
   inspect_plan,
@@ -45,6 +46,21 @@ struct BenchOptions {
   int64_t n_decode = 32;           // timed steps
   std::optional<double> locality;  // share of a step's selected rows that the step before selected too
   std::string folder = ".";        // on the disk that is measured
+};
+
+// The lines of `batch` whose digest falls to `number` (from 0) of so many.
+struct Shard {
+  uint64_t number = 0, n_shards = 1;
+};
+
+// What `batch` answers, and `run` of several prompts.
+struct BatchOptions {
+  std::string input_path;  // -i
+  bool is_lines = false;   // --lines: a prompt a line
+  bool is_each = false;    // --each: a prompt a file
+  bool is_ordered = false, retries_failed = false;
+  int64_t n_parallel = 8;  // most at a time
+  Shard shard;
 };
 
 struct Options {
@@ -77,8 +93,9 @@ struct Options {
 
   bool parse_special = false;  // inspect tokens
   std::string token_list;      // inspect logits: ids, or @FILE
-  std::string output_path;     // inspect logits
+  std::string output_path;     // inspect logits, batch: -o
   BenchOptions bench;
+  BatchOptions batch;
 };
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the

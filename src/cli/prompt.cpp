@@ -61,19 +61,19 @@ PromptText read_prompt(const Options& options, bool is_in_terminal) {
   return text;
 }
 
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, const Options& options) {
+Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking) {
   const std::string bos(tokenizer.piece(tokenizer.bos_id()));
   const bool begins_with_bos = text.user.starts_with(bos);
   Prompt prompt;
-  prompt.is_raw = options.is_raw || begins_with_bos;
+  prompt.is_raw = is_raw || begins_with_bos;
   if (!prompt.is_raw) {
     std::vector<Message> messages;
     if (!text.system.empty()) messages.push_back({Message::Role::system, text.system, {}});
     messages.push_back({Message::Role::user, text.user, {}});
     const ChatFormat chat(tokenizer);
-    prompt.thinking = options.generation.thinking;
-    prompt.ids = chat.encode(messages, prompt.thinking);
-    prompt.rendered = chat.render(messages, prompt.thinking);
+    prompt.thinking = thinking;
+    prompt.ids = chat.encode(messages, thinking);
+    prompt.rendered = chat.render(messages, thinking);
     return prompt;
   }
   if (!text.system.empty())

@@ -32,8 +32,8 @@ struct Prompt {
   bool is_raw = false;    // it was rendered already
 };
 
-// With --raw, and when the text begins with the name of the BOS token, the text is the rendered prompt.
+// With `is_raw`, and when the text begins with the name of the BOS token, the text is the rendered prompt.
 // Throws Error{usage} for a system prompt beside such a text, Error{model} when the vocabulary lacks a mark.
-Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, const Options& options);
+Prompt make_prompt(const Tokenizer& tokenizer, const PromptText& text, bool is_raw, bool thinking);
 
 }  // namespace dsv32

@@ -10,6 +10,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/answer.h"
+#include "cli/batch.h"
 #include "cli/completion_json.h"
 #include "cli/help.h"
 #include "cli/loaded_model.h"
@@ -71,19 +72,23 @@ void report_engine(const Engine& engine, const Options& options) {
 }
 
 int run_command(const Options& options) {
+  if (options.batch.is_each || options.batch.is_lines) return run_many(options);
   const Terminal terminal = examine_terminal(options.color);
   const PromptText text = read_prompt(options, terminal.is_in);
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
+  const auto in_form = [&](const Tokenizer& tokenizer) {
+    return make_prompt(tokenizer, text, options.is_raw, options.generation.thinking);
+  };
   LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(make_prompt(tokenizer, text, options).ids);
+    prefixes.prefetch(in_form(tokenizer).ids);
   });
   const double load_seconds = seconds_since(start);
   status.erase();
   report_engine(model.engine, options);
 
-  const Prompt prompt = make_prompt(*model.tokenizer, text, options);
+  const Prompt prompt = in_form(*model.tokenizer);
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
   GenerationOptions generation = options.generation;
@@ -99,8 +104,11 @@ int run_command(const Options& options) {
   const GenerationResult result = generate(session, *model.tokenizer, prompt.ids, generation, listener);
   status.erase();
   const Forward::BufferTally tally = model.engine.forward().buffer_tally();
-  const CompletionContext context{model_name(model.file.path()), generation.sampling.seed, load_seconds,
-                                  prompt.thinking, tally};
+  const CompletionContext context{.model_name = model_name(model.file.path()),
+                                  .seed = generation.sampling.seed,
+                                  .load_seconds = load_seconds,
+                                  .thinking = prompt.thinking,
+                                  .buffer_tally = tally};
   if (options.json)
     write_out(completion_json(result, *model.tokenizer, context) + "\n");
   else

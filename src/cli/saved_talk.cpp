@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/replace_file.h"
 #include "base/text.h"
+#include "cli/json_fields.h"
 
 namespace dsv32 {
 namespace {
@@ -26,7 +27,7 @@ using Json = nlohmann::json;  // for reading: an ordered one looks for keys one 
 
 constexpr const char* kVersionKey = "dsv32_talk";
 constexpr uint64_t kVersion = 1;
-constexpr int kMaxDepth = 16;  // of nested JSON; what nests a million times would take all memory
+constexpr int kMaxDepth = 16;  // of nested JSON
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kHeadBytes = 4096;    // that hold the time
 constexpr time_t kLeftoverAge = 3600;  // seconds
@@ -68,14 +69,10 @@ std::string text_of(const Json& object, const char* key, const std::string& wher
 }
 
 Json parse_json(std::string_view json) {
-  const auto check_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxDepth) fail_damaged("it nests too deep");
-    return true;
-  };
   try {
-    return Json::parse(json, check_depth);
-  } catch (const Json::parse_error& error) {
-    fail_damaged(format("it is no JSON from byte %zu on", error.byte));
+    return parse_outside_json(json, kMaxDepth);
+  } catch (const Error& error) {
+    fail_damaged(error.what());
   }
 }
 

@@ -40,6 +40,7 @@ int64_t Answer::n_reusable() const {
 void Answer::admit(Session& session) {
   request_.session = &session;
   phase_ = Phase::waits_for_disk;
+  begun_ = Clock::now();
 }
 
 void Answer::begin_prompt(int64_t n_held) {

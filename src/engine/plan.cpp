@@ -64,6 +64,16 @@ int64_t choose_context(const ModelArgs& args, const CachePlan& cache, const Engi
   return std::clamp(n_fitting, std::min<int64_t>(kPageTokens, args.max_seq_len), args.max_seq_len);
 }
 
+int64_t choose_pool(const MemoryPlan& plan, const EngineOptions& options, const Machine& machine) {
+  const CachePlan& cache = plan.cache;
+  if (options.pool != kAllContexts) return std::max(options.pool.value_or(0), cache.max_context);
+  const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
+                           plan.n_activation_bytes + cache.table_bytes();
+  const int64_t n_rounding = cache.max_seqs * kPageTokens;  // of CachePlan::n_pages
+  return std::clamp(fitting_context(cache, options, machine, n_taken) - n_rounding, cache.max_context,
+                    cache.max_seqs * cache.max_context);
+}
+
 // Rows of a buffer that the memory holds once everything else has its place; 0 when all rows fit.
 int64_t fitting_buffer_rows(const ModelArgs& args, MemoryPlan plan, const Machine& machine) {
   plan.cache.buffer_rows = 0;
@@ -151,11 +161,11 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
                            activation_bytes(args, plan.chunk, args.max_seq_len);
   plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
-  plan.cache.pool_tokens = std::max(options.pool.value_or(0), plan.cache.max_context);
-  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
-                                     plan.cache.pool_tokens);
   plan.chunk = std::min(plan.chunk, plan.cache.max_context);
   plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
+  plan.cache.pool_tokens = choose_pool(plan, options, machine);
+  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
+                                     plan.cache.pool_tokens);
   plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);
   check_room(plan, machine);
   return plan;

@@ -20,6 +20,8 @@ namespace dsv32 {
 
 inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 
+inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
+
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";
@@ -28,8 +30,10 @@ struct EngineOptions {
   KvType kv_type = KvType::fp8;
   int64_t max_seqs = 1;            // sessions at a time
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
-  std::optional<int64_t> pool;     // tokens of all together; nothing: as many as one context
-  std::optional<int64_t> keys;     // of these, tokens that are not suspended; nothing: all
+  // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
+  // one context.
+  std::optional<int64_t> pool;
+  std::optional<int64_t> keys;  // of these, tokens that are not suspended; nothing: all
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;

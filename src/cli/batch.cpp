@@ -1,0 +1,244 @@
+// See batch.h. `batch` writes JSON lines to a file, `run` text or JSON lines to standard output, both by the
+// same loop.
+#include "cli/batch.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/batch_input.h"
+#include "cli/batch_output.h"
+#include "cli/batch_progress.h"
+#include "cli/batch_runner.h"
+#include "cli/completion_json.h"
+#include "cli/help.h"
+#include "cli/loaded_model.h"
+#include "cli/run.h"
+#include "cli/signals.h"
+#include "cli/streams.h"
+#include "cli/terminal.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int kSomeFailed = 5;       // the exit code
+constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
+constexpr int kInputWaitMs = 200;    // between two looks at whether a signal came
+
+void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
+
+class Batch {
+ public:
+  Batch(const Options& options, const Terminal& terminal, LoadedModel& model, BatchInput& input,
+        LineMaker maker, BatchOutput& output)
+      : options_(options),
+        terminal_(terminal),
+        model_(model),
+        input_(input),
+        maker_(std::move(maker)),
+        output_(output),
+        runner_(model.engine, *model.tokenizer),
+        status_(terminal.can_redraw && !options.quiet) {}
+
+  int run() {
+    while (goes_on()) {
+      fill();
+      if (runner_.n_running() > 0)
+        for (BatchRunner::Finished& finished : runner_.turn()) conclude(finished);
+      status_.show(batch_progress(tally()));
+    }
+    status_.erase();
+    const bool is_batch = options_.command == Command::batch;
+    if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) say(batch_summary(tally()));
+    if (stop_.is_requested()) return stop_.exit_code();
+    return tally_.n_all_failed() > 0 ? kSomeFailed : 0;
+  }
+
+ private:
+  bool goes_on() {
+    const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
+    if (is_first && runner_.n_running() > 0 && !options_.quiet) {
+      status_.erase();
+      say(format("finishing the %lld that are running; a second signal ends them too",
+                 static_cast<long long>(runner_.n_running())));
+    }
+    return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
+  }
+
+  // Reads lines and begins what there is room for.
+  void fill() {
+    while (!stop_.is_requested() && output_.n_held() < kMostHeld) {
+      if (!next_ && !read_line()) return;
+      if (!next_) continue;  // the line is answered already
+      if (!runner_.has_room()) return;
+      runner_.begin(std::move(*next_));
+      next_.reset();
+    }
+  }
+
+  // False: there is none now. It may be answered at once; otherwise it is next_.
+  bool read_line() {
+    if (is_at_end_) return false;
+    BatchLine line;
+    const auto result = input_.next(line, maker_, runner_.n_running() > 0 ? 0 : kInputWaitMs);
+    is_at_end_ = result == LineReader::Result::end;
+    if (result != LineReader::Result::line) return false;
+    const BatchOutput::Known known = output_.find(line.digest);
+    if (known == BatchOutput::Known::no)
+      accept(std::move(line));
+    else
+      ++(known == BatchOutput::Known::failed ? tally_.n_failed_before : tally_.n_answered_before);
+    return true;
+  }
+
+  void accept(BatchLine line) {
+    BatchJob job{std::move(line), n_places_++, {}};
+    if (const Error* refusal = job.line.refusal()) return fail_job(job, *refusal);
+    try {
+      job.prompt = runner_.prompt_of(job.request());
+    } catch (const Error& error) {
+      return fail_job(job, error);
+    }
+    next_ = std::move(job);
+  }
+
+  void conclude(const BatchRunner::Finished& finished) {
+    if (const Error* error = std::get_if<Error>(&finished.outcome)) return fail_job(finished.job, *error);
+    const auto& result = std::get<GenerationResult>(finished.outcome);
+    ++tally_.n_answered;
+    tally_.n_prompt += result.n_prompt_tokens;
+    tally_.n_cached += result.n_cached_tokens;
+    tally_.n_generated += result.n_completion_tokens;
+    if (is_json()) return put(finished.job, answer_line(finished.job.line, body_of(finished)));
+    if (result.finish_reason != FinishReason::stop && !options_.quiet) {
+      status_.erase();
+      const bool has_begun = !result.completion.content.empty();
+      say("note: " + *finished.job.line.id + (has_begun ? ": the answer is cut" : ": no answer began"));
+    }
+    put(finished.job, block_of(finished.job.line, result.completion.content));
+  }
+
+  void fail_job(const BatchJob& job, const Error& error) {
+    ++tally_.n_failed;
+    if (is_json()) return put(job, failure_line(job.line, error));
+    status_.erase();
+    write_err(error_text(*job.line.id + ": " + error.what(), error.hint()));
+    put(job, "");
+  }
+
+  void put(const BatchJob& job, std::string text) {
+    if (terminal_.is_out) status_.erase();
+    output_.put(job.place, std::move(text));
+  }
+
+  bool is_json() const { return options_.json || options_.command == Command::batch; }
+
+  std::string body_of(const BatchRunner::Finished& finished) const {
+    const BatchRequest& request = finished.job.request();
+    return completion_json(std::get<GenerationResult>(finished.outcome), *model_.tokenizer,
+                           {.model_name = model_name(model_.file.path()),
+                            .seed = request.options.sampling.seed,
+                            .load_seconds = {},
+                            .thinking = finished.job.prompt.thinking,
+                            .is_text_completion = request.is_completion,
+                            .buffer_tally = {}});
+  }
+
+  // "==> name <==", the answer, and an empty line.
+  std::string block_of(const BatchLine& line, const std::string& content) const {
+    const std::string end = content.ends_with('\n') ? "\n" : "\n\n";
+    return "==> " + visible(*line.id) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
+           end;
+  }
+
+  BatchTally tally() const {
+    BatchTally all = tally_;
+    const BatchRunner::Counts running = runner_.counts();
+    all.n_prompt += running.n_prompt, all.n_cached += running.n_cached;
+    all.n_generated += running.n_generated;
+    all.n_running = runner_.n_running();
+    const auto n_shards = static_cast<int64_t>(options_.batch.shard.n_shards);
+    if (input_.n_lines()) all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + (next_ ? 1 : 0);
+    all.seconds = seconds_since(start_);
+    return all;
+  }
+
+  const Options& options_;
+  const Terminal& terminal_;
+  LoadedModel& model_;
+  BatchInput& input_;
+  LineMaker maker_;
+  BatchOutput& output_;
+  const GracefulStop stop_;
+  BatchRunner runner_;
+  StatusLine status_;
+  std::optional<BatchJob> next_;  // there is no room for it yet
+  int64_t n_places_ = 0;
+  bool is_at_end_ = false, is_stopping_ = false;
+  BatchTally tally_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+int answer_all(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed) {
+  const Terminal terminal = examine_terminal(options.color);
+  const BatchOptions& batch = options.batch;
+  BatchRequest defaults;
+  defaults.prompt.system = read_system(options);
+  defaults.is_raw = options.is_raw;
+  defaults.options = options.generation;
+  defaults.options.sampling.seed = seed;
+  BatchInput input(std::move(source), batch.shard);
+  BatchOutput output(output_path, {batch.is_ordered, batch.retries_failed}, input.stamp());
+
+  StatusLine status(terminal.can_redraw && !options.quiet);
+  status.show("opening the model");
+  Options on_engine = options;
+  on_engine.engine.max_seqs = batch.n_parallel, on_engine.engine.pool = kAllContexts;
+  LoadedModel model(on_engine);
+  status.erase();
+  report_engine(model.engine, options);
+  UnknownFields unknown([&](const std::string& name) {
+    if (!options.quiet)
+      say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
+  });
+  LineMaker maker(rough_digest(model.file), std::move(defaults), std::move(unknown));
+  return Batch(options, terminal, model, input, std::move(maker), output).run();
+}
+
+std::string question_of(const Options& options) {
+  std::string text = options.prompt.value_or("");
+  for (const std::string& word : options.words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+}  // namespace
+
+int batch_command(const Options& options) {
+  BatchSource source;
+  source.path = options.batch.input_path.empty() ? options.words.front() : options.batch.input_path;
+  source.is_text = options.batch.is_lines;
+  return answer_all(options, std::move(source), options.output_path, options.seed.value_or(0));
+}
+
+int run_many(const Options& options) {
+  Options many = options;
+  many.batch.is_ordered = true;
+  BatchSource source;
+  source.is_text = true;
+  source.question = question_of(options);
+  if (options.batch.is_lines)
+    source.path = options.files.empty() ? "-" : options.files.front();
+  else
+    source.files = options.files;
+  source.read = [&](const std::string& file) {
+    Options one = options;
+    one.files = {file};
+    one.system_text.clear(), one.system_file.clear();
+    return read_prompt(one, true).user;
+  };
+  return answer_all(many, std::move(source), "-", choose_seed(options));
+}
+
+}  // namespace dsv32

@@ -1,0 +1,80 @@
+#include "cli/batch_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "text/chat_format.h"
+
+namespace dsv32 {
+
+// A request on the loop, and what is heard of it: a piece of text is a token, near enough for progress.
+struct BatchRunner::Running : Listener {
+  explicit Running(BatchJob own_job) : job(std::move(own_job)) {}
+  void on_prefill(int64_t n_done, int64_t /*n_total*/, int64_t n_cached) override {
+    counts = {n_done, n_cached, 0};  // perhaps anew
+  }
+  void on_reasoning(const std::string& /*text*/) override { ++counts.n_generated; }
+  void on_answer(const std::string& /*text*/) override { ++counts.n_generated; }
+
+  BatchJob job;
+  int64_t number = 0;  // on the loop
+  Counts counts;
+};
+
+BatchRunner::BatchRunner(Engine& engine, const Tokenizer& tokenizer)
+    : engine_(engine), tokenizer_(tokenizer) {}
+
+BatchRunner::~BatchRunner() {
+  for (const std::unique_ptr<Running>& running : running_) engine_.loop().drop(running->number);
+}
+
+Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
+  const bool thinking = request.options.thinking;
+  if (request.messages.empty()) return make_prompt(tokenizer_, request.prompt, request.is_raw, thinking);
+  Prompt prompt;
+  prompt.ids = ChatFormat(tokenizer_).encode(request.messages, thinking);
+  prompt.thinking = thinking;
+  return prompt;
+}
+
+bool BatchRunner::has_room() const { return n_running() < engine_.plan().cache.max_seqs; }
+
+void BatchRunner::begin(BatchJob job) {
+  auto running = std::make_unique<Running>(std::move(job));
+  GenerationOptions options = running->job.request().options;
+  options.thinking = running->job.prompt.thinking;
+  running->number =
+      engine_.loop().add({nullptr, &tokenizer_, running->job.prompt.ids, std::move(options)}, *running);
+  running_.push_back(std::move(running));
+}
+
+std::vector<BatchRunner::Finished> BatchRunner::turn() {
+  Loop& loop = engine_.loop();
+  loop.turn();
+  std::vector<Finished> finished;
+  std::erase_if(running_, [&](const std::unique_ptr<Running>& running) {
+    if (!loop.is_done(running->number)) return false;
+    auto outcome = outcome_of(loop, running->number);
+    finished.push_back({std::move(running->job), std::move(outcome)});
+    return true;
+  });
+  return finished;
+}
+
+std::variant<GenerationResult, Error> BatchRunner::outcome_of(Loop& loop, int64_t number) try {
+  return loop.take(number);
+} catch (const Error& error) {
+  return error;
+}
+
+BatchRunner::Counts BatchRunner::counts() const {
+  Counts sum;
+  for (const std::unique_ptr<Running>& running : running_) {
+    sum.n_prompt += running->counts.n_prompt;
+    sum.n_cached += running->counts.n_cached;
+    sum.n_generated += running->counts.n_generated;
+  }
+  return sum;
+}
+
+}  // namespace dsv32

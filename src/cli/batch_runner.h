@@ -1,0 +1,60 @@
+// The requests of a batch that are on the engine's loop, and what is heard of them.
+//
+// As many as have a share of the buffers; which of them run, and which wait for room, is the loop's business.
+#pragma once
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "cli/batch_line.h"
+#include "engine/loop.h"
+
+namespace dsv32 {
+
+// A line that holds a request, its place among all that are answered, and its prompt as tokens.
+struct BatchJob {
+  BatchLine line;
+  int64_t place = 0;
+  Prompt prompt;
+
+  const BatchRequest& request() const { return std::get<BatchRequest>(line.content); }
+};
+
+class BatchRunner {
+ public:
+  // Both must outlive the object.
+  BatchRunner(Engine& engine, const Tokenizer& tokenizer);
+  ~BatchRunner();
+
+  // The prompt of a line's request. Throws Error for one that cannot be made.
+  Prompt prompt_of(const BatchRequest& request) const;
+
+  // The loop takes one more.
+  bool has_room() const;
+  void begin(BatchJob job);
+
+  struct Finished {
+    BatchJob job;
+    std::variant<GenerationResult, Error> outcome;
+  };
+  // Makes the loop's next step. Returns those that are done with it.
+  std::vector<Finished> turn();
+
+  int64_t n_running() const { return std::ssize(running_); }
+  // Tokens of those that run, so far.
+  struct Counts {
+    int64_t n_prompt = 0, n_cached = 0, n_generated = 0;
+  };
+  Counts counts() const;
+
+ private:
+  struct Running;
+  static std::variant<GenerationResult, Error> outcome_of(Loop& loop, int64_t number);
+
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  std::vector<std::unique_ptr<Running>> running_;
+};
+
+}  // namespace dsv32

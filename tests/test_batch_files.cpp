@@ -1,0 +1,290 @@
+// cli/line_reader, cli/batch_input and cli/batch_output: the two files of a batch; and cli/batch_progress.
+#include <boost/test/unit_test.hpp>
+#include <fstream>
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/batch_input.h"
+#include "cli/batch_output.h"
+#include "cli/batch_progress.h"
+#include "tests/support/contains.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/temp_dir.h"
+
+using namespace dsv32;
+
+namespace {
+
+using Result = LineReader::Result;
+
+LineMaker maker() {
+  return {Hash256{}, {}, UnknownFields([](const std::string&) {})};
+}
+
+struct Files {
+  TempDir dir;
+  std::string in = dir.file("in.jsonl"), out = dir.file("out.jsonl");
+
+  void write(const std::string& path, const std::string& text) const { std::ofstream(path) << text; }
+  std::string read(const std::string& path) const {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::vector<BatchLine> lines(const std::string& text, bool is_text = false, Shard shard = {}) const {
+    write(in, text);
+    BatchSource source;
+    source.path = in, source.is_text = is_text;
+    BatchInput input(source, shard);
+    LineMaker made = maker();
+    std::vector<BatchLine> all;
+    for (BatchLine line; input.next(line, made, 0) == Result::line;) all.push_back(line);
+    BOOST_TEST(input.n_read() == input.n_lines().value());
+    return all;
+  }
+};
+
+BatchLine numbered(int i) { return maker().from_text(i, "prompt " + std::to_string(i)); }
+std::string answered(int i) { return answer_line(numbered(i), R"({"choices":[]})"); }
+std::string failed(int i) { return failure_line(numbered(i), Error(ErrorKind::model, "broken")); }
+
+// What opening the output says; empty: nothing.
+std::string complaint(const std::string& path, const std::optional<FileStamp>& input = {}) try {
+  const BatchOutput output(path, {}, input);
+  return {};
+} catch (const Error& error) {
+  BOOST_TEST((error.kind() == ErrorKind::usage));
+  return error.what();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(batch_files)
+
+BOOST_AUTO_TEST_CASE(lines_and_their_numbers) {
+  const Files files;
+  const auto lines =
+      files.lines("\xef\xbb\xbf{\"prompt\":\"a\"}\r\n\n  \t\n{\"prompt\":\"b\"}\nbad\n{\"prompt\":\"c\"}");
+  BOOST_REQUIRE(lines.size() == 4u);
+  BOOST_TEST(lines[0].id.value() == "1");
+  BOOST_TEST(lines[1].id.value() == "4");
+  BOOST_TEST((lines[2].refusal() && lines[2].number == 5));
+  BOOST_TEST(std::get<BatchRequest>(lines[3].content).prompt.user == "c");
+  BOOST_TEST(files.lines("").empty());
+  const auto texts = files.lines("{\"prompt\":\"a\"}\n\nsecond \n", true);
+  BOOST_REQUIRE(texts.size() == 2u);
+  BOOST_TEST(std::get<BatchRequest>(texts[0].content).prompt.user == "{\"prompt\":\"a\"}");
+  BOOST_TEST(std::get<BatchRequest>(texts[1].content).prompt.user == "second ");
+}
+
+BOOST_AUTO_TEST_CASE(a_second_line_of_one_id_is_refused) {
+  const Files files;
+  const std::string line = R"({"custom_id":"2","prompt":"a"})";
+  const auto lines = files.lines(line + "\n{\"prompt\":\"b\"}\n" + line + "\n");
+  BOOST_REQUIRE(lines.size() == 3u);
+  BOOST_TEST(!lines[0].refusal());
+  BOOST_TEST((lines[1].refusal() && lines[1].id == "2"));  // its number is the other's id
+  BOOST_REQUIRE(lines[2].refusal());
+  BOOST_TEST(contains(lines[2].refusal()->what(), "line 3: an earlier line has the same id"));
+  BOOST_TEST((lines[2].digest != lines[0].digest));
+  // Whichever shard they fall to, they are the same lines.
+  size_t n_lines = 0;
+  for (uint64_t shard = 0; shard < 3; ++shard)
+    for (const BatchLine& own :
+         files.lines(line + "\n" + line + "\n{\"prompt\":\"b\"}\n", false, {shard, 3})) {
+      ++n_lines;
+      BOOST_TEST((own.refusal() != nullptr) == (own.number == 2));
+    }
+  BOOST_TEST(n_lines == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_too_long_is_passed_over) {
+  const Files files;
+  files.write(files.in, "one\n" + std::string(300000, 'x') + "\nthree\n" + std::string(200000, 'y'));
+  const int fd = open(files.in.c_str(), O_RDONLY);
+  LineReader reader(fd, "in", 100000);
+  LineReader::Line line;
+  for (const auto& [text, is_too_long] :
+       std::vector<std::pair<std::string, bool>>{{"one", false}, {"", true}, {"three", false}, {"", true}}) {
+    BOOST_TEST((reader.next(line, 0) == Result::line));
+    BOOST_TEST(line.text == text);
+    BOOST_TEST(line.is_too_long == is_too_long);
+  }
+  BOOST_TEST(line.end == 500011u);
+  BOOST_TEST(!line.has_end);
+  BOOST_TEST((reader.next(line, 0) == Result::end));
+  close(fd);
+}
+
+BOOST_AUTO_TEST_CASE(a_pipe_is_not_waited_for) {
+  int ends[2];
+  BOOST_REQUIRE(pipe(ends) == 0);
+  const auto say = [&](const std::string& text) {
+    BOOST_REQUIRE(write(ends[1], text.data(), text.size()) == std::ssize(text));
+  };
+  LineReader reader(ends[0], "pipe", 100);
+  LineReader::Line line;
+  BOOST_TEST((reader.next(line, 0) == Result::later));
+  say("first\nsec");
+  BOOST_TEST((reader.next(line, 0) == Result::line));
+  BOOST_TEST(line.text == "first");
+  BOOST_TEST((reader.next(line, 1) == Result::later));
+  say("ond\n");
+  BOOST_TEST((reader.next(line, 0) == Result::line));
+  BOOST_TEST(line.text == "second");
+  close(ends[1]);
+  BOOST_TEST((reader.next(line, 0) == Result::end));
+  close(ends[0]);
+}
+
+// 50 000 lines of 2 KB: what is held meanwhile is one line and a digest of each.
+BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_file) {
+  const Files files;
+  constexpr int64_t kLines = 50000;
+  {
+    std::ofstream file(files.in);
+    const std::string text(2000, 'x');
+    for (int64_t i = 0; i < kLines; ++i) file << R"({"prompt":")" << text << i << "\"}\n";
+  }
+  BatchSource source;
+  source.path = files.in;
+  BatchInput input(source, {});
+  LineMaker made = maker();
+  const auto n_used = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
+  const size_t n_before = n_used();
+  int64_t n_lines = 0;
+  size_t n_most = 0;
+  for (BatchLine line; input.next(line, made, 0) == Result::line;)
+    if (++n_lines % 1000 == 0) n_most = std::max(n_most, n_used());
+  BOOST_TEST(n_lines == kLines);
+  BOOST_TEST(input.n_lines().value() == kLines);
+  if (!kIsSanitized) BOOST_TEST(n_most < n_before + kLines * 96);  // its allocator counts nothing
+}
+
+BOOST_AUTO_TEST_CASE(files_as_prompts) {
+  BatchSource source;
+  source.files = {"a.txt", "absent", "a.txt"};
+  source.read = [](const std::string& name) -> std::string {
+    if (name == "absent") fail(ErrorKind::usage, "cannot read absent");
+    return "text of " + name;
+  };
+  BatchInput input(source, {});
+  LineMaker made = maker();
+  std::vector<BatchLine> lines;
+  for (BatchLine line; input.next(line, made, 0) == Result::line;) lines.push_back(line);
+  BOOST_REQUIRE(lines.size() == 3u);
+  BOOST_TEST(lines[0].id.value() == "a.txt");
+  BOOST_TEST(std::get<BatchRequest>(lines[0].content).prompt.user == "text of a.txt");
+  BOOST_TEST((lines[1].refusal() && lines[2].refusal()));
+}
+
+BOOST_AUTO_TEST_CASE(what_was_answered_is_known_again) {
+  const Files files;
+  {
+    BatchOutput output(files.out, {}, {});
+    BOOST_TEST((output.find(numbered(1).digest) == BatchOutput::Known::no));
+    output.put(0, answered(1));
+    output.put(1, failed(2));
+  }
+  BOOST_TEST(files.read(files.out) == answered(1) + failed(2));
+  const BatchOutput output(files.out, {}, {});
+  BOOST_TEST((output.find(numbered(1).digest) == BatchOutput::Known::answered));
+  BOOST_TEST((output.find(numbered(2).digest) == BatchOutput::Known::failed));
+  BOOST_TEST((output.find(numbered(3).digest) == BatchOutput::Known::no));
+}
+
+// Cut anywhere in its last line, the file is repaired, and goes on with whole lines.
+BOOST_AUTO_TEST_CASE(a_torn_last_line_is_cut_off) {
+  const Files files;
+  const std::string whole = answered(1), torn = failed(2);
+  for (size_t n = 0; n < torn.size(); ++n) {
+    files.write(files.out, whole + torn.substr(0, n));
+    BatchOutput output(files.out, {}, {});
+    BOOST_TEST((output.find(numbered(1).digest) == BatchOutput::Known::answered));
+    BOOST_TEST((output.find(numbered(2).digest) == BatchOutput::Known::no));
+    output.put(0, answered(3));
+    BOOST_TEST(files.read(files.out) == whole + answered(3), n << " bytes of a torn line");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_failed_is_taken_out_to_be_asked_again) {
+  const Files files;
+  files.write(files.out, answered(1) + failed(2) + answered(3) + failed(4) + "{\"id\":\"batch_r");
+  chmod(files.out.c_str(), 0640);
+  const std::string link = files.dir.file("link");
+  BOOST_REQUIRE(symlink(files.out.c_str(), link.c_str()) == 0);
+  {
+    BatchOutput output(link, {.retries_failed = true}, {});
+    BOOST_TEST((output.find(numbered(2).digest) == BatchOutput::Known::no));
+    BOOST_TEST((output.find(numbered(3).digest) == BatchOutput::Known::answered));
+    BOOST_TEST(contains(complaint(files.out), "another process writes to"));
+    output.put(0, answered(2));
+  }
+  BOOST_TEST(files.read(files.out) == answered(1) + answered(3) + answered(2));
+  struct stat info {};
+  BOOST_TEST((lstat(link.c_str(), &info) == 0 && S_ISLNK(info.st_mode)));
+  BOOST_TEST((stat(files.out.c_str(), &info) == 0 && (info.st_mode & 0777) == 0640));
+  BOOST_TEST(access((files.out + ".tmp").c_str(), F_OK) != 0);
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_no_answers_are_left_alone) {
+  const Files files;
+  for (const std::string& text :
+       {std::string("notes"), std::string("notes\n"), answered(1) + "{\"id\":\"other\"}\n",
+        answered(1) + "\n", std::string("{\"id\":\"batch_req_0\",\"custom_id\":1}\n"), "x" + answered(1),
+        answered(1) + std::string("\0\n", 2)}) {
+    files.write(files.out, text);
+    BOOST_TEST(contains(complaint(files.out), "is no answer of dsv32 batch"), text);
+    BOOST_TEST(files.read(files.out) == text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_writer_and_never_the_input) {
+  const Files files;
+  files.write(files.in, "");
+  const std::string link = files.dir.file("link");
+  BOOST_REQUIRE(::link(files.in.c_str(), link.c_str()) == 0);
+  BatchSource source;
+  source.path = files.in;
+  const BatchInput input(source, {});
+  BOOST_TEST(contains(complaint(files.in, input.stamp()), "is both input and output"));
+  BOOST_TEST(contains(complaint(link, input.stamp()), "is both input and output"));
+  {
+    const BatchOutput first(files.out, {}, input.stamp());
+    BOOST_TEST(contains(complaint(files.out, input.stamp()), "another process writes to"));
+  }
+  BOOST_TEST(complaint(files.out, input.stamp()).empty());
+}
+
+BOOST_AUTO_TEST_CASE(answers_in_the_order_of_their_places) {
+  const Files files;
+  BatchOutput output(files.out, {.is_ordered = true}, {});
+  for (const int i : {3, 1, 4}) output.put(i, answered(i));
+  BOOST_TEST(files.read(files.out).empty());
+  BOOST_TEST(output.n_held() == 3);
+  output.put(0, answered(0));
+  BOOST_TEST(files.read(files.out) == answered(0) + answered(1));
+  output.put(2, answered(2));
+  BOOST_TEST(files.read(files.out) == answered(0) + answered(1) + answered(2) + answered(3) + answered(4));
+  BOOST_TEST(output.n_held() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(how_far_it_is) {
+  BatchTally tally;
+  tally.n_answered = 100, tally.n_failed = 3, tally.n_answered_before = 309, tally.n_running = 8;
+  tally.n_waiting = 580, tally.n_prompt = 74688, tally.n_cached = 12288, tally.n_generated = 1900;
+  tally.seconds = 50;
+  BOOST_TEST(
+      batch_progress(tally) ==
+      "412 / 1,000  3 failed  8 running  580 waiting  5 min left  1,248 t/s in  38.0 t/s out  12,288 cached");
+  BOOST_TEST(
+      batch_summary(tally) ==
+      "412 lines: 409 answered, 3 failed (309 before); 74,688 tokens in (12,288 from cache), 1,900 out, in "
+      "50 s, 38.0 t/s out");
+  tally.n_waiting.reset();
+  BOOST_TEST(batch_progress(tally) == "412  3 failed  8 running  1,248 t/s in  38.0 t/s out  12,288 cached");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
