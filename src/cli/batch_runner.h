@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/batch_line.h"
+#include "engine/engine.h"
 #include "engine/loop.h"
 
 namespace dsv32 {
