@@ -6,8 +6,27 @@
 // the one rounding.
 #include "backend/cpu_kernels.h"
 
+// AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
+// request. Its dispatch remembers what the CPU can do; hwy::SupportedTargets() asks anew, by instructions
+// that leave a virtual machine.
+#define HWY_WANT_AVX3_DL
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu_formats_vnni.cpp"
+#include <hwy/foreach_target.h>
+
 #include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
+namespace dsv32 {
+namespace HWY_NAMESPACE {
+
+bool has_vnni() { return HWY_TARGET <= HWY_AVX3_DL; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dsv32
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 #if HWY_ARCH_X86
 #include "backend/cpu_formats_vnni.h"
 
@@ -424,9 +443,10 @@ struct VnniFormat {
 
 }  // namespace
 
-// AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4).
+HWY_EXPORT(has_vnni);
+
 const CpuKernels* vnni_kernels_of(TensorType type) {
-  if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) return nullptr;
+  if (!HWY_DYNAMIC_DISPATCH(has_vnni)()) return nullptr;
   switch (type) {
     case TensorType::q2_k: return &VnniFormat<VnniQ2_K>::kKernels;
     case TensorType::q3_k: return &VnniFormat<VnniQ3_K>::kKernels;
@@ -449,3 +469,4 @@ const CpuKernels* vnni_kernels_of(TensorType) { return nullptr; }
 }  // namespace dsv32
 
 #endif  // HWY_ARCH_X86
+#endif  // HWY_ONCE
