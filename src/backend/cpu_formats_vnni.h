@@ -26,7 +26,9 @@
 #include <limits>
 
 // The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
-#define DSV32_VNNI __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define DSV32_VNNI \
+  __attribute__((  \
+      target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
 #define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
 
 namespace dsv32::vnni {
@@ -77,7 +79,7 @@ DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
   _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
 }
 
-// x [kValues]; first_value(s, j): which value lane j of register s begins with.
+// x [kValues]; first_value(s, k): which value eight bytes k of register s begin with.
 template <class FirstValue>
 DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Planes& out) {
   const float unit = unit_of(x);
@@ -85,7 +87,10 @@ DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Pl
   const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
   for (int s = 0; s < 4; ++s)
     for (int j = 0; j < 4; ++j) {
-      const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + first_value(s, j)), inverse);
+      const __m512 sixteen =
+          _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x + first_value(s, 2 * j))),
+                             _mm256_loadu_ps(x + first_value(s, 2 * j + 1)), 1);
+      const __m512 scaled = _mm512_mul_ps(sixteen, inverse);
       store_digits(_mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, scaled), out.bytes[s][0] + 16 * j);
     }
   std::memset(out.unit, 0, sizeof out.unit);
@@ -115,20 +120,9 @@ DSV32_VNNI_INLINE __m512i low_total(const Sums& sums) {
   return _mm512_add_epi32(_mm512_slli_epi32(sums.b, 8), sums.c);
 }
 
-DSV32_VNNI_INLINE __m512i int_total(const Sums& sums) {
-  return _mm512_add_epi32(_mm512_slli_epi32(sums.a, 16), low_total(sums));
-}
-
-// For sums whose total may need more than 32 bits.
-DSV32_VNNI_INLINE __m512 wide_total(const Sums& sums) {
+DSV32_VNNI_INLINE __m512 total(const Sums& sums) {
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.a), _mm512_set1_ps(65536.0f),
                          _mm512_cvtepi32_ps(low_total(sums)));
-}
-
-// The bias times all activations of register s: what a sum of weights that were raised by `bias` has too
-// much.
-DSV32_VNNI_INLINE void add_bias(int bias, const Planes& x, int s, Sums& sums) {
-  add_products(_mm512_set1_epi8(static_cast<char>(bias)), x, s, sums);
 }
 
 DSV32_VNNI_INLINE void store_negative(__m512i v, int32_t* to) {
@@ -137,32 +131,18 @@ DSV32_VNNI_INLINE void store_negative(__m512i v, int32_t* to) {
 
 // ---- Loading ----
 
-template <class Int>
-DSV32_VNNI_INLINE Int load(const uint8_t* from) {
-  Int value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-DSV32_VNNI_INLINE __m128i load_16_bytes(const uint8_t* from) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-}
-
-DSV32_VNNI_INLINE __m256i load_32_bytes(const uint8_t* from) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-}
-
 DSV32_VNNI_INLINE __m512i join(__m256i low, __m256i high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-DSV32_VNNI_INLINE __m256i half_everywhere(const uint8_t* from) {
-  return _mm256_set1_epi16(load<int16_t>(from));
+// Sixteen bytes in every lane of 128 bits.
+DSV32_VNNI_INLINE __m512i lanes_of(const void* from) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(from)));
 }
 
-// Sixteen bytes in two u64, lowest first.
-DSV32_VNNI_INLINE __m128i both(uint64_t low, uint64_t high) {
-  return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
+// An f16 in every lane.
+DSV32_VNNI_INLINE __m512 half_everywhere(uint16_t half) {
+  return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half)));
 }
 
 // ---- Bits of bytes ----
