@@ -37,15 +37,6 @@ namespace {
 
 using namespace vnni;
 
-constexpr int kRows = CpuKernels::kRows;
-
-// A block of weights: register i belongs to sum i * kSums / 4, whose lanes are multiplied with their scales.
-template <int kSums>
-struct Weights {
-  __m512i bytes[4];
-  __m512 scales[kSums];
-};
-
 // Formats with an offset for each group: a lane of `offsets` for each lane of negative sums of x.
 template <int kNumber>
 struct OffsetFormat {
@@ -71,7 +62,7 @@ struct RaisedFormat {
   DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
     for (int sum = 0; sum < kSums; ++sum) {
       Sums bias = no_sums();
-      for (int s = 0; s < 4 / kSums; ++s) add_products(bytes_of(kBias), out, sum * 4 / kSums + s, bias);
+      for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(kBias), out, 4 / kSums * sum + i, bias);
       store_negative(bias.a, out.start[2 * sum]);
       store_negative(low_total(bias), out.start[2 * sum + 1]);
     }
@@ -342,11 +333,12 @@ struct GridFormat : RaisedFormat<1, 64> {
   }
 
   // The scales, half of an odd number, are on top of the words.
-  DSV32_VNNI_INLINE void unpack_scales(__m256i words, __m512 unit, Stage& out) {
+  DSV32_VNNI_INLINE void unpack_scales(__m256i words, uint16_t d, float unit, Stage& out) {
     const __m256i odd = _mm256_or_si256(_mm256_srli_epi32(words, 27), _mm256_set1_epi32(1));
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i lanes = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(odd));
-    out.scales[0] = _mm512_mul_ps(_mm512_cvtepi32_ps(lanes), unit);
+    const __m512 scale = _mm512_mul_ps(half_everywhere(d), _mm512_set1_ps(unit));
+    out.scales[0] = _mm512_mul_ps(_mm512_cvtepi32_ps(lanes), scale);
   }
 
   // Which of 32 are at the feet of the 64-bit lanes of register s.
@@ -354,11 +346,11 @@ struct GridFormat : RaisedFormat<1, 64> {
     return _mm512_add_epi64(_mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28), _mm512_set1_epi64(s));
   }
 
-  // The magnitudes, given by eight fields of each lane and a table of eight bytes, with their signs.
-  DSV32_VNNI_INLINE __m512i weights(__m512i lanes, uint64_t fields, uint64_t table, uint64_t negative) {
-    const __m512i codes =
-        _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<int64_t>(fields)), lanes);
-    const __m512i magnitudes = _mm512_permutexvar_epi8(codes, _mm512_set1_epi64(static_cast<int64_t>(table)));
+  // Eight weights of each lane: byte i of `table` is the magnitude of code i, byte i of `fields` the bit
+  // where code i of a lane begins.
+  DSV32_VNNI_INLINE __m512i weights(__m512i lanes, int64_t fields, int64_t table, uint64_t negative) {
+    const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(fields), lanes);
+    const __m512i magnitudes = _mm512_permutexvar_epi8(codes, _mm512_set1_epi64(table));
     const __m512i bias = bytes_of(kBias);
     return _mm512_mask_sub_epi8(_mm512_add_epi8(bias, magnitudes), negative, bias, magnitudes);
   }
@@ -377,7 +369,7 @@ struct VnniIQ2_XXS : GridFormat {
     for (int s = 0; s < 4; ++s)
       out.bytes[s] = weights(_mm512_permutexvar_epi16(order(s), points), 0x0e0c0a0806040200,
                              0x002b1908002b1908, signs.of[s]);
-    unpack_scales(words, _mm512_mul_ps(half_everywhere(at->d), _mm512_set1_ps(kUnit<Block>)), out);
+    unpack_scales(words, at->d, kUnit<Block>, out);
   }
 };
 
@@ -393,102 +385,8 @@ struct VnniIQ3_XXS : GridFormat {
     for (int s = 0; s < 4; ++s)
       out.bytes[s] = weights(_mm512_permutex2var_epi32(low, order(s), high), 0x1c1814100c080400,
                              0x3e342c241c140c04, signs.of[s]);
-    unpack_scales(words, _mm512_mul_ps(half_everywhere(at->d), _mm512_set1_ps(kUnit<Block>)), out);
+    unpack_scales(words, at->d, kUnit<Block>, out);
   }
-};
-
-// ---- Rows ----
-
-// The sixteen lanes as a tree: halves, quarters, ...
-DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
-  alignas(64) float lanes[16];
-  _mm512_store_ps(lanes, v);
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
-}
-
-template <class F>
-struct VnniFormat {
-  using X = typename F::X;
-  using Stage = typename F::Stage;
-  using Block = typename F::Block;
-  static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
-
-  DSV32_VNNI static void prepare_step(const float* x, int n_values, float* out) {
-    alignas(64) float padded[kValues] = {};
-    std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
-    X& prepared = *reinterpret_cast<X*>(out);
-    prepare_planes(padded, F::first_value, prepared);
-    F::prepare_extra(padded, prepared);
-  }
-
-  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
-  template <int R, int T>
-  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
-    Stage weights[R];
-    __m512 block[R * T];
-    HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), weights[r]);
-    HWY_UNROLL(2)
-    for (int sum = 0; sum < F::kSums; ++sum) {
-      Sums sums[R * T];
-      HWY_UNROLL(4)
-      for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], sum);
-      HWY_UNROLL(4)
-      for (int s = sum * 4 / F::kSums; s < (sum + 1) * 4 / F::kSums; ++s) {
-        HWY_UNROLL(4)
-        for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
-      }
-      HWY_UNROLL(4)
-      for (int p = 0; p < R * T; ++p) {
-        const __m512 scaled = sum == 0 ? _mm512_setzero_ps() : block[p];
-        block[p] = _mm512_fmadd_ps(total(sums[p]), weights[p / T].scales[sum], scaled);
-      }
-    }
-    HWY_UNROLL(4)
-    for (int p = 0; p < R * T; ++p) {
-      const X& token = *x[p % T];
-      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
-      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
-    }
-  }
-
-  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
-  // there are no registers for more.
-  template <int T>
-  DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
-                                           const float* const* x, float* sums) {
-    constexpr int R = T == 1 ? 2 : 1;
-    __m512 lanes[kRows * T];
-    const uint8_t* at[kRows];
-    const X* x_at[T];
-    for (__m512& sum : lanes) sum = _mm512_setzero_ps();
-    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
-    for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
-    const size_t ahead = prefetch_distance(row_bytes);
-    size_t left = row_bytes;
-    for (; left >= kStepBytes; left -= kStepBytes) {
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      HWY_UNROLL(4)
-      for (int t = 0; t < T; ++t) ++x_at[t];
-    }
-    if (F::kBlocks > 1 && left > 0) {
-      uint8_t padded[kRows][kStepBytes] = {};
-      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
-      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
-    }
-    for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
-  }
-
-  static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,
-                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
 };
 
 }  // namespace

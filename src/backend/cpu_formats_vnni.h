@@ -1,5 +1,5 @@
-// What the formats of cpu_formats_vnni.cpp share: activations as integers, and exact sums of products of
-// bytes.
+// What the formats of cpu_formats_vnni.cpp share: activations as integers, exact sums of products of bytes,
+// and the walk along rows.
 //
 // Activations are prepared as integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256
 // b + c), with one power of two as the unit of 256 values. Weights are unsigned bytes, so that an instruction
@@ -24,6 +24,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+
+#include <hwy/base.h>
+
+#include "backend/cpu_kernels.h"
 
 // The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
 #define DSV32_VNNI \
@@ -120,6 +124,7 @@ DSV32_VNNI_INLINE __m512i low_total(const Sums& sums) {
   return _mm512_add_epi32(_mm512_slli_epi32(sums.b, 8), sums.c);
 }
 
+// A lane has at most sixteen products of bytes: the lower two planes stay below 2^28.
 DSV32_VNNI_INLINE __m512 total(const Sums& sums) {
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.a), _mm512_set1_ps(65536.0f),
                          _mm512_cvtepi32_ps(low_total(sums)));
@@ -158,5 +163,111 @@ DSV32_VNNI_INLINE __m512i and_or(__m512i v, int mask, int more) {
 DSV32_VNNI_INLINE __m512i select(int mask, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(bytes_of(mask), a, b, 0xca);
 }
+
+// ---- Rows ----
+
+constexpr int kRows = CpuKernels::kRows;
+
+// A block of weights: the registers of sum 0, then those of sum 1; the scales of each sum's lanes.
+template <int kSums>
+struct Weights {
+  __m512i bytes[4];
+  __m512 scales[kSums];
+};
+
+// The sixteen lanes as a tree: halves, quarters, ...
+DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
+  alignas(64) float lanes[16];
+  _mm512_store_ps(lanes, v);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+// F: a format's layout and the making of its weights and of what its activations have besides the planes.
+template <class F>
+struct VnniFormat {
+  using X = typename F::X;
+  using Stage = typename F::Stage;
+  using Block = typename F::Block;
+  static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
+  static constexpr int kRegisters = 4 / F::kSums;  // of a sum
+
+  DSV32_VNNI static void prepare_step(const float* x, int n_values, float* out) {
+    alignas(64) float padded[kValues] = {};
+    std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
+    X& prepared = *reinterpret_cast<X*>(out);
+    prepare_planes(padded, F::first_value, prepared);
+    F::prepare_extra(padded, prepared);
+  }
+
+  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
+  template <int R, int T>
+  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+    Stage weights[R];
+    __m512 block[R * T];
+    HWY_UNROLL(4)
+    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), weights[r]);
+    HWY_UNROLL(2)
+    for (int sum = 0; sum < F::kSums; ++sum) {
+      Sums sums[R * T];
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], sum);
+      HWY_UNROLL(4)
+      for (int i = 0; i < kRegisters; ++i) {
+        const int s = kRegisters * sum + i;
+        HWY_UNROLL(4)
+        for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
+      }
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) {
+        const __m512 scaled = sum == 0 ? _mm512_setzero_ps() : block[p];
+        block[p] = _mm512_fmadd_ps(total(sums[p]), weights[p / T].scales[sum], scaled);
+      }
+    }
+    HWY_UNROLL(4)
+    for (int p = 0; p < R * T; ++p) {
+      const X& token = *x[p % T];
+      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
+      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+    }
+  }
+
+  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
+  // there are no registers for more.
+  template <int T>
+  DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
+                                           const float* const* x, float* sums) {
+    constexpr int R = T == 1 ? 2 : 1;
+    __m512 lanes[kRows * T];
+    const uint8_t* at[kRows];
+    const X* x_at[T];
+    for (__m512& sum : lanes) sum = _mm512_setzero_ps();
+    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
+    for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
+    const size_t ahead = prefetch_distance(row_bytes);
+    size_t left = row_bytes;
+    for (; left >= kStepBytes; left -= kStepBytes) {
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
+      HWY_UNROLL(4)
+      for (int t = 0; t < T; ++t) ++x_at[t];
+    }
+    if (F::kBlocks > 1 && left > 0) {
+      alignas(64) uint8_t padded[kRows][kStepBytes] = {};
+      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
+      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+    }
+    for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
+  }
+
+  static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,
+                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+};
 
 }  // namespace dsv32::vnni
