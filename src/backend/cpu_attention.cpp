@@ -53,15 +53,18 @@ KeyEntry key_entry(const CacheView& cache, int64_t seq, int64_t pos) {
           page + cache.layout.key_scales_offset() + place.entry * cache.layout.key_scale_bytes()};
 }
 
-// x [n] to e4m3, one ue8m0 scale per tile.
+// x [n] to e4m3, with one scale per tile: ue8m0 when Scale is uint8_t, f32 when it is float.
+template <class Scale>
 void encode_e4m3(const float* x, int64_t n, uint8_t* values, uint8_t* scales) {
   for (int64_t begin = 0; begin < n; begin += kTileValues) {
     const int64_t end = std::min(begin + kTileValues, n);
     float amax = 0;
     for (int64_t i = begin; i < end; ++i) amax = std::fmax(amax, std::fabs(x[i]));
-    scales[begin / kTileValues] = e4m3_tile_scale(amax);
-    const float scale = ue8m0_to_f32(scales[begin / kTileValues]);
+    const uint8_t bits = e4m3_tile_scale(amax);
+    const float scale = ue8m0_to_f32(bits);
     for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] / scale);
+    std::memcpy(scales, sizeof(Scale) == 1 ? static_cast<const void*>(&bits) : &scale, sizeof(Scale));
+    scales += sizeof(Scale);
   }
 }
 
@@ -88,7 +91,7 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
     return;
   }
   if (layout.kv_type == KvType::fp8)
-    encode_e4m3(c, rank, row, scales);
+    encode_e4m3<uint8_t>(c, rank, row, scales);
   else
     encode_bf16(c, rank, row);
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
@@ -188,6 +191,13 @@ void attend_head(const Attend& op, int64_t t, int64_t h, const float* rows, floa
 
 }  // namespace
 
+void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
+  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
+    encode_e4m3<float>(op.x + r * op.width, op.width, op.values + r * op.width,
+                       reinterpret_cast<uint8_t*>(op.scales + r * CacheLayout::tiles(op.width)));
+  });
+}
+
 void CpuBackend::stream_rows(const StreamRows& op) {
   for (int64_t i = 0; i < op.n_copies; ++i)
     std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
@@ -219,16 +229,10 @@ void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
   workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * dim), [&](int64_t t) {
     const KeyEntry entry = key_entry(op.cache, op.step.seq[t], op.step.pos[t]);
     const float* key = op.k + t * dim;
-    if (layout.kv_type == KvType::f32) {
+    if (layout.kv_type == KvType::f32)
       std::memcpy(entry.key, key, static_cast<size_t>(dim) * 4);
-      return;
-    }
-    std::vector<uint8_t> scales(static_cast<size_t>(CacheLayout::tiles(dim)));
-    encode_e4m3(key, dim, entry.key, scales.data());
-    for (size_t tile = 0; tile < scales.size(); ++tile) {
-      const float scale = ue8m0_to_f32(scales[tile]);
-      std::memcpy(entry.key_scales + tile * 4, &scale, 4);
-    }
+    else
+      encode_e4m3<float>(key, dim, entry.key, entry.key_scales);
   });
 }
 

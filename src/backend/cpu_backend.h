@@ -37,12 +37,12 @@ class CpuBackend : public Backend {
   void layer_norm(const LayerNorm&) override;
   void rope(const Rope&) override;
   void hadamard(const Hadamard&) override;
-  void quantize_fp8(const QuantizeFp8&) override;
   void matmul(const Matmul&) override;
   void matmul_heads(const MatmulHeads&) override;
   void add(const Add&) override;
   void silu_mul(const SiluMul&) override;
   // cpu_attention.cpp
+  void quantize_fp8(const QuantizeFp8&) override;
   void stream_rows(const StreamRows&) override;
   void store_latents(const StoreLatents&) override;
   void store_index_keys(const StoreIndexKeys&) override;

@@ -1,46 +1,84 @@
-// Products in integers, on CPUs that add 64 products of bytes at once (AVX-512 VNNI): Q8_0 and the K formats.
+// Products in integers, on CPUs that add 64 products of bytes at once (AVX-512 VNNI): the formats that models
+// of this size come in.
 //
-// A block of 256 values is four registers of weights as bytes, where floats need sixteen. Formats with small
-// codes and scales (Q2_K, Q3_K) multiply them by a table lookup on the way and sum over the whole block; the
-// others multiply the sums of each register with its scales. See cpu_formats_vnni.h for the activations and
-// the one rounding.
+// A block of 256 values is four registers of weights as bytes, where floats need sixteen. The values are laid
+// out so that registers share their scales, lane by lane: integers add up over four registers, or two, before
+// they meet a float. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup on the
+// way. See cpu_formats_vnni.h for the activations and the one rounding.
 #include "backend/cpu_kernels.h"
+
+// AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
+// request. Its dispatch remembers what the CPU can do; hwy::SupportedTargets() asks anew, by instructions
+// that leave a virtual machine.
+#define HWY_WANT_AVX3_DL
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu_formats_vnni.cpp"
+#include <hwy/foreach_target.h>
 
 #include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
+namespace dsv32 {
+namespace HWY_NAMESPACE {
+
+bool has_vnni() { return HWY_TARGET <= HWY_AVX3_DL; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dsv32
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 #if HWY_ARCH_X86
 #include "backend/cpu_formats_vnni.h"
+#include "gguf/quant_codes.h"
 
 namespace dsv32 {
 namespace {
 
 using namespace vnni;
 
-constexpr int kRows = CpuKernels::kRows;
+// Formats with an offset for each group: a lane of `offsets` for each lane of negative sums of x.
+template <int kNumber>
+struct OffsetFormat {
+  static constexpr int kBlocks = 1, kSums = kNumber;
+  using X = Activations<1>;
+  struct Stage : Weights<kSums> {
+    __m512 offsets;
+  };
 
-// d and dmin: f16 at `from`, in every lane.
-DSV32_VNNI_INLINE __m512 float_everywhere(const uint8_t* from) {
-  return _mm512_cvtph_ps(half_everywhere(from));
-}
-
-// One block of weights, unpacked, with one scale for all of it.
-struct BlockStage {
-  __m512i bytes[4];
-  __m512 d;
+  DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }
+  DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
+    return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
+  }
 };
 
-// The same with scales for each register's lanes.
-struct RegisterStage {
-  __m512i bytes[4];
-  __m512 scales[4];
+// Formats of signed weights, raised by kBias to be bytes: what the sums have too much comes off at the start.
+template <int kNumber, int kRaise>
+struct RaisedFormat {
+  static constexpr int kBlocks = 1, kSums = kNumber, kBias = kRaise;
+  using X = Activations<2 * kSums>;  // for each sum: of plane a, and of b and c together
+  using Stage = Weights<kSums>;
+
+  DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
+    for (int sum = 0; sum < kSums; ++sum) {
+      Sums bias = no_sums();
+      for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(kBias), out, 4 / kSums * sum + i, bias);
+      store_negative(bias.a, out.start[2 * sum]);
+      store_negative(low_total(bias), out.start[2 * sum + 1]);
+    }
+  }
+
+  DSV32_VNNI_INLINE Sums start(const X& x, int sum) {
+    return {_mm512_load_si512(x.start[2 * sum]), _mm512_setzero_si512(),
+            _mm512_load_si512(x.start[2 * sum + 1])};
+  }
+  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const X&, __m512 lanes) { return lanes; }
 };
 
-// ---- Q2_K, Q3_K: register s holds bits 2 s of the 64 bytes of qs ----
+// ---- Q2_K, Q3_K: register s holds bits 2 s of the 64 bytes of qs, multiplied by their scales ----
 
-struct TwoBitFormat {
-  static constexpr int kBlocks = 1;  // of a step
-  static constexpr bool kScaleOfBlock = true;
-  static constexpr int first_value(int s, int j) { return 128 * (j / 2) + 32 * s + 16 * (j % 2); }
+struct TwoBits {
+  static constexpr int first_value(int s, int k) { return 128 * (k / 4) + 32 * s + 8 * (k % 4); }
 
   // Scales of 16 groups of 16 values, one a byte, into 32-bit lanes: 4 j + s is that of lane j of register s.
   DSV32_VNNI_INLINE __m512i spread_groups(__m128i groups) {
@@ -50,71 +88,40 @@ struct TwoBitFormat {
 };
 
 // scale * code is at most 45. A 128-bit lane has four tables of four bytes, one a register.
-struct VnniQ2_K : TwoBitFormat {
+struct VnniQ2_K : OffsetFormat<1>, TwoBits {
   using Block = BlockQ2_K;
-  using X = Activations<1>;  // sums[0][4 j + s] = -(sum of the group)
-  struct Stage : BlockStage {
-    __m512 mins;  // dmin * min, as the sums lie
-  };
 
+  // Lane 4 j + s: of the group in lane j of register s.
   DSV32_VNNI_INLINE void prepare_extra(const float* x, X& out) {
     for (int s = 0; s < 4; ++s)
       for (int j = 0; j < 4; ++j)
-        out.sums[0][4 * j + s] = -_mm512_reduce_add_ps(_mm512_loadu_ps(x + first_value(s, j)));
+        out.sums[0][4 * j + s] = -_mm512_reduce_add_ps(_mm512_loadu_ps(x + first_value(s, 2 * j)));
   }
 
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
-    const __m512i groups = spread_groups(load_16_bytes(at + offsetof(Block, scales)));
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i groups = spread_groups(load<__m128i>(at->scales));
     const __m512i scales = _mm512_and_si512(groups, _mm512_set1_epi32(15));
     const __m512i tables = _mm512_mullo_epi32(scales, _mm512_set1_epi32(0x03020100));
-    const __m512i codes = _mm512_loadu_si512(at + offsetof(Block, qs));
+    const __m512i codes = _mm512_loadu_si512(at->qs);
     out.bytes[0] = _mm512_shuffle_epi8(tables, and_or(codes, 3, 0));
     out.bytes[1] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 2), 3, 4));
     out.bytes[2] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 4), 3, 8));
     out.bytes[3] = _mm512_shuffle_epi8(tables, and_or(_mm512_srli_epi32(codes, 6), 3, 12));
-    const __m128 d_and_dmin = _mm_cvtph_ps(_mm_cvtsi32_si128(load<int32_t>(at + offsetof(Block, d))));
-    out.d = _mm512_broadcastss_ps(d_and_dmin);
-    out.mins = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(groups, 4)),
-                             _mm512_broadcastss_ps(_mm_movehdup_ps(d_and_dmin)));
-  }
-
-  DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }
-  DSV32_VNNI_INLINE __m512 total(const Sums& sums) { return wide_total(sums); }
-  DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
-    return _mm512_fmadd_ps(w.mins, _mm512_load_ps(x.sums[0]), lanes);
+    out.scales[0] = half_everywhere(at->d);
+    out.offsets = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(groups, 4)), half_everywhere(at->dmin));
   }
 };
 
 // (scale - 32) * (code - 4) is -124 to 128: a byte once kBias is added. A 128-bit lane has two tables of
 // eight bytes for two registers.
-struct VnniQ3_K : TwoBitFormat {
+struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
   using Block = BlockQ3_K;
-  using X =
-      Activations<2>;  // what the sums start from, against the bias: of plane a, and of b and c together
-  using Stage = BlockStage;
-  static constexpr int kBias = 124;
 
-  DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
-    Sums bias = no_sums();
-    for (int s = 0; s < 4; ++s) add_bias(kBias, out, s, bias);
-    store_negative(bias.a, out.start[0]);
-    store_negative(low_total(bias), out.start[1]);
-  }
-
-  // 16 codes of six bits; see unpack_q3_k_scales().
-  DSV32_VNNI_INLINE __m512i unpack_scales(const uint8_t* packed) {
-    constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f, kUpper = 0x3030303030303030;
-    const uint64_t low = load<uint64_t>(packed), high = load<uint32_t>(packed + 8);
-    const uint64_t first = (low & kLow) | ((high << 4 | high << 34) & kUpper);
-    const uint64_t second = (low >> 4 & kLow) | ((high | high << 30) & kUpper);
-    return spread_groups(both(first, second));
-  }
-
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
     // Four bytes of a table in one multiplication, of a scale with four small factors: the bias makes good
     // what one byte borrows from the next.
     constexpr uint32_t kBiases = 0x01010101u * kBias, kFactors0 = 0x01020304, kFactors4 = 0x03020100;
-    const __m512i scales = unpack_scales(at + offsetof(Block, scales));
+    const __m512i scales = spread_groups(reinterpret_cast<__m128i>(unpack_q3_k_scales(at->scales)));
     const __m512i codes_0_3 =
         _mm512_sub_epi32(_mm512_set1_epi32(static_cast<int>(kBiases + 32 * kFactors0)),
                          _mm512_mullo_epi32(scales, _mm512_set1_epi32(static_cast<int>(kFactors0))));
@@ -124,14 +131,14 @@ struct VnniQ3_K : TwoBitFormat {
     const __m512i tables_0_1 = _mm512_unpacklo_epi32(codes_0_3, codes_4_7);
     const __m512i tables_2_3 = _mm512_unpackhi_epi32(codes_0_3, codes_4_7);
     // Bit k of a byte of hmask belongs to value 32 k + i: bring the upper half (k + 4) level with the lower.
-    const __m256i hmask = load_32_bytes(at + offsetof(Block, hmask));
+    const __m256i hmask = load<__m256i>(at->hmask);
     const __m512i third = join(hmask, _mm256_srli_epi32(hmask, 4));
-    const __m512i codes = _mm512_loadu_si512(at + offsetof(Block, qs));
+    const __m512i codes = _mm512_loadu_si512(at->qs);
     out.bytes[0] = look_up(tables_0_1, codes, _mm512_slli_epi32(third, 2), 0);
     out.bytes[1] = look_up(tables_0_1, _mm512_srli_epi32(codes, 2), _mm512_slli_epi32(third, 1), 8);
     out.bytes[2] = look_up(tables_2_3, _mm512_srli_epi32(codes, 4), third, 0);
     out.bytes[3] = look_up(tables_2_3, _mm512_srli_epi32(codes, 6), _mm512_srli_epi32(third, 1), 8);
-    out.d = float_everywhere(at + offsetof(Block, d));
+    out.scales[0] = half_everywhere(at->d);
   }
 
   // low: codes at bits 0 and 1 of a byte; third: at bit 2; other bits arbitrary. table: 0 or 8, of the lane's
@@ -139,28 +146,16 @@ struct VnniQ3_K : TwoBitFormat {
   DSV32_VNNI_INLINE __m512i look_up(__m512i tables, __m512i low, __m512i third, int table) {
     return _mm512_shuffle_epi8(tables, and_or(select(3, low, third), 7, table));
   }
-
-  DSV32_VNNI_INLINE Sums start(const X& x, int) {
-    return {_mm512_load_si512(x.start[0]), _mm512_setzero_si512(), _mm512_load_si512(x.start[1])};
-  }
-  DSV32_VNNI_INLINE __m512 total(const Sums& sums) { return wide_total(sums); }
-  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const X&, __m512 lanes) { return lanes; }
 };
 
-// ---- Q4_K, Q5_K: register 2 h + n holds nibble n of 64 bytes: groups 4 h + n and 4 h + 2 + n ----
+// ---- Q4_K, Q5_K: registers 2 n and 2 n + 1 hold nibble n of the two halves of each 32 bytes of qs ----
 
-struct NibbleFormat {
-  static constexpr int kBlocks = 1;
-  static constexpr bool kScaleOfBlock = false;
-  using X = Activations<1>;  // sums[0][2 g + 1] = -(sum of group g), to meet the mins; even lanes are zero
-  struct Stage : RegisterStage {
-    __m512 offsets;
-  };
-
-  static constexpr int first_value(int s, int j) {
-    return 128 * (s / 2) + 64 * (j / 2) + 32 * (s % 2) + 16 * (j % 2);
+struct NibbleFormat : OffsetFormat<2> {
+  static constexpr int first_value(int s, int k) {
+    return 64 * (k / 2) + 32 * (s / 2) + 16 * (s % 2) + 8 * (k % 2);
   }
 
+  // Lane 2 g + 1: of group g, to meet the mins; even lanes are zero.
   DSV32_VNNI_INLINE void prepare_extra(const float* x, X& out) {
     for (int g = 0; g < 8; ++g) {
       const float* group = x + 32 * g;
@@ -170,40 +165,38 @@ struct NibbleFormat {
     }
   }
 
-  // at: d, dmin and the twelve packed bytes; see unpack_k_scales(). Lanes 2 g and 2 g + 1 are d * scale and
-  // dmin * min of group g.
-  DSV32_VNNI_INLINE void unpack_scales(const uint8_t* at, Stage& out) {
-    constexpr uint32_t kNibbles = 0x0f0f0f0f, kSix = 0x3f3f3f3f, kUpper = 0x30303030;
-    const uint32_t a = load<uint32_t>(at + 4), b = load<uint32_t>(at + 8), low = load<uint32_t>(at + 12);
-    const uint64_t scales = (a & kSix) | uint64_t{(low & kNibbles) | (a >> 2 & kUpper)} << 32;
-    const uint64_t mins = (b & kSix) | uint64_t{(low >> 4 & kNibbles) | (b >> 2 & kUpper)} << 32;
-    const __m128i codes = _mm_unpacklo_epi8(both(scales, 0), both(mins, 0));
-    const __m512 factors = _mm512_cvtph_ps(_mm256_set1_epi32(load<int32_t>(at)));
-    out.offsets = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), factors);
-    HWY_UNROLL(4) for (int s = 0; s < 4; ++s) {
-      const int group = 4 * (s / 2) + s % 2;
-      const __m512i lanes = join(_mm256_set1_epi32(2 * group), _mm256_set1_epi32(2 * (group + 2)));
-      out.scales[s] = _mm512_permutexvar_ps(lanes, out.offsets);
-    }
+  // Lanes 2 g and 2 g + 1 of offsets are d * scale and dmin * min of group g.
+  template <class Block>
+  DSV32_VNNI_INLINE void unpack_scales(const Block& b, Stage& out) {
+    const Groups groups = unpack_k_scales(b.scales);
+    const __m128i codes =
+        _mm_unpacklo_epi8(reinterpret_cast<__m128i>(groups.scales), reinterpret_cast<__m128i>(groups.mins));
+    const __m512 d_and_dmin = _mm512_cvtph_ps(_mm256_set1_epi32(load<int32_t>(&b.d)));
+    out.offsets = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), d_and_dmin);
+    const __m512i even = _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+    out.scales[0] = _mm512_permutexvar_ps(even, out.offsets);
+    out.scales[1] = _mm512_permutexvar_ps(_mm512_add_epi32(even, _mm512_set1_epi32(2)), out.offsets);
   }
 
-  DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }
-  // Four codes of at most 31 times 2^23 end below 2^31.
-  DSV32_VNNI_INLINE __m512 total(const Sums& sums) { return _mm512_cvtepi32_ps(int_total(sums)); }
-  DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
-    return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
+  // Of the 32-byte pieces at qs, the first halves and the second halves.
+  struct Halves {
+    __m512i of[2];
+  };
+  DSV32_VNNI_INLINE Halves load_halves(const uint8_t* qs) {
+    const __m512i low = _mm512_loadu_si512(qs), high = _mm512_loadu_si512(qs + 64);
+    return {_mm512_shuffle_i64x2(low, high, 0x88), _mm512_shuffle_i64x2(low, high, 0xdd)};
   }
 };
 
 struct VnniQ4_K : NibbleFormat {
   using Block = BlockQ4_K;
 
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
-    unpack_scales(at, out);
-    HWY_UNROLL(2) for (int h = 0; h < 2; ++h) {
-      const __m512i codes = _mm512_loadu_si512(at + offsetof(Block, qs) + 64 * h);
-      out.bytes[2 * h] = _mm512_and_si512(codes, bytes_of(15));
-      out.bytes[2 * h + 1] = _mm512_and_si512(_mm512_srli_epi32(codes, 4), bytes_of(15));
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    unpack_scales(*at, out);
+    const Halves codes = load_halves(at->qs);
+    HWY_UNROLL(2) for (int i = 0; i < 2; ++i) {
+      out.bytes[i] = _mm512_and_si512(codes.of[i], bytes_of(15));
+      out.bytes[2 + i] = _mm512_and_si512(_mm512_srli_epi32(codes.of[i], 4), bytes_of(15));
     }
   }
 };
@@ -211,222 +204,197 @@ struct VnniQ4_K : NibbleFormat {
 struct VnniQ5_K : NibbleFormat {
   using Block = BlockQ5_K;
 
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
-    unpack_scales(at, out);
-    // Bit g of a byte of qh belongs to group g: bring the upper half, which holds group 2 further on, level.
-    const __m256i qh = load_32_bytes(at + offsetof(Block, qh));
-    const __m512i fifth = join(qh, _mm256_srli_epi32(qh, 2));
-    const __m512i at_bit_4[4] = {_mm512_slli_epi32(fifth, 4), _mm512_slli_epi32(fifth, 3), fifth,
-                                 _mm512_srli_epi32(fifth, 1)};
-    HWY_UNROLL(2) for (int h = 0; h < 2; ++h) {
-      const __m512i codes = _mm512_loadu_si512(at + offsetof(Block, qs) + 64 * h);
-      out.bytes[2 * h] = _mm512_and_si512(select(15, codes, at_bit_4[2 * h]), bytes_of(31));
-      out.bytes[2 * h + 1] =
-          _mm512_and_si512(select(15, _mm512_srli_epi32(codes, 4), at_bit_4[2 * h + 1]), bytes_of(31));
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    unpack_scales(*at, out);
+    const Halves codes = load_halves(at->qs);
+    HWY_UNROLL(2) for (int i = 0; i < 2; ++i) {
+      // Bit g of a byte of qh belongs to group g, and lane j holds groups 2 j and 2 j + 1: make them bits 0
+      // and 1.
+      const __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+      const __m512i fifth = _mm512_srlv_epi32(lanes_of(at->qh + 16 * i), lane);
+      const __m512i high = _mm512_srli_epi32(codes.of[i], 4);
+      out.bytes[i] = _mm512_and_si512(select(15, codes.of[i], _mm512_slli_epi32(fifth, 4)), bytes_of(31));
+      out.bytes[2 + i] = _mm512_and_si512(select(15, high, _mm512_slli_epi32(fifth, 3)), bytes_of(31));
     }
   }
 };
 
-// ---- Q6_K, Q8_0: values as they lie; what the bytes are raised by comes off the sums again ----
+// ---- Q6_K: registers 2 h and 2 h + 1 hold the first and the second half of the groups of half h ----
 
-struct NaturalFormat {
-  static constexpr bool kScaleOfBlock = false;
-  using Stage = RegisterStage;
-  static constexpr int first_value(int s, int j) { return 64 * s + 16 * j; }
-
-  template <class X>
-  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const X&, __m512 lanes) {
-    return lanes;
-  }
-};
-
-struct VnniQ6_K : NaturalFormat {
+struct VnniQ6_K : RaisedFormat<2, 32> {
   using Block = BlockQ6_K;
-  static constexpr int kBlocks = 1;
-  using X = Activations<4>;  // what a register's sums start from, all planes together
-  static constexpr int kBias = 32;
-
-  DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
-    for (int s = 0; s < 4; ++s) {
-      Sums bias = no_sums();
-      add_bias(kBias, out, s, bias);
-      store_negative(int_total(bias), out.start[s]);
-    }
+  static constexpr int first_value(int s, int k) {
+    return 128 * (s / 2) + 64 * (k % 2) + 16 * (k / 2) + 8 * (s % 2);
   }
 
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
-    const __m512i codes = _mm512_cvtepi8_epi32(load_16_bytes(at + offsetof(Block, scales)));
-    const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(codes), float_everywhere(at + offsetof(Block, d)));
-    HWY_UNROLL(4) for (int s = 0; s < 4; ++s) {
-      const __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-      out.scales[s] = _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(4 * s)), scales);
-    }
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i groups = _mm512_cvtepi8_epi32(load<__m128i>(at->scales));
+    const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(groups), half_everywhere(at->d));
+    const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
     HWY_UNROLL(2) for (int h = 0; h < 2; ++h) {
       // Upper bits of the low nibbles' values: at bit 0 for the lower half, at 2 for the upper; of the high
       // nibbles': at 4 and 6.
-      const __m256i qh = load_32_bytes(at + offsetof(Block, qh) + 32 * h);
+      const __m256i qh = load<__m256i>(at->qh + 32 * h);
       const __m512i upper = join(qh, _mm256_srli_epi32(qh, 2));
-      const __m512i low = _mm512_loadu_si512(at + offsetof(Block, ql) + 64 * h);
-      out.bytes[2 * h] = _mm512_and_si512(select(15, low, _mm512_slli_epi32(upper, 4)), bytes_of(63));
-      out.bytes[2 * h + 1] = _mm512_and_si512(select(15, _mm512_srli_epi32(low, 4), upper), bytes_of(63));
+      const __m512i codes = _mm512_loadu_si512(at->ql + 64 * h);
+      const __m512i low = _mm512_and_si512(select(15, codes, _mm512_slli_epi32(upper, 4)), bytes_of(63));
+      const __m512i high = _mm512_and_si512(select(15, _mm512_srli_epi32(codes, 4), upper), bytes_of(63));
+      out.bytes[2 * h] = _mm512_unpacklo_epi64(low, high);
+      out.bytes[2 * h + 1] = _mm512_unpackhi_epi64(low, high);
+      out.scales[h] = _mm512_permutexvar_ps(_mm512_add_epi32(order, _mm512_set1_epi32(8 * h)), scales);
     }
   }
-
-  DSV32_VNNI_INLINE Sums start(const X& x, int s) {
-    return {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_load_si512(x.start[s])};
-  }
-  // Four weights of -32 to 31 times 2^23 are within 2^30; what passes 2^31 on the way comes back.
-  DSV32_VNNI_INLINE __m512 total(const Sums& sums) { return _mm512_cvtepi32_ps(int_total(sums)); }
 };
 
-struct VnniQ8_0 : NaturalFormat {
+// ---- Q8_0, IQ4_XS: registers 2 h and 2 h + 1 hold the first and the second 16 values of groups 4 h on ----
+
+struct GroupOf32Format : RaisedFormat<2, 128> {
+  static constexpr int first_value(int s, int k) {
+    return 128 * (s / 2) + 32 * (k / 2) + 16 * (s % 2) + 8 * (k % 2);
+  }
+
+  // of_groups: of 8 groups, lowest first.
+  DSV32_VNNI_INLINE void spread_scales(__m256 of_groups, Stage& out) {
+    const __m512i order = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512 scales = _mm512_castps256_ps512(of_groups);
+    out.scales[0] = _mm512_permutexvar_ps(order, scales);
+    out.scales[1] = _mm512_permutexvar_ps(_mm512_add_epi32(order, _mm512_set1_epi32(4)), scales);
+  }
+};
+
+struct VnniQ8_0 : GroupOf32Format {
   using Block = BlockQ8_0;
   static constexpr int kBlocks = 8;
-  using X = Activations<8>;  // what a register's sums start from: of plane a, and of b and c together
-  static constexpr int kBias = 128;
 
-  DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
-    for (int s = 0; s < 4; ++s) {
-      Sums bias = no_sums();
-      add_bias(kBias, out, s, bias);
-      store_negative(bias.a, out.start[2 * s]);
-      store_negative(low_total(bias), out.start[2 * s + 1]);
-    }
-  }
-
-  DSV32_VNNI_INLINE void unpack(const uint8_t* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    using Halves [[gnu::vector_size(16)]] = uint16_t;
+    const Halves d = {at[0].d, at[1].d, at[2].d, at[3].d, at[4].d, at[5].d, at[6].d, at[7].d};
+    spread_scales(_mm256_cvtph_ps(reinterpret_cast<__m128i>(d)), out);
     HWY_UNROLL(4) for (int s = 0; s < 4; ++s) {
-      const uint8_t* first = at + 2 * s * sizeof(Block);
-      const uint8_t* second = first + sizeof(Block);
-      out.scales[s] =
-          _mm512_cvtph_ps(_mm256_blend_epi32(half_everywhere(first), half_everywhere(second), 0xf0));
-      out.bytes[s] = _mm512_xor_si512(
-          join(load_32_bytes(first + offsetof(Block, qs)), load_32_bytes(second + offsetof(Block, qs))),
-          bytes_of(kBias));
+      const auto pair = [first = at + s / 2 * 4, piece = s % 2 * 16](int i) DSV32_VNNI {
+        return _mm256_set_m128i(load<__m128i>(first[i + 1].qs + piece), load<__m128i>(first[i].qs + piece));
+      };
+      out.bytes[s] = _mm512_xor_si512(join(pair(0), pair(2)), bytes_of(kBias));
     }
   }
-
-  DSV32_VNNI_INLINE Sums start(const X& x, int s) {
-    return {_mm512_load_si512(x.start[2 * s]), _mm512_setzero_si512(), _mm512_load_si512(x.start[2 * s + 1])};
-  }
-  DSV32_VNNI_INLINE __m512 total(const Sums& sums) { return wide_total(sums); }
 };
 
-// ---- Rows ----
+struct VnniIQ4_XS : GroupOf32Format {
+  using Block = BlockIQ4_XS;
 
-// The sixteen lanes as a tree: halves, quarters, ...
-DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
-  alignas(64) float lanes[16];
-  _mm512_store_ps(lanes, v);
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
-}
-
-template <class F>
-struct VnniFormat {
-  using X = typename F::X;
-  using Stage = typename F::Stage;
-  static constexpr size_t kStepBytes = F::kBlocks * sizeof(typename F::Block);
-
-  DSV32_VNNI static void prepare_step(const float* x, int n_values, float* out) {
-    alignas(64) float padded[kValues] = {};
-    std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
-    X& prepared = *reinterpret_cast<X*>(out);
-    prepare_planes(padded, F::first_value, prepared);
-    F::prepare_extra(padded, prepared);
-  }
-
-  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
-  template <int R, int T>
-  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
-    Stage weights[R];
-    __m512 block[R * T];
-    HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) F::unpack(at[r], weights[r]);
-    if constexpr (F::kScaleOfBlock)
-      sum_block<R, T>(weights, x, block);
-    else
-      sum_registers<R, T>(weights, x, block);
-    HWY_UNROLL(4)
-    for (int p = 0; p < R * T; ++p) {
-      const X& token = *x[p % T];
-      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
-      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m256i groups = _mm256_cvtepi8_epi32(reinterpret_cast<__m128i>(unpack_iq4_xs_scales(*at)));
+    spread_scales(_mm256_mul_ps(_mm256_cvtepi32_ps(groups), _mm512_castps512_ps256(half_everywhere(at->d))),
+                  out);
+    const __m512i table = _mm512_xor_si512(lanes_of(kIq4Values), bytes_of(kBias));
+    HWY_UNROLL(2) for (int h = 0; h < 2; ++h) {
+      const __m512i codes = _mm512_loadu_si512(at->qs + 64 * h), high = _mm512_srli_epi32(codes, 4);
+      out.bytes[2 * h] = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, bytes_of(15)));
+      out.bytes[2 * h + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(high, bytes_of(15)));
     }
   }
+};
 
-  template <int R, int T>
-  DSV32_VNNI_INLINE void sum_block(const Stage* weights, const X* const* x, __m512* block) {
-    Sums sums[R * T];
-    HWY_UNROLL(4)
-    for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], 0);
-    HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s) {
-      HWY_UNROLL(4)
-      for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
-    }
-    HWY_UNROLL(4)
-    for (int p = 0; p < R * T; ++p) block[p] = _mm512_mul_ps(F::total(sums[p]), weights[p / T].d);
+// ---- IQ2_XXS, IQ3_XXS: register s holds values 8 s on of each group, and a 64-bit lane one group ----
+
+struct GridFormat : RaisedFormat<1, 64> {
+  static constexpr int first_value(int s, int k) { return 32 * k + 8 * s; }
+
+  // 32 bytes looked up among 256 u16: four lookups in pairs of registers, chosen by the two upper bits.
+  DSV32_VNNI_INLINE __m512i look_up(const uint16_t* table, __m256i bytes) {
+    const __m512i indices = _mm512_cvtepu8_epi16(bytes);
+    const auto pair = [table, indices](int i) DSV32_VNNI {
+      return _mm512_permutex2var_epi16(_mm512_loadu_si512(table + 64 * i), indices,
+                                       _mm512_loadu_si512(table + 64 * i + 32));
+    };
+    const __mmask32 bit6 = _mm512_test_epi16_mask(indices, _mm512_set1_epi16(64));
+    const __mmask32 bit7 = _mm512_test_epi16_mask(indices, _mm512_set1_epi16(128));
+    return _mm512_mask_blend_epi16(bit7, _mm512_mask_blend_epi16(bit6, pair(0), pair(1)),
+                                   _mm512_mask_blend_epi16(bit6, pair(2), pair(3)));
   }
 
-  template <int R, int T>
-  DSV32_VNNI_INLINE void sum_registers(const Stage* weights, const X* const* x, __m512* block) {
-    HWY_UNROLL(4)
-    for (int p = 0; p < R * T; ++p) block[p] = _mm512_setzero_ps();
-    HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s) {
-      HWY_UNROLL(4)
-      for (int p = 0; p < R * T; ++p) {
-        Sums sums = F::start(*x[p % T], s);
-        add_products(weights[p / T].bytes[s], *x[p % T], s, sums);
-        block[p] = _mm512_fmadd_ps(F::total(sums), weights[p / T].scales[s], block[p]);
-      }
-    }
+  struct Signs {
+    alignas(32) uint64_t of[4];  // a bit for each value of a register
+  };
+
+  // words: per group four sign codes of seven bits; the eighth sign is the parity of the others.
+  DSV32_VNNI_INLINE Signs unpack_signs(__m256i words) {
+    const __m256i fields = _mm256_set1_epi64x(0x352e2720150e0700);
+    const __m256i codes =
+        _mm256_and_si256(_mm256_multishift_epi64_epi8(fields, words), _mm256_set1_epi8(127));
+    const __m256i parity = _mm256_slli_epi16(_mm256_popcnt_epi8(codes), 7);
+    const __m256i bytes = _mm256_or_si256(codes, _mm256_and_si256(parity, _mm256_set1_epi8(-128)));
+    const __m256i every_fourth =
+        _mm256_setr_epi8(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29,  //
+                         2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+    Signs out;
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.of), _mm256_permutexvar_epi8(every_fourth, bytes));
+    return out;
   }
 
-  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
-  // there are no registers for more.
-  template <int T>
-  DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
-                                           const float* const* x, float* sums) {
-    constexpr int R = T == 1 ? 2 : 1;
-    __m512 lanes[kRows * T];
-    const uint8_t* at[kRows];
-    const X* x_at[T];
-    for (__m512& sum : lanes) sum = _mm512_setzero_ps();
-    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
-    for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
-    const size_t ahead = prefetch_distance(row_bytes);
-    size_t left = row_bytes;
-    for (; left >= kStepBytes; left -= kStepBytes) {
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      HWY_UNROLL(4)
-      for (int t = 0; t < T; ++t) ++x_at[t];
-    }
-    if (F::kBlocks > 1 && left > 0) {
-      uint8_t padded[kRows][kStepBytes] = {};
-      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
-      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
-    }
-    for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
+  // The scales, half of an odd number, are on top of the words.
+  DSV32_VNNI_INLINE void unpack_scales(__m256i words, uint16_t d, float unit, Stage& out) {
+    const __m256i odd = _mm256_or_si256(_mm256_srli_epi32(words, 27), _mm256_set1_epi32(1));
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i lanes = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(odd));
+    const __m512 scale = _mm512_mul_ps(half_everywhere(d), _mm512_set1_ps(unit));
+    out.scales[0] = _mm512_mul_ps(_mm512_cvtepi32_ps(lanes), scale);
   }
 
-  static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,
-                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+  // Which of 32 are at the feet of the 64-bit lanes of register s.
+  DSV32_VNNI_INLINE __m512i order(int s) {
+    return _mm512_add_epi64(_mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28), _mm512_set1_epi64(s));
+  }
+
+  // Eight weights of each lane: byte i of `table` is the magnitude of code i, byte i of `fields` the bit
+  // where code i of a lane begins.
+  DSV32_VNNI_INLINE __m512i weights(__m512i lanes, int64_t fields, int64_t table, uint64_t negative) {
+    const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(fields), lanes);
+    const __m512i magnitudes = _mm512_permutexvar_epi8(codes, _mm512_set1_epi64(table));
+    const __m512i bias = bytes_of(kBias);
+    return _mm512_mask_sub_epi8(_mm512_add_epi8(bias, magnitudes), negative, bias, magnitudes);
+  }
+};
+
+struct VnniIQ2_XXS : GridFormat {
+  using Block = BlockIQ2_XXS;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i even_first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m512i packed = _mm512_permutexvar_epi32(even_first, _mm512_loadu_si512(at->qs));
+    const __m256i words = _mm512_extracti64x4_epi64(packed, 1);
+    const __m512i points = look_up(kIq2xxsCodes, _mm512_castsi512_si256(packed));
+    const Signs signs = unpack_signs(words);
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s)
+      out.bytes[s] = weights(_mm512_permutexvar_epi16(order(s), points), 0x0e0c0a0806040200,
+                             0x002b1908002b1908, signs.of[s]);
+    unpack_scales(words, at->d, kUnit<Block>, out);
+  }
+};
+
+struct VnniIQ3_XXS : GridFormat {
+  using Block = BlockIQ3_XXS;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m256i words = load<__m256i>(at->signs);
+    const __m512i low = look_up(kIq3xxsCodes, load<__m256i>(at->qs));
+    const __m512i high = look_up(kIq3xxsCodes, load<__m256i>(at->qs + 32));
+    const Signs signs = unpack_signs(words);
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s)
+      out.bytes[s] = weights(_mm512_permutex2var_epi32(low, order(s), high), 0x1c1814100c080400,
+                             0x3e342c241c140c04, signs.of[s]);
+    unpack_scales(words, at->d, kUnit<Block>, out);
+  }
 };
 
 }  // namespace
 
-// AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4).
+HWY_EXPORT(has_vnni);
+
 const CpuKernels* vnni_kernels_of(TensorType type) {
-  if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) return nullptr;
+  if (!HWY_DYNAMIC_DISPATCH(has_vnni)()) return nullptr;
   switch (type) {
     case TensorType::q2_k: return &VnniFormat<VnniQ2_K>::kKernels;
     case TensorType::q3_k: return &VnniFormat<VnniQ3_K>::kKernels;
@@ -434,6 +402,9 @@ const CpuKernels* vnni_kernels_of(TensorType type) {
     case TensorType::q5_k: return &VnniFormat<VnniQ5_K>::kKernels;
     case TensorType::q6_k: return &VnniFormat<VnniQ6_K>::kKernels;
     case TensorType::q8_0: return &VnniFormat<VnniQ8_0>::kKernels;
+    case TensorType::iq4_xs: return &VnniFormat<VnniIQ4_XS>::kKernels;
+    case TensorType::iq2_xxs: return &VnniFormat<VnniIQ2_XXS>::kKernels;
+    case TensorType::iq3_xxs: return &VnniFormat<VnniIQ3_XXS>::kKernels;
     default: return nullptr;
   }
 }
@@ -449,3 +420,4 @@ const CpuKernels* vnni_kernels_of(TensorType) { return nullptr; }
 }  // namespace dsv32
 
 #endif  // HWY_ARCH_X86
+#endif  // HWY_ONCE

@@ -1,5 +1,5 @@
-// What the formats of cpu_formats_vnni.cpp share: activations as integers, and exact sums of products of
-// bytes.
+// What the formats of cpu_formats_vnni.cpp share: activations as integers, exact sums of products of bytes,
+// and the walk along rows.
 //
 // Activations are prepared as integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256
 // b + c), with one power of two as the unit of 256 values. Weights are unsigned bytes, so that an instruction
@@ -25,8 +25,14 @@
 #include <cstring>
 #include <limits>
 
+#include <hwy/base.h>
+
+#include "backend/cpu_kernels.h"
+
 // The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
-#define DSV32_VNNI __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define DSV32_VNNI \
+  __attribute__((  \
+      target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
 #define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
 
 namespace dsv32::vnni {
@@ -77,7 +83,7 @@ DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
   _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
 }
 
-// x [kValues]; first_value(s, j): which value lane j of register s begins with.
+// x [kValues]; first_value(s, k): which value eight bytes k of register s begin with.
 template <class FirstValue>
 DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Planes& out) {
   const float unit = unit_of(x);
@@ -85,7 +91,10 @@ DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Pl
   const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
   for (int s = 0; s < 4; ++s)
     for (int j = 0; j < 4; ++j) {
-      const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + first_value(s, j)), inverse);
+      const __m512 sixteen =
+          _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x + first_value(s, 2 * j))),
+                             _mm256_loadu_ps(x + first_value(s, 2 * j + 1)), 1);
+      const __m512 scaled = _mm512_mul_ps(sixteen, inverse);
       store_digits(_mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, scaled), out.bytes[s][0] + 16 * j);
     }
   std::memset(out.unit, 0, sizeof out.unit);
@@ -115,20 +124,10 @@ DSV32_VNNI_INLINE __m512i low_total(const Sums& sums) {
   return _mm512_add_epi32(_mm512_slli_epi32(sums.b, 8), sums.c);
 }
 
-DSV32_VNNI_INLINE __m512i int_total(const Sums& sums) {
-  return _mm512_add_epi32(_mm512_slli_epi32(sums.a, 16), low_total(sums));
-}
-
-// For sums whose total may need more than 32 bits.
-DSV32_VNNI_INLINE __m512 wide_total(const Sums& sums) {
+// A lane has at most sixteen products of bytes: the lower two planes stay below 2^28.
+DSV32_VNNI_INLINE __m512 total(const Sums& sums) {
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.a), _mm512_set1_ps(65536.0f),
                          _mm512_cvtepi32_ps(low_total(sums)));
-}
-
-// The bias times all activations of register s: what a sum of weights that were raised by `bias` has too
-// much.
-DSV32_VNNI_INLINE void add_bias(int bias, const Planes& x, int s, Sums& sums) {
-  add_products(_mm512_set1_epi8(static_cast<char>(bias)), x, s, sums);
 }
 
 DSV32_VNNI_INLINE void store_negative(__m512i v, int32_t* to) {
@@ -137,32 +136,18 @@ DSV32_VNNI_INLINE void store_negative(__m512i v, int32_t* to) {
 
 // ---- Loading ----
 
-template <class Int>
-DSV32_VNNI_INLINE Int load(const uint8_t* from) {
-  Int value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-DSV32_VNNI_INLINE __m128i load_16_bytes(const uint8_t* from) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-}
-
-DSV32_VNNI_INLINE __m256i load_32_bytes(const uint8_t* from) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-}
-
 DSV32_VNNI_INLINE __m512i join(__m256i low, __m256i high) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-DSV32_VNNI_INLINE __m256i half_everywhere(const uint8_t* from) {
-  return _mm256_set1_epi16(load<int16_t>(from));
+// Sixteen bytes in every lane of 128 bits.
+DSV32_VNNI_INLINE __m512i lanes_of(const void* from) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(from)));
 }
 
-// Sixteen bytes in two u64, lowest first.
-DSV32_VNNI_INLINE __m128i both(uint64_t low, uint64_t high) {
-  return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
+// An f16 in every lane.
+DSV32_VNNI_INLINE __m512 half_everywhere(uint16_t half) {
+  return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half)));
 }
 
 // ---- Bits of bytes ----
@@ -178,5 +163,111 @@ DSV32_VNNI_INLINE __m512i and_or(__m512i v, int mask, int more) {
 DSV32_VNNI_INLINE __m512i select(int mask, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(bytes_of(mask), a, b, 0xca);
 }
+
+// ---- Rows ----
+
+constexpr int kRows = CpuKernels::kRows;
+
+// A block of weights: the registers of sum 0, then those of sum 1; the scales of each sum's lanes.
+template <int kSums>
+struct Weights {
+  __m512i bytes[4];
+  __m512 scales[kSums];
+};
+
+// The sixteen lanes as a tree: halves, quarters, ...
+DSV32_VNNI_INLINE float sum_of_lanes(__m512 v) {
+  alignas(64) float lanes[16];
+  _mm512_store_ps(lanes, v);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+// F: a format's layout and the making of its weights and of what its activations have besides the planes.
+template <class F>
+struct VnniFormat {
+  using X = typename F::X;
+  using Stage = typename F::Stage;
+  using Block = typename F::Block;
+  static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
+  static constexpr int kRegisters = 4 / F::kSums;  // of a sum
+
+  DSV32_VNNI static void prepare_step(const float* x, int n_values, float* out) {
+    alignas(64) float padded[kValues] = {};
+    std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
+    X& prepared = *reinterpret_cast<X*>(out);
+    prepare_planes(padded, F::first_value, prepared);
+    F::prepare_extra(padded, prepared);
+  }
+
+  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
+  template <int R, int T>
+  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+    Stage weights[R];
+    __m512 block[R * T];
+    HWY_UNROLL(4)
+    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), weights[r]);
+    HWY_UNROLL(2)
+    for (int sum = 0; sum < F::kSums; ++sum) {
+      Sums sums[R * T];
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], sum);
+      HWY_UNROLL(4)
+      for (int i = 0; i < kRegisters; ++i) {
+        const int s = kRegisters * sum + i;
+        HWY_UNROLL(4)
+        for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
+      }
+      HWY_UNROLL(4)
+      for (int p = 0; p < R * T; ++p) {
+        const __m512 scaled = sum == 0 ? _mm512_setzero_ps() : block[p];
+        block[p] = _mm512_fmadd_ps(total(sums[p]), weights[p / T].scales[sum], scaled);
+      }
+    }
+    HWY_UNROLL(4)
+    for (int p = 0; p < R * T; ++p) {
+      const X& token = *x[p % T];
+      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
+      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+    }
+  }
+
+  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
+  // there are no registers for more.
+  template <int T>
+  DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
+                                           const float* const* x, float* sums) {
+    constexpr int R = T == 1 ? 2 : 1;
+    __m512 lanes[kRows * T];
+    const uint8_t* at[kRows];
+    const X* x_at[T];
+    for (__m512& sum : lanes) sum = _mm512_setzero_ps();
+    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
+    for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
+    const size_t ahead = prefetch_distance(row_bytes);
+    size_t left = row_bytes;
+    for (; left >= kStepBytes; left -= kStepBytes) {
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
+      HWY_UNROLL(4)
+      for (int t = 0; t < T; ++t) ++x_at[t];
+    }
+    if (F::kBlocks > 1 && left > 0) {
+      alignas(64) uint8_t padded[kRows][kStepBytes] = {};
+      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
+      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
+      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+    }
+    for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
+  }
+
+  static constexpr CpuKernels kKernels = {kValues, sizeof(X) / sizeof(float), prepare_step,
+                                          rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
+};
 
 }  // namespace dsv32::vnni

@@ -1,8 +1,7 @@
 // What one instruction set offers for the products of one storage format: the table behind cpu_matmul.
 //
-// A row is worked off in steps of `values` columns. A step has its activations prepared: reordered as the
-// format's shifts bring the weights forth, padded with zeros to a whole step, followed by sums if the
-// format's offset needs them; or as integers, see cpu_formats_vnni.h.
+// A row is worked off in steps of step_values columns. A step has its activations prepared: padded with zeros
+// to a whole step, or as integers in a format's own order, see cpu_formats_vnni.h.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +12,8 @@
 namespace dsv32 {
 
 struct CpuKernels {
-  static constexpr int kRows =
-      4;  // rows of one call: they share the activations while these are in the nearest cache
-  static constexpr int kTokens = 4;  // tokens of one many_tokens call: they share the unpacked weights
+  static constexpr int kRows = 4;    // of one call: they share the activations in the nearest cache
+  static constexpr int kTokens = 4;  // of one many_tokens call: they share the unpacked weights
 
   int step_values;  // columns of a step, a multiple of the block's
   int step_floats;  // prepared floats of a step, a multiple of 16

@@ -23,11 +23,7 @@
 #include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
 
-#if HWY_TARGET != HWY_SCALAR
 #include "backend/cpu_formats-inl.h"
-#include "backend/cpu_formats_iq-inl.h"
-#include "backend/cpu_formats_k-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
@@ -35,106 +31,42 @@ namespace HWY_NAMESPACE {
 
 constexpr int kRows = CpuKernels::kRows;
 
-#if HWY_TARGET == HWY_SCALAR
-
-// A machine without vectors: dequantise a step, multiply it.
-template <TensorType kType, int kValues>
-struct PlainFormat {
-  static void prepare_step(const float* x, int n_values, float* out) {
-    for (int i = 0; i < kValues; ++i) out[i] = i < n_values ? x[i] : 0.0f;
-  }
-
-  template <int T>
-  static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
-                                float* sums) {
-    const TypeTraits& type = traits(kType);
-    const int64_t n_values = static_cast<int64_t>(row_bytes / type.block_bytes * type.block_values);
-    float weights[kValues];
-    for (int i = 0; i < kRows * T; ++i) sums[i] = 0.0f;
-    for (int r = 0; r < kRows; ++r) {
-      const uint8_t* at = rows[r];
-      for (int64_t begin = 0; begin < n_values;
-           begin += kValues, at += kValues / type.block_values * type.block_bytes) {
-        const int64_t n = n_values - begin < kValues ? n_values - begin : kValues;
-        dequantize_row(kType, at, weights, n);
-        for (int t = 0; t < T; ++t) sums[r * T + t] += dot(weights, x[t] + begin, n);
-      }
-    }
-  }
-
-  static float dot(const float* a, const float* b, int64_t n) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-    return sum;
-  }
-
-  static constexpr CpuKernels kKernels = {kValues, kValues, prepare_step, rows_times_tokens<1>,
-                                          rows_times_tokens<CpuKernels::kTokens>};
-};
-
-using TypeF32 = PlainFormat<TensorType::f32, 64>;
-using TypeF16 = PlainFormat<TensorType::f16, 64>;
-using TypeBF16 = PlainFormat<TensorType::bf16, 64>;
-using TypeQ4_0 = PlainFormat<TensorType::q4_0, 32>;
-using TypeQ5_0 = PlainFormat<TensorType::q5_0, 32>;
-using TypeQ5_1 = PlainFormat<TensorType::q5_1, 32>;
-using TypeQ8_0 = PlainFormat<TensorType::q8_0, 32>;
-using TypeIQ4_NL = PlainFormat<TensorType::iq4_nl, 32>;
-using TypeQ2_K = PlainFormat<TensorType::q2_k, 256>;
-using TypeQ3_K = PlainFormat<TensorType::q3_k, 256>;
-using TypeQ4_K = PlainFormat<TensorType::q4_k, 256>;
-using TypeQ5_K = PlainFormat<TensorType::q5_k, 256>;
-using TypeQ6_K = PlainFormat<TensorType::q6_k, 256>;
-using TypeIQ2_XXS = PlainFormat<TensorType::iq2_xxs, 256>;
-using TypeIQ3_XXS = PlainFormat<TensorType::iq3_xxs, 256>;
-using TypeIQ4_XS = PlainFormat<TensorType::iq4_xs, 256>;
-
-float dot(const float* a, const float* b, int64_t n) {
-  float sum = 0.0f;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void axpy(float scale, const float* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
-}
-
-#else
-
 template <class F>
 struct VectorFormat {
-  static constexpr int kStepBytes = F::kBlocks * static_cast<int>(sizeof(typename F::Block));
-
-  struct Order {
-    uint8_t of[F::kValues];
-  };
-  static constexpr Order kOrder = [] {
-    Order order{};
-    for (int k = 0; k < F::kValues; ++k) order.of[k] = static_cast<uint8_t>(F::order(k));
-    return order;
-  }();
+  using Block = typename F::Block;
+  static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
 
   static void prepare_step(const float* x, int n_values, float* out) {
-    alignas(64) float padded[F::kValues];
-    float* natural = F::kNatural ? out : padded;
-    std::memcpy(natural, x, static_cast<size_t>(n_values) * sizeof(float));
-    std::memset(natural + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
-    if constexpr (!F::kNatural) {
-      for (int k = 0; k < F::kValues; ++k) out[k] = natural[kOrder.of[k]];
-      F::prepare_sums(natural, out);
+    std::memcpy(out, x, static_cast<size_t>(n_values) * sizeof(float));
+    std::memset(out + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
+  }
+
+  // One step of kRows rows. All are unpacked before the first is read again: what was stored in pieces is
+  // then in the cache, and loads need not wait for the store queue.
+  template <int T>
+  static HWY_INLINE void step(const uint8_t* const* at, const float* const* x, Floats (*sums)[T]) {
+    typename F::Stage stages[kRows];
+    for (int r = 0; r < kRows; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), stages[r]);
+    for (int r = 0; r < kRows; ++r) {
+      // With a stage, registers are too few to keep x in from row to row: it must not be loaded early.
+      if constexpr (!std::is_empty_v<typename F::Stage>) __asm__ volatile("" ::: "memory");
+      add_products<T>(reinterpret_cast<const Block*>(at[r]), stages[r], x, sums[r]);
     }
   }
 
-  // One step of kRows rows.
   template <int T>
-  static HWY_INLINE void step(const uint8_t* const* at, const float* const* x, Floats (*sums)[T]) {
-    typename F::Stage stages[F::kUnpacksAhead ? kRows : 1];
-    if constexpr (F::kUnpacksAhead)
-      for (int r = 0; r < kRows; ++r) F::unpack(at[r], stages[r]);
-    for (int r = 0; r < kRows; ++r) {
-      typename F::Stage& stage = stages[F::kUnpacksAhead ? r : 0];
-      if constexpr (!F::kUnpacksAhead) F::unpack(at[r], stage);
-      F::template step<T>(at[r], stage, x, sums[r]);
+  static HWY_INLINE void add_products(const Block* at, const typename F::Stage& stage, const float* const* x,
+                                      Floats* sums) {
+    HWY_UNROLL((kParts > 2 ? 1 : 4))  // code for four parts is long enough
+    for (int begin = 0; begin < F::kValues; begin += 64) {
+      Floats inner[T];
+      DSV32_UNROLL for (int t = 0; t < T; ++t) inner[t] = zeros();
+      DSV32_UNROLL for (int i = begin; i < begin + 64; i += 16) {
+        const Floats weights = F::weights(at, stage, i);
+        DSV32_UNROLL
+        for (int t = 0; t < T; ++t) inner[t] = mul_add(weights, load_floats(x[t] + i), inner[t]);
+      }
+      DSV32_UNROLL for (int t = 0; t < T; ++t) sums[t] = add(sums[t], inner[t]);
     }
   }
 
@@ -144,7 +76,8 @@ struct VectorFormat {
     Floats lanes[kRows][T];
     const uint8_t* at[kRows];
     const float* x_at[T];
-    for (int r = 0; r < kRows; ++r) set_zero<T>(lanes[r]);
+    for (int r = 0; r < kRows; ++r)
+      for (int t = 0; t < T; ++t) lanes[r][t] = zeros();
     for (int r = 0; r < kRows; ++r) at[r] = rows[r];
     for (int t = 0; t < T; ++t) x_at[t] = x[t];
     const size_t ahead = prefetch_distance(row_bytes);
@@ -153,10 +86,10 @@ struct VectorFormat {
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
       step<T>(at, x_at, lanes);
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      for (int t = 0; t < T; ++t) x_at[t] += F::kValues + F::kSums;
+      for (int t = 0; t < T; ++t) x_at[t] += F::kValues;
     }
     if (left > 0) {
-      uint8_t padded[kRows][kStepBytes] = {};
+      alignas(64) uint8_t padded[kRows][kStepBytes] = {};
       for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
       for (int r = 0; r < kRows; ++r) at[r] = padded[r];
       step<T>(at, x_at, lanes);
@@ -165,49 +98,15 @@ struct VectorFormat {
       for (int t = 0; t < T; ++t) sums[r * T + t] = sum_of_lanes(lanes[r][t]);
   }
 
-  // Four parts a vector and four tokens want more registers than there are, and four times the code.
-  static void tokens_one_by_one(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
-                                float* sums) {
-    float one[kRows];
-    for (int t = 0; t < CpuKernels::kTokens; ++t) {
-      rows_times_tokens<1>(rows, row_bytes, x + t, one);
-      for (int r = 0; r < kRows; ++r) sums[r * CpuKernels::kTokens + t] = one[r];
-    }
-  }
-
-  static constexpr CpuKernels::RowsTimesTokens* many_tokens() {
-    if constexpr (kParts == 4)
-      return tokens_one_by_one;
-    else
-      return rows_times_tokens<CpuKernels::kTokens>;
-  }
-
-  static constexpr CpuKernels kKernels = {F::kValues, F::kValues + F::kSums, prepare_step,
-                                          rows_times_tokens<1>, many_tokens()};
+  static constexpr CpuKernels kKernels = {F::kValues, F::kValues, prepare_step, rows_times_tokens<1>,
+                                          rows_times_tokens<CpuKernels::kTokens>};
 };
-
-using TypeF32 = VectorFormat<FormatF32>;
-using TypeF16 = VectorFormat<FormatF16>;
-using TypeBF16 = VectorFormat<FormatBF16>;
-using TypeQ4_0 = VectorFormat<FormatQ4_0>;
-using TypeQ5_0 = VectorFormat<FormatQ5_0>;
-using TypeQ5_1 = VectorFormat<FormatQ5_1>;
-using TypeQ8_0 = VectorFormat<FormatQ8_0>;
-using TypeIQ4_NL = VectorFormat<FormatIQ4_NL>;
-using TypeQ2_K = VectorFormat<FormatQ2_K>;
-using TypeQ3_K = VectorFormat<FormatQ3_K>;
-using TypeQ4_K = VectorFormat<FormatQ4_K>;
-using TypeQ5_K = VectorFormat<FormatQ5_K>;
-using TypeQ6_K = VectorFormat<FormatQ6_K>;
-using TypeIQ2_XXS = VectorFormat<FormatIQ2_XXS>;
-using TypeIQ3_XXS = VectorFormat<FormatIQ3_XXS>;
-using TypeIQ4_XS = VectorFormat<FormatIQ4_XS>;
 
 float dot(const float* a, const float* b, int64_t n) {
   Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
-    HWY_UNROLL(4)
+    DSV32_UNROLL
     for (int k = 0; k < 4; ++k)
       sums[k] = mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
   }
@@ -236,28 +135,26 @@ void axpy(float scale, const float* x, float* y, int64_t n) {
   }
 }
 
-#endif  // HWY_TARGET == HWY_SCALAR
-
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 const CpuKernels* kernels_of(TensorType type) {
   switch (type) {
-    case TensorType::f32: return &TypeF32::kKernels;
-    case TensorType::f16: return &TypeF16::kKernels;
-    case TensorType::bf16: return &TypeBF16::kKernels;
-    case TensorType::q4_0: return &TypeQ4_0::kKernels;
-    case TensorType::q5_0: return &TypeQ5_0::kKernels;
-    case TensorType::q5_1: return &TypeQ5_1::kKernels;
-    case TensorType::q8_0: return &TypeQ8_0::kKernels;
-    case TensorType::iq4_nl: return &TypeIQ4_NL::kKernels;
-    case TensorType::q2_k: return &TypeQ2_K::kKernels;
-    case TensorType::q3_k: return &TypeQ3_K::kKernels;
-    case TensorType::q4_k: return &TypeQ4_K::kKernels;
-    case TensorType::q5_k: return &TypeQ5_K::kKernels;
-    case TensorType::q6_k: return &TypeQ6_K::kKernels;
-    case TensorType::iq2_xxs: return &TypeIQ2_XXS::kKernels;
-    case TensorType::iq3_xxs: return &TypeIQ3_XXS::kKernels;
-    case TensorType::iq4_xs: return &TypeIQ4_XS::kKernels;
+    case TensorType::f32: return &VectorFormat<FloatFormat<float>>::kKernels;
+    case TensorType::f16: return &VectorFormat<FloatFormat<hwy::float16_t>>::kKernels;
+    case TensorType::bf16: return &VectorFormat<FloatFormat<hwy::bfloat16_t>>::kKernels;
+    case TensorType::q4_0: return &VectorFormat<BlockFormat<BlockQ4_0>>::kKernels;
+    case TensorType::q5_0: return &VectorFormat<BlockFormat<BlockQ5_0>>::kKernels;
+    case TensorType::q5_1: return &VectorFormat<BlockFormat<BlockQ5_1>>::kKernels;
+    case TensorType::q8_0: return &VectorFormat<BlockFormat<BlockQ8_0>>::kKernels;
+    case TensorType::iq4_nl: return &VectorFormat<BlockFormat<BlockIQ4_NL>>::kKernels;
+    case TensorType::q2_k: return &VectorFormat<BlockFormat<BlockQ2_K>>::kKernels;
+    case TensorType::q3_k: return &VectorFormat<BlockFormat<BlockQ3_K>>::kKernels;
+    case TensorType::q4_k: return &VectorFormat<BlockFormat<BlockQ4_K>>::kKernels;
+    case TensorType::q5_k: return &VectorFormat<BlockFormat<BlockQ5_K>>::kKernels;
+    case TensorType::q6_k: return &VectorFormat<BlockFormat<BlockQ6_K>>::kKernels;
+    case TensorType::iq2_xxs: return &VectorFormat<BlockFormat<BlockIQ2_XXS>>::kKernels;
+    case TensorType::iq3_xxs: return &VectorFormat<BlockFormat<BlockIQ3_XXS>>::kKernels;
+    case TensorType::iq4_xs: return &VectorFormat<BlockFormat<BlockIQ4_XS>>::kKernels;
   }
   return nullptr;
 }

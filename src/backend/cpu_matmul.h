@@ -5,10 +5,10 @@
 // (Different instruction sets add in different orders, so machines may differ in the last bits:
 // cpu_instruction_set.)
 //
-// Activations stay f32, with one exception: where AVX-512 VNNI is there, Q8_0 and the K formats see x rounded
-// to integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the
-// largest |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for
-// x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
+// Activations stay f32, with one exception: where AVX-512 VNNI is there, most formats (vnni_kernels_of) see x
+// rounded to integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of
+// the largest |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6
+// for x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
 #pragma once
 
 #include <string>

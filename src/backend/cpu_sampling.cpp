@@ -16,13 +16,11 @@ namespace {
 struct Candidate {
   float logit;
   int32_t id;
-
-  bool is_likelier_than(const Candidate& other) const {
-    return logit != other.logit ? logit > other.logit : id < other.id;
-  }
 };
 
-bool is_likelier(const Candidate& a, const Candidate& b) { return a.is_likelier_than(b); }
+bool is_likelier(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
 
 // The logits of one token.
 struct Row {
@@ -81,7 +79,7 @@ int32_t draw(const Row& row, const SampleRule& rule, float largest) {
   std::vector<uint64_t> weights(static_cast<size_t>(row.n));  // 0: not kept
   uint64_t total = 0;
   for (int32_t id = 0; id < row.n; ++id) {
-    if (last.is_likelier_than(row.at(id))) continue;
+    if (is_likelier(last, row.at(id))) continue;
     const float p = probability(row.logits[id], largest, rule.temperature);
     total += weights[static_cast<size_t>(id)] = p >= rule.min_p ? weight(p) : 0;
   }
@@ -104,7 +102,7 @@ SampledToken sample_row(const Row& row, const SampleRule& rule, int64_t n_top, T
   Candidate best = row.at(0);
   for (int32_t id = 0; id < row.n; ++id) {
     if (!std::isfinite(row.logits[id])) return {id, row.logits[id], 0};
-    if (row.at(id).is_likelier_than(best)) best = row.at(id);
+    if (is_likelier(row.at(id), best)) best = row.at(id);
   }
   const int32_t id = rule.temperature == 0 ? best.id : draw(row, rule, best.logit);
   if (n_top < 0) return {id, 0, 1};

@@ -1,9 +1,9 @@
 // Tensor storage formats of GGUF: the block structs, their sizes, and the reference dequantisation of a row.
 //
 // The struct is the table: block bytes come from sizeof, each pinned by a static_assert. Layouts are ggml's
-// (type numbers and block layouts are facts of the file format). dequantize_row is plain and obviously right:
-// it is what faster code (SIMD, CUDA) is tested against, and it is itself tested against the Python package
-// `gguf`.
+// (type numbers and block layouts are facts of the file format); quant_codes.h takes blocks apart.
+// dequantize_row is what faster code (SIMD, CUDA) is tested against, and it is itself tested against the
+// Python package `gguf`, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -32,25 +32,32 @@ enum class TensorType : uint32_t {
   bf16 = 30,
 };
 
+// How many values a block has, how many of them share a scale, and whether a min comes with it.
+template <int kBlock, int kGroup, bool kMins = false>
+struct BlockOf {
+  static constexpr int kValues = kBlock, kGroupValues = kGroup;
+  static constexpr bool kHasMins = kMins;
+};
+
 // The blocks. d, m, dmin are f16 bits. Integers wider than a byte are little-endian and aligned to two bytes
 // only, so wider fields are spelt as arrays of bytes or u16. "q" below is the stored code of value i; low and
 // high bits may lie apart. Values of a nibble array of 16 bytes: byte i holds value i below and value i + 16
 // above.
 
-struct BlockQ4_0 {  // value = d * (q - 8)
+struct BlockQ4_0 : BlockOf<32, 32> {  // value = d * (q - 8)
   uint16_t d;
   uint8_t qs[16];
 };
 static_assert(sizeof(BlockQ4_0) == 18);
 
-struct BlockQ5_0 {  // value = d * (q - 16)
+struct BlockQ5_0 : BlockOf<32, 32> {  // value = d * (q - 16)
   uint16_t d;
   uint8_t qh[4];  // bit i: the fifth bit of value i
   uint8_t qs[16];
 };
 static_assert(sizeof(BlockQ5_0) == 22);
 
-struct BlockQ5_1 {  // value = d * q + m
+struct BlockQ5_1 : BlockOf<32, 32, true> {  // value = d * q + m
   uint16_t d;
   uint16_t m;
   uint8_t qh[4];
@@ -58,23 +65,23 @@ struct BlockQ5_1 {  // value = d * q + m
 };
 static_assert(sizeof(BlockQ5_1) == 24);
 
-struct BlockQ8_0 {  // value = d * q
+struct BlockQ8_0 : BlockOf<32, 32> {  // value = d * q
   uint16_t d;
   int8_t qs[32];
 };
 static_assert(sizeof(BlockQ8_0) == 34);
 
 // Two-bit codes of 256 values (Q2_K, Q3_K): byte 32 h + i, bits 2 s, is value 128 h + 32 s + i.
-struct BlockQ2_K {     // value = d * (scales & 15) * q - dmin * (scales >> 4)
-  uint8_t scales[16];  // of 16 values each
+struct BlockQ2_K : BlockOf<256, 16, true> {  // value = d * (scales & 15) * q - dmin * (scales >> 4)
+  uint8_t scales[16];                        // of 16 values each
   uint8_t qs[64];
   uint16_t d;
   uint16_t dmin;
 };
 static_assert(sizeof(BlockQ2_K) == 84);
 
-struct BlockQ3_K {    // value = d * (scale - 32) * (q - 4)
-  uint8_t hmask[32];  // bit k of byte i: the third bit of value 32 k + i
+struct BlockQ3_K : BlockOf<256, 16> {  // value = d * (scale - 32) * (q - 4)
+  uint8_t hmask[32];                   // bit k of byte i: the third bit of value 32 k + i
   uint8_t qs[64];
   uint8_t scales[12];  // 16 codes of six bits, see unpack_q3_k_scales()
   uint16_t d;
@@ -83,7 +90,7 @@ static_assert(sizeof(BlockQ3_K) == 110);
 
 // Four-bit codes of 256 values (Q4_K, Q5_K): byte 32 g + i holds value 64 g + i below and value 64 g + 32 + i
 // above.
-struct BlockQ4_K {  // value = d * scale * q - dmin * min
+struct BlockQ4_K : BlockOf<256, 32, true> {  // value = d * scale * q - dmin * min
   uint16_t d;
   uint16_t dmin;
   uint8_t scales[12];  // 8 scales and 8 mins of six bits, see unpack_k_scales()
@@ -91,7 +98,7 @@ struct BlockQ4_K {  // value = d * scale * q - dmin * min
 };
 static_assert(sizeof(BlockQ4_K) == 144);
 
-struct BlockQ5_K {  // as Q4_K
+struct BlockQ5_K : BlockOf<256, 32, true> {  // as Q4_K
   uint16_t d;
   uint16_t dmin;
   uint8_t scales[12];
@@ -100,48 +107,41 @@ struct BlockQ5_K {  // as Q4_K
 };
 static_assert(sizeof(BlockQ5_K) == 176);
 
-struct BlockQ6_K {  // value = d * scales * (q - 32)
-  uint8_t ql[128];  // byte 64 h + i: value 128 h + i below, value 128 h + 64 + i above
-  uint8_t qh[64];   // byte 32 h + i, bits 2 s: the two upper bits of value 128 h + 32 s + i
+struct BlockQ6_K : BlockOf<256, 16> {  // value = d * scales * (q - 32)
+  uint8_t ql[128];                     // byte 64 h + i: value 128 h + i below, value 128 h + 64 + i above
+  uint8_t qh[64];  // byte 32 h + i, bits 2 s: the two upper bits of value 128 h + 32 s + i
   int8_t scales[16];
   uint16_t d;
 };
 static_assert(sizeof(BlockQ6_K) == 210);
 
 // Groups of 32 values, 8 groups. The upper u32 of a group: four 7-bit sign codes and, on top, a 4-bit scale.
-struct BlockIQ2_XXS {  // value = d * (0.5 + scale) / 4 * grid * sign
+struct BlockIQ2_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 4 * grid * sign
   uint16_t d;
-  uint16_t
-      qs[32];  // per group: four bytes that name grid points of 8 values, then the u32 of signs and scale
+  uint16_t qs[32];  // per group: four bytes that name points of 8 values, then the u32 of signs and scale
 };
 static_assert(sizeof(BlockIQ2_XXS) == 66);
 
-struct BlockIQ3_XXS {  // value = d * (0.5 + scale) / 2 * grid * sign
+struct BlockIQ3_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 2 * grid * sign
   uint16_t d;
   uint8_t qs[64];     // grid points of 4 values
   uint8_t signs[32];  // per group: the u32 of signs and scale
 };
 static_assert(sizeof(BlockIQ3_XXS) == 98);
 
-struct BlockIQ4_NL {  // value = d * kIq4Values[q]
+struct BlockIQ4_NL : BlockOf<32, 32> {  // value = d * kIq4Values[q]
   uint16_t d;
   uint8_t qs[16];
 };
 static_assert(sizeof(BlockIQ4_NL) == 18);
 
-struct BlockIQ4_XS {  // value = d * (scale - 32) * kIq4Values[q]
+struct BlockIQ4_XS : BlockOf<256, 32> {  // value = d * (scale - 32) * kIq4Values[q]
   uint16_t d;
   uint16_t scales_h;    // bits 2 g: the two upper bits of the scale of group g
   uint8_t scales_l[4];  // nibble g: its four lower bits
   uint8_t qs[128];      // per group of 32 values a nibble array of 16 bytes
 };
 static_assert(sizeof(BlockIQ4_XS) == 136);
-
-// packed: scales of Q4_K or Q5_K  ->  scales [8], mins [8], each 0..63.
-void unpack_k_scales(const uint8_t packed[12], uint8_t scales[8], uint8_t mins[8]);
-
-// packed: scales of Q3_K  ->  scales [16], each 0..63 (the value is 32 less).
-void unpack_q3_k_scales(const uint8_t packed[12], uint8_t scales[16]);
 
 struct TypeTraits {
   const char* name;       // "Q4_K"; "type 999" is made by type_name() for unknown numbers

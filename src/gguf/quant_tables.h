@@ -20,6 +20,14 @@ constexpr uint8_t iq_signs(uint32_t code) {
   return static_cast<uint8_t>(code | (static_cast<uint32_t>(std::popcount(code)) & 1u) << 7);
 }
 
+// The same as bytes: 255 where value i is negative.
+inline constexpr std::array<uint64_t, 128> kIqNegative = [] {
+  std::array<uint64_t, 128> negative{};
+  for (uint32_t code = 0; code < 128; ++code)
+    for (int i = 0; i < 8; ++i) negative[code] |= (iq_signs(code) >> i & 1) * uint64_t{255} << (8 * i);
+  return negative;
+}();
+
 // One u16 a point: eight two-bit codes of 8, 25 and 43.
 inline constexpr uint16_t kIq2xxsCodes[256] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044,

@@ -1,0 +1,262 @@
+// What the values of a block are made of: value = scale * code - offset, with a signed byte as the code and
+// one scale and offset for a group of 16 or 32 values.
+//
+// Every quantised format is the same thing seen from here. unpack() knows its layout: the reference
+// dequantisation and the products on the CPU begin with it. It is inlined and names no instruction set, so
+// that it is compiled for its caller's.
+#pragma once
+
+#include <array>
+#include <cstring>
+
+#include "gguf/quant.h"
+#include "gguf/quant_tables.h"
+
+#define DSV32_INLINE [[gnu::always_inline]] inline
+
+namespace dsv32 {
+
+using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
+using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
+
+// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin() * mins.
+struct Groups {
+  Bytes16 scales{}, mins{};
+};
+
+template <class Block>
+constexpr float kUnit = 1.0f;
+template <>
+inline constexpr float kUnit<BlockIQ2_XXS> = 0.125f;
+template <>
+inline constexpr float kUnit<BlockIQ3_XXS> = 0.25f;
+
+// As f16 bits.
+template <class Block>
+DSV32_INLINE uint16_t dmin(const Block& b) {
+  if constexpr (requires { b.dmin; })
+    return b.dmin;
+  else if constexpr (Block::kHasMins)
+    return b.m;
+  else
+    return 0;
+}
+
+template <class T>
+DSV32_INLINE T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+DSV32_INLINE void put(const T& bytes, int8_t* to) {
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
+// The bits of kMask of bytes that are shifted right by kShift, or left where it is negative. The shift is one
+// of u16, so the mask must leave out what crosses from byte to byte.
+template <int kShift, uint8_t kMask, class Bytes>
+DSV32_INLINE Bytes bits(const Bytes& bytes) {
+  using Halves [[gnu::vector_size(sizeof(Bytes))]] = uint16_t;
+  if constexpr (kShift >= 0)
+    return reinterpret_cast<Bytes>(reinterpret_cast<Halves>(bytes) >> kShift) & kMask;
+  else
+    return reinterpret_cast<Bytes>(reinterpret_cast<Halves>(bytes) << -kShift) & kMask;
+}
+
+DSV32_INLINE Bytes16 join(uint64_t low, uint64_t high) {
+  using Words [[gnu::vector_size(16)]] = uint64_t;
+  return reinterpret_cast<Bytes16>(Words{low, high});
+}
+
+// ---- 32 values ----
+
+constexpr Groups kOneGroup = {Bytes16{1}};
+
+DSV32_INLINE Groups unpack(const BlockQ8_0& b, int8_t* codes) {
+  std::memcpy(codes, b.qs, sizeof b.qs);
+  return kOneGroup;
+}
+
+DSV32_INLINE Groups unpack(const BlockQ4_0& b, int8_t* codes) {
+  const auto qs = load<Bytes16>(b.qs);
+  put(bits<0, 15>(qs) - 8, codes);
+  put(bits<4, 15>(qs) - 8, codes + 16);
+  return kOneGroup;
+}
+
+// Sixteen bits, each at bit 4 of a byte.
+DSV32_INLINE Bytes16 spread_fifth_bits(const uint8_t* from) {
+  // Seven bits times copies of them seven places apart bring bit k to the foot of byte k.
+  const auto spread = [](uint64_t byte) {
+    return (((byte & 127) * 0x0002040810204081 | byte << 49) & 0x0101010101010101) << 4;
+  };
+  return join(spread(from[0]), spread(from[1]));
+}
+
+template <class Block>
+DSV32_INLINE void unpack_five_bits(const Block& b, uint8_t bias, int8_t* codes) {
+  const auto qs = load<Bytes16>(b.qs);
+  put((bits<0, 15>(qs) | spread_fifth_bits(b.qh)) - bias, codes);
+  put((bits<4, 15>(qs) | spread_fifth_bits(b.qh + 2)) - bias, codes + 16);
+}
+
+DSV32_INLINE Groups unpack(const BlockQ5_0& b, int8_t* codes) {
+  unpack_five_bits(b, 16, codes);
+  return kOneGroup;
+}
+
+DSV32_INLINE Groups unpack(const BlockQ5_1& b, int8_t* codes) {
+  unpack_five_bits(b, 0, codes);
+  return {Bytes16{1}, Bytes16{0xff}};  // the offset is -m
+}
+
+DSV32_INLINE Bytes16 look_up_iq4(const Bytes16& codes) {
+#ifdef __clang__
+  Bytes16 values;
+  for (int i = 0; i < 16; ++i) values[i] = static_cast<uint8_t>(kIq4Values[codes[i]]);
+  return values;
+#else
+  return __builtin_shuffle(load<Bytes16>(kIq4Values), codes);
+#endif
+}
+
+DSV32_INLINE void unpack_iq4(const uint8_t* nibbles, int8_t* codes) {
+  const auto qs = load<Bytes16>(nibbles);
+  put(look_up_iq4(bits<0, 15>(qs)), codes);
+  put(look_up_iq4(bits<4, 15>(qs)), codes + 16);
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ4_NL& b, int8_t* codes) {
+  unpack_iq4(b.qs, codes);
+  return kOneGroup;
+}
+
+// ---- 256 values ----
+
+DSV32_INLINE Groups unpack(const BlockQ2_K& b, int8_t* codes) {
+  for (int h = 0; h < 2; ++h) {
+    const auto qs = load<Bytes32>(b.qs + 32 * h);
+    put(bits<0, 3>(qs), codes + 128 * h);
+    put(bits<2, 3>(qs), codes + 128 * h + 32);
+    put(bits<4, 3>(qs), codes + 128 * h + 64);
+    put(bits<6, 3>(qs), codes + 128 * h + 96);
+  }
+  const auto scales = load<Bytes16>(b.scales);
+  return {bits<0, 15>(scales), bits<4, 15>(scales)};
+}
+
+// packed: scales of Q3_K  ->  bytes of 0 to 63 (the value is 32 less). The lower four bits of code i are
+// nibble i / 8 of byte i % 8, the upper two are bits 2 (i / 4) of byte 8 + i % 4.
+DSV32_INLINE Bytes16 unpack_q3_k_scales(const uint8_t* packed) {
+  constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f, kUpper = 0x3030303030303030;
+  const uint64_t low = load<uint64_t>(packed), high = load<uint32_t>(packed + 8);
+  return join((low & kLow) | ((high << 4 | high << 34) & kUpper),
+              (low >> 4 & kLow) | ((high | high << 30) & kUpper));
+}
+
+DSV32_INLINE Groups unpack(const BlockQ3_K& b, int8_t* codes) {
+  auto third = load<Bytes32>(b.hmask);
+  for (int h = 0; h < 2; ++h, third >>= 4) {
+    const auto qs = load<Bytes32>(b.qs + 32 * h);
+    put((bits<0, 3>(qs) | bits<-2, 4>(third)) - 4, codes + 128 * h);
+    put((bits<2, 3>(qs) | bits<-1, 4>(third)) - 4, codes + 128 * h + 32);
+    put((bits<4, 3>(qs) | bits<0, 4>(third)) - 4, codes + 128 * h + 64);
+    put((bits<6, 3>(qs) | bits<1, 4>(third)) - 4, codes + 128 * h + 96);
+  }
+  return {unpack_q3_k_scales(b.scales) - 32};
+}
+
+// packed: scales of Q4_K or Q5_K  ->  8 scales and 8 mins of 0 to 63. Bytes 0 to 3 are scales 0 to 3, bytes 4
+// to 7 are mins 0 to 3, each with two bits to spare: the upper ones of scales and mins 4 to 7, whose lower
+// bits are the nibbles of bytes 8 to 11.
+DSV32_INLINE Groups unpack_k_scales(const uint8_t* packed) {
+  constexpr uint32_t kSix = 0x3f3f3f3f, kUpper = 0x30303030, kLow = 0x0f0f0f0f;
+  const auto a = load<uint32_t>(packed), b = load<uint32_t>(packed + 4), low = load<uint32_t>(packed + 8);
+  return {join((a & kSix) | uint64_t{(low & kLow) | (a >> 2 & kUpper)} << 32, 0),
+          join((b & kSix) | uint64_t{(low >> 4 & kLow) | (b >> 2 & kUpper)} << 32, 0)};
+}
+
+DSV32_INLINE Groups unpack(const BlockQ4_K& b, int8_t* codes) {
+  for (int g = 0; g < 4; ++g) {
+    const auto qs = load<Bytes32>(b.qs + 32 * g);
+    put(bits<0, 15>(qs), codes + 64 * g);
+    put(bits<4, 15>(qs), codes + 64 * g + 32);
+  }
+  return unpack_k_scales(b.scales);
+}
+
+DSV32_INLINE Groups unpack(const BlockQ5_K& b, int8_t* codes) {
+  auto fifth = load<Bytes32>(b.qh);
+  for (int g = 0; g < 4; ++g, fifth >>= 2) {
+    const auto qs = load<Bytes32>(b.qs + 32 * g);
+    put(bits<0, 15>(qs) | bits<-4, 16>(fifth), codes + 64 * g);
+    put(bits<4, 15>(qs) | bits<-3, 16>(fifth), codes + 64 * g + 32);
+  }
+  return unpack_k_scales(b.scales);
+}
+
+DSV32_INLINE Groups unpack(const BlockQ6_K& b, int8_t* codes) {
+  for (int h = 0; h < 2; ++h) {
+    const auto first = load<Bytes32>(b.ql + 64 * h), second = load<Bytes32>(b.ql + 64 * h + 32);
+    const auto upper = load<Bytes32>(b.qh + 32 * h);
+    put((bits<0, 15>(first) | bits<-4, 48>(upper)) - 32, codes + 128 * h);
+    put((bits<0, 15>(second) | bits<-2, 48>(upper)) - 32, codes + 128 * h + 32);
+    put((bits<4, 15>(first) | bits<0, 48>(upper)) - 32, codes + 128 * h + 64);
+    put((bits<4, 15>(second) | bits<2, 48>(upper)) - 32, codes + 128 * h + 96);
+  }
+  return {load<Bytes16>(b.scales)};
+}
+
+// Eight magnitudes, none of them 0, with the signs of a seven-bit code.
+DSV32_INLINE void put_signed(uint64_t magnitudes, uint64_t sign_code, int8_t* codes) {
+  const uint64_t negative = kIqNegative[sign_code & 127];
+  put((magnitudes ^ negative) + (negative & 0x0101010101010101), codes);
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ2_XXS& b, int8_t* codes) {
+  uint64_t scales = 0;
+  for (int g = 0; g < 8; ++g) {
+    const auto word = load<uint64_t>(b.qs + 4 * g);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      put_signed(kIq2xxsGrid[word >> (8 * i) & 255], word >> (32 + 7 * i), codes + 32 * g + 8 * i);
+    scales = scales >> 8 | word >> 60 << 57;
+  }
+  return {join(scales | 0x0101010101010101, 0)};
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ3_XXS& b, int8_t* codes) {
+  uint64_t scales = 0;
+  for (int g = 0; g < 8; ++g) {
+    const uint64_t points = load<uint64_t>(b.qs + 8 * g), word = load<uint32_t>(b.signs + 4 * g);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t low = kIq3xxsGrid[points >> (16 * i) & 255];
+      const uint64_t high = kIq3xxsGrid[points >> (16 * i + 8) & 255];
+      put_signed(low | high << 32, word >> (7 * i), codes + 32 * g + 8 * i);
+    }
+    scales = scales >> 8 | word >> 28 << 57;
+  }
+  return {join(scales | 0x0101010101010101, 0)};
+}
+
+// Nibbles and, above them, pairs of bits, spread to bytes.
+DSV32_INLINE Bytes16 unpack_iq4_xs_scales(const BlockIQ4_XS& b) {
+  uint64_t low = load<uint32_t>(b.scales_l), high = b.scales_h;
+  low = (low | low << 16) & 0x0000ffff0000ffff;
+  low = (low | low << 8) & 0x00ff00ff00ff00ff;
+  low = (low | low << 4) & 0x0f0f0f0f0f0f0f0f;
+  high = (high | high << 24) & 0x000000ff000000ff;
+  high = (high | high << 12) & 0x000f000f000f000f;
+  high = (high | high << 6) & 0x0303030303030303;
+  return join(low | high << 4, 0) - 32;
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ4_XS& b, int8_t* codes) {
+  for (int g = 0; g < 8; ++g) unpack_iq4(b.qs + 16 * g, codes + 32 * g);
+  return {unpack_iq4_xs_scales(b)};
+}
+
+}  // namespace dsv32
