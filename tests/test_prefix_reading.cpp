@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/thread.h"
+#include "engine/loop.h"
 #include "tests/support/disk_gate.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/stored_pages.h"
@@ -194,6 +195,41 @@ BOOST_AUTO_TEST_CASE(pages_that_are_being_read_are_waited_for_when_none_is_left)
     }
     opener.join();
     let_go_on(gate);
+  }
+}
+
+// Two requests wait for the disk, the second for its turn there; the third, which the disk knows nothing of,
+// is answered meanwhile. All are answered as they are alone and cold.
+BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
+  const GatedFixture disk;
+  EngineOptions options = disk.options();
+  options.max_seqs = 4, options.pool = 4096;
+  Opened warm(options), cold(cold_options());
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(warm.file));
+  GenerationOptions five;
+  five.max_tokens = 5, five.thinking = false, five.n_top_logprobs = 0, five.sampling.temperature = 0;
+  const std::vector<std::vector<int32_t>> prompts = {leaving_at(kBase), leaving_at(kBase, 10),
+                                                     random_tokens(100, 9)};
+  Listener nobody;
+  Loop& loop = warm.engine->loop();
+  std::vector<int64_t> numbers;
+  for (const std::vector<int32_t>& prompt : prompts)
+    numbers.push_back(loop.add({nullptr, tokenizer.get(), prompt, five}, nobody));
+  while (!loop.is_done(numbers[2])) loop.turn();
+  BOOST_TEST(disk.gate->is_waited_for());
+  BOOST_TEST((!loop.is_done(numbers[0]) && !loop.is_done(numbers[1])));
+  disk.gate->open();
+  while (loop.turn()) {
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const GenerationResult result = loop.take(numbers[i]);
+    BOOST_TEST(result.n_cached_tokens == (i < 2 ? kBase : 0));
+    const GenerationResult alone = generate(*cold.session, *tokenizer, prompts[i], five, nobody);
+    BOOST_REQUIRE(result.logprobs.size() == alone.logprobs.size());
+    for (size_t t = 0; t < alone.logprobs.size(); ++t) {
+      BOOST_TEST(result.logprobs[t].chosen.id == alone.logprobs[t].chosen.id);
+      BOOST_TEST(result.logprobs[t].chosen.logprob == alone.logprobs[t].chosen.logprob);
+    }
   }
 }
 

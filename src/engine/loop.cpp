@@ -51,7 +51,7 @@ bool Loop::turn() {
   was_prompt_ = plan.what == StepPlan::What::prompt;
   switch (plan.what) {
     case StepPlan::What::nothing: return false;
-    case StepPlan::What::wait: begin_ready(true); break;
+    case StepPlan::What::wait: begin_ready(plan.admitted.empty()); break;  // who just came may not have to
     case StepPlan::What::prompt: read_prompt(*answers.front()); break;
     case StepPlan::What::decode: decode(answers); break;
   }

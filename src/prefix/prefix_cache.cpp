@@ -202,6 +202,7 @@ int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_h
                                                        : "no prefix of it is known";
   pump(false);
   const Tokens wanted = history.first(history.size() - 1);
+  if (reading_ && n_wanted(wanted) <= 0 && lacks_pages(wanted)) end_reading();  // it is this one's turn
   begin_reading(wanted, n_held);
   receive(wanted);
   PrefixTree::Match match = tree_.match(wanted);

@@ -111,6 +111,7 @@ class PrefixCache {
   void begin_reading(std::span<const int32_t> wanted, int64_t n_held);
   bool ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages);
   int64_t n_wanted(std::span<const int32_t> wanted) const;
+  bool lacks_pages(Tokens wanted) const;
   PageReader::Progress take(std::optional<Clock::time_point> until);
   void receive(std::span<const int32_t> wanted);
   void publish(int64_t begin, int64_t end);

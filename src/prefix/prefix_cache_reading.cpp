@@ -79,8 +79,14 @@ PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
   return progress;
 }
 
+// Of what the disk has. A disk is read for one prompt at a time.
+bool PrefixCache::lacks_pages(Tokens wanted) const {
+  const PrefixTree::Match match = tree_.match(wanted);
+  return n_in_pool(match) < std::ssize(match.pages);
+}
+
 // Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
-// for as long as that one may want it.
+// for as long as that one may want it; who wants nothing of the disk does not wait for its turn there.
 bool PrefixCache::is_ready(Tokens tokens, Runs decoded) {
   bool is_ready = true;
   or_miss([&] {
@@ -89,18 +95,22 @@ bool PrefixCache::is_ready(Tokens tokens, Runs decoded) {
     begin_reading(wanted, 0);
     if (!reading_) return;
     const int64_t n = n_wanted(wanted);
+    if (n <= 0) {
+      is_ready = !lacks_pages(wanted);
+      return;
+    }
     if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
     const PageReader::Progress progress = take(Clock::now());
-    is_ready = progress.is_over || (n > 0 && progress.n_there >= n) ||
-               (reading_->until && Clock::now() >= *reading_->until);
+    is_ready =
+        progress.is_over || progress.n_there >= n || (reading_->until && Clock::now() >= *reading_->until);
   });
   return is_ready;
 }
 
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
 void PrefixCache::receive(std::span<const int32_t> wanted) {
-  if (!reading_) return;
-  const int64_t n = n_wanted(wanted);
+  const int64_t n = reading_ ? n_wanted(wanted) : 0;
+  if (n <= 0) return;
   const auto until = reading_->until ? reading_->until : deadline(n * kPageTokens);
   PageReader::Progress progress;
   try {
@@ -118,9 +128,8 @@ void PrefixCache::receive(std::span<const int32_t> wanted) {
       progress.has_failed ? reading_->job->pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
   end_reading();
   note_reading();
-  if (n > 0)
-    why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
-                                  : "the disk did not give what is known of it in time";
+  why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
+                                : "the disk did not give what is known of it in time";
   if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
 }
 
