@@ -19,7 +19,8 @@ namespace dsv32 {
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin() * mins.
+// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin * mins. A
+// block of 32 values is one group, and has no dmin but -m.
 struct Groups {
   Bytes16 scales{}, mins{};
 };
@@ -30,17 +31,6 @@ template <>
 inline constexpr float kUnit<BlockIQ2_XXS> = 0.125f;
 template <>
 inline constexpr float kUnit<BlockIQ3_XXS> = 0.25f;
-
-// As f16 bits.
-template <class Block>
-DSV32_INLINE uint16_t dmin(const Block& b) {
-  if constexpr (requires { b.dmin; })
-    return b.dmin;
-  else if constexpr (Block::kHasMins)
-    return b.m;
-  else
-    return 0;
-}
 
 template <class T>
 DSV32_INLINE T load(const void* from) {
@@ -109,7 +99,7 @@ DSV32_INLINE Groups unpack(const BlockQ5_0& b, int8_t* codes) {
 
 DSV32_INLINE Groups unpack(const BlockQ5_1& b, int8_t* codes) {
   unpack_five_bits(b, 0, codes);
-  return {Bytes16{1}, Bytes16{0xff}};  // the offset is -m
+  return {Bytes16{1}, Bytes16{1}};
 }
 
 DSV32_INLINE Bytes16 look_up_iq4(const Bytes16& codes) {
