@@ -76,20 +76,20 @@ DSV32_INLINE Groups unpack(const BlockQ4_0& b, int8_t* codes) {
   return kOneGroup;
 }
 
-// Sixteen bits, each at bit 4 of a byte.
-DSV32_INLINE Bytes16 spread_fifth_bits(const uint8_t* from) {
-  // Seven bits times copies of them seven places apart bring bit k to the foot of byte k.
-  const auto spread = [](uint64_t byte) {
-    return (((byte & 127) * 0x0002040810204081 | byte << 49) & 0x0101010101010101) << 4;
-  };
-  return join(spread(from[0]), spread(from[1]));
+// The bits of bytes I and I + 1, each at bit 4 of a byte.
+template <int I>
+DSV32_INLINE Bytes16 spread_fifth_bits(const Bytes16& bits) {
+  constexpr int J = I + 1;
+  const auto bytes = __builtin_shufflevector(bits, bits, I, I, I, I, I, I, I, I, J, J, J, J, J, J, J, J);
+  const auto one_of_each = join(0x8040201008040201, 0x8040201008040201);
+  return reinterpret_cast<Bytes16>((bytes & one_of_each) == one_of_each) & 16;
 }
 
 template <class Block>
 DSV32_INLINE void unpack_five_bits(const Block& b, uint8_t bias, int8_t* codes) {
-  const auto qs = load<Bytes16>(b.qs);
-  put((bits<0, 15>(qs) | spread_fifth_bits(b.qh)) - bias, codes);
-  put((bits<4, 15>(qs) | spread_fifth_bits(b.qh + 2)) - bias, codes + 16);
+  const auto qs = load<Bytes16>(b.qs), fifth = join(load<uint32_t>(b.qh), 0);
+  put((bits<0, 15>(qs) | spread_fifth_bits<0>(fifth)) - bias, codes);
+  put((bits<4, 15>(qs) | spread_fifth_bits<2>(fifth)) - bias, codes + 16);
 }
 
 DSV32_INLINE Groups unpack(const BlockQ5_0& b, int8_t* codes) {
