@@ -165,8 +165,9 @@ $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # the tests most of their time.
 SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
 SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
-$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS += $(SAN_TARGET) $(SAN_PRODUCTS)
-$(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS += $(SAN_PRODUCTS)
+# -MD: a header of Highway includes these sources, once per instruction set, and -MMD passes over what a system header includes.
+$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
+$(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
 
 $(BUILD)/%.o: %.cpp | deps
 	@echo "c++ $<"

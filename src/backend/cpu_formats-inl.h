@@ -1,8 +1,7 @@
-// One step of a row times prepared activations, for every storage format.
+// How a step of a row becomes floats, for every storage format.
 //
-// A format F has kBlocks of its Block a step and kValues columns; unpack(), which makes a Stage of a row's
-// step; and weights(), sixteen of them as floats. Several tokens share the weights, and a token's operations
-// do not depend on their number.
+// A format has kBlocks of its Block a step and kValues columns; unpack(), which makes a Stage of them, codes
+// as bytes (quant_codes.h); and weights(), sixteen from value i on as floats.
 #if defined(DSV32_CPU_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV32_CPU_FORMATS_INL_H_
 #undef DSV32_CPU_FORMATS_INL_H_
@@ -36,43 +35,60 @@ struct FloatFormat {
   }
 };
 
-// Blocks of codes: see quant_codes.h.
+// Blocks of 32 values, eight a step.
 template <class B>
-struct BlockFormat {
+struct SmallBlockFormat {
   using Block = B;
-  static constexpr int kValues = 256, kBlocks = kValues / Block::kValues;
+  static constexpr int kBlocks = 8, kValues = 256;
   static constexpr bool kIsUnpacked = std::is_same_v<Block, BlockQ8_0>;
   struct Stage {
     alignas(64) int8_t codes[kValues];
-    alignas(64) float scales[16], offsets[16];  // of the groups
   };
 
   static HWY_INLINE void unpack(const Block* at, Stage& stage) {
-    if constexpr (kBlocks == 1) {
-      const Groups groups = dsv32::unpack(*at, stage.codes);
-      scale(groups.scales, half_to_float(at->d) * kUnit<Block>, stage.scales);
-      if constexpr (Block::kHasMins) scale(groups.mins, half_to_float(dmin(*at)), stage.offsets);
-      return;
-    }
-    for (int b = 0; b < kBlocks; ++b) {
-      if constexpr (!kIsUnpacked) dsv32::unpack(at[b], stage.codes + b * Block::kValues);
-      stage.scales[b] = half_to_float(at[b].d);
-      if constexpr (Block::kHasMins) stage.offsets[b] = -half_to_float(dmin(at[b]));
-    }
+    if constexpr (!kIsUnpacked)
+      for (int b = 0; b < kBlocks; ++b) dsv32::unpack(at[b], stage.codes + b * Block::kValues);
+  }
+
+  static HWY_INLINE Floats weights(const Block* at, const Stage& stage, int i) {
+    const Block& block = at[i / Block::kValues];
+    const int8_t* codes = stage.codes + i;
+    if constexpr (kIsUnpacked) codes = block.qs + i % Block::kValues;
+    const Floats scale = broadcast(half_to_float(block.d));
+    if constexpr (Block::kHasMins)
+      return mul_add(load_int8(codes), scale, broadcast(half_to_float(block.m)));
+    else
+      return mul(load_int8(codes), scale);
+  }
+};
+
+// Blocks of 256 values.
+template <class B>
+struct BlockFormat {
+  using Block = B;
+  static constexpr int kBlocks = 1, kValues = 256;
+  struct Stage {
+    alignas(64) int8_t codes[kValues];
+    alignas(64) float scales[16], mins[16];  // of the groups
+  };
+
+  static HWY_INLINE void unpack(const Block* at, Stage& stage) {
+    const Groups groups = dsv32::unpack(*at, stage.codes);
+    scale(groups.scales, half_to_float(at->d) * kUnit<Block>, stage.scales);
+    if constexpr (Block::kHasMins) scale(groups.mins, half_to_float(at->dmin), stage.mins);
   }
 
   static HWY_INLINE void scale(const Bytes16& numbers, float factor, float* out) {
     store_floats(mul(load_int8(reinterpret_cast<const int8_t*>(&numbers)), broadcast(factor)), out);
   }
 
-  static HWY_INLINE Floats weights(const Block* at, const Stage& stage, int i) {
-    const int8_t* codes = stage.codes + i;
-    if constexpr (kIsUnpacked) codes = at[i / Block::kValues].qs + i % Block::kValues;
+  static HWY_INLINE Floats weights(const Block*, const Stage& stage, int i) {
+    const Floats codes = load_int8(stage.codes + i);
     const Floats scale = broadcast(stage.scales[i / Block::kGroupValues]);
     if constexpr (Block::kHasMins)
-      return mul_sub(load_int8(codes), scale, broadcast(stage.offsets[i / Block::kGroupValues]));
+      return mul_sub(codes, scale, broadcast(stage.mins[i / Block::kGroupValues]));
     else
-      return mul(load_int8(codes), scale);
+      return mul(codes, scale);
   }
 };
 

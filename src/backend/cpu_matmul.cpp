@@ -31,6 +31,8 @@ namespace HWY_NAMESPACE {
 
 constexpr int kRows = CpuKernels::kRows;
 
+// F: of cpu_formats-inl.h. Several tokens share the weights, and a token's operations do not depend on their
+// number.
 template <class F>
 struct VectorFormat {
   using Block = typename F::Block;
@@ -142,11 +144,11 @@ const CpuKernels* kernels_of(TensorType type) {
     case TensorType::f32: return &VectorFormat<FloatFormat<float>>::kKernels;
     case TensorType::f16: return &VectorFormat<FloatFormat<hwy::float16_t>>::kKernels;
     case TensorType::bf16: return &VectorFormat<FloatFormat<hwy::bfloat16_t>>::kKernels;
-    case TensorType::q4_0: return &VectorFormat<BlockFormat<BlockQ4_0>>::kKernels;
-    case TensorType::q5_0: return &VectorFormat<BlockFormat<BlockQ5_0>>::kKernels;
-    case TensorType::q5_1: return &VectorFormat<BlockFormat<BlockQ5_1>>::kKernels;
-    case TensorType::q8_0: return &VectorFormat<BlockFormat<BlockQ8_0>>::kKernels;
-    case TensorType::iq4_nl: return &VectorFormat<BlockFormat<BlockIQ4_NL>>::kKernels;
+    case TensorType::q4_0: return &VectorFormat<SmallBlockFormat<BlockQ4_0>>::kKernels;
+    case TensorType::q5_0: return &VectorFormat<SmallBlockFormat<BlockQ5_0>>::kKernels;
+    case TensorType::q5_1: return &VectorFormat<SmallBlockFormat<BlockQ5_1>>::kKernels;
+    case TensorType::q8_0: return &VectorFormat<SmallBlockFormat<BlockQ8_0>>::kKernels;
+    case TensorType::iq4_nl: return &VectorFormat<SmallBlockFormat<BlockIQ4_NL>>::kKernels;
     case TensorType::q2_k: return &VectorFormat<BlockFormat<BlockQ2_K>>::kKernels;
     case TensorType::q3_k: return &VectorFormat<BlockFormat<BlockQ3_K>>::kKernels;
     case TensorType::q4_k: return &VectorFormat<BlockFormat<BlockQ4_K>>::kKernels;

@@ -13,6 +13,8 @@
 
 #include <hwy/highway.h>
 
+#include "base/numbers.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
 namespace HWY_NAMESPACE {
@@ -117,6 +119,7 @@ HWY_INLINE float sum_of_lanes(const Floats& v) {
 }
 
 HWY_INLINE float half_to_float(uint16_t half) {
+  if constexpr (HWY_TARGET >= HWY_SSE4 && HWY_ARCH_X86) return f16_to_f32(half);  // no instruction for it
   const hn::CappedTag<float, 1> tag;
   const hn::Rebind<hwy::float16_t, decltype(tag)> half_tag;
   const hn::Rebind<uint16_t, decltype(tag)> bits_tag;

@@ -91,7 +91,10 @@ template <class Block>
 void dequantize(const Block& b, float* out) {
   int8_t codes[Block::kValues];
   const Groups groups = unpack(b, codes);
-  const float d = f16_to_f32(b.d) * kUnit<Block>, dmin = f16_to_f32(dsv32::dmin(b));
+  const float d = f16_to_f32(b.d) * kUnit<Block>;
+  float dmin = 0;
+  if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
+  if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);
   for (int v = 0; v < Block::kValues; ++v) {
     const auto scale = static_cast<int8_t>(groups.scales[v / Block::kGroupValues]);
     const auto min = static_cast<int8_t>(groups.mins[v / Block::kGroupValues]);

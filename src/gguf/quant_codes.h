@@ -19,7 +19,8 @@ namespace dsv32 {
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin() * mins.
+// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin * mins. A
+// block of 32 values is one group, and has no dmin but -m.
 struct Groups {
   Bytes16 scales{}, mins{};
 };
@@ -30,17 +31,6 @@ template <>
 inline constexpr float kUnit<BlockIQ2_XXS> = 0.125f;
 template <>
 inline constexpr float kUnit<BlockIQ3_XXS> = 0.25f;
-
-// As f16 bits.
-template <class Block>
-DSV32_INLINE uint16_t dmin(const Block& b) {
-  if constexpr (requires { b.dmin; })
-    return b.dmin;
-  else if constexpr (Block::kHasMins)
-    return b.m;
-  else
-    return 0;
-}
 
 template <class T>
 DSV32_INLINE T load(const void* from) {
@@ -86,20 +76,20 @@ DSV32_INLINE Groups unpack(const BlockQ4_0& b, int8_t* codes) {
   return kOneGroup;
 }
 
-// Sixteen bits, each at bit 4 of a byte.
-DSV32_INLINE Bytes16 spread_fifth_bits(const uint8_t* from) {
-  // Seven bits times copies of them seven places apart bring bit k to the foot of byte k.
-  const auto spread = [](uint64_t byte) {
-    return (((byte & 127) * 0x0002040810204081 | byte << 49) & 0x0101010101010101) << 4;
-  };
-  return join(spread(from[0]), spread(from[1]));
+// The bits of bytes I and I + 1, each at bit 4 of a byte.
+template <int I>
+DSV32_INLINE Bytes16 spread_fifth_bits(const Bytes16& bits) {
+  constexpr int J = I + 1;
+  const auto bytes = __builtin_shufflevector(bits, bits, I, I, I, I, I, I, I, I, J, J, J, J, J, J, J, J);
+  const auto one_of_each = join(0x8040201008040201, 0x8040201008040201);
+  return reinterpret_cast<Bytes16>((bytes & one_of_each) == one_of_each) & 16;
 }
 
 template <class Block>
 DSV32_INLINE void unpack_five_bits(const Block& b, uint8_t bias, int8_t* codes) {
-  const auto qs = load<Bytes16>(b.qs);
-  put((bits<0, 15>(qs) | spread_fifth_bits(b.qh)) - bias, codes);
-  put((bits<4, 15>(qs) | spread_fifth_bits(b.qh + 2)) - bias, codes + 16);
+  const auto qs = load<Bytes16>(b.qs), fifth = join(load<uint32_t>(b.qh), 0);
+  put((bits<0, 15>(qs) | spread_fifth_bits<0>(fifth)) - bias, codes);
+  put((bits<4, 15>(qs) | spread_fifth_bits<2>(fifth)) - bias, codes + 16);
 }
 
 DSV32_INLINE Groups unpack(const BlockQ5_0& b, int8_t* codes) {
@@ -109,7 +99,7 @@ DSV32_INLINE Groups unpack(const BlockQ5_0& b, int8_t* codes) {
 
 DSV32_INLINE Groups unpack(const BlockQ5_1& b, int8_t* codes) {
   unpack_five_bits(b, 0, codes);
-  return {Bytes16{1}, Bytes16{0xff}};  // the offset is -m
+  return {Bytes16{1}, Bytes16{1}};
 }
 
 DSV32_INLINE Bytes16 look_up_iq4(const Bytes16& codes) {

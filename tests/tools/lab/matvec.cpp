@@ -8,17 +8,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <memory>
-#include <new>
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu_matmul.h"
 #include "base/error.h"
-#include "base/numbers.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/streams.h"
+#include "gguf/random_weights.h"
 #include "tests/tools/lab/plain_read.h"
 
 namespace dsv32 {
@@ -59,47 +56,6 @@ MatvecOptions read_options(const LabOptions& asked) {
   return options;
 }
 
-// Bytes of any pattern are valid codes; the f16 scales need to be ordinary numbers, and so do stored floats.
-void set_scales(TensorType type, uint8_t* block) {
-  const uint16_t scale = f32_to_f16(0.01f);
-  const auto put = [&](size_t offset) { std::memcpy(block + offset, &scale, sizeof scale); };
-  switch (type) {
-    case TensorType::f32: block[3] = 0x3c | (block[3] & 0x80); return;  // about 0.01 to 0.03, either sign
-    case TensorType::bf16: block[1] = 0x3c | (block[1] & 0x80); return;
-    case TensorType::f16: block[1] = 0x21 | (block[1] & 0x80); return;
-    case TensorType::q2_k: put(offsetof(BlockQ2_K, d)), put(offsetof(BlockQ2_K, dmin)); return;
-    case TensorType::q3_k: put(offsetof(BlockQ3_K, d)); return;
-    case TensorType::q6_k: put(offsetof(BlockQ6_K, d)); return;
-    case TensorType::q4_k:
-    case TensorType::q5_k:
-    case TensorType::q5_1: put(0), put(2); return;
-    default: put(0); return;
-  }
-}
-
-using Bytes = std::unique_ptr<uint8_t[]>;
-
-// A matrix of random blocks.
-Bytes make_matrix(TensorType type, int64_t n_rows, size_t n_row_bytes, WorkerPool& workers) {
-  const size_t block_bytes = traits(type).block_bytes;
-  Bytes matrix(new (std::nothrow) uint8_t[static_cast<size_t>(n_rows) * n_row_bytes]);
-  if (!matrix)
-    fail(ErrorKind::memory,
-         format("no memory for a matrix of %s",
-                human_bytes(static_cast<size_t>(n_rows) * n_row_bytes).c_str()),
-         "choose smaller --rows or --cols");
-  workers.parallel_for(n_rows, true, [&](int64_t r) {
-    uint8_t* row = matrix.get() + static_cast<size_t>(r) * n_row_bytes;
-    uint64_t state = 0x9e3779b97f4a7c15u * static_cast<uint64_t>(r + 1);
-    for (size_t i = 0; i < n_row_bytes; ++i) {
-      if (i % 8 == 0) state = state * 6364136223846793005u + 1442695040888963407u;
-      row[i] = static_cast<uint8_t>(state >> (i % 8 * 8));
-    }
-    for (size_t i = 0; i < n_row_bytes; i += block_bytes) set_scales(type, row + i);
-  });
-  return matrix;
-}
-
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
@@ -127,8 +83,10 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
   weight.n_cols = options.n_cols;
   weight.row_bytes = row_bytes(type, options.n_cols);
   weight.mat_bytes = weight.row_bytes * static_cast<size_t>(options.n_rows);
-  const Bytes matrix = make_matrix(type, options.n_rows, weight.row_bytes, workers);
-  weight.data = matrix.get();
+  Rng rng(1);
+  const std::vector<uint8_t> matrix = random_weights(type, static_cast<uint64_t>(options.n_rows),
+                                                     static_cast<uint64_t>(options.n_cols), rng, 0.02f);
+  weight.data = matrix.data();
   std::vector<float> x(static_cast<size_t>(options.n_cols)), y(static_cast<size_t>(options.n_rows));
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50.0f;
@@ -144,7 +102,7 @@ MatvecResult measure(TensorType type, const MatvecOptions& options, CacheSweeper
       return seconds_since(start);
     };
     const auto timed_read = [&](ReadPattern pattern) {
-      return timed([&] { sink = sink + plain_read(matrix.get(), weight.mat_bytes, pattern, workers); });
+      return timed([&] { sink = sink + plain_read(matrix.data(), weight.mat_bytes, pattern, workers); });
     };
     const double in_order = timed_read(ReadPattern::in_order),
                  by_streams = timed_read(ReadPattern::by_streams);
