@@ -152,7 +152,7 @@ struct Codes<TensorType::q3_k> : BlockFormat<256, sizeof(BlockQ3_K), 16> {
   }
 };
 
-// Q4_K, Q5_K: scales and mins of four groups at a time (quant.h, unpack_k_scales). b: a block.
+// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales). b: a block.
 __device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) {
   const uint32_t a = load_word<4>(b + 4), m = load_word<4>(b + 8), low = load_word<4>(b + 12);
   const bool is_upper = i16 >= 128;
