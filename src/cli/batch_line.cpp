@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "prefix/fingerprint.h"
 
 namespace dsv32 {
 namespace {
@@ -63,11 +64,7 @@ size_t LineDigestHash::operator()(const LineDigest& digest) const {
   return value;
 }
 
-std::string BatchLine::digest_text() const {
-  std::string text;
-  for (const uint8_t byte : digest) text += format("%02x", byte);
-  return text;
-}
+std::string BatchLine::digest_text() const { return hex(digest); }
 
 std::optional<LineDigest> parse_line_digest(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
