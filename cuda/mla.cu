@@ -370,14 +370,14 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 void attend(const Attend& op, const Launch& launch) {
   if (op.step.n_tokens == 0 || op.n_heads == 0) return;
   const CacheLayout& layout = op.cache.layout;
-  const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.resident;
+  const uint8_t* rows = op.cache.slots;
   if (op.step.n_tokens < 0 || op.n_heads < 0 || op.topk < 1 || op.topk > INT32_MAX / 2 ||
       layout.kv_lora_rank < 1 || op.step.n_tokens * op.n_heads > INT32_MAX)
     fail(ErrorKind::internal,
          format("attend: %lld tokens of %lld heads over %lld rows of rank %lld",
                 static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
                 static_cast<long long>(op.topk), static_cast<long long>(layout.kv_lora_rank)));
-  if (!rows) fail(ErrorKind::internal, "attend: the cache has neither slots nor resident rows");
+  if (!rows) fail(ErrorKind::internal, "attend: the cache has no slots");
   const bool has_fast_shape = layout.kv_lora_rank == kRank && layout.qk_rope_head_dim == kRope &&
                               is_aligned(rows) && is_aligned(op.q_c) && is_aligned(op.o_c) &&
                               is_aligned(op.cache.key_pages);

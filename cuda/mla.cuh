@@ -16,7 +16,7 @@
 
 namespace dsv32::cuda {
 
-// mla_plain.cu: any sizes and every kv type, no tensor cores. rows: cache.slots or cache.resident.
+// mla_plain.cu: any sizes and every kv type, no tensor cores. rows: cache.slots.
 void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
 struct Plan;
@@ -55,7 +55,7 @@ struct Plan {
   int n_head_tiles;      // CTAs side by side for one token and split
   int n_splits;          // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
   int n_stages;          // bf16 rows: tiles in shared memory, 1 or 2
-  const uint8_t* rows;   // cache.slots or cache.resident
+  const uint8_t* rows;   // cache.slots
   int64_t page_bytes;    // of a key page
   float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights

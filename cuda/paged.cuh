@@ -13,6 +13,11 @@ __device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheVi
          pos % kPageTokens;
 }
 
+// Whether the sequence's slots are a top-k buffer's; else each row lies in the slot of its position.
+__device__ __forceinline__ bool has_buffer(const CacheView& cache, int64_t seq) {
+  return cache.buffers && cache.buffers[seq].n_slots > 0;
+}
+
 // The beginning of the key page that holds `pos`.
 __device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq,
                                              int64_t pos) {

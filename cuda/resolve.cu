@@ -1,4 +1,4 @@
-// Where each selected row is read from: a place in the resident pool, or a slot of the top-k buffer.
+// Where each selected row is read from: the slot of its position, or one of the top-k buffer.
 //
 // The policy is that of src/context/topk_buffer, on the same arrays, step for step.
 #include "cuda/kernels.h"
@@ -7,7 +7,7 @@
 namespace dsv32::cuda {
 namespace {
 
-// row_ids = the selected rows' places in the resident pool
+// row_ids = the slots of the selected positions, where no sequence has a buffer
 // A thread an entry of [n_tokens, topk]. Bound by bytes.
 __global__ void locate_rows_kernel(Resolve op) {
   let_next_start();
@@ -17,7 +17,7 @@ __global__ void locate_rows_kernel(Resolve op) {
   const int64_t t = i / op.topk;
   if (i % op.topk == 0) op.n_misses[t] = 0;
   if (i % op.topk < op.n_selected[t])
-    op.row_ids[i] = paged_row(op.cache.resident_pages, op.cache, op.step.seq[t], op.selected[i]);
+    op.row_ids[i] = paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], op.selected[i]);
 }
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
@@ -85,10 +85,18 @@ __device__ __forceinline__ int2 sum_counts(const int* counts) {
                    __reduce_add_sync(kAllLanes, count));
 }
 
+// A sequence's slots, as rows of cache.slots.
+struct SlotRows {
+  const int32_t* pages;  // the sequence's line of slot_pages
+  __device__ __forceinline__ int64_t operator()(int slot) const {
+    return static_cast<int64_t>(pages[slot / kPageTokens]) * kPageTokens + slot % kPageTokens;
+  }
+};
+
 // Looks the warp's share of the slots up: row_ids of those that are hit, and tagged = order, with the
 // complement of a slot that is hit. Returns the hits.
 __device__ __forceinline__ int tag_slots(const TopkBuffer& buffer, const Selection& selection,
-                                         int64_t first_slot, int64_t* row_ids, int32_t* tagged) {
+                                         const SlotRows& row_of, int64_t* row_ids, int32_t* tagged) {
   const Share slots(buffer.n_slots);
   const int lane = static_cast<int>(threadIdx.x % 32);
   int n_hits = 0;
@@ -101,7 +109,7 @@ __device__ __forceinline__ int tag_slots(const TopkBuffer& buffer, const Selecti
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int entry = selection.find(pos[k]);
-      if (entry >= 0) row_ids[entry] = first_slot + slot[k];
+      if (entry >= 0) row_ids[entry] = row_of(slot[k]);
       if (base + 32 * k < slots.end) tagged[base + 32 * k] = entry >= 0 ? ~slot[k] : slot[k];
       n_hits += __popc(__ballot_sync(kAllLanes, entry >= 0));
     }
@@ -148,7 +156,7 @@ __device__ __forceinline__ int count_misses(const Selection& selection, const in
 
 // Each of them takes a victim.
 __device__ __forceinline__ void place_misses(const TopkBuffer& buffer, const Selection& selection,
-                                             int64_t first_slot, int n_before, const int32_t* victims,
+                                             const SlotRows& row_of, int n_before, const int32_t* victims,
                                              int64_t* row_ids, int32_t* misses) {
   const Share entries(selection.n);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -158,7 +166,7 @@ __device__ __forceinline__ void place_misses(const TopkBuffer& buffer, const Sel
     if (is_miss) {
       const int rank = n_before + __popc(ballot & ((1u << lane) - 1)), slot = victims[rank];
       buffer.slot_pos[slot] = selection.positions[i];
-      row_ids[i] = first_slot + slot;
+      row_ids[i] = row_of(slot);
       misses[rank] = i;
     }
     n_before += __popc(ballot);
@@ -166,11 +174,11 @@ __device__ __forceinline__ void place_misses(const TopkBuffer& buffer, const Sel
 }
 
 // selected -> slots: hits stay, misses take the oldest stale slots; order becomes stale | loaded | hits
-// A block a token, which is a sequence; each warp has a run of the slots in order, then one of the selection.
-// Every slot's position is looked up once, through buckets in shared memory. The hits before a slot give its
-// place in the new order: each part keeps the former order (topk_buffer.h). What no slot has is missing.
-// Bound by latency: some ten loads one after the other.
-// Measured (H200, 2026-11-21): 2048 rows in 4097 slots, 0 to 1981 missing: 8 to 11 us.
+// A block a token, which is a sequence; of a buffer each warp has a run of the slots in order, then one of
+// the selection; a resident sequence's rows are where their positions are. Every slot's position is looked up
+// once, through buckets in shared memory. The hits before a slot give its place in the new order: each part
+// keeps the former order (topk_buffer.h). What no slot has is missing. Bound by latency: some ten loads one
+// after the other. Measured (H200, 2026-11-21): 2048 rows in 4097 slots, 0 to 1981 missing: 8 to 11 us.
 __global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* scratch) {
   extern __shared__ int32_t staged[];  // [topk] where that fits
   __shared__ int2 ranges[kBuckets];
@@ -178,17 +186,24 @@ __global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* 
   static_assert(kWarps == 32);  // sum_counts
   let_next_start();
   wait_for_inputs();
-  const int64_t t = blockIdx.x, seq = op.step.seq[t], first_slot = op.cache.first_slots[seq];
+  const int64_t t = blockIdx.x, seq = op.step.seq[t];
   const TopkBuffer buffer = op.cache.buffers[seq];
+  const SlotRows row_of{op.cache.slot_pages + seq * op.cache.max_pages};
   int64_t* row_ids = op.row_ids + t * op.topk;
-  int32_t* tagged = scratch + t * (op.cache.n_slots + op.topk);  // [n_slots]
-  int32_t* victims = tagged + op.cache.n_slots;                  // [n_misses] slots that the misses take
   const int n_selected = op.n_selected[t];
+  if (buffer.n_slots == 0) {
+    for (int i = threadIdx.x; i < n_selected; i += kThreads)
+      row_ids[i] = row_of(op.selected[t * op.topk + i]);
+    if (threadIdx.x == 0) op.n_misses[t] = 0;
+    return;
+  }
+  int32_t* tagged = scratch + t * (op.cache.most_slots + op.topk);  // [most_slots]
+  int32_t* victims = tagged + op.cache.most_slots;                  // [n_misses] slots that the misses take
   for (int i = threadIdx.x; i < n_selected; i += kThreads) row_ids[i] = -1;
   const Selection selection = make_selection(op.selected + t * op.topk, n_selected,
                                              op.topk <= kMostStaged ? staged : nullptr, ranges);
 
-  const int n_hits = tag_slots(buffer, selection, first_slot, row_ids, tagged);
+  const int n_hits = tag_slots(buffer, selection, row_of, row_ids, tagged);
   if (threadIdx.x % 32 == 0) hit_counts[threadIdx.x / 32] = n_hits;
   __syncthreads();  // also: order has been read, and may be written
   const int2 hits = sum_counts(hit_counts);
@@ -197,7 +212,7 @@ __global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* 
   const int n_missing = count_misses(selection, row_ids);
   if (threadIdx.x % 32 == 0) miss_counts[threadIdx.x / 32] = n_missing;
   __syncthreads();
-  place_misses(buffer, selection, first_slot, sum_counts(miss_counts).x, victims, row_ids,
+  place_misses(buffer, selection, row_of, sum_counts(miss_counts).x, victims, row_ids,
                op.misses + t * op.topk);
 
   if (threadIdx.x != 0) return;
@@ -211,14 +226,14 @@ __global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* 
 void resolve(const Resolve& op, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens;
   if (n_tokens == 0) return;
-  if (!op.cache.slots) {
+  if (!op.cache.buffers) {
     constexpr int kLocateThreads = 256;
     const auto n_blocks = static_cast<unsigned>(ceil_div(n_tokens * op.topk, kLocateThreads));
     launch_kernel("locate_rows_kernel", locate_rows_kernel, {n_blocks, kLocateThreads}, launch, op);
     return;
   }
   int32_t* scratch =
-      launch.workspace->take<int32_t>(static_cast<size_t>(n_tokens * (op.cache.n_slots + op.topk)));
+      launch.workspace->take<int32_t>(static_cast<size_t>(n_tokens * (op.cache.most_slots + op.topk)));
   const size_t n_bytes = op.topk <= kMostStaged ? static_cast<size_t>(op.topk) * sizeof(int32_t) : 0;
   launch_kernel("resolve_kernel", resolve_kernel, {static_cast<unsigned>(n_tokens), kThreads, n_bytes},
                 launch, op, scratch);

@@ -1,7 +1,7 @@
 // What a step remembers: latent rows to the host pool and to where they are read from, their scales and the
 // index keys to the key pages.
 //
-// With a top-k buffer the newest row first takes a slot of its own: the policy is that of
+// In a top-k buffer the newest row first takes a slot of its own: the policy is that of
 // src/context/topk_buffer, on the same arrays, step for step.
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
@@ -85,7 +85,7 @@ __device__ int claim_newest_slot(const TopkBuffer& buffer, int pos) {
   return slot;
 }
 
-// row(t) = (c as the layout says | k_pe), to the host pool, and to the resident pool or the newest row's slot
+// row(t) = (c as the layout says | k_pe), to the host pool and to its slot
 // A block a token; a row's scales go to its key page.
 // The host pool is pinned memory that the kernel writes itself, 640 bytes over the link: nobody waits for
 // them. Bound by latency in decode, by the link in prefill (640 bytes a token at about 50 GB/s).
@@ -114,13 +114,10 @@ __global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLaten
   __syncthreads();
   const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
   copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
-  if (cache.slots) {
-    const int64_t slot =
-        cache.first_slots[seq] + claim_newest_slot(cache.buffers[seq], static_cast<int>(pos));
-    copy_row(row, cache.slots + slot * row_bytes, row_bytes);
-  } else if (cache.resident != cache.rows) {
-    copy_row(row, cache.resident + paged_row(cache.resident_pages, cache, seq, pos) * row_bytes, row_bytes);
-  }
+  if (cache.slots == cache.rows) return;
+  const int64_t slot =
+      has_buffer(cache, seq) ? claim_newest_slot(cache.buffers[seq], static_cast<int>(pos)) : pos;
+  copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);
 }
 
 // key(t) to its place in the key page, as e4m3 with f32 scales or as it is
@@ -147,7 +144,7 @@ void store_latents(const StoreLatents& op, const Launch& launch) {
   if (op.step.n_tokens == 0) return;
   const size_t row_bytes = static_cast<size_t>(op.cache.layout.row_bytes());
   if (row_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 48 KiB");
-  const int n_threads = op.cache.slots ? kClaimThreads : kStoreThreads;
+  const int n_threads = op.cache.buffers ? kClaimThreads : kStoreThreads;
   launch_kernel("store_latents_kernel", store_latents_kernel,
                 {static_cast<unsigned>(op.step.n_tokens), n_threads, row_bytes}, launch, op);
 }

@@ -58,23 +58,22 @@ struct StepTokens {
 
 // One layer of the cache, and where each sequence's pages lie in it.
 //
-// A step reads rows from one place: `slots` when its sequences have top-k buffers, else `resident`, which
-// holds every row.
+// A step reads rows from its sequences' slots: slot n of a sequence is row n % kPageTokens of its page
+// n / kPageTokens. Without a top-k buffer a sequence is resident: the row of position p lies in its slot p.
 struct CacheView {
   CacheLayout layout;
   uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
-  // Device: the rows that this step may read, in pages of their own numbers: a copy of the pool, a window
-  // that the rows were streamed into, or on a backend that works in host memory `rows` itself.
-  uint8_t* resident = nullptr;
-  const int32_t* resident_pages = nullptr;  // [n_seqs, max_pages] page of `resident`
-  uint8_t* key_pages = nullptr;             // device: [n_pages, key_page_bytes]
-  const int32_t* row_pages = nullptr;       // [n_seqs, max_pages] page of the host pool
-  const int32_t* key_page_ids = nullptr;    // [n_seqs, max_pages] page of key_pages
+  // Device, in pages of the same size: the pool of slots, a window that the rows were streamed into, or on a
+  // backend that works in host memory perhaps `rows` itself.
+  uint8_t* slots = nullptr;
+  uint8_t* key_pages = nullptr;           // device: [n_pages, key_page_bytes]
+  const int32_t* row_pages = nullptr;     // [n_seqs, max_pages] page of `rows`
+  const int32_t* slot_pages = nullptr;    // [n_seqs, max_pages] page of `slots`
+  const int32_t* key_page_ids = nullptr;  // [n_seqs, max_pages] page of key_pages
   int64_t max_pages = 0;
-  uint8_t* slots = nullptr;  // device: slots of row_bytes, all sequences'; null: every row is resident
-  const int64_t* first_slots = nullptr;  // [n_seqs] number of each sequence's first slot
-  const TopkBuffer* buffers = nullptr;   // [n_seqs] the LRU of each sequence's slots
-  int64_t n_slots = 0;                   // of each sequence
+  // [n_seqs] the LRU of each sequence's slots, with none of a resident one; null: all are resident.
+  const TopkBuffer* buffers = nullptr;
+  int64_t most_slots = 0;  // of a buffer
 };
 
 // out[t] = row tokens[t] of the table, as f32.
@@ -167,8 +166,8 @@ struct SiluMul {
   int64_t n_values = 0;
 };
 
-// The latent row of each token goes to the host pool, its scales to the key page, and, for a sequence with a
-// buffer, the row also to the slot that claim_newest() gives it.
+// The latent row of each token goes to the host pool, its scales to the key page, and the row also to a slot:
+// that of its position, or the one that claim_newest() gives it.
 struct StoreLatents {
   StepTokens step;
   CacheView cache;
@@ -222,16 +221,15 @@ struct SelectTopk {
   int32_t* n_selected = nullptr;  // [n_tokens]
 };
 
-// Where each selected row is read from. With buffers: the LRU of context/topk_buffer decides, and the misses
-// are listed for FetchLatents; then every sequence has exactly one token in the step. Without: the row's
-// place in the host pool.
+// Where each selected row is read from. Of a sequence with a buffer the LRU of context/topk_buffer decides,
+// and the misses are listed for FetchLatents; with buffers every sequence has exactly one token in the step.
 struct Resolve {
   StepTokens step;
   CacheView cache;
   const int32_t* selected = nullptr;    // [n_tokens, topk]
   const int32_t* n_selected = nullptr;  // [n_tokens]
   int64_t topk = 0;
-  int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots, or of cache.resident without buffers
+  int64_t* row_ids = nullptr;   // [n_tokens, topk] row of cache.slots
   int32_t* misses = nullptr;    // [n_tokens, topk] indices into `selected`
   int32_t* n_misses = nullptr;  // [n_tokens]
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing

@@ -38,6 +38,10 @@ int64_t row_number(const int32_t* pages, const CacheView& cache, int64_t seq, in
   return place.page * kPageTokens + place.entry;
 }
 
+bool has_buffer(const CacheView& cache, int64_t seq) {
+  return cache.buffers && cache.buffers[seq].n_slots > 0;
+}
+
 // Where the scales, the key and the key's scales of one token lie.
 struct KeyEntry {
   uint8_t* scales;      // [tiles(kv_lora_rank)] ue8m0
@@ -213,12 +217,9 @@ void CpuBackend::store_latents(const StoreLatents& op) {
     uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
     encode_row(layout, op.c + t * layout.kv_lora_rank, op.k_pe + t * op.k_pe_stride, row,
                key_entry(cache, seq, pos).scales);
-    if (!cache.slots && cache.resident != cache.rows)
-      std::memcpy(cache.resident + row_number(cache.resident_pages, cache, seq, pos) * row_bytes, row,
-                  static_cast<size_t>(row_bytes));
-    if (!cache.slots) return;
-    const int64_t slot = claim_newest(cache.buffers[seq], pos);
-    std::memcpy(cache.slots + (cache.first_slots[seq] + slot) * row_bytes, row,
+    if (cache.slots == cache.rows) return;
+    const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
+    std::memcpy(cache.slots + row_number(cache.slot_pages, cache, seq, slot) * row_bytes, row,
                 static_cast<size_t>(row_bytes));
   });
 }
@@ -283,25 +284,22 @@ void CpuBackend::select_topk(const SelectTopk& op) {
 
 void CpuBackend::resolve(const Resolve& op) {
   const CacheView& cache = op.cache;
-  if (!cache.slots) {
-    workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.topk), [&](int64_t t) {
-      for (int32_t j = 0; j < op.n_selected[t]; ++j)
-        op.row_ids[t * op.topk + j] =
-            row_number(cache.resident_pages, cache, op.step.seq[t], op.selected[t * op.topk + j]);
-      op.n_misses[t] = 0;
-    });
-    return;
-  }
-  std::vector<int32_t> slots(static_cast<size_t>(op.topk));
-  for (int64_t t = 0; t < op.step.n_tokens; ++t) {
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.topk), [&](int64_t t) {
     const int64_t seq = op.step.seq[t];
-    op.n_misses[t] = dsv32::resolve(cache.buffers[seq], op.selected + t * op.topk, op.n_selected[t],
-                                    slots.data(), op.misses + t * op.topk);
+    const int32_t* slots = op.selected + t * op.topk;
+    std::vector<int32_t> in_buffer;
+    op.n_misses[t] = 0;
+    if (has_buffer(cache, seq)) {
+      in_buffer.resize(static_cast<size_t>(op.topk));
+      op.n_misses[t] = dsv32::resolve(cache.buffers[seq], slots, op.n_selected[t], in_buffer.data(),
+                                      op.misses + t * op.topk);
+      slots = in_buffer.data();
+    }
     for (int32_t j = 0; j < op.n_selected[t]; ++j)
-      op.row_ids[t * op.topk + j] = cache.first_slots[seq] + slots[static_cast<size_t>(j)];
-    op.tally[0] += op.n_selected[t];
-    op.tally[1] += op.n_misses[t];
-  }
+      op.row_ids[t * op.topk + j] = row_number(cache.slot_pages, cache, seq, slots[j]);
+  });
+  for (int64_t t = 0; t < op.step.n_tokens; ++t)
+    if (has_buffer(cache, op.step.seq[t])) op.tally[0] += op.n_selected[t], op.tally[1] += op.n_misses[t];
 }
 
 void CpuBackend::fetch_latents(const FetchLatents& op) {
@@ -323,7 +321,7 @@ void CpuBackend::attend(const Attend& op) {
   constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows, unless one token has more
   const CacheLayout& layout = op.cache.layout;
   const int64_t width = layout.kv_lora_rank + layout.qk_rope_head_dim;
-  const uint8_t* rows = op.cache.slots ? op.cache.slots : op.cache.resident;
+  const uint8_t* rows = op.cache.slots;
   const int64_t n_most = *std::max_element(op.n_selected, op.n_selected + op.step.n_tokens);
   const int64_t n_group = std::clamp<int64_t>(kMostDecoded / (n_most * width), 1, op.step.n_tokens);
   scratch_.resize(static_cast<size_t>(n_group * n_most * (width + op.n_heads)));

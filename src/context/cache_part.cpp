@@ -1,5 +1,7 @@
 #include "context/cache_part.h"
 
+#include <algorithm>
+
 namespace dsv32 {
 
 CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer)
@@ -12,14 +14,25 @@ CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_laye
       windows_(backend, plan, rows_, first_layer, end_layer),
       view_(backend, plan, first_layer, end_layer - first_layer) {}
 
-// A backend that works in host memory reads a prefill step's rows where they are, buffers or not.
+// Decode reads slots. Prompts do where their timelines are resident; else the rows of all of them are
+// streamed through windows, or read where they are.
 void CachePart::begin_step(std::span<Timeline* const> timelines, Role role) {
-  const bool has_buffers = !timelines.front()->is_resident();
-  source_ = has_buffers && role == Role::decode   ? Source::slots
-            : has_buffers && windows_.are_there() ? Source::windows
-                                                  : Source::resident;
-  view_.set(timelines, slots_);
+  const auto n_long = std::ranges::count_if(timelines, [](const Timeline* t) { return !t->is_resident(); });
+  const bool reads_slots = role == Role::decode || n_long == 0;
+  has_buffers_ = reads_slots && n_long > 0;
+  source_ = !reads_slots && windows_.are_there()      ? Source::windows
+            : reads_slots && plan_.n_slot_pages() > 0 ? Source::slots
+                                                      : Source::rows;
+  view_.set(timelines);
+  if (source_ == Source::slots) view_.set_slots(timelines, slots_);
   if (source_ == Source::windows) view_.set_windows(timelines, windows_.begin(timelines));
+  passed_by_.clear();
+  for (const Timeline* timeline : timelines)
+    if (!reads_slots && timeline->is_resident()) passed_by_.push_back(timeline);
+}
+
+void CachePart::end_step() {
+  for (const Timeline* timeline : passed_by_) slots_.place(*timeline, rows_);
 }
 
 CacheView CachePart::enter(int64_t layer) {
@@ -27,19 +40,16 @@ CacheView CachePart::enter(int64_t layer) {
   view.layout = plan_.layout;
   view.rows = rows_.layer(layer);
   view.key_pages = keys_.layer(layer);
-  view.row_pages = view.resident_pages = view_.row_pages();
+  view.row_pages = view.slot_pages = view_.row_pages();
   view.key_page_ids = view_.key_pages();
   view.max_pages = plan_.context_pages();
-  if (source_ == Source::resident) {
-    view.resident = rows_.resident(layer);
-  } else if (source_ == Source::windows) {
-    view.resident = windows_.enter(layer);
-    view.resident_pages = view_.window_pages();
-  } else {
-    view.slots = slots_.layer(layer);
-    view.n_slots = plan_.n_slots();
-    view.first_slots = view_.first_slots();
+  view.slots = source_ == Source::rows    ? rows_.layer(layer)
+               : source_ == Source::slots ? slots_.layer(layer)
+                                          : windows_.enter(layer);
+  if (source_ != Source::rows && plan_.has_buffers()) view.slot_pages = view_.slot_pages();
+  if (has_buffers_) {
     view.buffers = view_.buffers(layer);
+    view.most_slots = plan_.buffer_pages() * kPageTokens;
   }
   return view;
 }

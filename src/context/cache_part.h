@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
 #include "context/cache_plan.h"
@@ -29,9 +30,13 @@ class CachePart {
 
   // The timelines of a step, in the order of its `seq` numbers. In a decode step each has one token.
   void begin_step(std::span<Timeline* const> timelines, Role role);
+  // The step that runs looks rows up in top-k buffers.
+  bool has_buffers() const { return has_buffers_; }
   // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
   // order.
   CacheView enter(int64_t layer);
+  // The layers of that step have been enqueued.
+  void end_step();
 
  private:
   CachePlan plan_;
@@ -42,7 +47,9 @@ class CachePart {
   Windows windows_;
   StepView view_;
   // Where the rows of the step that runs are read.
-  enum class Source { resident, windows, slots } source_ = Source::resident;
+  enum class Source { rows, slots, windows } source_ = Source::rows;
+  bool has_buffers_ = false;
+  std::vector<const Timeline*> passed_by_;  // of that step: resident, and their slots did not get its rows
 };
 
 }  // namespace dsv32

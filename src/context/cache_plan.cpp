@@ -8,14 +8,15 @@ uint64_t CachePlan::row_pool_bytes() const {
   return static_cast<uint64_t>(n_layers * n_row_pages() * kPageTokens * layout.row_bytes());
 }
 
-uint64_t CachePlan::resident_bytes() const { return is_apart && n_slots() == 0 ? row_pool_bytes() : 0; }
-
 uint64_t CachePlan::key_pool_bytes() const {
   return static_cast<uint64_t>(n_layers * n_key_pages() * layout.key_page_bytes());
 }
 
-uint64_t CachePlan::buffer_bytes() const {
-  return static_cast<uint64_t>(max_seqs * n_layers * n_slots() * (layout.row_bytes() + 2 * 4));
+uint64_t CachePlan::slot_bytes() const {
+  const int64_t n_entries = max_seqs * buffer_pages() * kPageTokens;  // of slot_pos, and of order
+  return static_cast<uint64_t>(n_layers) *
+         (static_cast<uint64_t>(n_slot_pages() * kPageTokens * layout.row_bytes()) +
+          static_cast<uint64_t>(2 * n_entries) * sizeof(int32_t));
 }
 
 uint64_t CachePlan::window_bytes() const {
@@ -23,10 +24,9 @@ uint64_t CachePlan::window_bytes() const {
 }
 
 uint64_t CachePlan::table_bytes() const {
-  const int64_t n_tables = window_pages() > 0 ? 3 : 2;
-  const int64_t n_buffers = n_slots() > 0 ? n_layers * max_seqs : 0;
+  const int64_t n_tables = has_buffers() ? 3 : 2;
+  const int64_t n_buffers = has_buffers() ? n_layers * max_seqs : 0;
   return static_cast<uint64_t>(n_tables * max_seqs * context_pages()) * sizeof(int32_t) +
-         static_cast<uint64_t>(max_seqs) * sizeof(int64_t) +
          static_cast<uint64_t>(n_buffers) * sizeof(TopkBuffer);
 }
 

@@ -22,6 +22,7 @@ struct CachePlan {
   int64_t max_seqs = 1;
   int64_t streamed_seqs = 1;  // timelines of a prefill step whose rows are streamed through windows
   int64_t buffer_rows = 0;    // capacity B of a top-k buffer; 0: every row is resident, no buffers
+  int64_t slot_tokens = 0;    // slots of all buffers together; 0: those of max_seqs whole buffers
 
   // Of the two pools: of each timeline one page may be begun.
   int64_t n_row_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
@@ -29,12 +30,18 @@ struct CachePlan {
   int64_t context_pages() const { return pages_for(max_context); }  // of a row of a step's tables
   // Most pages that the timelines of a step have together whose rows are streamed.
   int64_t window_pages() const { return is_apart && buffer_rows > 0 ? streamed_seqs * context_pages() : 0; }
-  int64_t n_slots() const { return buffer_rows > 0 ? buffer_rows + 1 : 0; }
+  bool has_buffers() const { return buffer_rows > 0; }
+  // Most pages of slots that one timeline has: its rows, if it is no longer, else its buffer.
+  int64_t buffer_pages() const { return has_buffers() ? pages_for(buffer_rows + 1) : 0; }
+  // Of all timelines: without buffers a copy of the rows, on a device that does not work where they are.
+  int64_t n_slot_pages() const {
+    if (!has_buffers()) return is_apart ? n_row_pages() : 0;
+    return slot_tokens ? pages_for(slot_tokens) : max_seqs * buffer_pages();
+  }
 
   uint64_t row_pool_bytes() const;  // host
-  uint64_t resident_bytes() const;  // device: the rows once more, when it is apart and there are no buffers
   uint64_t key_pool_bytes() const;  // device
-  uint64_t buffer_bytes() const;    // device: slots and their LRU
+  uint64_t slot_bytes() const;      // device: slots, and the LRU of buffers
   uint64_t window_bytes() const;    // device: two layers' rows, when it is apart and there are buffers
   uint64_t table_bytes() const;     // device: page tables and the like
 };

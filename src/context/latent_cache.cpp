@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
 namespace dsv32 {
 
 LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& plan)
-    : plan_(plan), row_pages_(plan.n_row_pages()), key_pages_(plan.n_key_pages()) {
+    : plan_(plan),
+      row_pages_(plan.n_row_pages()),
+      key_pages_(plan.n_key_pages()),
+      slot_pages_(plan.has_buffers() ? plan.n_slot_pages() : 0) {
   int64_t first_layer = 0;
   for (const StageLayers& stage : stages) {
     roles_agree_ = roles_agree_ && stage.backend->roles_agree();
@@ -29,7 +33,7 @@ int64_t LatentCache::take_share() {
 std::unique_ptr<Timeline> LatentCache::open() {
   auto timeline = std::make_unique<Timeline>();
   timeline->share_ = take_share();
-  timeline->is_resident_ = plan_.n_slots() == 0;
+  timeline->most_slot_pages_ = plan_.buffer_pages();
   return timeline;
 }
 
@@ -47,7 +51,7 @@ std::vector<PoolPage> LatentCache::pages_of(const Timeline& timeline) const {
 void LatentCache::suspend(Timeline& timeline) {
   timeline.keys_ = download_keys(pages_of(timeline));
   key_pages_.resize(timeline.key_pages_, 0);
-  for (const auto& part : parts_) part->slots().reset(timeline.share_);
+  slot_pages_.resize(timeline.slot_pages_, 0);
   free_shares_.push_back(timeline.share_);
   timeline.is_suspended_ = true;
 }
@@ -59,12 +63,54 @@ void LatentCache::resume(Timeline& timeline) {
   if (n_lacking() > 0)
     fail(ErrorKind::context_full, format("%lld tokens to be resumed do not fit the pool of keys",
                                          static_cast<long long>(timeline.n_tokens())));
+  check_slots(timeline, n_pages);
   timeline.share_ = take_share();
   timeline.is_suspended_ = false;
   row_pages_.resize(timeline.row_pages_, n_pages);
   key_pages_.resize(timeline.key_pages_, n_pages);
   for (const auto& part : parts_) part->keys().upload(pages_of(timeline), timeline.keys_);
   timeline.keys_ = {};
+  give_slots(timeline, false);
+}
+
+int64_t LatentCache::slot_pages_for(const Timeline& timeline, int64_t n_row_pages) const {
+  return plan_.has_buffers() ? std::min(n_row_pages, timeline.most_slot_pages_) : 0;
+}
+
+void LatentCache::check_slots(const Timeline& timeline, int64_t n_row_pages) const {
+  const int64_t n_wanted = slot_pages_for(timeline, n_row_pages);
+  if (n_wanted > std::ssize(timeline.slot_pages_) + slot_pages_.n_free())
+    fail(ErrorKind::context_full, format("%lld rows do not fit the slots of top-k buffers",
+                                         static_cast<long long>(n_wanted * kPageTokens)));
+}
+
+// As many slots as suit the timeline's pages of rows. `keeps`: what those that it has hold is still its own.
+void LatentCache::give_slots(Timeline& timeline, bool keeps) {
+  if (!plan_.has_buffers()) return;
+  const int64_t n_rows = std::ssize(timeline.row_pages_), n_slots = slot_pages_for(timeline, n_rows);
+  const bool is_resident = n_slots == n_rows,
+             was_resident = std::exchange(timeline.is_resident_, is_resident);
+  keeps =
+      keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(timeline.slot_pages_));
+  slot_pages_.resize(timeline.slot_pages_, n_slots);
+  if (keeps) return;
+  for (const auto& part : parts_) {
+    if (is_resident)
+      part->slots().place(timeline, part->rows());
+    else
+      part->slots().reset(timeline);
+  }
+}
+
+void LatentCache::set_most_slots(Timeline& timeline, int64_t n_pages) {
+  const int64_t n_before = std::exchange(timeline.most_slot_pages_, n_pages);
+  try {
+    check_slots(timeline, std::ssize(timeline.row_pages_));
+  } catch (...) {
+    timeline.most_slot_pages_ = n_before;
+    throw;
+  }
+  if (!timeline.is_suspended_) give_slots(timeline, true);
 }
 
 void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
@@ -79,10 +125,12 @@ void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
          format("%lld tokens do not fit the context of %lld", static_cast<long long>(n_tokens),
                 static_cast<long long>(std::min(plan_.max_context, plan_.pool_tokens))),
          "a larger context (-c) holds more");
+  check_slots(timeline, n_pages);
   if (n_tokens > timeline.n_tokens() && last_page_is_shared(timeline)) own_last_page(timeline);
   if (n_pages <= std::ssize(timeline.row_pages_)) return;
   row_pages_.resize(timeline.row_pages_, n_pages);
   key_pages_.resize(timeline.key_pages_, n_pages);
+  give_slots(timeline, true);
 }
 
 void LatentCache::append(Timeline& timeline, std::span<const int32_t> tokens, Role role) {
@@ -142,6 +190,7 @@ std::optional<PoolPage> LatentCache::take_page() {
 
 void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
                         std::span<const int32_t> history) {
+  check_slots(timeline, std::ssize(pages));
   timeline.row_pages_.reserve(pages.size()), timeline.key_pages_.reserve(pages.size());
   timeline.tokens_.reserve(history.size()), timeline.history_.reserve(history.size());
   const std::vector<int32_t> begun(history.begin(), history.end());  // it may be the timeline's own
@@ -158,6 +207,7 @@ void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
   }
   for (const int32_t token : begun) timeline.tokens_.push_back(token & ~kMadeByDecode);
   timeline.history_ = begun;
+  give_slots(timeline, false);
 }
 
 uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
@@ -174,20 +224,19 @@ std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const Poo
 void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
   for (const auto& part : parts_) {
     part->keys().upload(pages, keys);
-    part->rows().publish(pages);
+    part->slots().publish(pages, part->rows());
   }
 }
 
-// Slots may hold rows of forgotten positions, which other rows will take: the buffers start anew.
+// A buffer may hold rows of forgotten positions, which other rows will take: it starts anew.
 void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
-  if (!timeline.is_suspended_)
-    for (const auto& part : parts_) part->slots().reset(timeline.share_);
   timeline.tokens_.resize(static_cast<size_t>(n_tokens));
   timeline.history_.resize(static_cast<size_t>(n_tokens));
   row_pages_.resize(timeline.row_pages_,
                     std::min<int64_t>(pages_for(n_tokens), std::ssize(timeline.row_pages_)));
   key_pages_.resize(timeline.key_pages_,
                     std::min<int64_t>(pages_for(n_tokens), std::ssize(timeline.key_pages_)));
+  if (!timeline.is_suspended_) give_slots(timeline, timeline.is_resident_);
 }
 
 }  // namespace dsv32

@@ -2,12 +2,13 @@
 //
 // One object for all devices: each stage has its part (CachePart) with rows, keys and slots of its layers; a
 // page's two numbers, of the row pool and of the key pool, mean the same tokens in all of them. A timeline is
-// admitted by both pools. Pages are shared: by timelines with a common prefix, and with whoever retains them,
-// who keeps them when the timeline has gone. Not thread-safe, but for page_rows().
+// admitted by both pools, and by the pool of slots. Pages are shared: by timelines with a common prefix, and
+// with whoever retains them, who keeps them when the timeline has gone. Not thread-safe, but for page_rows().
 //
 // Invariants: a page is free or counts its users; a page with several users is not written, its next writer
 // takes a copy; a timeline of n tokens holds ceil(n / kPageTokens) pages of each pool, or more after
-// reserve(); rows at positions below its length are immutable.
+// reserve(); rows at positions below its length are immutable; all rows of a resident timeline are in its
+// slots.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +44,16 @@ class LatentCache : public PagePins {
   std::unique_ptr<Timeline> open();
   void close(Timeline& timeline);
 
-  // Its key pages and its share go to whoever wants them; its keys wait in host memory, its rows where they
-  // are. resume() brings it back, with the bits it had. Throws Error{context_full} without room for its keys,
-  // Error{memory} without a share.
+  // Its key pages and its slots go to whoever wants them; its keys wait in host memory, its rows where they
+  // are. resume() brings it back, with the bits it had. Throws Error{context_full} without room for its keys
+  // or slots, Error{memory} when max_seqs others are not suspended.
   void suspend(Timeline& timeline);
   void resume(Timeline& timeline);
+
+  // Most pages of slots that the timeline has from now on, CachePlan::buffer_pages() at the beginning: fewer
+  // make room for others and cost fetches. At least those of a step's rows and the newest. Throws
+  // Error{context_full} when more are not there.
+  void set_most_slots(Timeline& timeline, int64_t n_pages);
 
   // Makes room for the timeline to grow to `n_tokens`. Throws Error{context_full} when they are more than a
   // context holds, or the pools are too small.
@@ -90,12 +96,15 @@ class LatentCache : public PagePins {
   std::vector<PoolPage> pages_of(const Timeline& timeline) const;
   bool last_page_is_shared(const Timeline& timeline) const;
   void own_last_page(Timeline& timeline);
+  int64_t slot_pages_for(const Timeline& timeline, int64_t n_row_pages) const;
+  void check_slots(const Timeline& timeline, int64_t n_row_pages) const;
+  void give_slots(Timeline& timeline, bool keeps);
 
   CachePlan plan_;
   bool roles_agree_ = true;  // on all devices
   std::vector<std::unique_ptr<CachePart>> parts_;
   std::vector<CachePart*> part_of_layer_;  // [n_layers]
-  PagePool row_pages_, key_pages_;
+  PagePool row_pages_, key_pages_, slot_pages_;
   Reclaim reclaim_;
   std::vector<int64_t> free_shares_;
 };

@@ -1,5 +1,4 @@
-// The latent rows of a run of layers in pinned host memory, and their copy on the device where every row is
-// resident.
+// The latent rows of a run of layers in pinned host memory: all rows, and whatever is elsewhere is a copy.
 //
 // Layer-major: for each layer one contiguous array, cut into pages of kPageTokens tokens; page p means the
 // same tokens in every layer. So the gathers of one layer touch a narrow range, and one table serves all
@@ -7,12 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "backend/backend.h"
 #include "context/cache_plan.h"
-#include "context/page_pool.h"
 
 namespace dsv32 {
 
@@ -24,22 +21,14 @@ class RowPool {
 
   // The layer's host array, [n_pages, kPageTokens, row_bytes].
   uint8_t* layer(int64_t layer) const { return rows_[index(layer)].data(); }
-  // Where a step finds every row of the layer, in pages of the same numbers: on a device apart the copy, null
-  // when there is none; else the host array itself.
-  uint8_t* resident(int64_t layer) const;
   // A page's rows of one layer, [kPageTokens, row_bytes], 4096-aligned with V3.2's sizes. Any thread may ask.
   uint8_t* page(int32_t row_page, int64_t layer) const { return this->layer(layer) + row_page * page_bytes_; }
-  int64_t page_bytes() const { return page_bytes_; }
-
-  // What the host wrote to these pages becomes what the device sees.
-  void publish(std::span<const PoolPage> pages);
 
  private:
   size_t index(int64_t layer) const { return static_cast<size_t>(layer - first_layer_); }
 
-  Backend* backend_ = nullptr;
   int64_t first_layer_ = 0, page_bytes_ = 0;
-  std::vector<Buffer<uint8_t>> rows_, copies_;  // [n_layers]; a copy is empty where there is none
+  std::vector<Buffer<uint8_t>> rows_;  // [n_layers]
 };
 
 }  // namespace dsv32

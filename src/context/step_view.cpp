@@ -1,5 +1,6 @@
 #include "context/step_view.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -29,26 +30,26 @@ StepView::StepView(Backend& backend, const CachePlan& plan, int64_t first_layer,
     : first_layer_(first_layer),
       n_layers_(n_layers),
       max_seqs_(plan.max_seqs),
-      has_slots_(plan.n_slots() > 0),
       row_pages_(backend, max_seqs_, plan.context_pages()),
       key_pages_(backend, max_seqs_, plan.context_pages()),
-      window_pages_(backend, plan.window_pages() > 0 ? max_seqs_ : 0, plan.context_pages()),
-      first_slots_(backend, 1, max_seqs_),
-      buffers_(backend, has_slots_ ? n_layers : 0, max_seqs_) {}
+      slot_pages_(backend, plan.has_buffers() ? max_seqs_ : 0, plan.context_pages()),
+      buffers_(backend, plan.has_buffers() ? n_layers : 0, max_seqs_) {}
 
-void StepView::set(std::span<Timeline* const> timelines, const SlotPool& slots) {
+void StepView::set(std::span<Timeline* const> timelines) {
   for (size_t i = 0; i < timelines.size(); ++i) {
     row_pages_.set_line(static_cast<int64_t>(i), timelines[i]->row_pages());
     key_pages_.set_line(static_cast<int64_t>(i), timelines[i]->key_pages());
   }
-  if (!has_slots_) return;
-  std::vector<int64_t> first_slots;
-  for (const Timeline* timeline : timelines) first_slots.push_back(slots.first_slot(timeline->share()));
-  first_slots_.set_line(0, first_slots);
+}
+
+void StepView::set_slots(std::span<Timeline* const> timelines, const SlotPool& slots) {
+  for (size_t i = 0; i < timelines.size(); ++i)
+    slot_pages_.set_line(static_cast<int64_t>(i), timelines[i]->slot_pages());
+  if (std::ranges::all_of(timelines, &Timeline::is_resident)) return;
   for (int64_t layer = 0; layer < n_layers_; ++layer) {
     std::vector<TopkBuffer> buffers;
     for (const Timeline* timeline : timelines)
-      buffers.push_back(slots.buffer(timeline->share(), first_layer_ + layer));
+      buffers.push_back(slots.buffer(*timeline, first_layer_ + layer));
     buffers_.set_line(layer, buffers);
   }
 }
@@ -57,7 +58,7 @@ void StepView::set_windows(std::span<Timeline* const> timelines, std::span<const
   for (size_t i = 0; i < timelines.size(); ++i) {
     std::vector<int32_t> pages(timelines[i]->row_pages().size());
     std::iota(pages.begin(), pages.end(), first_pages[i]);
-    window_pages_.set_line(static_cast<int64_t>(i), pages);
+    slot_pages_.set_line(static_cast<int64_t>(i), pages);
   }
 }
 

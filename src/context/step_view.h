@@ -1,5 +1,5 @@
-// The tables of one step on one device: for each of its timelines the pages, and the share of the top-k
-// buffers.
+// The tables of one step on one device: for each of its timelines the pages of rows, keys and slots, and the
+// top-k buffer.
 //
 // [timelines of a step, pages of a context], never the whole pool's. A table is kept on the host too, and
 // only what has changed of a timeline's line is uploaded: from one decode step to the next that is nothing,
@@ -45,14 +45,16 @@ class StepView {
   StepView(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t n_layers);
 
   // The timelines of a step, in the order of its `seq` numbers.
-  void set(std::span<Timeline* const> timelines, const SlotPool& slots);
-  // Where each timeline's pages begin in a window.
+  void set(std::span<Timeline* const> timelines);
+  // Where their slots are, and the buffers of those that have one.
+  void set_slots(std::span<Timeline* const> timelines, const SlotPool& slots);
+  // In place of slots: where each timeline's pages begin in a window.
   void set_windows(std::span<Timeline* const> timelines, std::span<const int32_t> first_pages);
 
-  const int32_t* row_pages() const { return row_pages_.data(); }        // [max_seqs, context_pages]
-  const int32_t* key_pages() const { return key_pages_.data(); }        // [max_seqs, context_pages]
-  const int32_t* window_pages() const { return window_pages_.data(); }  // [max_seqs, context_pages]
-  const int64_t* first_slots() const { return first_slots_.data(); }    // [max_seqs]
+  const int32_t* row_pages() const { return row_pages_.data(); }  // [max_seqs, context_pages]
+  const int32_t* key_pages() const { return key_pages_.data(); }  // [max_seqs, context_pages]
+  // [max_seqs, context_pages] of the pool of slots, or of the windows.
+  const int32_t* slot_pages() const { return slot_pages_.data(); }
   // [max_seqs] the LRU of each timeline's slots of this layer.
   const TopkBuffer* buffers(int64_t layer) const {
     return buffers_.data() + (layer - first_layer_) * max_seqs_;
@@ -60,9 +62,7 @@ class StepView {
 
  private:
   int64_t first_layer_ = 0, n_layers_ = 0, max_seqs_ = 0;
-  bool has_slots_ = false;
-  Table<int32_t> row_pages_, key_pages_, window_pages_;
-  Table<int64_t> first_slots_;
+  Table<int32_t> row_pages_, key_pages_, slot_pages_;
   Table<TopkBuffer> buffers_;  // a line a layer
 };
 

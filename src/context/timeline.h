@@ -1,5 +1,5 @@
-// One sequence: its tokens, the pages that hold what is remembered of them, and its share of the top-k
-// buffers.
+// One sequence: its tokens, the pages that hold what is remembered of them, and the slots that its rows are
+// read from.
 //
 // Made, changed and closed by LatentCache; whoever holds one may read it.
 //
@@ -35,15 +35,18 @@ class Timeline {
   PoolPage page(int64_t i) const {
     return {row_pages_[static_cast<size_t>(i)], key_pages_[static_cast<size_t>(i)]};
   }
-  // Every row lies on the device: decode neither resolves nor fetches.
+  // Of the slot pools, where these have pages of their own: as many as it has pages of rows, or its buffer's.
+  const std::vector<int32_t>& slot_pages() const { return slot_pages_; }
+  // Each of its rows has a slot: decode neither resolves nor fetches.
   bool is_resident() const { return is_resident_; }
-  int64_t share() const { return share_; }  // of the slot pools
+  int64_t share() const { return share_; }  // its number among those that are open and not suspended
   // Its keys lie in host memory, it has no slots, and takes part in no step.
   bool is_suspended() const { return is_suspended_; }
 
  private:
   friend class LatentCache;
-  std::vector<int32_t> tokens_, history_, row_pages_, key_pages_;
+  std::vector<int32_t> tokens_, history_, row_pages_, key_pages_, slot_pages_;
+  int64_t most_slot_pages_ = 0;
   bool is_resident_ = true, is_suspended_ = false;
   std::vector<std::vector<uint8_t>>
       keys_;  // while it is suspended: of each page, as LatentCache::download_keys

@@ -3,8 +3,8 @@
 // Plain C++ over plain arrays, no backend: the arrays lie where the backend that resolves wants them (host
 // memory for the CPU; a CUDA kernel follows the same rules on the same layout).
 //
-// A buffer of capacity B has B + 1 slots: the newest token's row always has one of its own, so that a
-// selection of B other rows still fits. B is at least the number of rows that a step selects.
+// A buffer of capacity B has at least B + 1 slots: the newest token's row always has one of its own, so that
+// a selection of B other rows still fits. B is at least the number of rows that a step selects.
 //
 // Invariants, between calls:
 //   1. order is a permutation of the slots, from the one that leaves first to the one that leaves last;
@@ -21,7 +21,7 @@ constexpr int32_t kEmptySlot = -1;
 
 // The state of one buffer; non-owning.
 struct TopkBuffer {
-  int32_t n_slots = 0;          // B + 1
+  int32_t n_slots = 0;          // B + 1; 0: there is no buffer
   int32_t* slot_pos = nullptr;  // [n_slots] position whose row lies there
   int32_t* order = nullptr;     // [n_slots] slots, next victim first
 };

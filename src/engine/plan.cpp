@@ -79,11 +79,11 @@ int64_t fitting_buffer_rows(const ModelArgs& args, MemoryPlan plan, const Machin
   plan.cache.buffer_rows = 0;
   const uint64_t n_room = less(machine.device.n_bytes_free + plan.n_device_scratch_bytes, kSlackBytes);
   if (!machine.is_apart || !args.has_indexer() || plan.n_bytes(Place::device) <= n_room) return 0;
-  plan.cache.buffer_rows = 1;  // two slots
-  const uint64_t n_slot_bytes = plan.cache.buffer_bytes() / 2;
-  const uint64_t n_left = less(n_room, plan.n_bytes(Place::device) - 2 * n_slot_bytes);
-  const int64_t n_rows = static_cast<int64_t>(n_left / n_slot_bytes) - 1;
-  return std::clamp(n_rows / kPageTokens * kPageTokens, args.index_topk, plan.cache.max_context);
+  plan.cache.buffer_rows = 1;  // a page of slots
+  const uint64_t n_page_bytes = plan.cache.slot_bytes();
+  const uint64_t n_left = less(n_room, plan.n_bytes(Place::device) - n_page_bytes);
+  const int64_t n_rows = static_cast<int64_t>(n_left / n_page_bytes) * kPageTokens - 1;
+  return std::clamp(n_rows, args.index_topk, plan.cache.max_context);
 }
 
 int64_t choose_buffer_rows(const ModelArgs& args, const EngineOptions& options, const MemoryPlan& plan,
@@ -131,8 +131,10 @@ std::vector<MemoryPlan::Item> MemoryPlan::items() const {
        {"index_key_bytes", "the index keys and scales", Place::device, cache.key_pool_bytes(), kLessContext},
        {"page_table_bytes", "the page tables", Place::device, cache.table_bytes(), kLessContext},
        {"window_bytes", "the windows of prefill", Place::device, cache.window_bytes(), kLessContext},
-       {"topk_buffer_bytes", "the top-k buffers", Place::device, cache.buffer_bytes(), kLessRows},
-       {"resident_row_bytes", "the resident latent rows", Place::device, cache.resident_bytes(), kLessRows},
+       {"topk_buffer_bytes", "the top-k buffers", Place::device, cache.has_buffers() ? cache.slot_bytes() : 0,
+        kLessRows},
+       {"resident_row_bytes", "the resident latent rows", Place::device,
+        cache.has_buffers() ? 0 : cache.slot_bytes(), kLessRows},
        {"host_scratch_bytes", "staging memory", Place::host, n_host_scratch_bytes, ""},
        {"latent_row_bytes", "the latent rows", Place::host, cache.row_pool_bytes(),
         "a smaller context (-c) needs less, a larger --host-mem allows more"}});

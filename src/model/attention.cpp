@@ -24,7 +24,7 @@ void Stage::attention(int64_t layer) {
   select_positions(cache);
   backend_.resolve({step_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
                     act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
-  if (cache.slots)
+  if (cache.buffers)
     backend_.fetch_latents(
         {step_, cache, selected_, act_.row_ids.data(), act_.misses.data(), act_.n_misses.data(), act_.topk});
   attend_selected(w, cache);

@@ -20,6 +20,7 @@ class Recordings {
   struct Key {
     int64_t n_tokens = 0, max_pos = 0;
     const int32_t* forced_selection = nullptr;
+    bool has_buffers = false;
     bool operator==(const Key&) const = default;
   };
 

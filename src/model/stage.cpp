@@ -98,8 +98,12 @@ bool Stage::is_recorded() const {
 }
 
 void Stage::run() {
-  if (!is_recorded()) return run_layers();
-  recordings_.run({step_.n_tokens, step_.max_pos, forced_selection()}, [&] { run_layers(); });
+  if (is_recorded())
+    recordings_.run({step_.n_tokens, step_.max_pos, forced_selection(), cache_.has_buffers()},
+                    [&] { run_layers(); });
+  else
+    run_layers();
+  cache_.end_step();
 }
 
 // The step's, if it has one.

@@ -60,8 +60,7 @@ class Scene {
     op.step.n_tokens = n_tokens, op.step.n_seqs = shape_.n_seqs, op.step.max_pos = 1 << 20;
     op.step.seq = a.seq + first, op.step.role = shape_.role;
     op.cache.layout = layout_;
-    op.cache.resident = const_cast<uint8_t*>(a.rows);
-    op.cache.slots = shape_.has_slots ? const_cast<uint8_t*>(a.slots) : nullptr;
+    op.cache.slots = const_cast<uint8_t*>(shape_.has_slots ? a.slots : a.rows);
     op.cache.key_pages = const_cast<uint8_t*>(a.key_pages);
     op.cache.key_page_ids = a.key_page_ids, op.cache.max_pages = n_seq_pages_;
     op.n_heads = shape_.n_heads, op.topk = shape_.topk, op.scale = scale_;
@@ -127,7 +126,7 @@ class Scene {
       StoreLatents op;
       op.step.n_tokens = shape_.context, op.step.n_seqs = shape_.n_seqs;
       op.step.pos = pos.data(), op.step.seq = seq.data();
-      op.cache.layout = layout_, op.cache.rows = op.cache.resident = rows_.data();
+      op.cache.layout = layout_, op.cache.rows = op.cache.slots = rows_.data();
       op.cache.key_pages = key_pages_.data();
       op.cache.row_pages = row_pages_.data(), op.cache.key_page_ids = key_page_ids_.data();
       op.cache.max_pages = n_seq_pages_;
@@ -233,6 +232,7 @@ class DeviceScene {
     cuda::attend(attend(), launch.launch());
     return o_c_.values();
   }
+  uint8_t* rows() const { return rows_.data(); }
   const DeviceArray<float>& o_c() const { return o_c_; }
 
  private:

@@ -237,7 +237,7 @@ BOOST_AUTO_TEST_CASE(slots_and_resident_rows_give_the_same_bits) {
       BOOST_TEST(std::equal(first.begin(), first.end(), again.begin()));
       const DeviceArray<int64_t> resident_ids(scene.resident_ids());
       Attend op = device.attend();
-      op.cache.slots = nullptr, op.row_ids = resident_ids.data();
+      op.cache.slots = device.rows(), op.row_ids = resident_ids.data();
       cuda::attend(op, launch.launch());
       const std::vector<float> resident = device.o_c().values();
       BOOST_TEST(std::equal(first.begin(), first.end(), resident.begin()));

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backend/cpu_backend.h"
+#include "context/cache_plan.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
 
@@ -10,41 +11,42 @@ using namespace dsv32;
 
 namespace {
 
-constexpr int64_t kPages = 40, kSeqs = 3, kMaxPages = 12;
+constexpr int64_t kPages = 40, kSeqs = 3, kSeqPages = 12;
 
 // A cache of three sequences with shuffled pages, once in host memory and once on the device (rows in pinned
 // host memory).
 struct TwinCache {
   CacheLayout layout;
-  int64_t n_slots;
+  int64_t n_slots, max_pages, n_slot_pages;
+  int64_t resident_seq;  // -1: all have buffers, if there are any
   std::vector<uint8_t> rows, keys, slots;
-  std::vector<int32_t> row_pages, key_pages, states;
-  std::vector<int64_t> first_slots;
+  std::vector<int32_t> row_pages, key_pages, slot_pages, states;
   std::vector<TopkBuffer> buffers;
-  DeviceArray<uint8_t> d_rows, d_resident, d_keys, d_slots;
-  DeviceArray<int32_t> d_row_pages, d_key_pages, d_states;
-  DeviceArray<int64_t> d_first_slots;
+  DeviceArray<uint8_t> d_rows, d_keys, d_slots;
+  DeviceArray<int32_t> d_row_pages, d_key_pages, d_slot_pages, d_states;
   DeviceArray<TopkBuffer> d_buffers;
 
-  TwinCache(CacheLayout cache_layout, int64_t capacity)
+  TwinCache(CacheLayout cache_layout, int64_t capacity, int64_t resident = -1)
       : layout(cache_layout),
         n_slots(capacity > 0 ? capacity + 1 : 0),
+        max_pages(std::max(kSeqPages, pages_for(n_slots))),
+        n_slot_pages(kSeqs * max_pages),
+        resident_seq(resident),
         rows(static_cast<size_t>(kPages * kPageTokens * layout.row_bytes())),
         keys(static_cast<size_t>(kPages * layout.key_page_bytes())),
-        slots(static_cast<size_t>(kSeqs * n_slots * layout.row_bytes())),
-        row_pages(shuffled(1)),
-        key_pages(shuffled(2)),
+        slots(static_cast<size_t>(n_slot_pages * kPageTokens * layout.row_bytes())),
+        row_pages(lines(kPages, kSeqPages, 1)),
+        key_pages(lines(kPages, kSeqPages, 2)),
+        slot_pages(lines(n_slot_pages, max_pages, 3)),
         states(static_cast<size_t>(kSeqs * n_slots * 2)),
-        first_slots{n_slots, 0, 2 * n_slots},
         buffers(fresh_buffers(states.data())),
         d_rows(rows, true),
-        d_resident(rows),
         d_keys(keys),
         d_slots(slots),
         d_row_pages(row_pages),
         d_key_pages(key_pages),
+        d_slot_pages(slot_pages),
         d_states(states),
-        d_first_slots(first_slots),
         d_buffers(device_buffers()) {}
 
   void randomize(uint64_t seed) {
@@ -55,41 +57,46 @@ struct TwinCache {
   }
   CacheView host() const {
     CacheView view = common();
-    view.rows = view.resident = const_cast<uint8_t*>(rows.data());
+    view.rows = const_cast<uint8_t*>(rows.data()), view.slots = const_cast<uint8_t*>(slots.data());
     view.key_pages = const_cast<uint8_t*>(keys.data());
-    view.row_pages = view.resident_pages = row_pages.data(), view.key_page_ids = key_pages.data();
-    if (n_slots == 0) return view;
-    view.slots = const_cast<uint8_t*>(slots.data());
-    view.first_slots = first_slots.data(), view.buffers = buffers.data();
+    view.row_pages = row_pages.data(), view.slot_pages = slot_pages.data();
+    view.key_page_ids = key_pages.data();
+    if (n_slots > 0) view.buffers = buffers.data();
     return view;
   }
   CacheView device() const {
     CacheView view = common();
-    view.rows = d_rows.data(), view.resident = d_resident.data(), view.key_pages = d_keys.data();
-    view.row_pages = view.resident_pages = d_row_pages.data(), view.key_page_ids = d_key_pages.data();
-    if (n_slots == 0) return view;
-    view.slots = d_slots.data(), view.first_slots = d_first_slots.data(), view.buffers = d_buffers.data();
+    view.rows = d_rows.data(), view.slots = d_slots.data(), view.key_pages = d_keys.data();
+    view.row_pages = d_row_pages.data(), view.slot_pages = d_slot_pages.data();
+    view.key_page_ids = d_key_pages.data();
+    if (n_slots > 0) view.buffers = d_buffers.data();
     return view;
+  }
+  int64_t slot_row(int64_t seq, int64_t slot) const {
+    return slot_pages[static_cast<size_t>(seq * max_pages + slot / kPageTokens)] * kPageTokens +
+           slot % kPageTokens;
   }
 
  private:
   CacheView common() const {
     CacheView view;
-    view.layout = layout, view.max_pages = kMaxPages, view.n_slots = n_slots;
+    view.layout = layout, view.max_pages = max_pages, view.most_slots = n_slots;
     return view;
   }
-  static std::vector<int32_t> shuffled(uint64_t seed) {
-    std::vector<int32_t> pages(static_cast<size_t>(kPages));
+  // [kSeqs, max_pages] n pages of each sequence, out of n_pages shuffled ones.
+  std::vector<int32_t> lines(int64_t n_pages, int64_t n, uint64_t seed) const {
+    std::vector<int32_t> pages(static_cast<size_t>(n_pages)), table(static_cast<size_t>(kSeqs * max_pages));
     std::iota(pages.begin(), pages.end(), 0);
     Rng rng(seed);
     for (size_t i = pages.size(); i-- > 1;) std::swap(pages[i], pages[rng.next() % (i + 1)]);
-    pages.resize(static_cast<size_t>(kSeqs * kMaxPages));
-    return pages;
+    for (int64_t s = 0; s < kSeqs; ++s) std::copy_n(pages.begin() + s * n, n, table.begin() + s * max_pages);
+    return table;
   }
+  int32_t slots_of(int64_t seq) const { return seq == resident_seq ? 0 : static_cast<int32_t>(n_slots); }
   std::vector<TopkBuffer> fresh_buffers(int32_t* state) const {
     std::vector<TopkBuffer> made;
     for (int64_t s = 0; s < kSeqs; ++s) {
-      made.push_back({static_cast<int32_t>(n_slots), state + 2 * s * n_slots, state + (2 * s + 1) * n_slots});
+      made.push_back({slots_of(s), state + 2 * s * n_slots, state + (2 * s + 1) * n_slots});
       if (n_slots > 0) reset(made.back());
     }
     return made;
@@ -97,8 +104,8 @@ struct TwinCache {
   std::vector<TopkBuffer> device_buffers() const {
     std::vector<TopkBuffer> made;
     for (int64_t s = 0; s < kSeqs; ++s)
-      made.push_back({static_cast<int32_t>(n_slots), d_states.data() + 2 * s * n_slots,
-                      d_states.data() + (2 * s + 1) * n_slots});
+      made.push_back(
+          {slots_of(s), d_states.data() + 2 * s * n_slots, d_states.data() + (2 * s + 1) * n_slots});
     return made;
   }
 };
@@ -149,19 +156,19 @@ BOOST_AUTO_TEST_CASE(stored_rows_and_keys_are_the_same_bytes) {
       cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), stride}, test.launch());
       cuda::store_index_keys({step.device(), cache.device(), d_k.data()}, test.launch());
       BOOST_TEST(cache.d_rows.values() == cache.rows);
-      BOOST_TEST(cache.d_resident.values() == cache.rows);
+      BOOST_TEST(cache.d_slots.values() == cache.slots);
       BOOST_TEST(cache.d_keys.values() == cache.keys);
     }
 }
 
-// Hundreds of steps of three sequences with random and with adversarial selections: the same slots, misses,
-// order and bytes.
+// Hundreds of steps of three sequences, of which one may be resident, with random and with adversarial
+// selections: the same slots, misses, order and bytes.
 BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
   CpuBackend cpu(1);
   TestLaunch test;
   for (const int64_t topk : {1, 7, 64})
     for (const int64_t capacity : {topk, 2 * topk + 1}) {
-      TwinCache cache({KvType::fp8, 512, 64, 128}, capacity);
+      TwinCache cache({KvType::fp8, 512, 64, 128}, capacity, topk == 7 ? 1 : -1);
       Rng rng(static_cast<uint64_t>(capacity));
       cache.randomize(1);
       std::vector<int64_t> tally(2);
@@ -236,17 +243,19 @@ BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
     const DeviceArray<int32_t> d_state(state), d_pos(pos), d_seq(seq);
     for (size_t s = 0; s < kTokens; ++s) device_buffers.push_back(buffer_in(d_state.data(), s));
     const DeviceArray<TopkBuffer> d_buffers(device_buffers);
-    const std::vector<int64_t> first_slots{shape.n_slots, 0};
-    const DeviceArray<int64_t> d_first_slots(first_slots);
+    const int64_t n_pages = pages_for(shape.n_slots);
+    std::vector<int32_t> slot_pages(kTokens * static_cast<size_t>(n_pages));
+    std::iota(slot_pages.rbegin(), slot_pages.rend(), 0);
+    const DeviceArray<int32_t> d_slot_pages(slot_pages);
     std::vector<int64_t> tally(2), row_ids(kTokens * topk);
     const DeviceArray<int64_t> d_tally(tally), d_row_ids(row_ids.size());
     const DeviceArray<int32_t> d_misses(kTokens * topk), d_n_misses(kTokens);
     uint8_t has_slots = 0;  // no row is touched here
     CacheView host;
-    host.slots = &has_slots, host.n_slots = shape.n_slots;
+    host.slots = &has_slots, host.most_slots = shape.n_slots, host.max_pages = n_pages;
     CacheView device = host;
-    host.first_slots = first_slots.data(), host.buffers = buffers.data();
-    device.first_slots = d_first_slots.data(), device.buffers = d_buffers.data();
+    host.slot_pages = slot_pages.data(), host.buffers = buffers.data();
+    device.slot_pages = d_slot_pages.data(), device.buffers = d_buffers.data();
 
     Rng rng(topk);
     const auto any_position = [&] { return rng.next() % static_cast<uint64_t>(shape.n_positions); };
@@ -346,7 +355,8 @@ BOOST_AUTO_TEST_CASE(missing_rows_are_fetched) {
         for (size_t t = 0; t < 3; ++t) {
           const size_t first = t * kTopk;
           std::vector<int64_t> slots(static_cast<size_t>(cache.n_slots));
-          std::iota(slots.begin(), slots.end(), cache.first_slots[static_cast<size_t>(step.seq[t])]);
+          for (size_t s = 0; s < slots.size(); ++s)
+            slots[s] = cache.slot_row(step.seq[t], static_cast<int64_t>(s));
           for (size_t i = slots.size(); i-- > 1;) std::swap(slots[i], slots[rng.next() % (i + 1)]);
           std::copy_n(slots.begin(), kTopk, row_ids.begin() + static_cast<int64_t>(first));
           std::ranges::copy(sample(rng, kTopk, 768), selected.begin() + static_cast<int64_t>(first));

@@ -29,14 +29,13 @@ struct RealCache {
   DeviceArray<uint8_t> rows, slots, keys;
   DeviceArray<int32_t> d_pages, d_state, d_pos, d_seq;
   DeviceArray<TopkBuffer> buffer;
-  DeviceArray<int64_t> first_slots{std::vector<int64_t>{0}};
 
   explicit RealCache(int64_t slot_count)
       : n_slots(slot_count),
         pages(numbered(kContext / kPageTokens)),
         state(fresh(slot_count)),
         rows(static_cast<size_t>(kContext * kRealLayout.row_bytes()), true),
-        slots(static_cast<size_t>(slot_count * kRealLayout.row_bytes())),
+        slots(static_cast<size_t>((slot_count + kPageTokens) * kRealLayout.row_bytes())),
         keys(static_cast<size_t>(kContext / kPageTokens * kRealLayout.key_page_bytes())),
         d_pages(pages),
         d_state(state),
@@ -59,7 +58,7 @@ struct RealCache {
     cache.layout = kRealLayout, cache.rows = rows.data(), cache.row_pages = d_pages.data();
     cache.key_pages = keys.data(), cache.key_page_ids = d_pages.data();
     cache.max_pages = static_cast<int64_t>(pages.size()), cache.slots = slots.data();
-    cache.first_slots = first_slots.data(), cache.buffers = buffer.data(), cache.n_slots = n_slots;
+    cache.slot_pages = d_pages.data(), cache.buffers = buffer.data(), cache.most_slots = n_slots;
     return cache;
   }
   StepTokens step() const { return {1, 1, kContext - 1, nullptr, d_pos.data(), d_seq.data()}; }
@@ -108,9 +107,9 @@ BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timi
     }
     const DeviceArray<float> c(random_floats(512, 1)), k_pe(random_floats(64, 2));
     CacheView without = cache.view();
-    without.slots = nullptr, without.resident = without.rows;
+    without.slots = without.rows, without.buffers = nullptr;
     for (const CacheView& view : {cache.view(), without})
-      std::printf("store of a row%s: %.1f us\n", view.slots ? ", with a slot" : "",
+      std::printf("store of a row%s: %.1f us\n", view.buffers ? ", with a slot" : "",
                   seconds_each(test, [&] {
                     cuda::store_latents({cache.step(), view, c.data(), k_pe.data(), 64}, test.launch());
                   }) * 1e6);
@@ -126,7 +125,7 @@ BOOST_AUTO_TEST_CASE(timing_of_prefill_store, *boost::unit_test::label("timing")
   const DeviceArray<int32_t> pos(positions), seq(std::vector<int32_t>(kTokens, 0));
   const DeviceArray<float> c(random_floats(kTokens * 512, 1)), k_pe(random_floats(kTokens * 64, 2));
   CacheView view = cache.view();
-  view.slots = nullptr, view.resident = view.rows;
+  view.slots = view.rows, view.buffers = nullptr;
   const double seconds = seconds_each(test, [&] {
     cuda::store_latents(
         {{kTokens, 1, kTokens - 1, nullptr, pos.data(), seq.data()}, view, c.data(), k_pe.data(), 64},

@@ -186,8 +186,8 @@ class IslandBackend : public CpuBackend {
   }
   void own(const StepTokens& step) const { own(step.tokens, step.pos, step.seq); }
   void own(const CacheView& cache) const {
-    own(cache.rows, cache.resident, cache.resident_pages, cache.key_pages, cache.row_pages,
-        cache.key_page_ids, cache.slots, cache.first_slots, cache.buffers);
+    own(cache.rows, cache.slots, cache.key_pages, cache.row_pages, cache.slot_pages, cache.key_page_ids,
+        cache.buffers);
   }
   template <typename First, typename Second, typename... Others>
   void own(const First& first, const Second& second, const Others&... others) const {
