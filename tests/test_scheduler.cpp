@@ -1,9 +1,10 @@
-// The scheduler alone, against a flat model of the pools: requests that arrive, grow, wait for the disk and
-// are cancelled at random, in pools from one request's size upwards.
+// The scheduler alone, against a flat model of the pools: requests that arrive, share prefixes, grow, wait
+// for the disk and are cancelled at random, in pools from one request's size upwards.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "backend/cache_layout.h"
@@ -18,12 +19,13 @@ using What = StepPlan::What;
 namespace {
 
 StepPlan step_of(const std::vector<RequestState>& requests, bool was_prompt, int64_t chunk) {
-  return next_step({requests, {1000, 1000, 100}, 0, chunk, was_prompt});
+  return next_step({requests, {1000, 1000, 1000, 100}, 0, chunk, was_prompt});
 }
 
 RequestState in_phase(Phase phase) { return {phase, false, false, 10, 100, 200}; }
 
-// A world of requests that do what plans say.
+// A world of requests that do what plans say. Its pools are flat: pages have numbers, and who holds which is
+// written down.
 class World {
  public:
   World(uint64_t seed, int64_t n_requests) : rng_(seed), n_left_(n_requests) {
@@ -31,13 +33,20 @@ class World {
     room_.n_row_pages = pages_for(context_) + below(40);
     room_.n_key_pages = std::min(room_.n_row_pages, pages_for(context_) + below(20));
     room_.n_shares = 1 + below(12);
+    buffer_pages_ = below(3) == 0 ? 0 : 2 + below(10);
+    least_pages_ = buffer_pages_ ? 1 + below(buffer_pages_) : 0;
+    room_.n_slot_pages = buffer_pages_ + below(10);
     chunk_ = 1 + below(128);
+    disk_ = below(2) ? 3 : 60;
   }
 
   // One step. False: all is done.
   bool step() {
     arrive();
-    const SchedulerInput input{states_, room_, n_ended_ ? n_tokens_ / n_ended_ : 0, chunk_, was_prompt_};
+    find_donors();
+    const SchedulerInput input{states_,     room_,       n_ended_ ? n_tokens_ / n_ended_ : 0,
+                               chunk_,      was_prompt_, buffer_pages_,
+                               least_pages_};
     const StepPlan plan = next_step(input);
     BOOST_REQUIRE((next_step(input) == plan));
     carry_out(plan);
@@ -45,9 +54,9 @@ class World {
     was_prompt_ = plan.what == What::prompt;
     for (const size_t i : plan.requests) advance(i, plan.what);
     check_room();
-    for (RequestState& state : states_)
-      if (state.phase == Phase::waits_for_disk && (plan.what == What::wait || below(3) == 0))
-        state.phase = Phase::reads_prompt;
+    for (size_t i = 0; i < states_.size(); ++i)
+      if (states_[i].phase == Phase::waits_for_disk && (plan.what == What::wait || below(disk_) == 0))
+        begin(i);
     if (below(200) == 0) cancel();
     n_idle_ = plan.what == What::prompt || plan.what == What::decode ? 0 : n_idle_ + 1;
     BOOST_REQUIRE(n_idle_ < 4);  // something always goes on
@@ -55,7 +64,7 @@ class World {
     return n_left_ > 0 || !states_.empty();
   }
 
-  int64_t n_steps = 0, n_suspended = 0, n_restarted = 0, n_ended_once = 0;
+  int64_t n_steps = 0, n_suspended = 0, n_restarted = 0, n_shrunk = 0, n_overtook = 0, n_ended_once = 0;
 
  private:
   int64_t below(int64_t n) { return static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n)); }
@@ -66,26 +75,93 @@ class World {
       state.n_prompt = 1 + below(context_ - 1);
       state.n_most = std::min(context_, state.n_prompt + below(context_));
       states_.push_back(state);
-      ends_at_.push_back(state.n_prompt + below(state.n_most - state.n_prompt + 1));
+      lives_.push_back({.ends_at = state.n_prompt + below(state.n_most - state.n_prompt + 1),
+                        .family = below(3),
+                        .n_common = below(3) == 0 ? 0 : below(state.n_prompt)});
       --n_left_;
     }
+  }
+
+  // Pages from the front that two requests have in common, if the same prompt made them.
+  int64_t n_common_pages(size_t i, size_t j) const {
+    if (lives_[i].family != lives_[j].family) return 0;
+    return std::min(lives_[i].n_common, lives_[j].n_common) / kPageTokens;
+  }
+
+  // What Loop tells: of those that hold pages how many are the same in fact, of others what may become so.
+  void find_donors() {
+    for (size_t i = 0; i < states_.size(); ++i) {
+      RequestState& state = states_[i];
+      state.donor.reset(), state.n_shared_rows = state.n_shared_keys = 0;
+      for (size_t j = 0; j < i; ++j) {
+        if (states_[j].phase == Phase::is_done || n_common_pages(i, j) == 0) continue;
+        state.donor = j, state.n_shared_rows = state.n_shared_keys = n_common_pages(i, j);
+        if (!state.is_admitted() || state.phase == Phase::waits_for_disk || !states_[j].is_admitted())
+          continue;
+        state.n_shared_rows = n_same(lives_[i].rows, lives_[j].rows);
+        state.n_shared_keys = n_same(lives_[i].keys, lives_[j].keys);
+      }
+    }
+  }
+  static int64_t n_same(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+    return std::ranges::mismatch(a, b).in1 - a.begin();
+  }
+
+  // With the pages of one that has read what they have in common, with others, or with nothing.
+  void begin(size_t i) {
+    RequestState& state = states_[i];
+    state.phase = Phase::reads_prompt;
+    for (size_t j = 0; j < states_.size(); ++j) {
+      const auto n = static_cast<size_t>(std::min<int64_t>(n_common_pages(i, j), std::ssize(lives_[j].rows)));
+      if (j == i || !states_[j].is_admitted() || states_[j].is_suspended || n == 0 || below(4) == 0) continue;
+      if (state.n_held >= static_cast<int64_t>(n) * kPageTokens ||
+          n * kPageTokens >= static_cast<size_t>(state.n_prompt))
+        continue;
+      state.n_held = static_cast<int64_t>(n) * kPageTokens;
+      lives_[i].rows.assign(lives_[j].rows.begin(), lives_[j].rows.begin() + static_cast<std::ptrdiff_t>(n));
+      lives_[i].keys.assign(lives_[j].keys.begin(), lives_[j].keys.begin() + static_cast<std::ptrdiff_t>(n));
+    }
+    // The disk has more of it; where it does not share as expected there may be no room for that.
+    const bool is_as_expected = std::ssize(lives_[i].rows) >= state.n_shared_rows;
+    if (is_as_expected && below(3) == 0) state.n_held = std::max(state.n_held, below(state.n_prompt));
+    hold(i);
+    check_room();
+  }
+
+  // As many pages as the tokens want; whole ones only are shared, so that the others are its own.
+  void hold(size_t i) {
+    const auto n = static_cast<size_t>(states_[i].n_held / kPageTokens);
+    while (lives_[i].rows.size() < n) lives_[i].rows.push_back(n_pages_++);
+    while (lives_[i].keys.size() < n) lives_[i].keys.push_back(n_pages_++);
   }
 
   void carry_out(const StepPlan& plan) {
     const bool is_pressed = !plan.suspended.empty() || !plan.restarted.empty();
     BOOST_REQUIRE((!is_pressed || (plan.resumed.empty() && plan.admitted.empty())));
+    for (const size_t i : plan.shrunk) {
+      BOOST_REQUIRE((states_[i].is_admitted() && !states_[i].is_shrunk));
+      states_[i].is_shrunk = true, ++n_shrunk;
+    }
     for (const size_t i : plan.suspended) {
       BOOST_REQUIRE((states_[i].is_admitted() && !states_[i].is_suspended));
       states_[i].is_suspended = true, ++n_suspended;
+      lives_[i].keys.clear();
     }
     for (const size_t i : plan.restarted) {
       BOOST_REQUIRE(states_[i].is_admitted());
-      states_[i].phase = Phase::waits_for_room, states_[i].n_held = 0, states_[i].is_suspended = false;
+      states_[i].phase = Phase::waits_for_room, states_[i].n_held = 0;
+      states_[i].is_suspended = states_[i].is_shrunk = false;
+      lives_[i].rows.clear(), lives_[i].keys.clear();
       ++n_restarted;
     }
     for (const size_t i : plan.resumed) {
       BOOST_REQUIRE(states_[i].is_suspended);
       states_[i].is_suspended = false;
+      hold(i);
+    }
+    for (const size_t i : plan.grown) {
+      BOOST_REQUIRE(states_[i].is_shrunk);
+      states_[i].is_shrunk = false;
     }
     for (const size_t i : plan.admitted) {
       BOOST_REQUIRE((states_[i].phase == Phase::waits_for_room));
@@ -94,12 +170,19 @@ class World {
     check_order(plan);
   }
 
-  // Nobody begins before one that came earlier and waits, or that gave way.
-  void check_order(const StepPlan& plan) const {
+  // Nobody begins before one that gave way; before one that came earlier and waits only who shares pages, and
+  // few of those.
+  void check_order(const StepPlan& plan) {
     if (plan.admitted.empty()) return;
     for (size_t i = 0; i < states_.size(); ++i) {
       BOOST_REQUIRE(!states_[i].is_suspended);
-      BOOST_REQUIRE((states_[i].phase != Phase::waits_for_room || i > plan.admitted.back()));
+      if (states_[i].phase != Phase::waits_for_room) continue;
+      for (const size_t later : plan.admitted) {
+        if (later < i) continue;
+        BOOST_REQUIRE((states_[later].donor && states_[later].n_shared_rows > 0));
+        ++states_[i].n_overtaken, ++n_overtook;
+      }
+      BOOST_REQUIRE(states_[i].n_overtaken <= kMostOvertaken);
     }
   }
 
@@ -113,17 +196,26 @@ class World {
     } else {
       ++state.n_held;
     }
-    if (state.phase == Phase::decodes && state.n_held >= ends_at_[i]) state.phase = Phase::is_done;
+    hold(i);
+    if (state.phase == Phase::decodes && state.n_held >= lives_[i].ends_at) state.phase = Phase::is_done;
   }
 
+  // Each page once, whoever holds it, and those that are begun.
   void check_room() const {
+    std::set<int64_t> rows, keys;
     Room taken;
-    for (const RequestState& state : states_) {
+    for (size_t i = 0; i < states_.size(); ++i) {
+      const RequestState& state = states_[i];
       if (!state.is_admitted()) continue;
-      const Room room = room_of(state, state.n_held);
-      taken.n_row_pages += room.n_row_pages, taken.n_key_pages += room.n_key_pages;
-      taken.n_shares += room.n_shares;
+      rows.insert(lives_[i].rows.begin(), lives_[i].rows.end());
+      taken.n_row_pages += state.n_held % kPageTokens > 0;
+      if (state.is_suspended) continue;
+      keys.insert(lives_[i].keys.begin(), lives_[i].keys.end());
+      taken.n_key_pages += state.n_held % kPageTokens > 0;
+      taken.n_slot_pages += std::min(pages_for(state.n_held), state.is_shrunk ? least_pages_ : buffer_pages_);
+      ++taken.n_shares;
     }
+    taken.n_row_pages += std::ssize(rows), taken.n_key_pages += std::ssize(keys);
     BOOST_REQUIRE(room_.holds(taken));
   }
 
@@ -137,17 +229,23 @@ class World {
       ++n_ended_once, ++n_ended_;
       n_tokens_ += std::max<int64_t>(0, states_[i].n_held - states_[i].n_prompt);
       states_.erase(states_.begin() + static_cast<std::ptrdiff_t>(i));
-      ends_at_.erase(ends_at_.begin() + static_cast<std::ptrdiff_t>(i));
+      lives_.erase(lives_.begin() + static_cast<std::ptrdiff_t>(i));
     }
     ++n_steps;
   }
 
   Rng rng_;
-  int64_t n_left_, context_ = 0, chunk_ = 1, n_idle_ = 0, n_ended_ = 0, n_tokens_ = 0;
+  int64_t n_left_, context_ = 0, chunk_ = 1, n_idle_ = 0, n_ended_ = 0, n_tokens_ = 0, n_pages_ = 0;
+  int64_t buffer_pages_ = 0, least_pages_ = 0, disk_ = 1;  // steps that it takes, about
   Room room_;
   bool was_prompt_ = false;
   std::vector<RequestState> states_;
-  std::vector<int64_t> ends_at_;  // how long each becomes
+  struct Life {
+    int64_t ends_at = 0;                        // how long it becomes
+    int64_t family = 0, n_common = 0;           // tokens that it has in common with others of its family
+    std::vector<int64_t> rows = {}, keys = {};  // the whole pages that it holds
+  };
+  std::vector<Life> lives_;
 };
 
 }  // namespace
@@ -161,7 +259,6 @@ BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
   BOOST_TEST((step_of(both, false, 8).requests == std::vector<size_t>{1}));  // the first that came
   BOOST_TEST((step_of(both, true, 8).what == What::decode));
   BOOST_TEST((step_of(both, true, 8).requests == std::vector<size_t>{0, 2}));
-  BOOST_TEST((step_of(both, true, 1).requests == std::vector<size_t>{0}));
   const std::vector<RequestState> disk = {in_phase(Phase::waits_for_disk), in_phase(Phase::is_done)};
   BOOST_TEST((step_of(disk, false, 8).what == What::wait));
   const std::vector<RequestState> reads = {in_phase(Phase::waits_for_disk), in_phase(Phase::reads_prompt)};
@@ -171,7 +268,7 @@ BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
 
 BOOST_AUTO_TEST_CASE(who_has_a_place_of_its_own_never_gives_way) {
   std::vector<RequestState> requests(3, {Phase::decodes, false, true, 100, 100, 200});
-  const StepPlan plan = next_step({requests, {2, 2, 1}, 0, 8, false});
+  const StepPlan plan = next_step({requests, {2, 2, 2, 1}, 0, 8, false});
   BOOST_TEST(plan.suspended.empty());
   BOOST_TEST(plan.restarted.empty());
   BOOST_TEST(plan.requests.size() == 3u);
@@ -181,7 +278,7 @@ BOOST_AUTO_TEST_CASE(who_has_a_place_of_its_own_never_gives_way) {
 BOOST_AUTO_TEST_CASE(the_youngest_gives_way_and_goes_on_before_anyone_begins) {
   std::vector<RequestState> requests(2, {Phase::decodes, false, false, 128, 100, 500});
   requests.push_back({Phase::waits_for_room, false, false, 0, 10, 20});
-  const Room room{100, 5, 4};
+  const Room room{100, 5, 100, 4};
   StepPlan plan = next_step({requests, room, 10, 8, true});
   BOOST_TEST((plan.suspended == std::vector<size_t>{1}));
   BOOST_TEST((plan.requests == std::vector<size_t>{0}));
@@ -195,7 +292,7 @@ BOOST_AUTO_TEST_CASE(the_youngest_gives_way_and_goes_on_before_anyone_begins) {
 
 BOOST_AUTO_TEST_CASE(no_pool_is_ever_over_its_room_and_every_request_ends) {
   const int64_t n_least = kIsSanitized ? 20'000 : 1'000'000;
-  int64_t n_steps = 0, n_suspended = 0, n_restarted = 0;
+  int64_t n_steps = 0, n_suspended = 0, n_restarted = 0, n_shrunk = 0, n_overtook = 0;
   for (uint64_t seed = 0; n_steps < n_least; ++seed) {
     constexpr int64_t kRequests = 60;
     World world(seed, kRequests);
@@ -203,9 +300,12 @@ BOOST_AUTO_TEST_CASE(no_pool_is_ever_over_its_room_and_every_request_ends) {
     }
     BOOST_REQUIRE(world.n_ended_once == kRequests);
     n_steps += world.n_steps, n_suspended += world.n_suspended, n_restarted += world.n_restarted;
+    n_shrunk += world.n_shrunk, n_overtook += world.n_overtook;
   }
   BOOST_TEST(n_suspended > n_least / 10'000);
   BOOST_TEST(n_restarted > n_least / 10'000);
+  BOOST_TEST(n_shrunk > n_least / 10'000);
+  BOOST_TEST(n_overtook > n_least / 10'000);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,6 +24,7 @@ class CachePart {
 
   int64_t first_layer() const { return first_layer_; }
   int64_t end_layer() const { return end_layer_; }
+  int64_t max_seqs() const { return plan_.max_seqs; }
   RowPool& rows() { return rows_; }
   KeyPool& keys() { return keys_; }
   SlotPool& slots() { return slots_; }

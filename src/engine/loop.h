@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,9 +38,10 @@ class Loop {
   // Forgets it, done or not. Its session and its listener may go.
   void drop(int64_t request);
 
-  // How often a request was suspended, or began anew, for others' sake.
+  // How often a request was suspended, began anew or got a smaller buffer for others' sake.
   int64_t n_suspended() const { return n_suspended_; }
   int64_t n_restarted() const { return n_restarted_; }
+  int64_t n_shrunk() const { return n_shrunk_; }
 
   // One step now, beside all requests: reserves, computes, and the timelines hold its tokens. Throws
   // Error{context_full}.
@@ -52,25 +54,34 @@ class Loop {
     std::unique_ptr<Answer> answer;
     Listener* listener;
     std::unique_ptr<Session> session;  // of a request that came without one, while it is admitted
+    // The earlier request that has most of its prompt in common, if there is one, and how many tokens.
+    std::optional<int64_t> donor;
+    int64_t n_common = 0;
+    int64_t n_overtaken = 0;
+    bool is_shrunk = false;
   };
   void end_interrupted();
-  StepPlan plan() const;
+  StepPlan plan();
   RequestState state_of(const Entry& entry) const;
+  void find_donor(size_t i);
+  void share(size_t i, std::span<RequestState> states);
+  int64_t least_buffer_pages() const;
   void carry_out(const StepPlan& plan);
+  void begin_anew(Entry& entry);
+  void set_shrunk(Entry& entry, bool is_shrunk);
   void close_done();
   void begin_ready(bool waits);
   void begin(Answer& answer);
   void read_prompt(Answer& answer);
-  void decode(std::span<Answer* const> answers);
+  void decode(std::span<Answer*> answers);
   void draw(std::span<Answer* const> answers);
-  void compute_reserved(const Step& step);
 
   Engine& engine_;
   RowSampler sampler_;
   std::vector<Entry> entries_;  // in the order of arrival
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of those that ended on the loop's own sessions
-  int64_t n_suspended_ = 0, n_restarted_ = 0;
+  int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;
   bool was_prompt_ = false;  // the last step read a prompt
 };
 

@@ -154,16 +154,16 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.n_weight_bytes = machine.n_weight_bytes;
   plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
   plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.n_logit_bytes = Stage::logit_bytes(args);
+  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs);
   plan.cache.layout = layout_of(args, options.kv_type);
   plan.cache.is_apart = machine.is_apart;
   plan.cache.n_layers = args.n_layers;
   plan.cache.max_seqs = options.max_seqs;
   plan.chunk = choose_chunk(args, options, machine);
   const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
-                           activation_bytes(args, plan.chunk, args.max_seq_len);
+                           activation_bytes(args, std::max(plan.chunk, options.max_seqs), args.max_seq_len);
   plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
-  plan.chunk = std::min(plan.chunk, plan.cache.max_context);
+  plan.chunk = std::max(std::min(plan.chunk, plan.cache.max_context), options.max_seqs);
   plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
   plan.cache.pool_tokens = choose_pool(plan, options, machine);
   plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,

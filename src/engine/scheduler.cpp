@@ -19,15 +19,17 @@ class Planner {
   StepPlan plan() {
     give_way();
     resume();
+    grow();
     admit();
     choose();
     return std::move(plan_);
   }
 
  private:
-  // After the next step in which it can take part.
+  // After the next step in which it can take part; the disk may bring a whole prompt.
   int64_t next_tokens(const RequestState& request) const {
     if (request.phase == Phase::decodes) return request.n_held + 1;
+    if (request.phase == Phase::waits_for_disk) return request.n_prompt;
     return std::min(request.n_prompt, request.n_held + input_.chunk);
   }
   // As long as others became; who is longer already will be longer still, or it would give way at each page.
@@ -40,8 +42,9 @@ class Planner {
     Room sum;
     for (const RequestState& request : requests_) {
       if (!request.is_admitted()) continue;
-      const Room room = room_of(request, tokens(request));
-      sum.n_row_pages += room.n_row_pages, sum.n_key_pages += room.n_key_pages, sum.n_shares += room.n_shares;
+      const Room room = room_of(input_, request, tokens(request));
+      sum.n_row_pages += room.n_row_pages, sum.n_key_pages += room.n_key_pages;
+      sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
     }
     return sum;
   }
@@ -62,21 +65,41 @@ class Planner {
     }
     return found;
   }
+  // The youngest whose next step would need fewer slots then.
+  std::optional<size_t> youngest_to_shrink() const {
+    for (size_t i = requests_.size(); i-- > 0;) {
+      const RequestState& request = requests_[i];
+      if (!request.is_admitted() || request.is_suspended || request.is_shrunk || request.is_fixed) continue;
+      if (room_of(input_, request, next_tokens(request)).n_slot_pages > input_.least_buffer_pages) return i;
+    }
+    return std::nullopt;
+  }
 
   void give_way() {
     for (;;) {
       const Room next = taken_next();
       if (input_.room.holds(next)) return;
+      const bool lacks_slots = next.n_slot_pages > input_.room.n_slot_pages;
+      if (const std::optional<size_t> shrinks = lacks_slots ? youngest_to_shrink() : std::nullopt) {
+        requests_[*shrinks].is_shrunk = true;
+        plan_.shrunk.push_back(*shrinks);
+        continue;
+      }
       const bool lacks_rows = next.n_row_pages > input_.room.n_row_pages;
       const std::optional<size_t> leaves = youngest(!lacks_rows);
       if (!leaves) return;
       RequestState& request = requests_[*leaves];
       (lacks_rows ? plan_.restarted : plan_.suspended).push_back(*leaves);
       if (lacks_rows)
-        request.phase = Phase::waits_for_room, request.n_held = 0, request.is_suspended = false;
+        request.phase = Phase::waits_for_room, request.n_held = 0,
+        request.is_suspended = request.is_shrunk = false;
       else
         request.is_suspended = true;
     }
+  }
+
+  bool is_pressed() const {
+    return !plan_.shrunk.empty() || !plan_.suspended.empty() || !plan_.restarted.empty();
   }
 
   // Whoever is alone goes on whatever is expected.
@@ -87,7 +110,7 @@ class Planner {
   }
 
   void resume() {
-    if (!plan_.suspended.empty()) return;
+    if (is_pressed()) return;
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (!requests_[i].is_admitted() || !requests_[i].is_suspended) continue;
       requests_[i].is_suspended = false;
@@ -99,17 +122,43 @@ class Planner {
     }
   }
 
-  void admit() {
-    const bool is_pressed = !plan_.suspended.empty() || !plan_.restarted.empty();
-    if (is_pressed || std::ranges::any_of(requests_, &RequestState::is_suspended)) return;
+  void grow() {
+    if (is_pressed() || std::ranges::any_of(requests_, &RequestState::is_suspended)) return;
     for (size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i].phase != Phase::waits_for_room) continue;
-      requests_[i].phase = Phase::waits_for_disk;
-      if (!fits_as_expected() && !is_alone(i)) {
-        requests_[i].phase = Phase::waits_for_room;
+      if (!requests_[i].is_shrunk) continue;
+      requests_[i].is_shrunk = false;
+      if (!fits_as_expected()) {
+        requests_[i].is_shrunk = true;
         return;
       }
-      plan_.admitted.push_back(i);
+      plan_.grown.push_back(i);
+    }
+  }
+
+  bool shares(const RequestState& request) const {
+    return request.donor && requests_[*request.donor].is_admitted() && request.n_shared_rows > 0;
+  }
+
+  bool may_begin(size_t i) {
+    requests_[i].phase = Phase::waits_for_disk;
+    if (fits_as_expected() || is_alone(i)) return true;
+    requests_[i].phase = Phase::waits_for_room;
+    return false;
+  }
+
+  void admit() {
+    if (is_pressed() || std::ranges::any_of(requests_, &RequestState::is_suspended)) return;
+    std::optional<int64_t> n_may_overtake;  // all who are left waiting, once there is one
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i].phase != Phase::waits_for_room) continue;
+      const bool may_try = !n_may_overtake || (*n_may_overtake > 0 && shares(requests_[i]));
+      if (may_try && may_begin(i)) {
+        plan_.admitted.push_back(i);
+        if (n_may_overtake) --*n_may_overtake;
+      } else {
+        n_may_overtake =
+            std::min(n_may_overtake.value_or(kMostOvertaken), kMostOvertaken - requests_[i].n_overtaken);
+      }
     }
   }
 
@@ -119,7 +168,7 @@ class Planner {
     for (size_t i = 0; i < requests_.size(); ++i) {
       const RequestState& request = requests_[i];
       if (request.is_suspended) continue;
-      if (request.phase == Phase::decodes && std::ssize(decoding) < input_.chunk) decoding.push_back(i);
+      if (request.phase == Phase::decodes) decoding.push_back(i);
       if (request.phase == Phase::reads_prompt && reading.empty()) reading.push_back(i);
       waits = waits || request.phase == Phase::waits_for_disk;
     }
@@ -138,10 +187,15 @@ class Planner {
 
 }  // namespace
 
-Room room_of(const RequestState& request, int64_t n_tokens) {
-  const int64_t n_pages = pages_for(n_tokens);
-  if (request.is_suspended) return {pages_for(request.n_held), 0, 0};
-  return {n_pages, n_pages, 1};
+Room room_of(const SchedulerInput& input, const RequestState& request, int64_t n_tokens) {
+  const int64_t n_pages = pages_for(request.is_suspended ? request.n_held : n_tokens);
+  Room room;
+  room.n_row_pages = n_pages - std::min(n_pages, request.n_shared_rows);
+  if (request.is_suspended) return room;
+  room.n_key_pages = n_pages - std::min(n_pages, request.n_shared_keys);
+  room.n_slot_pages = std::min(n_pages, request.is_shrunk ? input.least_buffer_pages : input.buffer_pages);
+  room.n_shares = 1;
+  return room;
 }
 
 StepPlan next_step(const SchedulerInput& input) { return Planner(input).plan(); }

@@ -5,14 +5,9 @@
 #include "model/rope_frequencies.h"
 
 namespace dsv32 {
-namespace {
 
-constexpr int64_t kMostRecorded = 8;  // tokens of a decode step that is recorded
-
-}  // namespace
-
-uint64_t Stage::logit_bytes(const ModelArgs& args) {
-  return static_cast<uint64_t>(args.vocab_size * (kMostRecorded + 1)) * sizeof(float);
+uint64_t Stage::logit_bytes(const ModelArgs& args, int64_t max_seqs) {
+  return static_cast<uint64_t>(args.vocab_size * (max_seqs + 1)) * sizeof(float);
 }
 
 Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
@@ -28,7 +23,7 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, Ca
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
   backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
   if (is_last())
-    decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * kMostRecorded, "logits");
+    decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
 }
 
 // A decode step's largest position is rounded up, so that one record serves thousands of steps: operations
@@ -86,15 +81,15 @@ void Stage::place_logits(const Step& step) {
     else if (part.n_logits > 0)
       logit_runs_.push_back({first, part.n_logits});
   }
-  const bool is_small = step.role == Role::decode && n_logits_ <= kMostRecorded;
-  if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size)
-    many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
-  logits_ = is_small ? decode_logits_.data() : many_logits_.data();
+  const bool is_decode = step.role == Role::decode;
+  if (!is_decode && prompt_logits_.n() < n_logits_ * args_.vocab_size)
+    prompt_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  logits_ = is_decode ? decode_logits_.data() : prompt_logits_.data();
 }
 
 bool Stage::is_recorded() const {
   const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
-  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !observer_;
+  return step_.role == Role::decode && wants_all && !observer_;
 }
 
 void Stage::run() {

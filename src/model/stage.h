@@ -28,9 +28,9 @@ class Stage {
   Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache, int64_t max_tokens,
         int64_t max_context);
 
-  // What logits take beside the activations of the last stage: room for the tokens of a recorded step and one
-  // of any other.
-  static uint64_t logit_bytes(const ModelArgs& args);
+  // What logits take beside the activations of the last stage: room for the tokens of a decode step, and for
+  // one of any other.
+  static uint64_t logit_bytes(const ModelArgs& args, int64_t max_seqs);
 
   Backend& backend() { return backend_; }
   int64_t max_tokens() const { return act_.max_tokens; }
@@ -95,11 +95,10 @@ class Stage {
   const Weights& weights_;
   CachePart& cache_;
   Activations act_;
-  Buffer<float> frequencies_;  // [qk_rope_head_dim / 2]
-  Buffer<float>
-      decode_logits_;          // [kMostRecorded, vocab_size]: recordings keep the address, so it never moves
-  Buffer<float> many_logits_;  // [tokens of the largest other step, vocab_size]
-  float* logits_ = nullptr;    // of the last run, in one of them
+  Buffer<float> frequencies_;    // [qk_rope_head_dim / 2]
+  Buffer<float> decode_logits_;  // [max_seqs, vocab_size]: recordings keep the address, so it never moves
+  Buffer<float> prompt_logits_;  // [most wanted of a prefill step, vocab_size]
+  float* logits_ = nullptr;      // of the last run, in one of them
   int64_t n_logits_ = 0;
   // Tokens of the step that follow one another and whose logits are wanted.
   struct LogitRun {
