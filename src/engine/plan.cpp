@@ -152,7 +152,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.n_weight_bytes = machine.n_weight_bytes;
   plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
   plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.n_logit_bytes = Stage::logit_bytes(args);
+  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs);
   plan.cache.layout = layout_of(args, options.kv_type);
   plan.cache.is_apart = machine.is_apart;
   plan.cache.n_layers = args.n_layers;

@@ -11,8 +11,9 @@ constexpr int64_t kMostRecorded = 8;  // tokens of a decode step that is recorde
 
 }  // namespace
 
-uint64_t Stage::logit_bytes(const ModelArgs& args) {
-  return static_cast<uint64_t>(args.vocab_size * (kMostRecorded + 1)) * sizeof(float);
+uint64_t Stage::logit_bytes(const ModelArgs& args, int64_t max_seqs) {
+  const int64_t n_others = max_seqs > kMostRecorded ? max_seqs : 1;
+  return static_cast<uint64_t>(args.vocab_size * (kMostRecorded + n_others)) * sizeof(float);
 }
 
 Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
@@ -42,6 +43,7 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 }
 
 void Stage::begin(const Step& step) {
+  if (laps_) backend_.mark();
   upload(step);
   std::vector<Timeline*> timelines;
   for (const StepPart& part : step.parts) timelines.push_back(part.timeline);
@@ -87,23 +89,32 @@ void Stage::place_logits(const Step& step) {
       logit_runs_.push_back({first, part.n_logits});
   }
   const bool is_small = step.role == Role::decode && n_logits_ <= kMostRecorded;
-  if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size)
+  if (!is_small && many_logits_.n() < n_logits_ * args_.vocab_size) {
+    many_logits_ = {};  // first: there is room for one of them
     many_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  }
   logits_ = is_small ? decode_logits_.data() : many_logits_.data();
 }
 
 bool Stage::is_recorded() const {
   const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
-  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !observer_;
+  const bool is_watched = observer_ || (laps_ && !laps_->is_whole);
+  return step_.role == Role::decode && step_.n_tokens <= kMostRecorded && wants_all && !is_watched;
 }
 
 void Stage::run() {
-  if (!is_recorded()) return run_layers();
-  recordings_.run({step_.n_tokens, step_.max_pos, forced_selection()}, [&] { run_layers(); });
+  if (is_recorded())
+    recordings_.run({step_.n_tokens, step_.max_pos, forced_selection()}, [&] { run_layers(); });
+  else
+    run_layers();
+  lap("other");
+  lap("step", true);
 }
 
 // The step's, if it has one.
-const int32_t* Stage::forced_selection() const { return step_.n_tokens == 1 ? forced_selection_ : nullptr; }
+const int32_t* Stage::forced_selection() const {
+  return step_.n_tokens == n_forced_ ? forced_selection_ : nullptr;
+}
 
 void Stage::run_layers() {
   if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
@@ -157,6 +168,12 @@ void Stage::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buf
 
 bool Stage::is_observed(const char* stage) const {
   return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
+}
+
+void Stage::lap(const char* name, bool is_whole) {
+  if (!laps_ || laps_->is_whole != is_whole) return;
+  backend_.mark();
+  laps_->names.push_back(name);
 }
 
 void Stage::observe(const char* stage, const float* values, int64_t width) {
