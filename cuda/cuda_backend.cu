@@ -136,6 +136,7 @@ class CudaBackend : public Backend {
     cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
     for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_, left_, arrived_}) cudaEventDestroy(event);
+    for (cudaEvent_t event : marks_) cudaEventDestroy(event);
     cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
   }
@@ -242,6 +243,24 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
     return std::make_unique<Graph>(stream_, executable);
+  }
+
+  // A fetch on the side stream is waited for: it is measured alone.
+  void mark() override {
+    if (is_fetching_) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
+    if (n_marks_ == marks_.size()) CUDA_CHECK(cudaEventCreate(&marks_.emplace_back()));
+    CUDA_CHECK(cudaEventRecord(marks_[n_marks_++], stream_));
+  }
+  std::vector<double> laps() override {
+    wait();
+    std::vector<double> seconds;
+    for (size_t i = 1; i < n_marks_; ++i) {
+      float milliseconds = 0;
+      CUDA_CHECK(cudaEventElapsedTime(&milliseconds, marks_[i - 1], marks_[i]));
+      seconds.push_back(static_cast<double>(milliseconds) / 1e3);
+    }
+    n_marks_ = 0;
+    return seconds;
   }
 
   void embed(const Embed& op) override { cuda::embed(op, launch()); }
@@ -361,6 +380,8 @@ class CudaBackend : public Backend {
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
   cudaEvent_t left_ = nullptr, arrived_ = nullptr;         // of hand_over
   bool is_fetching_ = false;                               // attend has not joined the fetch yet
+  std::vector<cudaEvent_t> marks_;                         // kept for later marks
+  size_t n_marks_ = 0;                                     // since laps() was called
   int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};

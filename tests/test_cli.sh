@@ -111,6 +111,10 @@ for bad in "--contexts 1,x" "--contexts ," "--contexts 2000000" "--decode 0" "--
   # shellcheck disable=SC2086
   usage_error "bench $bad" bench --synthetic $bad
 done
+for bad in "--sequences 0" "--sequences 1,x" "--contexts 0" "--capacity=2" "--topk-buffer 0" "--dir ."; do
+  # shellcheck disable=SC2086
+  usage_error "bench batch $bad" bench batch --synthetic $bad
+done
 usage_error "bench prefixes: a prompt without tokens" bench prefixes --synthetic --contexts 0
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
@@ -996,6 +1000,32 @@ expect "bench as json" 0 bench "${bench[@]}" --chunk 16 --decode 2 --json
 for part in '"backend":"cpu"' '"memory_gbps":' '"context":64,' '"decode_tokens_per_second":'; do
   check "bench: json has $part" has out "$part"
 done
+sequences=(bench batch "${m[@]}" --backend cpu --contexts 128,256 --topk-buffer 192 --chunk 64)
+expect "bench batch: capacity" 0 "${sequences[@]}" --capacity --json
+check "bench batch: a length that the buffer holds is resident" \
+  has out '{"batches":[],"buffer_rows":null,"context":128,"fitting":64}'
+check "bench batch: another has two residencies" has out '{"batches":[],"buffer_rows":192,"context":256,"fitting":64}'
+n_before=65
+for memory in 64M 48M; do
+  expect "bench batch: capacity in $memory" 0 "${sequences[@]}" --capacity --host-mem "$memory"
+  check "bench batch: fewer fit $memory" awk -v before="$n_before" '$1 == 256 && $2 == "full" { n = $3 }
+    $1 == 128 && $2 == "full" { shorter = $3 } END { exit !(0 < n && n < before && n <= shorter) }' out
+  n_before=$(awk '$1 == 256 && $2 == "full" { print $3 }' out)
+done
+expect "bench batch" 0 "${sequences[@]}" --sequences 1,3,200 --decode 2 --locality 1
+check "bench batch: a line for each batch" test "$(grep -acE '^ +(128 +full|256 +(full|192 rows)) +[13] .*\|' out)" = 6
+check "bench batch: progress on standard error" has err "256 tokens, 192 rows: 3 at a time"
+expect "bench batch as json" 0 "${sequences[@]}" --sequences 2 --decode 2 --locality 1 --json
+for part in '"sequences":2,' '"tokens_per_second":' '"step_ms":' '"hit_rate":1.0' '"hit_rate":null' \
+  '"fetched_bytes_per_step":0.0' '"index_scores":' '"topk":' '"resolve":' '"fetch":' '"attention":' '"experts":' \
+  '"other":' '"sampling":' '"host":'; do
+  check "bench batch: json has $part" has out "$part"
+done
+expect "bench batch: full residency alone" 0 "${sequences[@]}" --capacity --json --topk-buffer full
+check "bench batch: full residency alone: no buffers" lacks out '"buffer_rows":1'
+expect "bench batch: no room" 4 "${sequences[@]}" --host-mem 1M
+check "bench batch: no room: said so" has err "none of these batches fits"
+usage_error "bench batch: too short for the timed steps" bench batch "${m[@]}" --backend cpu --contexts 16
 expect "bench prefixes" 0 bench prefixes "${m[@]}" --backend cpu --contexts 300
 check "bench prefixes: a line for each prompt" grep -aqE '^ +300 +[0-9.]+ +[0-9.]+ ' out
 check "bench prefixes: nothing is left" test -z "$(find . -name 'dsv32-bench-*')"
@@ -1020,6 +1050,7 @@ for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect promp
   full_disk $command "${m[@]}" --json
 done
 full_disk bench "${bench[@]}" --chunk 16 --decode 1
+full_disk "${sequences[@]}" --capacity
 full_disk bench prefixes "${m[@]}" --backend cpu --contexts 64
 if [[ -x $lab ]]; then
   dsv32=$lab full_disk matvec --rows 16 --cols 256 --runs 1 --type Q8_0

@@ -121,6 +121,23 @@ BOOST_AUTO_TEST_CASE(three_requests_interleaved_are_answered_as_each_alone) {
   }
 }
 
+// On the CPU a prompt's last token is the same whether a chunk or a decode step computes it.
+BOOST_AUTO_TEST_CASE(a_held_prompt_is_answered_without_reading) {
+  Scene scene(2);
+  Loop& loop = scene.engine->loop();
+  Request read = scene.request(1), held = scene.request(1);
+  read.session = scene.sessions[0].get(), held.session = scene.sessions[1].get();
+  held.session->sync(std::span(held.prompt).first(held.prompt.size() - 1));
+  held.is_held = true;
+  Ear ears[2];
+  const int64_t numbers[] = {loop.add(read, ears[0]), loop.add(held, ears[1])};
+  while (loop.turn()) {
+  }
+  BOOST_TEST((records_of(loop.take(numbers[0])) == records_of(loop.take(numbers[1]))));
+  BOOST_TEST(ears[0].text == ears[1].text);
+  BOOST_TEST((!ears[0].n_done.empty() && ears[1].n_done.empty()));
+}
+
 // More requests than there are places, in pools that are too small for what they become: each waits, gives
 // way or begins anew, and is answered as it is alone.
 BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {

@@ -157,6 +157,7 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
       (find_command({"inspect", "logits", "x"}, n_taken).command == Command::inspect_logits && n_taken == 2));
   BOOST_TEST(
       (find_command({"bench", "prefixes"}, n_taken).command == Command::bench_prefixes && n_taken == 2));
+  BOOST_TEST((find_command({"bench", "batch"}, n_taken).command == Command::bench_batch && n_taken == 2));
   BOOST_TEST((find_command({"bench", "x"}, n_taken).command == Command::bench && n_taken == 1));
   for (const Words& words :
        {Words{"rn"}, Words{"inspect"}, Words{"inspect", "x"}, Words{"-m", "x"}, Words{""}})
@@ -185,6 +186,20 @@ BOOST_AUTO_TEST_CASE(what_bench_measures) {
         Words{"--synthetic", "-m", "x"}})
     BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
   BOOST_TEST(!complaint(Command::bench_prefixes, {"--contexts", "0"}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(what_bench_batch_measures) {
+  const Options none = parse_options(Command::bench_batch, {});
+  BOOST_TEST((none.bench.sequences.empty() && !none.bench.is_capacity && !none.engine.topk_buffer));
+  const Options some =
+      parse_options(Command::bench_batch, {"--synthetic", "--sequences", "32,1,8", "--contexts=512",
+                                           "--capacity", "--locality", "1.0", "--decode", "5", "--json"});
+  BOOST_TEST(some.bench.sequences == (std::vector<int64_t>{1, 8, 32}), boost::test_tools::per_element());
+  BOOST_TEST((some.bench.is_capacity && some.bench.locality == 1.0 && some.bench.n_decode == 5 && some.json));
+  for (const Words& words : {Words{"--sequences", "0"}, Words{"--sequences", ""}, Words{"--contexts", "0"},
+                             Words{"--ctx", "64"}, Words{"--dir", "."}})
+    BOOST_TEST(!complaint(Command::bench_batch, words).empty(), "no complaint about " << words[0]);
+  BOOST_TEST(!complaint(Command::bench, {"--capacity"}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(nearest_name) {

@@ -2,6 +2,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.h"
+#include "engine/capacity.h"
+#include "engine/loop.h"
 #include "engine/session.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
@@ -157,6 +159,66 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
   const MemoryPlan chosen = make_plan(args, options, gpu(302 * kGiB, 300 * kGiB));
   BOOST_TEST(chosen.n_bytes(Place::device) <= 302 * kGiB);
   BOOST_TEST(chosen.cache.max_context >= 2048);
+}
+
+// One more does not fit. What is not resident needs less of the device, a longer sequence more.
+BOOST_AUTO_TEST_CASE(the_largest_batch_fits_and_one_more_does_not) {
+  const ModelArgs args = full_size_args(6, 3);
+  const Machine machine = gpu(40 * kGiB, 20 * kGiB);
+  int64_t n_before = std::numeric_limits<int64_t>::max();
+  for (const int64_t context : {16384, 65536}) {
+    int64_t n_resident = 0;
+    for (const int64_t n_rows : {kEveryRow, int64_t{4096}}) {
+      EngineOptions options;
+      options.context = context, options.topk_buffer = n_rows;
+      const int64_t n = largest_batch(args, options, machine);
+      BOOST_TEST(n > 1);
+      const MemoryPlan plan = make_plan(args, options_for_batch(args, options, n), machine);
+      BOOST_TEST(plan.n_bytes(Place::device) <= 40 * kGiB);
+      BOOST_TEST(plan.cache.pool_tokens == n * context);
+      refused([&] { make_plan(args, options_for_batch(args, options, n + 1), machine); }, ErrorKind::memory,
+              {"--topk-buffer"});
+      BOOST_TEST(n > n_resident);
+      n_resident = n;
+    }
+    BOOST_TEST(n_resident < n_before);
+    n_before = n_resident;
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_is_as_large_as_a_batch_and_none_may_fit) {
+  const ModelArgs args = full_size_args(6, 3);
+  EngineOptions options;
+  options.context = 16384, options.chunk = 64;
+  BOOST_TEST(make_plan(args, options_for_batch(args, options, 128), gpu(400 * kGiB)).chunk == 128);
+  BOOST_TEST(largest_batch(args, options, gpu(20 * kGiB, 300 * kGiB)) == 0);
+  options.topk_buffer = 100;
+  refused([&] { largest_batch(args, options, gpu(400 * kGiB)); }, ErrorKind::usage, {"--topk-buffer"});
+}
+
+// The logits of a step of all sequences have their place in the plan.
+BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
+  const GgufFile file(tiny_path());
+  const ModelArgs args = read_model_args(file);
+  EngineOptions options;
+  options.backend = "cpu", options.context = 64, options.max_seqs = 12, options.pool = 12 * 64;
+  Engine engine(file, options);
+  std::vector<std::unique_ptr<Session>> sessions;
+  const std::vector<int32_t> tokens(12, 7);
+  Step step{Role::decode, {}};
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    sessions.push_back(std::make_unique<Session>(engine));
+    sessions.back()->sync(std::vector<int32_t>{1, 2, 3});
+    step.parts.push_back({&sessions.back()->timeline(), std::span(tokens).subspan(i, 1), 1});
+  }
+  engine.loop().compute(step);
+  const uint64_t n_planned = engine.plan().n_bytes(Place::device) + engine.plan().n_bytes(Place::host);
+  const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
+  CpuBackend bare(1);
+  const Weights weights = load_weights(file, args, bare);
+  const uint64_t n_weights = bare.memory_info(Place::host).n_bytes_used;
+  BOOST_TEST(engine.backend().memory_info(Place::host).n_bytes_used - n_weights ==
+             n_planned + n_frequency_bytes);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -9,8 +9,9 @@
 //
 // Every operation takes several sequences: a step is a list of tokens, each with its position and its
 // sequence. All pointers are to memory of this backend (alloc, place_weights) unless a comment says host. f32
-// unless said otherwise; strides count elements. The set is closed at 28 operations: a new one needs a
-// sentence here on why it cannot be composed.
+// unless said otherwise; strides count elements. The set is closed at 28 operations, memory's among
+// them: a new one needs a sentence here on why it cannot be composed. Recordings and marks are none: they
+// compute nothing.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/cache_layout.h"
 #include "backend/matrix.h"
@@ -374,6 +376,12 @@ class Backend {
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
   // Null, and `body` is not called: this backend does not record.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;
+
+  // For measuring: a point between operations, reached when all that was enqueued before it is done, with
+  // nothing of what follows done beside it. Not to be recorded.
+  virtual void mark() = 0;
+  // Seconds from each mark to the next, of the marks since the last call. Waits for all work.
+  virtual std::vector<double> laps() = 0;
 
   virtual void embed(const Embed&) = 0;
   virtual void rms_norm(const RmsNorm&) = 0;

@@ -71,6 +71,14 @@ MemoryInfo CpuBackend::memory_info(Place) const {
   return {total_host_memory(), memory_.n_bytes_free(available_host_memory()), memory_.n_bytes_used()};
 }
 
+std::vector<double> CpuBackend::laps() {
+  std::vector<double> seconds;
+  for (size_t i = 1; i < marks_.size(); ++i)
+    seconds.push_back(std::chrono::duration<double>(marks_[i] - marks_[i - 1]).count());
+  marks_.clear();
+  return seconds;
+}
+
 void CpuBackend::embed(const Embed& op) {
   const int64_t dim = op.table.n_cols;
   workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * dim), [&](int64_t t) {

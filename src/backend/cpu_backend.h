@@ -5,6 +5,7 @@
 // Weights are used where the file is mapped. Not thread-safe: one caller at a time.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,8 @@ class CpuBackend : public Backend {
   MemoryInfo memory_info(Place place) const override;
   const uint8_t* place_weights(const uint8_t* mapped, size_t) override { return mapped; }
   std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
+  void mark() override { marks_.push_back(std::chrono::steady_clock::now()); }
+  std::vector<double> laps() override;
 
   // cpu_backend.cpp
   void embed(const Embed&) override;
@@ -61,6 +64,7 @@ class CpuBackend : public Backend {
   MemoryBudget memory_;
   WorkerPool workers_;
   std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 }  // namespace dsv32

@@ -8,18 +8,16 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/loaded_model.h"
+#include "cli/forced_selections.h"
+#include "cli/measured_model.h"
 #include "cli/streams.h"
-#include "engine/sampler.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
-#include "weights/synthetic.h"
 
 namespace dsv32 {
 namespace {
@@ -70,60 +68,6 @@ uint64_t bytes_per_token(const Weights& weights, const ModelArgs& args) {
   return n;
 }
 
-// Selections with a chosen overlap from step to step, since random weights have none: of each layer's rows a
-// share stays, the others move to new places.
-class ForcedSelections {
- public:
-  ForcedSelections(Engine& engine, int64_t n_visible, double locality)
-      : engine_(engine),
-        topk_(engine.args().index_topk),
-        n_visible_(n_visible),
-        locality_(locality),
-        device_(engine.backend(), Place::device, engine.args().n_layers * topk_, "forced selections") {
-    for (int64_t layer = 0; layer < engine.args().n_layers; ++layer) layers_.push_back(fresh());
-    engine.forward().set_forced_selection(device_.data());
-  }
-  ~ForcedSelections() { engine_.forward().set_forced_selection(nullptr); }
-
-  void next() {
-    std::vector<int32_t> all;
-    for (std::vector<int32_t>& selected : layers_) {
-      std::vector<bool> is_taken(static_cast<size_t>(n_visible_));
-      for (const int32_t pos : selected) is_taken[static_cast<size_t>(pos)] = true;
-      for (int32_t& pos : selected) {
-        if (static_cast<double>(rng_.uniform()) < locality_) continue;
-        is_taken[static_cast<size_t>(pos)] = false;
-        do pos = static_cast<int32_t>(rng_.next() % static_cast<uint64_t>(n_visible_));
-        while (is_taken[static_cast<size_t>(pos)]);
-        is_taken[static_cast<size_t>(pos)] = true;
-      }
-      std::ranges::sort(selected);
-      all.insert(all.end(), selected.begin(), selected.end());
-    }
-    engine_.backend().upload(device_.data(), all.data(), all.size() * sizeof(int32_t));
-    engine_.backend().download(nullptr, nullptr, 0);
-  }
-
- private:
-  std::vector<int32_t> fresh() {
-    std::vector<int32_t> all(static_cast<size_t>(n_visible_)), picked;
-    std::iota(all.begin(), all.end(), 0);
-    for (size_t i = 0; i < static_cast<size_t>(topk_); ++i) {
-      std::swap(all[i], all[i + rng_.next() % (all.size() - i)]);
-      picked.push_back(all[i]);
-    }
-    std::ranges::sort(picked);
-    return picked;
-  }
-
-  Engine& engine_;
-  int64_t topk_, n_visible_;
-  double locality_;
-  Buffer<int32_t> device_;
-  std::vector<std::vector<int32_t>> layers_;
-  Rng rng_{7};
-};
-
 // Runs the session up to the frontier, times one chunk, then decode steps.
 Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t chunk,
                  int64_t context, uint64_t n_bytes) {
@@ -143,7 +87,7 @@ Frontier measure(Engine& engine, Session& session, const BenchOptions& options, 
 
   std::optional<ForcedSelections> forced;
   if (options.locality && context + chunk > engine.args().index_topk)
-    forced.emplace(engine, context + chunk, *options.locality);
+    forced.emplace(engine, 1, context + chunk, *options.locality);
   for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
     if (forced) forced->next();
     session.step(random_token());
@@ -212,17 +156,10 @@ int bench_model_command(const Options& options) {
   EngineOptions asked = options.engine;
   asked.chunk = asked.chunk.value_or(kChunk);
   asked.context = contexts.back() + *asked.chunk + bench.n_decode + 8;
-  std::optional<GgufFile> file;
-  if (!bench.is_synthetic) file.emplace(find_model(options));
+  const MeasuredModel model(options);
   const double ceiling = memory_gbps(*make_backend(asked));  // before the model takes the memory
-  const ModelArgs shape = full_size_args(bench.n_layers, bench.n_dense);
-  Engine engine = file ? Engine(*file, asked)
-                       : Engine(
-                             shape, synthetic_weight_bytes(shape, bench.types),
-                             [&](const ModelArgs& args, Backend& backend) {
-                               return synthetic_weights(args, bench.types, backend);
-                             },
-                             asked);
+  const std::unique_ptr<Engine> opened = model.open(asked);
+  Engine& engine = *opened;
   const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
   Session session(engine);
   std::vector<Frontier> frontiers;

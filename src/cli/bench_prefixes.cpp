@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <thread>
 
 #include <fcntl.h>
@@ -19,11 +18,10 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/loaded_model.h"
+#include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
-#include "weights/synthetic.h"
 
 namespace dsv32 {
 namespace {
@@ -53,16 +51,6 @@ class Folder {
  private:
   std::string path_;
 };
-
-std::unique_ptr<Engine> open_engine(const BenchOptions& bench, const EngineOptions& options,
-                                    const std::optional<GgufFile>& file) {
-  if (file) return std::make_unique<Engine>(*file, options);
-  const ModelArgs shape = full_size_args(bench.n_layers, bench.n_dense);
-  return std::make_unique<Engine>(
-      shape, synthetic_weight_bytes(shape, bench.types),
-      [&](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, bench.types, backend); },
-      options, [](const CacheLayout&, const Backend&) { return [] { return std::optional(Hash256{1}); }; });
-}
 
 std::vector<int32_t> prompt_of(int64_t n_tokens, int64_t vocab_size) {
   Rng rng(static_cast<uint64_t>(n_tokens));
@@ -156,8 +144,7 @@ int bench_prefixes_command(const Options& options) {
   const std::vector<int64_t> contexts =
       bench.contexts.empty() ? std::vector<int64_t>{2048, 8192, 32768, 131072} : bench.contexts;
   const Folder folder(bench.folder);
-  std::optional<GgufFile> file;
-  if (!bench.is_synthetic) file.emplace(find_model(options));
+  const MeasuredModel model(options);
   EngineOptions asked = options.engine;
   asked.context = contexts.back() + 64;
   PrefixCacheOptions& cache = asked.cache.emplace();
@@ -170,7 +157,7 @@ int bench_prefixes_command(const Options& options) {
   cache.warn = [](const std::string& line) { write_err(visible(line) + "\n"); };
   std::vector<Timed> all;
   {
-    const std::unique_ptr<Engine> engine = open_engine(bench, asked, file);
+    const std::unique_ptr<Engine> engine = model.open(asked);
     Session session(*engine);
     for (const int64_t n_tokens : contexts) {
       Timed& at = all.emplace_back();
@@ -180,7 +167,7 @@ int bench_prefixes_command(const Options& options) {
     }
   }
   const double disk_before = best_disk_rate(folder.path());
-  const std::unique_ptr<Engine> engine = open_engine(bench, asked, file);
+  const std::unique_ptr<Engine> engine = model.open(asked);
   Session session(*engine);
   ReadStats before;
   for (Timed& at : all) {

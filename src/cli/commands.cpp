@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/batch.h"
+#include "cli/bench_batch.h"
 #include "cli/bench_model.h"
 #include "cli/bench_prefixes.h"
 #include "cli/cache.h"
@@ -104,6 +105,13 @@ std::span<const CommandRow> commands() {
       {Command::bench_prefixes,
        {"dsv32 bench prefixes", "[flags]", "Times the first token of prompts that are known on disk.", false},
        bench_prefixes_command},
+      {Command::bench_batch,
+       {"dsv32 bench batch", "[flags]",
+        "Times decode steps of many sequences, and says how many fit: with every row resident, and with "
+        "top-k "
+        "buffers.",
+        false},
+       bench_batch_command},
   };
   return kRows;
 }

@@ -26,8 +26,9 @@ constexpr unsigned kCacheList = bit(Command::cache_list), kCacheShow = bit(Comma
                    kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
                    kCacheClear = bit(Command::cache_clear), kCachePath = bit(Command::cache_path);
 constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune | kCacheClear | kCachePath;
-constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes);
-constexpr unsigned kMeasuring = kBench | kPrefixes;
+constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes),
+                   kBenchBatch = bit(Command::bench_batch);
+constexpr unsigned kMeasuring = kBench | kPrefixes | kBenchBatch;
 constexpr unsigned kAll =
     kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
 constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
@@ -99,8 +100,8 @@ float parse_share(const std::string& flag, const std::string& text) {
   return value;
 }
 
-// Numbers of tokens with commas between them, sorted.
-std::vector<int64_t> parse_contexts(const std::string& flag, const std::string& text, int64_t least) {
+// Numbers with commas between them, sorted.
+std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least) {
   std::vector<int64_t> values;
   for (size_t at = 0; at <= text.size();) {
     const size_t comma = std::min(text.find(',', at), text.size());
@@ -148,7 +149,9 @@ constexpr Flag kFlags[] = {
     {"topk-buffer,topk_buffer", "N",
      "latent rows kept on the GPU for each layer in decode: a number, full, or auto, all if they fit and "
      "else as many as do (default: auto)",
-     "Model", kPlanned, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
+     "Model", kPlanned & ~kBenchBatch, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
+    {"topk-buffer,topk_buffer", "N", "rows of the top-k buffers; full: none, only full residency (default: 4096)",
+     "Model", kBenchBatch, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_buffer_rows(f, v); }},
     {"topk-buffer,topk_buffer", "N", "rows of the buffer that is compared (default: the model's top-k)",
      "Model", kCheck, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_integer(f, v, 1, kMaxInt32); }},
     {"gpu-mem,gpu_mem", "SIZE",
@@ -170,14 +173,21 @@ constexpr Flag kFlags[] = {
     {"head-type,head_type", "NAME", "format of synthetic attn_k_b and attn_v_b (default: Q8_0)", "Measured",
      kMeasuring, [](O& o, S& v, S& f) { o.bench.types.heads = parse_type(f, v); }},
     {"contexts", "LIST", "frontiers: tokens before the timed ones (default: 0,4096,32768,131072)", "Measured",
-     kBench, [](O& o, S& v, S& f) { o.bench.contexts = parse_contexts(f, v, 0); }},
+     kBench, [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 0); }},
     {"contexts", "LIST", "lengths of the prompts (default: 2048,8192,32768,131072)", "Measured", kPrefixes,
-     [](O& o, S& v, S& f) { o.bench.contexts = parse_contexts(f, v, 1); }},
+     [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
+    {"contexts", "LIST", "lengths of the sequences at their end (default: 16384,32768,65536)", "Measured",
+     kBenchBatch, [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
+    {"sequences", "LIST", "how many at a time (default: as many as fit)", "Measured", kBenchBatch,
+     [](O& o, S& v, S& f) { o.bench.sequences = parse_numbers(f, v, 1); }},
+    {"capacity", nullptr, "only say how many fit", "Measured", kBenchBatch,
+     [](O& o, S&, S&) { o.bench.is_capacity = true; }},
     {"chunk", "N", "tokens of the timed prefill (default: 2048)", "Measured", kBench,
      [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
-    {"decode", "N", "timed decode steps (default: 32)", "Measured", kBench,
+    {"decode", "N", "timed decode steps (default: 32)", "Measured", kBench | kBenchBatch,
      [](O& o, S& v, S& f) { o.bench.n_decode = parse_integer(f, v, 1, 1 << 20); }},
-    {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured", kBench,
+    {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured",
+     kBench | kBenchBatch,
      [](O& o, S& v, S& f) { o.bench.locality = parse_share(f, v); }},
     {"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured",
      kPrefixes, [](O& o, S& v, S&) { o.bench.folder = v; }},

@@ -32,17 +32,20 @@ enum class Command {
   cache_clear,
   cache_path,
   bench,
-  bench_prefixes
+  bench_prefixes,
+  bench_batch
 };
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
 
-// What `bench` and `bench prefixes` measure.
+// What `bench`, `bench prefixes` and `bench batch` measure.
 struct BenchOptions {
   bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
   int64_t n_layers = 6, n_dense = 3;
   SyntheticTypes types;
   std::vector<int64_t> contexts;   // ascending; empty: the command's own
+  std::vector<int64_t> sequences;  // at a time, ascending; empty: the largest batches
+  bool is_capacity = false;        // only how many fit
   int64_t n_decode = 32;           // timed steps
   std::optional<double> locality;  // share of a step's selected rows that the step before selected too
   std::string folder = ".";        // on the disk that is measured

@@ -27,6 +27,7 @@ Answer::Answer(Request request, Listener& listener)
       stops_(request_.options.stops) {
   result_.n_prompt_tokens = std::ssize(request_.prompt);
   if (request_.session) phase_ = Phase::waits_for_disk;
+  if (request_.is_held) phase_ = Phase::decodes, next_token_ = request_.prompt.back();
 }
 
 int64_t Answer::n_reusable() const {

@@ -36,11 +36,6 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-Machine machine_of(const Backend& backend, uint64_t n_weight_bytes) {
-  return {!backend.works_in_host_memory(), n_weight_bytes, backend.memory_info(Place::device),
-          backend.memory_info(Place::host)};
-}
-
 // Binding reads the tensors' names and shapes, and of their values only the small vectors.
 struct WeightBytes {
   uint64_t n_used, n_skipped;
@@ -117,6 +112,15 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #else
   return {};
 #endif
+}
+
+Machine machine_of(const Backend& backend, uint64_t n_weight_bytes) {
+  return {!backend.works_in_host_memory(), n_weight_bytes, backend.memory_info(Place::device),
+          backend.memory_info(Place::host)};
+}
+
+Machine machine_of(const Backend& backend, const GgufFile& file) {
+  return machine_of(backend, weight_bytes(file, read_model_args(file)).n_used);
 }
 
 MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {

@@ -68,6 +68,10 @@ class Engine {
   std::unique_ptr<Loop> loop_;
 };
 
+// What a plan of that backend is made for, with so many bytes of weights or those of that file.
+Machine machine_of(const Backend& backend, uint64_t n_weight_bytes);
+Machine machine_of(const Backend& backend, const GgufFile& file);
+
 // The plan of that file on that backend, without placing anything. Throws as Engine does.
 MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend);
 

@@ -31,6 +31,7 @@ struct Request {
   std::vector<int32_t> prompt;
   GenerationOptions options;
   std::vector<TokenRun> decoded = {};  // of the prompt: what a former session says of it (Session::decoded)
+  bool is_held = false;  // the session holds the prompt but for its last token: decode goes on from there
 };
 
 // What a request waits for: its admission, pages from the disk, its prompt's next chunk, its next token,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/observation.h"
 
 namespace dsv32 {
 
@@ -61,8 +62,12 @@ class RowSampler {
   std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
                                   int64_t n_top = -1);
 
+  // As Forward has it: each call is one more lap, "sampling".
+  void set_laps(Laps* laps) { laps_ = laps; }
+
  private:
   Backend& backend_;
+  Laps* laps_ = nullptr;
   Buffer<SampledToken> drawn_;  // as many as were drawn at once so far
   Buffer<TokenLogprob> top_;    // for as many, kMostTopLogprobs of each
 };

@@ -21,12 +21,15 @@ void Stage::attention(int64_t layer) {
   const CacheView cache = cache_.enter(layer);
   project_latent(w, cache);
   if (args_.has_indexer()) index_keys_and_queries(w, cache);
+  lap("other");
   select_positions(cache);
   backend_.resolve({step_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
                     act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
+  lap("resolve");
   if (cache.buffers)
     backend_.fetch_latents(
         {step_, cache, selected_, act_.row_ids.data(), act_.misses.data(), act_.n_misses.data(), act_.topk});
+  lap("fetch");
   attend_selected(w, cache);
 }
 
@@ -92,12 +95,14 @@ void Stage::select_positions(const CacheView& cache) {
                                act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
                                1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
                                act_.scores.data(), n_visible});
+      lap("index_scores");
     }
     backend_.select_topk({part, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
+    lap("topk");
   }
   const int32_t* forced = forced_selection();
-  selected_ = forced ? forced + layer_ * act_.topk : act_.selected.data();
+  selected_ = forced ? forced + layer_ * step_.n_tokens * act_.topk : act_.selected.data();
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
 }
@@ -112,9 +117,11 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
                  args_.qk_rope_head_dim});
   observe("q", act_.q.data(), heads * head_dim);
   backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, step_.role});
+  lap("other");
   backend_.attend({step_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
                    args_.softmax_scale(), selected_, act_.n_selected.data(), act_.row_ids.data(), act_.topk,
                    act_.o_c.data()});
+  lap("attention");
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, step_.role});
   matmul(w.wo, act_.o, act_.out);
 }

@@ -6,10 +6,10 @@ namespace dsv32 {
 // in: x [n, dim] after ffn_norm; out: act_.out [n, dim]
 void Stage::feed_forward(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  if (w.is_dense)
-    mlp(w.mlp, act_.out.data());
-  else
-    experts(w.experts);
+  if (w.is_dense) return mlp(w.mlp, act_.out.data());
+  lap("other");
+  experts(w.experts);
+  lap("experts");
 }
 
 // out = w2 (silu(w1 x) * w3 x)

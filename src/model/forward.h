@@ -42,10 +42,14 @@ class Forward {
   using BufferTally = Stage::BufferTally;
   BufferTally buffer_tally() const;  // of all stages
 
-  // For measuring, on one device: decode steps of one token attend to these positions [n_layers, topk] (of
-  // its memory, ascending in each layer) instead of what the indexer selects, which is computed all the same.
-  // Null: the indexer's.
-  void set_forced_selection(const int32_t* selection) { stages_.front()->set_forced_selection(selection); }
+  // For measuring, on one device: the tokens of steps of n_tokens attend to these positions [n_layers,
+  // n_tokens, topk] (of its memory, ascending for each token) instead of what the indexer selects, which is
+  // computed all the same. Null: the indexer's.
+  void set_forced_selection(const int32_t* selection, int64_t n_tokens = 1) {
+    stages_.front()->set_forced_selection(selection, n_tokens);
+  }
+  // For measuring, on one device: the laps of steps are named there. Null: none are marked.
+  void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
 
   // Called at the named stages of every layer, or at all of them when none is named; slow, since each is
   // downloaded. An empty one turns it off.

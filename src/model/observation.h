@@ -18,4 +18,13 @@ struct Observation {
 };
 using Observer = std::function<void(const Observation&)>;
 
+// Where the time of steps goes: their backend marks where a step begins and each of its laps ends
+// (Backend::laps).
+struct Laps {
+  // A step is one lap, "step", and is recorded as ever; else one for each operation or group of them:
+  // "index_scores", "attention", ... (see the calls of lap()). A draw from its logits is one more.
+  bool is_whole = false;
+  std::vector<const char*> names = {};  // of the laps, in their order
+};
+
 }  // namespace dsv32

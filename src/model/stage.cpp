@@ -37,6 +37,7 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 }
 
 void Stage::begin(const Step& step) {
+  if (laps_) backend_.mark();
   upload(step);
   std::vector<Timeline*> timelines;
   for (const StepPart& part : step.parts) timelines.push_back(part.timeline);
@@ -82,14 +83,17 @@ void Stage::place_logits(const Step& step) {
       logit_runs_.push_back({first, part.n_logits});
   }
   const bool is_decode = step.role == Role::decode;
-  if (!is_decode && prompt_logits_.n() < n_logits_ * args_.vocab_size)
+  if (!is_decode && prompt_logits_.n() < n_logits_ * args_.vocab_size) {
+    prompt_logits_ = {};  // first: there is room for one of them
     prompt_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
+  }
   logits_ = is_decode ? decode_logits_.data() : prompt_logits_.data();
 }
 
 bool Stage::is_recorded() const {
   const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
-  return step_.role == Role::decode && wants_all && !observer_;
+  const bool is_watched = observer_ || (laps_ && !laps_->is_whole);
+  return step_.role == Role::decode && wants_all && !is_watched;
 }
 
 void Stage::run() {
@@ -99,10 +103,14 @@ void Stage::run() {
   else
     run_layers();
   cache_.end_step();
+  lap("other");
+  lap("step", true);
 }
 
 // The step's, if it has one.
-const int32_t* Stage::forced_selection() const { return step_.n_tokens == 1 ? forced_selection_ : nullptr; }
+const int32_t* Stage::forced_selection() const {
+  return step_.n_tokens == n_forced_ ? forced_selection_ : nullptr;
+}
 
 void Stage::run_layers() {
   if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
@@ -156,6 +164,12 @@ void Stage::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buf
 
 bool Stage::is_observed(const char* stage) const {
   return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
+}
+
+void Stage::lap(const char* name, bool is_whole) {
+  if (!laps_ || laps_->is_whole != is_whole) return;
+  backend_.mark();
+  laps_->names.push_back(name);
 }
 
 void Stage::observe(const char* stage, const float* values, int64_t width) {

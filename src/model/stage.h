@@ -58,7 +58,10 @@ class Stage {
   BufferTally buffer_tally() const;
 
   // For measuring; see Forward.
-  void set_forced_selection(const int32_t* selection) { forced_selection_ = selection; }
+  void set_forced_selection(const int32_t* selection, int64_t n_tokens) {
+    forced_selection_ = selection, n_forced_ = n_tokens;
+  }
+  void set_laps(Laps* laps) { laps_ = laps; }
   void set_observer(Observer observer, std::vector<std::string> stages) {
     observer_ = std::move(observer), observed_stages_ = std::move(stages);
   }
@@ -88,6 +91,7 @@ class Stage {
   void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
   bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);
+  void lap(const char* name, bool is_whole = false);
   void observe_ints(const char* stage, int32_t* ints, int64_t width);
 
   Backend& backend_;
@@ -108,7 +112,9 @@ class Stage {
   StepTokens step_;  // of the running step, on the device
   int64_t layer_ = 0;
   const int32_t* forced_selection_ = nullptr;
+  int64_t n_forced_ = 0;               // tokens of the steps that take it
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
+  Laps* laps_ = nullptr;
   Observer observer_;
   std::vector<std::string> observed_stages_;  // empty: all
   Recordings recordings_;                     // they lead to all of the above

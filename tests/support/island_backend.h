@@ -78,6 +78,13 @@ class IslandBackend : public CpuBackend {
     std::memcpy(weights_.back(), mapped, n_bytes);
     return static_cast<const uint8_t*>(weights_.back());
   }
+  void mark() override {
+    enqueue([this] { CpuBackend::mark(); });
+  }
+  std::vector<double> laps() override {
+    wait();
+    return CpuBackend::laps();
+  }
 
   void embed(const Embed& op) override {
     own(op.step, op.table.data, op.out);

@@ -1,0 +1,30 @@
+// What a bench measures: a model file, or random weights of the real dimensions.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "cli/options.h"
+#include "engine/engine.h"
+#include "gguf/gguf.h"
+
+namespace dsv32 {
+
+class MeasuredModel {
+ public:
+  // Throws Error{usage, model} as find_model() and GgufFile do.
+  explicit MeasuredModel(const Options& options);
+
+  const ModelArgs& args() const { return args_; }
+  // What is free on the backend of these options, with nothing on it.
+  Machine machine(const EngineOptions& options) const;
+  // Throws as Engine does.
+  std::unique_ptr<Engine> open(const EngineOptions& options) const;
+
+ private:
+  std::optional<GgufFile> file_;
+  SyntheticTypes types_;
+  ModelArgs args_;
+};
+
+}  // namespace dsv32

@@ -1,0 +1,174 @@
+// What `bench batch` is made of: fabricated sequences, selections that are forced on each token of a step,
+// the laps of a step, and the timing on top of them.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <map>
+#include <set>
+
+#include "cli/batch_timing.h"
+#include "cli/fabricated.h"
+#include "cli/forced_selections.h"
+#include "engine/loop.h"
+#include "tests/support/forward_scene.h"
+#include "tests/support/recording_backend.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kTopk = 32, kLayers = 2, kSequences = 3, kHeld = 150, kDecoded = 4;
+
+struct Scene {
+  TempDir dir;
+  std::unique_ptr<GgufFile> file;
+  std::unique_ptr<Engine> engine;
+  std::vector<std::unique_ptr<Session>> sessions;
+
+  explicit Scene(int64_t topk_buffer = kEveryRow, KvType kv_type = KvType::fp8) {
+    TinyModel shape;
+    shape.n_layers = kLayers, shape.n_dense_layers = 1, shape.index_topk = kTopk;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    file = std::make_unique<GgufFile>(dir.file("tiny.gguf"));
+    EngineOptions options;
+    options.backend = "cpu", options.n_threads = 1, options.context = 256, options.kv_type = kv_type;
+    options.max_seqs = kSequences, options.pool = 256 * kSequences, options.topk_buffer = topk_buffer;
+    engine = std::make_unique<Engine>(*file, options);
+    sessions = fabricate_sessions(*engine, kSequences, kHeld);
+  }
+
+  BatchTiming time(std::optional<double> locality) {
+    return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sessions, kHeld, kDecoded,
+                      locality);
+  }
+  std::vector<uint8_t> keys(const Session& session, int64_t page) const {
+    const PoolPage at = session.timeline().page(page);
+    return engine->cache().download_keys({&at, 1}).front();
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(batch_timing)
+
+BOOST_AUTO_TEST_CASE(each_token_of_a_step_gets_its_own_selection) {
+  Scene scene;
+  Forward& forward = scene.engine->forward();
+  const int32_t token = 7;
+  std::vector<int32_t> all;                             // [kLayers, kSequences, kTopk]
+  std::vector<std::vector<int32_t>> alone(kSequences);  // [kLayers, kTopk]
+  for (int64_t layer = 0; layer < kLayers; ++layer)
+    for (int64_t i = 0; i < kSequences; ++i)
+      for (int64_t k = 0; k < kTopk; ++k) {
+        all.push_back(static_cast<int32_t>(40 * i + layer + k));
+        alone[static_cast<size_t>(i)].push_back(all.back());
+      }
+  const std::vector<int32_t> prompt = random_tokens(kHeld, 1);  // fabricated rows are all the same
+  for (const auto& session : scene.sessions) session->sync(prompt);
+  std::vector<int32_t> held = prompt;
+  held.push_back(token);
+  std::vector<std::vector<float>> expected;
+  for (size_t i = 0; i < kSequences; ++i) {
+    forward.set_forced_selection(alone[i].data());
+    scene.sessions[i]->step(token);
+    expected.push_back(forward.logits());
+    scene.sessions[i]->hold(held);
+  }
+  BOOST_TEST((expected[0] != expected[1] && expected[1] != expected[2]));
+
+  Step step{Role::decode, {}};
+  for (const auto& session : scene.sessions) step.parts.push_back({&session->timeline(), {&token, 1}, 1});
+  forward.set_forced_selection(all.data(), kSequences);
+  scene.engine->loop().compute(step);
+  const std::vector<float> logits = forward.logits();
+  const auto width = static_cast<size_t>(scene.engine->args().vocab_size);
+  for (size_t i = 0; i < kSequences; ++i)
+    BOOST_TEST(
+        std::equal(expected[i].begin(), expected[i].end(), logits.begin() + static_cast<int64_t>(i * width)),
+        "token " << i);
+}
+
+BOOST_AUTO_TEST_CASE(locality_decides_what_is_missing) {
+  Scene scene(kTopk + 32);
+  const BatchTiming all = scene.time(1), half = scene.time(0.5), none = scene.time(0);
+  for (const BatchTiming* timing : {&all, &half, &none}) {
+    BOOST_TEST(timing->n_sequences == kSequences);
+    BOOST_TEST(timing->n_rows == kSequences * kLayers * kTopk);
+  }
+  BOOST_TEST(all.n_misses == 0);
+  BOOST_TEST((half.n_misses > 0.1 * half.n_rows && half.n_misses < 0.6 * half.n_rows));
+  BOOST_TEST((none.n_misses > half.n_misses && none.n_misses <= none.n_rows));
+}
+
+// Fetches there are only from buffers; all else takes part in each step.
+BOOST_AUTO_TEST_CASE(a_timing_names_the_parts_of_a_step) {
+  for (const int64_t n_rows : {kEveryRow, kTopk + 32}) {
+    Scene scene(n_rows);
+    const BatchTiming timing = scene.time({});
+    BOOST_TEST((timing.n_rows > 0) == (n_rows != kEveryRow));
+    BOOST_TEST(timing.seconds.size() == std::size(kStepParts));
+    for (const char* part : kStepParts) {
+      BOOST_TEST(timing.seconds.contains(part), part);
+      BOOST_TEST(timing.seconds.at(part) >= 0, part);
+    }
+    BOOST_TEST((timing.seconds.at("attention") > 0 && timing.seconds.at("other") > 0));
+    BOOST_TEST(timing.seconds.at("host") < timing.step_seconds);
+    for (const auto& session : scene.sessions)
+      BOOST_TEST(std::ssize(session->tokens()) == kHeld + timed_tokens(kDecoded));
+    BOOST_TEST(scene.time({}).n_sequences == kSequences);  // and once more, from where it began
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_split_step_is_computed_and_not_replayed) {
+  RecordingBackend backend;
+  CpuBackend plain(1);
+  ForwardScene scene(backend), expected(plain);
+  Laps laps{.is_whole = true};
+  scene.forward->set_laps(&laps);
+  BOOST_TEST((scene.step(1) == expected.step(1)));
+  BOOST_TEST(laps.names == std::vector<const char*>{"step"}, boost::test_tools::per_element());
+  BOOST_TEST(backend.laps().size() == 1u);
+  BOOST_TEST(backend.n_replayed == 1);
+
+  laps = {};
+  BOOST_TEST((scene.step(2) == expected.step(2)));
+  BOOST_TEST(backend.n_replayed == 1);
+  BOOST_TEST(backend.laps().size() == laps.names.size());
+  std::map<std::string, int64_t> counts;
+  for (const char* name : laps.names) ++counts[name];
+  for (const char* name : {"index_scores", "topk", "resolve", "fetch", "attention"})
+    BOOST_TEST(counts[name] == scene.args.n_layers, name);
+  BOOST_TEST(counts["experts"] == scene.args.n_layers - scene.args.n_dense_layers);
+  BOOST_TEST(std::string(laps.names.back()) == "other");
+
+  scene.forward->set_laps(nullptr);
+  scene.step(3);
+  BOOST_TEST(backend.laps().empty());
+  BOOST_TEST(backend.n_replayed == 2);
+}
+
+// Every score is another, whatever the keys are stored as; and none is no number, or the draw would fail.
+BOOST_AUTO_TEST_CASE(fabricated_keys_differ_from_page_to_page_and_agree_between_sequences) {
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16, KvType::f32}) {
+    Scene scene(kEveryRow, kv_type);
+    std::set<std::vector<uint8_t>> seen;
+    for (int64_t page = 0; page < pages_for(kHeld); ++page) {
+      seen.insert(scene.keys(*scene.sessions.front(), page));
+      BOOST_TEST((scene.keys(*scene.sessions.front(), page) == scene.keys(*scene.sessions.back(), page)));
+    }
+    BOOST_TEST(std::ssize(seen) == pages_for(kHeld));
+    BOOST_TEST(scene.time({}).step_seconds > 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_fabricated_tokenizer_never_ends_an_answer) {
+  constexpr int32_t kTokens = 300;
+  const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(kTokens);
+  for (int32_t id = 0; id < kTokens; ++id) {
+    BOOST_TEST(!tokenizer->is_end_of_generation(id));
+    BOOST_TEST(tokenizer->bytes_of(id) == " " + std::to_string(id));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
