@@ -58,7 +58,7 @@ void copy_cache(Engine& from, Engine& to, Timeline& target, const std::vector<in
   CachePart &ours = from.cache().part(0), &theirs = to.cache().part(0);
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
     std::memcpy(theirs.rows().layer(layer), ours.rows().layer(layer),
-                static_cast<size_t>(plan.n_row_pages() * ours.rows().page_bytes()));
+                static_cast<size_t>(plan.n_row_pages() * kPageTokens * plan.layout.row_bytes()));
     from.backend().download(theirs.keys().layer(layer), ours.keys().layer(layer),
                             static_cast<size_t>(plan.n_key_pages() * plan.layout.key_page_bytes()));
   }
