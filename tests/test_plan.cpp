@@ -91,17 +91,19 @@ BOOST_AUTO_TEST_CASE(a_limit_on_host_memory_holds) {
 }
 
 BOOST_AUTO_TEST_CASE(a_pool_for_all_contexts_takes_what_the_memory_holds) {
-  const ModelArgs args = read_model_args(GgufFile(tiny_path()));
+  ModelArgs args = read_model_args(GgufFile(tiny_path()));
   EngineOptions options;
   options.context = 1000, options.max_seqs = 8, options.pool = kAllContexts;
   BOOST_TEST(make_plan(args, options, {}).cache.pool_tokens == 8000);
+  args.index_head_dim = 32;  // a page of keys is rounded up
   int64_t n_pool_before = 1000;
-  for (const uint64_t n_host : {44u << 20, 50u << 20, 56u << 20}) {
+  for (const uint64_t n_host : {52u << 20, 58u << 20, 64u << 20}) {
     options.memory.host = n_host;
     const Machine machine{.host = {n_host, n_host, 0}};
     const MemoryPlan plan = make_plan(args, options, machine);
     BOOST_TEST(plan.cache.pool_tokens > n_pool_before);
-    BOOST_TEST(plan.n_bytes(Place::device) + plan.n_bytes(Place::host) <= n_host);
+    // What samplers take is left.
+    BOOST_TEST(plan.n_bytes(Place::device) + plan.n_bytes(Place::host) <= n_host - (8u << 20));
     n_pool_before = plan.cache.pool_tokens;
   }
   BOOST_TEST(n_pool_before < 8000);

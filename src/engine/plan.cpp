@@ -48,10 +48,11 @@ int64_t fitting_context(const CachePlan& cache, const EngineOptions& options, co
                         uint64_t n_taken) {
   const int64_t n_layers = cache.n_layers;
   const auto row_bytes = static_cast<uint64_t>(n_layers * cache.layout.row_bytes());
-  const auto key_bytes = static_cast<uint64_t>(n_layers * cache.layout.key_entry_bytes());
+  const auto key_bytes = static_cast<uint64_t>(n_layers * cache.layout.key_page_bytes() / kPageTokens);
   const uint64_t n_host = machine.host.n_bytes_free / (options.memory.host ? 1 : 2);
   if (!machine.is_apart)
-    return static_cast<int64_t>(less(n_host, options.memory.host ? n_taken : 0) / (row_bytes + key_bytes));
+    return static_cast<int64_t>(less(n_host, options.memory.host ? n_taken + kSlackBytes : 0) /
+                                (row_bytes + key_bytes));
   const auto window_bytes = static_cast<uint64_t>(2 * cache.layout.row_bytes());
   const uint64_t n_device = less(machine.device.n_bytes_free, n_taken) / 2;
   return static_cast<int64_t>(std::min(n_host / row_bytes, n_device / (key_bytes + window_bytes)));
