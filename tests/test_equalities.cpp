@@ -120,6 +120,44 @@ BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency) {
     }
 }
 
+// Resident as long as its slots hold it: it grows out of them, is cut back, and gets fewer and more of them.
+BOOST_AUTO_TEST_CASE(residency_comes_and_goes_with_a_timelines_length) {
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
+  const GgufFile file(tiny_path());
+  Engine engine(file, options_of({.topk_buffer = 127}));
+  Session session(engine);
+  Timeline& timeline = session.timeline();
+  const auto n_missed = [&] { return engine.forward().buffer_tally().n_misses; };
+  // Decodes up to `end`, each step with the bits of full residency.
+  const auto decode_to = [&](size_t end) {
+    const std::vector<float>& expected = whole(KvType::fp8);
+    const auto width = static_cast<size_t>(engine.args().vocab_size);
+    for (size_t i = static_cast<size_t>(timeline.n_tokens()); i < end; ++i) {
+      session.step(tokens[i]);
+      BOOST_TEST(std::memcmp(session.logits().data(), expected.data() + i * width, width * 4) == 0,
+                 "token " << i);
+    }
+  };
+  session.sync(std::span(tokens).first(100));
+  decode_to(110);
+  BOOST_TEST(timeline.is_resident());
+  engine.cache().set_most_slots(timeline, 1);
+  BOOST_TEST(!timeline.is_resident());
+  decode_to(115);
+  BOOST_TEST(n_missed() > 0);
+  engine.cache().set_most_slots(timeline, 2);
+  BOOST_TEST(timeline.is_resident());
+  const int64_t n_before = n_missed();
+  decode_to(128);
+  BOOST_TEST(n_missed() == n_before);
+  decode_to(kTokens);
+  BOOST_TEST(!timeline.is_resident());
+  BOOST_TEST(n_missed() > n_before);
+  engine.cache().truncate(timeline, 70);
+  BOOST_TEST(timeline.is_resident());
+  decode_to(kTokens);
+}
+
 BOOST_AUTO_TEST_CASE(prefill_in_a_chunk_then_decode_through_the_buffer_equals_full_residency) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
   const GgufFile file(tiny_path());

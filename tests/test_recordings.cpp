@@ -16,7 +16,7 @@ BOOST_AUTO_TEST_CASE(replayed_steps_are_those_that_would_be_computed) {
     CpuBackend plain(1);
     ForwardScene scene(recording, buffer_rows), expected(plain, buffer_rows);
     for (int32_t token = 0; token < 20; ++token) BOOST_TEST((scene.step(token) == expected.step(token)));
-    BOOST_TEST(recording.n_recorded == 1);
+    BOOST_TEST(recording.n_recorded == (buffer_rows ? 2 : 1));  // it outgrows its slots on the way
     BOOST_TEST(recording.n_replayed == 20);
   }
 }

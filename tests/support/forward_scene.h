@@ -14,7 +14,7 @@
 namespace dsv32 {
 
 struct ForwardScene {
-  static constexpr int64_t kTopk = 64, kPrompt = 100, kContext = 256;
+  static constexpr int64_t kTopk = 64, kPrompt = 120, kContext = 256;
 
   TempDir dir;
   GgufFile file{write_model(dir)};
