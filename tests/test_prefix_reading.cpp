@@ -14,6 +14,7 @@
 #include "engine/loop.h"
 #include "tests/support/disk_gate.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/stored_pages.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
@@ -85,6 +86,13 @@ void check_same(Engine& engine, Session& warm, const std::vector<int32_t>& token
   cold.session->sync(tokens);
   BOOST_TEST((warm.logits() == cold.session->logits()));
   BOOST_TEST((remembered(engine, warm) == remembered(*cold.engine, *cold.session)));
+}
+
+// Whether is_ready() looks at the tokens, which takes memory.
+bool asks(Session& session, const std::vector<int32_t>& tokens) {
+  FailingAllocations none(0);
+  session.is_ready(tokens);
+  return none.stop();
 }
 
 // The disk outlives its test: a thread that was left behind uses it.
@@ -231,6 +239,40 @@ BOOST_AUTO_TEST_CASE(who_waits_for_the_disk_holds_nobody_up) {
       BOOST_TEST(result.logprobs[t].chosen.logprob == alone.logprobs[t].chosen.logprob);
     }
   }
+}
+
+// Steps that bring no page to be known are no reason to ask again for who waits for its turn there.
+BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_changed) {
+  const GatedFixture disk;
+  const std::vector<int32_t> first = leaving_at(kBase), stored = random_tokens(kBase, 9);
+  Opened(with_disk(cold_options(), disk.dir.file("cache"))).session->sync(stored);
+  std::vector<int32_t> second = stored;
+  second.push_back(250);
+  EngineOptions options = disk.options();
+  options.max_seqs = 3, options.pool = 4096;
+  Opened warm(options);
+  PrefixCache& prefixes = *warm.engine->prefix_cache();
+  Session reading(*warm.engine), waiting(*warm.engine);
+  BOOST_TEST(!reading.is_ready(first));
+  BOOST_TEST((prefixes.readiness(first) == PrefixCache::Readiness::is_read));
+  BOOST_TEST(!waiting.is_ready(second));
+  BOOST_TEST((prefixes.readiness(second) == PrefixCache::Readiness::waits_for_it));
+  const uint64_t n_at_first = prefixes.n_changes();
+  warm.session->sync(random_tokens(20, 5));
+  for (int i = 0; i < 20; ++i) warm.session->step(7), warm.session->rest();
+  BOOST_TEST(prefixes.n_changes() == n_at_first);
+  BOOST_TEST(asks(reading, first));
+  BOOST_TEST(!asks(waiting, second));
+  warm.session->sync(random_tokens(kPageTokens, 6));
+  BOOST_TEST(prefixes.n_changes() > n_at_first);
+  BOOST_TEST(asks(waiting, second));
+  BOOST_TEST(!waiting.is_ready(second));
+  disk.gate->open();
+  while (!reading.is_ready(first)) std::this_thread::yield();
+  BOOST_TEST(!waiting.is_ready(second));
+  BOOST_TEST(reading.hold(first) == kBase);
+  while (!waiting.is_ready(second)) std::this_thread::yield();
+  BOOST_TEST(waiting.hold(second) == kBase);
 }
 
 // What was read for one prompt serves another that leaves it earlier, in the middle of a page or not.

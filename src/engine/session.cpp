@@ -16,9 +16,15 @@ Session::~Session() {
   engine_.cache().close(*timeline_);
 }
 
+// Hundreds may wait for their turn at the disk, and each is asked about at every turn of the loop.
 bool Session::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
   PrefixCache* prefixes = engine_.prefix_cache();
-  return !prefixes || prefixes->is_ready(prompt, decoded);
+  if (!prefixes) return true;
+  if (waits_since_ == prefixes->n_changes()) return false;
+  const PrefixCache::Readiness readiness = prefixes->readiness(prompt, decoded);
+  waits_since_.reset();
+  if (readiness == PrefixCache::Readiness::waits_for_it) waits_since_ = prefixes->n_changes();
+  return readiness == PrefixCache::Readiness::is_ready;
 }
 
 int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable,
@@ -29,6 +35,7 @@ int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable,
   if (n_held == std::ssize(prompt)) --n_held;
   if (n_held < timeline_->n_tokens()) engine_.cache().truncate(*timeline_, n_held);
   n_reusable_ = n_reusable;
+  waits_since_.reset();
   logits_end_ = -1;
   if (PrefixCache* prefixes = engine_.prefix_cache())
     n_held = prefixes->restore(*timeline_, prompt, n_held, decoded);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,7 +34,7 @@ class Session {
   int64_t context_left() const { return engine_.plan().cache.max_context - timeline_->n_tokens(); }
   Loop& loop() { return engine_.loop(); }
 
-  // hold() of this prompt would not wait for the disk, which is asked for it.
+  // hold() of this prompt would not wait for the disk, which is asked for it. The same prompt until hold().
   bool is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded = {});
   // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
   // elsewhere: of the tokens in the runs rows that decode made, of the others rows that prefill made. Returns
@@ -98,8 +99,9 @@ class Session {
   Engine& engine_;
   std::unique_ptr<Timeline> timeline_;
   int64_t n_reusable_ = 0;
-  std::vector<float> logits_;  // of the last token, once they were asked for
-  int64_t logits_end_ = -1;    // the session's length then
+  std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
+  std::vector<float> logits_;            // of the last token, once they were asked for
+  int64_t logits_end_ = -1;              // the session's length then
 };
 
 }  // namespace dsv32

@@ -48,8 +48,14 @@ class PrefixCache {
   // goes on with it.
   void prefetch(Tokens tokens, Runs decoded = {});
 
-  // restore() of these tokens would not wait. If nothing else is being read, reading them begins.
-  bool is_ready(Tokens tokens, Runs decoded = {});
+  // Whether restore() of these tokens would wait. If nothing else is being read, reading them begins.
+  enum class Readiness {
+    is_ready,
+    is_read,      // what is read has a use for it
+    waits_for_it  // for its turn at the disk: the answer is the same until n_changes() has risen
+  };
+  Readiness readiness(Tokens tokens, Runs decoded = {});
+  uint64_t n_changes() const { return n_reads_ended_ + tree_.n_changes(); }
 
   // `timeline` holds the first n_held of `tokens`, by whatever role. If a longer prefix is known, and worth
   // bringing in, it holds that afterwards; the last token is never among it. Returns how many tokens it
@@ -149,6 +155,7 @@ class PrefixCache {
     std::optional<Clock::time_point> until;  // as long it is waited for; nothing: nobody waited yet
   };
   std::unique_ptr<Reading> reading_;
+  uint64_t n_reads_ended_ = 0;
   std::list<std::shared_ptr<ReadJob>> reads_;  // this, and those given up: their pages are to be given back
   std::unordered_map<const Timeline*, PrefixTree::Lock> locks_;
   std::list<std::vector<int32_t>> to_store_;  // paths, whole pages

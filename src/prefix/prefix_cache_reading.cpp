@@ -87,8 +87,8 @@ bool PrefixCache::lacks_pages(Tokens wanted) const {
 
 // Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
 // for as long as that one may want it; who wants nothing of the disk does not wait for its turn there.
-bool PrefixCache::is_ready(Tokens tokens, Runs decoded) {
-  bool is_ready = true;
+PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
+  Readiness readiness = Readiness::is_ready;
   or_miss([&] {
     const std::vector<int32_t> wanted =
         pool_.history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
@@ -96,15 +96,15 @@ bool PrefixCache::is_ready(Tokens tokens, Runs decoded) {
     if (!reading_) return;
     const int64_t n = n_wanted(wanted);
     if (n <= 0) {
-      is_ready = !lacks_pages(wanted);
+      if (lacks_pages(wanted)) readiness = Readiness::waits_for_it;
       return;
     }
     if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
     const PageReader::Progress progress = take(Clock::now());
-    is_ready =
-        progress.is_over || progress.n_there >= n || (reading_->until && Clock::now() >= *reading_->until);
+    const bool is_late = reading_->until && Clock::now() >= *reading_->until;
+    if (!progress.is_over && progress.n_there < n && !is_late) readiness = Readiness::is_read;
   });
-  return is_ready;
+  return readiness;
 }
 
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
@@ -153,7 +153,9 @@ void PrefixCache::insert_received(int64_t n_pages) {
 }
 
 void PrefixCache::end_reading() {
-  if (reading_) give_up(*std::exchange(reading_, nullptr)->job);
+  if (!reading_) return;
+  ++n_reads_ended_;
+  give_up(*std::exchange(reading_, nullptr)->job);
 }
 
 void PrefixCache::give_up(ReadJob& job) {

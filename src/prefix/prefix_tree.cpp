@@ -212,7 +212,7 @@ void PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
     if (!page.pool.is_there() && pages[i].pool.is_there()) {
       pins_.retain(pages[i].pool);
       page.pool = pages[i].pool;
-      ++node.n_pool, ++n_pool_pages_;
+      ++node.n_pool, ++n_pool_pages_, ++n_joined_;
     }
     if (!page.disk.is_there() && pages[i].disk.is_there()) page.disk = pages[i].disk, ++n_disk_pages_;
   }

@@ -147,6 +147,8 @@ class PrefixTree {
 
   int64_t n_pages() const { return n_pages_; }
   int64_t n_pool_pages() const { return n_pool_pages_; }
+  // Rises whenever pool pages join, or pages leave.
+  uint64_t n_changes() const { return n_joined_ + n_removals_; }
   int64_t n_disk_pages() const { return n_disk_pages_; }
 
  private:
@@ -175,7 +177,7 @@ class PrefixTree {
   EvictionPolicy policy_;
   std::unique_ptr<Node> root_;
   Candidates candidates_;  // nodes with pool pages of their own, none behind them, and no lock
-  uint64_t time_ = 0, n_removals_ = 0;
+  uint64_t time_ = 0, n_removals_ = 0, n_joined_ = 0;
   int64_t n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0;
 };
 
