@@ -36,6 +36,19 @@ namespace decode {
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
 
+// The eight tokens, or fewer, of a problem that a block computes: blockIdx is (tiles, problem, tokens).
+struct BlockTokens {
+  const float* x;  // [n, n_parts * n_cols], rows x_token_stride apart
+  float* y;        // [n, n_rows], rows y_token_stride apart
+  int n;
+  __device__ explicit BlockTokens(const DecodeRows& rows) {
+    const int first = static_cast<int>(blockIdx.z) * kGroupTokens;
+    x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride + first * rows.x_token_stride;
+    y = rows.y + blockIdx.y * rows.y_problem_stride + first * rows.y_token_stride;
+    n = min(kGroupTokens, rows.n_tokens - first);
+  }
+};
+
 // What a launch adds to the problem.
 struct Layout {
   int n_steps_part, n_steps;  // of one part, of all
@@ -86,10 +99,10 @@ __device__ __forceinline__ void make_integer_group(const float4& v, const Intege
   if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
 }
 
-// One problem's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
+// A block's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
 // n_groups groups of all parts, from the column first_col on. Whole warps enter: n_teams and n_groups are
 // multiples of four. Several loads of a lane are on their way together.
-__device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const float* x,
+__device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                       int first_col, int n_groups, const IntegerX& to, int first,
                                       int n_teams) {
   constexpr int kTogether = 8;
@@ -97,8 +110,8 @@ __device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layo
   const auto load = [&](int t, int group) -> float4 {
     const int part = rows.n_parts == 1 ? 0 : group / n_part;
     const int col = first_col + (group - part * n_part) * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
-    if (group >= n_groups || col >= rows.n_cols || t >= rows.n_tokens) return {0, 0, 0, 0};
-    return load_x4(x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
+    if (group >= n_groups || col >= rows.n_cols || t >= tokens.n) return {0, 0, 0, 0};
+    return load_x4(tokens.x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
                    layout.is_x_aligned);
   };
 #pragma unroll 1
@@ -117,9 +130,9 @@ __device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layo
   }
 }
 
-// x of one problem, in memory or in shared memory.
-__device__ __forceinline__ IntegerX problem_x(const IntegerX& all, int64_t problem, int n_x_groups) {
-  const int64_t at = problem * n_x_groups * all.stride;
+// The block's part of x in memory, [groups of tokens, problems, n_x_groups, stride].
+__device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups) {
+  const int64_t at = static_cast<int64_t>(blockIdx.z * gridDim.y + blockIdx.y) * n_x_groups * all.stride;
   return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 

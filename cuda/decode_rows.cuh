@@ -1,6 +1,6 @@
-// Weight rows times vectors, eight at a time: what matmul_decode.cu and experts_decode.cu are made of.
+// Weight rows times vectors, in groups of eight: what matmul_decode.cu and experts_decode.cu are made of.
 //
-// The weights are read once for eight vectors, so their bytes are the bound, and everything serves to keep
+// The weights are read once for a group, so their bytes are the bound, and everything serves to keep
 // many of them in flight. A warp owns 16 rows and every W-th step of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
 // alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
@@ -28,14 +28,13 @@ namespace dsv32::cuda {
 namespace decode {
 
 // Integers of x for a matrix too wide for shared memory. Who: a team of 8 lanes per group of 32 values; grid
-// (blocks, problems). Layout: as IntegerX. Bound: latency; x is small.
+// (blocks, problems, groups of tokens). Layout: as IntegerX. Bound: latency; x is small.
 static __global__ void make_integer_x_kernel(const DecodeRows rows, const Layout layout) {
   let_next_start();
   wait_for_inputs();
-  const float* x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
-  make_integer_x(rows, layout, x, 0, layout.n_x_groups,
-                 problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups),
-                 (blockIdx.x * blockDim.x + threadIdx.x) / 8, gridDim.x * blockDim.x / 8);
+  make_integer_x(rows, layout, BlockTokens(rows), 0, layout.n_x_groups,
+                 block_x(layout.x_memory, layout.n_x_groups), (blockIdx.x * blockDim.x + threadIdx.x) / 8,
+                 gridDim.x * blockDim.x / 8);
 }
 
 // Shared memory of a block, in this order.
@@ -65,11 +64,12 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
   return sum;
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor, for up to kGroupTokens tokens; see DecodeRows.
-// Who: grid (blocks, problems), persistent over groups of tiles; a warp has 16 rows and every W-th step of
-// their columns. Layout: head of this file. Sums of the W warps meet in shared memory, added in ascending
-// order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes of the weights.
-// Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416 GB/s.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows.
+// Who: grid (blocks, problems, groups of kGroupTokens tokens), persistent over groups of tiles; a warp has 16
+// rows and every W-th step of their columns. Layout: head of this file. Sums of the W warps meet in shared
+// memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes
+// of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416
+// GB/s.
 template <TensorType kType, int kMats, bool kOne>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   IntegerX x{};
   uint8_t* x_begin = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x_begin;
-  const float* x_floats = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
+  const BlockTokens tokens(rows);
   if constexpr (!kIsFloat<kType>) {
     if (layout.x_memory.words) {
-      x = problem_x(layout.x_memory, blockIdx.y, layout.n_x_groups);
+      x = block_x(layout.x_memory, layout.n_x_groups);
       const int n_before = share.first * (Step::kCols / 32) * x.stride;
       x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
     } else {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
       x.sums = reinterpret_cast<float2*>(sums);
       partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
-      make_integer_x(rows, layout, x_floats, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 8,
+      make_integer_x(rows, layout, tokens, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 8,
                      kThreads / 8);
       __syncthreads();
     }
@@ -148,10 +148,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       if constexpr (kIsFloat<kType>) {
         const int col = take.step * Step::kCols;
         const float* from =
-            x_floats + g * rows.x_token_stride + static_cast<int64_t>(take.part) * rows.n_cols + col;
-        add_step_float<kType, kMats, kOne>(sums, step, from, g < rows.n_tokens ? rows.n_cols - col : 0);
+            tokens.x + g * rows.x_token_stride + static_cast<int64_t>(take.part) * rows.n_cols + col;
+        add_step_float<kType, kMats, kOne>(sums, step, from, g < tokens.n ? rows.n_cols - col : 0);
       } else {
-        add_step<kType, kMats, kOne>(sums, step, x, s * (Step::kCols / 32), rows.n_tokens, grid);
+        add_step<kType, kMats, kOne>(sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(rows, layout, share, mats);
@@ -187,16 +187,16 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (layout.n_split > 1) {
         const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = group * kTileRows + r;
         float total = 0;
-        if (t < rows.n_tokens)
+        if (t < tokens.n)
           for (int w = 0; w < kWarps; ++w) total += partial[(w * kTileRows + r) * stride + t];
         block_sums[threadIdx.x] = total;
         const float y = sum_over_cluster(block_sums + threadIdx.x, layout.n_split);
-        if (blockIdx.x % layout.n_split == 0 && t < rows.n_tokens && row < rows.n_rows)
-          rows.y[t * rows.y_token_stride + row] = y;
+        if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < rows.n_rows)
+          tokens.y[t * rows.y_token_stride + row] = y;
         continue;
       }
     }
-    for (int k = threadIdx.x; k < n_tiles * kTileRows * rows.n_tokens; k += kThreads) {
+    for (int k = threadIdx.x; k < n_tiles * kTileRows * tokens.n; k += kThreads) {
       const int t = k / (n_tiles * kTileRows), tile = k / kTileRows % n_tiles, r = k % kTileRows;
       const int row = (group * n_tiles + tile) * kTileRows + r;
       if (row >= rows.n_rows) continue;
@@ -208,14 +208,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       float y = totals[0];
       if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
       if (rows.factors) y *= rows.factors[blockIdx.y];
-      rows.y[blockIdx.y * rows.y_problem_stride + t * rows.y_token_stride + row] = y;
+      tokens.y[t * rows.y_token_stride + row] = y;
     }
   }
 }
 
 // The same for F32, F16 and BF16 rows that are no multiple of 16 bytes or x that is not so aligned: small
-// models only. Who: a warp per row, grid (blocks of 8 rows, problems). Layout: values one at a time, in
-// memory order over the lanes. Bound: latency.
+// models only. Who: a warp per row, grid (blocks of 8 rows, problems, groups of tokens). Layout: values one
+// at a time, in memory order over the lanes. Bound: latency.
 template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -223,15 +223,15 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   let_next_start();
   wait_for_inputs();
   if (row >= rows.n_rows) return;
-  const float* x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
-  for (int t = 0; t < rows.n_tokens; ++t) {
+  const BlockTokens tokens(rows);
+  for (int t = 0; t < tokens.n; ++t) {
     float totals[kMats] = {};
     for (int m = 0; m < kMats; ++m) {
       for (int part = 0; part < rows.n_parts; ++part) {
         const int64_t mat =
             rows.mats ? rows.mats[blockIdx.y * rows.n_parts + part] : static_cast<int>(blockIdx.y);
         const uint8_t* from = rows.weights[m] + mat * rows.mat_bytes + row * rows.row_bytes;
-        const float* x_part = x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols;
+        const float* x_part = tokens.x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols;
         for (int col = lane; col < rows.n_cols; col += 32)
           totals[m] = fmaf(load_float<kType>(from, col), x_part[col], totals[m]);
       }
@@ -240,7 +240,7 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
     float y = totals[0];
     if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
     if (rows.factors) y *= rows.factors[blockIdx.y];
-    if (lane == 0) rows.y[blockIdx.y * rows.y_problem_stride + t * rows.y_token_stride + row] = y;
+    if (lane == 0) tokens.y[t * rows.y_token_stride + row] = y;
   }
 }
 
@@ -295,7 +295,9 @@ void launch_rows(const DecodeRows& rows, Layout layout, const Launch& launch) {
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
-  const int n_blocks_all = layout.n_groups * rows.n_problems * layout.n_split;
+  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kGroupTokens));
+  const int n_problems = rows.n_problems * n_token_groups;
+  const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
   bool is_x_shared = true;
   int n_stages = stages_in(half_sm - partial - x_bytes), n_blocks_sm = 2;
   if (n_stages < 2 || n_blocks_all <= launch.n_sms) {
@@ -309,25 +311,25 @@ void launch_rows(const DecodeRows& rows, Layout layout, const Launch& launch) {
                 type_name(kType)));
   const int n_x_blocks = layout.n_split > 1
                              ? layout.n_groups
-                             : std::clamp(n_blocks_sm * launch.n_sms / rows.n_problems, 1, layout.n_groups);
+                             : std::clamp(n_blocks_sm * launch.n_sms / n_problems, 1, layout.n_groups);
   const int64_t n_steps_warp = ceil_div(layout.n_groups, n_x_blocks) * rows.n_parts *
                                ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   if (!is_x_shared) {
-    const size_t n = static_cast<size_t>(rows.n_problems) * layout.n_x_groups * stride;
+    const size_t n = static_cast<size_t>(n_problems) * layout.n_x_groups * stride;
     layout.x_memory.words = launch.workspace->take<uint4>(n * 4);
     layout.x_memory.scales = launch.workspace->take<float>(n);
     layout.x_memory.sums = launch.workspace->take<float2>(n);
     const dim3 blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups, kThreads / 8)),
-                      static_cast<unsigned>(rows.n_problems));
+                      static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
     launch_kernel("make_integer_x_kernel", make_integer_x_kernel, {blocks, kThreads}, launch, rows, layout);
   }
   const int n_shared = Sizes::ring(layout.n_slots) + (is_x_shared ? x_bytes : 0) + partial;
   CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kOne>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const dim3 blocks(static_cast<unsigned>(n_x_blocks * layout.n_split),
-                    static_cast<unsigned>(rows.n_problems));
+                    static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
   launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kOne>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
                 launch, rows, layout);
@@ -346,7 +348,8 @@ void launch_type(const DecodeRows& rows, const Launch& launch) {
     if (!layout.is_x_aligned || rows.row_bytes % 16 != 0 || rows.mat_bytes % 16 != 0 ||
         !is_aligned(rows.weights[0], 16) || !is_aligned(rows.weights[kMats - 1], 16)) {
       const dim3 blocks(static_cast<unsigned>(ceil_div(rows.n_rows, kWarps)),
-                        static_cast<unsigned>(rows.n_problems));
+                        static_cast<unsigned>(rows.n_problems),
+                        static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
       launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
       return;
     }
@@ -364,7 +367,8 @@ void launch_type(const DecodeRows& rows, const Launch& launch) {
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps_part, layout.n_split));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
   layout.n_x_block = layout.n_steps_block * rows.n_parts * (Steps<kType>::kCols / 32);
-  layout.x_memory.stride = rows.n_tokens == 1 ? 1 : (rows.n_tokens + 1) / 2 * 2;
+  const int n_together = std::min(rows.n_tokens, kGroupTokens);
+  layout.x_memory.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
   if (rows.n_tokens == 1 || kIsFloat<kType>)
     launch_rows<kType, kMats, true>(rows, layout, launch);
   else if constexpr (kMats == 1 && !kIsFloat<kType>)
@@ -389,20 +393,22 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
   return rows;
 }
 
-// The product for all types, group after group of tokens; kMats = 2: the gated one, of one token a problem.
+// The product for all types; kMats = 2: the gated one, of one token a problem. Groups of eight tokens are
+// computed beside each other, so that what one reads of the weights another finds in the cache.
 template <int kMats>
 void launch_any(const DecodeRows& rows, TensorType type, const Launch& launch) {
   if (rows.n_parts > kMaxParts)
     fail(ErrorKind::internal, format("%d parts, expected at most %d", rows.n_parts, kMaxParts));
   if (rows.n_problems == 0 || rows.n_rows == 0) return;
-  for (int first = 0; first < rows.n_tokens; first += kGroupTokens) {
-    DecodeRows group = rows;
-    group.x += first * rows.x_token_stride, group.y += first * rows.y_token_stride;
-    group.n_tokens = std::min(kGroupTokens, rows.n_tokens - first);
-    Workspace scratch = *launch.workspace;  // each group's integers take the place of those before
+  constexpr int kMostTokens = 32 * kGroupTokens;  // their integers have room in the scratch memory
+  for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
+    DecodeRows part = rows;
+    part.x += first * rows.x_token_stride, part.y += first * rows.y_token_stride;
+    part.n_tokens = std::min(kMostTokens, rows.n_tokens - first);
+    Workspace scratch = *launch.workspace;  // each part's integers take the place of those before
     Launch here = launch;
     here.workspace = &scratch;
-    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(group, here); });
+    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(part, here); });
   }
 }
 
