@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kBins = 2048;
-constexpr int kRowsOfALaunch = 8;          // their rules travel as kernel arguments
+constexpr int kRowsOfALaunch = 112;        // their rules travel as kernel arguments, of 4 KiB
 constexpr int64_t kMostTokens = 1 << 22;   // ids have two digits of 11 bits
 constexpr float kWidthOfBins = 28;         // below exp(-28) a weight is 0 (2^-40 = exp(-27.7))
 constexpr float kLargestBinScale = 1e30f;  // 0 * it is 0 still

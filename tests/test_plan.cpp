@@ -66,6 +66,7 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       const StageLayers stage{&backend, args.n_layers};
       LatentCache cache({&stage, 1}, plan.cache);
       const Forward forward({&stage, 1}, args, weights, cache, plan.chunk, plan.cache.max_context);
+      const RowSampler sampler(backend, plan.cache.max_seqs);
       const std::unique_ptr<Timeline> timeline = cache.open();
       const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;
       // A prefill step's logits come when it runs.
@@ -196,6 +197,31 @@ BOOST_AUTO_TEST_CASE(a_step_is_as_large_as_a_batch_and_none_may_fit) {
   BOOST_TEST(largest_batch(args, options, gpu(20 * kGiB, 300 * kGiB)) == 0);
   options.topk_buffer = 100;
   refused([&] { largest_batch(args, options, gpu(400 * kGiB)); }, ErrorKind::usage, {"--topk-buffer"});
+}
+
+// As many of a usual length as fit; all rows are resident only where all of them are.
+BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
+  const ModelArgs args = full_size_args(61, 3);
+  EngineOptions options;
+  options.max_seqs = kAsManyAsSuit, options.pool = kAllContexts;
+  int64_t n_before = 0;
+  for (const uint64_t n_free : {8 * kGiB, 12 * kGiB, 16 * kGiB, 400 * kGiB}) {
+    const EngineOptions suited = with_suitable_batch(args, options, gpu(n_free));
+    const MemoryPlan plan = make_plan(args, suited, gpu(n_free));
+    BOOST_TEST(plan.cache.pool_tokens == std::max(plan.cache.max_context, plan.cache.max_seqs * 16384));
+    BOOST_TEST(plan.cache.has_buffers() == (n_free < 100 * kGiB));
+    if (plan.cache.has_buffers()) BOOST_TEST(plan.cache.buffer_rows == 2 * args.index_topk);
+    BOOST_TEST(plan.cache.max_seqs > n_before);
+    n_before = plan.cache.max_seqs;
+    if (n_before == 64) continue;
+    EngineOptions more = suited;
+    ++more.max_seqs, more.pool = more.keys = *more.pool + 16384;
+    refused([&] { make_plan(args, more, gpu(n_free)); }, ErrorKind::memory, {"--topk-buffer"});
+  }
+  BOOST_TEST(n_before == 64);
+  BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 8);  // a host alone
+  options.max_seqs = 3;
+  BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 3);
 }
 
 // The logits of a step of all sequences have their place in the plan.

@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(rows_at_once_are_drawn_as_each_alone) {
     rows.insert(rows.end(), row.begin(), row.end());
   const std::vector<SampleRule> rules = {
       {1, 0, 1, 0, 0.95}, {0, 0, 1, 0, 0}, {1, 0, 1, 0, 0.5}, {1, 2, 1, 0, 0.9}};
-  RowSampler sampler(cpu());
+  RowSampler sampler(cpu(), 4);
   const std::vector<TokenRecord> together = sampler.sample(rows.data(), 4, rules, 2);
   BOOST_REQUIRE(together.size() == 4u);
   for (size_t i = 0; i < 4; ++i) {

@@ -195,10 +195,14 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
   Options on_engine = options;
-  on_engine.engine.max_seqs = batch.n_parallel, on_engine.engine.pool = kAllContexts;
+  on_engine.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit), on_engine.engine.pool = kAllContexts;
   LoadedModel model(on_engine);
   status.erase();
   report_engine(model.engine, options);
+  const CachePlan& cache = model.engine.plan().cache;
+  if (options.verbose)
+    say(format("at a time: %lld, %s tokens together", static_cast<long long>(cache.max_seqs),
+               with_thousands(cache.pool_tokens).c_str()));
   UnknownFields unknown([&](const std::string& name) {
     if (!options.quiet)
       say("warning: the field " + visible(name, false, 40) + " is not known and passed over");

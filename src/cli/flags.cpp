@@ -250,9 +250,9 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.batch.is_each = true; }},
     {"lines", nullptr, "each line of -f FILE, else of standard input, is a prompt by itself, the words behind it",
      "Many prompts", kRun, [](O& o, S&, S&) { o.batch.is_lines = true; }},
-    {"parallel", "N", "most prompts at a time, with --each or --lines (default: 8)", "Many prompts", kRun,
+    {"parallel", "N", "most prompts at a time, with --each or --lines (default: what suits the machine)", "Many prompts", kRun,
      [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
-    {"parallel", "N", "most requests at a time (default: 8)", "Batch", kBatch,
+    {"parallel", "N", "most requests at a time (default: what suits the machine)", "Batch", kBatch,
      [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
 
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",

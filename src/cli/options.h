@@ -62,7 +62,7 @@ struct BatchOptions {
   bool is_lines = false;   // --lines: a prompt a line
   bool is_each = false;    // --each: a prompt a file
   bool is_ordered = false, retries_failed = false;
-  int64_t n_parallel = 8;  // most at a time
+  std::optional<int64_t> n_parallel;  // most at a time; nothing: what suits the machine
   Shard shard;
 };
 

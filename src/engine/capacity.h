@@ -1,4 +1,4 @@
-// How many sequences a machine holds at a time: the plan, asked again and again.
+// How many sequences a machine holds at a time, and how many it should: the plan, asked again and again.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,10 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 // The most sequences that a plan for them fits the machine with; 0: not even
 // one. Throws Error{usage} as make_plan() does.
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
+
+// The options with a number of sequences that suits the machine, where they leave it open (kAsManyAsSuit),
+// and rows and keys for as many of a usual length: the most that fit with buffers of twice top-k, up to where
+// a step of more hardly gains. A context is then as long as for one sequence.
+EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, const Machine& machine);
 
 }  // namespace dsv32

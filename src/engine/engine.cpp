@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/text.h"
+#include "engine/capacity.h"
 #include "engine/loop.h"
 #include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
@@ -44,6 +45,10 @@ WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args) {
   CpuBackend mapped(1);
   const Weights weights = load_weights(file, args, mapped);
   return {weights.n_bytes_used, weights.n_bytes_skipped};
+}
+
+MemoryPlan plan_for(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  return make_plan(args, with_suitable_batch(args, options, machine), machine);
 }
 
 // Keeps the backend, which has its memory: a thread that hangs in a read or write keeps the cache.
@@ -157,7 +162,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
     : args_(args),
       backend_(std::move(backend)),
       stages_{{backend_.get(), args_.n_layers}},
-      plan_(make_plan(args_, options, machine_of(*backend_, n_weight_bytes))),
+      plan_(plan_for(args_, options, machine_of(*backend_, n_weight_bytes))),
       cache_(make_cache(backend_, stages_, plan_.cache)),
       prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),

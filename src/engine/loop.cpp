@@ -11,7 +11,8 @@
 
 namespace dsv32 {
 
-Loop::Loop(Engine& engine) : engine_(engine), sampler_(engine.forward().last_backend()) {}
+Loop::Loop(Engine& engine)
+    : engine_(engine), sampler_(engine.forward().last_backend(), engine.plan().cache.max_seqs) {}
 Loop::~Loop() = default;
 
 int64_t Loop::add(Request request, Listener& listener) {
@@ -38,8 +39,17 @@ GenerationResult Loop::take(int64_t request) {
   return answer->take_result();
 }
 
+// Or what is read for it would keep the disk from others.
+void Loop::stop_waiting(const Answer& answer) {
+  PrefixCache* prefixes = engine_.prefix_cache();
+  if (prefixes && answer.phase() == Phase::waits_for_disk) prefixes->end_reading();
+}
+
 void Loop::drop(int64_t request) {
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.number == request; });
+  const auto entry = std::ranges::find(entries_, request, &Entry::number);
+  if (entry == entries_.end()) return;
+  stop_waiting(*entry->answer);
+  entries_.erase(entry);
 }
 
 bool Loop::turn() {
@@ -65,6 +75,7 @@ void Loop::end_interrupted() {
     Answer& answer = *entry.answer;
     if (answer.phase() == Phase::is_done || !answer.is_interrupted()) continue;
     if (answer.phase() != Phase::waits_for_room) answer.session().rest();
+    stop_waiting(answer);
     answer.interrupt();
   }
 }
@@ -158,6 +169,7 @@ void Loop::carry_out(const StepPlan& plan) {
 }
 
 void Loop::begin_anew(Entry& entry) {
+  stop_waiting(*entry.answer);
   Request request = entry.answer->request();
   request.session = nullptr;
   entry.answer = std::make_unique<Answer>(std::move(request), *entry.listener);

@@ -61,6 +61,7 @@ class Loop {
     bool is_shrunk = false;
   };
   void end_interrupted();
+  void stop_waiting(const Answer& answer);
   StepPlan plan();
   RequestState state_of(const Entry& entry) const;
   void find_donor(size_t i);

@@ -4,13 +4,14 @@
 
 #include "backend/memory_budget.h"
 #include "base/error.h"
+#include "engine/sampler.h"
 #include "model/stage.h"
 
 namespace dsv32 {
 namespace {
 
 constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
-constexpr uint64_t kSlackBytes = uint64_t{8} << 20;  // for what samplers and measurements allocate
+constexpr uint64_t kSlackBytes = uint64_t{8} << 20;  // for what measurements allocate
 
 long long as_ll(int64_t value) { return value; }
 
@@ -155,7 +156,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.n_weight_bytes = machine.n_weight_bytes;
   plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
   plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs);
+  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs) + RowSampler::n_bytes(options.max_seqs);
   plan.cache.layout = layout_of(args, options.kv_type);
   plan.cache.is_apart = machine.is_apart;
   plan.cache.n_layers = args.n_layers;

@@ -22,13 +22,15 @@ inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 
+inline constexpr int64_t kAsManyAsSuit = 0;
+
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";
   int device = 0;     // which GPU
   int n_threads = 0;  // 0: all cores
   KvType kv_type = KvType::fp8;
-  int64_t max_seqs = 1;            // sessions at a time
+  int64_t max_seqs = 1;            // sessions at a time; kAsManyAsSuit: see engine/capacity
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
   // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
   // one context.
@@ -56,7 +58,7 @@ struct MemoryPlan {
   uint64_t n_weight_bytes = 0;   // on the device, or used where the file is mapped
   uint64_t n_skipped_bytes = 0;  // in the file and not used (MTP blocks)
   uint64_t n_activation_bytes = 0;
-  uint64_t n_logit_bytes = 0;
+  uint64_t n_logit_bytes = 0;                                     // and what is drawn from them
   uint64_t n_device_scratch_bytes = 0, n_host_scratch_bytes = 0;  // the backend's own
 
   struct Item {

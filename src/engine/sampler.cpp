@@ -37,13 +37,18 @@ SampleRule Sampler::next() {
   return rule;
 }
 
+RowSampler::RowSampler(Backend& backend, int64_t max_rows)
+    : backend_(backend),
+      drawn_(backend, Place::device, max_rows, "the drawn tokens"),
+      top_(backend, Place::device, max_rows * kMostTopLogprobs, "log-probabilities") {}
+
+uint64_t RowSampler::n_bytes(int64_t max_rows) {
+  return static_cast<uint64_t>(max_rows) * (sizeof(SampledToken) + kMostTopLogprobs * sizeof(TokenLogprob));
+}
+
 std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_size,
                                             std::span<const SampleRule> rules, int64_t n_top) {
   const size_t n = rules.size();
-  if (static_cast<size_t>(drawn_.n()) < n) {
-    drawn_ = {backend_, Place::device, std::ssize(rules), "the drawn tokens"};
-    top_ = {backend_, Place::device, std::ssize(rules) * kMostTopLogprobs, "log-probabilities"};
-  }
   n_top = std::min(n_top, vocab_size);
   backend_.sample({logits, std::ssize(rules), vocab_size, rules.data(), n_top, drawn_.data(), top_.data()});
   if (laps_) backend_.mark(), laps_->names.push_back("sampling");

@@ -54,11 +54,12 @@ class Sampler {
 // Draws a token from each row of logits.
 class RowSampler {
  public:
-  // The backend has the logits and must outlive the sampler.
-  explicit RowSampler(Backend& backend) : backend_(backend) {}
+  // The backend has the logits and must outlive the sampler. Throws Error{memory}.
+  RowSampler(Backend& backend, int64_t max_rows);
+  static uint64_t n_bytes(int64_t max_rows);
 
-  // logits [rules.size(), vocab_size] of the backend's memory. n_top: -1 for no log-probabilities, else how
-  // many alternatives to list (at most kMostTopLogprobs; no more than there are).
+  // logits [rules.size(), vocab_size] of the backend's memory, max_rows of them at most. n_top: -1 for no
+  // log-probabilities, else how many alternatives to list (at most kMostTopLogprobs; no more than there are).
   std::vector<TokenRecord> sample(const float* logits, int64_t vocab_size, std::span<const SampleRule> rules,
                                   int64_t n_top = -1);
 
@@ -68,8 +69,8 @@ class RowSampler {
  private:
   Backend& backend_;
   Laps* laps_ = nullptr;
-  Buffer<SampledToken> drawn_;  // as many as were drawn at once so far
-  Buffer<TokenLogprob> top_;    // for as many, kMostTopLogprobs of each
+  Buffer<SampledToken> drawn_;  // [max_rows]
+  Buffer<TokenLogprob> top_;    // [max_rows, kMostTopLogprobs]
 };
 
 }  // namespace dsv32

@@ -62,6 +62,9 @@ class PrefixCache {
   // holds.
   int64_t restore(Timeline& timeline, Tokens tokens, int64_t n_held, Runs decoded = {});
 
+  // Whoever wanted what is being read may not want it any more; who still does asks again.
+  void end_reading();
+
   // `timeline` begins with this history: its whole pages are known from now on, and stored as the write
   // policy says.
   void remember(const Timeline& timeline, Tokens history);
@@ -122,7 +125,6 @@ class PrefixCache {
   void receive(std::span<const int32_t> wanted);
   void publish(int64_t begin, int64_t end);
   void insert_received(int64_t n_pages);
-  void end_reading();
   void give_up(ReadJob& job);
   int64_t take_back_reads();
 

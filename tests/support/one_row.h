@@ -10,7 +10,7 @@ namespace dsv32 {
 struct OneRow {
   Sampler rules;
   RowSampler rows;
-  OneRow(const SamplingOptions& options, Backend& backend) : rules(options), rows(backend) {}
+  OneRow(const SamplingOptions& options, Backend& backend) : rules(options), rows(backend, 1) {}
   // Throws what TokenRecord::check() throws.
   TokenRecord sample(std::span<const float> logits, int64_t n_top = -1) {
     const SampleRule rule = rules.next();
