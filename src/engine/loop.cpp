@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "engine/engine.h"
-#include "engine/scheduler.h"
 #include "engine/session.h"
 
 namespace dsv32 {
@@ -80,109 +79,6 @@ void Loop::end_interrupted() {
   }
 }
 
-StepPlan Loop::plan() {
-  const CachePlan& cache = engine_.plan().cache;
-  std::vector<RequestState> states;
-  for (const Entry& entry : entries_) states.push_back(state_of(entry));
-  for (size_t i = 0; i < states.size(); ++i) share(i, states);
-  return next_step({states,
-                    {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
-                    n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
-                    engine_.plan().chunk,
-                    was_prompt_,
-                    cache.buffer_pages(),
-                    least_buffer_pages()});
-}
-
-int64_t Loop::least_buffer_pages() const {
-  return std::min(engine_.plan().cache.buffer_pages(), pages_for(engine_.args().index_topk + 1));
-}
-
-// Among those that came before and are not done. Of several the last, which stays longest.
-void Loop::find_donor(size_t i) {
-  Entry& entry = entries_[i];
-  entry.donor.reset(), entry.n_common = 0;
-  if (!engine_.prefix_cache()) return;  // nothing of a prompt would be found
-  const std::vector<int32_t>& prompt = entry.answer->request().prompt;
-  for (size_t j = 0; j < i; ++j) {
-    if (entries_[j].answer->phase() == Phase::is_done) continue;
-    const int64_t n =
-        std::ranges::mismatch(prompt, entries_[j].answer->request().prompt).in1 - prompt.begin();
-    if (n >= std::max(entry.n_common, kPageTokens)) entry.donor = entries_[j].number, entry.n_common = n;
-  }
-}
-
-// Whose pages entry i has as well: in fact once it holds some, before that by what their prompts have in
-// common.
-void Loop::share(size_t i, std::span<RequestState> states) {
-  Entry& entry = entries_[i];
-  if (!entry.donor || states[i].phase == Phase::is_done) return;
-  auto donor = std::ranges::lower_bound(entries_, *entry.donor, {}, &Entry::number);
-  if (donor->number != *entry.donor || donor->answer->phase() == Phase::is_done) {
-    find_donor(i);
-    if (!entry.donor) return;
-    donor = std::ranges::lower_bound(entries_, *entry.donor, {}, &Entry::number);
-  }
-  states[i].donor = static_cast<size_t>(donor - entries_.begin());
-  states[i].n_shared_rows = states[i].n_shared_keys = entry.n_common / kPageTokens;
-  const RequestState& other = states[*states[i].donor];
-  if (!states[i].is_admitted() || states[i].phase == Phase::waits_for_disk || !other.is_admitted()) return;
-  const Timeline& own = entry.answer->session().timeline();
-  const Timeline& its = donor->answer->session().timeline();
-  const auto n_same = [](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-    return std::ranges::mismatch(a, b).in1 - a.begin();
-  };
-  states[i].n_shared_rows = std::min(n_same(own.row_pages(), its.row_pages()), own.n_tokens() / kPageTokens);
-  states[i].n_shared_keys = std::min(n_same(own.key_pages(), its.key_pages()), own.n_tokens() / kPageTokens);
-}
-
-RequestState Loop::state_of(const Entry& entry) const {
-  const Answer& answer = *entry.answer;
-  RequestState state;
-  state.phase = answer.phase();
-  state.n_prompt = std::ssize(answer.request().prompt);
-  const int64_t n_most = answer.request().options.max_tokens, context = engine_.plan().cache.max_context;
-  state.n_most = n_most < 0 ? context : std::min(context, state.n_prompt + n_most);
-  state.n_overtaken = entry.n_overtaken;
-  if (!state.is_admitted()) return state;
-  state.is_fixed = !entry.session, state.is_shrunk = entry.is_shrunk;
-  state.is_suspended = answer.session().timeline().is_suspended();
-  state.n_held = answer.session().timeline().n_tokens();
-  return state;
-}
-
-// Who begins anew is as if it had just been added: the same seed gives the same tokens.
-void Loop::carry_out(const StepPlan& plan) {
-  n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
-  n_shrunk_ += std::ssize(plan.shrunk);
-  for (const size_t i : plan.shrunk) set_shrunk(entries_[i], true);
-  for (const size_t i : plan.suspended) entries_[i].session->suspend();
-  for (const size_t i : plan.restarted) begin_anew(entries_[i]);
-  for (const size_t i : plan.resumed) entries_[i].session->resume();
-  for (const size_t i : plan.grown) set_shrunk(entries_[i], false);
-  for (const size_t i : plan.admitted) {
-    entries_[i].session = std::make_unique<Session>(engine_);
-    entries_[i].answer->admit(*entries_[i].session);
-    for (size_t j = 0; j < i; ++j)
-      if (entries_[j].answer->phase() == Phase::waits_for_room) ++entries_[j].n_overtaken;
-  }
-}
-
-void Loop::begin_anew(Entry& entry) {
-  stop_waiting(*entry.answer);
-  Request request = entry.answer->request();
-  request.session = nullptr;
-  entry.answer = std::make_unique<Answer>(std::move(request), *entry.listener);
-  entry.session.reset();
-  entry.is_shrunk = false;
-}
-
-void Loop::set_shrunk(Entry& entry, bool is_shrunk) {
-  entry.is_shrunk = is_shrunk;
-  engine_.cache().set_most_slots(entry.answer->session().timeline(),
-                                 is_shrunk ? least_buffer_pages() : engine_.plan().cache.buffer_pages());
-}
-
 // What an answer became tells how long the next ones are expected to be.
 void Loop::close_done() {
   for (Entry& entry : entries_) {
@@ -234,7 +130,9 @@ void Loop::read_prompt(Answer& answer) try {
 // Each gets its place first: who has none any more ends, and the others go on. In the order of the pool, so
 // that rows are fetched by rising addresses.
 void Loop::decode(std::span<Answer*> answers) {
-  std::ranges::sort(answers, {}, [](const Answer* a) { return a->session().timeline().row_pages().front(); });
+  std::ranges::sort(answers, std::ranges::less(), [](const Answer* answer) -> const std::vector<int32_t>& {
+    return answer->session().timeline().row_pages();
+  });
   Step step{Role::decode, {}};
   std::vector<Answer*> stepping;
   std::vector<int32_t> tokens;

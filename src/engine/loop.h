@@ -62,20 +62,22 @@ class Loop {
   };
   void end_interrupted();
   void stop_waiting(const Answer& answer);
-  StepPlan plan();
-  RequestState state_of(const Entry& entry) const;
-  void find_donor(size_t i);
-  void share(size_t i, std::span<RequestState> states);
-  int64_t least_buffer_pages() const;
-  void carry_out(const StepPlan& plan);
-  void begin_anew(Entry& entry);
-  void set_shrunk(Entry& entry, bool is_shrunk);
   void close_done();
   void begin_ready(bool waits);
   void begin(Answer& answer);
   void read_prompt(Answer& answer);
   void decode(std::span<Answer*> answers);
   void draw(std::span<Answer* const> answers);
+
+  // loop_plan.cpp
+  StepPlan plan();
+  int64_t least_buffer_pages() const;
+  RequestState state_of(const Entry& entry) const;
+  void find_donor(size_t i);
+  void share(size_t i, std::span<RequestState> states);
+  void carry_out(const StepPlan& plan);
+  void begin_anew(Entry& entry);
+  void set_shrunk(Entry& entry, bool is_shrunk);
 
   Engine& engine_;
   RowSampler sampler_;
