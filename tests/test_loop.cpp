@@ -158,12 +158,14 @@ BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
     alone.push_back(records_of(generate(*scene.sessions[0], *scene.tokenizer, one.prompt, one.options, ear)));
   }
   struct Pools {
-    int64_t n_rows, n_keys;
-    bool suspends, restarts;
+    int64_t n_rows, n_keys, buffer, n_slots;
+    bool suspends, restarts, shrinks;
   };
-  for (const Pools& pools : {Pools{2048, 256, true, false}, Pools{256, 256, false, true}}) {
-    EngineOptions options = Scene::small(3, pools.n_rows, 40);
-    options.keys = pools.n_keys;
+  for (const Pools& pools :
+       {Pools{2048, 256, 40, 192, true, false, false}, Pools{256, 256, 40, 192, false, true, false},
+        Pools{2048, 2048, 150, 320, false, false, true}}) {
+    EngineOptions options = Scene::small(3, pools.n_rows, pools.buffer);
+    options.keys = pools.n_keys, options.slots = pools.n_slots;
     Scene scene(options);
     Loop& loop = scene.engine->loop();
     std::vector<Ear> ears(kRequests);
@@ -175,7 +177,45 @@ BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
       BOOST_TEST((records_of(loop.take(numbers[i])) == alone[i]), "request " << i);
     BOOST_TEST((loop.n_suspended() > 0) == pools.suspends);
     BOOST_TEST((loop.n_restarted() > 0) == pools.restarts);
+    BOOST_TEST((loop.n_shrunk() > 0) == pools.shrinks);
   }
+}
+
+// Whoever begins like another waits for it, computes only what is its own, and takes only the pages of that:
+// so all of them run together in a pool that holds three of them alone.
+BOOST_AUTO_TEST_CASE(a_prefix_that_several_wait_for_is_computed_once) {
+  constexpr size_t kRequests = 6;
+  EngineOptions options = Scene::small(kRequests, 4 * 256, {});
+  options.cache.emplace();
+  Scene scene(options);
+  Loop& loop = scene.engine->loop();
+  Ear ears[kRequests];
+  std::vector<int64_t> numbers;
+  std::vector<Request> requests;
+  for (size_t i = 0; i < kRequests; ++i) {
+    requests.push_back(scene.request(i));
+    requests.back().prompt = random_tokens(200, 1);
+    requests.back().prompt.resize(220, static_cast<int32_t>(i));
+    requests.back().options.max_tokens = 30;
+    numbers.push_back(loop.add(requests.back(), ears[i]));
+  }
+  int64_t n_most = 0;
+  while (loop.turn()) {
+    int64_t n_decoding = 0;
+    for (size_t i = 0; i < kRequests; ++i)
+      n_decoding += !ears[i].n_done.empty() && ears[i].n_done.back() == 220 && !loop.is_done(numbers[i]);
+    n_most = std::max(n_most, n_decoding);
+  }
+  for (size_t i = 0; i < kRequests; ++i) {
+    const GenerationResult result = loop.take(numbers[i]);
+    BOOST_TEST(result.n_cached_tokens == (i == 0 ? 0 : 192));
+    Scene alone(1);
+    Ear ear;
+    BOOST_TEST((records_of(result) == records_of(generate(*alone.sessions[0], *alone.tokenizer,
+                                                          requests[i].prompt, requests[i].options, ear))));
+  }
+  BOOST_TEST(n_most > 3);
+  BOOST_TEST(loop.n_restarted() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {

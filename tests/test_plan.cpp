@@ -210,12 +210,18 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
     const MemoryPlan plan = make_plan(args, suited, gpu(n_free));
     BOOST_TEST(plan.cache.pool_tokens == std::max(plan.cache.max_context, plan.cache.max_seqs * 16384));
     BOOST_TEST(plan.cache.has_buffers() == (n_free < 100 * kGiB));
-    if (plan.cache.has_buffers()) BOOST_TEST(plan.cache.buffer_rows == 2 * args.index_topk);
+    if (plan.cache.has_buffers()) {
+      const int64_t n_slot_pages = plan.cache.n_slot_pages() / plan.cache.max_seqs;
+      BOOST_TEST(plan.cache.buffer_pages() == pages_for(2 * args.index_topk + 1));
+      BOOST_TEST(n_slot_pages >= least_buffer_pages(args));
+      BOOST_TEST(n_slot_pages <= plan.cache.buffer_pages());
+    }
     BOOST_TEST(plan.cache.max_seqs > n_before);
     n_before = plan.cache.max_seqs;
     if (n_before == 64) continue;
     EngineOptions more = suited;
     ++more.max_seqs, more.pool = more.keys = *more.pool + 16384;
+    more.slots = more.max_seqs * least_buffer_pages(args) * kPageTokens;
     refused([&] { make_plan(args, more, gpu(n_free)); }, ErrorKind::memory, {"--topk-buffer"});
   }
   BOOST_TEST(n_before == 64);

@@ -138,10 +138,6 @@ class World {
   void carry_out(const StepPlan& plan) {
     const bool is_pressed = !plan.suspended.empty() || !plan.restarted.empty();
     BOOST_REQUIRE((!is_pressed || (plan.resumed.empty() && plan.admitted.empty())));
-    for (const size_t i : plan.shrunk) {
-      BOOST_REQUIRE((states_[i].is_admitted() && !states_[i].is_shrunk));
-      states_[i].is_shrunk = true, ++n_shrunk;
-    }
     for (const size_t i : plan.suspended) {
       BOOST_REQUIRE((states_[i].is_admitted() && !states_[i].is_suspended));
       states_[i].is_suspended = true, ++n_suspended;
@@ -154,6 +150,14 @@ class World {
       lives_[i].rows.clear(), lives_[i].keys.clear();
       ++n_restarted;
     }
+    for (const size_t i : plan.admitted) {
+      BOOST_REQUIRE((states_[i].phase == Phase::waits_for_room));
+      states_[i].phase = Phase::waits_for_disk;
+    }
+    for (const size_t i : plan.shrunk) {
+      BOOST_REQUIRE((states_[i].is_admitted() && !states_[i].is_shrunk));
+      states_[i].is_shrunk = true, ++n_shrunk;
+    }
     for (const size_t i : plan.resumed) {
       BOOST_REQUIRE(states_[i].is_suspended);
       states_[i].is_suspended = false;
@@ -162,10 +166,6 @@ class World {
     for (const size_t i : plan.grown) {
       BOOST_REQUIRE(states_[i].is_shrunk);
       states_[i].is_shrunk = false;
-    }
-    for (const size_t i : plan.admitted) {
-      BOOST_REQUIRE((states_[i].phase == Phase::waits_for_room));
-      states_[i].phase = Phase::waits_for_disk;
     }
     check_order(plan);
   }

@@ -50,20 +50,28 @@ int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, const Machine& machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
   options.max_seqs = 1;
-  options.context = make_plan(args, options, machine).cache.max_context;
-  const auto batch_of = [&](int64_t n, std::optional<int64_t> topk_buffer) {
+  const MemoryPlan one = make_plan(args, options, machine);
+  options.context = one.cache.max_context;
+  const bool has_buffers = machine.is_apart && args.has_indexer() && options.topk_buffer != kEveryRow;
+  const int64_t n_buffer = pages_for(options.topk_buffer.value_or(2 * args.index_topk) + 1),
+                n_least = std::min(n_buffer, least_buffer_pages(args));
+  // Slots of so many pages for all; 0: no buffers.
+  const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
     EngineOptions batch = options;
-    batch.max_seqs = n, batch.topk_buffer = topk_buffer;
+    batch.max_seqs = n;
     batch.pool = batch.keys = std::max(*options.context, n * std::min(*options.context, kUsualTokens));
+    batch.topk_buffer = n_slot_pages ? n_buffer * kPageTokens - 1 : kEveryRow;
+    batch.slots = n_slot_pages * kPageTokens;
     return batch;
   };
-  std::optional<int64_t> small_buffer = options.topk_buffer;
-  if (!small_buffer && args.has_indexer()) small_buffer = 2 * args.index_topk;
-  const int64_t n = largest_fitting(args, machine, machine.is_apart ? kMostOnDevice : kMostOnHost,
-                                    [&](int64_t seqs) { return batch_of(seqs, small_buffer); });
+  const int64_t n_most = machine.is_apart ? kMostOnDevice : kMostOnHost;
+  const int64_t n = largest_fitting(
+      args, machine, n_most, [&](int64_t seqs) { return batch_of(seqs, has_buffers ? seqs * n_least : 0); });
   if (n == 0) return options;
-  const bool all_fit = fits(args, batch_of(n, options.topk_buffer.value_or(kEveryRow)), machine);
-  return batch_of(n, all_fit && !options.topk_buffer ? std::optional(kEveryRow) : small_buffer);
+  if (!has_buffers || (!options.topk_buffer && fits(args, batch_of(n, 0), machine))) return batch_of(n, 0);
+  const int64_t n_more = largest_fitting(args, machine, n * (n_buffer - n_least),
+                                         [&](int64_t n_pages) { return batch_of(n, n * n_least + n_pages); });
+  return batch_of(n, n * n_least + n_more);
 }
 
 }  // namespace dsv32

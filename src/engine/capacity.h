@@ -15,8 +15,9 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
 
 // The options with a number of sequences that suits the machine, where they leave it open (kAsManyAsSuit),
-// and rows and keys for as many of a usual length: the most that fit with buffers of twice top-k, up to where
-// a step of more hardly gains. A context is then as long as for one sequence.
+// and rows and keys for as many of a usual length: the most that fit with the smallest buffers, up to where a
+// step of more hardly gains. What is left goes to slots, up to twice top-k for each, or to every row where
+// that fits. A context is then as long as for one sequence.
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, const Machine& machine);
 
 }  // namespace dsv32

@@ -71,7 +71,6 @@ class Loop {
 
   // loop_plan.cpp
   StepPlan plan();
-  int64_t least_buffer_pages() const;
   RequestState state_of(const Entry& entry) const;
   void find_donor(size_t i);
   void share(size_t i, std::span<RequestState> states);

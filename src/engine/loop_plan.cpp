@@ -19,11 +19,7 @@ StepPlan Loop::plan() {
                     engine_.plan().chunk,
                     was_prompt_,
                     cache.buffer_pages(),
-                    least_buffer_pages()});
-}
-
-int64_t Loop::least_buffer_pages() const {
-  return std::min(engine_.plan().cache.buffer_pages(), pages_for(engine_.args().index_topk + 1));
+                    std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))});
 }
 
 // Among those that came before and are not done. Of several the last, which stays longest.
@@ -83,17 +79,17 @@ RequestState Loop::state_of(const Entry& entry) const {
 void Loop::carry_out(const StepPlan& plan) {
   n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
   n_shrunk_ += std::ssize(plan.shrunk);
-  for (const size_t i : plan.shrunk) set_shrunk(entries_[i], true);
   for (const size_t i : plan.suspended) entries_[i].session->suspend();
   for (const size_t i : plan.restarted) begin_anew(entries_[i]);
-  for (const size_t i : plan.resumed) entries_[i].session->resume();
-  for (const size_t i : plan.grown) set_shrunk(entries_[i], false);
   for (const size_t i : plan.admitted) {
     entries_[i].session = std::make_unique<Session>(engine_);
     entries_[i].answer->admit(*entries_[i].session);
     for (size_t j = 0; j < i; ++j)
       if (entries_[j].answer->phase() == Phase::waits_for_room) ++entries_[j].n_overtaken;
   }
+  for (const size_t i : plan.shrunk) set_shrunk(entries_[i], true);
+  for (const size_t i : plan.resumed) entries_[i].session->resume();
+  for (const size_t i : plan.grown) set_shrunk(entries_[i], false);
 }
 
 void Loop::begin_anew(Entry& entry) {
@@ -107,8 +103,9 @@ void Loop::begin_anew(Entry& entry) {
 
 void Loop::set_shrunk(Entry& entry, bool is_shrunk) {
   entry.is_shrunk = is_shrunk;
-  engine_.cache().set_most_slots(entry.answer->session().timeline(),
-                                 is_shrunk ? least_buffer_pages() : engine_.plan().cache.buffer_pages());
+  engine_.cache().set_most_slots(
+      entry.answer->session().timeline(),
+      is_shrunk ? least_buffer_pages(engine_.args()) : engine_.plan().cache.buffer_pages());
 }
 
 }  // namespace dsv32

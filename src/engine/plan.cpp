@@ -171,6 +171,8 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
   plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
                                      plan.cache.pool_tokens);
   plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);
+  if (plan.cache.has_buffers() && options.slots)
+    plan.cache.slot_tokens = std::max(*options.slots, plan.cache.buffer_pages() * kPageTokens);
   check_room(plan, machine);
   return plan;
 }

@@ -35,7 +35,8 @@ struct EngineOptions {
   // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
   // one context.
   std::optional<int64_t> pool;
-  std::optional<int64_t> keys;  // of these, tokens that are not suspended; nothing: all
+  std::optional<int64_t> keys;   // of these, tokens that are not suspended; nothing: all
+  std::optional<int64_t> slots;  // of all top-k buffers together; nothing: whole buffers for max_seqs
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;
@@ -73,6 +74,9 @@ struct MemoryPlan {
   std::vector<Item> items() const;
   uint64_t n_bytes(Place place) const;
 };
+
+// Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
+inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.index_topk + 1); }
 
 // Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
 // top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.

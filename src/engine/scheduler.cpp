@@ -21,6 +21,7 @@ class Planner {
     resume();
     grow();
     admit();
+    shrink();  // who was resumed or admitted needs slots at once
     choose();
     return std::move(plan_);
   }
@@ -37,11 +38,13 @@ class Planner {
     const int64_t n_least = std::max(request.n_prompt, request.n_held) + kPageTokens;
     return std::min(request.n_most, std::max(n_least, request.n_prompt + input_.mean_answer));
   }
+  // `shrinks`: with every buffer as small as it may become.
   template <typename Tokens>
-  Room taken(Tokens tokens) const {
+  Room taken(Tokens tokens, bool shrinks = false) const {
     Room sum;
-    for (const RequestState& request : requests_) {
+    for (RequestState request : requests_) {
       if (!request.is_admitted()) continue;
+      request.is_shrunk = request.is_shrunk || (shrinks && !request.is_fixed);
       const Room room = room_of(input_, request, tokens(request));
       sum.n_row_pages += room.n_row_pages, sum.n_key_pages += room.n_key_pages;
       sum.n_slot_pages += room.n_slot_pages, sum.n_shares += room.n_shares;
@@ -51,8 +54,9 @@ class Planner {
   Room taken_next() const {
     return taken([this](const RequestState& request) { return next_tokens(request); });
   }
-  bool fits_as_expected() const {
-    return input_.room.holds(taken([this](const RequestState& request) { return expected_tokens(request); }));
+  bool fits_as_expected(bool shrinks) const {
+    return input_.room.holds(
+        taken([this](const RequestState& request) { return expected_tokens(request); }, shrinks));
   }
 
   // The youngest that is admitted, of those that run or of all; never the oldest.
@@ -75,27 +79,36 @@ class Planner {
     return std::nullopt;
   }
 
+  // While slots are lacking for the next step.
+  void shrink() {
+    while (taken_next().n_slot_pages > input_.room.n_slot_pages) {
+      const std::optional<size_t> shrinks = youngest_to_shrink();
+      if (!shrinks) return;
+      requests_[*shrinks].is_shrunk = true;
+      plan_.shrunk.push_back(*shrinks);
+    }
+  }
+
   void give_way() {
+    shrink();
     for (;;) {
       const Room next = taken_next();
       if (input_.room.holds(next)) return;
-      const bool lacks_slots = next.n_slot_pages > input_.room.n_slot_pages;
-      if (const std::optional<size_t> shrinks = lacks_slots ? youngest_to_shrink() : std::nullopt) {
-        requests_[*shrinks].is_shrunk = true;
-        plan_.shrunk.push_back(*shrinks);
-        continue;
-      }
       const bool lacks_rows = next.n_row_pages > input_.room.n_row_pages;
       const std::optional<size_t> leaves = youngest(!lacks_rows);
       if (!leaves) return;
-      RequestState& request = requests_[*leaves];
-      (lacks_rows ? plan_.restarted : plan_.suspended).push_back(*leaves);
-      if (lacks_rows)
-        request.phase = Phase::waits_for_room, request.n_held = 0,
-        request.is_suspended = request.is_shrunk = false;
-      else
-        request.is_suspended = true;
+      lacks_rows ? begin_anew(*leaves) : suspend(*leaves);
     }
+  }
+  void suspend(size_t request) {
+    requests_[request].is_suspended = true;
+    plan_.suspended.push_back(request);
+  }
+  void begin_anew(size_t request) {
+    RequestState& state = requests_[request];
+    state.phase = Phase::waits_for_room, state.n_held = 0, state.is_suspended = state.is_shrunk = false;
+    plan_.restarted.push_back(request);
+    std::erase(plan_.shrunk, request);
   }
 
   bool is_pressed() const {
@@ -114,7 +127,7 @@ class Planner {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (!requests_[i].is_admitted() || !requests_[i].is_suspended) continue;
       requests_[i].is_suspended = false;
-      if (!fits_as_expected() && !is_alone(i)) {
+      if (!fits_as_expected(true) && !is_alone(i)) {
         requests_[i].is_suspended = true;
         return;
       }
@@ -122,12 +135,16 @@ class Planner {
     }
   }
 
+  // Slots that nobody else waits for.
   void grow() {
-    if (is_pressed() || std::ranges::any_of(requests_, &RequestState::is_suspended)) return;
+    const auto wants_room = [](const RequestState& request) {
+      return request.is_suspended || request.phase == Phase::waits_for_room;
+    };
+    if (is_pressed() || std::ranges::any_of(requests_, wants_room)) return;
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (!requests_[i].is_shrunk) continue;
       requests_[i].is_shrunk = false;
-      if (!fits_as_expected()) {
+      if (!fits_as_expected(false)) {
         requests_[i].is_shrunk = true;
         return;
       }
@@ -141,7 +158,7 @@ class Planner {
 
   bool may_begin(size_t i) {
     requests_[i].phase = Phase::waits_for_disk;
-    if (fits_as_expected() || is_alone(i)) return true;
+    if (fits_as_expected(true) || is_alone(i)) return true;
     requests_[i].phase = Phase::waits_for_room;
     return false;
   }

@@ -1,10 +1,10 @@
 // Which step comes next, and who takes part: pure, from what every request waits for and holds to a plan.
 //
 // The one idea: admission, suspension and the choice of a step are one decision over one budget. A request is
-// admitted when the budget of all who are admitted, at the lengths that they are expected to reach, stays
-// within the room. Where that was too hopeful, buffers shrink first; then the youngest gives way: it is
-// suspended (its keys go to host memory, its slots are given up, its rows stay), and only where rows
-// themselves are lacking it begins anew later. Whoever gave way goes on before anyone new begins.
+// admitted when the budget of all who are admitted, at the lengths that they are expected to reach and with
+// the smallest buffers, stays within the room. Where room is lacking, buffers shrink first; then the youngest
+// gives way: it is suspended (its keys go to host memory, its slots are given up, its rows stay), and only
+// where rows themselves are lacking it begins anew later. Whoever gave way goes on before anyone new begins.
 //
 // Steps are of one role. Prompts are read one at a time; while one is read, every second step is a decode
 // step of all who decode, so that neither starves. Requests are admitted in the order of arrival, but one
@@ -65,9 +65,9 @@ struct StepPlan {
   };
   What what = What::nothing;
   std::vector<size_t> requests;
-  // Before the step, in this order: the buffers of these shrink, these are suspended, these begin anew when
-  // there is room, these go on, the buffers of these are whole again, these begin.
-  std::vector<size_t> shrunk, suspended, restarted, resumed, grown, admitted;
+  // Before the step, in this order: these are suspended, these begin anew when there is room, these begin, the
+  // buffers of these shrink, these go on, the buffers of these are whole again.
+  std::vector<size_t> suspended, restarted, admitted, shrunk, resumed, grown;
   bool operator==(const StepPlan&) const = default;
 };
 
