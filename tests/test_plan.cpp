@@ -226,7 +226,15 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
   }
   BOOST_TEST(n_before == 64);
   BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 8);  // a host alone
-  options.max_seqs = 3;
+  options.topk_buffer = 3000;
+  for (const Machine& machine : {gpu(400 * kGiB), Machine{}})
+    BOOST_TEST(make_plan(args, with_suitable_batch(args, options, machine), machine).cache.buffer_rows ==
+               3000);
+  options.topk_buffer = kEveryRow, options.context = 32768;
+  const EngineOptions full = with_suitable_batch(args, options, gpu(40 * kGiB));
+  BOOST_TEST(full.max_seqs > 1);
+  BOOST_TEST(!make_plan(args, full, gpu(40 * kGiB)).cache.has_buffers());
+  options = {}, options.max_seqs = 3;
   BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 3);
 }
 

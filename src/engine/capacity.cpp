@@ -50,25 +50,26 @@ int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, const Machine& machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
   options.max_seqs = 1;
-  const MemoryPlan one = make_plan(args, options, machine);
-  options.context = one.cache.max_context;
-  const bool has_buffers = machine.is_apart && args.has_indexer() && options.topk_buffer != kEveryRow;
-  const int64_t n_buffer = pages_for(options.topk_buffer.value_or(2 * args.index_topk) + 1),
-                n_least = std::min(n_buffer, least_buffer_pages(args));
-  // Slots of so many pages for all; 0: no buffers.
+  options.context = make_plan(args, options, machine).cache.max_context;
+  const int64_t context = *options.context;
+  const bool has_buffers = args.has_indexer() && (machine.is_apart || options.topk_buffer);
+  const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
+  const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
+  const int64_t n_least = std::min(n_buffer, least_buffer_pages(args));
+  // Slots of so many pages for all; 0: every row is resident.
   const auto batch_of = [&](int64_t n, int64_t n_slot_pages) {
     EngineOptions batch = options;
     batch.max_seqs = n;
-    batch.pool = batch.keys = std::max(*options.context, n * std::min(*options.context, kUsualTokens));
-    batch.topk_buffer = n_slot_pages ? n_buffer * kPageTokens - 1 : kEveryRow;
+    batch.pool = batch.keys = std::max(context, n * std::min(context, kUsualTokens));
+    batch.topk_buffer = n_slot_pages ? n_rows : kEveryRow;
     batch.slots = n_slot_pages * kPageTokens;
     return batch;
   };
-  const int64_t n_most = machine.is_apart ? kMostOnDevice : kMostOnHost;
-  const int64_t n = largest_fitting(
-      args, machine, n_most, [&](int64_t seqs) { return batch_of(seqs, has_buffers ? seqs * n_least : 0); });
+  const int64_t n = largest_fitting(args, machine, machine.is_apart ? kMostOnDevice : kMostOnHost,
+                                    [&](int64_t seqs) { return batch_of(seqs, seqs * n_least); });
   if (n == 0) return options;
-  if (!has_buffers || (!options.topk_buffer && fits(args, batch_of(n, 0), machine))) return batch_of(n, 0);
+  const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
+  if (may_be_resident && fits(args, batch_of(n, 0), machine)) return batch_of(n, 0);
   const int64_t n_more = largest_fitting(args, machine, n * (n_buffer - n_least),
                                          [&](int64_t n_pages) { return batch_of(n, n * n_least + n_pages); });
   return batch_of(n, n * n_least + n_more);
