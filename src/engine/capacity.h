@@ -18,6 +18,6 @@ int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const
 // and rows and keys for as many of a usual length: the most that fit with the smallest buffers, up to where a
 // step of more hardly gains. What is left goes to slots, up to twice top-k for each, or to every row where
 // that fits. A context is then as long as for one sequence.
-EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, const Machine& machine);
+EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
 }  // namespace dsv32

@@ -11,7 +11,6 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
-constexpr uint64_t kSlackBytes = uint64_t{8} << 20;  // for what measurements allocate
 
 long long as_ll(int64_t value) { return value; }
 

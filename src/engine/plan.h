@@ -24,6 +24,10 @@ inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 
 inline constexpr int64_t kAsManyAsSuit = 0;
 
+// Who chooses a size that fills the memory leaves so much, for what measurements allocate, and the ends of
+// weights.
+inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
+
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";

@@ -22,8 +22,9 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, Ca
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
   backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
-  if (is_last())
-    decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
+  if (!is_last()) return;
+  decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
+  prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");
 }
 
 // A decode step's largest position is rounded up, so that one record serves thousands of steps: operations
