@@ -139,6 +139,10 @@ BOOST_AUTO_TEST_CASE(the_buffer_is_full_while_memory_lasts_and_shrinks_then) {
     n_rows_before = less.cache.buffer_rows;
   }
   options.topk_buffer = kEveryRow;
+  const MemoryPlan shorter = make_plan(args, options, gpu(n_full - kGiB));  // steps make room for rows
+  BOOST_TEST(shorter.chunk < full.chunk);
+  BOOST_TEST(shorter.n_bytes(Place::device) <= n_full - kGiB);
+  options.chunk = full.chunk;
   refused([&] { make_plan(args, options, gpu(n_full - kGiB)); }, ErrorKind::memory,
           {"the resident latent rows", "4.8 GiB wanted", "--topk-buffer"});
 }
@@ -171,6 +175,7 @@ BOOST_AUTO_TEST_CASE(the_largest_batch_fits_and_one_more_does_not) {
     int64_t n_resident = 0;
     for (const int64_t n_rows : {kEveryRow, int64_t{4096}}) {
       EngineOptions options;
+      options.chunk = 2048;
       options.context = context, options.topk_buffer = n_rows;
       const int64_t n = largest_batch(args, options, machine);
       BOOST_TEST(n > 1);

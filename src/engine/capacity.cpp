@@ -46,16 +46,20 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 }
 
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+  if (!fits(args, options_for_batch(args, options, 1), machine)) return 0;
+  EngineOptions same_step = options;
+  same_step.chunk = make_plan(args, options_for_batch(args, options, 1), machine).chunk;
   return largest_fitting(args, machine, kMostSequences,
-                         [&](int64_t n) { return options_for_batch(args, options, n); });
+                         [&](int64_t n) { return options_for_batch(args, same_step, n); });
 }
 
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
   machine.device.n_bytes_free -= machine.device.n_bytes_free / kDriverShare;
   options.max_seqs = 1;
-  options.context = make_plan(args, options, machine).cache.max_context;
-  const int64_t context = *options.context;
+  const MemoryPlan one = make_plan(args, options, machine);
+  const int64_t context = one.cache.max_context;
+  options.context = context, options.chunk = one.chunk;
   const bool has_buffers = args.has_indexer() && (machine.is_apart || options.topk_buffer);
   const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;

@@ -113,6 +113,33 @@ void check_room(const MemoryPlan& plan, const Machine& machine) {
   }
 }
 
+MemoryPlan plan_with_chunk(const ModelArgs& args, const EngineOptions& options, const Machine& machine,
+                           int64_t chunk) {
+  MemoryPlan plan;
+  plan.n_weight_bytes = machine.n_weight_bytes;
+  plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
+  plan.n_host_scratch_bytes = machine.host.n_bytes_used;
+  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs) + RowSampler::n_bytes(options.max_seqs);
+  plan.cache.layout = layout_of(args, options.kv_type);
+  plan.cache.is_apart = machine.is_apart;
+  plan.cache.n_layers = args.n_layers;
+  plan.cache.max_seqs = options.max_seqs;
+  plan.chunk = chunk;
+  const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
+                           activation_bytes(args, std::max(plan.chunk, options.max_seqs), args.max_seq_len);
+  plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
+  plan.chunk = std::max(std::min(plan.chunk, plan.cache.max_context), options.max_seqs);
+  plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
+  plan.cache.pool_tokens = choose_pool(plan, options, machine);
+  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
+                                     plan.cache.pool_tokens);
+  plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);
+  if (plan.cache.has_buffers() && options.slots)
+    plan.cache.slot_tokens = std::max(*options.slots, plan.cache.buffer_pages() * kPageTokens);
+  check_room(plan, machine);
+  return plan;
+}
+
 }  // namespace
 
 std::vector<MemoryPlan::Item> MemoryPlan::items() const {
@@ -151,29 +178,11 @@ uint64_t MemoryPlan::n_bytes(Place place) const {
 
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   check_flags(args, options);
-  MemoryPlan plan;
-  plan.n_weight_bytes = machine.n_weight_bytes;
-  plan.n_device_scratch_bytes = machine.is_apart ? machine.device.n_bytes_used : 0;
-  plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.n_logit_bytes = Stage::logit_bytes(args, options.max_seqs) + RowSampler::n_bytes(options.max_seqs);
-  plan.cache.layout = layout_of(args, options.kv_type);
-  plan.cache.is_apart = machine.is_apart;
-  plan.cache.n_layers = args.n_layers;
-  plan.cache.max_seqs = options.max_seqs;
-  plan.chunk = choose_chunk(args, options, machine);
-  const uint64_t n_taken = (machine.is_apart ? machine.n_weight_bytes : 0) + plan.n_logit_bytes +
-                           activation_bytes(args, std::max(plan.chunk, options.max_seqs), args.max_seq_len);
-  plan.cache.max_context = choose_context(args, plan.cache, options, machine, n_taken);
-  plan.chunk = std::max(std::min(plan.chunk, plan.cache.max_context), options.max_seqs);
-  plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
-  plan.cache.pool_tokens = choose_pool(plan, options, machine);
-  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
-                                     plan.cache.pool_tokens);
-  plan.cache.buffer_rows = choose_buffer_rows(args, options, plan, machine);
-  if (plan.cache.has_buffers() && options.slots)
-    plan.cache.slot_tokens = std::max(*options.slots, plan.cache.buffer_pages() * kPageTokens);
-  check_room(plan, machine);
-  return plan;
+  for (int64_t chunk = choose_chunk(args, options, machine);; chunk /= 2) try {
+      return plan_with_chunk(args, options, machine, chunk);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::memory || options.chunk || chunk <= kLeastChunk) throw;
+    }
 }
 
 }  // namespace dsv32

@@ -82,6 +82,7 @@ struct MemoryPlan {
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.index_topk + 1); }
 
+// A step's size that was left open is halved until the rest fits beside it.
 // Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
 // top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
