@@ -135,7 +135,8 @@ class CudaBackend : public Backend {
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
-    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_, left_, arrived_}) cudaEventDestroy(event);
+    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_, left_, arrived_})
+      cudaEventDestroy(event);
     for (cudaEvent_t event : marks_) cudaEventDestroy(event);
     cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
@@ -206,7 +207,7 @@ class CudaBackend : public Backend {
   }
 
   // Copied through a pinned buffer in two halves: one is filled from the file while the other is on its way.
-  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) override {
+  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, [[maybe_unused]] Place place) override {
     // The products may read up to a block past the end.
     void* memory = alloc_device(n_bytes + kPastWeights, "the weights", "--backend cpu runs without a GPU");
     placed_weights_.push_back(memory);
@@ -319,8 +320,8 @@ class CudaBackend : public Backend {
                             : cuda::run_experts_prefill(op, launch());
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
-  // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for the copy
-  // before it writes its states anew.
+  // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for
+  // the copy before it writes its states anew.
   void hand_over(const HandOver& op) override {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);

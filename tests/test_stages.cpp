@@ -42,8 +42,8 @@ struct Islands {
 
   Islands(int64_t border, int64_t buffer_rows) : stages{{&first, border}} {
     if (border < kLayers) stages.push_back({&second, kLayers});
-    weights =
-        load_weights(file, args, [&](int64_t layer) -> Backend& { return layer < border ? first : second; });
+    weights = load_weights(
+        file, args, WeightPlaces{[&](int64_t layer) -> Backend& { return layer < border ? first : second; }});
     CachePlan plan;
     plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
     plan.n_layers = kLayers, plan.pool_tokens = plan.max_context = 256, plan.buffer_rows = buffer_rows;

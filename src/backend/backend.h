@@ -277,17 +277,31 @@ struct RouteExperts {
   float* weights = nullptr;    // [n_tokens, n_activated]
 };
 
+// The routed experts of a layer.
+struct ExpertStacks {
+  WeightMatrix w1, w3;  // [n_experts, moe_inter_dim, dim]
+  WeightMatrix w2;      // [n_experts, dim, moe_inter_dim]
+};
+
 // y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in
 // ascending e.
-struct RunExperts {
-  WeightMatrix w1, w3;               // [n_experts, moe_inter_dim, dim]
-  WeightMatrix w2;                   // [n_experts, dim, moe_inter_dim]
+//
+// Experts in host memory (Backend::place_weights): in decode the host computes them where they lie, beside
+// what is enqueued after them, up to the `add` with this y. In a prompt those that the tokens chose come
+// through `window` to the device, in ascending order. The experts of `next` may be on their way as soon as
+// there is room in the window: they follow in the same step, or in the next one of a prompt. An op without
+// tokens computes nothing and announces its `next`.
+struct RunExperts : ExpertStacks {
   const float* x = nullptr;          // [n_tokens, dim]
   const int32_t* experts = nullptr;  // [n_tokens, n_activated]
   const float* weights = nullptr;    // [n_tokens, n_activated]
   int64_t n_tokens = 0, n_activated = 0;
   float* y = nullptr;  // [n_tokens, dim]
   Role role = Role::prefill;
+  Place place = Place::device;         // of the matrices
+  uint8_t* window = nullptr;           // device; nobody else's from op to op, the same for all of a device
+  size_t n_window_bytes = 0;           // at least expert_window_bytes() (backend/expert_window.h)
+  const ExpertStacks* next = nullptr;  // in host memory too; null: nothing is known
 };
 
 // How one token is drawn: after temperature, top-k, top-p and min-p, in that order.
@@ -370,8 +384,8 @@ class Backend {
                         size_t n_bytes) = 0;  // waits for all work, with 0 bytes too
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them
-  // unchanged.
-  virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) = 0;
+  // unchanged. Place::host: for experts that stay in host memory.
+  virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) = 0;
 
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
   // Null, and `body` is not called: this backend does not record.

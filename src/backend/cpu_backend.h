@@ -29,7 +29,7 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t n_bytes) override;
   void download(void* host, const void* device, size_t n_bytes) override;
   MemoryInfo memory_info(Place place) const override;
-  const uint8_t* place_weights(const uint8_t* mapped, size_t) override { return mapped; }
+  const uint8_t* place_weights(const uint8_t* mapped, size_t, Place) override { return mapped; }
   std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
   void mark() override { marks_.push_back(std::chrono::steady_clock::now()); }
   std::vector<double> laps() override;

@@ -30,7 +30,7 @@ void Stage::experts(const ExpertWeights& w) {
                           args_.route_scale, act_.experts.data(), act_.expert_weights.data()});
   observe_ints("experts", act_.experts.data(), n_activated);
   observe("expert_weights", act_.expert_weights.data(), n_activated);
-  backend_.run_experts({w.w1, w.w3, w.w2, act_.x.data(), act_.experts.data(), act_.expert_weights.data(), n,
+  backend_.run_experts({w.routed, act_.x.data(), act_.experts.data(), act_.expert_weights.data(), n,
                         n_activated, act_.out.data(), step_.role});
   if (args_.n_shared_experts == 0) return;
   mlp(w.shared, act_.x.data());  // x has served its turn

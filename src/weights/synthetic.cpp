@@ -63,9 +63,9 @@ class Maker {
     ExpertWeights w;
     w.gate = stack(TensorType::f32, 1, a.n_routed_experts, a.dim);
     w.bias = vector(a.n_routed_experts, 0);
-    w.w1 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.w3 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.w2 = stack(types_.matrices, a.n_routed_experts, a.dim, a.moe_inter_dim);
+    w.routed.w1 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.routed.w3 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.routed.w2 = stack(types_.matrices, a.n_routed_experts, a.dim, a.moe_inter_dim);
     w.shared = mlp(a.n_shared_experts * a.moe_inter_dim);
     return w;
   }
@@ -93,7 +93,7 @@ class Maker {
       std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
                   pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
     });
-    m.data = backend_->place_weights(bytes.get(), n_bytes);
+    m.data = backend_->place_weights(bytes.get(), n_bytes, Place::device);
     if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
     return m;
   }

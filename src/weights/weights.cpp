@@ -24,6 +24,7 @@ class Binder {
 
   // Where what is found from now on is placed.
   void place_on(Backend& backend) { backend_ = &backend; }
+  void place_in(Place place) { place_ = place; }
 
   uint64_t n_bytes_used() const { return n_bytes_used_; }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
@@ -33,7 +34,7 @@ class Binder {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
                                            static_cast<uint64_t>(n_mats), 1});
     WeightMatrix matrix;
-    matrix.data = backend_->place_weights(tensor.data, tensor.n_bytes);
+    matrix.data = backend_->place_weights(tensor.data, tensor.n_bytes, place_);
     matrix.type = tensor.type;
     matrix.n_rows = n_rows, matrix.n_cols = n_cols, matrix.n_mats = n_mats;
     matrix.row_bytes = row_bytes(tensor.type, n_cols);
@@ -69,6 +70,7 @@ class Binder {
 
   const GgufFile& file_;
   Backend* backend_ = nullptr;
+  Place place_ = Place::device;
   uint64_t n_bytes_used_ = 0;
 };
 
@@ -91,12 +93,10 @@ MlpWeights bind_mlp(Binder& bind, const std::string& blk, const char* suffix, in
   return w;
 }
 
-ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs& a) {
-  ExpertWeights w;
-  w.gate = bind.matrix(blk + "ffn_gate_inp.weight", a.dim, a.n_routed_experts);
-  if (bind.has(blk + "exp_probs_b.bias")) w.bias = bind.vector(blk + "exp_probs_b.bias", a.n_routed_experts);
-  if (bind.has(blk +
-               "ffn_gate_up_exps.weight")) {  // fused: per expert the gate's rows, then the up projection's
+ExpertStacks bind_stacks(Binder& bind, const std::string& blk, const ModelArgs& a) {
+  ExpertStacks w;
+  // Fused: per expert the gate's rows, then the up projection's.
+  if (bind.has(blk + "ffn_gate_up_exps.weight")) {
     const WeightMatrix fused =
         bind.stack(blk + "ffn_gate_up_exps.weight", a.dim, 2 * a.moe_inter_dim, a.n_routed_experts);
     w.w1 = w.w3 = fused;
@@ -107,13 +107,24 @@ ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs
     w.w3 = bind.stack(blk + "ffn_up_exps.weight", a.dim, a.moe_inter_dim, a.n_routed_experts);
   }
   w.w2 = bind.stack(blk + "ffn_down_exps.weight", a.moe_inter_dim, a.dim, a.n_routed_experts);
+  return w;
+}
+
+ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs& a, Place place) {
+  ExpertWeights w;
+  w.gate = bind.matrix(blk + "ffn_gate_inp.weight", a.dim, a.n_routed_experts);
+  if (bind.has(blk + "exp_probs_b.bias")) w.bias = bind.vector(blk + "exp_probs_b.bias", a.n_routed_experts);
+  w.place = place;
+  bind.place_in(place);
+  w.routed = bind_stacks(bind, blk, a);
+  bind.place_in(Place::device);
   if (a.n_shared_experts > 0)
     w.shared = bind_mlp(bind, blk, "_shexp", a.dim, a.n_shared_experts * a.moe_inter_dim);
   return w;
 }
 
 // GGUF name -> official name, shape. The only place where GGUF's spellings occur.
-LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a) {
+LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a, Place experts) {
   const std::string blk = format("blk.%lld.", static_cast<long long>(layer));
   LayerWeights w;
   w.attn_norm = bind.vector(blk + "attn_norm.weight", a.dim);
@@ -135,16 +146,16 @@ LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a) {
   if (w.is_dense)
     w.mlp = bind_mlp(bind, blk, "", a.dim, a.inter_dim);
   else
-    w.experts = bind_experts(bind, blk, a);
+    w.experts = bind_experts(bind, blk, a, experts);
   return w;
 }
 
 }  // namespace
 
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendOfLayer& backend_of) {
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places) {
   Binder bind(file);
-  Backend& first = backend_of(0);
-  Backend& last = backend_of(args.n_layers - 1);
+  Backend& first = places.backend(0);
+  Backend& last = places.backend(args.n_layers - 1);
   Weights weights;
   bind.place_on(first);
   weights.embed = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
@@ -161,8 +172,8 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendO
   }
   weights.layers.reserve(static_cast<size_t>(args.n_layers));
   for (int64_t layer = 0; layer < args.n_layers; ++layer) {
-    bind.place_on(backend_of(layer));
-    weights.layers.push_back(bind_layer(bind, layer, args));
+    bind.place_on(places.backend(layer));
+    weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
   }
   weights.n_bytes_used = bind.n_bytes_used();
   uint64_t n_bytes_in_file = 0;
@@ -172,7 +183,7 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendO
 }
 
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
-  return load_weights(file, args, [&](int64_t) -> Backend& { return backend; });
+  return load_weights(file, args, WeightPlaces{[&](int64_t) -> Backend& { return backend; }});
 }
 
 }  // namespace dsv32

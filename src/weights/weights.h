@@ -32,10 +32,11 @@ struct MlpWeights {
 };
 
 struct ExpertWeights {
-  WeightMatrix gate;        // [n_routed_experts, dim]
-  Vector bias;              // [n_routed_experts], may be absent
-  WeightMatrix w1, w3, w2;  // stacks of n_routed_experts
-  MlpWeights shared;        // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
+  WeightMatrix gate;  // [n_routed_experts, dim]
+  Vector bias;        // [n_routed_experts], may be absent
+  ExpertStacks routed;
+  Place place = Place::device;  // of `routed`
+  MlpWeights shared;  // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
 };
 
 struct LayerWeights {
@@ -62,13 +63,16 @@ struct Weights {
   uint64_t n_bytes_skipped = 0;                         // MTP blocks and unknown tensors
 };
 
-// Who has a layer's weights. The embedding lies with the first layer's, the last norm and the head with the
-// last's.
-using BackendOfLayer = std::function<Backend&(int64_t layer)>;
+// Who has a layer's weights, and where its routed experts lie. The embedding is with the first layer's, the
+// last norm and the head with the last's.
+struct WeightPlaces {
+  std::function<Backend&(int64_t layer)> backend;
+  std::function<Place(int64_t layer)> experts = [](int64_t) { return Place::device; };
+};
 
 // A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws
 // Error{model} naming the tensor, its shape and the expected one.
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const BackendOfLayer& backend_of);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places);
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
 
 }  // namespace dsv32

@@ -31,8 +31,8 @@ std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffe
   const std::unique_ptr<Backend> first = make_cuda_backend(0), second = make_cuda_backend(0);
   std::vector<StageLayers> stages{{first.get(), border}};
   if (border < kLayers) stages.push_back({second.get(), kLayers});
-  const Weights weights =
-      load_weights(file, args, [&](int64_t layer) -> Backend& { return layer < border ? *first : *second; });
+  const Weights weights = load_weights(
+      file, args, WeightPlaces{[&](int64_t layer) -> Backend& { return layer < border ? *first : *second; }});
   CachePlan plan;
   plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
   plan.is_apart = true, plan.n_layers = kLayers, plan.buffer_rows = buffer_rows;

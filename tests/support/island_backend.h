@@ -73,8 +73,8 @@ class IslandBackend : public CpuBackend {
     wait();
     CpuBackend::download(host, device, n_bytes);
   }
-  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes) override {
-    weights_.push_back(alloc(Place::device, n_bytes + kPastWeights, "weights"));
+  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) override {
+    weights_.push_back(alloc(place, n_bytes + kPastWeights, "weights"));
     std::memcpy(weights_.back(), mapped, n_bytes);
     return static_cast<const uint8_t*>(weights_.back());
   }
