@@ -65,7 +65,8 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
       const StageLayers stage{&backend, args.n_layers};
       LatentCache cache({&stage, 1}, plan.cache);
-      const Forward forward({&stage, 1}, args, weights, cache, plan.chunk, plan.cache.max_context);
+      const Forward forward({&stage, 1}, args, weights, cache,
+                            StageSizes{plan.chunk, plan.cache.max_context});
       const RowSampler sampler(backend, plan.cache.max_seqs);
       const std::unique_ptr<Timeline> timeline = cache.open();
       const uint64_t n_used = backend.memory_info(Place::host).n_bytes_used - n_before;

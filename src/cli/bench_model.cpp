@@ -63,7 +63,7 @@ uint64_t bytes_per_token(const Weights& weights, const ModelArgs& args) {
     n += matrix_bytes(w.indexer.wk) + matrix_bytes(w.indexer.wq_b) + matrix_bytes(w.indexer.weights_proj);
     n += mlp(w.mlp) + mlp(w.experts.shared) + matrix_bytes(w.experts.gate);
     n += static_cast<uint64_t>(args.n_activated_experts) *
-         (matrix_bytes(w.experts.w1) + matrix_bytes(w.experts.w2) + matrix_bytes(w.experts.w3));
+         (matrix_bytes(w.experts.routed.w1) + matrix_bytes(w.experts.routed.w2) + matrix_bytes(w.experts.routed.w3));
   }
   return n;
 }

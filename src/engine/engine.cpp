@@ -167,8 +167,8 @@ Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t
       prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, *backend_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
                 load(args_, *backend_))),
-      forward_(
-          std::make_unique<Forward>(stages_, args_, weights_, *cache_, plan_.chunk, plan_.cache.max_context)),
+      forward_(std::make_unique<Forward>(stages_, args_, weights_, *cache_,
+                                         StageSizes{plan_.chunk, plan_.cache.max_context})),
       loop_(std::make_unique<Loop>(*this)) {}
 
 Engine::~Engine() = default;

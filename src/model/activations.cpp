@@ -9,6 +9,9 @@ namespace {
 // one.
 constexpr int64_t kMostScores = int64_t{1} << 24;
 
+// More tokens at a time make attention no faster.
+constexpr int64_t kMostPieceTokens = 2048;
+
 int64_t widest_mlp(const ModelArgs& args) {
   return std::max(args.inter_dim, args.moe_inter_dim * std::max<int64_t>(args.n_shared_experts, 1));
 }
@@ -20,13 +23,14 @@ int64_t rows_attended(const ModelArgs& args, int64_t max_context) {
 // Shows `visit` every buffer with its number of values: what is allocated and what is planned come from this
 // one list.
 template <typename Visit>
-void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n, int64_t max_context, Visit visit) {
+void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n_all, int64_t max_context, Visit visit) {
+  const int64_t n = std::min(n_all, kMostPieceTokens);
   const int64_t index_width = args.index_n_heads * args.index_head_dim;
   const int64_t topk = rows_attended(args, max_context);
   const int64_t n_scores =
       args.has_indexer() ? std::max(max_context, std::min(n * max_context, kMostScores)) : 0;
-  visit(a.step_ints, 3 * n);
-  visit(a.h, n * args.dim), visit(a.x, n * args.dim), visit(a.out, n * args.dim);
+  visit(a.step_ints, 3 * n_all);
+  visit(a.h, n_all * args.dim), visit(a.x, n_all * args.dim), visit(a.out, n_all * args.dim);
   visit(a.qr, n * args.q_lora_rank);
   visit(a.q, n * args.n_heads * args.qk_head_dim());
   visit(a.q_c, n * args.n_heads * args.kv_lora_rank), visit(a.o_c, n * args.n_heads * args.kv_lora_rank);
@@ -40,13 +44,17 @@ void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n, int64_t m
   visit(a.misses, n * topk), visit(a.n_misses, n), visit(a.tally, int64_t{2});
   visit(a.gate, n * widest_mlp(args)), visit(a.up, n * widest_mlp(args));
   visit(a.route_logits, n * args.n_routed_experts);
-  visit(a.experts, n * args.n_activated_experts), visit(a.expert_weights, n * args.n_activated_experts);
+  visit(a.experts, n_all * args.n_activated_experts);
+  visit(a.expert_weights, n_all * args.n_activated_experts);
 }
 
 }  // namespace
 
 Activations::Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
-    : max_tokens(n_tokens), max_context(context), topk(rows_attended(args, context)) {
+    : max_tokens(n_tokens),
+      piece_tokens(std::min(n_tokens, kMostPieceTokens)),
+      max_context(context),
+      topk(rows_attended(args, context)) {
   for_each_buffer(*this, args, n_tokens, context, [&]<typename T>(Buffer<T>& buffer, int64_t n_values) {
     buffer = Buffer<T>(backend, Place::device, n_values, "activations");
   });

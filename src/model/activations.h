@@ -1,7 +1,8 @@
-// The working memory of a step: every intermediate of one layer, for up to max_tokens tokens.
+// The working memory of a step: every intermediate of one layer.
 //
-// Owned by Forward, allocated once, overwritten by each layer. Shapes are [max_tokens, ...] as written beside
-// each.
+// Owned by a stage, allocated once, overwritten by each layer. A layer goes through a long step in pieces;
+// only what leads from piece to piece has room for all of its tokens. Shapes are as written beside each: N
+// for max_tokens, n for piece_tokens.
 #pragma once
 
 #include "backend/backend.h"
@@ -13,13 +14,13 @@ struct Activations {
   Activations() = default;
   Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t max_context);
 
-  int64_t max_tokens = 0, max_context = 0;
+  int64_t max_tokens = 0, piece_tokens = 0, max_context = 0;
   int64_t topk = 0;  // the most rows that one token attends to
 
-  Buffer<int32_t> step_ints;     // [3, n] tokens, positions, sequences
-  Buffer<float> h;               // [n, dim] the residual stream
-  Buffer<float> x;               // [n, dim] after a norm
-  Buffer<float> out;             // [n, dim] of attention, of the MLP
+  Buffer<int32_t> step_ints;     // [3, N] tokens, positions, sequences
+  Buffer<float> h;               // [N, dim] the residual stream
+  Buffer<float> x;               // [N, dim] after a norm
+  Buffer<float> out;             // [N, dim] of attention, of the MLP
   Buffer<float> qr;              // [n, q_lora_rank]
   Buffer<float> q;               // [n, n_heads, qk_nope | qk_rope]
   Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]
@@ -40,8 +41,8 @@ struct Activations {
   Buffer<int64_t> tally;         // [2] rows looked up in buffers, rows missing
   Buffer<float> gate, up;        // [n, the widest MLP]
   Buffer<float> route_logits;    // [n, n_routed_experts]
-  Buffer<int32_t> experts;       // [n, n_activated_experts]
-  Buffer<float> expert_weights;  // [n, n_activated_experts]
+  Buffer<int32_t> experts;       // [N, n_activated_experts]
+  Buffer<float> expert_weights;  // [N, n_activated_experts]
 };
 
 // What Activations will allocate for these sizes.

@@ -3,38 +3,75 @@
 
 namespace dsv32 {
 
-// in: x [n, dim] after ffn_norm; out: act_.out [n, dim]
-void Stage::feed_forward(int64_t layer) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  if (w.is_dense) return mlp(w.mlp, act_.out.data());
+// out = w2 (silu(w1 x) * w3 x);  x: x() [n, dim] of the piece
+void Stage::mlp(const MlpWeights& w, float* out) {
+  const int64_t n = piece_.n_tokens, inter_dim = w.w1.n_rows;
+  matmul(w.w1, x(), act_.gate.data());
+  matmul(w.w3, x(), act_.up.data());
+  backend_.silu_mul({act_.gate.data(), act_.up.data(), act_.gate.data(), n * inter_dim});
+  backend_.matmul({w.w2, act_.gate.data(), inter_dim, out, n, piece_.role});
+}
+
+// in: x() [n, dim] after ffn_norm; out: the experts of the piece's tokens, and their weights
+void Stage::route(const ExpertWeights& w) {
+  const int64_t n = piece_.n_tokens, n_activated = args_.n_activated_experts, first = first_ * n_activated;
   lap("other");
-  experts(w.experts);
+  matmul(w.gate, x(), act_.route_logits.data());
+  backend_.route_experts({act_.route_logits.data(), w.bias.data(), n, args_.n_routed_experts, n_activated,
+                          args_.n_expert_groups, args_.n_limited_groups, args_.normalize_expert_weights,
+                          args_.route_scale, act_.experts.data() + first,
+                          act_.expert_weights.data() + first});
+  observe_ints("experts", act_.experts.data() + first, n_activated);
+  observe("expert_weights", act_.expert_weights.data() + first, n_activated);
+}
+
+// out = sum over the chosen experts, weighted, of all tokens of the step: what is read of them is read once
+void Stage::routed_experts(const ExpertWeights& w) {
+  RunExperts op = experts_op(w.routed);
+  op.x = act_.x.data(), op.experts = act_.experts.data(), op.weights = act_.expert_weights.data();
+  op.n_tokens = step_.n_tokens, op.y = act_.out.data();
+  op.place = w.place;
+  if (w.place == Place::host) op.next = host_experts_after(layer_);
+  backend_.run_experts(op);
+}
+
+// out += the shared expert, of the piece
+void Stage::shared_expert(const ExpertWeights& w) {
+  if (args_.n_shared_experts > 0) {
+    mlp(w.shared, x());  // x has served its turn
+    backend_.add({x(), out(), piece_.n_tokens * args_.dim});
+  }
   lap("experts");
 }
 
-// out = w2 (silu(w1 x) * w3 x)
-void Stage::mlp(const MlpWeights& w, float* out) {
-  const int64_t n = step_.n_tokens, inter_dim = w.w1.n_rows;
-  matmul(w.w1, act_.x, act_.gate);
-  matmul(w.w3, act_.x, act_.up);
-  backend_.silu_mul({act_.gate.data(), act_.up.data(), act_.gate.data(), n * inter_dim});
-  backend_.matmul({w.w2, act_.gate.data(), inter_dim, out, n, step_.role});
+RunExperts Stage::experts_op(const ExpertStacks& stacks) {
+  RunExperts op{stacks};
+  op.n_activated = args_.n_activated_experts, op.role = step_.role;
+  op.window = expert_window_.data(), op.n_window_bytes = expert_window_.n_bytes();
+  return op;
 }
 
-// out = sum over the chosen experts, weighted, + the shared expert
-void Stage::experts(const ExpertWeights& w) {
-  const int64_t n = step_.n_tokens, n_activated = args_.n_activated_experts;
-  matmul(w.gate, act_.x, act_.route_logits);
-  backend_.route_experts({act_.route_logits.data(), w.bias.data(), n, args_.n_routed_experts, n_activated,
-                          args_.n_expert_groups, args_.n_limited_groups, args_.normalize_expert_weights,
-                          args_.route_scale, act_.experts.data(), act_.expert_weights.data()});
-  observe_ints("experts", act_.experts.data(), n_activated);
-  observe("expert_weights", act_.expert_weights.data(), n_activated);
-  backend_.run_experts({w.routed, act_.x.data(), act_.experts.data(), act_.expert_weights.data(), n,
-                        n_activated, act_.out.data(), step_.role});
-  if (args_.n_shared_experts == 0) return;
-  mlp(w.shared, act_.x.data());  // x has served its turn
-  backend_.add({act_.x.data(), act_.out.data(), n * args_.dim});
+// The link begins with the first experts in host memory while the layers before them compute.
+void Stage::announce_host_experts() {
+  if (step_.role == Role::decode || expert_window_.n() == 0) return;
+  RunExperts op = experts_op({});
+  op.place = Place::host, op.next = host_experts_after(cache_.first_layer() - 1);
+  backend_.run_experts(op);
+}
+
+// The next layer's of this stage, in this step or in the next one of a prompt that goes on: none is known of
+// a step that wants logits, and of decode steps.
+const ExpertStacks* Stage::host_experts_after(int64_t layer) const {
+  if (step_.role == Role::decode) return nullptr;
+  const auto on_host = [&](int64_t l) -> const ExpertStacks* {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(l)];
+    return !w.is_dense && w.experts.place == Place::host ? &w.experts.routed : nullptr;
+  };
+  for (int64_t l = layer + 1; l < cache_.end_layer(); ++l)
+    if (const ExpertStacks* found = on_host(l)) return found;
+  for (int64_t l = cache_.first_layer(); !ends_prompt_ && l <= layer; ++l)
+    if (const ExpertStacks* found = on_host(l)) return found;
+  return nullptr;
 }
 
 }  // namespace dsv32

@@ -5,11 +5,10 @@
 namespace dsv32 {
 
 Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
-                 LatentCache& cache, int64_t max_tokens, int64_t max_context)
+                 LatentCache& cache, const StageSizes& sizes)
     : args_(args) {
   for (size_t i = 0; i < stages.size(); ++i)
-    stages_.push_back(
-        std::make_unique<Stage>(*stages[i].backend, args, weights, cache.part(i), max_tokens, max_context));
+    stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.part(i), sizes));
 }
 
 void Forward::run(const Step& step) {

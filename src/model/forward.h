@@ -17,10 +17,9 @@ namespace dsv32 {
 
 class Forward {
  public:
-  // The stages are those of the cache, on these backends. max_tokens: of one step; max_context: of one
-  // timeline.
+  // The stages are those of the cache, on these backends.
   Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
-          LatentCache& cache, int64_t max_tokens, int64_t max_context);
+          LatentCache& cache, const StageSizes& sizes);
 
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   size_t n_stages() const { return stages_.size(); }

@@ -11,17 +11,24 @@ uint64_t Stage::logit_bytes(const ModelArgs& args, int64_t max_seqs) {
 }
 
 Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
-             int64_t max_tokens, int64_t max_context)
+             const StageSizes& sizes)
     : backend_(backend),
       args_(args),
       weights_(weights),
       cache_(cache),
-      act_(backend, args, max_tokens, max_context),
+      act_(backend, args, sizes.max_tokens, sizes.max_context),
       recordings_(backend) {
   const std::vector<float> frequencies = rope_frequencies(args);
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
   backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
+  const auto has_host_experts = [&](int64_t layer) {
+    return weights.layers[static_cast<size_t>(layer)].experts.place == Place::host;
+  };
+  for (int64_t layer = cache.first_layer(); layer < cache.end_layer() && expert_window_.n() == 0; ++layer)
+    if (has_host_experts(layer))
+      expert_window_ = Buffer<uint8_t>(
+          backend, Place::device, static_cast<int64_t>(sizes.expert_window_bytes), "the window of experts");
   if (!is_last()) return;
   decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
   prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");
@@ -43,6 +50,7 @@ void Stage::begin(const Step& step) {
   std::vector<Timeline*> timelines;
   for (const StepPart& part : step.parts) timelines.push_back(part.timeline);
   cache_.begin_step(timelines, step.role);
+  ends_prompt_ = std::ranges::any_of(step.parts, [](const StepPart& part) { return part.n_logits > 0; });
   if (is_last()) place_logits(step);
 }
 
@@ -114,6 +122,7 @@ const int32_t* Stage::forced_selection() const {
 }
 
 void Stage::run_layers() {
+  announce_host_experts();
   if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
   for (layer_ = cache_.first_layer(); layer_ < cache_.end_layer(); ++layer_) run_layer(layer_);
   if (is_last() && n_logits_ > 0) run_head();
@@ -122,23 +131,40 @@ void Stage::run_layers() {
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
 void Stage::run_layer(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t n_values = step_.n_tokens * args_.dim;
-  const auto norm = [&](const Vector& weight) {
-    backend_.rms_norm(
-        {act_.h.data(), args_.dim, weight.data(), args_.norm_eps, act_.x.data(), step_.n_tokens, args_.dim});
-  };
-  norm(w.attn_norm);
-  observe("attn_norm", act_.x.data(), args_.dim);
-  attention(layer);
-  observe("attention_out", act_.out.data(), args_.dim);
-  backend_.add({act_.out.data(), act_.h.data(), n_values});
+  const CacheView cache = cache_.enter(layer);
+  in_pieces([&] {
+    norm(w.attn_norm, "attn_norm");
+    attention(w, cache);
+    add_to_h("attention_out");
+    norm(w.ffn_norm, "ffn_norm");
+    w.is_dense ? mlp(w.mlp, out()) : route(w.experts);
+  });
+  if (!w.is_dense) routed_experts(w.experts);
+  in_pieces([&] {
+    if (!w.is_dense) shared_expert(w.experts);
+    add_to_h("ffn_out");
+    observe("h", h(), args_.dim);
+  });
+}
 
-  norm(w.ffn_norm);
-  observe("ffn_norm", act_.x.data(), args_.dim);
-  feed_forward(layer);
-  observe("ffn_out", act_.out.data(), args_.dim);
-  backend_.add({act_.out.data(), act_.h.data(), n_values});
-  observe("h", act_.h.data(), args_.dim);
+// The step's tokens, at most so many at a time as the activations hold.
+void Stage::in_pieces(const std::function<void()>& body) {
+  for (first_ = 0; first_ < step_.n_tokens; first_ += act_.piece_tokens) {
+    piece_ = step_;
+    piece_.n_tokens = std::min(act_.piece_tokens, step_.n_tokens - first_);
+    piece_.tokens += first_, piece_.pos += first_, piece_.seq += first_;
+    body();
+  }
+}
+
+void Stage::norm(const Vector& weight, const char* name) {
+  backend_.rms_norm({h(), args_.dim, weight.data(), args_.norm_eps, x(), piece_.n_tokens, args_.dim});
+  observe(name, x(), args_.dim);
+}
+
+void Stage::add_to_h(const char* name) {
+  observe(name, out(), args_.dim);
+  backend_.add({out(), h(), piece_.n_tokens * args_.dim});
 }
 
 // logits = head RMSNorm(h), of the tokens that are wanted
@@ -158,9 +184,9 @@ Stage::BufferTally Stage::buffer_tally() const {
   return {counts[0], counts[1]};
 }
 
-// y = weight @ x for the step's tokens; x and y are dense.
-void Stage::matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y) {
-  backend_.matmul({weight, x.data(), weight.n_cols, y.data(), step_.n_tokens, step_.role});
+// y = weight @ x for the piece's tokens; x and y are dense.
+void Stage::matmul(const WeightMatrix& weight, const float* x, float* y) {
+  backend_.matmul({weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role});
 }
 
 bool Stage::is_observed(const char* stage) const {
@@ -175,16 +201,16 @@ void Stage::lap(const char* name, bool is_whole) {
 
 void Stage::observe(const char* stage, const float* values, int64_t width) {
   if (!is_observed(stage)) return;
-  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}};
-  seen.values.resize(static_cast<size_t>(step_.n_tokens * width));
+  Observation seen{stage, layer_, piece_.n_tokens, width, {}, {}};
+  seen.values.resize(static_cast<size_t>(piece_.n_tokens * width));
   backend_.download(seen.values.data(), values, seen.values.size() * sizeof(float));
   observer_(seen);
 }
 
 void Stage::observe_ints(const char* stage, int32_t* ints, int64_t width) {
   if (!is_observed(stage)) return;
-  Observation seen{stage, layer_, step_.n_tokens, width, {}, {}, ints};
-  seen.ints.resize(static_cast<size_t>(step_.n_tokens * width));
+  Observation seen{stage, layer_, piece_.n_tokens, width, {}, {}, ints};
+  seen.ints.resize(static_cast<size_t>(piece_.n_tokens * width));
   backend_.download(seen.ints.data(), ints, seen.ints.size() * sizeof(int32_t));
   observer_(seen);
 }

@@ -8,6 +8,7 @@
 // thread-safe.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,11 +23,17 @@
 
 namespace dsv32 {
 
+struct StageSizes {
+  int64_t max_tokens = 0;            // of one step
+  int64_t max_context = 0;           // of one timeline
+  uint64_t expert_window_bytes = 0;  // on a device that has layers with experts in host memory
+};
+
 class Stage {
  public:
-  // The layers are those of the cache's part. max_tokens: of one step; max_context: of one timeline.
-  Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache, int64_t max_tokens,
-        int64_t max_context);
+  // The layers are those of the cache's part.
+  Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
+        const StageSizes& sizes);
 
   // What logits take beside the activations of the last stage: room for the tokens of a decode step, and for
   // one of any other.
@@ -76,19 +83,31 @@ class Stage {
   void run_layer(int64_t layer);
   void run_head();
 
+  void in_pieces(const std::function<void()>& body);
+  void norm(const Vector& weight, const char* name);
+  void add_to_h(const char* name);
+
   // attention.cpp
-  void attention(int64_t layer);
+  void attention(const LayerWeights& w, const CacheView& cache);
   void project_latent(const LayerWeights& w, const CacheView& cache);
   void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
   void select_positions(const CacheView& cache);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
   // feed_forward.cpp
-  void feed_forward(int64_t layer);
   void mlp(const MlpWeights& w, float* out);
-  void experts(const ExpertWeights& w);
+  void route(const ExpertWeights& w);
+  void routed_experts(const ExpertWeights& w);
+  void shared_expert(const ExpertWeights& w);
+  RunExperts experts_op(const ExpertStacks& stacks);
+  void announce_host_experts();
+  const ExpertStacks* host_experts_after(int64_t layer) const;
 
-  void matmul(const WeightMatrix& weight, const Buffer<float>& x, const Buffer<float>& y);
+  // Of the piece: [n_tokens, dim].
+  float* h() { return act_.h.data() + first_ * args_.dim; }
+  float* x() { return act_.x.data() + first_ * args_.dim; }
+  float* out() { return act_.out.data() + first_ * args_.dim; }
+  void matmul(const WeightMatrix& weight, const float* x, float* y);
   bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);
   void lap(const char* name, bool is_whole = false);
@@ -109,7 +128,11 @@ class Stage {
     int64_t first_token, n_tokens;
   };
   std::vector<LogitRun> logit_runs_;
-  StepTokens step_;  // of the running step, on the device
+  StepTokens step_;    // of the running step, on the device
+  StepTokens piece_;   // of these, those that are worked on
+  int64_t first_ = 0;  // which is the piece's first
+  bool ends_prompt_ = false;
+  Buffer<uint8_t> expert_window_;
   int64_t layer_ = 0;
   const int32_t* forced_selection_ = nullptr;
   int64_t n_forced_ = 0;               // tokens of the steps that take it

@@ -29,7 +29,8 @@ struct ForwardScene {
   explicit ForwardScene(Backend& backend_, int64_t buffer_rows = 0)
       : backend(backend_),
         cache({&stage, 1}, plan(buffer_rows)),
-        forward(std::make_unique<Forward>(std::span(&stage, 1), args, weights, cache, kPrompt, kContext)),
+        forward(std::make_unique<Forward>(std::span(&stage, 1), args, weights, cache,
+                                          StageSizes{kPrompt, kContext})),
         timeline(cache.open()) {
     run(random_tokens(kPrompt, 1), Role::prefill);
   }

@@ -2,10 +2,13 @@
 // Backend taken at its word.
 //
 // Weights are copied into its memory; an operation with a pointer into foreign memory ends the program.
+// Experts in host memory are computed no earlier than they must be, and nothing else lasts in their window.
 // Operations return before they are done. With hold() none is begun until let_go(): what is in flight
 // meanwhile is for tests to see.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu_backend.h"
@@ -120,7 +124,10 @@ class IslandBackend : public CpuBackend {
   }
   void add(const Add& op) override {
     own(op.x, op.y);
-    enqueue([this, op] { CpuBackend::add(op); });
+    enqueue([this, op] {
+      if (op.x == late_y_ || op.y == late_y_) std::ranges::copy(late_sums_, std::exchange(late_y_, nullptr));
+      CpuBackend::add(op);
+    });
   }
   void silu_mul(const SiluMul& op) override {
     own(op.gate, op.up, op.out);
@@ -164,8 +171,13 @@ class IslandBackend : public CpuBackend {
     enqueue([this, op] { CpuBackend::route_experts(op); });
   }
   void run_experts(const RunExperts& op) override {
-    own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y);
-    enqueue([this, op] { CpuBackend::run_experts(op); });
+    own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window);
+    if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
+    enqueue([this, op] {
+      if (op.n_tokens > 0) CpuBackend::run_experts(op);
+      if (op.place == Place::host && op.role == Role::decode) come_late(op);
+      if (op.place == Place::host && op.role == Role::prefill) std::fill_n(op.window, op.n_window_bytes, 255);
+    });
   }
   void sample(const Sample& op) override {
     own(op.logits, op.out, op.top);
@@ -177,6 +189,13 @@ class IslandBackend : public CpuBackend {
   }
 
  private:
+  // What the host computes is not there before it is waited for.
+  void come_late(const RunExperts& op) {
+    late_y_ = op.y;
+    late_sums_.assign(op.y, op.y + op.n_tokens * op.w2.n_rows);
+    std::fill_n(op.y, late_sums_.size(), std::nanf(""));
+  }
+
   static constexpr size_t kPastWeights = 256;  // products may read up to a block past the end
 
   // Operations that others are made of are done by the thread itself.
@@ -230,6 +249,8 @@ class IslandBackend : public CpuBackend {
 
   std::map<const uint8_t*, size_t> sizes_;
   std::vector<void*> weights_;
+  float* late_y_ = nullptr;
+  std::vector<float> late_sums_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
