@@ -18,15 +18,17 @@ int64_t n_with_experts(std::span<const LayerBytes> layers) {
   return std::ranges::count_if(layers, [](const LayerBytes& layer) { return layer.experts > 0; });
 }
 
-// Of n layers that have experts the i-th, when between i and i + 1 of them n_host / n each make a whole one.
+// So many of the layers that have experts, evenly: each adds n_host to a sum, and those that make it n, which
+// begins it anew, are chosen.
 HostLayers spread(std::span<const LayerBytes> layers, int64_t n_host) {
   const int64_t n = n_with_experts(layers);
-  HostLayers on_host;
-  int64_t i = 0;
-  for (const LayerBytes& layer : layers) {
-    const bool has_experts = layer.experts > 0;
-    on_host.push_back(has_experts && (i + 1) * n_host / n > i * n_host / n);
-    i += has_experts;
+  HostLayers on_host(layers.size());
+  int64_t sum = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].experts == 0) continue;
+    sum += n_host;
+    on_host[i] = sum >= n;
+    if (on_host[i]) sum -= n;
   }
   return on_host;
 }
@@ -95,7 +97,8 @@ class Borders {
   std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
 };
 
-// From the last layer back: what comes after a run is known when the run is weighed.
+// From the last layer back: what comes after a run is known when the run is weighed. Where a run fits
+// nowhere, no longer one does.
 Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host)
     : in_(input),
       n_rows_(n_rows),
@@ -107,17 +110,22 @@ Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<Host
   for (size_t first = n_layers_; first-- > 0;)
     for (size_t end = first + 1; end <= n_layers_; ++end) {
       const std::vector<Run> runs = possible_runs(first, end);
+      bool is_too_long = true;
       for (size_t device = 0; device < n_devices_; ++device)
-        if (const Run* run = best_fitting(runs, device))
+        if (const Run* run = best_fitting(runs, device)) {
+          is_too_long = false;
           best_[device][first] = std::min(best_[device][first], *run + best_[device + 1][end]);
+        }
+      if (is_too_long) break;
     }
 }
 
 std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
   if (on_host_) return {make_run(in_, n_rows_, first, part(*on_host_, first, end))};
   const auto layers = std::span(in_.model.layers).subspan(first, end - first);
+  const int64_t n_most = n_with_experts(layers);
   std::vector<Run> runs;
-  for (int64_t n_host = 0; n_host <= n_with_experts(layers); ++n_host)
+  for (int64_t n_host = 0; n_host <= n_most; ++n_host)
     runs.push_back(make_run(in_, n_rows_, first, spread(layers, n_host)));
   return runs;
 }
