@@ -24,7 +24,11 @@ class Maker {
     weights.embed = matrix(args_.vocab_size, args_.dim, 1);
     weights.head = matrix(args_.vocab_size, args_.dim);
     weights.norm = vector(args_.dim, 1);
-    for (int64_t layer = 0; layer < args_.n_layers; ++layer) weights.layers.push_back(make_layer(layer));
+    for (int64_t layer = 0; layer < args_.n_layers; ++layer) {
+      const uint64_t n_bytes_before = n_bytes_;
+      weights.layers.push_back(make_layer(layer));
+      weights.layers.back().n_bytes = n_bytes_ - n_bytes_before;
+    }
     weights.n_bytes_used = n_bytes_;
     weights.owned = std::move(kept_);
     return weights;
@@ -137,8 +141,12 @@ Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Ba
   return Maker(args, types, &backend).make();
 }
 
+Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types) {
+  return Maker(args, types, nullptr).make();
+}
+
 uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types) {
-  return Maker(args, types, nullptr).make().n_bytes_used;
+  return synthetic_shapes(args, types).n_bytes_used;
 }
 
 }  // namespace dsv32

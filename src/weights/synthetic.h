@@ -16,6 +16,10 @@ struct SyntheticTypes {
 // The dimensions of the 671B model with another number of layers; the first n_dense of them dense.
 ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 
+// Without values: matrices that have shapes and no data, and no vectors; the counts of bytes are theirs all
+// the same. Throws as synthetic_weights does.
+Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types);
+
 // What they will take.
 uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types);
 

@@ -173,7 +173,9 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPl
   weights.layers.reserve(static_cast<size_t>(args.n_layers));
   for (int64_t layer = 0; layer < args.n_layers; ++layer) {
     bind.place_on(places.backend(layer));
+    const uint64_t n_bytes_before = bind.n_bytes_used();
     weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
+    weights.layers.back().n_bytes = bind.n_bytes_used() - n_bytes_before;
   }
   weights.n_bytes_used = bind.n_bytes_used();
   uint64_t n_bytes_in_file = 0;

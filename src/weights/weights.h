@@ -51,6 +51,7 @@ struct LayerWeights {
   bool is_dense = false;
   MlpWeights mlp;         // when dense
   ExpertWeights experts;  // otherwise
+  uint64_t n_bytes = 0;   // of all of the above, as stored
 };
 
 struct Weights {

@@ -1,0 +1,45 @@
+#include "weights/layer_bytes.h"
+
+#include "backend/cpu_backend.h"
+#include "weights/synthetic.h"
+#include "weights/weights.h"
+
+namespace dsv32 {
+namespace {
+
+uint64_t stored_bytes(const WeightMatrix& m) {
+  return static_cast<uint64_t>(m.n_mats * m.n_rows) * m.row_bytes;
+}
+
+LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
+  if (layer.is_dense) return {layer.n_bytes, 0, 0};
+  const ExpertStacks& routed = layer.experts.routed;
+  const uint64_t experts = stored_bytes(routed.w1) + stored_bytes(routed.w3) + stored_bytes(routed.w2);
+  const uint64_t one_expert = experts / static_cast<uint64_t>(args.n_routed_experts);
+  return {layer.n_bytes - experts, experts, one_expert * static_cast<uint64_t>(args.n_activated_experts)};
+}
+
+}  // namespace
+
+ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
+  ModelBytes bytes;
+  for (const LayerWeights& layer : weights.layers) bytes.layers.push_back(layer_bytes(layer, args));
+  bytes.embedding = stored_bytes(weights.embed);
+  bytes.embedding_read = weights.embed.row_bytes;
+  bytes.head = stored_bytes(weights.head) + static_cast<uint64_t>(args.dim) * sizeof(float);
+  const bool is_tied = weights.head.data && weights.head.data == weights.embed.data;
+  bytes.tied = is_tied ? bytes.embedding : 0;
+  return bytes;
+}
+
+// A backend that works in host memory uses the matrices where the file is mapped.
+ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args) {
+  CpuBackend mapped(1);
+  return model_bytes(load_weights(file, args, mapped), args);
+}
+
+ModelBytes model_bytes(const ModelArgs& args, const SyntheticTypes& types) {
+  return model_bytes(synthetic_shapes(args, types), args);
+}
+
+}  // namespace dsv32

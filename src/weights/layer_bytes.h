@@ -1,0 +1,38 @@
+// How large a model's weights are, layer by layer, and how much of them a decode token reads: what placement
+// goes by.
+//
+// Counted over bound weights, so that a file and random weights are counted by one function, and to the byte
+// what will be placed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace dsv32 {
+
+class GgufFile;
+struct ModelArgs;
+struct SyntheticTypes;
+struct Weights;
+
+struct LayerBytes {
+  uint64_t core = 0;          // attention, indexer, dense or shared MLP, router: read whole
+  uint64_t experts = 0;       // the routed ones; 0: a dense layer
+  uint64_t experts_read = 0;  // of those that a token chooses
+};
+
+struct ModelBytes {
+  std::vector<LayerBytes> layers;
+  uint64_t embedding = 0, embedding_read = 0;  // with the first layer
+  uint64_t head = 0;                           // with the last layer; read whole
+  uint64_t tied = 0;  // of the head, what a device that has the embedding has already
+};
+
+// The data may be null.
+ModelBytes model_bytes(const Weights& weights, const ModelArgs& args);
+// Throws as load_weights does; places nothing.
+ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args);
+// Throws as synthetic_weights does.
+ModelBytes model_bytes(const ModelArgs& args, const SyntheticTypes& types);
+
+}  // namespace dsv32

@@ -1,0 +1,292 @@
+#include "weights/placement.h"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "backend/memory_budget.h"
+#include "base/error.h"
+
+namespace dsv32 {
+namespace {
+
+using HostLayers = std::vector<bool>;  // of a run: whose experts are on the host
+
+int64_t n_with_experts(std::span<const LayerBytes> layers) {
+  return std::ranges::count_if(layers, [](const LayerBytes& layer) { return layer.experts > 0; });
+}
+
+// So many of the layers that have experts, evenly: each adds n_host to a sum, and those that make it n, which
+// begins it anew, are chosen.
+HostLayers spread(std::span<const LayerBytes> layers, int64_t n_host) {
+  const int64_t n = n_with_experts(layers);
+  HostLayers on_host(layers.size());
+  int64_t sum = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].experts == 0) continue;
+    sum += n_host;
+    on_host[i] = sum >= n;
+    if (on_host[i]) sum -= n;
+  }
+  return on_host;
+}
+
+HostLayers part(const HostLayers& on_host, size_t first, size_t end) {
+  return {on_host.begin() + static_cast<long>(first), on_host.begin() + static_cast<long>(end)};
+}
+
+// Layers on one device, and what they take.
+struct Run {
+  HostLayers on_host;
+  uint64_t n_bytes = 0, n_read = 0;  // of the device
+  uint64_t host_bytes = 0, host_read = 0;
+};
+
+Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
+  const auto& [layers, embedding, embedding_read, head, tied] = input.model;
+  const bool has_head = first + on_host.size() == layers.size();
+  Run run;
+  run.n_bytes = input.device_bytes +
+                on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
+  if (first == 0) run.n_bytes += embedding, run.n_read += embedding_read;
+  if (has_head) run.n_bytes += head - (first == 0 ? tied : 0), run.n_read += head;
+  for (size_t i = 0; i < on_host.size(); ++i) {
+    const LayerBytes& layer = layers[first + i];
+    run.n_bytes += layer.core, run.n_read += layer.core;
+    (on_host[i] ? run.host_bytes : run.n_bytes) += layer.experts;
+    (on_host[i] ? run.host_read : run.n_read) += layer.experts_read;
+  }
+  if (run.host_bytes > 0) run.n_bytes += input.stream_bytes;
+  run.on_host = std::move(on_host);
+  return run;
+}
+
+// Of runs, in order of weight.
+struct Cost {
+  uint64_t host_bytes = std::numeric_limits<uint64_t>::max(), most_read = 0;
+  auto operator<=>(const Cost&) const = default;
+};
+constexpr Cost kImpossible;
+
+Cost operator+(const Run& run, const Cost& rest) {
+  if (rest == kImpossible) return kImpossible;
+  return {run.host_bytes + rest.host_bytes, std::max(run.n_read, rest.most_read)};
+}
+
+// The borders between devices, with so many rows in a buffer. Which layers' experts the host keeps is given,
+// or else open: as many of each run as the run needs.
+class Borders {
+ public:
+  Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host);
+
+  bool exist() const { return best_[0][0] != kImpossible; }
+  // Of all devices. Needs that borders exist.
+  std::vector<Run> runs() const;
+
+ private:
+  std::vector<Run> possible_runs(size_t first, size_t end) const;
+  const Run* best_fitting(const std::vector<Run>& runs, size_t device) const;
+  Run earliest(size_t device, size_t first) const;
+
+  const PlacementInput& in_;
+  const int64_t n_rows_;
+  const std::optional<HostLayers> on_host_;
+  const size_t n_layers_, n_devices_;
+  std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
+};
+
+// From the last layer back: what comes after a run is known when the run is weighed. Where a run fits
+// nowhere, no longer one does.
+Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host)
+    : in_(input),
+      n_rows_(n_rows),
+      on_host_(std::move(on_host)),
+      n_layers_(input.model.layers.size()),
+      n_devices_(input.device_room.size()),
+      best_(n_devices_ + 1, std::vector<Cost>(n_layers_ + 1)) {
+  best_[n_devices_][n_layers_] = {0, 0};
+  for (size_t first = n_layers_; first-- > 0;)
+    for (size_t end = first + 1; end <= n_layers_; ++end) {
+      const std::vector<Run> runs = possible_runs(first, end);
+      bool is_too_long = true;
+      for (size_t device = 0; device < n_devices_; ++device)
+        if (const Run* run = best_fitting(runs, device)) {
+          is_too_long = false;
+          best_[device][first] = std::min(best_[device][first], *run + best_[device + 1][end]);
+        }
+      if (is_too_long) break;
+    }
+}
+
+std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
+  if (on_host_) return {make_run(in_, n_rows_, first, part(*on_host_, first, end))};
+  const auto layers = std::span(in_.model.layers).subspan(first, end - first);
+  const int64_t n_most = n_with_experts(layers);
+  std::vector<Run> runs;
+  for (int64_t n_host = 0; n_host <= n_most; ++n_host)
+    runs.push_back(make_run(in_, n_rows_, first, spread(layers, n_host)));
+  return runs;
+}
+
+const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) const {
+  const Run* best = nullptr;
+  for (const Run& run : runs)
+    if (run.n_bytes <= in_.device_room[device] && (!best || run + Cost{0, 0} < *best + Cost{0, 0}))
+      best = &run;
+  return best;
+}
+
+std::vector<Run> Borders::runs() const {
+  std::vector<Run> chosen;
+  size_t first = 0;
+  for (size_t device = 0; device < n_devices_; ++device) {
+    chosen.push_back(earliest(device, first));
+    first += chosen.back().on_host.size();
+  }
+  return chosen;
+}
+
+// The shortest run with which no more than needs be goes to the host, and no device reads more than the one
+// that reads most.
+Run Borders::earliest(size_t device, size_t first) const {
+  for (size_t end = first + 1;; ++end) {
+    const std::vector<Run> runs = possible_runs(first, end);
+    const Run* run = best_fitting(runs, device);
+    if (!run) continue;
+    const Cost cost = *run + best_[device + 1][end];
+    if (cost.host_bytes == best_[device][first].host_bytes && cost.most_read <= best_[0][0].most_read)
+      return *run;
+  }
+}
+
+// The most rows with which the experts of these layers are enough on the host; nothing: not even the least.
+std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& on_host) {
+  const auto fit = [&](int64_t n_rows) { return Borders(input, n_rows, on_host).exist(); };
+  if (!fit(input.least_rows)) return std::nullopt;
+  int64_t least = input.least_rows, most = input.most_rows;
+  while (least < most) {
+    const int64_t middle = most - (most - least) / 2;
+    fit(middle) ? least = middle : most = middle - 1;
+  }
+  return least;
+}
+
+HostLayers wished_host_layers(const PlacementInput& input) {
+  const int64_t n_wished = input.n_host_layers.value_or(0), n_most = n_with_experts(input.model.layers);
+  if (n_wished < 0 || n_wished > n_most)
+    fail(ErrorKind::usage, format("--cpu-experts is %lld, expected 0 to %lld, the layers that have experts",
+                                  static_cast<long long>(n_wished), static_cast<long long>(n_most)));
+  return spread(input.model.layers, n_wished);
+}
+
+std::string layer_text(const PlacementInput& input, size_t layer, bool is_on_host, size_t device) {
+  const char* experts = is_on_host ? " without its experts" : " with its experts";
+  if (input.model.layers[layer].experts == 0) experts = "";
+  return format("layer %zu%s on device %zu", layer, experts, device);
+}
+
+// Names what finds no place first when each device takes as many layers as it holds.
+[[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& on_host, const char* hint) {
+  size_t first = 0;
+  for (size_t device = 0;; ++device) {
+    const size_t n_later = input.device_room.size() - device - 1;
+    const uint64_t n_room = input.device_room[device];
+    const auto taken = [&](size_t end) {
+      return make_run(input, input.least_rows, first, part(on_host, first, end)).n_bytes;
+    };
+    if (taken(first) > n_room)
+      fail_memory(format("what device %zu needs beside layers", device).c_str(), taken(first), n_room,
+                  "a smaller context (-c) or --chunk needs less, a larger --gpu-mem allows more");
+    size_t end = first;
+    while (end + n_later < on_host.size() && taken(end + 1) <= n_room) ++end;
+    if (end == first || n_later == 0)
+      fail_memory(layer_text(input, end, on_host[end], device).c_str(), taken(end + 1) - taken(end),
+                  n_room - taken(end), hint);
+    first = end;
+  }
+}
+
+[[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& wished) {
+  const auto& layers = input.model.layers;
+  if (input.n_host_layers && Borders(input, input.least_rows, std::nullopt).exist())
+    fail_on_devices(input, wished, "a larger --cpu-experts, or auto, leaves less on the devices");
+  fail_on_devices(
+      input, spread(layers, n_with_experts(layers)),
+      "a smaller context (-c) or --chunk needs less, more GPUs (--gpus) or a larger --gpu-mem allow more");
+}
+
+void check_host(const PlacementInput& input, const Placement& placement) {
+  if (input.host_bytes > input.host_room)
+    fail_memory("the latent rows and staging memory", input.host_bytes, input.host_room,
+                "a smaller context (-c) needs less, a larger --host-mem allows more");
+  const uint64_t n_wanted = placement.host_bytes - input.host_bytes;
+  const uint64_t n_free = input.host_room - input.host_bytes;
+  if (n_wanted > n_free)
+    fail_memory(
+        format("the experts of %td layers in host memory",
+               std::ranges::count(placement.has_host_experts, true))
+            .c_str(),
+        n_wanted, n_free,
+        "a larger --host-mem allows more; more GPUs (--gpus), or --cpu-experts auto, leave less to it");
+}
+
+// Rows for what the fullest device has left.
+void grow_buffers(const PlacementInput& input, Placement& placement) {
+  int64_t n_more = input.most_rows - placement.buffer_rows;
+  const auto bytes_per_row = [&](const Placement::Device& device) {
+    return static_cast<uint64_t>(device.end_layer - device.first_layer) * input.row_bytes;
+  };
+  for (size_t i = 0; i < placement.devices.size() && input.row_bytes > 0; ++i) {
+    const uint64_t n_left = input.device_room[i] - placement.devices[i].n_bytes;
+    n_more = std::min(n_more, static_cast<int64_t>(n_left / bytes_per_row(placement.devices[i])));
+  }
+  placement.buffer_rows += n_more;
+  for (Placement::Device& device : placement.devices)
+    device.n_bytes += static_cast<uint64_t>(n_more) * bytes_per_row(device);
+}
+
+Placement placement_of(const PlacementInput& input, const Borders& borders, int64_t n_rows) {
+  Placement placement;
+  placement.buffer_rows = n_rows;
+  placement.host_bytes = input.host_bytes;
+  for (const Run& run : borders.runs()) {
+    const int64_t first = std::ssize(placement.has_host_experts);
+    placement.devices.push_back({first, first + std::ssize(run.on_host), run.n_bytes, run.n_read});
+    placement.has_host_experts.insert(placement.has_host_experts.end(), run.on_host.begin(),
+                                      run.on_host.end());
+    placement.host_bytes += run.host_bytes, placement.host_read += run.host_read;
+  }
+  return placement;
+}
+
+}  // namespace
+
+Placement place_layers(const PlacementInput& input) {
+  assert(!input.device_room.empty() && input.device_room.size() <= input.model.layers.size());
+  assert(0 <= input.least_rows && input.least_rows <= input.most_rows);
+  const HostLayers wished = wished_host_layers(input);
+  const std::optional<int64_t> n_rows = most_rows(input, wished);
+  const bool is_open = !n_rows && !input.n_host_layers;
+  const Borders borders(input, n_rows.value_or(input.least_rows),
+                        is_open ? std::nullopt : std::optional(wished));
+  if (!borders.exist()) fail_on_devices(input, wished);
+  Placement placement = placement_of(input, borders, n_rows.value_or(input.least_rows));
+  grow_buffers(input, placement);
+  check_host(input, placement);
+  return placement;
+}
+
+int64_t fewest_devices(const PlacementInput& input) {
+  const HostLayers wished = wished_host_layers(input);
+  const size_t n_most = std::min(input.device_room.size(), input.model.layers.size());
+  PlacementInput first = input;
+  for (size_t n = 1; n < n_most; ++n) {
+    first.device_room.assign(input.device_room.begin(), input.device_room.begin() + static_cast<long>(n));
+    if (Borders(first, input.least_rows, wished).exist()) return static_cast<int64_t>(n);
+  }
+  return static_cast<int64_t>(n_most);
+}
+
+}  // namespace dsv32
