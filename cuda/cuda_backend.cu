@@ -198,7 +198,7 @@ class CudaBackend : public Backend {
 
   MemoryInfo memory_info(Place place) const override {
     if (place == Place::host)
-      return {total_host_memory(), host_memory_.n_bytes_free(available_host_memory()),
+      return {total_host_memory(), host_memory_.n_bytes_allowed(available_host_memory()),
               host_memory_.n_bytes_used()};
     size_t n_free = 0, n_total = 0;
     CUDA_CHECK(cudaMemGetInfo(&n_free, &n_total));

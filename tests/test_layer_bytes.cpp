@@ -51,9 +51,6 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_random_weights_are_those_that_they_will_take) 
   const ModelArgs args = full_size_args(61, 3);
   const SyntheticTypes types{TensorType::q2_k, TensorType::q8_0};
   const ModelBytes bytes = model_bytes(args, types);
-  uint64_t n = bytes.embedding + bytes.head - bytes.tied;
-  for (const LayerBytes& layer : bytes.layers) n += layer.core + layer.experts;
-  BOOST_TEST(n == synthetic_weight_bytes(args, types));
   BOOST_TEST(bytes.layers[2].experts == 0u);
   BOOST_TEST(bytes.layers[3].experts == uint64_t{256} * 3 * 2048 * 7168 / 256 * 84);
   BOOST_TEST(bytes.layers[3].experts_read == bytes.layers[3].experts / 32);

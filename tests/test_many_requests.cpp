@@ -286,7 +286,7 @@ class Reading {
 
 // Each line on a session of its own, in a cache that holds nothing else.
 Answers answers_alone(const std::string& path, Options options) {
-  options.engine.memory = {};
+  options.engine.gpu_mem.clear(), options.engine.host_mem.reset();
   LoadedModel model(options);
   Reading reading(path, model, options);
   Listener nobody;
@@ -386,7 +386,7 @@ BOOST_AUTO_TEST_CASE(many_lines_make_requests_give_way) {
   BOOST_TEST((restarted.answers == alone));
   BOOST_TEST(restarted.n_pool <= kMostPool);
   BOOST_TEST(restarted.n_restarted > 0);
-  options.engine.memory = {}, options.engine.keys = kContext;
+  options.engine.gpu_mem.clear(), options.engine.host_mem.reset(), options.engine.keys = kContext;
   const Together suspended = answers_together(scene.few, options);
   BOOST_TEST((suspended.answers == alone));
   BOOST_TEST(suspended.n_suspended > 0);

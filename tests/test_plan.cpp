@@ -27,9 +27,11 @@ const std::string& tiny_path() {
   return path;
 }
 
-// A GPU of so many free bytes beside a large host.
+// A GPU of so many free bytes beside a large host. No weights of the model are experts.
 Machine gpu(uint64_t n_free, uint64_t n_weight_bytes = 0) {
-  return {true, n_weight_bytes, {n_free, n_free, 0}, {512 * kGiB, 512 * kGiB, 0}};
+  ModelBytes weights;
+  weights.embedding = n_weight_bytes;
+  return {true, weights, {{n_free, n_free, 0}}, {512 * kGiB, 512 * kGiB, 0}};
 }
 
 uint64_t bytes_of(const MemoryPlan& plan, const std::string& key) {
@@ -61,7 +63,8 @@ BOOST_AUTO_TEST_CASE(everything_that_is_allocated_is_planned) {
       const Weights weights = load_weights(file, args, backend);
       EngineOptions options;
       options.context = 1000, options.topk_buffer = n_rows;
-      const MemoryPlan plan = make_plan(args, options, {.is_apart = is_apart});
+      const MemoryPlan plan =
+          make_plan(args, options, {.is_apart = is_apart, .weights = model_bytes(file, args)});
       const uint64_t n_before = backend.memory_info(Place::host).n_bytes_used;
       const StageLayers stage{&backend, args.n_layers};
       LatentCache cache({&stage, 1}, plan.cache);
@@ -80,11 +83,11 @@ BOOST_AUTO_TEST_CASE(a_limit_on_host_memory_holds) {
   const GgufFile file(tiny_path());
   EngineOptions options;
   options.backend = "cpu", options.context = 1000;
-  options.memory.host = 64 << 20;
+  options.host_mem = 64 << 20;
   const Engine engine(file, options);
-  options.memory.host = 1 << 20;
+  options.host_mem = 1 << 20;
   refused([&] { Engine(file, options); }, ErrorKind::memory, {"not enough memory for", "wanted", "free"});
-  options.memory.host = 64 << 20, options.context.reset();
+  options.host_mem = 64 << 20, options.context.reset();
   const Engine fitted(file, options);
   BOOST_TEST(fitted.plan().n_bytes(Place::device) + fitted.plan().n_bytes(Place::host) <= 64u << 20);
   BOOST_TEST(fitted.plan().cache.max_context >= kPageTokens);
@@ -98,7 +101,7 @@ BOOST_AUTO_TEST_CASE(a_pool_for_all_contexts_takes_what_the_memory_holds) {
   args.index_head_dim = 32;  // a page of keys is rounded up
   int64_t n_pool_before = 1000;
   for (const uint64_t n_host : {52u << 20, 58u << 20, 64u << 20}) {
-    options.memory.host = n_host;
+    options.host_mem = n_host;
     const Machine machine{.host = {n_host, n_host, 0}};
     const MemoryPlan plan = make_plan(args, options, machine);
     BOOST_TEST(plan.cache.pool_tokens > n_pool_before);

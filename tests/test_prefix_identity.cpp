@@ -95,10 +95,10 @@ BOOST_AUTO_TEST_CASE(nothing_is_found_or_stored_until_the_model_is_known) {
   bool is_known = false;
   const auto open = [&] {
     return std::make_unique<Engine>(
-        read_model_args(file), file.n_bytes(),
-        [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); },
+        read_model_args(file), model_bytes(file, read_model_args(file)),
+        [&](const ModelArgs& args, const WeightPlaces& places) { return load_weights(file, args, places); },
         options_in(dir.file("cache")),
-        [&](const CacheLayout&, const Backend&) {
+        [&](const CacheLayout&, const std::string&) {
           return [&] { return is_known ? std::optional(Hash256{1}) : std::nullopt; };
         });
   };

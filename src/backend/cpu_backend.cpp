@@ -68,7 +68,7 @@ void CpuBackend::download(void* host, const void* device, size_t n_bytes) {
 }
 
 MemoryInfo CpuBackend::memory_info(Place) const {
-  return {total_host_memory(), memory_.n_bytes_free(available_host_memory()), memory_.n_bytes_used()};
+  return {total_host_memory(), memory_.n_bytes_allowed(available_host_memory()), memory_.n_bytes_used()};
 }
 
 std::vector<double> CpuBackend::laps() {

@@ -29,8 +29,7 @@ struct MemoryLimits {
 
 class MemoryBudget {
  public:
-  explicit MemoryBudget(std::optional<uint64_t> limit)
-      : limit_(limit.value_or(std::numeric_limits<uint64_t>::max())) {}
+  explicit MemoryBudget(std::optional<uint64_t> limit) : limit_(limit.value_or(kNoLimit)) {}
 
   uint64_t n_bytes_used() const { return n_used_; }
 
@@ -38,12 +37,17 @@ class MemoryBudget {
   uint64_t n_bytes_free(uint64_t n_machine_free) const {
     return std::min(n_machine_free, limit_ - std::min(limit_, n_used_));
   }
+  // The limit is believed where there is one: the memory of some machines grows as it is touched.
+  uint64_t n_bytes_allowed(uint64_t n_machine_free) const {
+    return limit_ == kNoLimit ? n_machine_free : limit_ - std::min(limit_, n_used_);
+  }
 
   bool holds(uint64_t n_bytes) const { return n_bytes <= limit_ - std::min(limit_, n_used_); }
   void take(uint64_t n_bytes) { n_used_ += n_bytes; }
   void give(uint64_t n_bytes) { n_used_ -= n_bytes; }
 
  private:
+  static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
   uint64_t limit_, n_used_ = 0;
 };
 

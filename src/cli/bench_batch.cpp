@@ -80,9 +80,7 @@ class BatchBench {
   int64_t n_measurable(const Residency& at) const {
     if (!options_.bench.locality) return at.n_fitting;
     Machine machine = machine_;
-    for (MemoryInfo* memory : {&machine.device, &machine.host})
-      memory->n_bytes_free -=
-          std::min(memory->n_bytes_free, ForcedSelections::n_bytes(model_.args(), at.n_fitting));
+    machine.leave(ForcedSelections::n_bytes(model_.args(), at.n_fitting));
     return largest_batch(model_.args(), engine_options(at), machine);
   }
 

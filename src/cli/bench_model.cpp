@@ -49,25 +49,6 @@ double memory_gbps(Backend& backend) {
   return best;
 }
 
-uint64_t matrix_bytes(const WeightMatrix& m) { return m.data ? m.mat_bytes : 0; }
-
-// What one token reads: every matrix once, of the routed experts those that are chosen.
-uint64_t bytes_per_token(const Weights& weights, const ModelArgs& args) {
-  uint64_t n = matrix_bytes(weights.head);
-  const auto mlp = [](const MlpWeights& w) {
-    return matrix_bytes(w.w1) + matrix_bytes(w.w2) + matrix_bytes(w.w3);
-  };
-  for (const LayerWeights& w : weights.layers) {
-    n += matrix_bytes(w.wq_a) + matrix_bytes(w.wq_b) + matrix_bytes(w.wkv_a) + matrix_bytes(w.wo);
-    n += static_cast<uint64_t>(args.n_heads) * (matrix_bytes(w.w_uk) + matrix_bytes(w.w_uv));
-    n += matrix_bytes(w.indexer.wk) + matrix_bytes(w.indexer.wq_b) + matrix_bytes(w.indexer.weights_proj);
-    n += mlp(w.mlp) + mlp(w.experts.shared) + matrix_bytes(w.experts.gate);
-    n += static_cast<uint64_t>(args.n_activated_experts) *
-         (matrix_bytes(w.experts.routed.w1) + matrix_bytes(w.experts.routed.w2) + matrix_bytes(w.experts.routed.w3));
-  }
-  return n;
-}
-
 // Runs the session up to the frontier, times one chunk, then decode steps.
 Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t chunk,
                  int64_t context, uint64_t n_bytes) {
@@ -157,10 +138,12 @@ int bench_model_command(const Options& options) {
   asked.chunk = asked.chunk.value_or(kChunk);
   asked.context = contexts.back() + *asked.chunk + bench.n_decode + 8;
   const MeasuredModel model(options);
-  const double ceiling = memory_gbps(*make_backend(asked));  // before the model takes the memory
+  const double ceiling = memory_gbps(*make_backends(asked, [](const Backends&) {
+                                        return true;
+                                      }).front());  // before the model takes the memory
   const std::unique_ptr<Engine> opened = model.open(asked);
   Engine& engine = *opened;
-  const uint64_t n_bytes = bytes_per_token(engine.weights(), engine.args());
+  const uint64_t n_bytes = engine.plan().n_bytes_read();
   Session session(engine);
   std::vector<Frontier> frontiers;
   for (const int64_t context : contexts)

@@ -139,7 +139,7 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
 // Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} for --backend
 // cuda then.
 std::string absence_of_cuda(const EngineOptions& options) {
-  const std::string found = make_backend(options)->name();
+  const std::string found = make_backends(options, [](const Backends&) { return true; }).front()->name();
   if (found == "cuda") return {};
   if (options.backend == "cpu") return "left out by --backend cpu";
   const std::string why = why_no_gpu(options);

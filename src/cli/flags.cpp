@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/imagined_machine.h"
 #include "cli/saved_talk.h"
 
 namespace dsv32 {
@@ -112,6 +113,16 @@ std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& t
   return values;
 }
 
+std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text) {
+  std::vector<uint64_t> sizes;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    sizes.push_back(parse_bytes(text.substr(at, comma - at), flag.c_str()));
+    at = comma + 1;
+  }
+  return sizes;
+}
+
 using O = Options;
 using S = const std::string;
 
@@ -138,8 +149,17 @@ constexpr Flag kFlags[] = {
      "what is checked: cpu; auto, also the GPU if there is one; cuda, also the GPU, which must be there "
      "(default: auto)",
      "Model", kCheck, [](O& o, S& v, S&) { o.engine.backend = v; }},
-    {"device", "N", "which GPU (default: 0)", "Model", kOnEngine,
-     [](O& o, S& v, S& f) { o.engine.device = static_cast<int>(parse_integer(f, v, 0, 1023)); }},
+    {"gpus", "LIST", "which GPUs, such as 0,1 (default: as few as suffice)", "Model", kOnEngine,
+     [](O& o, S& v, S& f) {
+       for (const int64_t gpu : parse_numbers(f, v, 0)) o.engine.gpus.push_back(static_cast<int>(gpu));
+     }},
+    {"cpu-experts,cpu_experts", "N",
+     "layers whose experts stay in host memory, where the CPU computes them: a number or auto, as few as "
+     "may be (default: auto)",
+     "Model", kOnEngine,
+     [](O& o, S& v, S& f) {
+       if (v != "auto") o.engine.n_cpu_experts = parse_integer(f, v, 0, 1000);
+     }},
     {"kv-type,kv_type", "TYPE", "how the cache stores latents: fp8, bf16 or f32 (default: fp8)", "Model",
      kOnEngine,
      [](O& o, S& v, S& f) {
@@ -155,15 +175,29 @@ constexpr Flag kFlags[] = {
     {"topk-buffer,topk_buffer", "N", "rows of the buffer that is compared (default: the model's top-k)",
      "Model", kCheck, [](O& o, S& v, S& f) { o.engine.topk_buffer = parse_integer(f, v, 1, kMaxInt32); }},
     {"gpu-mem,gpu_mem", "SIZE",
-     "most GPU memory to take, such as 24G, beside what CUDA itself needs (default: all)", "Model", kOnEngine,
-     [](O& o, S& v, S& f) { o.engine.memory.device = parse_bytes(v, f.c_str()); }},
-    {"host-mem,host_mem", "SIZE", "most host memory to take beside the mapped model (default: all)", "Model",
-     kOnEngine, [](O& o, S& v, S& f) { o.engine.memory.host = parse_bytes(v, f.c_str()); }},
-    {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048)", "Model",
+     "most memory to take of each GPU, such as 24G, beside what CUDA itself needs; or a list, 24G,80G, one "
+     "for each of --gpus (default: all)",
+     "Model", kOnEngine, [](O& o, S& v, S& f) { o.engine.gpu_mem = parse_sizes(f, v); }},
+    {"host-mem,host_mem", "SIZE",
+     "most host memory to take beside the mapped model; may be more than what the system calls available, on "
+     "machines whose memory grows as it is touched (default: what is available)",
+     "Model", kOnEngine, [](O& o, S& v, S& f) { o.engine.host_mem = parse_bytes(v, f.c_str()); }},
+    {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048, with experts in host memory 8192)", "Model",
      kOnEngine & ~kBench, [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", "Measured",
      kMeasuring, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
+    {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan,
+     [](O& o, S& v, S& f) {
+       o.bench.is_synthetic = parse_choice<bool>(f, v, {{"671b", true}});
+       o.bench.n_layers = 61;
+     }},
+    {"type", "NAME", "its format (default: Q4_K)", "Planned", kPlan,
+     [](O& o, S& v, S& f) { o.bench.types.matrices = parse_type(f, v); }},
+    {"on", "SPEC",
+     "a machine to plan for, its GPUs and its host memory, such as 2x141G+256G, or 0+768G (default: this one)",
+     "Planned", kPlan, [](O& o, S& v, S& f) { o.imagined = parse_machine(f, v); }},
+
     {"layers", "N", "synthetic layers (default: 6)", "Measured", kMeasuring,
      [](O& o, S& v, S& f) { o.bench.n_layers = parse_integer(f, v, 1, 1000); }},
     {"dense", "N", "dense ones among them (default: 3)", "Measured", kMeasuring,

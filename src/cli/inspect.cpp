@@ -79,61 +79,6 @@ int inspect_model(const Options& options) {
 
 namespace {
 
-std::string plan_line(const char* name, uint64_t n_bytes) {
-  return format("  %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
-                with_thousands(static_cast<int64_t>(n_bytes)).c_str());
-}
-
-void print_plan(const MemoryPlan& plan, const Backend& backend) {
-  std::string text = format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
-                            with_thousands(plan.cache.max_context).c_str(),
-                            with_thousands(plan.chunk).c_str(), backend.name());
-  text += plan.cache.buffer_rows > 0
-              ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
-              : "every latent row is resident, no top-k buffers\n";
-  if (!plan.cache.is_apart) text += plan_line("weights, used where they lie", plan.n_weight_bytes);
-  text += plan_line("in the file and not used", plan.n_skipped_bytes);
-  for (const Place place : {Place::device, Place::host}) {
-    const char* where = place == Place::host ? "host" : plan.cache.is_apart ? "device" : "host, to work in";
-    text += format("%s: %s of %s\n", where, human_bytes(plan.n_bytes(place)).c_str(),
-                   human_bytes(backend.memory_info(place).n_bytes_free).c_str());
-    for (const MemoryPlan::Item& item : plan.items())
-      if (item.place == place && item.n_bytes > 0) text += plan_line(item.name, item.n_bytes);
-  }
-  write_out(text);
-}
-
-void print_plan_json(const MemoryPlan& plan, const Backend& backend) {
-  Json json{{"backend", backend.name()},
-            {"context", plan.cache.max_context},
-            {"chunk", plan.chunk},
-            {"layers", plan.cache.n_layers},
-            {"topk_buffer_rows", plan.cache.buffer_rows},
-            {"skipped_bytes", plan.n_skipped_bytes},
-            {"weight_bytes", plan.n_weight_bytes}};
-  for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
-  json["device_bytes"] = plan.n_bytes(Place::device);
-  json["host_bytes"] = plan.n_bytes(Place::host);
-  json["free_device_bytes"] = backend.memory_info(Place::device).n_bytes_free;
-  json["free_host_bytes"] = backend.memory_info(Place::host).n_bytes_free;
-  write_out(json.dump() + "\n");
-}
-
-}  // namespace
-
-int inspect_plan(const Options& options) {
-  const GgufFile file(find_model(options));
-  const std::unique_ptr<Backend> backend = make_backend(options.engine);
-  const MemoryPlan plan = plan_file(file, options.engine, *backend);
-  if (options.json)
-    print_plan_json(plan, *backend);
-  else
-    print_plan(plan, *backend);
-  return 0;
-}
-
-namespace {
-
 std::string text_of_words(const Options& options) {
   if (options.words.empty()) {
     if (is_terminal(STDIN_FILENO))

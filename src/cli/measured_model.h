@@ -16,7 +16,9 @@ class MeasuredModel {
   explicit MeasuredModel(const Options& options);
 
   const ModelArgs& args() const { return args_; }
-  // What is free on the backend of these options, with nothing on it.
+  const ModelBytes& bytes() const { return bytes_; }
+  uint64_t n_bytes_unused() const;  // in the file (MTP blocks)
+  // What is free on the backends of these options, with nothing on them.
   Machine machine(const EngineOptions& options) const;
   // Throws as Engine does.
   std::unique_ptr<Engine> open(const EngineOptions& options) const;
@@ -25,6 +27,7 @@ class MeasuredModel {
   std::optional<GgufFile> file_;
   SyntheticTypes types_;
   ModelArgs args_;
+  ModelBytes bytes_;
 };
 
 }  // namespace dsv32

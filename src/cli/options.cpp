@@ -54,6 +54,9 @@ void check_together(const Options& options) {
     fail(ErrorKind::usage, "inspect logits needs --tokens IDS and --out FILE");
   if (options.bench.is_synthetic && !options.engine.model_path.empty())
     fail(ErrorKind::usage, "--model and --synthetic are both given, expected one of them");
+  if (options.engine.gpu_mem.size() > 1 && options.engine.gpu_mem.size() != options.engine.gpus.size())
+    fail(ErrorKind::usage, format("--gpu-mem has %zu sizes for %zu of --gpus", options.engine.gpu_mem.size(),
+                                  options.engine.gpus.size()));
   if (options.bench.n_dense > options.bench.n_layers)
     fail(ErrorKind::usage,
          format("--dense is %lld of %lld --layers", static_cast<long long>(options.bench.n_dense),

@@ -51,6 +51,12 @@ struct BenchOptions {
   std::string folder = ".";        // on the disk that is measured
 };
 
+// A machine that need not be there.
+struct ImaginedMachine {
+  std::vector<uint64_t> gpus;  // bytes of each
+  uint64_t host = 0;
+};
+
 // The lines of `batch` whose digest falls to `number` (from 0) of so many.
 struct Shard {
   uint64_t number = 0, n_shards = 1;
@@ -99,6 +105,7 @@ struct Options {
   std::string output_path;     // inspect logits, batch: -o
   BenchOptions bench;
   BatchOptions batch;
+  std::optional<ImaginedMachine> imagined;  // inspect plan: --on
 };
 
 // `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the

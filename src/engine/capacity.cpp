@@ -14,8 +14,7 @@ constexpr uint64_t kDriverShare = 256;  // a CUDA driver rounds allocations: 0.4
 constexpr int64_t kMostOnDevice = 64, kMostOnHost = 8;
 
 bool fits(const ModelArgs& args, const EngineOptions& options, Machine machine) try {
-  for (MemoryInfo* memory : {&machine.device, &machine.host})
-    memory->n_bytes_free -= std::min(memory->n_bytes_free, kSlackBytes);
+  machine.leave(kSlackBytes);
   make_plan(args, options, machine);
   return true;
 } catch (const Error& error) {
@@ -47,19 +46,21 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   if (!fits(args, options_for_batch(args, options, 1), machine)) return 0;
+  const MemoryPlan one = make_plan(args, options_for_batch(args, options, 1), machine);
   EngineOptions same_step = options;
-  same_step.chunk = make_plan(args, options_for_batch(args, options, 1), machine).chunk;
+  same_step.chunk = one.chunk, same_step.n_cpu_experts = one.n_host_expert_layers();
   return largest_fitting(args, machine, kMostSequences,
                          [&](int64_t n) { return options_for_batch(args, same_step, n); });
 }
 
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine) {
   if (options.max_seqs != kAsManyAsSuit) return options;
-  machine.device.n_bytes_free -= machine.device.n_bytes_free / kDriverShare;
+  for (MemoryInfo& device : machine.devices) device.n_bytes_free -= device.n_bytes_free / kDriverShare;
   options.max_seqs = 1;
   const MemoryPlan one = make_plan(args, options, machine);
   const int64_t context = one.cache.max_context;
   options.context = context, options.chunk = one.chunk;
+  options.n_cpu_experts = one.n_host_expert_layers();  // more sequences drive no expert from a device
   const bool has_buffers = args.has_indexer() && (machine.is_apart || options.topk_buffer);
   const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;

@@ -37,37 +37,55 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// Binding reads the tensors' names and shapes, and of their values only the small vectors.
-struct WeightBytes {
-  uint64_t n_used, n_skipped;
-};
-WeightBytes weight_bytes(const GgufFile& file, const ModelArgs& args) {
-  CpuBackend mapped(1);
-  const Weights weights = load_weights(file, args, mapped);
-  return {weights.n_bytes_used, weights.n_bytes_skipped};
-}
-
-MemoryPlan plan_for(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  return make_plan(args, with_suitable_batch(args, options, machine), machine);
-}
-
-// Keeps the backend, which has its memory: a thread that hangs in a read or write keeps the cache.
-std::shared_ptr<LatentCache> make_cache(const std::shared_ptr<Backend>& backend,
-                                        std::span<const StageLayers> stages, const CachePlan& plan) {
+// Keeps the backends, which have its memory: a thread that hangs in a read or write keeps the cache.
+std::shared_ptr<LatentCache> make_cache(const Backends& backends, std::span<const StageLayers> stages,
+                                        const CachePlan& plan) {
   return std::shared_ptr<LatentCache>(new LatentCache(stages, plan),
-                                      [backend](LatentCache* cache) { delete cache; });
+                                      [backends](LatentCache* cache) { delete cache; });
+}
+
+std::vector<StageLayers> stages_of(const Backends& backends, const MemoryPlan& plan) {
+  std::vector<StageLayers> stages;
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    stages.push_back({backends[i].get(), plan.stages[i].end_layer});
+  return stages;
+}
+
+WeightPlaces places_of(const Backends& backends, const MemoryPlan& plan) {
+  return {[&](int64_t layer) -> Backend& {
+            size_t i = 0;
+            while (layer >= plan.stages[i].end_layer) ++i;
+            return *backends[i];
+          },
+          [&](int64_t layer) {
+            return plan.has_host_experts[static_cast<size_t>(layer)] ? Place::host : Place::device;
+          }};
+}
+
+// All that decides bits: the backends, as often as they differ, and in decode which experts the host
+// computes.
+std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
+  std::string names;
+  for (const auto& backend : backends)
+    if (names.find(backend->numerics()) == std::string::npos)
+      names += (names.empty() ? "" : " ") + backend->numerics();
+  if (plan.n_host_expert_bytes == 0) return names;
+  names += " " + CpuBackend(1).numerics() + " experts";
+  for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
+    if (plan.has_host_experts[l]) names += format(" %zu", l);
+  return names;
 }
 
 std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cache, const MemoryPlan& plan,
                                                const EngineOptions& options, const Engine::Identify& identify,
-                                               const Backend& backend) {
+                                               const Backends& backends) {
   if (!options.cache || !identify) return nullptr;
   if (most_process_memory() < plan.n_weight_bytes + plan.n_bytes(Place::host) + kPrefixBytes) {
     options.cache->warn("prefix cache: ulimit leaves too little memory for it; going on without it");
     return nullptr;
   }
   try {
-    PrefixCache::Identity identity = identify(cache->plan().layout, backend);
+    PrefixCache::Identity identity = identify(cache->plan().layout, numerics_of(backends, plan));
     return std::make_unique<PrefixCache>(std::move(cache), std::move(identity), *options.cache);
   } catch (const Error&) {
     throw;
@@ -77,34 +95,48 @@ std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cach
 }
 
 // Beside computing on the CPU, which wants the cores and reads the same memory, or on a device.
-int hashing_threads(const Backend& backend) {
+int hashing_threads(bool computes_on_cpu) {
   const int n_cores = static_cast<int>(std::thread::hardware_concurrency());
-  return backend.works_in_host_memory() ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
+  return computes_on_cpu ? std::clamp(n_cores / 16, 1, 4) : std::clamp(n_cores / 2, 1, 8);
 }
 
 PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions& options,
-                                  const CacheLayout& layout, const Backend& backend) {
+                                  const CacheLayout& layout, const std::string& numerics) {
   if (options.directory.empty()) return {};
   const auto digest = std::make_shared<ModelDigest>(
       file.files(), ModelDigestOptions{.directory = options.directory,
                                        .files = options.files,
                                        .most_hashed_first = options.most_hashed_first,
-                                       .n_threads = hashing_threads(backend)});
-  return [digest, layout, numerics = backend.numerics()] {
+                                       .n_threads = hashing_threads(numerics.starts_with("cpu/"))});
+  return [digest, layout, numerics] {
     const std::optional<Hash256> model = digest->value();
     return model ? std::optional(fingerprint(*model, layout, numerics)) : std::nullopt;
   };
 }
 
+// What a number of sequences that is open adds is left out: it follows the machine.
+EngineOptions one_sequence(EngineOptions options) {
+  options.max_seqs = std::max<int64_t>(options.max_seqs, 1);
+  return options;
+}
+
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suffices& suffices) {
 #ifdef DSV32_CUDA
-  if (options.backend == "cuda" || (options.backend == "auto" && why_no_cuda(options.device).empty()))
-    return make_cuda_backend(options.device, options.memory, options.n_threads);
+  if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {
+    std::vector<int> gpus = options.gpus;
+    for (int i = 0; options.gpus.empty() && i < std::max(1, n_cuda_devices()); ++i) gpus.push_back(i);
+    Backends backends;
+    for (size_t i = 0; i < gpus.size(); ++i) {
+      backends.push_back(make_cuda_backend(gpus[i], options.limits(i), options.n_threads));
+      if (options.gpus.empty() && suffices && suffices(backends)) break;
+    }
+    return backends;
+  }
 #endif
   if (options.backend == "cpu" || options.backend == "auto")
-    return std::make_unique<CpuBackend>(options.n_threads, options.memory);
+    return {std::make_shared<CpuBackend>(options.n_threads, options.limits(0))};
   if (options.backend == "cuda")
     fail(ErrorKind::usage, "--backend is 'cuda', which this build does not have", "build with CUDA=1");
   fail(ErrorKind::usage,
@@ -113,62 +145,85 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
 
 std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #ifdef DSV32_CUDA
-  return why_no_cuda(options.device);
+  return why_no_cuda(options.gpus.empty() ? 0 : options.gpus.front());
 #else
   return {};
 #endif
 }
 
-Machine machine_of(const Backend& backend, uint64_t n_weight_bytes) {
-  return {!backend.works_in_host_memory(), n_weight_bytes, backend.memory_info(Place::device),
-          backend.memory_info(Place::host)};
+Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const EngineOptions& options) {
+  return [=](const Backends& backends) {
+    try {
+      const MemoryPlan plan = make_plan(args, options, machine_of(backends, bytes));
+      return plan.n_host_expert_bytes == 0 || options.n_cpu_experts;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::memory) throw;
+      return false;
+    }
+  };
 }
 
-Machine machine_of(const Backend& backend, const GgufFile& file) {
-  return machine_of(backend, weight_bytes(file, read_model_args(file)).n_used);
+Machine machine_of(const Backends& backends, const ModelBytes& bytes) {
+  Machine machine{
+      !backends.front()->works_in_host_memory(), bytes, {}, backends.front()->memory_info(Place::host)};
+  for (const auto& backend : backends) machine.devices.push_back(backend->memory_info(Place::device));
+  for (size_t i = 1; i < backends.size(); ++i) {
+    const uint64_t n_used = backends[i]->memory_info(Place::host).n_bytes_used;
+    machine.host.n_bytes_used += n_used;
+    machine.host.n_bytes_free -= std::min(machine.host.n_bytes_free, n_used);
+  }
+  return machine;
 }
 
-MemoryPlan plan_file(const GgufFile& file, const EngineOptions& options, const Backend& backend) {
-  const ModelArgs args = read_model_args(file);
-  const auto [n_used, n_skipped] = weight_bytes(file, args);
-  MemoryPlan plan = make_plan(args, options, machine_of(backend, n_used));
-  plan.n_skipped_bytes = n_skipped;
-  return plan;
+// Backends that the plan does not use go at once, with what they have taken.
+Engine::Planned Engine::plan_for(Backends backends, const ModelArgs& args, const ModelBytes& bytes,
+                                 const EngineOptions& options) {
+  const Machine machine = machine_of(backends, bytes);
+  MemoryPlan plan = make_plan(args, with_suitable_batch(args, options, machine), machine);
+  backends.resize(plan.stages.size());
+  return {std::move(backends), std::move(plan)};
 }
 
 Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
-    : Engine(make_backend(options), file, options, before_weights) {}
+    : Engine(
+          make_backends(options, suffice_for(read_model_args(file), model_bytes(file, read_model_args(file)),
+                                             one_sequence(options))),
+          file, options, before_weights) {}
 
-Engine::Engine(std::unique_ptr<Backend> own, const GgufFile& file, const EngineOptions& options,
+Engine::Engine(Backends backends, const GgufFile& file, const EngineOptions& options,
                const BeforeWeights& before_weights)
     : Engine(
-          std::move(own), read_model_args(file), weight_bytes(file, read_model_args(file)).n_used,
-          [&](const ModelArgs& args, Backend& backend) { return load_weights(file, args, backend); }, options,
-          [&](const CacheLayout& layout, const Backend& backend) {
-            return identity_of(file, *options.cache, layout, backend);
+          plan_for(std::move(backends), read_model_args(file), model_bytes(file, read_model_args(file)),
+                   options),
+          read_model_args(file),
+          [&](const ModelArgs& args, const WeightPlaces& places) { return load_weights(file, args, places); },
+          options,
+          [&](const CacheLayout& layout, const std::string& numerics) {
+            return identity_of(file, *options.cache, layout, numerics);
           },
           before_weights) {
-  plan_.n_skipped_bytes = weights_.n_bytes_skipped;
   warnings_ = warnings_about(file, args_, options);
 }
 
-Engine::Engine(const ModelArgs& args, uint64_t n_weight_bytes, const LoadWeights& load,
+Engine::Engine(const ModelArgs& args, const ModelBytes& bytes, const LoadWeights& load,
                const EngineOptions& options, const Identify& identify, const BeforeWeights& before_weights)
-    : Engine(make_backend(options), args, n_weight_bytes, load, options, identify, before_weights) {}
+    : Engine(plan_for(make_backends(options, suffice_for(args, bytes, one_sequence(options))), args, bytes,
+                      options),
+             args, load, options, identify, before_weights) {}
 
-Engine::Engine(std::unique_ptr<Backend> backend, const ModelArgs& args, uint64_t n_weight_bytes,
-               const LoadWeights& load, const EngineOptions& options, const Identify& identify,
-               const BeforeWeights& before_weights)
+Engine::Engine(Planned planned, const ModelArgs& args, const LoadWeights& load, const EngineOptions& options,
+               const Identify& identify, const BeforeWeights& before_weights)
     : args_(args),
-      backend_(std::move(backend)),
-      stages_{{backend_.get(), args_.n_layers}},
-      plan_(plan_for(args_, options, machine_of(*backend_, n_weight_bytes))),
-      cache_(make_cache(backend_, stages_, plan_.cache)),
-      prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, *backend_)),
+      backends_(std::move(planned.backends)),
+      plan_(std::move(planned.plan)),
+      stages_(stages_of(backends_, plan_)),
+      cache_(make_cache(backends_, stages_, plan_.cache)),
+      prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, backends_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
-                load(args_, *backend_))),
-      forward_(std::make_unique<Forward>(stages_, args_, weights_, *cache_,
-                                         StageSizes{plan_.chunk, plan_.cache.max_context})),
+                load(args_, places_of(backends_, plan_)))),
+      forward_(std::make_unique<Forward>(
+          stages_, args_, weights_, *cache_,
+          StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes})),
       loop_(std::make_unique<Loop>(*this)) {}
 
 Engine::~Engine() = default;

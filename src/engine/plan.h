@@ -1,10 +1,11 @@
 // The memory plan: what a model with a given context needs, and where, known before anything is allocated.
 //
 // One list of items serves `inspect plan`, the check that all of them fit, and the choice of what was left
-// open: context, step and top-k buffer. What is allocated later follows the plan to the byte; a test holds
-// the backend's own count against it.
+// open: devices, the layers of each and whose experts the host keeps, context, step and top-k buffer. What is
+// allocated later follows the plan to the byte; a test holds the backend's own count against it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "context/latent_cache.h"
 #include "prefix/prefix_cache_options.h"
 #include "weights/config.h"
+#include "weights/layer_bytes.h"
 
 namespace dsv32 {
 
@@ -31,8 +33,8 @@ inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";
-  int device = 0;     // which GPU
-  int n_threads = 0;  // 0: all cores
+  std::vector<int> gpus;  // all of them are used; none: as few as suffice
+  int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
   int64_t max_seqs = 1;            // sessions at a time; kAsManyAsSuit: see engine/capacity
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
@@ -44,27 +46,57 @@ struct EngineOptions {
   // Rows of a sequence and layer on the device, kEveryRow for all; nothing: all if they fit, else as many as
   // do.
   std::optional<int64_t> topk_buffer;
-  std::optional<int64_t> chunk;  // most prefill tokens of a step; nothing: what suits the backend
-  MemoryLimits memory;
+  std::optional<int64_t> chunk;             // most prefill tokens of a step; nothing: what suits the backend
+  std::vector<uint64_t> gpu_mem;            // most bytes of each GPU: one for all, or one each
+  std::optional<uint64_t> host_mem;         // most bytes of host memory
+  std::optional<int64_t> n_cpu_experts;     // layers whose experts the host keeps; nothing: as few as may be
   std::optional<PrefixCacheOptions> cache;  // nothing: prefixes are not remembered
+
+  // Of the i-th of the GPUs.
+  MemoryLimits limits(size_t i) const;
 };
 
 // What a plan is made for. As it stands: a host with room for everything.
 struct Machine {
-  bool is_apart = false;                                              // device and host memory are two
-  uint64_t n_weight_bytes = 0;                                        // of the layers that run
-  MemoryInfo device{0, std::numeric_limits<uint64_t>::max() / 2, 0};  // "used" is the backend's scratch
-  MemoryInfo host{0, std::numeric_limits<uint64_t>::max() / 2, 0};
+  static constexpr uint64_t kEndless = std::numeric_limits<uint64_t>::max() / 64;
+
+  bool is_apart = false;  // device and host memory are two
+  ModelBytes weights = {};
+  std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // when they are apart; "used" is a backend's scratch
+  MemoryInfo host = {0, kEndless, 0};
+
+  // Plans with so much less of each memory.
+  void leave(uint64_t n_bytes) {
+    for (MemoryInfo& device : devices) device.n_bytes_free -= std::min(device.n_bytes_free, n_bytes);
+    host.n_bytes_free -= std::min(host.n_bytes_free, n_bytes);
+  }
+};
+
+// What a device has.
+struct StagePlan {
+  int64_t first_layer = 0, end_layer = 0;
+  uint64_t n_weight_bytes = 0;         // without the experts that the host keeps
+  uint64_t n_bytes_read = 0;           // of these, by a decode token
+  uint64_t n_logit_bytes = 0;          // and what is drawn from them; of the last device
+  uint64_t n_scratch_bytes = 0;        // the backend's own
+  uint64_t n_expert_window_bytes = 0;  // through which the host's experts come in prompts
 };
 
 struct MemoryPlan {
   CachePlan cache;
-  int64_t chunk = 0;             // most tokens of a step
-  uint64_t n_weight_bytes = 0;   // on the device, or used where the file is mapped
-  uint64_t n_skipped_bytes = 0;  // in the file and not used (MTP blocks)
-  uint64_t n_activation_bytes = 0;
-  uint64_t n_logit_bytes = 0;                                     // and what is drawn from them
-  uint64_t n_device_scratch_bytes = 0, n_host_scratch_bytes = 0;  // the backend's own
+  int64_t chunk = 0;                   // most tokens of a step
+  std::vector<StagePlan> stages;       // in the order of their layers
+  std::vector<bool> has_host_experts;  // [n_layers]
+  uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
+  uint64_t n_host_expert_bytes = 0;
+  uint64_t n_activation_bytes = 0;  // of each device
+  uint64_t n_host_scratch_bytes = 0;
+  uint64_t expert_window_bytes = 0;  // of a device that has such experts
+  uint64_t n_host_bytes_read = 0;    // of the experts that the host keeps, by a decode token
+
+  uint64_t n_device_bytes_read() const;  // of the other weights
+  uint64_t n_bytes_read() const { return n_device_bytes_read() + n_host_bytes_read; }
+  int64_t n_host_expert_layers() const { return std::ranges::count(has_host_experts, true); }
 
   struct Item {
     const char* key;   // in JSON
@@ -77,12 +109,15 @@ struct MemoryPlan {
   // which stay in the mapped file, are not among it.
   std::vector<Item> items() const;
   uint64_t n_bytes(Place place) const;
+  std::vector<Item> device_items(size_t stage) const;
+  uint64_t n_device_bytes(size_t stage) const;
 };
 
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
 inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args.index_topk + 1); }
 
-// A step's size that was left open is halved until the rest fits beside it.
+// On as few of the machine's devices as hold all experts, or on all of them. A step's size that was left open
+// is halved until the rest fits beside it, and is larger where experts come from the host.
 // Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
 // top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);

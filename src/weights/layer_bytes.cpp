@@ -21,6 +21,12 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
 
 }  // namespace
 
+uint64_t total_bytes(const ModelBytes& bytes) {
+  uint64_t n_bytes = bytes.embedding + bytes.head - bytes.tied;
+  for (const LayerBytes& layer : bytes.layers) n_bytes += layer.core + layer.experts;
+  return n_bytes;
+}
+
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   ModelBytes bytes;
   for (const LayerWeights& layer : weights.layers) bytes.layers.push_back(layer_bytes(layer, args));

@@ -28,6 +28,8 @@ struct ModelBytes {
   uint64_t tied = 0;  // of the head, what a device that has the embedding has already
 };
 
+uint64_t total_bytes(const ModelBytes& bytes);
+
 // The data may be null.
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args);
 // Throws as load_weights does; places nothing.

@@ -13,28 +13,34 @@ namespace {
 
 constexpr int64_t kPatternRows = 61;  // prime, so that no two neighbouring matrices begin alike
 
-// Without a backend it counts bytes and makes none.
+// Without places it makes no values.
 class Maker {
  public:
-  Maker(const ModelArgs& args, const SyntheticTypes& types, Backend* backend)
-      : args_(args), types_(types), backend_(backend) {}
+  Maker(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces* places)
+      : args_(args), types_(types), places_(places) {}
 
   Weights make() {
     Weights weights;
+    place_on(0);
     weights.embed = matrix(args_.vocab_size, args_.dim, 1);
+    place_on(args_.n_layers - 1);
     weights.head = matrix(args_.vocab_size, args_.dim);
     weights.norm = vector(args_.dim, 1);
     for (int64_t layer = 0; layer < args_.n_layers; ++layer) {
+      place_on(layer);
       const uint64_t n_bytes_before = n_bytes_;
       weights.layers.push_back(make_layer(layer));
       weights.layers.back().n_bytes = n_bytes_ - n_bytes_before;
     }
-    weights.n_bytes_used = n_bytes_;
     weights.owned = std::move(kept_);
     return weights;
   }
 
  private:
+  void place_on(int64_t layer) {
+    if (places_) backend_ = &places_->backend(layer);
+  }
+
   LayerWeights make_layer(int64_t layer) {
     const ModelArgs& a = args_;
     LayerWeights w;
@@ -54,7 +60,7 @@ class Maker {
     if (w.is_dense)
       w.mlp = mlp(a.inter_dim);
     else
-      w.experts = experts();
+      w.experts = experts(places_ ? places_->experts(layer) : Place::device);
     return w;
   }
 
@@ -62,14 +68,16 @@ class Maker {
     return {matrix(inter_dim, args_.dim), matrix(inter_dim, args_.dim), matrix(args_.dim, inter_dim)};
   }
 
-  ExpertWeights experts() {
+  ExpertWeights experts(Place place) {
     const ModelArgs& a = args_;
     ExpertWeights w;
     w.gate = stack(TensorType::f32, 1, a.n_routed_experts, a.dim);
     w.bias = vector(a.n_routed_experts, 0);
+    w.place = place_ = place;
     w.routed.w1 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
     w.routed.w3 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
     w.routed.w2 = stack(types_.matrices, a.n_routed_experts, a.dim, a.moe_inter_dim);
+    place_ = Place::device;
     w.shared = mlp(a.n_shared_experts * a.moe_inter_dim);
     return w;
   }
@@ -97,7 +105,7 @@ class Maker {
       std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
                   pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
     });
-    m.data = backend_->place_weights(bytes.get(), n_bytes, Place::device);
+    m.data = backend_->place_weights(bytes.get(), n_bytes, place_);
     if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
     return m;
   }
@@ -113,7 +121,9 @@ class Maker {
 
   const ModelArgs& args_;
   const SyntheticTypes& types_;
-  Backend* backend_;
+  const WeightPlaces* places_;
+  Backend* backend_ = nullptr;
+  Place place_ = Place::device;
   Rng rng_{1};
   WorkerPool workers_{0};
   uint64_t n_bytes_ = 0;
@@ -137,16 +147,12 @@ ModelArgs full_size_args(int64_t n_layers, int64_t n_dense) {
   return a;
 }
 
-Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend) {
-  return Maker(args, types, &backend).make();
+Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces& places) {
+  return Maker(args, types, &places).make();
 }
 
 Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types) {
   return Maker(args, types, nullptr).make();
-}
-
-uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types) {
-  return synthetic_shapes(args, types).n_bytes_used;
 }
 
 }  // namespace dsv32

@@ -20,10 +20,7 @@ ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 // the same. Throws as synthetic_weights does.
 Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types);
 
-// What they will take.
-uint64_t synthetic_weight_bytes(const ModelArgs& args, const SyntheticTypes& types);
-
 // Throws Error{memory} when they do not fit, Error{usage} when a row is no whole number of a type's blocks.
-Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, Backend& backend);
+Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces& places);
 
 }  // namespace dsv32

@@ -26,7 +26,7 @@ class Binder {
   void place_on(Backend& backend) { backend_ = &backend; }
   void place_in(Place place) { place_ = place; }
 
-  uint64_t n_bytes_used() const { return n_bytes_used_; }
+  uint64_t n_bytes_found() const { return n_bytes_found_; }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
   // A stack of n_mats matrices [n_rows, n_cols]; GGUF shape {n_cols, n_rows, n_mats}.
@@ -64,14 +64,14 @@ class Binder {
            format("%s: tensor %s at offset %llu has shape %s, expected %s", visible(file_.path()).c_str(),
                   name.c_str(), static_cast<unsigned long long>(tensor->offset),
                   shape_text(tensor->ne).c_str(), shape_text(ne).c_str()));
-    n_bytes_used_ += tensor->n_bytes;
+    n_bytes_found_ += tensor->n_bytes;
     return *tensor;
   }
 
   const GgufFile& file_;
   Backend* backend_ = nullptr;
   Place place_ = Place::device;
-  uint64_t n_bytes_used_ = 0;
+  uint64_t n_bytes_found_ = 0;
 };
 
 IndexerWeights bind_indexer(Binder& bind, const std::string& blk, const ModelArgs& a) {
@@ -162,25 +162,17 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPl
   bind.place_on(last);
   weights.norm = bind.vector("output_norm.weight", args.dim);
   weights.head = weights.embed;
-  uint64_t n_bytes_twice = 0;
-  if (bind.has("output.weight")) {
+  if (bind.has("output.weight"))
     weights.head = bind.matrix("output.weight", args.dim, args.vocab_size);
-  } else if (&first != &last) {
-    const uint64_t n_bytes_once = bind.n_bytes_used();
+  else if (&first != &last)
     weights.head = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
-    n_bytes_twice = bind.n_bytes_used() - n_bytes_once;
-  }
   weights.layers.reserve(static_cast<size_t>(args.n_layers));
   for (int64_t layer = 0; layer < args.n_layers; ++layer) {
     bind.place_on(places.backend(layer));
-    const uint64_t n_bytes_before = bind.n_bytes_used();
+    const uint64_t n_bytes_before = bind.n_bytes_found();
     weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
-    weights.layers.back().n_bytes = bind.n_bytes_used() - n_bytes_before;
+    weights.layers.back().n_bytes = bind.n_bytes_found() - n_bytes_before;
   }
-  weights.n_bytes_used = bind.n_bytes_used();
-  uint64_t n_bytes_in_file = 0;
-  for (const GgufTensor& tensor : file.tensors()) n_bytes_in_file += tensor.n_bytes;
-  weights.n_bytes_skipped = n_bytes_in_file - (weights.n_bytes_used - n_bytes_twice);
   return weights;
 }
 

@@ -60,8 +60,6 @@ struct Weights {
   Vector norm;         // [dim]
   std::vector<LayerWeights> layers;
   std::vector<std::shared_ptr<const uint8_t[]>> owned;  // matrices that lie in no file (weights/synthetic)
-  uint64_t n_bytes_used = 0;                            // of the file, by the layers that run
-  uint64_t n_bytes_skipped = 0;                         // MTP blocks and unknown tensors
 };
 
 // Who has a layer's weights, and where its routed experts lie. The embedding is with the first layer's, the

@@ -57,8 +57,10 @@ BOOST_AUTO_TEST_CASE(the_plan_is_within_two_percent_of_what_is_taken) {
     make_cuda_backend(0);  // what CUDA itself needs is there from now on
     const uint64_t n_free_before = free_device_bytes();
     Engine engine(
-        shape, synthetic_weight_bytes(shape, types),
-        [&](const ModelArgs& args, Backend& backend) { return synthetic_weights(args, types, backend); },
+        shape, model_bytes(shape, types),
+        [&](const ModelArgs& args, const WeightPlaces& places) {
+          return synthetic_weights(args, types, places);
+        },
         options);
     Session session(engine);
     session.sync(std::vector<int32_t>(3000, 1));
@@ -99,14 +101,14 @@ BOOST_AUTO_TEST_CASE(a_low_limit_changes_no_bit) {
     all = logits_of(engine, tokens);
   }
   // Windows of two layers cost less than rows of five.
-  options.memory.device = n_needed - (12u << 20);
+  options.gpu_mem = {n_needed - (12u << 20)};
   Engine engine(file, options);
   BOOST_TEST(engine.plan().cache.buffer_rows >= 64);
   BOOST_TEST(engine.plan().cache.buffer_rows < 3000);
   const std::vector<float> limited = logits_of(engine, tokens);
   BOOST_TEST(std::memcmp(all.data(), limited.data(), all.size() * sizeof(float)) == 0);
   BOOST_TEST(engine.forward().buffer_tally().n_misses > 0);
-  BOOST_TEST(engine.backend().memory_info(Place::device).n_bytes_used <= *options.memory.device);
+  BOOST_TEST(engine.backend().memory_info(Place::device).n_bytes_used <= options.gpu_mem.front());
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named) {
@@ -115,7 +117,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named) {
   write_tiny_model(path, {});
   const GgufFile file(path);
   EngineOptions options = on_gpu(12000);
-  options.memory.device = 270u << 20;
+  options.gpu_mem = {270u << 20};
   BOOST_CHECK_EXCEPTION(Engine(file, options), Error, [](const Error& error) {
     return error.kind() == ErrorKind::memory && !error.hint().empty() && contains(error.what(), "wanted");
   });

@@ -40,7 +40,7 @@ struct TalkOnDisk {
     EngineOptions options;
     options.context = 512, options.chunk = chunk, options.topk_buffer = buffer;
     if (has_cache) options = with_disk(options, dir.file("cache"));
-    auto engine = std::make_unique<Engine>(make_backend(), file, options);
+    auto engine = std::make_unique<Engine>(Backends{make_backend()}, file, options);
     auto session = std::make_unique<Session>(*engine);
     return {std::move(engine), std::move(session)};
   }

@@ -36,8 +36,9 @@ Engine open_engine(const GgufFile& file, const EngineOptions& options, Chooser c
   ModelArgs args = read_model_args(file);
   if (args.has_indexer()) args.index_topk = args.max_seq_len;
   return Engine(
-      args, file.n_bytes(),
-      [&](const ModelArgs& shape, Backend& backend) { return load_weights(file, shape, backend); }, options);
+      args, model_bytes(file, args),
+      [&](const ModelArgs& shape, const WeightPlaces& places) { return load_weights(file, shape, places); },
+      options);
 }
 
 std::string trimmed(const std::string& text) {

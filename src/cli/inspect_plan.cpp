@@ -1,0 +1,207 @@
+// `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
+// what a decode token would read of each memory.
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/imagined_machine.h"
+#include "cli/inspect.h"
+#include "cli/loaded_model.h"
+#include "cli/measured_model.h"
+#include "cli/streams.h"
+#include "cli/terminal.h"
+
+namespace dsv32 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of a common NVMe disk, and of weights from the page cache to a GPU.
+constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
+
+struct Planned {
+  Machine machine;
+  MemoryPlan plan;
+};
+
+// Named by what they are: the layers whose experts lie in host memory, all of them where there is no GPU.
+std::vector<int64_t> host_expert_layers(const Planned& planned) {
+  std::vector<int64_t> layers;
+  for (size_t l = 0; l < planned.plan.has_host_experts.size(); ++l)
+    if (planned.plan.has_host_experts[l] ||
+        (!planned.machine.is_apart && planned.machine.weights.layers[l].experts > 0))
+      layers.push_back(static_cast<int64_t>(l));
+  return layers;
+}
+
+// "3-5, 9, 11-60"
+std::string ranges_text(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    size_t end = i;
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+    text += format("%s%lld", text.empty() ? "" : ", ", static_cast<long long>(numbers[i]));
+    if (end > i) text += format("-%lld", static_cast<long long>(numbers[end]));
+    i = end;
+  }
+  return text.empty() ? "none" : text;
+}
+
+uint64_t free_after(const Planned& planned, size_t stage) {
+  const MemoryInfo& device = planned.machine.devices[stage];
+  return device.n_bytes_free + device.n_bytes_used - planned.plan.n_device_bytes(stage);
+}
+
+// Where the device is the host its items are the host's.
+uint64_t host_bytes(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  if (planned.machine.is_apart) return plan.n_bytes(Place::host);
+  return plan.n_weight_bytes + plan.n_bytes(Place::host) + plan.n_bytes(Place::device);
+}
+
+uint64_t host_free_after(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  uint64_t n_taken = plan.n_bytes(Place::host) - plan.n_host_scratch_bytes;
+  if (!planned.machine.is_apart) n_taken += plan.n_bytes(Place::device);
+  return planned.machine.host.n_bytes_free - std::min(planned.machine.host.n_bytes_free, n_taken);
+}
+
+std::string item_line(const char* name, uint64_t n_bytes) {
+  return format("    %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
+                with_thousands(static_cast<int64_t>(n_bytes)).c_str());
+}
+
+std::string items_text(const std::vector<MemoryPlan::Item>& items, Place place) {
+  std::string text;
+  for (const MemoryPlan::Item& item : items)
+    if (item.place == place && item.n_bytes > 0) text += item_line(item.name, item.n_bytes);
+  return text;
+}
+
+std::string device_text(const Planned& planned, size_t i) {
+  const MemoryPlan& plan = planned.plan;
+  const StagePlan& stage = plan.stages[i];
+  int64_t n_experts = 0;
+  for (int64_t l = stage.first_layer; l < stage.end_layer; ++l)
+    n_experts += planned.machine.weights.layers[static_cast<size_t>(l)].experts > 0 &&
+                 !plan.has_host_experts[static_cast<size_t>(l)];
+  return format("GPU %zu: layers %lld-%lld, experts of %lld, %s taken, %s free\n", i,
+                static_cast<long long>(stage.first_layer), static_cast<long long>(stage.end_layer - 1),
+                static_cast<long long>(n_experts), human_bytes(plan.n_device_bytes(i)).c_str(),
+                human_bytes(free_after(planned, i)).c_str()) +
+         items_text(plan.device_items(i), Place::device);
+}
+
+std::string host_text(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text = format(
+      "host: experts of layers %s, %s taken, %s free\n", ranges_text(host_expert_layers(planned)).c_str(),
+      human_bytes(host_bytes(planned)).c_str(), human_bytes(host_free_after(planned)).c_str());
+  if (!planned.machine.is_apart) {
+    text += item_line("the weights, where they lie", plan.n_weight_bytes);
+    text += items_text(plan.items(), Place::device);
+  }
+  return text + items_text(plan.items(), Place::host);
+}
+
+// Decode reads rows over the link at most as often as it selects them; a prompt's step all experts that the
+// host keeps.
+std::string traffic_text(const Planned& planned, const ModelArgs& args) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text = "a decode token reads";
+  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i)
+    text += format(" %s on GPU %zu,", human_bytes(plan.stages[i].n_bytes_read).c_str(), i);
+  const uint64_t n_host = planned.machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
+  text += format(" %s of weights in host memory", human_bytes(n_host).c_str());
+  if (plan.cache.has_buffers() && planned.machine.is_apart)
+    text += format(
+        ", at most %s of rows over the link",
+        human_bytes(static_cast<uint64_t>(args.n_layers * args.index_topk * plan.cache.layout.row_bytes()))
+            .c_str());
+  text += "\n";
+  if (plan.n_host_expert_bytes > 0)
+    text += format("a prompt's step of %s tokens reads %s of experts over the link\n",
+                   with_thousands(plan.chunk).c_str(), human_bytes(plan.n_host_expert_bytes).c_str());
+  const auto n_bytes = static_cast<double>(plan.n_weight_bytes);
+  return text + format("loading %s: about %.0f s from a disk of %.0f GB/s, %.0f s from the page cache\n",
+                       human_bytes(plan.n_weight_bytes).c_str(), n_bytes / kDiskRate, kDiskRate / 1e9,
+                       n_bytes / kCachedRate);
+}
+
+void print_plan(const Planned& planned, const MeasuredModel& model, const char* backend) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text =
+      format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
+             with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), backend);
+  text += plan.cache.has_buffers()
+              ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
+              : "every latent row is resident, no top-k buffers\n";
+  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i) text += device_text(planned, i);
+  text += host_text(planned) + traffic_text(planned, model.args());
+  if (model.n_bytes_unused() > 0)
+    text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
+  write_out(text);
+}
+
+Json to_json(const Planned& planned, const MeasuredModel& model, const char* backend) {
+  const MemoryPlan& plan = planned.plan;
+  const bool is_apart = planned.machine.is_apart;
+  Json devices = Json::array();
+  for (size_t i = 0; is_apart && i < plan.stages.size(); ++i)
+    devices.push_back({{"first_layer", plan.stages[i].first_layer},
+                       {"last_layer", plan.stages[i].end_layer - 1},
+                       {"n_bytes", plan.n_device_bytes(i)},
+                       {"n_bytes_free", free_after(planned, i)},
+                       {"n_bytes_read", plan.stages[i].n_bytes_read}});
+  Json json{{"fits", true},
+            {"devices", devices},
+            {"host",
+             {{"expert_layers", host_expert_layers(planned)},
+              {"n_bytes", host_bytes(planned)},
+              {"n_bytes_free", host_free_after(planned)}}},
+            {"decode_bytes",
+             {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
+              {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()}}},
+            {"backend", backend},
+            {"context", plan.cache.max_context},
+            {"chunk", plan.chunk},
+            {"layers", plan.cache.n_layers},
+            {"topk_buffer_rows", plan.cache.buffer_rows},
+            {"skipped_bytes", model.n_bytes_unused()}};
+  for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
+  json["weight_bytes"] = plan.n_weight_bytes;
+  json["device_bytes"] = plan.n_bytes(Place::device);
+  json["host_bytes"] = plan.n_bytes(Place::host);
+  return json;
+}
+
+Machine machine_here(const MeasuredModel& model, const Options& options, const char*& backend) {
+  const Backends backends =
+      make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
+  backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
+  return machine_of(backends, model.bytes());
+}
+
+}  // namespace
+
+int inspect_plan(const Options& options) {
+  const MeasuredModel model(options);
+  const char* backend = options.imagined && options.imagined->gpus.empty() ? "cpu" : "cuda";
+  Planned planned;
+  try {
+    planned.machine = options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
+                                       : machine_here(model, options, backend);
+    planned.plan = make_plan(model.args(), options.engine, planned.machine);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::memory || !options.json) throw;
+    write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");
+    return exit_code(error.kind());
+  }
+  if (options.json)
+    write_out(to_json(planned, model, backend).dump() + "\n");
+  else
+    print_plan(planned, model, backend);
+  return 0;
+}
+
+}  // namespace dsv32
