@@ -45,15 +45,15 @@ struct Run {
 };
 
 Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
-  const auto& [layers, embedding, embedding_read, head, tied] = input.model;
-  const bool has_head = first + on_host.size() == layers.size();
+  const ModelBytes& model = input.model;
+  const bool has_head = first + on_host.size() == model.layers.size();
   Run run;
   run.n_bytes = input.device_bytes +
                 on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
-  if (first == 0) run.n_bytes += embedding, run.n_read += embedding_read;
-  if (has_head) run.n_bytes += head - (first == 0 ? tied : 0), run.n_read += head;
+  if (first == 0) run.n_bytes += model.embedding, run.n_read += model.embedding_read;
+  if (has_head) run.n_bytes += model.head - (first == 0 ? model.tied : 0), run.n_read += model.head;
   for (size_t i = 0; i < on_host.size(); ++i) {
-    const LayerBytes& layer = layers[first + i];
+    const LayerBytes& layer = model.layers[first + i];
     run.n_bytes += layer.core, run.n_read += layer.core;
     (on_host[i] ? run.host_bytes : run.n_bytes) += layer.experts;
     (on_host[i] ? run.host_read : run.n_read) += layer.experts_read;
