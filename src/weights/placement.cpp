@@ -130,11 +130,12 @@ std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
   return runs;
 }
 
+// Whatever comes after it: a run that costs more by itself makes no better whole.
 const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) const {
+  const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read}; };
   const Run* best = nullptr;
   for (const Run& run : runs)
-    if (run.n_bytes <= in_.device_room[device] && (!best || run + Cost{0, 0} < *best + Cost{0, 0}))
-      best = &run;
+    if (run.n_bytes <= in_.device_room[device] && (!best || cost(run) < cost(*best))) best = &run;
   return best;
 }
 
@@ -168,7 +169,10 @@ std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& 
   int64_t least = input.least_rows, most = input.most_rows;
   while (least < most) {
     const int64_t middle = most - (most - least) / 2;
-    fit(middle) ? least = middle : most = middle - 1;
+    if (fit(middle))
+      least = middle;
+    else
+      most = middle - 1;
   }
   return least;
 }
@@ -187,7 +191,8 @@ std::string layer_text(const PlacementInput& input, size_t layer, bool is_on_hos
   return format("layer %zu%s on device %zu", layer, experts, device);
 }
 
-// Names what finds no place first when each device takes as many layers as it holds.
+// Names what finds no place first when each device takes as many layers as it holds. Needs that no borders
+// exist, with the same experts on the host.
 [[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& on_host, const char* hint) {
   size_t first = 0;
   for (size_t device = 0;; ++device) {
