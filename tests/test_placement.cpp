@@ -326,21 +326,15 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_named_with_the_flag_that_helps) {
   };
   const std::vector<Row> table = {
       {"2", 512, q4_k, {}, {"what device 0 needs beside layers: 3.5 GiB wanted, 2.0 GiB free", "--chunk"}},
-      {"8 6",
-       512,
-       q4_k,
-       {},
-       {"layer 18 without its experts on device 1: 167.6 MiB wanted, 18.7 MiB free", "--gpus"}},
+      {"8 6", 512, q4_k, {}, {"layer 18 without its experts on device 1: 167.6 MiB wanted", "--gpus"}},
+      {"48 3", 512, q4_k, {}, {"layer 60 without its experts on device 1: 2.6 GiB wanted, 0 B free"}},
       {"12", 512, q4_k, {}, {"layer 36 without its experts on device 0", "--gpu-mem"}},
-      {"80",
-       256,
-       q4_k,
-       {},
-       {"the experts of 48 layers in host memory: 283.5 GiB wanted, 250.2 GiB free", "--host-mem", "--gpus"}},
-      {"141", 128, q4_k, {}, {"the experts of 37 layers in host memory", "--cpu-experts"}},
+      {"12", 512, q4_k, 20, {"layer 36 without its experts on device 0", "--gpu-mem"}},
+      {"80", 256, q4_k, {}, {"the experts of 48 layers in host memory: 283.5 GiB wanted", "--host-mem"}},
+      {"141", 128, q4_k, {}, {"the experts of 37 layers in host memory", "122.2 GiB free", "--gpus"}},
       {"141 141", 128, q4_k, 40, {"the experts of 40 layers in host memory", "--cpu-experts"}},
       {"141 141", 4, q2_k, {}, {"the latent rows and staging memory: 5.8 GiB wanted, 4.0 GiB free", "-c"}},
-      {"141 141", 256, q4_k, 3, {"with its experts on device 1", "auto"}},
+      {"141 141", 256, q4_k, 3, {"layer 49 with its experts on device 1: 6.1 GiB wanted", "auto"}},
   };
   for (const Row& row : table) {
     PlacementInput in = full_size(row.type, numbers(row.device_gib), row.host_gib);
@@ -402,7 +396,7 @@ BOOST_AUTO_TEST_CASE(the_fewest_devices_are_those_with_whom_nothing_more_goes_to
   BOOST_TEST(fewest_devices(in) == 3);
   in.n_host_layers = 20;
   BOOST_TEST(fewest_devices(in) == 2);
-  in.n_host_layers.reset(), in.model.layers.resize(2), in.device_room.assign(4, 4 * kGiB);
+  in.n_host_layers.reset(), in.model.layers.resize(2), in.device_room.assign(4, kGiB);
   BOOST_TEST(fewest_devices(in) == 2);  // as many as layers
 }
 

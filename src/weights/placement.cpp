@@ -45,15 +45,15 @@ struct Run {
 };
 
 Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
-  const auto& [layers, embedding, embedding_read, head, tied] = input.model;
-  const bool has_head = first + on_host.size() == layers.size();
+  const ModelBytes& model = input.model;
+  const bool has_head = first + on_host.size() == model.layers.size();
   Run run;
   run.n_bytes = input.device_bytes +
                 on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
-  if (first == 0) run.n_bytes += embedding, run.n_read += embedding_read;
-  if (has_head) run.n_bytes += head - (first == 0 ? tied : 0), run.n_read += head;
+  if (first == 0) run.n_bytes += model.embedding, run.n_read += model.embedding_read;
+  if (has_head) run.n_bytes += model.head - (first == 0 ? model.tied : 0), run.n_read += model.head;
   for (size_t i = 0; i < on_host.size(); ++i) {
-    const LayerBytes& layer = layers[first + i];
+    const LayerBytes& layer = model.layers[first + i];
     run.n_bytes += layer.core, run.n_read += layer.core;
     (on_host[i] ? run.host_bytes : run.n_bytes) += layer.experts;
     (on_host[i] ? run.host_read : run.n_read) += layer.experts_read;
@@ -130,11 +130,12 @@ std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
   return runs;
 }
 
+// Whatever comes after it: a run that costs more by itself makes no better whole.
 const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) const {
+  const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read}; };
   const Run* best = nullptr;
   for (const Run& run : runs)
-    if (run.n_bytes <= in_.device_room[device] && (!best || run + Cost{0, 0} < *best + Cost{0, 0}))
-      best = &run;
+    if (run.n_bytes <= in_.device_room[device] && (!best || cost(run) < cost(*best))) best = &run;
   return best;
 }
 
@@ -168,7 +169,10 @@ std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& 
   int64_t least = input.least_rows, most = input.most_rows;
   while (least < most) {
     const int64_t middle = most - (most - least) / 2;
-    fit(middle) ? least = middle : most = middle - 1;
+    if (fit(middle))
+      least = middle;
+    else
+      most = middle - 1;
   }
   return least;
 }
@@ -187,7 +191,8 @@ std::string layer_text(const PlacementInput& input, size_t layer, bool is_on_hos
   return format("layer %zu%s on device %zu", layer, experts, device);
 }
 
-// Names what finds no place first when each device takes as many layers as it holds.
+// Names what finds no place first when each device takes as many layers as it holds. Needs that no borders
+// exist, with the same experts on the host.
 [[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& on_host, const char* hint) {
   size_t first = 0;
   for (size_t device = 0;; ++device) {
