@@ -42,6 +42,8 @@ struct Run {
   HostLayers on_host;
   uint64_t n_bytes = 0, n_read = 0;  // of the device
   uint64_t host_bytes = 0, host_read = 0;
+
+  uint64_t n_read_of_layers() const { return n_read + host_read; }
 };
 
 Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
@@ -72,7 +74,7 @@ constexpr Cost kImpossible;
 
 Cost operator+(const Run& run, const Cost& rest) {
   if (rest == kImpossible) return kImpossible;
-  return {run.host_bytes + rest.host_bytes, std::max(run.n_read, rest.most_read)};
+  return {run.host_bytes + rest.host_bytes, std::max(run.n_read_of_layers(), rest.most_read)};
 }
 
 // The borders between devices, with so many rows in a buffer. Which layers' experts the host keeps is given,
@@ -132,7 +134,7 @@ std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
 
 // Whatever comes after it: a run that costs more by itself makes no better whole.
 const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) const {
-  const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read}; };
+  const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read_of_layers()}; };
   const Run* best = nullptr;
   for (const Run& run : runs)
     if (run.n_bytes <= in_.device_room[device] && (!best || cost(run) < cost(*best))) best = &run;

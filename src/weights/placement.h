@@ -1,9 +1,9 @@
 // Which layers live on which device, and whose experts in host memory: pure, from sizes to places.
 //
 // The one idea: a run of layers for each device, found by going through all borders. First as few bytes of
-// experts as possible leave the devices, then the device that reads most for a decode token reads as little
-// as possible, then the borders are as early as possible. The top-k buffers shrink before any experts leave,
-// and grow into what is left at the end.
+// experts as possible leave the devices, then the layers that read most for a decode token, wherever it lies,
+// read as little as possible, then the borders are as early as possible. The top-k buffers shrink before any
+// experts leave, and grow into what is left at the end.
 //
 // Invariants: runs are contiguous and cover all layers, at least one layer each; the layers of a run whose
 // experts are on the host lie evenly among those that have experts; no memory is over its room; the same
