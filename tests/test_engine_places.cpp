@@ -1,0 +1,118 @@
+// An engine over several devices, with experts in host memory or not: where things lie changes no answer and
+// nothing of what is remembered.
+#include <boost/test/unit_test.hpp>
+
+#include "tests/support/island_backend.h"
+#include "tests/support/known_prompt.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_session.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kPrompt = 100, kAnswer = 20;
+
+struct ApartIsland : IslandBackend {
+  bool works_in_host_memory() const override { return false; }
+};
+
+const std::string& tiny_path() {
+  static const TempDir dir;
+  static const std::string path = [] {
+    TinyModel shape;
+    shape.n_layers = 5, shape.n_dense_layers = 1, shape.index_topk = 32;
+    write_tiny_model(dir.file("tiny.gguf"), shape);
+    return dir.file("tiny.gguf");
+  }();
+  return path;
+}
+
+struct Places {
+  int n_devices = 1;
+  int64_t n_cpu_experts = 0;
+};
+
+std::unique_ptr<Engine> open(const GgufFile& file, const Places& places, EngineOptions options) {
+  Backends backends;
+  for (int i = 0; i < places.n_devices; ++i)
+    backends.push_back(std::make_shared<ApartIsland>()), options.gpus.push_back(i);
+  options.n_cpu_experts = places.n_cpu_experts;
+  if (!options.context) options.context = 256;
+  return std::make_unique<Engine>(std::move(backends), file, options);
+}
+
+struct Talk {
+  std::vector<float> logits;
+  std::vector<uint8_t> remembered;
+  int64_t n_held = 0;
+  bool operator==(const Talk& other) const {
+    return remembered == other.remembered && logits.size() == other.logits.size() &&
+           std::memcmp(logits.data(), other.logits.data(), logits.size() * sizeof(float)) == 0;
+  }
+};
+
+Talk talk(Engine& engine) {
+  const std::vector<int32_t> tokens = random_tokens(kPrompt + kAnswer, 3);
+  Session session(engine);
+  Talk all;
+  all.n_held = session.sync(std::vector(tokens.begin(), tokens.begin() + kPrompt));
+  const auto keep = [&] {
+    const std::vector<float> row = engine.forward().logits();
+    all.logits.insert(all.logits.end(), row.begin(), row.end());
+  };
+  keep();
+  for (size_t i = kPrompt; i < tokens.size(); ++i) session.step(tokens[i]), keep();
+  all.remembered = remembered(engine, session);
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(engine_places)
+
+BOOST_AUTO_TEST_CASE(answers_do_not_depend_on_where_things_lie) {
+  const GgufFile file(tiny_path());
+  for (const std::optional<int64_t> buffer : {std::optional<int64_t>(), std::optional<int64_t>(40)}) {
+    EngineOptions options;
+    options.topk_buffer = buffer;
+    const Talk one = talk(*open(file, {}, options));
+    for (const Places& places : {Places{1, 4}, {2, 0}, {2, 1}, {3, 2}, {5, 4}})
+      for (const int64_t chunk : {7, 64}) {
+        options.chunk = chunk;
+        const auto engine = open(file, places, options);
+        BOOST_TEST(engine->backends().size() == static_cast<size_t>(places.n_devices));
+        BOOST_TEST(engine->plan().n_host_expert_layers() == places.n_cpu_experts);
+        BOOST_TEST((talk(*engine) == one), places.n_devices << " devices, " << places.n_cpu_experts
+                                                            << " host layers, chunks of " << chunk);
+      }
+  }
+}
+
+// Of as many devices as there are one is enough for so small a model.
+BOOST_AUTO_TEST_CASE(as_few_devices_as_suffice_are_used) {
+  const GgufFile file(tiny_path());
+  EngineOptions options;
+  options.context = 256;
+  Engine engine({std::make_shared<ApartIsland>(), std::make_shared<ApartIsland>()}, file, options);
+  BOOST_TEST(engine.backends().size() == 1u);
+}
+
+// What one device computed is found by two, and by whoever computes decode elsewhere as soon as the same
+// layers' experts are the host's.
+BOOST_AUTO_TEST_CASE(prefixes_are_shared_by_all_who_compute_the_same) {
+  const GgufFile file(tiny_path());
+  const TempDir dir;
+  EngineOptions options = with_disk({}, dir.file("cache"));
+  const Talk one = talk(*open(file, {}, options));
+  BOOST_TEST(one.n_held == 0);
+  for (const Places& places : {Places{2, 0}, {2, 2}, {1, 2}}) {
+    const auto engine = open(file, places, options);
+    const Talk again = talk(*engine);
+    BOOST_TEST((again == one));
+    BOOST_TEST(again.n_held == (places.n_cpu_experts > 0 && places.n_devices == 2 ? 0 : 64));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
