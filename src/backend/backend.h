@@ -8,7 +8,7 @@
 // read before the call returns; what their pointers lead to must stay until the work is done.
 //
 // Every operation takes several sequences: a step is a list of tokens, each with its position and its
-// sequence. All pointers are to memory of this backend (alloc, place_weights) unless a comment says host. f32
+// sequence. All pointers are to memory of this backend (alloc, alloc_weights) unless a comment says host. f32
 // unless said otherwise; strides count elements. The set is closed at 28 operations, memory's among
 // them: a new one needs a sentence here on why it cannot be composed. Recordings and marks are none: they
 // compute nothing.
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -286,7 +287,7 @@ struct ExpertStacks {
 // y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in
 // ascending e.
 //
-// Experts in host memory (Backend::place_weights): in decode the host computes them where they lie, beside
+// Experts in host memory (Backend::alloc_weights): in decode the host computes them where they lie, beside
 // what is enqueued after them, up to the `add` with this y. In a prompt those that the tokens chose come
 // through `window` to the device, in ascending order. The experts of `next` may be on their way as soon as
 // there is room in the window: they follow in the same step, or in the next one of a prompt. An op without
@@ -383,9 +384,12 @@ class Backend {
   virtual void download(void* host, const void* device,
                         size_t n_bytes) = 0;  // waits for all work, with 0 bytes too
   virtual MemoryInfo memory_info(Place place) const = 0;
-  // Makes mapped file bytes usable as weights; a backend that computes from the mapping itself returns them
-  // unchanged. Place::host: for experts that stay in host memory.
-  virtual const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) = 0;
+  // Memory for weights, freed with the backend; products may read past its end. Place::host: for experts that
+  // stay in host memory. Of a backend that is apart: one that works in host memory uses mapped files as they
+  // lie. Throws Error{memory}.
+  virtual uint8_t* alloc_weights(Place place, size_t n_bytes) = 0;
+  // Pinned host memory of the backend's own that anyone may upload from; empty when it works in host memory.
+  virtual std::span<uint8_t> staging() { return {}; }
 
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
   // Null, and `body` is not called: this backend does not record.

@@ -59,6 +59,12 @@ void CpuBackend::free(Place, void* memory) {
   munmap(mapped, n_mapped);
 }
 
+uint8_t* CpuBackend::alloc_weights(Place place, size_t n_bytes) {
+  constexpr size_t kPastWeights = 256;
+  return weights_.emplace_back(*this, place, static_cast<int64_t>(n_bytes + kPastWeights), "the weights")
+      .data();
+}
+
 void CpuBackend::upload(void* device, const void* host, size_t n_bytes) {
   if (n_bytes) std::memcpy(device, host, n_bytes);
 }

@@ -29,7 +29,7 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t n_bytes) override;
   void download(void* host, const void* device, size_t n_bytes) override;
   MemoryInfo memory_info(Place place) const override;
-  const uint8_t* place_weights(const uint8_t* mapped, size_t, Place) override { return mapped; }
+  uint8_t* alloc_weights(Place place, size_t n_bytes) override;
   std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
   void mark() override { marks_.push_back(std::chrono::steady_clock::now()); }
   std::vector<double> laps() override;
@@ -62,6 +62,7 @@ class CpuBackend : public Backend {
 
  private:
   MemoryBudget memory_;
+  std::vector<Buffer<uint8_t>> weights_;
   WorkerPool workers_;
   std::vector<float> scratch_;  // of the operation that runs; kept so that it is not allocated at every step
   std::vector<std::chrono::steady_clock::time_point> marks_;

@@ -32,7 +32,6 @@ class Maker {
       weights.layers.push_back(make_layer(layer));
       weights.layers.back().n_bytes = n_bytes_ - n_bytes_before;
     }
-    weights.owned = std::move(kept_);
     return weights;
   }
 
@@ -100,14 +99,28 @@ class Maker {
     const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
     const std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
-    std::unique_ptr<uint8_t[]> bytes(new uint8_t[n_bytes]);
-    workers_.parallel_for(n_all_rows, true, [&](int64_t r) {
-      std::memcpy(bytes.get() + static_cast<size_t>(r) * m.row_bytes,
-                  pattern.data() + static_cast<size_t>(r % kPatternRows) * m.row_bytes, m.row_bytes);
-    });
-    m.data = backend_->place_weights(bytes.get(), n_bytes, place_);
-    if (m.data == bytes.get()) kept_.push_back(std::move(bytes));
+    uint8_t* to = backend_->alloc_weights(place_, n_bytes);
+    fill(to, n_bytes, pattern);
+    m.data = to;
     return m;
+  }
+
+  void fill(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
+    if (place_ == Place::host || backend_->works_in_host_memory()) return repeat(to, n_bytes, pattern);
+    const std::span<uint8_t> staging = backend_->staging();
+    backend_->download(nullptr, nullptr, 0);  // nothing is read there any more
+    const size_t n_staged = std::min(staging.size() / pattern.size() * pattern.size(), n_bytes);
+    repeat(staging.data(), n_staged, pattern);
+    for (size_t at = 0; at < n_bytes; at += n_staged)
+      backend_->upload(to + at, staging.data(), std::min(n_staged, n_bytes - at));
+  }
+
+  void repeat(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
+    const size_t n = pattern.size();
+    workers_.parallel_for(static_cast<int64_t>((n_bytes + n - 1) / n), true, [&](int64_t i) {
+      const size_t at = static_cast<size_t>(i) * n;
+      std::memcpy(to + at, pattern.data(), std::min(n, n_bytes - at));
+    });
   }
 
   Vector vector(int64_t n, float value) {
@@ -127,7 +140,6 @@ class Maker {
   Rng rng_{1};
   WorkerPool workers_{0};
   uint64_t n_bytes_ = 0;
-  std::vector<std::shared_ptr<const uint8_t[]>> kept_;  // of a backend that computes from host memory
 };
 
 }  // namespace

@@ -17,10 +17,10 @@ std::string shape_text(const std::array<uint64_t, 4>& ne) {
   return text + "]";
 }
 
-// Finds tensors by name, checks their shapes and hands them to the backend.
+// Finds tensors by name, checks their shapes and has them loaded where the backend can use them.
 class Binder {
  public:
-  explicit Binder(const GgufFile& file) : file_(file) {}
+  Binder(const GgufFile& file, Loader& loader) : file_(file), loader_(loader) {}
 
   // Where what is found from now on is placed.
   void place_on(Backend& backend) { backend_ = &backend; }
@@ -34,7 +34,7 @@ class Binder {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
                                            static_cast<uint64_t>(n_mats), 1});
     WeightMatrix matrix;
-    matrix.data = backend_->place_weights(tensor.data, tensor.n_bytes, place_);
+    matrix.data = backend_->works_in_host_memory() ? tensor.data : place(tensor);
     matrix.type = tensor.type;
     matrix.n_rows = n_rows, matrix.n_cols = n_cols, matrix.n_mats = n_mats;
     matrix.row_bytes = row_bytes(tensor.type, n_cols);
@@ -55,6 +55,12 @@ class Binder {
   }
 
  private:
+  const uint8_t* place(const GgufTensor& tensor) {
+    uint8_t* to = backend_->alloc_weights(place_, tensor.n_bytes);
+    loader_.add(tensor, *backend_, place_, to);
+    return to;
+  }
+
   const GgufTensor& find(const std::string& name, const std::array<uint64_t, 4>& ne) {
     const GgufTensor* tensor = file_.find_tensor(name);
     if (!tensor)
@@ -69,6 +75,7 @@ class Binder {
   }
 
   const GgufFile& file_;
+  Loader& loader_;
   Backend* backend_ = nullptr;
   Place place_ = Place::device;
   uint64_t n_bytes_found_ = 0;
@@ -152,8 +159,10 @@ LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a, Place e
 
 }  // namespace
 
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places) {
-  Binder bind(file);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
+                     const LoadProgress& progress) {
+  Loader loader(file);
+  Binder bind(file, loader);
   Backend& first = places.backend(0);
   Backend& last = places.backend(args.n_layers - 1);
   Weights weights;
@@ -173,6 +182,7 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPl
     weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
     weights.layers.back().n_bytes = bind.n_bytes_found() - n_bytes_before;
   }
+  loader.run(progress);
   return weights;
 }
 

@@ -1,9 +1,9 @@
 // The weights: named tensors per layer, bound once, each where its backend can use it.
 //
-// The one table from GGUF names and shapes to the official names is in weights.cpp. Matrices stay in the
-// mapped file (the GgufFile must outlive the Weights); one-dimensional tensors are turned to f32 and owned
-// here. Every shape is checked against ModelArgs, so the forward pass may trust them. Immutable after
-// loading.
+// The one table from GGUF names and shapes to the official names is in weights.cpp. Matrices are their
+// backend's, or stay in the mapped file where it works in host memory (the GgufFile must outlive the
+// Weights); one-dimensional tensors are turned to f32 and owned here. Every shape is checked against
+// ModelArgs, so the forward pass may trust them. Immutable after loading.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "gguf/gguf.h"
 #include "weights/config.h"
+#include "weights/loader.h"
 
 namespace dsv32 {
 
@@ -59,7 +60,6 @@ struct Weights {
   WeightMatrix head;   // [vocab_size, dim]; the embedding again when the file ties them
   Vector norm;         // [dim]
   std::vector<LayerWeights> layers;
-  std::vector<std::shared_ptr<const uint8_t[]>> owned;  // matrices that lie in no file (weights/synthetic)
 };
 
 // Who has a layer's weights, and where its routed experts lie. The embedding is with the first layer's, the
@@ -71,7 +71,8 @@ struct WeightPlaces {
 
 // A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws
 // Error{model} naming the tensor, its shape and the expected one.
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places);
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
+                     const LoadProgress& progress = {});
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
 
 }  // namespace dsv32

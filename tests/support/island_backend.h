@@ -1,7 +1,7 @@
 // A CPU backend that shares no memory with any other and works on a thread of its own: the contract of
 // Backend taken at its word.
 //
-// Weights are copied into its memory; an operation with a pointer into foreign memory ends the program.
+// An operation with a pointer into foreign memory ends the program.
 // Experts in host memory are computed no earlier than they must be, and nothing else lasts in their window.
 // Operations return before they are done. With hold() none is begun until let_go(): what is in flight
 // meanwhile is for tests to see.
@@ -36,7 +36,6 @@ class IslandBackend : public CpuBackend {
     }
     changed_.notify_all();
     thread_.join();
-    for (void* weights : weights_) CpuBackend::free(Place::device, weights);
   }
 
   void hold() {
@@ -76,11 +75,6 @@ class IslandBackend : public CpuBackend {
     if (n_bytes > 0) own(device);
     wait();
     CpuBackend::download(host, device, n_bytes);
-  }
-  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) override {
-    weights_.push_back(alloc(place, n_bytes + kPastWeights, "weights"));
-    std::memcpy(weights_.back(), mapped, n_bytes);
-    return static_cast<const uint8_t*>(weights_.back());
   }
   void mark() override {
     enqueue([this] { CpuBackend::mark(); });
@@ -196,8 +190,6 @@ class IslandBackend : public CpuBackend {
     std::fill_n(op.y, late_sums_.size(), std::nanf(""));
   }
 
-  static constexpr size_t kPastWeights = 256;  // products may read up to a block past the end
-
   // Operations that others are made of are done by the thread itself.
   bool is_at_work() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -248,7 +240,6 @@ class IslandBackend : public CpuBackend {
   }
 
   std::map<const uint8_t*, size_t> sizes_;
-  std::vector<void*> weights_;
   float* late_y_ = nullptr;
   std::vector<float> late_sums_;
   std::mutex mutex_;

@@ -1,0 +1,312 @@
+#include "weights/loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/host_memory.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kPage = 4096;                   // what a read past the system's memory is aligned to
+constexpr size_t kPieceBytes = size_t{8} << 20;  // of one read
+constexpr size_t kSlotBytes = kPieceBytes + 2 * kPage;
+constexpr int kMostReaders = 16;
+constexpr std::chrono::milliseconds kProgressEvery{200};
+
+[[noreturn]] void fail_changed(const std::string& path) {
+  fail(ErrorKind::model, format("%s has changed since it was opened", visible(path).c_str()));
+}
+
+// One part of the model, open for reading.
+class PartReader {
+ public:
+  PartReader(const MappedFile& part, bool keeps) : path_(part.path()) {
+    is_direct_ = !keeps && open(O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (!is_direct_ && !open(O_RDONLY | O_CLOEXEC))
+      fail(ErrorKind::model, format("cannot read %s: %s", visible(path_).c_str(), std::strerror(errno)));
+    const std::optional<FileStamp> stamp = stamp_of(fd_);
+    if (!stamp || stamp->device != part.stamp().device || stamp->inode != part.stamp().inode) {
+      ::close(fd_);
+      fail_changed(path_);
+    }
+  }
+  ~PartReader() { ::close(fd_); }
+  PartReader(const PartReader&) = delete;
+  PartReader& operator=(const PartReader&) = delete;
+
+  bool is_direct() const { return is_direct_; }
+
+  // Bytes [offset, offset + n) into `room`, which has kPage bytes more on both sides and, for a direct read,
+  // begins at a page; returns where the first one is.
+  const uint8_t* read(uint64_t offset, size_t n, uint8_t* room) const {
+    const size_t before = is_direct_ ? offset % kPage : 0;
+    const size_t wanted = is_direct_ ? (before + n + kPage - 1) / kPage * kPage : n;
+    for (size_t at = 0; at < before + n;) {
+      const ssize_t got = pread(fd_, room + at, wanted - at, static_cast<off_t>(offset - before + at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0)
+        fail(ErrorKind::model, format("reading %s: %s", visible(path_).c_str(), std::strerror(errno)));
+      if (got == 0) fail_changed(path_);
+      at += static_cast<size_t>(got);
+    }
+    return room + before;
+  }
+
+ private:
+  bool open(int flags) { return (fd_ = ::open(path_.c_str(), flags)) >= 0; }
+
+  std::string path_;
+  int fd_ = -1;
+  bool is_direct_ = false;
+};
+
+struct Piece {
+  int part;
+  uint64_t offset;  // in the part
+  const uint8_t* mapped;
+  size_t n_bytes;
+  Backend* backend;
+  Place place;
+  uint8_t* to;
+};
+
+// A device's pinned slots: free ones for readers, full ones for its thread.
+class Ring {
+ public:
+  explicit Ring(Backend& backend) : backend_(backend) {
+    const std::span<uint8_t> staging = backend.staging();
+    const auto begin = (reinterpret_cast<uintptr_t>(staging.data()) + kPage - 1) / kPage * kPage;
+    const auto end = reinterpret_cast<uintptr_t>(staging.data() + staging.size());
+    for (uintptr_t at = begin; at + kSlotBytes <= end; at += kSlotBytes)
+      free_.push_back(reinterpret_cast<uint8_t*>(at));
+    n_slots_ = free_.size();
+    if (n_slots_ < 2) fail(ErrorKind::internal, "a backend has no room for two slots of weights");
+  }
+
+  // Null when the loading has ended.
+  uint8_t* take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_ending_ || !free_.empty(); });
+    if (is_ending_) return nullptr;
+    uint8_t* slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  void fill(uint8_t* slot, const uint8_t* bytes, const Piece& piece) {
+    change([&] { full_.push_back({slot, bytes, &piece}); });
+  }
+  void finish() {  // nothing more is filled
+    change([&] { is_finished_ = true; });
+  }
+  void end() {
+    change([&] { is_ending_ = true; });
+  }
+
+  // The device's thread: until finished or ended. Half of the slots wait to be sent or are being filled while
+  // the others are on their way.
+  void send(const std::function<void(const Piece&)>& sent) {
+    std::vector<Full> under_way;
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return is_ending_ || is_finished_ || !full_.empty(); });
+      if (is_ending_) return;
+      const bool is_last = full_.empty();
+      if (!is_last) under_way.push_back(full_.front()), full_.pop_front();
+      lock.unlock();
+      if (!is_last) {
+        const Full& next = under_way.back();
+        backend_.upload(next.piece->to, next.bytes, next.piece->n_bytes);
+        if (under_way.size() < n_slots_ / 2) continue;
+      }
+      backend_.download(nullptr, nullptr, 0);
+      for (const Full& full : under_way) sent(*full.piece);
+      change([&] {
+        for (const Full& full : under_way) free_.push_back(full.slot);
+      });
+      under_way.clear();
+      if (is_last) return;
+    }
+  }
+
+ private:
+  struct Full {
+    uint8_t* slot;
+    const uint8_t* bytes;
+    const Piece* piece;
+  };
+  template <typename Change>
+  void change(Change make) {
+    {
+      const std::lock_guard lock(mutex_);
+      make();
+    }
+    changed_.notify_all();
+  }
+
+  Backend& backend_;
+  size_t n_slots_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<uint8_t*> free_;
+  std::deque<Full> full_;
+  bool is_finished_ = false, is_ending_ = false;
+};
+
+// All that the threads of one run() share.
+class Loading {
+ public:
+  Loading(const GgufFile& file, std::vector<Piece> pieces, bool keeps) : pieces_(std::move(pieces)) {
+    for (const MappedFile& part : file.files()) parts_.push_back(std::make_unique<PartReader>(part, keeps));
+    for (const Piece& piece : pieces_) {
+      n_bytes_ += piece.n_bytes;
+      if (piece.place == Place::device && !rings_.contains(piece.backend))
+        rings_.emplace(piece.backend, std::make_unique<Ring>(*piece.backend));
+    }
+  }
+
+  void run(const LoadProgress& progress) {
+    std::vector<std::thread> readers, senders;
+    n_readers_ = static_cast<int>(std::clamp<unsigned>(std::thread::hardware_concurrency(), 2, kMostReaders));
+    for (const auto& [backend, ring] : rings_)
+      senders.emplace_back([this, ring = ring.get()] {
+        guarded([&] { ring->send([this](const Piece& piece) { n_done_ += piece.n_bytes; }); });
+      });
+    for (int i = 0; i < n_readers_; ++i)
+      readers.emplace_back([this] {
+        guarded([this] { read_pieces(); });
+        leave();
+      });
+    report(progress);
+    for (std::thread& thread : readers) thread.join();
+    for (std::thread& thread : senders) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    if (progress) progress(n_bytes_, n_bytes_);
+  }
+
+ private:
+  void read_pieces() {
+    std::unique_ptr<uint8_t[]> room;
+    for (size_t i; !has_failed_ && (i = next_++) < pieces_.size();) {
+      const Piece& piece = pieces_[i];
+      if (piece.place == Place::device) {
+        Ring& ring = *rings_.at(piece.backend);
+        uint8_t* slot = ring.take();
+        if (!slot) return;
+        ring.fill(slot, read(piece, slot), piece);
+      } else if (parts_.empty() || !part_of(piece).is_direct()) {
+        if (const uint8_t* bytes = read(piece, piece.to); bytes != piece.to)
+          std::memcpy(piece.to, bytes, piece.n_bytes);
+        n_done_ += piece.n_bytes;
+      } else {
+        if (!room) room.reset(new (std::align_val_t(kPage)) uint8_t[kSlotBytes]);
+        std::memcpy(piece.to, read(piece, room.get()), piece.n_bytes);
+        n_done_ += piece.n_bytes;
+      }
+    }
+  }
+
+  const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
+  // Where its bytes are.
+  const uint8_t* read(const Piece& piece, uint8_t* room) const {
+    if (!parts_.empty()) return part_of(piece).read(piece.offset, piece.n_bytes, room);
+    std::memcpy(room, piece.mapped, piece.n_bytes);
+    return room;
+  }
+
+  void guarded(const std::function<void()>& work) noexcept {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      has_failed_ = true;
+      for (const auto& [backend, ring] : rings_) ring->end();
+    }
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (++n_left_ == n_readers_)
+      for (const auto& [backend, ring] : rings_) ring->finish();
+    left_.notify_all();
+  }
+  void report(const LoadProgress& progress) {
+    std::unique_lock lock(mutex_);
+    while (!left_.wait_for(lock, kProgressEvery, [this] { return n_left_ == n_readers_; })) {
+      lock.unlock();
+      if (progress) progress(n_done_, n_bytes_);
+      lock.lock();
+    }
+  }
+
+  std::vector<Piece> pieces_;
+  std::vector<std::unique_ptr<PartReader>> parts_;  // empty over bytes in memory
+  std::map<Backend*, std::unique_ptr<Ring>> rings_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<uint64_t> n_done_ = 0;
+  std::atomic<bool> has_failed_ = false;
+  uint64_t n_bytes_ = 0;
+  int n_readers_ = 0;
+  std::mutex mutex_;
+  std::condition_variable left_;
+  int n_left_ = 0;  // readers
+  std::exception_ptr error_;
+};
+
+// Whether most of some pages of the tensor are in memory.
+bool is_in_memory(const GgufTensor& tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data) / kPage * kPage;
+  unsigned char is_there[16] = {};
+  const size_t n_bytes = std::min<size_t>(tensor.n_bytes, sizeof is_there * kPage);
+  if (mincore(reinterpret_cast<void*>(begin), n_bytes, is_there) != 0) return false;
+  const auto n_pages = static_cast<ptrdiff_t>((n_bytes + kPage - 1) / kPage);
+  return 2 * std::count_if(is_there, is_there + n_pages, [](unsigned char c) { return c & 1; }) >= n_pages;
+}
+
+}  // namespace
+
+void Loader::add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to) {
+  jobs_.push_back({&tensor, &backend, place, to});
+}
+
+// The system has most of it, or room for it beside what is to go into host memory.
+bool Loader::suits_cache() const {
+  uint64_t n_bytes = 0, n_host_bytes = 0;
+  size_t n_there = 0;
+  for (const Job& job : jobs_) {
+    n_bytes += job.tensor->n_bytes;
+    if (job.place == Place::host) n_host_bytes += job.tensor->n_bytes;
+    n_there += is_in_memory(*job.tensor);
+  }
+  return 2 * n_there > jobs_.size() || n_bytes + n_host_bytes < available_host_memory();
+}
+
+void Loader::run(const LoadProgress& progress, Caching caching) const {
+  std::vector<Piece> pieces;
+  for (const Job& job : jobs_)
+    for (uint64_t at = 0; at < job.tensor->n_bytes; at += kPieceBytes)
+      pieces.push_back({job.tensor->part, job.tensor->offset + at, job.tensor->data + at,
+                        static_cast<size_t>(std::min<uint64_t>(kPieceBytes, job.tensor->n_bytes - at)),
+                        job.backend, job.place, job.to + at});
+  std::ranges::stable_sort(pieces, {},
+                           [](const Piece& piece) { return std::pair(piece.part, piece.offset); });
+  const bool keeps = caching == Caching::automatic ? suits_cache() : caching == Caching::kept;
+  Loading(file_, std::move(pieces), keeps).run(progress);
+}
+
+}  // namespace dsv32
