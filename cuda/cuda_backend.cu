@@ -2,7 +2,9 @@
 // of kernels.h.
 //
 // One stream carries everything, so that each operation sees what came before it; a second one copies rows
-// into windows. A recorded step is a CUDA graph: its launches cost the host one call.
+// into windows. A recorded step is a CUDA graph: its launches cost the host one call. Experts in host memory
+// come through a ring (expert_ring.h) or are left to the host (host_experts.h). There may be several devices:
+// whatever is asked of the driver is asked for the one that is current, so each call selects its own first.
 #include "cuda/cuda_backend.h"
 
 #include <cstring>
@@ -13,6 +15,8 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/worker_pool.h"
+#include "cuda/expert_ring.h"
+#include "cuda/host_experts.h"
 #include "cuda/kernels.h"
 
 namespace dsv32 {
@@ -24,6 +28,7 @@ constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 constexpr size_t kStagingBytes = size_t{64} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256;
+constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
@@ -84,7 +89,7 @@ PinningDriver pinning_driver(int device) {
   return {.pin =
               [device](void* memory, size_t n_bytes) {
                 if (cudaSetDevice(device) == cudaSuccess &&
-                    cudaHostRegister(memory, n_bytes, cudaHostRegisterDefault) == cudaSuccess)
+                    cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable) == cudaSuccess)
                   return true;
                 cudaGetLastError();
                 return false;
@@ -95,19 +100,33 @@ PinningDriver pinning_driver(int device) {
 // A recording that is still running is freed by the driver when it is done.
 class Graph : public Recording {
  public:
-  Graph(cudaStream_t stream, cudaGraphExec_t graph) : stream_(stream), graph_(graph) {}
+  Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, cuda::HostExperts* host)
+      : device_(device),
+        stream_(stream),
+        graph_(graph),
+        host_(host),
+        n_posts_(host ? host->take_posts() : 0) {}
   ~Graph() override { cudaGraphExecDestroy(graph_); }
-  void replay() override { CUDA_CHECK(cudaGraphLaunch(graph_, stream_)); }
+  void replay() override {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+    if (n_posts_ > 0) host_->expect(n_posts_);
+  }
 
  private:
+  int device_;
   cudaStream_t stream_;
   cudaGraphExec_t graph_;
+  cuda::HostExperts* host_;
+  int64_t n_posts_;  // of one replay
 };
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(int device, const MemoryLimits& limits, int n_threads)
+  CudaBackend(int device, const MemoryLimits& limits, int n_threads, std::shared_ptr<HostLane> lane)
       : device_(device),
+        n_threads_(n_threads),
+        lane_(std::move(lane)),
         device_memory_(limits.device),
         host_memory_(limits.host),
         pinned_(pinning_driver(device)),
@@ -123,14 +142,18 @@ class CudaBackend : public Backend {
     for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_, &left_, &arrived_})
       CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
-    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes);
+    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kPostStateBytes);
     landing_ = alloc_staging(kLandingBytes);
     staging_ = alloc_staging(kStagingBytes);
   }
 
   ~CudaBackend() override {
+    cudaSetDevice(device_);
     cudaStreamSynchronize(side_stream_);
     cudaStreamSynchronize(stream_);
+    ring_.reset();
+    host_.reset();
+    for (void* memory : placed_in_host_) free(Place::host, memory);
     for (void* weights : placed_weights_) cudaFree(weights);
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
@@ -161,6 +184,7 @@ class CudaBackend : public Backend {
       host_memory_.take(n_bytes);
       return pinned;
     }
+    select();
     void* memory = alloc_device(
         n_bytes, what, "a smaller context (-c) or --topk-buffer needs less, a larger --gpu-mem allows more");
     CUDA_CHECK(cudaMemsetAsync(memory, 0, n_bytes, stream_));
@@ -169,7 +193,10 @@ class CudaBackend : public Backend {
   }
 
   void free(Place place, void* memory) override {
+    cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
+    // That memory may be what comes through the ring, or where.
+    if (ring_ && (place == Place::host || ring_->lies_in(memory))) ring_->forget();
     if (place == Place::host) {
       host_memory_.give(pinned_.free(memory));
       return;
@@ -183,12 +210,14 @@ class CudaBackend : public Backend {
   // The copies wait for the pinning of what they read: the driver is not asked for memory that it is about to
   // pin.
   void upload(void* device, const void* host, size_t n_bytes) override {
+    select();
     pinned_.wait(host);
     if (n_bytes) CUDA_CHECK(cudaMemcpyAsync(device, host, n_bytes, cudaMemcpyHostToDevice, stream_));
   }
 
   // Small results, such as a step's logits, come through pinned memory, which is several times faster.
   void download(void* host, const void* device, size_t n_bytes) override {
+    join();
     if (n_bytes == 0) return wait();
     void* target = n_bytes <= kLandingBytes ? landing_ : host;
     CUDA_CHECK(cudaMemcpyAsync(target, device, n_bytes, cudaMemcpyDeviceToHost, stream_));
@@ -200,6 +229,7 @@ class CudaBackend : public Backend {
     if (place == Place::host)
       return {total_host_memory(), host_memory_.n_bytes_allowed(available_host_memory()),
               host_memory_.n_bytes_used()};
+    select();
     size_t n_free = 0, n_total = 0;
     CUDA_CHECK(cudaMemGetInfo(&n_free, &n_total));
     return {n_total, device_memory_.n_bytes_free(n_free - std::min<uint64_t>(n_free, kDriverBytes)),
@@ -207,7 +237,9 @@ class CudaBackend : public Backend {
   }
 
   // Copied through a pinned buffer in two halves: one is filled from the file while the other is on its way.
-  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, [[maybe_unused]] Place place) override {
+  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) override {
+    if (place == Place::host) return place_in_host(mapped, n_bytes, "experts in host memory");
+    select();
     // The products may read up to a block past the end.
     void* memory = alloc_device(n_bytes + kPastWeights, "the weights", "--backend cpu runs without a GPU");
     placed_weights_.push_back(memory);
@@ -230,29 +262,37 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
+    join();
     cudaGraph_t graph = nullptr;
     CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    is_recording_ = true;
     try {
       body();
+      join();
     } catch (...) {
+      is_recording_ = false;
+      if (host_) host_->abandon();
       cudaStreamEndCapture(stream_, &graph);
       cudaGetLastError();
       throw;
     }
+    is_recording_ = false;
     CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     cudaGraphExec_t executable = nullptr;
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    return std::make_unique<Graph>(stream_, executable);
+    return std::make_unique<Graph>(device_, stream_, executable, host_.get());
   }
 
   // A fetch on the side stream is waited for: it is measured alone.
   void mark() override {
+    join();
     if (is_fetching_) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
     if (n_marks_ == marks_.size()) CUDA_CHECK(cudaEventCreate(&marks_.emplace_back()));
     CUDA_CHECK(cudaEventRecord(marks_[n_marks_++], stream_));
   }
   std::vector<double> laps() override {
+    join();
     wait();
     std::vector<double> seconds;
     for (size_t i = 1; i < n_marks_; ++i) {
@@ -277,9 +317,13 @@ class CudaBackend : public Backend {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
                             : cuda::matmul_heads_prefill(op, launch());
   }
-  void add(const Add& op) override { cuda::add(op, launch()); }
+  void add(const Add& op) override {
+    if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
+    cuda::add(op, launch());
+  }
   void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
   void stream_rows(const StreamRows& op) override {
+    select();
     CUDA_CHECK(cudaStreamWaitEvent(stream_, streamed_));
     if (op.n_copies == 0) return;
     CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
@@ -302,6 +346,7 @@ class CudaBackend : public Backend {
   void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }
   // On the side stream: the link is busy while the main one computes the queries; attend() joins them.
   void fetch_latents(const FetchLatents& op) override {
+    select();
     CUDA_CHECK(cudaEventRecord(resolved_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(side_stream_, resolved_));
     cuda::Workspace none(nullptr, 0);
@@ -316,8 +361,9 @@ class CudaBackend : public Backend {
   }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
-    op.role == Role::decode ? cuda::run_experts_decode(op, launch())
-                            : cuda::run_experts_prefill(op, launch());
+    const bool is_decode = op.role == Role::decode;
+    if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
+    is_decode ? cuda::run_experts_decode(op, launch()) : cuda::run_experts_prefill(op, launch());
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
   // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for
@@ -325,16 +371,23 @@ class CudaBackend : public Backend {
   void hand_over(const HandOver& op) override {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
+    join();
     CUDA_CHECK(cudaEventRecord(left_, stream_));
+    to->select();
     CUDA_CHECK(cudaStreamWaitEvent(to->stream_, left_));
     CUDA_CHECK(cudaMemcpyPeerAsync(op.y, to->device_, op.x, device_,
                                    static_cast<size_t>(op.n_values) * sizeof(float), to->stream_));
     CUDA_CHECK(cudaEventRecord(to->arrived_, to->stream_));
+    select();
     CUDA_CHECK(cudaStreamWaitEvent(stream_, to->arrived_));
   }
 
  private:
+  // The device that the driver's calls of this thread are for; costs next to nothing.
+  void select() const { CUDA_CHECK(cudaSetDevice(device_)); }
+
   cuda::Launch launch() {
+    select();
     workspace_.reset();
     return {stream_, &workspace_, n_sms_, is_fetching_};
   }
@@ -347,7 +400,45 @@ class CudaBackend : public Backend {
     });
   }
 
-  void wait() { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+  void wait() {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (host_) host_->check();
+  }
+
+  void stream_experts(const RunExperts& op) {
+    const cuda::Launch here = launch();
+    if (!ring_) ring_ = std::make_unique<cuda::ExpertRing>(pinned_);
+    cuda::run_experts_streamed(op, *ring_, here);
+  }
+
+  void leave_to_host(const RunExperts& op) {
+    if (!host_) meet_host();
+    host_->run(op, launch());
+    if (!is_recording_) host_->expect(host_->take_posts());
+  }
+
+  // Nothing here is asked of the driver by this thread: a recording may be under way.
+  void meet_host() {
+    if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
+    uint8_t* mail = place_in_host(nullptr, kMailboxBytes, "the mailbox of experts in host memory");
+    pinned_.wait(mail);
+    void* state = static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kPostStateBytes;
+    host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
+  }
+
+  // What comes next sees the sums that were left to the host. Also selects the device.
+  void join() {
+    const cuda::Launch here = launch();
+    if (host_) host_->join(here);
+  }
+
+  // Zeroes where there is nothing to copy.
+  uint8_t* place_in_host(const uint8_t* mapped, size_t n_bytes, const char* what) {
+    auto* memory = static_cast<uint8_t*>(alloc(Place::host, n_bytes, what));
+    placed_in_host_.push_back(memory);
+    if (mapped) copy_with_all_threads(memory, mapped, n_bytes);
+    return memory;
+  }
 
   // Device memory within the limit.
   void* alloc_device(size_t n_bytes, const char* what, const char* hint) {
@@ -372,7 +463,8 @@ class CudaBackend : public Backend {
     return memory;
   }
 
-  int device_;
+  const int device_, n_threads_;
+  std::shared_ptr<HostLane> lane_;
   MemoryBudget device_memory_, host_memory_;
   PinnedMemory pinned_;
   WorkerPool workers_;
@@ -388,14 +480,18 @@ class CudaBackend : public Backend {
   cuda::Workspace workspace_{nullptr, 0};
   void* landing_ = nullptr;  // pinned, [kLandingBytes]
   void* staging_ = nullptr;  // pinned, [2, kStagingBytes / 2]
-  std::vector<void*> placed_weights_;
+  std::vector<void*> placed_weights_, placed_in_host_;
   std::unordered_map<void*, size_t> sizes_;  // of device memory
+  std::unique_ptr<cuda::ExpertRing> ring_;   // both when there are experts in host memory
+  std::unique_ptr<cuda::HostExperts> host_;
+  bool is_recording_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits, int n_threads) {
-  return std::make_unique<CudaBackend>(device, limits, n_threads);
+std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits, int n_threads,
+                                           std::shared_ptr<HostLane> lane) {
+  return std::make_unique<CudaBackend>(device, limits, n_threads, std::move(lane));
 }
 
 std::string why_no_cuda(int device) { return find_problem(device).message; }

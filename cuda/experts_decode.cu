@@ -82,14 +82,10 @@ void run_experts_decode(const RunExperts& op, const Launch& launch) {
                 static_cast<long long>(op.w2.n_cols)));
   if (op.n_activated == 0) return;
   for (int64_t token = 0; token < op.n_tokens; token += kTokensTogether) {
-    RunExperts part = op;
-    part.n_tokens = std::min(kTokensTogether, op.n_tokens - token);
-    part.x += token * op.w1.n_cols, part.y += token * op.w2.n_rows;
-    part.experts += token * op.n_activated, part.weights += token * op.n_activated;
     Workspace scratch = *launch.workspace;
     Launch here = launch;
     here.workspace = &scratch;
-    run_together(part, here);
+    run_together(tokens_of(op, token, std::min(kTokensTogether, op.n_tokens - token)), here);
   }
 }
 

@@ -4,9 +4,11 @@
 // Which expert has how many tokens is known on the device alone: grids are as large as the worst case, and
 // what is past the last tile returns. Every sum runs in a fixed order (columns ascending, a token's experts
 // ascending), so nothing depends on scheduling.
+#include "cuda/experts_prefill.h"
+
 #include <algorithm>
 
-#include "cuda/gemm_tile.cuh"
+#include "backend/expert_window.h"
 
 namespace dsv32::cuda {
 namespace {
@@ -14,16 +16,6 @@ namespace {
 constexpr int kListThreads = 1024;
 constexpr int kThreads = 256;
 constexpr int64_t kMostTokens = 65535;  // of a grid's second dimension
-
-// Use u = t * n_activated + k: token t has expert experts[u]. Sorted by expert, then by u.
-struct Uses {
-  int32_t* uses;     // [n_uses] u of each place
-  int32_t* tokens;   // [n_uses] t of each place
-  int32_t* firsts;   // [n_experts] first place of each expert
-  int32_t* counts;   // [n_experts]
-  TokenTile* tiles;  // [max_tiles]
-  int32_t* n_tiles;  // [1]
-};
 
 // The sum over the block, for every thread.
 __device__ int block_count(int x, int* partial) {
@@ -71,62 +63,44 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// tiles = for each expert, ascending, its places in runs of up to 128.
+// tiles = for each expert of [first, end), ascending, its places in runs of up to 128.
 // One block; a thread an expert.
 // A thread adds up the tiles of the experts before its own: counts are few and stay in L1.
 // Bound by latency.
-__global__ void list_tiles_kernel(int32_t n_experts, Uses out) {
-  for (int expert = threadIdx.x; expert < n_experts; expert += blockDim.x) {
+__global__ void list_tiles_kernel(int32_t first, int32_t end, Uses out) {
+  for (int expert = first + static_cast<int>(threadIdx.x); expert < end; expert += blockDim.x) {
     int at = 0;
-    for (int e = 0; e < expert; ++e) at += (out.counts[e] + kTileTokens - 1) / kTileTokens;
+    for (int e = first; e < expert; ++e) at += (out.counts[e] + kTileTokens - 1) / kTileTokens;
     const int count = out.counts[expert];
     for (int i = 0; i < count; i += kTileTokens)
       out.tiles[at++] = {expert, out.firsts[expert] + i, min(count - i, kTileTokens)};
-    if (expert == n_experts - 1) *out.n_tiles = at;
+    if (expert == end - 1) *out.n_tiles = at;
   }
 }
 
-// y[t, c] = sum over k ascending of weights[t, k] * out[t * n_activated + k, c], for a slab of columns of y.
+// y[t, c] (+)= sum over k ascending of weights[t, k] * out[t * n_activated + k, c], of the experts in [first,
+// end), for a slab of columns of y. The sum goes on where the experts before have left it.
 // A thread a value; grid (columns, tokens).
 // A gather in fixed order instead of atomic adds.
 // Bound by bytes: 4 n_activated read and 4 written a value.
-__global__ void combine_kernel(const float* out, const float* weights, int64_t n_activated, int64_t n_cols,
-                               float* y, int64_t y_stride) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
-  if (column >= n_cols) return;
-  float sum = 0;
-  for (int64_t k = 0; k < n_activated; ++k)
-    sum += weights[token * n_activated + k] * out[(token * n_activated + k) * n_cols + column];
-  y[token * y_stride + column] = sum;
+__global__ void combine_kernel(const float* out, RunExperts op, int32_t first, int32_t end, bool has_sums,
+                               int64_t column, int64_t n_cols) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
+  if (c >= n_cols) return;
+  float* y = op.y + token * op.w2.n_rows + column + c;
+  float sum = has_sums ? *y : 0.0f;
+  bool is_new = !has_sums;
+  for (int64_t u = token * op.n_activated; u < (token + 1) * op.n_activated; ++u) {
+    if (op.experts[u] < first || op.experts[u] >= end) continue;
+    sum += op.weights[u] * out[u * n_cols + c];
+    is_new = true;
+  }
+  if (is_new) *y = sum;
 }
 
+// Of n_experts, with at most n_uses.
 int64_t most_tiles(int64_t n_uses, int64_t n_experts) {
   return n_uses / kTileTokens + std::min(n_uses, n_experts);
-}
-
-Uses list_uses(const RunExperts& op, const Launch& launch) {
-  const int64_t n_uses = op.n_tokens * op.n_activated, n_experts = op.w1.n_mats;
-  Workspace& scratch = *launch.workspace;
-  const Uses uses = {scratch.take<int32_t>(static_cast<size_t>(n_uses)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_uses)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
-                     scratch.take<TokenTile>(static_cast<size_t>(most_tiles(n_uses, n_experts))),
-                     scratch.take<int32_t>(1)};
-  list_uses_kernel<<<static_cast<unsigned>(n_experts), kListThreads, 0, launch.stream>>>(
-      op.experts, static_cast<int32_t>(n_uses), static_cast<int32_t>(op.n_activated), uses);
-  check_launch("list_uses_kernel");
-  list_tiles_kernel<<<1, kThreads, 0, launch.stream>>>(static_cast<int32_t>(n_experts), uses);
-  check_launch("list_tiles_kernel");
-  return uses;
-}
-
-Product over_tiles(const WeightMatrix& weight, const Uses& uses, int64_t n_uses) {
-  Product product;
-  product.weight = weight;
-  product.tiles = uses.tiles, product.n_tiles = uses.n_tiles;
-  product.max_tiles = most_tiles(n_uses, weight.n_mats);
-  return product;
 }
 
 RoundedRows take_rows(int64_t n_rows, int64_t n_cols, const Launch& launch) {
@@ -134,80 +108,121 @@ RoundedRows take_rows(int64_t n_rows, int64_t n_cols, const Launch& launch) {
           launch.workspace->take<float>(static_cast<size_t>(n_rows))};
 }
 
-// h [n_uses, stride] = silu(w1 x) * (w3 x), by place, as fp16 (Output says in which units).
-RoundedRows hidden(const RunExperts& op, const Uses& uses, int64_t stride, const Launch& launch) {
-  const int64_t n_uses = op.n_tokens * op.n_activated, n_padded = padded_columns(op.w1.n_cols);
-  const RoundedRows x = take_rows(op.n_tokens, n_padded, launch), h = take_rows(n_uses, stride, launch);
-  round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x, false, launch);
-  if (stride != op.w1.n_rows)  // the columns that pad it
-    CUDA_CHECK(cudaMemsetAsync(h.values, 0, static_cast<size_t>(n_uses * stride) * 2, launch.stream));
-  Product product = over_tiles(op.w1, uses, n_uses);
-  product.x = x.values, product.x_units = x.units, product.x_columns = n_padded, product.x_rows = uses.tokens;
-  product.y = h.values, product.y_stride = stride;
-  product.output = Output::silu_f16;
-  multiply(product, launch);
-  product.weight = op.w3;
-  product.output = Output::times_f16;
-  product.y_units = h.units;
-  multiply(product, launch);
-  return h;
-}
-
-// y = the weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory that is
-// left.
-void combine(const RunExperts& op, const Uses& uses, const RoundedRows& h, int64_t stride,
-             const Launch& launch) {
-  const int64_t n_uses = op.n_tokens * op.n_activated, dim = op.w2.n_rows;
-  int64_t slab = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses;
-  const int64_t n_slabs = ceil_div(dim, std::max<int64_t>(slab / kTileRows * kTileRows, 1));
-  slab = std::min(slab, ceil_div(ceil_div(dim, n_slabs), kTileRows) * kTileRows);
-  if (slab < 1) fail(ErrorKind::internal, "no scratch memory is left for the experts' outputs");
-  auto* out = launch.workspace->take<float>(static_cast<size_t>(n_uses * slab));
-  for (int64_t column = 0; column < dim; column += slab) {
-    WeightMatrix part = op.w2;
-    part.data += static_cast<size_t>(column) * part.row_bytes;
-    part.n_rows = std::min(slab, dim - column);
-    Product product = over_tiles(part, uses, n_uses);
-    product.x = h.values, product.x_units = h.units, product.x_columns = stride;
-    product.y = out, product.y_stride = part.n_rows, product.y_rows = uses.uses;
-    multiply(product, launch);
-    const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
-                    static_cast<unsigned>(op.n_tokens));
-    combine_kernel<<<grid, kThreads, 0, launch.stream>>>(out, op.weights, op.n_activated, part.n_rows,
-                                                         op.y + column, dim);
-    check_launch("combine_kernel");
-  }
-}
-
-// Tokens that fit the scratch memory together, with room for the outputs of kTileRows columns at least.
-int64_t tokens_together(const RunExperts& op, const Launch& launch) {
-  const int64_t n_bytes_fixed = op.w1.n_mats * (8 + static_cast<int64_t>(sizeof(TokenTile))) + 16 * 256;
-  const int64_t n_bytes_use =
-      2 * padded_columns(op.w2.n_cols) + 4 * std::min<int64_t>(op.w2.n_rows, 2 * kTileRows) + 13;
-  const int64_t n_bytes_token = 2 * padded_columns(op.w1.n_cols) + 4 + op.n_activated * n_bytes_use;
-  return (static_cast<int64_t>(launch.workspace->n_bytes_left()) - n_bytes_fixed) / n_bytes_token;
-}
-
 }  // namespace
 
-void run_experts_prefill(const RunExperts& op, const Launch& launch) {
-  if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
+static_assert(ExpertScratch::kStep == kStep && ExpertScratch::kFewestColumns % kTileRows == 0 &&
+              sizeof(TokenTile) + 2 * sizeof(int32_t) == 20);
+
+int64_t PromptExperts::tokens_together(const RunExperts& op, size_t n_scratch_bytes) {
+  const ExpertScratch scratch(shape_of(op), ExpertScratch::kFewestColumns);
+  if (n_scratch_bytes < scratch.n_bytes(1))
+    fail(ErrorKind::internal, "no scratch memory is left for the experts of a token");
+  const auto n = static_cast<int64_t>((n_scratch_bytes - scratch.n_bytes_fixed) / scratch.n_bytes_token);
+  return std::min({op.n_tokens, n, kMostTokens});
+}
+
+void PromptExperts::check(const RunExperts& op) {
   if (op.w1.n_rows != op.w2.n_cols || op.w3.n_rows != op.w1.n_rows || op.w3.n_cols != op.w1.n_cols ||
       op.w1.n_mats != op.w2.n_mats || op.w3.n_mats != op.w1.n_mats || op.n_activated < 1)
     fail(ErrorKind::internal, "the shapes of the experts' matrices do not match");
   for (const WeightMatrix* weight : {&op.w1, &op.w2, &op.w3}) check_weight(*weight);
-  const int64_t run = std::min({op.n_tokens, tokens_together(op, launch), kMostTokens});
-  if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the experts of a token");
+}
+
+PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
+    : op_(op),
+      launch_(launch),
+      n_uses_(op.n_tokens * op.n_activated),
+      n_columns_(padded_columns(op.w1.n_cols)),
+      n_hidden_(padded_columns(op.w1.n_rows)),
+      uses_(list_uses()),
+      x_(take_rows(op.n_tokens, n_columns_, launch)),
+      h_(take_rows(n_uses_, n_hidden_, launch)) {
+  round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_, false, launch);
+  if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
+    CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
+  const int64_t dim = op.w2.n_rows;
+  slab_ = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses_;
+  const int64_t n_slabs = ceil_div(dim, std::max<int64_t>(slab_ / kTileRows * kTileRows, 1));
+  slab_ = std::min(slab_, ceil_div(ceil_div(dim, n_slabs), kTileRows) * kTileRows);
+  if (slab_ < 1) fail(ErrorKind::internal, "no scratch memory is left for the experts' outputs");
+  out_ = launch.workspace->take<float>(static_cast<size_t>(n_uses_ * slab_));
+}
+
+Uses PromptExperts::list_uses() const {
+  const int64_t n_experts = op_.w1.n_mats;
+  Workspace& scratch = *launch_.workspace;
+  const Uses uses = {scratch.take<int32_t>(static_cast<size_t>(n_uses_)),
+                     scratch.take<int32_t>(static_cast<size_t>(n_uses_)),
+                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
+                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
+                     scratch.take<TokenTile>(static_cast<size_t>(most_tiles(n_uses_, n_experts))),
+                     scratch.take<int32_t>(1)};
+  list_uses_kernel<<<static_cast<unsigned>(n_experts), kListThreads, 0, launch_.stream>>>(
+      op_.experts, static_cast<int32_t>(n_uses_), static_cast<int32_t>(op_.n_activated), uses);
+  check_launch("list_uses_kernel");
+  return uses;
+}
+
+// A token has an expert once.
+Product PromptExperts::over_tiles(const WeightMatrix& weight, int64_t first, int64_t end) const {
+  const int64_t n_experts = end - first;
+  Product product;
+  product.weight = weight;
+  product.tiles = uses_.tiles, product.n_tiles = uses_.n_tiles;
+  product.max_tiles = most_tiles(std::min(n_uses_, op_.n_tokens * n_experts), n_experts);
+  return product;
+}
+
+// h = silu(w1 x) * (w3 x), as fp16 (Output says in which units).
+void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64_t end) {
+  Product product = over_tiles(stacks.w1, first, end);
+  product.x = x_.values, product.x_units = x_.units, product.x_columns = n_columns_;
+  product.x_rows = uses_.tokens;
+  product.y = h_.values, product.y_stride = n_hidden_;
+  product.output = Output::silu_f16;
+  multiply(product, launch_);
+  product.weight = stacks.w3;
+  product.output = Output::times_f16;
+  product.y_units = h_.units;
+  multiply(product, launch_);
+}
+
+// The weighted sums of w2 h, in slabs of y's columns whose products by use fit the scratch memory.
+void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) {
+  for (int64_t column = 0; column < w2.n_rows; column += slab_) {
+    WeightMatrix part = w2;
+    part.data += static_cast<size_t>(column) * part.row_bytes;
+    part.n_rows = std::min(slab_, w2.n_rows - column);
+    Product product = over_tiles(part, first, end);
+    product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
+    product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
+    multiply(product, launch_);
+    const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
+                    static_cast<unsigned>(op_.n_tokens));
+    combine_kernel<<<grid, kThreads, 0, launch_.stream>>>(
+        out_, op_, static_cast<int32_t>(first), static_cast<int32_t>(end), has_sums_, column, part.n_rows);
+    check_launch("combine_kernel");
+  }
+}
+
+void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) {
+  list_tiles_kernel<<<1, kThreads, 0, launch_.stream>>>(static_cast<int32_t>(first),
+                                                        static_cast<int32_t>(end), uses_);
+  check_launch("list_tiles_kernel");
+  make_hidden(stacks, first, end);
+  combine(stacks.w2, first, end);
+  has_sums_ = true;
+}
+
+void run_experts_prefill(const RunExperts& op, const Launch& launch) {
+  if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
+  PromptExperts::check(op);
+  const int64_t run = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
   for (int64_t token = 0; token < op.n_tokens; token += run) {
-    RunExperts part = op;
-    part.n_tokens = std::min(run, op.n_tokens - token);
-    part.x += token * op.w1.n_cols, part.y += token * op.w2.n_rows;
-    part.experts += token * op.n_activated, part.weights += token * op.n_activated;
     Workspace scratch = *launch.workspace;
-    const Launch here = {launch.stream, &scratch, launch.n_sms};
-    const Uses uses = list_uses(part, here);
-    const int64_t stride = padded_columns(op.w1.n_rows);
-    combine(part, uses, hidden(part, uses, stride, here), stride, here);
+    PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)),
+                  {launch.stream, &scratch, launch.n_sms})
+        .add(op, 0, op.w1.n_mats);
   }
 }
 

@@ -6,6 +6,8 @@
 
 namespace dsv32::cuda {
 
+class ExpertRing;
+
 // embed.cu
 void embed(const Embed&, const Launch&);
 
@@ -27,6 +29,16 @@ void run_experts_decode(const RunExperts&, const Launch&);
 void matmul_prefill(const Matmul&, const Launch&);
 void matmul_heads_prefill(const MatmulHeads&, const Launch&);
 void run_experts_prefill(const RunExperts&, const Launch&);
+// experts_streamed.cu: the same with experts in host memory
+void run_experts_streamed(const RunExperts&, ExpertRing&, const Launch&);
+
+// The tokens [first, first + n) of an operation.
+inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
+  op.n_tokens = n;
+  op.x += first * op.w1.n_cols, op.y += first * op.w2.n_rows;
+  op.experts += first * op.n_activated, op.weights += first * op.n_activated;
+  return op;
+}
 
 // moe.cu
 void route_experts(const RouteExperts&, const Launch&);

@@ -2,6 +2,8 @@
 //
 // Tokens are gathered by expert, so that each expert's weights are read once per step; a token's sum runs
 // over its experts in ascending order, whatever else is in the step.
+#include "backend/cpu_experts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -87,15 +89,17 @@ void CpuBackend::route_experts(const RouteExperts& op) {
   });
 }
 
-void CpuBackend::run_experts(const RunExperts& op) {
+void CpuBackend::run_experts(const RunExperts& op) { cpu_run_experts(op, workers_, scratch_); }
+
+void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch) {
   const int64_t dim = op.w2.n_rows, inter = op.w1.n_rows;
   std::vector<std::vector<Use>> uses(static_cast<size_t>(op.w1.n_mats));
   for (int64_t t = 0; t < op.n_tokens; ++t)
     for (int64_t k = t * op.n_activated; k < (t + 1) * op.n_activated; ++k)
       uses[static_cast<size_t>(op.experts[k])].push_back({t, op.weights[k]});
   std::fill_n(op.y, op.n_tokens * dim, 0.0f);
-  scratch_.resize(static_cast<size_t>(op.n_tokens * (2 * dim + 2 * inter)));
-  float* x = scratch_.data();           // [n_uses, dim]
+  scratch.resize(static_cast<size_t>(op.n_tokens * (2 * dim + 2 * inter)));
+  float* x = scratch.data();            // [n_uses, dim]
   float* gate = x + op.n_tokens * dim;  // [n_uses, inter]
   float* up = gate + op.n_tokens * inter;
   float* y = up + op.n_tokens * inter;  // [n_uses, dim]
@@ -104,11 +108,12 @@ void CpuBackend::run_experts(const RunExperts& op) {
     if (n == 0) continue;
     for (int64_t i = 0; i < n; ++i)
       std::copy_n(op.x + uses[e][static_cast<size_t>(i)].token * dim, dim, x + i * dim);
-    cpu_matmul({op.w1, mat, x, dim, gate, inter, n}, workers_);
-    cpu_matmul({op.w3, mat, x, dim, up, inter, n}, workers_);
-    silu_mul({gate, up, gate, n * inter});
-    cpu_matmul({op.w2, mat, gate, inter, y, dim, n}, workers_);
-    workers_.parallel_for(n, worth_sharing(n * dim), [&](int64_t i) {
+    cpu_matmul({op.w1, mat, x, dim, gate, inter, n}, workers);
+    cpu_matmul({op.w3, mat, x, dim, up, inter, n}, workers);
+    workers.parallel_for(n * inter, worth_sharing(n * inter),
+                         [&](int64_t i) { gate[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i]; });
+    cpu_matmul({op.w2, mat, gate, inter, y, dim, n}, workers);
+    workers.parallel_for(n, worth_sharing(n * dim), [&](int64_t i) {
       const Use& use = uses[e][static_cast<size_t>(i)];
       cpu_axpy(use.weight, y + i * dim, op.y + use.token * dim, dim);
     });

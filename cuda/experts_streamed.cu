@@ -1,0 +1,223 @@
+// The routed experts of a prompt, from host memory: they come through a ring in the window, and each run of
+// them is added to all tokens.
+//
+// A step of many tokens chooses nearly every expert, so all of them are sent without asking, and those of the
+// layer after it follow. Of a small step the choices are read first, which waits for the device, and the
+// others stay where they are. Copies of whole matrices by the copy engines take no multiprocessor.
+#include <algorithm>
+
+#include "backend/expert_window.h"
+#include "cuda/expert_ring.h"
+#include "cuda/experts_prefill.h"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr size_t kFewestPlaces = 2;
+
+bool is_same(const ExpertRing::Group& a, const ExpertRing::Group& b) {
+  return a.stacks.w1.data == b.stacks.w1.data && a.stacks.w3.data == b.stacks.w3.data &&
+         a.stacks.w2.data == b.stacks.w2.data && a.first == b.first;
+}
+
+size_t matrix_bytes(const WeightMatrix& w) { return static_cast<size_t>(w.n_rows) * w.row_bytes; }
+
+}  // namespace
+
+ExpertRing::ExpertRing(PinnedMemory& pinned) : pinned_(pinned) {
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  for (Place& place : places_)
+    for (cudaEvent_t* event : {&place.arrived, &place.left})
+      CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
+
+ExpertRing::~ExpertRing() {
+  cudaStreamSynchronize(stream_);
+  for (const Place& place : places_) cudaEventDestroy(place.arrived), cudaEventDestroy(place.left);
+  cudaStreamDestroy(stream_);
+}
+
+// When the division changes, neither stream goes on before the other has done what was for the old one.
+void ExpertRing::lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& like, cudaStream_t stream) {
+  const size_t n_places = std::min(n_bytes / expert_ring_bytes(like), kMostPlaces);
+  if (n_places < kFewestPlaces)
+    fail(ErrorKind::internal, format("a ring of %zu bytes for experts of %llu bytes", n_bytes,
+                                     static_cast<unsigned long long>(expert_ring_bytes(like))));
+  if (memory == memory_ && n_bytes == n_bytes_ && n_places == n_places_) return;
+  memory_ = memory, n_bytes_ = n_bytes, n_places_ = n_places;
+  n_place_bytes_ = n_bytes / n_places / kRingAlignment * kRingAlignment;
+  clear();
+  CUDA_CHECK(cudaEventRecord(places_[0].left, stream));
+  CUDA_CHECK(cudaStreamWaitEvent(stream_, places_[0].left));
+  CUDA_CHECK(cudaEventRecord(places_[0].arrived, stream_));
+  CUDA_CHECK(cudaStreamWaitEvent(stream, places_[0].arrived));
+}
+
+int64_t ExpertRing::n_together(const ExpertStacks& stacks) const {
+  return static_cast<int64_t>(n_place_bytes_ / expert_ring_bytes(stacks));
+}
+
+void ExpertRing::clear() {
+  wanted_.clear(), arrivals_.clear(), free_.clear();
+  for (size_t place = 0; place < n_places_; ++place) free_.push_back(place);
+}
+
+void ExpertRing::forget() {
+  cudaStreamSynchronize(stream_);
+  memory_ = nullptr;
+  n_bytes_ = n_places_ = n_place_bytes_ = 0;
+  clear();
+}
+
+// What was announced has arrived in the order in which it is wanted now; choices leave gaps in that.
+void ExpertRing::want(const std::vector<Group>& groups) {
+  std::deque<Arrival> there;
+  for (Arrival& arrival : arrivals_) {
+    if (there.size() < groups.size() && is_same(arrival.group, groups[there.size()]))
+      there.push_back(std::move(arrival));
+    else
+      free_.push_back(arrival.place);
+  }
+  arrivals_ = std::move(there);
+  wanted_.assign(groups.begin() + static_cast<std::ptrdiff_t>(arrivals_.size()), groups.end());
+  copy_on();
+}
+
+void ExpertRing::copy_on() {
+  for (; !wanted_.empty() && !free_.empty(); wanted_.pop_front(), free_.pop_front()) {
+    copy(wanted_.front(), free_.front());
+    arrivals_.push_back({std::move(wanted_.front()), free_.front()});
+  }
+}
+
+// A place whose group was dropped while it was copied is free all the same: copies follow one another.
+void ExpertRing::copy(const Group& group, size_t place) {
+  CUDA_CHECK(cudaStreamWaitEvent(stream_, places_[place].left));
+  const ExpertStacks to = in_place(group, place);
+  const auto copy_matrix = [&](const WeightMatrix& from, const WeightMatrix& there, int64_t expert) {
+    pinned_.wait(from.row(expert, 0));
+    CUDA_CHECK(cudaMemcpyAsync(const_cast<uint8_t*>(there.row(expert, 0)), from.row(expert, 0),
+                               matrix_bytes(from), cudaMemcpyHostToDevice, stream_));
+  };
+  for (const int32_t expert : group.experts) {
+    copy_matrix(group.stacks.w1, to.w1, expert);
+    copy_matrix(group.stacks.w3, to.w3, expert);
+    copy_matrix(group.stacks.w2, to.w2, expert);
+  }
+  CUDA_CHECK(cudaEventRecord(places_[place].arrived, stream_));
+}
+
+// An expert's three matrices lie side by side, and the views begin so far before the place that its first
+// expert is at its beginning.
+ExpertStacks ExpertRing::in_place(const Group& group, size_t place) const {
+  ExpertStacks there = group.stacks;
+  const size_t n_expert_bytes = expert_ring_bytes(group.stacks);
+  auto at = reinterpret_cast<uintptr_t>(memory_) + place * n_place_bytes_ -
+            static_cast<size_t>(group.first) * n_expert_bytes;
+  for (WeightMatrix* w : {&there.w1, &there.w3, &there.w2}) {
+    w->data = reinterpret_cast<const uint8_t*>(at);
+    w->mat_bytes = n_expert_bytes;
+    at += round_up(matrix_bytes(*w), kRingAlignment);
+  }
+  return there;
+}
+
+ExpertStacks ExpertRing::take(cudaStream_t stream) {
+  if (arrivals_.empty()) fail(ErrorKind::internal, "no experts are on their way");
+  const Arrival& next = arrivals_.front();
+  CUDA_CHECK(cudaStreamWaitEvent(stream, places_[next.place].arrived));
+  return in_place(next.group, next.place);
+}
+
+void ExpertRing::give_back(cudaStream_t stream) {
+  const size_t place = arrivals_.front().place;
+  CUDA_CHECK(cudaEventRecord(places_[place].left, stream));
+  arrivals_.pop_front();
+  free_.push_back(place);
+  copy_on();
+}
+
+namespace {
+
+// Fewer uses than this many for each expert leave many of them unchosen.
+constexpr int64_t kUsesThatChooseAll = 2;
+
+bool chooses_all(const RunExperts& op) {
+  return op.n_tokens * op.n_activated >= kUsesThatChooseAll * op.w1.n_mats;
+}
+
+// By expert. Waits for the device when it is not all of them.
+std::vector<bool> chosen_experts(const RunExperts& op, cudaStream_t stream) {
+  std::vector<bool> is_chosen(static_cast<size_t>(op.w1.n_mats), chooses_all(op));
+  if (chooses_all(op)) return is_chosen;
+  std::vector<int32_t> ids(static_cast<size_t>(op.n_tokens * op.n_activated));
+  CUDA_CHECK(
+      cudaMemcpyAsync(ids.data(), op.experts, ids.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  for (const int32_t id : ids) is_chosen.at(static_cast<size_t>(id)) = true;
+  return is_chosen;
+}
+
+void append_groups(const ExpertStacks& stacks, const std::vector<bool>& is_chosen, int64_t n_together,
+                   std::vector<ExpertRing::Group>& groups) {
+  for (int64_t first = 0; first < stacks.w1.n_mats; first += n_together) {
+    ExpertRing::Group group{stacks, first, {}};
+    for (int64_t e = first; e < std::min(first + n_together, stacks.w1.n_mats); ++e)
+      if (is_chosen[static_cast<size_t>(e)]) group.experts.push_back(static_cast<int32_t>(e));
+    if (!group.experts.empty()) groups.push_back(std::move(group));
+  }
+}
+
+// Before the first step nobody knows how large the ring will be: then it is none.
+void announce(const ExpertStacks* next, const ExpertRing& ring, std::vector<ExpertRing::Group>& groups) {
+  if (!next || ring.n_together(*next) == 0) return;
+  const std::vector<bool> all(static_cast<size_t>(next->w1.n_mats), true);
+  append_groups(*next, all, ring.n_together(*next), groups);
+}
+
+// What the scratch memory of the largest step so far leaves, and two experts at least: then tokens are
+// computed in several runs.
+size_t ring_bytes(const RunExperts& op, size_t n_bytes_before) {
+  const size_t n_least = kFewestPlaces * expert_ring_bytes(op);
+  const ExpertScratch few(shape_of(op), ExpertScratch::kFewestColumns), all(shape_of(op));
+  if (op.n_window_bytes < n_least + few.n_bytes(1))
+    fail(ErrorKind::internal, format("a window of %zu bytes for experts of %zu bytes", op.n_window_bytes,
+                                     n_least / kFewestPlaces));
+  size_t n_bytes = op.n_window_bytes - std::min(all.n_bytes(op.n_tokens), op.n_window_bytes - n_least);
+  if (n_bytes_before > 0) n_bytes = std::min(n_bytes, n_bytes_before);
+  return std::max(n_bytes / kRingAlignment * kRingAlignment, n_least);
+}
+
+}  // namespace
+
+void run_experts_streamed(const RunExperts& op, ExpertRing& ring, const Launch& launch) {
+  std::vector<ExpertRing::Group> once, groups;
+  if (op.n_tokens == 0) {
+    announce(op.next, ring, groups);
+    if (!groups.empty()) ring.want(groups);
+    return;
+  }
+  const size_t n_ring_bytes = ring_bytes(op, ring.lies_in(op.window) ? ring.n_bytes() : 0);
+  ring.lie_in(op.window, n_ring_bytes, op, launch.stream);
+  PromptExperts::check(op);
+  const Workspace rest(op.window + n_ring_bytes, op.n_window_bytes - n_ring_bytes);
+  const int64_t run = PromptExperts::tokens_together(op, rest.n_bytes_left());
+  const int64_t n_experts = op.w1.n_mats, n_together = ring.n_together(op);
+  append_groups(op, chosen_experts(op, launch.stream), n_together, once);
+  for (int64_t token = 0; token < op.n_tokens; token += run)
+    groups.insert(groups.end(), once.begin(), once.end());
+  if (chooses_all(op)) announce(op.next, ring, groups);
+  ring.want(groups);
+  for (int64_t token = 0; token < op.n_tokens; token += run) {
+    Workspace scratch = rest;
+    PromptExperts experts(tokens_of(op, token, std::min(run, op.n_tokens - token)),
+                          {launch.stream, &scratch, launch.n_sms});
+    for (const ExpertRing::Group& group : once) {
+      const ExpertStacks there = ring.take(launch.stream);
+      experts.add(there, group.first, std::min(group.first + n_together, n_experts));
+      ring.give_back(launch.stream);
+    }
+  }
+}
+
+}  // namespace dsv32::cuda

@@ -1,0 +1,190 @@
+#include "backend/host_lane.h"
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "backend/cpu_experts.h"
+#include "base/error.h"
+#include "base/thread.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr uint32_t kTokenBits = 16;  // of a request; the job is above them
+constexpr size_t kMailAlignment = 128;
+// Between two looks, while others may have the mutex: shorter than a word takes over the link.
+constexpr int kPauses = 8;
+
+int lane_threads(int n_threads, int n_devices) {
+  return n_threads > 0 ? n_threads : std::max(1, WorkerPool(0).n_threads() - n_devices);
+}
+
+bool is_same_job(const RunExperts& a, const RunExperts& b) {
+  return a.w1.data == b.w1.data && a.w3.data == b.w3.data && a.w2.data == b.w2.data &&
+         a.n_activated == b.n_activated;
+}
+
+uint64_t load(uint64_t& word) { return std::atomic_ref(word).load(std::memory_order_acquire); }
+
+}  // namespace
+
+struct HostLane::Thread : ThreadBody {
+  explicit Thread(HostLane& lane_) : lane(lane_) {}
+  void run() noexcept override { lane.run(); }
+
+  HostLane& lane;  // which waits for its thread, and nothing there hangs
+};
+
+HostLane::HostLane(int n_threads, int n_devices) : workers_(lane_threads(n_threads, n_devices)) {
+  if (!start_thread(thread_, std::make_shared<Thread>(*this)))
+    fail(ErrorKind::memory, "the system gives no thread for the experts in host memory",
+         "the number of threads may be limited (ulimit -u)");
+}
+
+HostLane::~HostLane() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void HostLane::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return is_ending_ || n_expected_ > 0; });
+    if (is_ending_) return;
+    if (Mailbox* box = find_posted()) {
+      serve(*box, lock);
+      continue;
+    }
+    lock.unlock();
+    for (int i = 0; i < kPauses; ++i) hwy::Pause();
+    lock.lock();
+  }
+}
+
+// In turn, so that no device keeps the others waiting.
+Mailbox* HostLane::find_posted() {
+  for (size_t i = 0; i < boxes_.size(); ++i) {
+    const size_t at = (turn_ + i) % boxes_.size();
+    if (!boxes_[at]->has_post()) continue;
+    turn_ = at + 1;
+    return boxes_[at];
+  }
+  return nullptr;
+}
+
+// A post that cannot be computed is answered too: its device waits for that.
+void HostLane::serve(Mailbox& box, std::unique_lock<std::mutex>& lock) {
+  const uint64_t post = load(box.words().posted);
+  const auto request = static_cast<uint32_t>(post);
+  const size_t job = request >> kTokenBits;
+  RunExperts op = job < box.jobs_.size() ? box.jobs_[job] : RunExperts{};
+  op.n_tokens = request & ((1u << kTokenBits) - 1);
+  serving_ = &box;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    compute(box, op);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  serving_ = nullptr;
+  if (error) box.error_ = error;
+  --box.n_expected_, --n_expected_;
+  std::atomic_ref(box.words().answered).store(post >> 32, std::memory_order_release);
+  changed_.notify_all();
+}
+
+// Ids come from a device, so they are looked at before they become addresses.
+void HostLane::compute(const Mailbox& box, RunExperts op) {
+  if (!op.w1.data || op.n_tokens > box.most_tokens(op))
+    fail(ErrorKind::internal, "a device posts what nobody announced");
+  const Mail mail = box.place(op);
+  op.x = mail.x, op.y = mail.y, op.weights = mail.weights, op.experts = mail.experts;
+  for (int64_t i = 0; i < op.n_tokens * op.n_activated; ++i)
+    if (op.experts[i] < 0 || op.experts[i] >= op.w1.n_mats)
+      fail(ErrorKind::device, format("a device asks for expert %d of %lld", op.experts[i],
+                                     static_cast<long long>(op.w1.n_mats)));
+  cpu_run_experts(op, workers_, scratch_);
+}
+
+Mailbox::Mailbox(std::shared_ptr<HostLane> lane, uint8_t* memory) : lane_(std::move(lane)), memory_(memory) {
+  const std::lock_guard lock(lane_->mutex_);
+  lane_->boxes_.push_back(this);
+}
+
+Mailbox::~Mailbox() {
+  std::unique_lock lock(lane_->mutex_);
+  lane_->changed_.wait(lock, [&] { return lane_->serving_ != this; });
+  std::erase(lane_->boxes_, this);
+  lane_->n_expected_ -= n_expected_;
+}
+
+bool Mailbox::has_post() const {
+  return static_cast<uint32_t>(load(words().posted) >> 32) != static_cast<uint32_t>(load(words().answered));
+}
+
+int64_t Mailbox::most_tokens(const RunExperts& op) const {
+  const auto token_bytes = static_cast<size_t>(2 * op.w2.n_rows + 2 * op.n_activated) * sizeof(float);
+  const size_t n_bytes = kMailboxBytes - sizeof(MailWords) - 3 * kMailAlignment;
+  const auto n = std::min(kMostPostTokens, static_cast<int64_t>(n_bytes / std::max<size_t>(token_bytes, 1)));
+  if (n < 1) fail(ErrorKind::internal, "a mailbox has no room for a token");
+  return n;
+}
+
+Mail Mailbox::place(const RunExperts& op) const {
+  uint8_t* at = memory_ + sizeof(MailWords);
+  const auto take = [&](int64_t n_words) {
+    uint8_t* const taken = at;
+    const size_t n_bytes = static_cast<size_t>(n_words) * sizeof(float);
+    at += (n_bytes + kMailAlignment - 1) / kMailAlignment * kMailAlignment;
+    return reinterpret_cast<float*>(taken);
+  };
+  Mail mail;
+  mail.x = take(op.n_tokens * op.w2.n_rows);
+  mail.y = take(op.n_tokens * op.w2.n_rows);
+  mail.weights = take(op.n_tokens * op.n_activated);
+  mail.experts = reinterpret_cast<int32_t*>(take(op.n_tokens * op.n_activated));
+  return mail;
+}
+
+// A job stays: there are as many as layers.
+uint32_t Mailbox::request(const RunExperts& op) {
+  const std::lock_guard lock(lane_->mutex_);
+  auto job = std::ranges::find_if(jobs_, [&](const RunExperts& known) { return is_same_job(known, op); });
+  if (job == jobs_.end()) job = jobs_.emplace(job);
+  *job = op;
+  return static_cast<uint32_t>(job - jobs_.begin()) << kTokenBits | static_cast<uint32_t>(op.n_tokens);
+}
+
+void Mailbox::expect(int64_t n_posts) {
+  if (n_posts == 0) return;
+  {
+    const std::lock_guard lock(lane_->mutex_);
+    n_expected_ += n_posts, lane_->n_expected_ += n_posts;
+  }
+  lane_->changed_.notify_all();
+}
+
+void Mailbox::check() {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(lane_->mutex_);
+    error = std::exchange(error_, nullptr);
+  }
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& reason) {
+    fail(ErrorKind::device, format("the host did not compute its experts: %s", reason.what()));
+  }
+}
+
+}  // namespace dsv32

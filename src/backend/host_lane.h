@@ -1,0 +1,104 @@
+// Experts that devices leave to the host: a thread that waits for their posts, computes, and answers.
+//
+// A device in the midst of recorded work can call nobody. It writes the tokens of a step into memory that
+// both sides see, its mailbox, then one word, and goes on; the lane sees the word, computes with all threads
+// and answers by a word, which the device looks for when it needs the sums. What is known beforehand, the
+// matrices of a layer, is said once and named by a number in the post. A device has one post under way at a
+// time. The lane looks at the mailboxes only while posts are expected, and sleeps otherwise.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/worker_pool.h"
+
+namespace dsv32 {
+
+class Mailbox;
+
+class HostLane {
+ public:
+  // n_threads: that compute, the lane's own among them; 0: all cores but one for each of the n_devices, whose
+  // driver is waited for there. Throws Error{memory} when the system gives no thread.
+  HostLane(int n_threads, int n_devices);
+  ~HostLane();
+  HostLane(const HostLane&) = delete;
+  HostLane& operator=(const HostLane&) = delete;
+
+ private:
+  friend class Mailbox;
+  struct Thread;
+  void run();
+  Mailbox* find_posted();
+  void serve(Mailbox& box, std::unique_lock<std::mutex>& lock);
+  void compute(const Mailbox& box, RunExperts op);
+
+  WorkerPool workers_;
+  std::vector<float> scratch_;
+  std::mutex mutex_;  // of all that follows, and of what the mailboxes hold besides their memory
+  std::condition_variable changed_;
+  std::vector<Mailbox*> boxes_;
+  size_t turn_ = 0;                   // the box that is looked at first
+  const Mailbox* serving_ = nullptr;  // the box whose post is being computed
+  int64_t n_expected_ = 0;            // posts, of all boxes
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+// Room for kMostPostTokens tokens of 8 experts at dim 7168.
+constexpr size_t kMailboxBytes = size_t{32} << 20;
+constexpr int64_t kMostPostTokens = 512;
+
+// At the beginning of a mailbox's memory, each written by one side.
+struct MailWords {
+  alignas(128) uint64_t posted = 0;    // sequence number << 32 | request: by the device, after all the rest
+  alignas(128) uint64_t answered = 0;  // the sequence number: by the lane, after the sums
+};
+
+// Where a post lies in a mailbox's memory.
+struct Mail {
+  float* x = nullptr;          // [n_tokens, dim]
+  float* y = nullptr;          // [n_tokens, dim], by the lane
+  float* weights = nullptr;    // [n_tokens, n_activated]
+  int32_t* experts = nullptr;  // [n_tokens, n_activated]
+};
+
+// One device's.
+class Mailbox {
+ public:
+  // memory: kMailboxBytes, zeroed, of the host, which the device reads and writes; nobody else's as long as
+  // this lives.
+  Mailbox(std::shared_ptr<HostLane> lane, uint8_t* memory);
+  ~Mailbox();  // when the post that is being computed is answered; those that were expected come no more
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  MailWords& words() const { return *reinterpret_cast<MailWords*>(memory_); }
+  // How many tokens can be posted at once, by the widths of `op`. Throws Error{internal} when it is none.
+  int64_t most_tokens(const RunExperts& op) const;
+  Mail place(const RunExperts& op) const;
+  // What a post of op.n_tokens tokens for these matrices says. Valid as long as the mailbox.
+  uint32_t request(const RunExperts& op);
+  // So many posts will come, or have come already: the lane is awake until it has answered them.
+  void expect(int64_t n_posts);
+  // Throws Error{device} when a post since the last call was answered without being computed.
+  void check();
+
+ private:
+  friend class HostLane;
+  bool has_post() const;
+
+  const std::shared_ptr<HostLane> lane_;
+  uint8_t* const memory_;
+  std::vector<RunExperts> jobs_;  // without tokens
+  int64_t n_expected_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace dsv32

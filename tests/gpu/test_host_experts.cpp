@@ -1,0 +1,226 @@
+// Experts that decode leaves to the host (cuda/host_experts.cu, backend/host_lane.h): the bits of the CPU
+// backend, recorded or not.
+#include "backend/cpu_backend.h"
+#include "backend/host_lane.h"
+#include "base/error.h"
+#include "tests/gpu/host_experts_scene.h"
+
+using namespace dsv32;
+
+namespace {
+
+constexpr int64_t kExperts = 16, kActivated = 4, kDim = 256, kInter = 256;
+
+CpuBackend& cpu() {
+  static CpuBackend backend(0);
+  return backend;
+}
+
+ExpertStep step_of(const HostExpertStacks& experts, int64_t n_tokens, uint64_t seed) {
+  return {experts.stacks, n_tokens, kActivated, seed};
+}
+
+// A device with a layer in host memory.
+struct Device {
+  Device(int number, const HostExpertStacks& experts_, std::shared_ptr<HostLane> lane = nullptr)
+      : backend(make_cuda_backend(number, {}, 0, std::move(lane))),
+        experts(&experts_),
+        stacks(placed(experts_, *backend, Place::host)) {}
+  RunExperts operation(const PlacedStep& step) const {
+    return step.operation(stacks, Place::host, Role::decode);
+  }
+  bool agrees(const ExpertStep& values) {
+    PlacedStep step(*backend, values);
+    backend->run_experts(operation(step));
+    return step.take_sums() == run_on(cpu(), experts->stacks, values);
+  }
+
+  std::unique_ptr<Backend> backend;
+  const HostExpertStacks* experts;
+  ExpertStacks stacks;
+};
+
+std::vector<float> sum_of(std::vector<float> a, const std::vector<float>& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+// h += experts(h) of one layer and then of another, recorded; something else is beside each.
+struct RecordedStep {
+  RecordedStep(Backend& backend, const ExpertStacks& first, const ExpertStacks& second,
+               const ExpertStep& values)
+      : step(backend, values), beside(backend, Place::device, step.x.n(), "beside") {
+    recording = backend.record([&] {
+      for (const ExpertStacks* stacks : {&first, &second}) {
+        backend.run_experts(step.operation(*stacks, Place::host, Role::decode));
+        backend.silu_mul({step.x.data(), step.x.data(), beside.data(), step.x.n()});
+        backend.add({step.y.data(), step.x.data(), step.x.n()});
+      }
+    });
+  }
+  std::vector<float> replay(const ExpertStep& values) {
+    step.fill(values);
+    recording->replay();
+    return step.values(step.x);
+  }
+
+  PlacedStep step;
+  Buffer<float> beside;
+  std::unique_ptr<Recording> recording;
+};
+
+std::vector<float> expected_of(const HostExpertStacks& first, const HostExpertStacks& second,
+                               ExpertStep values) {
+  for (const HostExpertStacks* experts : {&first, &second})
+    values.x = sum_of(values.x, run_on(cpu(), experts->stacks, values));
+  return values.x;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_host_experts, *boost::unit_test::precondition(needs_gpu))
+
+// Also more tokens than a post has.
+BOOST_AUTO_TEST_CASE(the_host_computes_what_the_cpu_backend_does) {
+  for (const TensorType type : {TensorType::q4_k, TensorType::q8_0, TensorType::f16}) {
+    const HostExpertStacks experts(type, kExperts, kDim, kInter, 1);
+    Device device(0, experts);
+    for (const int64_t n_tokens : {1, 2, 17, 64, 512, 513, 1300})
+      BOOST_TEST(device.agrees(step_of(experts, n_tokens, static_cast<uint64_t>(n_tokens))),
+                 type_name(type) << ", " << n_tokens << " tokens");
+  }
+}
+
+// x is used for something else while the host computes; the sums are one or the other part of the `add`.
+BOOST_AUTO_TEST_CASE(add_waits_for_the_host) {
+  const HostExpertStacks experts(TensorType::q4_k, kExperts, kDim, kInter, 1);
+  Device device(0, experts);
+  for (const bool is_sum : {true, false})
+    for (const int64_t n_tokens : {1, 600}) {
+      const ExpertStep values = step_of(experts, n_tokens, 3);
+      PlacedStep step(*device.backend, values);
+      Buffer<float> other(*device.backend, Place::device, step.x.n(), "other");
+      device.backend->upload(other.data(), values.x.data(), other.n_bytes());
+      device.backend->run_experts(device.operation(step));
+      device.backend->add({other.data(), step.x.data(), step.x.n()});  // x has served its turn
+      const Buffer<float>& target = is_sum ? step.y : other;
+      device.backend->add({is_sum ? other.data() : step.y.data(), target.data(), target.n()});
+      const std::vector<float> expected = sum_of(run_on(cpu(), experts.stacks, values), values.x);
+      BOOST_TEST((step.values(target) == expected), n_tokens << " tokens");
+      BOOST_TEST((step.values(step.x) == sum_of(values.x, values.x)));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(marks_and_other_experts_wait_for_the_host) {
+  const HostExpertStacks first(TensorType::q4_k, kExperts, kDim, kInter, 1),
+      second(TensorType::q6_k, kExperts, kDim, kInter, 7);
+  Device device(0, first);
+  const ExpertStacks other = placed(second, *device.backend, Place::host);
+  const ExpertStep values = step_of(first, 3, 1), more = step_of(first, 5, 2);
+  PlacedStep step(*device.backend, values), next(*device.backend, more);
+  device.backend->mark();
+  device.backend->run_experts(device.operation(step));
+  device.backend->mark();
+  device.backend->run_experts(next.operation(other, Place::host, Role::decode));
+  BOOST_TEST(device.backend->laps().size() == 1u);
+  BOOST_TEST((step.take_sums() == run_on(cpu(), first.stacks, values)));
+  BOOST_TEST((next.take_sums() == run_on(cpu(), second.stacks, more)));
+}
+
+BOOST_AUTO_TEST_CASE(replayed_steps_are_those_of_the_cpu) {
+  const HostExpertStacks first(TensorType::q4_k, kExperts, kDim, kInter, 1),
+      second(TensorType::q6_k, kExperts, kDim, kInter, 7);
+  for (const int64_t n_tokens : {1, 8, 600}) {
+    Device device(0, first);
+    const ExpertStacks other = placed(second, *device.backend, Place::host);
+    RecordedStep recorded(*device.backend, device.stacks, other, step_of(first, n_tokens, 0));
+    int n_wrong = 0;
+    for (uint64_t round = 1; round <= 50; ++round) {
+      const ExpertStep values = step_of(first, n_tokens, round);
+      n_wrong += recorded.replay(values) != expected_of(first, second, values);
+    }
+    BOOST_TEST(n_wrong == 0, n_tokens << " tokens");
+  }
+}
+
+// Replays of different steps in turn, and steps that are not recorded between them; several replays are
+// enqueued before any is waited for.
+BOOST_AUTO_TEST_CASE(recordings_and_steps_in_turn) {
+  const HostExpertStacks first(TensorType::q4_k, kExperts, kDim, kInter, 1),
+      second(TensorType::q6_k, kExperts, kDim, kInter, 7);
+  Device device(0, first);
+  BOOST_TEST(device.agrees(step_of(first, 3, 1)));
+  const ExpertStacks other = placed(second, *device.backend, Place::host);
+  RecordedStep one(*device.backend, device.stacks, other, step_of(first, 1, 0));
+  RecordedStep four(*device.backend, other, device.stacks, step_of(first, 4, 0));
+  for (uint64_t round = 1; round <= 10; ++round) {
+    const ExpertStep a = step_of(first, 1, round), b = step_of(first, 4, round);
+    one.step.fill(a), four.step.fill(b);
+    one.recording->replay(), four.recording->replay();
+    BOOST_TEST((one.step.values(one.step.x) == expected_of(first, second, a)));
+    BOOST_TEST((four.step.values(four.step.x) == expected_of(second, first, b)));
+    BOOST_TEST(device.agrees(step_of(first, 2, round)));
+  }
+}
+
+// Nobody adds: the sums are there when the recording ends.
+BOOST_AUTO_TEST_CASE(a_recording_ends_with_the_sums) {
+  const HostExpertStacks experts(TensorType::q4_k, kExperts, kDim, kInter, 1);
+  Device device(0, experts);
+  PlacedStep step(*device.backend, step_of(experts, 2, 0));
+  const auto recording = device.backend->record([&] { device.backend->run_experts(device.operation(step)); });
+  for (uint64_t round = 1; round <= 5; ++round) {
+    const ExpertStep values = step_of(experts, 2, round);
+    step.fill(values);
+    recording->replay();
+    BOOST_TEST((step.take_sums() == run_on(cpu(), experts.stacks, values)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_the_host_cannot_compute_is_an_error_of_the_device) {
+  const HostExpertStacks experts(TensorType::q4_k, kExperts, kDim, kInter, 1);
+  Device device(0, experts);
+  ExpertStep bad = step_of(experts, 2, 1);
+  bad.experts[1] = 1000;
+  PlacedStep step(*device.backend, bad);
+  device.backend->run_experts(device.operation(step));
+  BOOST_CHECK_EXCEPTION(device.backend->download(nullptr, nullptr, 0), Error,
+                        [](const Error& error) { return error.kind() == ErrorKind::device; });
+  BOOST_TEST(device.agrees(step_of(experts, 2, 1)));
+}
+
+// A recording that fails leaves nothing behind that somebody waits for.
+BOOST_AUTO_TEST_CASE(a_recording_that_fails_posts_nothing) {
+  const HostExpertStacks experts(TensorType::q4_k, kExperts, kDim, kInter, 1);
+  Device device(0, experts);
+  PlacedStep step(*device.backend, step_of(experts, 2, 1));
+  BOOST_CHECK_THROW(device.backend->record([&] {
+    device.backend->run_experts(device.operation(step));
+    fail(ErrorKind::internal, "a test");
+  }),
+                    Error);
+  BOOST_TEST(device.agrees(step_of(experts, 2, 1)));
+}
+
+// On two GPUs where there are two.
+BOOST_AUTO_TEST_CASE(two_devices_share_a_lane) {
+  int n_devices = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&n_devices));
+  const HostExpertStacks first(TensorType::q4_k, kExperts, kDim, kInter, 1),
+      second(TensorType::q6_k, kExperts, kDim, kInter, 7);
+  const auto lane = std::make_shared<HostLane>(0, 2);
+  Device one(0, first, lane), two(std::min(1, n_devices - 1), second, lane);
+  const ExpertStacks one_more = placed(second, *one.backend, Place::host),
+                     two_more = placed(first, *two.backend, Place::host);
+  RecordedStep at_one(*one.backend, one.stacks, one_more, step_of(first, 2, 0));
+  RecordedStep at_two(*two.backend, two.stacks, two_more, step_of(first, 3, 0));
+  for (uint64_t round = 1; round <= 20; ++round) {
+    const ExpertStep a = step_of(first, 2, round), b = step_of(first, 3, round);
+    at_one.step.fill(a), at_two.step.fill(b);
+    at_one.recording->replay(), at_two.recording->replay();
+    BOOST_TEST((at_two.step.values(at_two.step.x) == expected_of(second, first, b)));
+    BOOST_TEST((at_one.step.values(at_one.step.x) == expected_of(first, second, a)));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
