@@ -14,7 +14,6 @@
 #include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
-#include "base/worker_pool.h"
 #include "cuda/expert_ring.h"
 #include "cuda/host_experts.h"
 #include "cuda/kernels.h"
@@ -69,7 +68,7 @@ Problem find_problem(int device) {
     return driver_problem(status);
   }
   if (device < 0 || device >= n_devices)
-    return {format("there is no GPU %d, expected 0 to %d", device, n_devices - 1), "--device names another"};
+    return {format("there is no GPU %d, expected 0 to %d", device, n_devices - 1), "--gpus names others"};
   cudaFuncAttributes attributes;
   const bool is_built_for =
       cudaSetDevice(device) == cudaSuccess && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
@@ -129,8 +128,7 @@ class CudaBackend : public Backend {
         lane_(std::move(lane)),
         device_memory_(limits.device),
         host_memory_(limits.host),
-        pinned_(pinning_driver(device)),
-        workers_(n_threads) {
+        pinned_(pinning_driver(device)) {
     if (const Problem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
@@ -236,30 +234,16 @@ class CudaBackend : public Backend {
             device_memory_.n_bytes_used()};
   }
 
-  // Copied through a pinned buffer in two halves: one is filled from the file while the other is on its way.
-  const uint8_t* place_weights(const uint8_t* mapped, size_t n_bytes, Place place) override {
-    if (place == Place::host) return place_in_host(mapped, n_bytes, "experts in host memory");
+  uint8_t* alloc_weights(Place place, size_t n_bytes) override {
+    if (place == Place::host) return take_host(n_bytes, "experts in host memory");
     select();
     // The products may read up to a block past the end.
     void* memory = alloc_device(n_bytes + kPastWeights, "the weights", "--backend cpu runs without a GPU");
     placed_weights_.push_back(memory);
-    constexpr size_t kHalf = kStagingBytes / 2;
-    cudaEvent_t sent[2];
-    for (cudaEvent_t& event : sent) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    for (size_t at = 0, i = 0; at < n_bytes; at += kHalf, i ^= 1) {
-      const size_t n = std::min(kHalf, n_bytes - at);
-      uint8_t* half = static_cast<uint8_t*>(staging_) + i * kHalf;
-      CUDA_CHECK(cudaEventSynchronize(sent[i]));
-      copy_with_all_threads(half, mapped + at, n);
-      CUDA_CHECK(
-          cudaMemcpyAsync(static_cast<uint8_t*>(memory) + at, half, n, cudaMemcpyHostToDevice, stream_));
-      CUDA_CHECK(cudaEventRecord(sent[i], stream_));
-    }
     CUDA_CHECK(cudaMemsetAsync(static_cast<uint8_t*>(memory) + n_bytes, 0, kPastWeights, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-    for (cudaEvent_t event : sent) cudaEventDestroy(event);
-    return static_cast<const uint8_t*>(memory);
+    return static_cast<uint8_t*>(memory);
   }
+  std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     join();
@@ -392,14 +376,6 @@ class CudaBackend : public Backend {
     return {stream_, &workspace_, n_sms_, is_fetching_};
   }
 
-  void copy_with_all_threads(uint8_t* to, const uint8_t* from, size_t n_bytes) {
-    constexpr size_t kPiece = 1 << 20;
-    workers_.parallel_for(static_cast<int64_t>((n_bytes + kPiece - 1) / kPiece), true, [&](int64_t i) {
-      const size_t at = static_cast<size_t>(i) * kPiece;
-      std::memcpy(to + at, from + at, std::min(kPiece, n_bytes - at));
-    });
-  }
-
   void wait() {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (host_) host_->check();
@@ -420,7 +396,7 @@ class CudaBackend : public Backend {
   // Nothing here is asked of the driver by this thread: a recording may be under way.
   void meet_host() {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
-    uint8_t* mail = place_in_host(nullptr, kMailboxBytes, "the mailbox of experts in host memory");
+    uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
     pinned_.wait(mail);
     void* state = static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kPostStateBytes;
     host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
@@ -432,11 +408,10 @@ class CudaBackend : public Backend {
     if (host_) host_->join(here);
   }
 
-  // Zeroes where there is nothing to copy.
-  uint8_t* place_in_host(const uint8_t* mapped, size_t n_bytes, const char* what) {
+  // Zeroed; freed with the backend.
+  uint8_t* take_host(size_t n_bytes, const char* what) {
     auto* memory = static_cast<uint8_t*>(alloc(Place::host, n_bytes, what));
     placed_in_host_.push_back(memory);
-    if (mapped) copy_with_all_threads(memory, mapped, n_bytes);
     return memory;
   }
 
@@ -467,7 +442,6 @@ class CudaBackend : public Backend {
   std::shared_ptr<HostLane> lane_;
   MemoryBudget device_memory_, host_memory_;
   PinnedMemory pinned_;
-  WorkerPool workers_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
@@ -492,6 +466,13 @@ class CudaBackend : public Backend {
 std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits, int n_threads,
                                            std::shared_ptr<HostLane> lane) {
   return std::make_unique<CudaBackend>(device, limits, n_threads, std::move(lane));
+}
+
+int n_cuda_devices() {
+  int n_devices = 0;
+  if (cudaGetDeviceCount(&n_devices) == cudaSuccess) return n_devices;
+  cudaGetLastError();
+  return 0;
 }
 
 std::string why_no_cuda(int device) { return find_problem(device).message; }

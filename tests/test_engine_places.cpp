@@ -14,10 +14,6 @@ namespace {
 
 constexpr int64_t kPrompt = 100, kAnswer = 20;
 
-struct ApartIsland : IslandBackend {
-  bool works_in_host_memory() const override { return false; }
-};
-
 const std::string& tiny_path() {
   static const TempDir dir;
   static const std::string path = [] {
@@ -37,7 +33,7 @@ struct Places {
 std::unique_ptr<Engine> open(const GgufFile& file, const Places& places, EngineOptions options) {
   Backends backends;
   for (int i = 0; i < places.n_devices; ++i)
-    backends.push_back(std::make_shared<ApartIsland>()), options.gpus.push_back(i);
+    backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
   options.n_cpu_experts = places.n_cpu_experts;
   if (!options.context) options.context = 256;
   return std::make_unique<Engine>(std::move(backends), file, options);
@@ -95,7 +91,7 @@ BOOST_AUTO_TEST_CASE(as_few_devices_as_suffice_are_used) {
   const GgufFile file(tiny_path());
   EngineOptions options;
   options.context = 256;
-  Engine engine({std::make_shared<ApartIsland>(), std::make_shared<ApartIsland>()}, file, options);
+  Engine engine({std::make_shared<IslandBackend>(), std::make_shared<IslandBackend>()}, file, options);
   BOOST_TEST(engine.backends().size() == 1u);
 }
 

@@ -12,6 +12,7 @@
 #include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
 #ifdef DSV32_CUDA
+#include "backend/host_lane.h"
 #include "cuda/cuda_backend.h"
 #endif
 
@@ -127,9 +128,10 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {
     std::vector<int> gpus = options.gpus;
     for (int i = 0; options.gpus.empty() && i < std::max(1, n_cuda_devices()); ++i) gpus.push_back(i);
+    const auto lane = std::make_shared<HostLane>(options.n_threads, static_cast<int>(gpus.size()));
     Backends backends;
     for (size_t i = 0; i < gpus.size(); ++i) {
-      backends.push_back(make_cuda_backend(gpus[i], options.limits(i), options.n_threads));
+      backends.push_back(make_cuda_backend(gpus[i], options.limits(i), options.n_threads, lane));
       if (options.gpus.empty() && suffices && suffices(backends)) break;
     }
     return backends;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/expert_window.h"
+#include "backend/host_lane.h"
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "engine/sampler.h"
@@ -19,6 +20,8 @@ constexpr int64_t kStreamedChunk = 8192;
 constexpr int64_t kLeastBesideExperts = 512;
 // Of a device's memory, for experts on their way; attention takes as long as about so many come.
 constexpr uint64_t kRingShare = 32;
+// A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
+constexpr uint64_t kDriverShare = 256;
 
 long long as_ll(int64_t value) { return value; }
 
@@ -48,11 +51,15 @@ uint64_t free_device_bytes(const Machine& machine) {
   return n_bytes;
 }
 
+// Whether experts may be the host's.
+bool may_leave(const Machine& machine, const EngineOptions& options) {
+  if (core_bytes(machine.weights) >= total_bytes(machine.weights)) return false;
+  return total_bytes(machine.weights) > free_device_bytes(machine) || options.n_cpu_experts.value_or(0) > 0;
+}
+
 // Of the weights, what the devices will have: all that the host need not keep.
 uint64_t held_bytes(const Machine& machine, const EngineOptions& options) {
-  const uint64_t n_all = total_bytes(machine.weights);
-  const bool leaves = n_all > free_device_bytes(machine) || options.n_cpu_experts.value_or(0) > 0;
-  return leaves ? core_bytes(machine.weights) : n_all;
+  return may_leave(machine, options) ? core_bytes(machine.weights) : total_bytes(machine.weights);
 }
 
 // A dense model lists every position of every token of a step: the step is kept small enough for that. Unless
@@ -143,7 +150,7 @@ uint64_t expert_window_bytes(const ModelArgs& args, const Machine& machine, int6
   for (const LayerBytes& layer : machine.weights.layers) n_layer = std::max(n_layer, layer.experts);
   for (const MemoryInfo& device : machine.devices) n_room = std::min(n_room, device.n_bytes_free);
   if (n_layer == 0) return 0;
-  const uint64_t n_least = 4 * (n_layer / static_cast<uint64_t>(args.n_routed_experts) + kRingAlignment * 3);
+  const uint64_t n_least = 4 * (n_layer / static_cast<uint64_t>(args.n_routed_experts) + 3 * kRingAlignment);
   const uint64_t n_ring = std::clamp(n_room / kRingShare, std::min(n_least, n_layer), n_layer);
   return dsv32::expert_window_bytes(expert_shape(args), chunk, n_ring);
 }
@@ -156,16 +163,19 @@ PlacementInput placement_input(const MemoryPlan& plan, const EngineOptions& opti
   PlacementInput input;
   input.model = machine.weights;
   input.model.head += plan.stages.back().n_logit_bytes;
-  for (const MemoryInfo& device : machine.devices)
-    input.device_room.push_back(less(device.n_bytes_free, options.topk_buffer ? 0 : kSlackBytes));
+  for (const MemoryInfo& device : machine.devices) input.device_room.push_back(device.n_bytes_free);
   input.host_room = machine.host.n_bytes_free;
   input.device_bytes = plan.n_activation_bytes + none.table_bytes() + none.window_bytes();
   input.layer_bytes = one.key_pool_bytes() + one.table_bytes() - none.table_bytes();
   (is_open ? input.row_bytes : input.layer_bytes) += one.slot_bytes();
   input.stream_bytes = plan.expert_window_bytes;
-  input.host_bytes = plan.cache.row_pool_bytes();
+  input.host_bytes = plan.cache.row_pool_bytes() + machine.devices.size() * kMailboxBytes;
   input.n_host_layers = options.n_cpu_experts;
   return input;
+}
+
+bool keeps_experts(const Placement& placement) {
+  return std::ranges::count(placement.has_host_experts, true) > 0;
 }
 
 // Layers and experts to where the placement has them.
@@ -192,7 +202,10 @@ void take(MemoryPlan& plan, const Placement& placement, const ModelArgs& args, c
       stage.n_weight_bytes += model.head - (i == 0 ? model.tied : 0), stage.n_bytes_read += model.head;
       stage.n_logit_bytes = end.n_logit_bytes;
     }
-    if (has_host_experts) stage.n_expert_window_bytes = plan.expert_window_bytes;
+    if (has_host_experts) {
+      stage.n_expert_window_bytes = plan.expert_window_bytes;
+      plan.n_mailbox_bytes += kMailboxBytes;
+    }
     plan.stages.push_back(stage);
   }
 }
@@ -226,7 +239,13 @@ Placement on_one_device(const ModelArgs& args, bool host_has_experts, const Mach
 
 // Every row resident if that needs no expert on the host; else buffers, of at least twice top-k as long as
 // that serves.
-void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
+void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options, Machine machine) {
+  // What is chosen fills the memory.
+  const bool leaves = may_leave(machine, options);
+  for (MemoryInfo& device : machine.devices)
+    device.n_bytes_free = less(device.n_bytes_free, leaves                ? device.n_bytes_free / kDriverShare
+                                                    : options.topk_buffer ? 0
+                                                                          : kSlackBytes);
   const std::optional<int64_t> wanted = wanted_rows(args, options, plan.cache);
   const auto place_with = [&](int64_t buffer_rows) {
     plan.cache.buffer_rows = buffer_rows;
@@ -255,7 +274,7 @@ void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options
   };
   const bool may_have_buffers = args.has_indexer() && !wanted;
   std::optional<Placement> found = try_or_none([&] { return place_with(wanted.value_or(0)); });
-  if (may_have_buffers && (!found || found->host_bytes > plan.cache.row_pool_bytes())) {
+  if (may_have_buffers && (!found || keeps_experts(*found))) {
     found = try_or_none([&] { return place_open(2 * args.index_topk); });
     if (!found) found = try_or_none([&] { return place_open(args.index_topk); });
     if (!found) plan.cache.buffer_rows = args.index_topk;
@@ -372,6 +391,7 @@ std::vector<MemoryPlan::Item> MemoryPlan::items() const {
   items.push_back({"host_scratch_bytes", "staging memory", Place::host, n_host_scratch_bytes, ""});
   items.push_back({"latent_row_bytes", "the latent rows", Place::host, cache.row_pool_bytes(),
                    "a smaller context (-c) needs less, a larger --host-mem allows more"});
+  items.push_back({"mailbox_bytes", "mailboxes of the host's experts", Place::host, n_mailbox_bytes, ""});
   items.push_back({"host_expert_bytes", "the experts that the host keeps", Place::host, n_host_expert_bytes,
                    "a larger --host-mem or more GPUs allow more"});
   return items;

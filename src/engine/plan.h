@@ -89,6 +89,7 @@ struct MemoryPlan {
   std::vector<bool> has_host_experts;  // [n_layers]
   uint64_t n_weight_bytes = 0;         // of the layers that run, wherever they lie
   uint64_t n_host_expert_bytes = 0;
+  uint64_t n_mailbox_bytes = 0;     // of host memory, where experts are left to the host
   uint64_t n_activation_bytes = 0;  // of each device
   uint64_t n_host_scratch_bytes = 0;
   uint64_t expert_window_bytes = 0;  // of a device that has such experts

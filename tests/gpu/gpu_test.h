@@ -80,7 +80,7 @@ class DeviceArray {
   bool is_host_;
 };
 
-// Weights as the backend holds them (CudaBackend::place_weights): products may read a block past the end.
+// Weights as the backend holds them (CudaBackend::alloc_weights): products may read a block past the end.
 class DeviceWeights : public DeviceArray<uint8_t> {
  public:
   static constexpr size_t kPaddingBytes = 256;

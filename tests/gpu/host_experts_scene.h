@@ -15,8 +15,13 @@ inline ExpertStacks placed(const HostExpertStacks& experts, Backend& backend, Pl
   ExpertStacks stacks = experts.stacks;
   size_t i = 0;
   for (WeightMatrix* w : {&stacks.w1, &stacks.w3, &stacks.w2}) {
-    w->data = backend.place_weights(experts.bytes[i].data(), experts.bytes[i].size(), place);
-    ++i;
+    const std::vector<uint8_t>& bytes = experts.bytes[i++];
+    uint8_t* to = backend.alloc_weights(place, bytes.size());
+    if (place == Place::host)
+      std::ranges::copy(bytes, to);
+    else
+      backend.upload(to, bytes.data(), bytes.size());
+    w->data = to;
   }
   return stacks;
 }

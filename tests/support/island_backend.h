@@ -38,6 +38,9 @@ class IslandBackend : public CpuBackend {
     thread_.join();
   }
 
+  bool works_in_host_memory() const override { return false; }
+  std::span<uint8_t> staging() override { return staging_; }
+
   void hold() {
     const std::lock_guard lock(mutex_);
     is_held_ = true;
@@ -240,6 +243,7 @@ class IslandBackend : public CpuBackend {
   }
 
   std::map<const uint8_t*, size_t> sizes_;
+  std::vector<uint8_t> staging_ = std::vector<uint8_t>(size_t{20} << 20);
   float* late_y_ = nullptr;
   std::vector<float> late_sums_;
   std::mutex mutex_;
