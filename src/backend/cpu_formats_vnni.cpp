@@ -363,7 +363,7 @@ struct VnniIQ2_XXS : GridFormat {
     const __m512i even_first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     const __m512i packed = _mm512_permutexvar_epi32(even_first, _mm512_loadu_si512(at->qs));
     const __m256i words = _mm512_extracti64x4_epi64(packed, 1);
-    const __m512i points = look_up(kIq2xxsCodes, _mm512_castsi512_si256(packed));
+    const __m512i points = look_up(kIq2xxsCodes.data(), _mm512_castsi512_si256(packed));
     const Signs signs = unpack_signs(words);
     HWY_UNROLL(4)
     for (int s = 0; s < 4; ++s)
@@ -378,8 +378,8 @@ struct VnniIQ3_XXS : GridFormat {
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
     const __m256i words = load<__m256i>(at->signs);
-    const __m512i low = look_up(kIq3xxsCodes, load<__m256i>(at->qs));
-    const __m512i high = look_up(kIq3xxsCodes, load<__m256i>(at->qs + 32));
+    const __m512i low = look_up(kIq3xxsCodes.data(), load<__m256i>(at->qs));
+    const __m512i high = look_up(kIq3xxsCodes.data(), load<__m256i>(at->qs + 32));
     const Signs signs = unpack_signs(words);
     HWY_UNROLL(4)
     for (int s = 0; s < 4; ++s)

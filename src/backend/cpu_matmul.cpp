@@ -145,17 +145,25 @@ const CpuKernels* kernels_of(TensorType type) {
     case TensorType::f16: return &VectorFormat<FloatFormat<hwy::float16_t>>::kKernels;
     case TensorType::bf16: return &VectorFormat<FloatFormat<hwy::bfloat16_t>>::kKernels;
     case TensorType::q4_0: return &VectorFormat<SmallBlockFormat<BlockQ4_0>>::kKernels;
+    case TensorType::q4_1: return &VectorFormat<SmallBlockFormat<BlockQ4_1>>::kKernels;
     case TensorType::q5_0: return &VectorFormat<SmallBlockFormat<BlockQ5_0>>::kKernels;
     case TensorType::q5_1: return &VectorFormat<SmallBlockFormat<BlockQ5_1>>::kKernels;
     case TensorType::q8_0: return &VectorFormat<SmallBlockFormat<BlockQ8_0>>::kKernels;
     case TensorType::iq4_nl: return &VectorFormat<SmallBlockFormat<BlockIQ4_NL>>::kKernels;
+    case TensorType::mxfp4: return &VectorFormat<Fp4Format<BlockMXFP4>>::kKernels;
+    case TensorType::nvfp4: return &VectorFormat<Fp4Format<BlockNVFP4>>::kKernels;
     case TensorType::q2_k: return &VectorFormat<BlockFormat<BlockQ2_K>>::kKernels;
     case TensorType::q3_k: return &VectorFormat<BlockFormat<BlockQ3_K>>::kKernels;
     case TensorType::q4_k: return &VectorFormat<BlockFormat<BlockQ4_K>>::kKernels;
     case TensorType::q5_k: return &VectorFormat<BlockFormat<BlockQ5_K>>::kKernels;
     case TensorType::q6_k: return &VectorFormat<BlockFormat<BlockQ6_K>>::kKernels;
+    case TensorType::iq1_s: return &VectorFormat<BlockFormat<BlockIQ1_S>>::kKernels;
+    case TensorType::iq1_m: return &VectorFormat<BlockFormat<BlockIQ1_M>>::kKernels;
     case TensorType::iq2_xxs: return &VectorFormat<BlockFormat<BlockIQ2_XXS>>::kKernels;
+    case TensorType::iq2_xs: return &VectorFormat<BlockFormat<BlockIQ2_XS>>::kKernels;
+    case TensorType::iq2_s: return &VectorFormat<BlockFormat<BlockIQ2_S>>::kKernels;
     case TensorType::iq3_xxs: return &VectorFormat<BlockFormat<BlockIQ3_XXS>>::kKernels;
+    case TensorType::iq3_s: return &VectorFormat<BlockFormat<BlockIQ3_S>>::kKernels;
     case TensorType::iq4_xs: return &VectorFormat<BlockFormat<BlockIQ4_XS>>::kKernels;
   }
   return nullptr;
