@@ -377,7 +377,8 @@ struct Codes<TensorType::nvfp4> : BlockFormat<64, sizeof(BlockNVFP4), 16> {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
     return j < 8 ? values.x : values.y;
   }
-  // See scale_number of quant_codes.h.
+  // kHalvedScales: the code as the upper bits of a float has the exponent's bias 127, not 7, and 2^119 makes
+  // up for it and halves.
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
     const uint32_t code = b[i16 / 16];
     return {code == 0x7fu ? 0.0f : __uint_as_float((code & 127u) << 20) * 0x1p119f, 0};

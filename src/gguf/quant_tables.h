@@ -19,6 +19,17 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
 // MXFP4, NVFP4: twice the value.
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// NVFP4: half of each e4m3 scale. Signs are passed over, and the NaN is read as 0, as the package does.
+inline constexpr std::array<float, 256> kHalvedScales = [] {
+  std::array<float, 256> halves{};
+  for (uint32_t code = 0; code < 256; ++code) {
+    if (code == 0x7f) continue;
+    halves[code] = static_cast<float>(code % 128 < 8 ? code % 8 : 8 + code % 8) * 0x1p-10f;
+    for (uint32_t exponent = 1; exponent < code % 128 / 8; ++exponent) halves[code] *= 2;
+  }
+  return halves;
+}();
+
 // The eight signs of a seven-bit code, bit i set where value i is negative: the eighth makes their number
 // even.
 constexpr uint8_t iq_signs(uint32_t code) {
