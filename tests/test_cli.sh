@@ -547,11 +547,10 @@ sed 's/\(\x03.......\)h e/\1'"$esc"' e/' "$model" >unsound.gguf
 for command in "run -n 0 hi" "inspect tokens the" "inspect prompt the"; do
   # shellcheck disable=SC2086
   expect "$command with a merge that joins no token" 0 $command -m unsound.gguf
-  check "$command: one warning names it" test "$(grep -ac 'warning: 1 of .* merges .*, "\\e e"' err)" = 1
-  # shellcheck disable=SC2086
-  run_ $command -m unsound.gguf --quiet
-  check "$command: with --quiet none" lacks err warning
+  check "$command: one warning names it" test "$(grep -ac '^warning: 1 of .*merges .*, "\\e e"$' err)" = 1
 done
+expect "a merge that joins no token, --quiet" 0 run -n 0 hi -m unsound.gguf --quiet
+check "a merge that joins no token, --quiet: no warning" empty err
 expect "a name with an escape sequence" 3 run -m "x$esc[31m.gguf" hi
 check "a name with an escape sequence is shown escaped" lacks err "$esc"
 run_ run "--f$esc[31moo"
