@@ -3,6 +3,7 @@
 #include "backend/cpu_backend.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/supported_types.h"
 
 using namespace dsv32;
 
