@@ -3,8 +3,8 @@
 // Every quantised format is the same thing seen from here: value = scale * code + min, with a code that fits
 // a signed byte and one scale and min for a group of 16 or 32 values. codes4() gives four consecutive codes
 // packed in a word, ready for integer products; dequantize16() gives f32 as the reference does, up to the
-// rounding of one fma. Pointers lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, two
-// bytes where the block's size is no multiple of four. In (i16, j): i16 is the first value of a run of 16 in
+// rounding of one fma. Pointers lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, the
+// largest of 4, 2 and 1 that divides the block's size. In (i16, j): i16 is the first value of a run of 16 in
 // the block, a constant after unrolling, so that shifts fold and loads that several runs share are made once;
 // j is 0, 4, 8 or 12.
 #pragma once
@@ -18,6 +18,11 @@ namespace dsv32::cuda {
 template <int kAlign>
 __device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
   if constexpr (kAlign >= 4) return *reinterpret_cast<const uint32_t*>(p);
+  if constexpr (kAlign == 1) {  // from the words of its first and its last byte
+    const auto word = [](uintptr_t at) { return *reinterpret_cast<const uint32_t*>(at & ~uintptr_t{3}); };
+    const auto at = reinterpret_cast<uintptr_t>(p);
+    return __funnelshift_r(word(at), word(at + 3), static_cast<uint32_t>(at % 4) * 8);
+  }
   const auto* halves = reinterpret_cast<const uint16_t*>(p);
   return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
 }
@@ -47,12 +52,13 @@ __device__ __forceinline__ void codes_to_floats(uint32_t codes, float out[4]) {
   for (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
 }
 
-// The value of kIq4Values for each nibble: x the low nibbles of the four bytes, y the high ones.
-__device__ __forceinline__ uint2 iq4_values(uint32_t nibbles) {
+// What a table of four-bit codes has for each nibble: x for the low nibbles of the four bytes, y for the high
+// ones.
+template <const int8_t (&kTable)[16]>
+__device__ __forceinline__ uint2 look_up_nibbles(uint32_t nibbles) {
   constexpr auto pack = [](int i) {
     uint32_t word = 0;
-    for (int k = 0; k < 4; ++k)
-      word |= static_cast<uint32_t>(static_cast<uint8_t>(kIq4Values[i + k])) << (8 * k);
+    for (int k = 0; k < 4; ++k) word |= static_cast<uint32_t>(static_cast<uint8_t>(kTable[i + k])) << (8 * k);
     return word;
   };
   constexpr uint32_t t0 = pack(0), t1 = pack(4), t2 = pack(8), t3 = pack(12);
@@ -66,12 +72,19 @@ __device__ __forceinline__ uint2 iq4_values(uint32_t nibbles) {
   return {__byte_perm(found[0], found[1], 0x6420), __byte_perm(found[0], found[1], 0x7531)};
 }
 
-// Four magnitudes with the signs of bits `first`.. of a sign code (quant_tables.h, iq_signs). No magnitude is
-// 0, so adding one to a byte of the complement never carries.
-__device__ __forceinline__ uint32_t apply_iq_signs(uint32_t magnitudes, uint32_t code, int first) {
-  const uint32_t signs = code | (__popc(code) & 1u) << 7;
+// Four magnitudes with the signs of bits `first`.. of eight. No magnitude is 0, so adding one to a byte of
+// the complement never carries.
+__device__ __forceinline__ uint32_t apply_signs(uint32_t magnitudes, uint32_t signs, int first) {
   const uint32_t ones = spread4(signs >> first);
   return (magnitudes ^ (ones << 8) - ones) + ones;
+}
+
+// The eight signs of a seven-bit code (quant_tables.h, iq_signs).
+__device__ __forceinline__ uint32_t all_iq_signs(uint32_t code) { return code | (__popc(code) & 1u) << 7; }
+
+// Four values of a grid that is in shared memory (fill_grid): their codes are nibbles, as __byte_perm wants.
+__device__ __forceinline__ uint32_t grid4(const uint32_t* grid, uint32_t index) {
+  return reinterpret_cast<const uint16_t*>(grid)[index];
 }
 
 struct ScaleMin {
@@ -84,7 +97,7 @@ struct BlockFormat {
   static constexpr int kBlockValues = kValues, kBlockBytes = kBytes;
   static constexpr int kGroup = kGroupValues;  // values that share scale and min
   static constexpr bool kHasMin = kMins;       // else min is 0
-  static constexpr int kAlign = kBytes % 4 == 0 ? 4 : 2;
+  static constexpr int kAlign = kBytes % 4 == 0 ? 4 : kBytes % 2 == 0 ? 2 : 1;
 };
 
 template <TensorType kType>
@@ -96,6 +109,14 @@ struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
     return subtract4(load_word<kAlign>(b + 2 + j) >> (i16 / 4) & 0x0f0f0f0fu, 8);
   }
   __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
+};
+
+template <>
+struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 4 + j) >> (i16 / 4) & 0x0f0f0f0fu;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
 };
 
 template <>
@@ -196,13 +217,24 @@ struct Codes<TensorType::q6_k> : BlockFormat<256, sizeof(BlockQ6_K), 16> {
   }
 };
 
+// IQ2, IQ3: the magnitudes of a grid's codes, a byte each.
+__device__ __forceinline__ uint32_t iq2_magnitudes(uint32_t codes) {
+  return __byte_perm(0x002b1908u, 0, codes);
+}
+__device__ __forceinline__ uint32_t iq3_xxs_magnitudes(uint32_t codes) {
+  return __byte_perm(0x1c140c04u, 0x3e342c24u, codes);
+}
+__device__ __forceinline__ uint32_t iq3_s_magnitudes(uint32_t codes) {
+  return __byte_perm(0x07050301u, 0x0f0d0b09u, codes);
+}
+
 template <>
 struct Codes<TensorType::iq2_xxs> : BlockFormat<256, sizeof(BlockIQ2_XXS), 32> {
   __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
     const uint8_t* group = b + 2 + i16 / 32 * 8;
     const int i = i16 % 32 + j;  // of the group; i / 8: which grid point
-    const uint32_t magnitudes = grid[2 * group[i / 8] + i / 4 % 2];
-    return apply_iq_signs(magnitudes, load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u, i % 8);
+    const uint32_t signs = all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u);
+    return apply_signs(iq2_magnitudes(grid4(grid, 2 * group[i / 8] + i / 4 % 2)), signs, i % 8);
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
     const uint32_t word = load_word<kAlign>(b + 2 + i16 / 32 * 8 + 4);
@@ -210,12 +242,40 @@ struct Codes<TensorType::iq2_xxs> : BlockFormat<256, sizeof(BlockIQ2_XXS), 32> {
   }
 };
 
+// Scales of four bits, `n` values each: that of the values from i16 on.
+__device__ __forceinline__ float nibble_scale(const uint8_t* scales, int i16, int n) {
+  return byte_to_float(scales[i16 / (2 * n)] >> (i16 / n % 2 * 4) & 15u, 0);
+}
+
+template <>
+struct Codes<TensorType::iq2_xs> : BlockFormat<256, sizeof(BlockIQ2_XS), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+    const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8];
+    return apply_signs(iq2_magnitudes(grid4(grid, 2 * (q & 511u) + j / 4 % 2)), all_iq_signs(q >> 9), j % 8);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {load_f16(b) * (0.5f + nibble_scale(b + 66, i16, 16)) * 0.25f, 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::iq2_s> : BlockFormat<256, sizeof(BlockIQ2_S), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+    const int i = i16 / 8 + j / 8;  // which grid point
+    const uint32_t point = b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8;
+    return apply_signs(iq2_magnitudes(grid4(grid, 2 * point + j / 4 % 2)), b[34 + i], j % 8);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {load_f16(b) * (0.5f + nibble_scale(b + 74, i16, 16)) * 0.25f, 0};
+  }
+};
+
 template <>
 struct Codes<TensorType::iq3_xxs> : BlockFormat<256, sizeof(BlockIQ3_XXS), 32> {
   __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
     const int i = i16 % 32 + j;
-    const uint32_t magnitudes = grid[b[2 + (i16 + j) / 4]];
-    return apply_iq_signs(magnitudes, load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u, i % 8);
+    const uint32_t signs = all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u);
+    return apply_signs(iq3_xxs_magnitudes(grid4(grid, b[2 + (i16 + j) / 4])), signs, i % 8);
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
     const uint32_t word = load_word<kAlign>(b + 66 + i16 / 32 * 4);
@@ -224,9 +284,61 @@ struct Codes<TensorType::iq3_xxs> : BlockFormat<256, sizeof(BlockIQ3_XXS), 32> {
 };
 
 template <>
+struct Codes<TensorType::iq3_s> : BlockFormat<256, sizeof(BlockIQ3_S), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+    const int i = i16 / 4 + j / 4;  // which grid point
+    const uint32_t point = b[2 + i] | (b[66 + i / 8] >> (i % 8) & 1u) << 8;
+    return apply_signs(iq3_s_magnitudes(grid4(grid, point)), b[74 + i / 2], j % 8);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {load_f16(b) * (1.0f + 2.0f * nibble_scale(b + 106, i16, 32)), 0};
+  }
+};
+
+// Eight times grid + delta, of the half j / 4 of a point. upper: the point's three upper bits and, above
+// them, delta's.
+__device__ __forceinline__ uint32_t iq1_codes(const uint32_t* grid, uint32_t lower, uint32_t upper, int j) {
+  const uint32_t codes = grid4(grid, 2 * (lower | (upper & 7u) << 8) + j / 4 % 2);
+  return __byte_perm(0x000901f9u, 0x0007fff7u, upper & 8u ? codes | 0x4444u : codes);
+}
+
+template <>
+struct Codes<TensorType::iq1_s> : BlockFormat<256, sizeof(BlockIQ1_S), 32> {
+  __device__ static uint32_t group(const uint8_t* b, int i16) {
+    return reinterpret_cast<const uint16_t*>(b + 34)[i16 / 32];
+  }
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+    const int i = i16 / 8 + j / 8;  // which grid point
+    const uint32_t qh = group(b, i16);
+    return iq1_codes(grid, b[2 + i], (qh >> (i % 4 * 3) & 7u) | (qh >> 12 & 8u), j);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {load_f16(b) * byte_to_float((group(b, i16) >> 11 & 14u) | 1u, 0) * 0.125f, 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::iq1_m> : BlockFormat<256, sizeof(BlockIQ1_M), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+    const int i = i16 / 8 + j / 8;
+    return iq1_codes(grid, b[i], static_cast<uint32_t>(b[32 + i16 / 16]) >> (j / 8 * 4), j);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    const uint32_t low = load_word<kAlign>(b + 48), high = load_word<kAlign>(b + 52);
+    const uint32_t d =
+        (low >> 12 & 0xfu) | (low >> 24 & 0xf0u) | (high >> 4 & 0xf00u) | (high >> 16 & 0xf000u);
+    const int group = i16 / 16;
+    const uint32_t scale = (group < 8 ? low : high) >> (group / 4 % 2 * 16 + group % 4 * 3) & 7u;
+    return {
+        __half2float(__ushort_as_half(static_cast<uint16_t>(d))) * byte_to_float(2u * scale + 1u, 0) * 0.125f,
+        0};
+  }
+};
+
+template <>
 struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
   __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
-    const uint2 values = iq4_values(load_word<kAlign>(b + 2 + j));
+    const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 2 + j));
     return i16 < 16 ? values.x : values.y;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
@@ -235,7 +347,7 @@ struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
 template <>
 struct Codes<TensorType::iq4_xs> : BlockFormat<256, sizeof(BlockIQ4_XS), 32> {
   __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
-    const uint2 values = iq4_values(load_word<kAlign>(b + 8 + i16 / 32 * 16 + j));
+    const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 8 + i16 / 32 * 16 + j));
     return i16 % 32 < 16 ? values.x : values.y;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
@@ -244,6 +356,32 @@ struct Codes<TensorType::iq4_xs> : BlockFormat<256, sizeof(BlockIQ4_XS), 32> {
     const uint32_t high =
         static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(b + 2)) >> (2 * group) & 3u;
     return {load_f16(b) * (byte_to_float(low | high << 4, 0) - 32.0f), 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 1 + j));
+    return i16 < 16 ? values.x : values.y;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) {
+    const uint32_t e = b[0];
+    return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::nvfp4> : BlockFormat<64, sizeof(BlockNVFP4), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
+    return j < 8 ? values.x : values.y;
+  }
+  // kHalvedScales: the code as the upper bits of a float has the exponent's bias 127, not 7, and 2^119 makes
+  // up for it and halves.
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    const uint32_t code = b[i16 / 16];
+    return {code == 0x7fu ? 0.0f : __uint_as_float((code & 127u) << 20) * 0x1p119f, 0};
   }
 };
 
@@ -272,6 +410,7 @@ void with_type(TensorType type, const Work& work) {
     case f16: return work.template operator()<f16>();
     case bf16: return work.template operator()<bf16>();
     case q4_0: return work.template operator()<q4_0>();
+    case q4_1: return work.template operator()<q4_1>();
     case q5_0: return work.template operator()<q5_0>();
     case q5_1: return work.template operator()<q5_1>();
     case q8_0: return work.template operator()<q8_0>();
@@ -280,37 +419,81 @@ void with_type(TensorType type, const Work& work) {
     case q4_k: return work.template operator()<q4_k>();
     case q5_k: return work.template operator()<q5_k>();
     case q6_k: return work.template operator()<q6_k>();
+    case iq1_s: return work.template operator()<iq1_s>();
+    case iq1_m: return work.template operator()<iq1_m>();
     case iq2_xxs: return work.template operator()<iq2_xxs>();
+    case iq2_xs: return work.template operator()<iq2_xs>();
+    case iq2_s: return work.template operator()<iq2_s>();
     case iq3_xxs: return work.template operator()<iq3_xxs>();
+    case iq3_s: return work.template operator()<iq3_s>();
     case iq4_nl: return work.template operator()<iq4_nl>();
     case iq4_xs: return work.template operator()<iq4_xs>();
+    case mxfp4: return work.template operator()<mxfp4>();
+    case nvfp4: return work.template operator()<nvfp4>();
   }
   fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
 }
 
-// The IQ grids as words, little-endian as they are used.
-struct IqGrids {
-  uint32_t iq2_xxs[512], iq3_xxs[256];
-};
-constexpr IqGrids make_iq_grids() {
-  IqGrids grids{};
-  for (int i = 0; i < 512; ++i) grids.iq2_xxs[i] = static_cast<uint32_t>(kIq2xxsGrid[i / 2] >> (i % 2 * 32));
-  for (int i = 0; i < 256; ++i) grids.iq3_xxs[i] = kIq3xxsGrid[i];
-  return grids;
+// The points of eight codes with a nibble a code, as those of four codes have them.
+template <size_t kPoints>
+constexpr std::array<uint32_t, kPoints> as_nibbles(const std::array<uint16_t, kPoints>& codes) {
+  std::array<uint32_t, kPoints> nibbles{};
+  for (size_t point = 0; point < kPoints; ++point)
+    for (int i = 0; i < 8; ++i) nibbles[point] |= (codes[point] >> (2 * i) & 3u) << (4 * i);
+  return nibbles;
 }
-static __device__ const IqGrids kIqGrids = make_iq_grids();
+
+struct IqGrids {
+  std::array<uint32_t, 2048> iq1;
+  std::array<uint32_t, 256> iq2_xxs;
+  std::array<uint32_t, 512> iq2_xs;
+  std::array<uint32_t, 1024> iq2_s;
+  std::array<uint16_t, 256> iq3_xxs;
+  std::array<uint16_t, 512> iq3_s;
+};
+static __device__ const IqGrids kIqGrids = {as_nibbles(kIq1Codes),
+                                            as_nibbles(kIq2xxsCodes),
+                                            as_nibbles(kIq2xsCodes),
+                                            as_nibbles(kIq2sCodes),
+                                            kIq3xxsCodes,
+                                            kIq3sCodes};
 
 // Words of shared memory that fill_grid() wants.
 template <TensorType kType>
-inline constexpr int kGridWords = kType == TensorType::iq2_xxs   ? 512
-                                  : kType == TensorType::iq3_xxs ? 256
-                                                                 : 0;
+inline constexpr int kGridWords = [] {
+  switch (kType) {
+    using enum TensorType;
+    case iq1_s:
+    case iq1_m: return sizeof(IqGrids::iq1) / 4;
+    case iq2_xxs: return sizeof(IqGrids::iq2_xxs) / 4;
+    case iq2_xs: return sizeof(IqGrids::iq2_xs) / 4;
+    case iq2_s: return sizeof(IqGrids::iq2_s) / 4;
+    case iq3_xxs: return sizeof(IqGrids::iq3_xxs) / 4;
+    case iq3_s: return sizeof(IqGrids::iq3_s) / 4;
+    default: return size_t{0};
+  }
+}();
+
+template <TensorType kType>
+__device__ __forceinline__ const void* grid_of() {
+  switch (kType) {
+    using enum TensorType;
+    case iq1_s:
+    case iq1_m: return &kIqGrids.iq1;
+    case iq2_xxs: return &kIqGrids.iq2_xxs;
+    case iq2_xs: return &kIqGrids.iq2_xs;
+    case iq2_s: return &kIqGrids.iq2_s;
+    case iq3_xxs: return &kIqGrids.iq3_xxs;
+    case iq3_s: return &kIqGrids.iq3_s;
+    default: return nullptr;
+  }
+}
 
 // Called by all threads of a block before codes4 or dequantize16; a __syncthreads() follows. Nothing for
 // types without a grid.
 template <TensorType kType>
 __device__ __forceinline__ void fill_grid(uint32_t* grid) {
-  const uint32_t* from = kType == TensorType::iq2_xxs ? kIqGrids.iq2_xxs : kIqGrids.iq3_xxs;
+  const auto* from = static_cast<const uint32_t*>(grid_of<kType>());
   for (int i = threadIdx.x; i < kGridWords<kType>; i += blockDim.x) grid[i] = from[i];
 }
 

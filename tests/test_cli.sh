@@ -543,6 +543,14 @@ for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe 
     check "$command with $bad: nothing on standard output" empty out
   done
 done
+sed 's/\(\x03.......\)h e/\1'"$esc"' e/' "$model" >unsound.gguf
+for command in "run -n 0 hi" "inspect tokens the" "inspect prompt the"; do
+  # shellcheck disable=SC2086
+  expect "$command with a merge that joins no token" 0 $command -m unsound.gguf
+  check "$command: one warning names it" test "$(grep -ac '^warning: 1 of .*merges .*, "\\e e"$' err)" = 1
+done
+expect "a merge that joins no token, --quiet" 0 run -n 0 hi -m unsound.gguf --quiet
+check "a merge that joins no token, --quiet: no warning" empty err
 expect "a name with an escape sequence" 3 run -m "x$esc[31m.gguf" hi
 check "a name with an escape sequence is shown escaped" lacks err "$esc"
 run_ run "--f$esc[31moo"

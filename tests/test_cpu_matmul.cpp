@@ -11,17 +11,13 @@
 
 #include "backend/cpu_matmul.h"
 #include "base/numbers.h"
+#include "tests/support/supported_types.h"
 
 using namespace dsv32;
 
 namespace {
 
-constexpr TensorType kTypes[] = {
-    TensorType::f32,    TensorType::f16,    TensorType::bf16,    TensorType::q4_0,
-    TensorType::q5_0,   TensorType::q5_1,   TensorType::q8_0,    TensorType::q2_k,
-    TensorType::q3_k,   TensorType::q4_k,   TensorType::q5_k,    TensorType::q6_k,
-    TensorType::iq4_nl, TensorType::iq4_xs, TensorType::iq2_xxs, TensorType::iq3_xxs,
-};
+const std::vector<TensorType> kTypes = supported_types();
 
 std::vector<float> normal_floats(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -31,20 +27,35 @@ std::vector<float> normal_floats(size_t n, uint32_t seed) {
   return values;
 }
 
-// Where a block keeps its f16 scales; the floats have none.
+// Where a block keeps its f16 scales; the floats have none, and some formats have others.
 std::vector<size_t> scale_offsets(TensorType type) {
   switch (type) {
     case TensorType::f32:
     case TensorType::f16:
-    case TensorType::bf16: return {};
+    case TensorType::bf16:
+    case TensorType::iq1_m:
+    case TensorType::mxfp4:
+    case TensorType::nvfp4: return {};
     case TensorType::q2_k: return {offsetof(BlockQ2_K, d), offsetof(BlockQ2_K, dmin)};
     case TensorType::q3_k: return {offsetof(BlockQ3_K, d)};
     case TensorType::q6_k: return {offsetof(BlockQ6_K, d)};
     case TensorType::q4_k:
     case TensorType::q5_k:
+    case TensorType::q4_1:
     case TensorType::q5_1: return {0, 2};
     default: return {0};
   }
+}
+
+// `second` where there are two. MXFP4's becomes a power of two; NVFP4's may be any byte and stay as they are.
+void put_scales(TensorType type, uint8_t* block, float first, float second) {
+  const uint16_t scales[2] = {f32_to_f16(first), f32_to_f16(second)};
+  const auto offsets = scale_offsets(type);
+  for (size_t i = 0; i < offsets.size(); ++i) std::memcpy(block + offsets[i], &scales[i], 2);
+  if (type == TensorType::mxfp4) block[0] = static_cast<uint8_t>(std::clamp(128 + std::ilogb(first), 1, 254));
+  if (type == TensorType::iq1_m)
+    for (int i = 0; i < 4; ++i)
+      block[49 + 2 * i] = static_cast<uint8_t>((block[49 + 2 * i] & 15) | (scales[0] >> (4 * i) & 15) << 4);
 }
 
 // Random codes under random scales of either sign, in rows that begin at 2 modulo 4.
@@ -75,14 +86,12 @@ class Matrix {
     return values;
   }
 
-  // Every byte becomes `byte`, but for the f16 scales: these are 0.05, the second of a block 0.03.
+  // Every byte becomes `byte`, but for the outer scales: these are 0.05, the second of a block 0.03.
   void set_codes(uint8_t byte) {
     uint8_t* data = const_cast<uint8_t*>(weight_.data);
-    const uint16_t scales[2] = {f32_to_f16(0.05f), f32_to_f16(0.03f)};
-    const auto offsets = scale_offsets(weight_.type);
     std::memset(data, byte, weight_.mat_bytes);
     for (size_t at = 0; at < weight_.mat_bytes; at += traits(weight_.type).block_bytes)
-      for (size_t i = 0; i < offsets.size(); ++i) std::memcpy(data + at + offsets[i], &scales[i], 2);
+      put_scales(weight_.type, data + at, 0.05f, 0.03f);
   }
 
  private:
@@ -98,10 +107,8 @@ class Matrix {
       if (weight_.type == TensorType::f32) std::memcpy(block, &value, 4);
       if (weight_.type == TensorType::f16) std::memcpy(block, &f16, 2);
       if (weight_.type == TensorType::bf16) std::memcpy(block, &bf16, 2);
-      for (const size_t offset : scale_offsets(weight_.type)) {
-        const uint16_t scale = f32_to_f16(0.05f * normal(random));
-        std::memcpy(block + offset, &scale, 2);
-      }
+      const float first = 0.05f * normal(random), second = 0.05f * normal(random);
+      put_scales(weight_.type, block, first, second);
     }
   }
 
@@ -217,7 +224,9 @@ BOOST_AUTO_TEST_CASE(targets_can_be_chosen) {
 BOOST_AUTO_TEST_CASE(one_activation_picks_one_weight) {
   for (const int64_t target : available_targets()) {
     const UseTarget use(target);
-    for (const TensorType type : {TensorType::q2_k, TensorType::q3_k, TensorType::q6_k, TensorType::q8_0}) {
+    for (const TensorType type : {TensorType::q2_k, TensorType::q3_k, TensorType::q6_k, TensorType::q8_0,
+                                  TensorType::iq1_s, TensorType::iq1_m, TensorType::iq2_xs, TensorType::iq2_s,
+                                  TensorType::iq3_s, TensorType::mxfp4, TensorType::nvfp4}) {
       const int64_t n_cols = 512, n_rows = 2;
       const Matrix matrix(type, n_rows, n_cols);
       std::vector<float> x(static_cast<size_t>(n_cols * n_cols));

@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(a_dense_file_equals_a_sparse_one_that_selects_everything) {
 
 BOOST_AUTO_TEST_CASE(fused_gate_and_up_equal_two_tensors) {
   TinyModel shape;
-  shape.only_type = TensorType::q8_0;
+  shape.only_types = {TensorType::q8_0};
   const Tiny split(shape);
   shape.fuse_gate_up = true;
   const Tiny fused(shape);

@@ -64,7 +64,7 @@ void write_model(const std::string& path) {
   shape.qk_nope_head_dim = 32, shape.qk_rope_head_dim = 8, shape.v_head_dim = 32;
   shape.index_n_heads = 1, shape.index_head_dim = 32, shape.index_topk = 32;
   shape.n_routed_experts = 4, shape.n_activated_experts = 2, shape.n_expert_groups = 1;
-  shape.n_limited_groups = 1, shape.only_type = TensorType::f32;
+  shape.n_limited_groups = 1, shape.only_types = {TensorType::f32};
   write_tiny_model(path, shape);
   make_endings_unlikely(path);
 }

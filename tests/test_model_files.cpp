@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
-#include "tests/support/one_row.h"
 #include "tests/support/contains.h"
+#include "tests/support/one_row.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -114,6 +114,21 @@ BOOST_AUTO_TEST_CASE(a_missing_key_or_tensor_is_named) {
   }
 }
 
+// It would have to be multiplied with what the matrix gives.
+BOOST_AUTO_TEST_CASE(a_scale_of_a_whole_matrix_is_refused_by_name) {
+  const TempDir dir;
+  const std::string path = dir.file("model.gguf");
+  for (const char* name : {"blk.1.ffn_up_exps.scale", "blk.0.attn_output.weight.scale"}) {
+    GgufWriter model = tiny_model(small_shape());
+    model.add_tensor(name, TensorType::f32, {1}, Bytes(4));
+    model.write(path);
+    const GgufFile file(path);
+    BOOST_CHECK_EXCEPTION(Engine(file, small_context()), Error, [&](const Error& error) {
+      return error.kind() == ErrorKind::model && contains(error.what(), name);
+    });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(another_architecture_is_refused_by_name) {
   for (const char* architecture : {"llama", "glm-dsa", "deepseek4"}) {
     TinyModel shape = small_shape();
@@ -148,7 +163,7 @@ BOOST_AUTO_TEST_CASE(other_shapes_run) {
   check(shape);
   shape = small_shape();
   shape.n_dense_layers = 2, shape.kv_lora_rank = 160, shape.v_head_dim = 96, shape.qk_rope_head_dim = 32;
-  shape.only_type = TensorType::bf16;
+  shape.only_types = {TensorType::bf16};
   check(shape);
   shape = small_shape();
   shape.architecture = "deepseek2", shape.has_indexer = false;
@@ -190,8 +205,7 @@ BOOST_AUTO_TEST_CASE(damaged_weights_stop_the_run) {
     OneRow sampler({}, engine.backend());
     const std::span logits(session.device_logits(), static_cast<size_t>(engine.args().vocab_size));
     if (std::string(name) == "blk.1.exp_probs_b.bias") {
-      BOOST_CHECK_NO_THROW(
-          sampler.sample(logits));  // a bias only orders experts: any choice is finite
+      BOOST_CHECK_NO_THROW(sampler.sample(logits));  // a bias only orders experts: any choice is finite
       continue;
     }
     BOOST_CHECK_EXCEPTION(sampler.sample(logits), Error,

@@ -8,6 +8,7 @@
 #include <gnu/libc-version.h>
 #include <sys/mman.h>
 
+#include "backend/cpu_experts.h"
 #include "backend/cpu_matmul.h"
 #include "backend/cpu_threads.h"
 #include "base/error.h"
@@ -168,9 +169,8 @@ void CpuBackend::add(const Add& op) {
 }
 
 void CpuBackend::silu_mul(const SiluMul& op) {
-  workers_.parallel_for(op.n_values, worth_sharing(op.n_values), [&](int64_t i) {
-    op.out[i] = op.gate[i] / (1.0f + std::exp(-op.gate[i])) * op.up[i];
-  });
+  workers_.parallel_for(op.n_values, worth_sharing(op.n_values),
+                        [&](int64_t i) { op.out[i] = cpu_silu_mul(op.gate[i], op.up[i]); });
 }
 
 }  // namespace dsv32

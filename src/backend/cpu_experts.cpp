@@ -1,12 +1,14 @@
 // The router and the routed experts on the CPU.
 //
-// Tokens are gathered by expert, so that each expert's weights are read once per step; a token's sum runs
-// over its experts in ascending order, whatever else is in the step.
+// The experts of a step are two loops over pieces of rows: one over the first two matrices of all experts,
+// one over the third ones, whose pieces pass by all experts. A piece is read once, for all tokens that use
+// it; a token's sum runs over its experts in ascending order, whatever else is in the step.
 #include "backend/cpu_experts.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "backend/cpu_backend.h"
 #include "backend/cpu_matmul.h"
@@ -74,10 +76,121 @@ void route_one(const RouteExperts& op, const float* logits, int32_t* experts, fl
   }
 }
 
-// One use of an expert: the token, and the weight of the expert in that token's sum.
+// A token's use of an expert, and the expert's weight in the token's sum.
 struct Use {
+  int32_t expert;
   int64_t token;
   float weight;
+};
+using Uses = std::span<const Use>;
+
+// By expert, ascending.
+std::vector<Use> sorted_uses(const RunExperts& op) {
+  std::vector<Use> uses;
+  for (int64_t i = 0; i < op.n_tokens * op.n_activated; ++i)
+    uses.push_back({op.experts[i], i / op.n_activated, op.weights[i]});
+  std::ranges::stable_sort(uses, {}, &Use::expert);
+  return uses;
+}
+
+std::vector<Uses> cut_by_expert(Uses uses) {
+  std::vector<Uses> experts;
+  for (size_t begin = 0, end = 0; begin < uses.size(); begin = end) {
+    while (end < uses.size() && uses[end].expert == uses[begin].expert) ++end;
+    experts.push_back(uses.subspan(begin, end - begin));
+  }
+  return experts;
+}
+
+class ExpertStep {
+ public:
+  // scratch: for `hidden` [n_uses, inter], silu(W1 x) * (W3 x).
+  ExpertStep(const RunExperts& op, std::vector<float>& scratch)
+      : op_(op),
+        uses_(sorted_uses(op)),
+        experts_(cut_by_expert(uses_)),
+        hidden_((scratch.resize(uses_.size() * static_cast<size_t>(op.w1.n_rows)), scratch.data())),
+        x1_(op.w1, op.x, op.w1.n_cols, op.n_tokens),
+        x3_(op.w3, op.x, op.w3.n_cols, op.n_tokens),
+        x2_(op.w2, hidden_, op.w2.n_cols, static_cast<int64_t>(uses_.size())) {}
+
+  // Preparing activations is seldom worth sharing.
+  void run(WorkerPool& workers) {
+    const int64_t n_uses = static_cast<int64_t>(uses_.size()),
+                  n_experts = static_cast<int64_t>(experts_.size());
+    const int64_t dim = op_.w2.n_rows, inter = op_.w1.n_rows;
+    const bool is_shared = products_worth_sharing(n_uses * inter * dim);
+    for (CpuActivations* x : {&x1_, &x3_})
+      workers.parallel_for(x->n_units(), worth_sharing(op_.n_tokens * dim),
+                           [&](int64_t u) { x->prepare(u); });
+    workers.parallel_for(n_experts * n_pieces(inter), is_shared, [&](int64_t i) {
+      hide(experts_[static_cast<size_t>(i / n_pieces(inter))], Rows(i % n_pieces(inter), inter));
+    });
+    workers.parallel_for(x2_.n_units(), worth_sharing(n_uses * inter), [&](int64_t u) { x2_.prepare(u); });
+    workers.parallel_for(n_pieces(dim), is_shared, [&](int64_t i) { sum_experts(Rows(i, dim)); });
+  }
+
+ private:
+  static constexpr int64_t kRows = 32;   // of a piece: in the second-level cache while tokens pass by
+  static constexpr size_t kTokens = 16;  // that pass at a time
+
+  static int64_t n_pieces(int64_t n_rows) { return (n_rows + kRows - 1) / kRows; }
+  struct Rows {
+    Rows(int64_t piece, int64_t n_rows) : begin(piece * kRows), n(std::min(kRows, n_rows - begin)) {}
+    int64_t begin, n;
+  };
+
+  template <class Work>
+  static void for_each_chunk(Uses uses, const Work& work) {
+    for (size_t i = 0; i < uses.size(); i += kTokens)
+      work(uses.subspan(i, std::min(kTokens, uses.size() - i)));
+  }
+
+  // token(use): prepared. y [uses.size(), rows.n], y_stride apart.
+  template <class Token>
+  static void multiply(const WeightMatrix& weight, Rows rows, Uses uses, const Token& token, float* y,
+                       int64_t y_stride) {
+    const float* tokens[kTokens];
+    std::ranges::transform(uses, tokens, token);
+    cpu_multiply_rows(weight, uses[0].expert, rows.begin, rows.begin + rows.n, {tokens, uses.size()}, y,
+                      y_stride);
+  }
+
+  int64_t index(const Use& use) const { return &use - uses_.data(); }
+
+  void hide(Uses uses, Rows rows) {
+    for_each_chunk(uses, [&](Uses chunk) {
+      float up[kTokens * kRows];
+      const int64_t inter = op_.w1.n_rows;
+      float* gate = hidden_ + index(chunk[0]) * inter + rows.begin;
+      multiply(
+          op_.w1, rows, chunk, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
+      multiply(
+          op_.w3, rows, chunk, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
+      for (size_t i = 0; i < chunk.size(); ++i, gate += inter)
+        for (int64_t r = 0; r < rows.n; ++r)
+          gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r]);
+    });
+  }
+
+  void sum_experts(Rows rows) {
+    const auto y = [&](int64_t token) { return op_.y + token * op_.w2.n_rows + rows.begin; };
+    for (int64_t t = 0; t < op_.n_tokens; ++t) std::fill_n(y(t), rows.n, 0.0f);
+    for (const Uses uses : experts_)
+      for_each_chunk(uses, [&](Uses chunk) {
+        float out[kTokens * kRows];
+        multiply(
+            op_.w2, rows, chunk, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
+        for (size_t i = 0; i < chunk.size(); ++i)
+          cpu_axpy(chunk[i].weight, out + static_cast<int64_t>(i) * kRows, y(chunk[i].token), rows.n);
+      });
+  }
+
+  const RunExperts& op_;
+  const std::vector<Use> uses_;
+  const std::vector<Uses> experts_;  // of each expert that is used
+  float* hidden_;
+  CpuActivations x1_, x3_, x2_;
 };
 
 }  // namespace
@@ -89,35 +202,10 @@ void CpuBackend::route_experts(const RouteExperts& op) {
   });
 }
 
-void CpuBackend::run_experts(const RunExperts& op) { cpu_run_experts(op, workers_, scratch_); }
-
 void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch) {
-  const int64_t dim = op.w2.n_rows, inter = op.w1.n_rows;
-  std::vector<std::vector<Use>> uses(static_cast<size_t>(op.w1.n_mats));
-  for (int64_t t = 0; t < op.n_tokens; ++t)
-    for (int64_t k = t * op.n_activated; k < (t + 1) * op.n_activated; ++k)
-      uses[static_cast<size_t>(op.experts[k])].push_back({t, op.weights[k]});
-  std::fill_n(op.y, op.n_tokens * dim, 0.0f);
-  scratch.resize(static_cast<size_t>(op.n_tokens * (2 * dim + 2 * inter)));
-  float* x = scratch.data();            // [n_uses, dim]
-  float* gate = x + op.n_tokens * dim;  // [n_uses, inter]
-  float* up = gate + op.n_tokens * inter;
-  float* y = up + op.n_tokens * inter;  // [n_uses, dim]
-  for (size_t e = 0; e < uses.size(); ++e) {
-    const int64_t n = static_cast<int64_t>(uses[e].size()), mat = static_cast<int64_t>(e);
-    if (n == 0) continue;
-    for (int64_t i = 0; i < n; ++i)
-      std::copy_n(op.x + uses[e][static_cast<size_t>(i)].token * dim, dim, x + i * dim);
-    cpu_matmul({op.w1, mat, x, dim, gate, inter, n}, workers);
-    cpu_matmul({op.w3, mat, x, dim, up, inter, n}, workers);
-    workers.parallel_for(n * inter, worth_sharing(n * inter),
-                         [&](int64_t i) { gate[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i]; });
-    cpu_matmul({op.w2, mat, gate, inter, y, dim, n}, workers);
-    workers.parallel_for(n, worth_sharing(n * dim), [&](int64_t i) {
-      const Use& use = uses[e][static_cast<size_t>(i)];
-      cpu_axpy(use.weight, y + i * dim, op.y + use.token * dim, dim);
-    });
-  }
+  ExpertStep(op, scratch).run(workers);
 }
+
+void CpuBackend::run_experts(const RunExperts& op) { cpu_run_experts(op, workers_, scratch_); }
 
 }  // namespace dsv32

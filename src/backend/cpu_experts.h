@@ -1,7 +1,11 @@
-// The routed experts on threads of the CPU: an operation of CpuBackend, and what a device leaves to the host
-// (backend/host_lane.h).
+// The routed experts on the CPU, for whoever has threads: the CPU's backend, and another one for experts that
+// lie in host memory.
+//
+// Contract: the bits of a token's y depend on its x, its experts and their weights alone, whatever else is in
+// the step and however many threads there are.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "backend/backend.h"
@@ -9,9 +13,10 @@
 
 namespace dsv32 {
 
-// As RunExperts says; all pointers are to host memory, and every id is below the number of experts. The bits
-// depend neither on the number of threads nor on the other tokens. scratch: the caller keeps it, so that it
-// is not allocated at every step.
+inline float cpu_silu_mul(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
+
+// RunExperts (backend.h), on matrices and vectors in host memory; `window` and `next` are not looked at.
+// scratch: kept so that it is not allocated at every step. Throws Error{memory}.
 void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch);
 
 }  // namespace dsv32

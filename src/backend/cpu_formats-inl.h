@@ -74,7 +74,7 @@ struct BlockFormat {
 
   static HWY_INLINE void unpack(const Block* at, Stage& stage) {
     const Groups groups = dsv32::unpack(*at, stage.codes);
-    scale(groups.scales, half_to_float(at->d) * kUnit<Block>, stage.scales);
+    scale(groups.scales, half_to_float(shared_scale(*at)) * kUnit<Block>, stage.scales);
     if constexpr (Block::kHasMins) scale(groups.mins, half_to_float(at->dmin), stage.mins);
   }
 
@@ -89,6 +89,29 @@ struct BlockFormat {
       return mul_sub(codes, scale, broadcast(stage.mins[i / Block::kGroupValues]));
     else
       return mul(codes, scale);
+  }
+};
+
+// Blocks whose groups have scales of eight bits.
+template <class B>
+struct Fp4Format {
+  using Block = B;
+  static constexpr int kValues = 256, kBlocks = kValues / Block::kValues;
+  struct Stage {
+    alignas(64) int8_t codes[kValues];
+    float scales[kValues / Block::kGroupValues];
+  };
+
+  static HWY_INLINE void unpack(const Block* at, Stage& stage) {
+    constexpr int kGroups = Block::kValues / Block::kGroupValues;
+    for (int b = 0; b < kBlocks; ++b) {
+      const Groups groups = dsv32::unpack(at[b], stage.codes + b * Block::kValues);
+      for (int g = 0; g < kGroups; ++g) stage.scales[b * kGroups + g] = scale_number<Block>(groups.scales[g]);
+    }
+  }
+
+  static HWY_INLINE Floats weights(const Block*, const Stage& stage, int i) {
+    return mul(load_int8(stage.codes + i), broadcast(stage.scales[i / Block::kGroupValues]));
   }
 };
 

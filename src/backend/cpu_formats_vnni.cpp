@@ -295,50 +295,67 @@ struct VnniIQ4_XS : GroupOf32Format {
   }
 };
 
-// ---- IQ2_XXS, IQ3_XXS: register s holds values 8 s on of each group, and a 64-bit lane one group ----
+// ---- IQ1, IQ2, IQ3: register s holds values 8 s on of each 32, and a 64-bit lane those of one 32 ----
 
-struct GridFormat : RaisedFormat<1, 64> {
+struct Grid {
+  static constexpr int kRaise = 64;
   static constexpr int first_value(int s, int k) { return 32 * k + 8 * s; }
 
-  // 32 bytes looked up among 256 u16: four lookups in pairs of registers, chosen by the two upper bits.
-  DSV32_VNNI_INLINE __m512i look_up(const uint16_t* table, __m256i bytes) {
-    const __m512i indices = _mm512_cvtepu8_epi16(bytes);
-    const auto pair = [table, indices](int i) DSV32_VNNI {
-      return _mm512_permutex2var_epi16(_mm512_loadu_si512(table + 64 * i), indices,
-                                       _mm512_loadu_si512(table + 64 * i + 32));
-    };
-    const __mmask32 bit6 = _mm512_test_epi16_mask(indices, _mm512_set1_epi16(64));
-    const __mmask32 bit7 = _mm512_test_epi16_mask(indices, _mm512_set1_epi16(128));
-    return _mm512_mask_blend_epi16(bit7, _mm512_mask_blend_epi16(bit6, pair(0), pair(1)),
-                                   _mm512_mask_blend_epi16(bit6, pair(2), pair(3)));
+  // Points as they are in the table, of 32 u16: lookups in pairs of registers, chosen by the upper bits.
+  template <size_t kPoints>
+  DSV32_VNNI_INLINE __m512i look_up(const uint16_t* table, __m512i indices) {
+    if constexpr (kPoints == 64) {
+      return _mm512_permutex2var_epi16(_mm512_loadu_si512(table), indices, _mm512_loadu_si512(table + 32));
+    } else {
+      const __mmask32 is_upper = _mm512_test_epi16_mask(indices, _mm512_set1_epi16(kPoints / 2));
+      return _mm512_mask_blend_epi16(is_upper, look_up<kPoints / 2>(table, indices),
+                                     look_up<kPoints / 2>(table + kPoints / 2, indices));
+    }
+  }
+  template <size_t kPoints>
+  DSV32_VNNI_INLINE __m512i look_up(const std::array<uint16_t, kPoints>& table, __m512i indices) {
+    return look_up<kPoints>(table.data(), indices);
   }
 
-  struct Signs {
-    alignas(32) uint64_t of[4];  // a bit for each value of a register
-  };
+  DSV32_VNNI_INLINE __m512i indices_of(const uint8_t* bytes) {
+    return _mm512_cvtepu8_epi16(load<__m256i>(bytes));
+  }
+  // The bits of `mask` above these, from where byte 2 i + 1 of `fields` says, in a lane of four points.
+  DSV32_VNNI_INLINE __m512i indices_of(const uint8_t* bytes, __m512i lanes, int64_t fields, int mask) {
+    const __m512i upper = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(fields), lanes);
+    const __m512i wanted = _mm512_set1_epi16(static_cast<int16_t>(mask << 8));
+    return _mm512_or_si512(indices_of(bytes), _mm512_and_si512(upper, wanted));
+  }
 
-  // words: per group four sign codes of seven bits; the eighth sign is the parity of the others.
-  DSV32_VNNI_INLINE Signs unpack_signs(__m256i words) {
-    const __m256i fields = _mm256_set1_epi64x(0x352e2720150e0700);
-    const __m256i codes =
-        _mm256_and_si256(_mm256_multishift_epi64_epi8(fields, words), _mm256_set1_epi8(127));
+  // Eight signs a byte from codes of seven bits: the eighth is the parity of the others.
+  DSV32_VNNI_INLINE __m256i signs_of(__m256i codes) {
     const __m256i parity = _mm256_slli_epi16(_mm256_popcnt_epi8(codes), 7);
-    const __m256i bytes = _mm256_or_si256(codes, _mm256_and_si256(parity, _mm256_set1_epi8(-128)));
-    const __m256i every_fourth =
-        _mm256_setr_epi8(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29,  //
-                         2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-    Signs out;
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out.of), _mm256_permutexvar_epi8(every_fourth, bytes));
-    return out;
+    return _mm256_or_si256(codes, _mm256_and_si256(parity, _mm256_set1_epi8(-128)));
   }
 
-  // The scales, half of an odd number, are on top of the words.
-  DSV32_VNNI_INLINE void unpack_scales(__m256i words, uint16_t d, float unit, Stage& out) {
-    const __m256i odd = _mm256_or_si256(_mm256_srli_epi32(words, 27), _mm256_set1_epi32(1));
+  // words: four codes of seven bits each.
+  DSV32_VNNI_INLINE __m256i unpack_signs(__m256i words) {
+    const __m256i fields = _mm256_set1_epi64x(0x352e2720150e0700);
+    return signs_of(_mm256_and_si256(_mm256_multishift_epi64_epi8(fields, words), _mm256_set1_epi8(127)));
+  }
+
+  // of_lanes: twice the scales and 1, of the 64-bit lanes.
+  DSV32_VNNI_INLINE __m512 spread_scales(__m256i of_lanes, uint16_t d, float unit) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i lanes = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(odd));
-    const __m512 scale = _mm512_mul_ps(half_everywhere(d), _mm512_set1_ps(unit));
-    out.scales[0] = _mm512_mul_ps(_mm512_cvtepi32_ps(lanes), scale);
+    const __m512i lanes = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(of_lanes));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(lanes), _mm512_mul_ps(half_everywhere(d), _mm512_set1_ps(unit)));
+  }
+  // Twice and 1 of scales of three or four bits (mask) with others above.
+  DSV32_VNNI_INLINE __m256i odd(__m256i scales, int mask) {
+    return _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi32(scales, 1), _mm256_set1_epi32(2 * mask)),
+                           _mm256_set1_epi32(1));
+  }
+
+  // Scales of 16 values, two a byte.
+  DSV32_VNNI_INLINE void spread_nibbles(const uint8_t* bytes, uint16_t d, float unit, __m512* out) {
+    const __m256i scales = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+    HWY_UNROLL(2)
+    for (int i = 0; i < 2; ++i) out[i] = spread_scales(odd(_mm256_srli_epi32(scales, 4 * i), 15), d, unit);
   }
 
   // Which of 32 are at the feet of the 64-bit lanes of register s.
@@ -346,46 +363,142 @@ struct GridFormat : RaisedFormat<1, 64> {
     return _mm512_add_epi64(_mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28), _mm512_set1_epi64(s));
   }
 
-  // Eight weights of each lane: byte i of `table` is the magnitude of code i, byte i of `fields` the bit
-  // where code i of a lane begins.
-  DSV32_VNNI_INLINE __m512i weights(__m512i lanes, int64_t fields, int64_t table, uint64_t negative) {
+  // Eight weights of each lane: byte i of `table` is the value of code i, byte i of `fields` the bit where
+  // code i of a lane begins.
+  DSV32_VNNI_INLINE __m512i values(__m512i lanes, int64_t fields, int64_t table) {
     const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(fields), lanes);
-    const __m512i magnitudes = _mm512_permutexvar_epi8(codes, _mm512_set1_epi64(table));
-    const __m512i bias = bytes_of(kBias);
-    return _mm512_mask_sub_epi8(_mm512_add_epi8(bias, magnitudes), negative, bias, magnitudes);
+    return _mm512_add_epi8(_mm512_permutexvar_epi8(codes, _mm512_set1_epi64(table)), bytes_of(kRaise));
+  }
+
+  // The same of register s with signs, whose byte 4 k + s is that of lane k.
+  DSV32_VNNI_INLINE __m512i values(__m512i lanes, int64_t fields, int64_t table, __m256i signs, int s) {
+    const __m512i fourth = _mm512_mullo_epi64(order(s), _mm512_set1_epi64(0x0101010101010101));
+    const __m512i of_lanes = _mm512_permutexvar_epi8(fourth, _mm512_castsi256_si512(signs));
+    const __mmask64 negative = _mm512_test_epi8_mask(of_lanes, _mm512_set1_epi64(0x8040201008040201));
+    const __m512i positive = values(lanes, fields, table);
+    return _mm512_mask_sub_epi8(positive, negative, bytes_of(2 * kRaise), positive);
+  }
+
+  // Points of eight codes of two bits.
+  static constexpr int64_t kPairs = 0x0e0c0a0806040200;
+  DSV32_VNNI_INLINE void unpack_iq2(__m512i points, __m256i signs, __m512i* out) {
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s)
+      out[s] = values(_mm512_permutexvar_epi16(order(s), points), kPairs, 0x002b1908002b1908, signs, s);
+  }
+  // Delta's bit in a lane: `bit` of register 0, and `next` above it of the next register.
+  DSV32_VNNI_INLINE void unpack_iq1(__m512i points, __m512i lanes, int bit, int next, __m512i* out) {
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s) {
+      const __m512i grid = values(_mm512_permutexvar_epi16(order(s), points), kPairs, 0x000800f8000800f8);
+      const __mmask8 is_negative = _mm512_test_epi64_mask(lanes, _mm512_set1_epi64(1 << (bit + next * s)));
+      out[s] = _mm512_add_epi8(grid, _mm512_mask_blend_epi64(is_negative, bytes_of(1), bytes_of(-1)));
+    }
+  }
+  // Points of four codes in nibbles.
+  DSV32_VNNI_INLINE void unpack_iq3(__m512i low, __m512i high, int64_t table, __m256i signs, __m512i* out) {
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s)
+      out[s] = values(_mm512_permutex2var_epi32(low, order(s), high), 0x1c1814100c080400, table, signs, s);
   }
 };
 
-struct VnniIQ2_XXS : GridFormat {
+template <int kSums>
+using GridFormat = RaisedFormat<kSums, Grid::kRaise>;
+
+struct VnniIQ2_XXS : GridFormat<1>, Grid {
   using Block = BlockIQ2_XXS;
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
     const __m512i even_first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     const __m512i packed = _mm512_permutexvar_epi32(even_first, _mm512_loadu_si512(at->qs));
     const __m256i words = _mm512_extracti64x4_epi64(packed, 1);
-    const __m512i points = look_up(kIq2xxsCodes, _mm512_castsi512_si256(packed));
-    const Signs signs = unpack_signs(words);
-    HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s)
-      out.bytes[s] = weights(_mm512_permutexvar_epi16(order(s), points), 0x0e0c0a0806040200,
-                             0x002b1908002b1908, signs.of[s]);
-    unpack_scales(words, at->d, kUnit<Block>, out);
+    const __m512i indices = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(packed));
+    unpack_iq2(look_up(kIq2xxsCodes, indices), unpack_signs(words), out.bytes);
+    out.scales[0] = spread_scales(odd(_mm256_srli_epi32(words, 28), 15), at->d, kUnit<Block>);
   }
 };
 
-struct VnniIQ3_XXS : GridFormat {
+struct VnniIQ2_XS : GridFormat<2>, Grid {
+  using Block = BlockIQ2_XS;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i codes = _mm512_loadu_si512(at->qs);
+    unpack_iq2(look_up(kIq2xsCodes, codes), signs_of(_mm512_cvtepi16_epi8(_mm512_srli_epi16(codes, 9))),
+               out.bytes);
+    spread_nibbles(at->scales, at->d, kUnit<Block>, out.scales);
+  }
+};
+
+struct VnniIQ2_S : GridFormat<2>, Grid {
+  using Block = BlockIQ2_S;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i lanes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at->qh)));
+    const __m512i points = look_up(kIq2sCodes, indices_of(at->qs, lanes, 0x0600040002000000, 3));
+    unpack_iq2(points, load<__m256i>(at->signs), out.bytes);
+    spread_nibbles(at->scales, at->d, kUnit<Block>, out.scales);
+  }
+};
+
+struct VnniIQ1_S : GridFormat<1>, Grid {
+  using Block = BlockIQ1_S;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m128i qh = load<__m128i>(at->qh);
+    const __m512i lanes = _mm512_cvtepu16_epi64(qh);
+    unpack_iq1(look_up(kIq1Codes, indices_of(at->qs, lanes, 0x0900060003000000, 7)), lanes, 15, 0, out.bytes);
+    out.scales[0] =
+        spread_scales(odd(_mm256_srli_epi32(_mm256_cvtepu16_epi32(qh), 12), 7), at->d, kUnit<Block>);
+  }
+};
+
+struct VnniIQ1_M : GridFormat<2>, Grid {
+  using Block = BlockIQ1_M;
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    const __m512i lanes = _mm512_cvtepu16_epi64(load<__m128i>(at->qh));
+    unpack_iq1(look_up(kIq1Codes, indices_of(at->qs, lanes, 0x0c00080004000000, 7)), lanes, 3, 4, out.bytes);
+    const __m128i words = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at->scales));
+    const __m256i twice = _mm256_cvtepu16_epi32(_mm_unpacklo_epi16(words, words));
+    HWY_UNROLL(2)
+    for (int i = 0; i < 2; ++i) {
+      const __m256i shifts =
+          _mm256_setr_epi32(3 * i, 3 * i + 6, 3 * i, 3 * i + 6, 3 * i, 3 * i + 6, 3 * i, 3 * i + 6);
+      out.scales[i] =
+          spread_scales(odd(_mm256_srlv_epi32(twice, shifts), 7), shared_scale(*at), kUnit<Block>);
+    }
+  }
+};
+
+struct VnniIQ3_XXS : GridFormat<1>, Grid {
   using Block = BlockIQ3_XXS;
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
     const __m256i words = load<__m256i>(at->signs);
-    const __m512i low = look_up(kIq3xxsCodes, load<__m256i>(at->qs));
-    const __m512i high = look_up(kIq3xxsCodes, load<__m256i>(at->qs + 32));
-    const Signs signs = unpack_signs(words);
-    HWY_UNROLL(4)
-    for (int s = 0; s < 4; ++s)
-      out.bytes[s] = weights(_mm512_permutex2var_epi32(low, order(s), high), 0x1c1814100c080400,
-                             0x3e342c241c140c04, signs.of[s]);
-    unpack_scales(words, at->d, kUnit<Block>, out);
+    const __m512i low = look_up(kIq3xxsCodes, indices_of(at->qs));
+    const __m512i high = look_up(kIq3xxsCodes, indices_of(at->qs + 32));
+    unpack_iq3(low, high, 0x3e342c241c140c04, unpack_signs(words), out.bytes);
+    out.scales[0] = spread_scales(odd(_mm256_srli_epi32(words, 28), 15), at->d, kUnit<Block>);
+  }
+};
+
+struct VnniIQ3_S : GridFormat<1>, Grid {
+  using Block = BlockIQ3_S;
+
+  // qh: the ninth bits.
+  DSV32_VNNI_INLINE __m512i points(const uint8_t* qs, const uint8_t* qh) {
+    const __m512i lower = indices_of(qs);
+    return look_up(kIq3sCodes,
+                   _mm512_mask_add_epi16(lower, load<uint32_t>(qh), lower, _mm512_set1_epi16(256)));
+  }
+
+  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+    unpack_iq3(points(at->qs, at->qh), points(at->qs + 32, at->qh + 4), 0x0f0d0b0907050301,
+               load<__m256i>(at->signs), out.bytes);
+    const __m256i shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    const __m256i scales = _mm256_srlv_epi32(_mm256_set1_epi32(load<int32_t>(at->scales)), shifts);
+    out.scales[0] = spread_scales(odd(scales, 15), at->d, kUnit<Block>);
   }
 };
 
@@ -403,8 +516,13 @@ const CpuKernels* vnni_kernels_of(TensorType type) {
     case TensorType::q6_k: return &VnniFormat<VnniQ6_K>::kKernels;
     case TensorType::q8_0: return &VnniFormat<VnniQ8_0>::kKernels;
     case TensorType::iq4_xs: return &VnniFormat<VnniIQ4_XS>::kKernels;
+    case TensorType::iq1_s: return &VnniFormat<VnniIQ1_S>::kKernels;
+    case TensorType::iq1_m: return &VnniFormat<VnniIQ1_M>::kKernels;
     case TensorType::iq2_xxs: return &VnniFormat<VnniIQ2_XXS>::kKernels;
+    case TensorType::iq2_xs: return &VnniFormat<VnniIQ2_XS>::kKernels;
+    case TensorType::iq2_s: return &VnniFormat<VnniIQ2_S>::kKernels;
     case TensorType::iq3_xxs: return &VnniFormat<VnniIQ3_XXS>::kKernels;
+    case TensorType::iq3_s: return &VnniFormat<VnniIQ3_S>::kKernels;
     default: return nullptr;
   }
 }

@@ -145,17 +145,25 @@ const CpuKernels* kernels_of(TensorType type) {
     case TensorType::f16: return &VectorFormat<FloatFormat<hwy::float16_t>>::kKernels;
     case TensorType::bf16: return &VectorFormat<FloatFormat<hwy::bfloat16_t>>::kKernels;
     case TensorType::q4_0: return &VectorFormat<SmallBlockFormat<BlockQ4_0>>::kKernels;
+    case TensorType::q4_1: return &VectorFormat<SmallBlockFormat<BlockQ4_1>>::kKernels;
     case TensorType::q5_0: return &VectorFormat<SmallBlockFormat<BlockQ5_0>>::kKernels;
     case TensorType::q5_1: return &VectorFormat<SmallBlockFormat<BlockQ5_1>>::kKernels;
     case TensorType::q8_0: return &VectorFormat<SmallBlockFormat<BlockQ8_0>>::kKernels;
     case TensorType::iq4_nl: return &VectorFormat<SmallBlockFormat<BlockIQ4_NL>>::kKernels;
+    case TensorType::mxfp4: return &VectorFormat<Fp4Format<BlockMXFP4>>::kKernels;
+    case TensorType::nvfp4: return &VectorFormat<Fp4Format<BlockNVFP4>>::kKernels;
     case TensorType::q2_k: return &VectorFormat<BlockFormat<BlockQ2_K>>::kKernels;
     case TensorType::q3_k: return &VectorFormat<BlockFormat<BlockQ3_K>>::kKernels;
     case TensorType::q4_k: return &VectorFormat<BlockFormat<BlockQ4_K>>::kKernels;
     case TensorType::q5_k: return &VectorFormat<BlockFormat<BlockQ5_K>>::kKernels;
     case TensorType::q6_k: return &VectorFormat<BlockFormat<BlockQ6_K>>::kKernels;
+    case TensorType::iq1_s: return &VectorFormat<BlockFormat<BlockIQ1_S>>::kKernels;
+    case TensorType::iq1_m: return &VectorFormat<BlockFormat<BlockIQ1_M>>::kKernels;
     case TensorType::iq2_xxs: return &VectorFormat<BlockFormat<BlockIQ2_XXS>>::kKernels;
+    case TensorType::iq2_xs: return &VectorFormat<BlockFormat<BlockIQ2_XS>>::kKernels;
+    case TensorType::iq2_s: return &VectorFormat<BlockFormat<BlockIQ2_S>>::kKernels;
     case TensorType::iq3_xxs: return &VectorFormat<BlockFormat<BlockIQ3_XXS>>::kKernels;
+    case TensorType::iq3_s: return &VectorFormat<BlockFormat<BlockIQ3_S>>::kKernels;
     case TensorType::iq4_xs: return &VectorFormat<BlockFormat<BlockIQ4_XS>>::kKernels;
   }
   return nullptr;
@@ -182,63 +190,21 @@ constexpr int kTokens = CpuKernels::kTokens;
 // floats: 448 KiB).
 constexpr int64_t kTokenChunk = 16;
 
-// The activations of a call, prepared: token t at t * n_floats.
-class Prepared {
- public:
-  Prepared(const CpuMatmul& args, const CpuKernels& kernels)
-      : args_(args),
-        kernels_(kernels),
-        n_steps_((args.weight.n_cols + kernels.step_values - 1) / kernels.step_values),
-        floats_(hwy::AllocateAligned<float>(
-            static_cast<size_t>(std::max<int64_t>(args.n_tokens, 1) * n_floats()))) {
-    if (!floats_)
-      fail(ErrorKind::memory,
-           format("no memory for the activations of %lld tokens", static_cast<long long>(args.n_tokens)),
-           "a smaller batch of tokens needs less");
-  }
-
-  int64_t n_floats() const { return n_steps_ * kernels_.step_floats; }
-  int64_t n_units() const { return n_steps_ * args_.n_tokens; }
-  const float* token(int64_t t) const { return floats_.get() + t * n_floats(); }
-
-  // Unit u is one step of one token.
-  void prepare(int64_t u) {
-    const int64_t t = u / n_steps_, begin = u % n_steps_ * kernels_.step_values;
-    const int64_t n = std::min<int64_t>(kernels_.step_values, args_.weight.n_cols - begin);
-    kernels_.prepare_step(args_.x + t * args_.x_stride + begin, static_cast<int>(n),
-                          floats_.get() + u * kernels_.step_floats);
-  }
-
- private:
-  const CpuMatmul& args_;
-  const CpuKernels& kernels_;
-  int64_t n_steps_;
-  hwy::AlignedFreeUniquePtr<float[]> floats_;
-};
-
-// Rows begin .. end (at most kRows) times tokens begin .. end (at most kTokens). What is missing to a full
-// tile is computed from the last row or token and dropped.
-void tile(const CpuMatmul& args, const CpuKernels& kernels, const Prepared& prepared, int64_t row_begin,
-          int64_t row_end, int64_t token_begin, int64_t token_end) {
-  const uint8_t* rows[kRows];
-  const float* x[kTokens];
-  float sums[kRows * kTokens];
-  for (int r = 0; r < kRows; ++r) rows[r] = args.weight.row(args.mat, std::min(row_begin + r, row_end - 1));
-  for (int t = 0; t < kTokens; ++t) x[t] = prepared.token(std::min(token_begin + t, token_end - 1));
-  const int n_tokens = token_end - token_begin == 1 ? 1 : kTokens;
-  (n_tokens == 1 ? kernels.one_token : kernels.many_tokens)(rows, args.weight.row_bytes, x, sums);
-  for (int64_t t = token_begin; t < token_end; ++t)
-    for (int64_t r = row_begin; r < row_end; ++r)
-      args.y[t * args.y_stride + r] = sums[(r - row_begin) * n_tokens + t - token_begin];
+const CpuKernels& kernels_of(const WeightMatrix& weight) {
+  assert(weight.row_bytes == row_bytes(weight.type, weight.n_cols));
+  const CpuKernels* kernels = vnni_kernels_of(weight.type);
+  if (kernels == nullptr) kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(weight.type);
+  assert(kernels != nullptr);
+  return *kernels;
 }
 
-void rows_times_all_tokens(const CpuMatmul& args, const CpuKernels& kernels, const Prepared& prepared,
-                           int64_t row_begin, int64_t row_end) {
+void multiply_rows(const CpuMatmul& args, const CpuActivations& x, int64_t row_begin, int64_t row_end) {
   for (int64_t chunk = 0; chunk < args.n_tokens; chunk += kTokenChunk) {
-    const int64_t chunk_end = std::min(chunk + kTokenChunk, args.n_tokens);
-    for (int64_t r = row_begin; r < row_end; r += kRows)
-      for (int64_t t = chunk; t < chunk_end; t += kTokens)
-        tile(args, kernels, prepared, r, std::min(r + kRows, row_end), t, std::min(t + kTokens, chunk_end));
+    const float* tokens[kTokenChunk];
+    const int64_t n = std::min(kTokenChunk, args.n_tokens - chunk);
+    for (int64_t t = 0; t < n; ++t) tokens[t] = x.token(chunk + t);
+    cpu_multiply_rows(args.weight, args.mat, row_begin, row_end, {tokens, static_cast<size_t>(n)},
+                      args.y + chunk * args.y_stride + row_begin, args.y_stride);
   }
 }
 
@@ -250,15 +216,6 @@ int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
   return std::clamp<int64_t>(n_rows / (4 * n_threads) / kRows * kRows, kRows, most);
 }
 
-const CpuKernels& kernels_for(const CpuMatmul& args) {
-  assert(args.weight.data != nullptr && args.mat >= 0 && args.mat < args.weight.n_mats);
-  assert(args.weight.row_bytes == row_bytes(args.weight.type, args.weight.n_cols));
-  const CpuKernels* kernels = vnni_kernels_of(args.weight.type);
-  if (kernels == nullptr) kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(args.weight.type);
-  assert(kernels != nullptr);
-  return *kernels;
-}
-
 }  // namespace
 
 std::string cpu_instruction_set() {
@@ -266,22 +223,65 @@ std::string cpu_instruction_set() {
   return vnni_kernels_of(TensorType::q8_0) ? name + "+VNNI" : name;
 }
 
+CpuActivations::CpuActivations(const WeightMatrix& weight, const float* x, int64_t x_stride, int64_t n_tokens)
+    : kernels_(kernels_of(weight)),
+      x_(x),
+      x_stride_(x_stride),
+      n_cols_(weight.n_cols),
+      n_tokens_(n_tokens),
+      n_steps_((n_cols_ + kernels_.step_values - 1) / kernels_.step_values),
+      n_floats_(n_steps_ * kernels_.step_floats),
+      floats_(hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(n_tokens, 1) * n_floats_))) {
+  if (!floats_)
+    fail(ErrorKind::memory,
+         format("no memory for the activations of %lld tokens", static_cast<long long>(n_tokens)),
+         "a smaller batch of tokens needs less");
+}
+
+void CpuActivations::prepare(int64_t u) {
+  const int64_t t = u / n_steps_, begin = u % n_steps_ * kernels_.step_values;
+  const int64_t n = std::min<int64_t>(kernels_.step_values, n_cols_ - begin);
+  kernels_.prepare_step(x_ + t * x_stride_ + begin, static_cast<int>(n),
+                        floats_.get() + u * kernels_.step_floats);
+}
+
+// In tiles of kRows and kTokens. What is missing to a full tile is computed from the last row or token and
+// dropped.
+void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
+                       std::span<const float* const> tokens, float* y, int64_t y_stride) {
+  assert(weight.data != nullptr && mat >= 0 && mat < weight.n_mats);
+  const CpuKernels& kernels = kernels_of(weight);
+  const auto n_tokens = static_cast<int64_t>(tokens.size());
+  for (int64_t row = row_begin; row < row_end; row += kRows)
+    for (int64_t token = 0; token < n_tokens; token += kTokens) {
+      const uint8_t* rows[kRows];
+      const float* x[kTokens];
+      float sums[kRows * kTokens];
+      for (int64_t r = 0; r < kRows; ++r) rows[r] = weight.row(mat, std::min(row + r, row_end - 1));
+      for (int64_t t = 0; t < kTokens; ++t)
+        x[t] = tokens[static_cast<size_t>(std::min(token + t, n_tokens - 1))];
+      const int64_t n_t = n_tokens - token == 1 ? 1 : kTokens;
+      (n_t == 1 ? kernels.one_token : kernels.many_tokens)(rows, weight.row_bytes, x, sums);
+      for (int64_t t = 0; t < std::min(n_t, n_tokens - token); ++t)
+        for (int64_t r = 0; r < std::min<int64_t>(kRows, row_end - row); ++r)
+          y[(token + t) * y_stride + row + r - row_begin] = sums[r * n_t + t];
+    }
+}
+
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
-  const CpuKernels& kernels = kernels_for(args);
-  Prepared prepared(args, kernels);
-  for (int64_t u = 0; u < prepared.n_units(); ++u) prepared.prepare(u);
-  rows_times_all_tokens(args, kernels, prepared, row_begin, row_end);
+  CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
+  for (int64_t u = 0; u < x.n_units(); ++u) x.prepare(u);
+  multiply_rows(args, x, row_begin, row_end);
 }
 
 void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
-  const CpuKernels& kernels = kernels_for(args);
-  Prepared prepared(args, kernels);
+  CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
   const int64_t n_rows = args.weight.n_rows;
   const bool is_shared = products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens);
-  workers.parallel_for(prepared.n_units(), is_shared, [&](int64_t u) { prepared.prepare(u); });
+  workers.parallel_for(x.n_units(), is_shared, [&](int64_t u) { x.prepare(u); });
   const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
   workers.parallel_for((n_rows + chunk - 1) / chunk, is_shared, [&](int64_t c) {
-    rows_times_all_tokens(args, kernels, prepared, c * chunk, std::min((c + 1) * chunk, n_rows));
+    multiply_rows(args, x, c * chunk, std::min((c + 1) * chunk, n_rows));
   });
 }
 

@@ -11,6 +11,9 @@
 // for x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
 #pragma once
 
+#include <hwy/aligned_allocator.h>
+
+#include <span>
 #include <string>
 
 #include "backend/matrix.h"
@@ -27,6 +30,32 @@ struct CpuMatmul {
   int64_t y_stride = 0;
   int64_t n_tokens = 0;
 };
+
+struct CpuKernels;
+
+// Activations in the form that products with weights of one type and width want: for who divides such
+// products by himself. x [n_tokens, n_cols], rows x_stride floats apart.
+class CpuActivations {
+ public:
+  // Reads nothing of x yet. Throws Error{memory}.
+  CpuActivations(const WeightMatrix& weight, const float* x, int64_t x_stride, int64_t n_tokens);
+
+  // Unit u < n_units() is a step of columns of one token. Any thread may prepare any unit, once.
+  int64_t n_units() const { return n_steps_ * n_tokens_; }
+  void prepare(int64_t u);
+  const float* token(int64_t t) const { return floats_.get() + t * n_floats_; }
+
+ private:
+  const CpuKernels& kernels_;
+  const float* x_;
+  int64_t x_stride_, n_cols_, n_tokens_, n_steps_, n_floats_;
+  hwy::AlignedFreeUniquePtr<float[]> floats_;
+};
+
+// y[i * y_stride + r - row_begin] = row r of W[mat] times tokens[i], which CpuActivations prepared for a
+// matrix of this type and width; on the calling thread.
+void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
+                       std::span<const float* const> tokens, float* y, int64_t y_stride);
 
 // Which of this program's kernels run on this CPU, such as "AVX3_DL+VNNI": with another name bits differ.
 std::string cpu_instruction_set();

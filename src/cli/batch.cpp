@@ -198,7 +198,7 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   on_engine.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit), on_engine.engine.pool = kAllContexts;
   LoadedModel model(on_engine);
   status.erase();
-  report_engine(model.engine, options);
+  report_model(model, options);
   const CachePlan& cache = model.engine.plan().cache;
   if (options.verbose)
     say(format("at a time: %lld, %s tokens together", static_cast<long long>(cache.max_seqs),

@@ -378,7 +378,7 @@ int chat_command(const Options& options) {
     prefixes.prefetch(known_prompt(talk.saved, tokenizer), talk.saved.decoded);
   });
   status.erase();
-  report_engine(model.engine, options);
+  report_model(model, options);
   const std::string name = model_name(model.file.path());
   if (!options.quiet) {
     say(format("%s, context %s tokens, /help lists commands", name.c_str(),

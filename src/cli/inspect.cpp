@@ -96,6 +96,7 @@ int inspect_tokens(const Options& options) {
   const std::string text = text_of_words(options);
   const GgufFile file(find_model(options));
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  report_tokenizer(*tokenizer, options);
   const std::vector<int32_t> ids = tokenizer->encode(text, options.parse_special);
   if (options.json) {
     Json pieces = Json::array();
@@ -113,6 +114,7 @@ int inspect_prompt(const Options& options) {
   const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
   const GgufFile file(find_model(options));
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  report_tokenizer(*tokenizer, options);
   const Prompt prompt = make_prompt(*tokenizer, text, options.is_raw, options.generation.thinking);
   if (options.json)
     write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");

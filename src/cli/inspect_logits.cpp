@@ -65,7 +65,7 @@ int inspect_logits(const Options& options) {
   if (static_cast<int64_t>(ids.size()) > context)
     fail(ErrorKind::context_full,
          format("--tokens has %zu ids, the context holds %lld", ids.size(), static_cast<long long>(context)));
-  report_engine(model.engine, options);
+  report_model(model, options);
   const GracefulStop stop;
   Session session(model.engine);
   const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());

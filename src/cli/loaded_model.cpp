@@ -32,6 +32,8 @@ std::vector<std::string> models_in(const std::filesystem::path& folder) {
   return paths;
 }
 
+void warn(const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); }
+
 EngineOptions engine_options(const Options& options, const std::string& path) {
   EngineOptions engine = options.engine;
   engine.model_path = path;
@@ -40,8 +42,7 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   if (!generates || !options.uses_cache) return engine;
   engine.cache = options.cache;
   engine.cache->directory = cache_directory(options);
-  if (!options.quiet)
-    engine.cache->warn = [](const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); };
+  if (!options.quiet) engine.cache->warn = warn;
   return engine;
 }
 
@@ -63,6 +64,10 @@ std::string find_model(const Options& options) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   return Tokenizer::make(load_vocabulary(file));
+}
+
+void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
+  if (!options.quiet && !tokenizer.warning().empty()) warn(tokenizer.warning());
 }
 
 std::string cache_directory(const Options& options) {

@@ -24,6 +24,9 @@ std::string find_model(const Options& options);
 // Throws Error{model}.
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
 
+// Says what it warns of, unless --quiet.
+void report_tokenizer(const Tokenizer& tokenizer, const Options& options);
+
 struct LoadedModel {
   // Who knows so early what will be asked first has it read from disk while the weights are loaded.
   using Prefetch = std::function<void(PrefixCache& prefixes, const Tokenizer& tokenizer)>;

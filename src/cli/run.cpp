@@ -64,11 +64,12 @@ int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
 
-void report_engine(const Engine& engine, const Options& options) {
+void report_model(const LoadedModel& model, const Options& options) {
+  report_tokenizer(*model.tokenizer, options);
   if (options.quiet) return;
-  for (const std::string& warning : engine.warnings()) say("warning: " + warning);
+  for (const std::string& warning : model.engine.warnings()) say("warning: " + warning);
   if (options.verbose)
-    say(format("context: %s tokens", with_thousands(engine.plan().cache.max_context).c_str()));
+    say(format("context: %s tokens", with_thousands(model.engine.plan().cache.max_context).c_str()));
 }
 
 int run_command(const Options& options) {
@@ -86,7 +87,7 @@ int run_command(const Options& options) {
   });
   const double load_seconds = seconds_since(start);
   status.erase();
-  report_engine(model.engine, options);
+  report_model(model, options);
 
   const Prompt prompt = in_form(*model.tokenizer);
   if (prompt.is_raw && !options.is_raw && !options.quiet)

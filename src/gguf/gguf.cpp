@@ -55,7 +55,7 @@ void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor&
     cursor.fail_at(
         at,
         format("%s has %s%s, which dsv32 cannot read", field, type ? "type " : "", type_name(tensor.type)),
-        "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ2_XXS, IQ3_XXS, IQ4_XS");
+        "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4");
   cursor.check(tensor.ne[0] % type->block_values == 0, at,
                "%s has ne[0] = %llu, expected a multiple of %u for type %s", field, ull(tensor.ne[0]),
                type->block_values, type->name);

@@ -37,7 +37,7 @@ constexpr NamedType kTypes[] = {
     {0, {"F32", 1, 4, true}},
     {1, {"F16", 1, 2, true}},
     {2, block_type<BlockQ4_0>("Q4_0")},
-    {3, unsupported("Q4_1", 32, 20)},
+    {3, block_type<BlockQ4_1>("Q4_1")},
     {6, block_type<BlockQ5_0>("Q5_0")},
     {7, block_type<BlockQ5_1>("Q5_1")},
     {8, block_type<BlockQ8_0>("Q8_0")},
@@ -49,24 +49,24 @@ constexpr NamedType kTypes[] = {
     {14, block_type<BlockQ6_K>("Q6_K")},
     {15, unsupported("Q8_K", 256, 292)},
     {16, block_type<BlockIQ2_XXS>("IQ2_XXS")},
-    {17, unsupported("IQ2_XS", 256, 74)},
+    {17, block_type<BlockIQ2_XS>("IQ2_XS")},
     {18, block_type<BlockIQ3_XXS>("IQ3_XXS")},
-    {19, unsupported("IQ1_S", 256, 50)},
+    {19, block_type<BlockIQ1_S>("IQ1_S")},
     {20, block_type<BlockIQ4_NL>("IQ4_NL")},
-    {21, unsupported("IQ3_S", 256, 110)},
-    {22, unsupported("IQ2_S", 256, 82)},
+    {21, block_type<BlockIQ3_S>("IQ3_S")},
+    {22, block_type<BlockIQ2_S>("IQ2_S")},
     {23, block_type<BlockIQ4_XS>("IQ4_XS")},
     {24, unsupported("I8", 1, 1)},
     {25, unsupported("I16", 1, 2)},
     {26, unsupported("I32", 1, 4)},
     {27, unsupported("I64", 1, 8)},
     {28, unsupported("F64", 1, 8)},
-    {29, unsupported("IQ1_M", 256, 56)},
+    {29, block_type<BlockIQ1_M>("IQ1_M")},
     {30, {"BF16", 1, 2, true}},
     {34, unsupported("TQ1_0", 256, 54)},
     {35, unsupported("TQ2_0", 256, 66)},
-    {39, unsupported("MXFP4", 32, 17)},
-    {40, unsupported("NVFP4", 64, 36)},
+    {39, block_type<BlockMXFP4>("MXFP4")},
+    {40, block_type<BlockNVFP4>("NVFP4")},
     {41, unsupported("Q1_0", 128, 18)},
     {42, unsupported("Q2_0")},
     {133, unsupported("Q6_0")},
@@ -91,14 +91,14 @@ template <class Block>
 void dequantize(const Block& b, float* out) {
   int8_t codes[Block::kValues];
   const Groups groups = unpack(b, codes);
-  const float d = f16_to_f32(b.d) * kUnit<Block>;
+  const float d = f16_to_f32(shared_scale(b)) * kUnit<Block>;
   float dmin = 0;
   if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
   if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);
   for (int v = 0; v < Block::kValues; ++v) {
-    const auto scale = static_cast<int8_t>(groups.scales[v / Block::kGroupValues]);
+    const float scale = scale_number<Block>(groups.scales[v / Block::kGroupValues]);
     const auto min = static_cast<int8_t>(groups.mins[v / Block::kGroupValues]);
-    out[v] = d * static_cast<float>(scale) * static_cast<float>(codes[v]) - dmin * static_cast<float>(min);
+    out[v] = d * scale * static_cast<float>(codes[v]) - dmin * static_cast<float>(min);
   }
 }
 
@@ -158,17 +158,25 @@ void dequantize_row(TensorType type, const void* row, float* out, int64_t n) {
     case TensorType::f16: widen(row, out, n, f16_to_f32); return;
     case TensorType::bf16: widen(row, out, n, bf16_to_f32); return;
     case TensorType::q4_0: dequantize_blocks<BlockQ4_0>(row, out, n); return;
+    case TensorType::q4_1: dequantize_blocks<BlockQ4_1>(row, out, n); return;
     case TensorType::q5_0: dequantize_blocks<BlockQ5_0>(row, out, n); return;
     case TensorType::q5_1: dequantize_blocks<BlockQ5_1>(row, out, n); return;
     case TensorType::q8_0: dequantize_blocks<BlockQ8_0>(row, out, n); return;
     case TensorType::iq4_nl: dequantize_blocks<BlockIQ4_NL>(row, out, n); return;
+    case TensorType::mxfp4: dequantize_blocks<BlockMXFP4>(row, out, n); return;
+    case TensorType::nvfp4: dequantize_blocks<BlockNVFP4>(row, out, n); return;
     case TensorType::q2_k: dequantize_blocks<BlockQ2_K>(row, out, n); return;
     case TensorType::q3_k: dequantize_blocks<BlockQ3_K>(row, out, n); return;
     case TensorType::q4_k: dequantize_blocks<BlockQ4_K>(row, out, n); return;
     case TensorType::q5_k: dequantize_blocks<BlockQ5_K>(row, out, n); return;
     case TensorType::q6_k: dequantize_blocks<BlockQ6_K>(row, out, n); return;
+    case TensorType::iq1_s: dequantize_blocks<BlockIQ1_S>(row, out, n); return;
+    case TensorType::iq1_m: dequantize_blocks<BlockIQ1_M>(row, out, n); return;
     case TensorType::iq2_xxs: dequantize_blocks<BlockIQ2_XXS>(row, out, n); return;
+    case TensorType::iq2_xs: dequantize_blocks<BlockIQ2_XS>(row, out, n); return;
+    case TensorType::iq2_s: dequantize_blocks<BlockIQ2_S>(row, out, n); return;
     case TensorType::iq3_xxs: dequantize_blocks<BlockIQ3_XXS>(row, out, n); return;
+    case TensorType::iq3_s: dequantize_blocks<BlockIQ3_S>(row, out, n); return;
     case TensorType::iq4_xs: dequantize_blocks<BlockIQ4_XS>(row, out, n); return;
   }
   assert(false);  // not a supported type; the reader of the file refuses those

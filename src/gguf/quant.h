@@ -17,6 +17,7 @@ enum class TensorType : uint32_t {
   f32 = 0,
   f16 = 1,
   q4_0 = 2,
+  q4_1 = 3,
   q5_0 = 6,
   q5_1 = 7,
   q8_0 = 8,
@@ -26,10 +27,17 @@ enum class TensorType : uint32_t {
   q5_k = 13,
   q6_k = 14,
   iq2_xxs = 16,
+  iq2_xs = 17,
   iq3_xxs = 18,
+  iq1_s = 19,
   iq4_nl = 20,
+  iq3_s = 21,
+  iq2_s = 22,
   iq4_xs = 23,
+  iq1_m = 29,
   bf16 = 30,
+  mxfp4 = 39,
+  nvfp4 = 40,
 };
 
 // How many values a block has, how many of them share a scale, and whether a min comes with it.
@@ -49,6 +57,13 @@ struct BlockQ4_0 : BlockOf<32, 32> {  // value = d * (q - 8)
   uint8_t qs[16];
 };
 static_assert(sizeof(BlockQ4_0) == 18);
+
+struct BlockQ4_1 : BlockOf<32, 32, true> {  // value = d * q + m
+  uint16_t d;
+  uint16_t m;
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockQ4_1) == 20);
 
 struct BlockQ5_0 : BlockOf<32, 32> {  // value = d * (q - 16)
   uint16_t d;
@@ -122,12 +137,53 @@ struct BlockIQ2_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 4 * gri
 };
 static_assert(sizeof(BlockIQ2_XXS) == 66);
 
+// Scales of four bits, of 16 or 32 values each: the lower nibble of a byte is the first.
+struct BlockIQ2_XS : BlockOf<256, 16> {  // value = d * (0.5 + scale) / 4 * grid * sign
+  uint16_t d;
+  uint16_t qs[32];  // per 8 values: a point in nine bits, above it their sign code
+  uint8_t scales[8];
+};
+static_assert(sizeof(BlockIQ2_XS) == 74);
+
+struct BlockIQ2_S : BlockOf<256, 16> {  // as IQ2_XS
+  uint16_t d;
+  uint8_t qs[32];     // points of 8 values
+  uint8_t signs[32];  // of theirs, a bit each
+  uint8_t qh[8];      // byte g, bits 2 i: the two upper bits of point 4 g + i
+  uint8_t scales[8];
+};
+static_assert(sizeof(BlockIQ2_S) == 82);
+
 struct BlockIQ3_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 2 * grid * sign
   uint16_t d;
   uint8_t qs[64];     // grid points of 4 values
   uint8_t signs[32];  // per group: the u32 of signs and scale
 };
 static_assert(sizeof(BlockIQ3_XXS) == 98);
+
+struct BlockIQ3_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * grid * sign
+  uint16_t d;
+  uint8_t qs[64];     // points of 4 values
+  uint8_t qh[8];      // bit i of byte g: the ninth bit of point 8 g + i
+  uint8_t signs[32];  // a bit for each value
+  uint8_t scales[4];
+};
+static_assert(sizeof(BlockIQ3_S) == 110);
+
+// Points of 8 values with eleven bits, and whether delta is 1/8 or, where the bit is set, -1/8.
+struct BlockIQ1_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * (grid + delta)
+  uint16_t d;
+  uint8_t qs[32];
+  uint16_t qh[8];  // per group: the upper three bits of its four points, a scale of three bits, delta's bit
+};
+static_assert(sizeof(BlockIQ1_S) == 50);
+
+struct BlockIQ1_M : BlockOf<256, 16> {  // as IQ1_S
+  uint8_t qs[32];
+  uint8_t qh[16];      // nibble i: the upper three bits of point i, delta's bit of its 8 values
+  uint16_t scales[4];  // four scales of three bits each and, on top, a nibble of d, the lowest first
+};
+static_assert(sizeof(BlockIQ1_M) == 56);
 
 struct BlockIQ4_NL : BlockOf<32, 32> {  // value = d * kIq4Values[q]
   uint16_t d;
@@ -142,6 +198,20 @@ struct BlockIQ4_XS : BlockOf<256, 32> {  // value = d * (scale - 32) * kIq4Value
   uint8_t qs[128];      // per group of 32 values a nibble array of 16 bytes
 };
 static_assert(sizeof(BlockIQ4_XS) == 136);
+
+// Scales of eight bits: e is a power of two, 2^(e - 127); an e4m3 is a float of four bits of exponent and
+// three of mantissa without sign. The values of kFp4Values are doubled, hence the halves.
+struct BlockMXFP4 : BlockOf<32, 32> {  // value = 2^(e - 127) / 2 * kFp4Values[q]
+  uint8_t e;
+  uint8_t qs[16];
+};
+static_assert(sizeof(BlockMXFP4) == 17);
+
+struct BlockNVFP4 : BlockOf<64, 16> {  // value = scale / 2 * kFp4Values[q]
+  uint8_t scales[4];                   // e4m3
+  uint8_t qs[32];                      // byte 8 g + i holds value 16 g + i below and value 16 g + 8 + i above
+};
+static_assert(sizeof(BlockNVFP4) == 36);
 
 struct TypeTraits {
   const char* name;       // "Q4_K"; "type 999" is made by type_name() for unknown numbers

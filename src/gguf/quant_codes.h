@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "gguf/quant.h"
@@ -16,11 +17,12 @@
 
 namespace dsv32 {
 
+using Bytes8 [[gnu::vector_size(8)]] = uint8_t;
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// Signed bytes, one for each group of a block: its scale is d * kUnit * scales, its offset dmin * mins. A
-// block of 32 values is one group, and has no dmin but -m.
+// A byte for each group of a block: its scale is shared_scale() * kUnit * scale_number(scales), its offset
+// dmin * mins. A block of 32 values is one group, and has no dmin but -m.
 struct Groups {
   Bytes16 scales{}, mins{};
 };
@@ -31,6 +33,14 @@ template <>
 inline constexpr float kUnit<BlockIQ2_XXS> = 0.125f;
 template <>
 inline constexpr float kUnit<BlockIQ3_XXS> = 0.25f;
+template <>
+inline constexpr float kUnit<BlockIQ2_XS> = 0.125f;
+template <>
+inline constexpr float kUnit<BlockIQ2_S> = 0.125f;
+template <>
+inline constexpr float kUnit<BlockIQ1_S> = 0.125f;
+template <>
+inline constexpr float kUnit<BlockIQ1_M> = 0.125f;
 
 template <class T>
 DSV32_INLINE T load(const void* from) {
@@ -58,6 +68,35 @@ DSV32_INLINE Bytes bits(const Bytes& bytes) {
 DSV32_INLINE Bytes16 join(uint64_t low, uint64_t high) {
   using Words [[gnu::vector_size(16)]] = uint64_t;
   return reinterpret_cast<Bytes16>(Words{low, high});
+}
+
+// As f16 bits.
+template <class Block>
+DSV32_INLINE uint16_t shared_scale(const Block& b) {
+  constexpr uint16_t kOne = 0x3c00;
+  if constexpr (requires { b.d; })
+    return b.d;
+  else
+    return kOne;
+}
+DSV32_INLINE uint16_t shared_scale(const BlockIQ1_M& b) {
+  const auto bits = load<uint64_t>(b.scales);
+  return static_cast<uint16_t>((bits >> 12 & 0xf) | (bits >> 24 & 0xf0) | (bits >> 36 & 0xf00) |
+                               (bits >> 48 & 0xf000));
+}
+
+// A signed byte, unless the format's scales are floats of eight bits.
+template <class Block>
+DSV32_INLINE float scale_number(uint8_t byte) {
+  return static_cast<int8_t>(byte);
+}
+template <>
+DSV32_INLINE float scale_number<BlockMXFP4>(uint8_t byte) {
+  return std::bit_cast<float>(byte < 2 ? 0x00200000u << byte : (byte - 1u) << 23);
+}
+template <>
+DSV32_INLINE float scale_number<BlockNVFP4>(uint8_t byte) {
+  return kHalvedScales[byte];
 }
 
 // ---- 32 values ----
@@ -102,25 +141,48 @@ DSV32_INLINE Groups unpack(const BlockQ5_1& b, int8_t* codes) {
   return {Bytes16{1}, Bytes16{1}};
 }
 
-DSV32_INLINE Bytes16 look_up_iq4(const Bytes16& codes) {
+DSV32_INLINE Groups unpack(const BlockQ4_1& b, int8_t* codes) {
+  const auto qs = load<Bytes16>(b.qs);
+  put(bits<0, 15>(qs), codes);
+  put(bits<4, 15>(qs), codes + 16);
+  return {Bytes16{1}, Bytes16{1}};
+}
+
+DSV32_INLINE Bytes16 look_up(const int8_t (&table)[16], const Bytes16& codes) {
 #ifdef __clang__
   Bytes16 values;
-  for (int i = 0; i < 16; ++i) values[i] = static_cast<uint8_t>(kIq4Values[codes[i]]);
+  for (int i = 0; i < 16; ++i) values[i] = static_cast<uint8_t>(table[codes[i]]);
   return values;
 #else
-  return __builtin_shuffle(load<Bytes16>(kIq4Values), codes);
+  return __builtin_shuffle(load<Bytes16>(table), codes);
 #endif
 }
 
-DSV32_INLINE void unpack_iq4(const uint8_t* nibbles, int8_t* codes) {
+DSV32_INLINE void unpack_nibbles(const int8_t (&table)[16], const uint8_t* nibbles, int8_t* codes) {
   const auto qs = load<Bytes16>(nibbles);
-  put(look_up_iq4(bits<0, 15>(qs)), codes);
-  put(look_up_iq4(bits<4, 15>(qs)), codes + 16);
+  put(look_up(table, bits<0, 15>(qs)), codes);
+  put(look_up(table, bits<4, 15>(qs)), codes + 16);
 }
 
 DSV32_INLINE Groups unpack(const BlockIQ4_NL& b, int8_t* codes) {
-  unpack_iq4(b.qs, codes);
+  unpack_nibbles(kIq4Values, b.qs, codes);
   return kOneGroup;
+}
+
+DSV32_INLINE Groups unpack(const BlockMXFP4& b, int8_t* codes) {
+  unpack_nibbles(kFp4Values, b.qs, codes);
+  return {Bytes16{b.e}};
+}
+
+// ---- 64 values ----
+
+DSV32_INLINE Groups unpack(const BlockNVFP4& b, int8_t* codes) {
+  constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f;
+  for (int g = 0; g < 4; ++g) {
+    const auto qs = load<uint64_t>(b.qs + 8 * g);
+    put(look_up(kFp4Values, join(qs & kLow, qs >> 4 & kLow)), codes + 16 * g);
+  }
+  return {join(load<uint32_t>(b.scales), 0)};
 }
 
 // ---- 256 values ----
@@ -199,9 +261,8 @@ DSV32_INLINE Groups unpack(const BlockQ6_K& b, int8_t* codes) {
   return {load<Bytes16>(b.scales)};
 }
 
-// Eight magnitudes, none of them 0, with the signs of a seven-bit code.
-DSV32_INLINE void put_signed(uint64_t magnitudes, uint64_t sign_code, int8_t* codes) {
-  const uint64_t negative = kIqNegative[sign_code & 127];
+// Eight magnitudes, none of them 0, with signs as of kNegative.
+DSV32_INLINE void put_signed(uint64_t magnitudes, uint64_t negative, int8_t* codes) {
   put((magnitudes ^ negative) + (negative & 0x0101010101010101), codes);
 }
 
@@ -211,7 +272,8 @@ DSV32_INLINE Groups unpack(const BlockIQ2_XXS& b, int8_t* codes) {
     const auto word = load<uint64_t>(b.qs + 4 * g);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)
-      put_signed(kIq2xxsGrid[word >> (8 * i) & 255], word >> (32 + 7 * i), codes + 32 * g + 8 * i);
+      put_signed(kIq2xxsGrid[word >> (8 * i) & 255], kIqNegative[word >> (32 + 7 * i) & 127],
+                 codes + 32 * g + 8 * i);
     scales = scales >> 8 | word >> 60 << 57;
   }
   return {join(scales | 0x0101010101010101, 0)};
@@ -225,11 +287,69 @@ DSV32_INLINE Groups unpack(const BlockIQ3_XXS& b, int8_t* codes) {
     for (int i = 0; i < 4; ++i) {
       const uint64_t low = kIq3xxsGrid[points >> (16 * i) & 255];
       const uint64_t high = kIq3xxsGrid[points >> (16 * i + 8) & 255];
-      put_signed(low | high << 32, word >> (7 * i), codes + 32 * g + 8 * i);
+      put_signed(low | high << 32, kIqNegative[word >> (7 * i) & 127], codes + 32 * g + 8 * i);
     }
     scales = scales >> 8 | word >> 28 << 57;
   }
   return {join(scales | 0x0101010101010101, 0)};
+}
+
+// 2 n + 1 for each nibble n, the lower of a byte first.
+DSV32_INLINE Bytes16 unpack_odd_scales(uint64_t nibbles) {
+  const auto low = bits<-1, 30>(join(nibbles, 0)), high = bits<3, 30>(join(nibbles, 0));
+  return __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23) | 1;
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ2_XS& b, int8_t* codes) {
+  for (int i = 0; i < 32; ++i)
+    put_signed(kIq2xsGrid[b.qs[i] & 511], kIqNegative[b.qs[i] >> 9], codes + 8 * i);
+  return {unpack_odd_scales(load<uint64_t>(b.scales))};
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ2_S& b, int8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t upper = b.qh[i / 4] >> (2 * (i % 4)) & 3u;
+    put_signed(kIq2sGrid[b.qs[i] | upper << 8], kNegative[b.signs[i]], codes + 8 * i);
+  }
+  return {unpack_odd_scales(load<uint64_t>(b.scales))};
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ3_S& b, int8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t ninth = static_cast<uint32_t>(b.qh[i / 4]) << (8 - 2 * (i % 4));
+    const uint64_t low = kIq3sGrid[b.qs[2 * i] | (ninth & 256)];
+    const uint64_t high = kIq3sGrid[b.qs[2 * i + 1] | (ninth >> 1 & 256)];
+    put_signed(low | high << 32, kNegative[b.signs[i]], codes + 8 * i);
+  }
+  return {unpack_odd_scales(load<uint32_t>(b.scales))};
+}
+
+// Eight times grid + delta. upper: the upper three bits of the point and, above them, delta's.
+DSV32_INLINE void put_iq1(uint32_t lower, uint32_t upper, int8_t* codes) {
+  const auto delta = static_cast<uint8_t>(upper & 8 ? -1 : 1);
+  put(load<Bytes8>(&kIq1Grid[lower | (upper & 7) << 8]) + delta, codes);
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ1_S& b, int8_t* codes) {
+  Groups groups;
+  for (int g = 0; g < 8; ++g) {
+    const uint32_t qh = b.qh[g];
+    for (int i = 0; i < 4; ++i)
+      put_iq1(b.qs[4 * g + i], (qh >> (3 * i) & 7) | (qh >> 12 & 8), codes + 32 * g + 8 * i);
+    groups.scales[g] = static_cast<uint8_t>((qh >> 11 & 14) | 1);
+  }
+  return groups;
+}
+
+DSV32_INLINE Groups unpack(const BlockIQ1_M& b, int8_t* codes) {
+  Groups groups;
+  for (int g = 0; g < 16; ++g) {
+    put_iq1(b.qs[2 * g], b.qh[g], codes + 16 * g);
+    put_iq1(b.qs[2 * g + 1], b.qh[g] >> 4, codes + 16 * g + 8);
+    const uint32_t scale = b.scales[g / 4] >> (3 * (g % 4)) & 7u;
+    groups.scales[g] = static_cast<uint8_t>(2 * scale + 1);
+  }
+  return groups;
 }
 
 // Nibbles and, above them, pairs of bits, spread to bytes.
@@ -245,7 +365,7 @@ DSV32_INLINE Bytes16 unpack_iq4_xs_scales(const BlockIQ4_XS& b) {
 }
 
 DSV32_INLINE Groups unpack(const BlockIQ4_XS& b, int8_t* codes) {
-  for (int g = 0; g < 8; ++g) unpack_iq4(b.qs + 16 * g, codes + 32 * g);
+  for (int g = 0; g < 8; ++g) unpack_nibbles(kIq4Values, b.qs + 16 * g, codes + 32 * g);
   return {unpack_iq4_xs_scales(b)};
 }
 

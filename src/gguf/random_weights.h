@@ -1,6 +1,6 @@
 // Random weight matrices in any storage format, the same on every machine.
 //
-// A block is random bytes; only its f16 scales are chosen, so that the values have the standard deviation
+// A block is random bytes; only its outer scales are chosen, so that the values have the standard deviation
 // asked for and a mean near zero. Every code and every sub-scale therefore occurs, which quantised real
 // weights do not promise.
 #pragma once

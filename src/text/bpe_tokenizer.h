@@ -13,8 +13,9 @@ namespace dsv32 {
 
 class BpeTokenizer : public Tokenizer {
  public:
-  // Throws Error{model} when a byte has no token or the merges are not sound. Use Tokenizer::make().
+  // Throws Error{model} when a byte has no token or MergeTable does. Use Tokenizer::make().
   explicit BpeTokenizer(Vocabulary vocabulary);
+  std::string warning() const override { return merges_.warning(); }
 
  protected:
   void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const override;

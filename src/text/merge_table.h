@@ -1,7 +1,8 @@
 // Which two neighbouring tokens may become one, and which pair goes first.
 //
-// A hash table with open addressing from a pair of ids to its rank (its line in the file, lower goes first);
-// the lookup is the innermost step of byte-level BPE, several per byte of text. Immutable after construction.
+// A hash table with open addressing from a pair of ids to its rank (the order of the lines in the file, lower
+// goes first); the lookup is the innermost step of byte-level BPE, several per byte of text. Immutable after
+// construction.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,16 @@ class MergeTable {
   static constexpr uint32_t kNone = UINT32_MAX;
   using FindToken = std::function<std::optional<int32_t>(std::string_view)>;
 
-  // `lines` are "left right"; `find` gives the id of a token that text may become. Throws Error{model} for a
-  // line of another form, one that names an absent token or makes one, and a pair that occurs twice.
+  // `lines` are "left right"; `find` gives the id of a token that text may become. A line that joins or makes
+  // none is passed over. Throws Error{model} for a line of another form and a pair that occurs twice.
   MergeTable(const std::vector<std::string>& lines, const FindToken& find);
 
   // The rank of the pair, or kNone.
   uint32_t rank(int32_t left, int32_t right) const;
   // What the pair of that rank becomes.
   int32_t result(uint32_t rank) const { return results_[rank]; }
+  // How many lines were passed over, with the first as an example; empty if none was.
+  const std::string& warning() const { return warning_; }
 
  private:
   struct Slot {
@@ -37,6 +40,7 @@ class MergeTable {
   std::vector<Slot> slots_;  // [a power of two, at least twice the number of merges]
   int shift_ = 0;            // 64 - log2(number of slots)
   std::vector<int32_t> results_;
+  std::string warning_;
 };
 
 }  // namespace dsv32

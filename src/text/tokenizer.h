@@ -49,6 +49,9 @@ class Tokenizer {
   // its own.
   bool is_end_of_generation(int32_t id) const;
 
+  // What a user should hear once about the vocabulary, escaped; empty if nothing.
+  virtual std::string warning() const { return {}; }
+
   // The token that the file writes as `name`.
   std::optional<int32_t> find(std::string_view name) const;
   int32_t bos_id() const { return vocabulary_.bos_id; }

@@ -33,6 +33,8 @@ class Binder {
   WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
                                            static_cast<uint64_t>(n_mats), 1});
+    refuse_scale(name.substr(0, name.rfind('.')) + ".scale");
+    refuse_scale(name + ".scale");
     WeightMatrix matrix;
     matrix.data = backend_->works_in_host_memory() ? tensor.data : place(tensor);
     matrix.type = tensor.type;
@@ -72,6 +74,15 @@ class Binder {
                   shape_text(tensor->ne).c_str(), shape_text(ne).c_str()));
     n_bytes_found_ += tensor->n_bytes;
     return *tensor;
+  }
+
+  // Conversions to NVFP4 may put a factor for a whole matrix beside it, which nothing here applies.
+  void refuse_scale(const std::string& name) {
+    if (has(name))
+      fail(ErrorKind::model,
+           format("%s: tensor %s scales a whole matrix, which dsv32 does not do",
+                  visible(file_.path()).c_str(), name.c_str()),
+           "use a file of another type than NVFP4, or one without such scales");
   }
 
   const GgufFile& file_;

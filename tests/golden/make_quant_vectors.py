@@ -16,12 +16,14 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES
 
-# Offsets of the f16 fields in a block.
+# Offsets of the f16 fields in a block. IQ1_M's scale is scattered, see below; FP4 blocks have scales of eight bits.
 SCALES = {
     Type.Q4_0: [0], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82], Type.Q3_K: [108],
     Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.IQ2_XXS: [0], Type.IQ3_XXS: [0], Type.IQ4_NL: [0],
-    Type.IQ4_XS: [0],
+    Type.IQ4_XS: [0], Type.IQ2_XS: [0], Type.IQ2_S: [0], Type.IQ3_S: [0], Type.IQ1_S: [0], Type.IQ1_M: [], Type.MXFP4: [],
+    Type.NVFP4: [], Type.Q4_1: [0, 2],
 }
+EIGHT_BIT_SCALES = {Type.MXFP4: 1, Type.NVFP4: 4}  # how many lead a block
 FLOATS = {Type.F32: np.float32, Type.F16: np.float16, Type.BF16: np.uint16}
 
 
@@ -43,6 +45,13 @@ def block_rows(rng, type_, n_blocks):
         rng.shuffle(bits)
         bits[-2:] = 0x2E66, 0xAE66  # 0.1 and -0.1
         blocks[:, offset:offset + 2] = bits.view(np.uint8).reshape(-1, 2)
+    if type_ == Type.IQ1_M:  # its nibbles, lowest first, are the upper ones of four u16 from byte 48 on
+        bits = scale_values(rng, n_blocks)
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 0x0F | ((bits >> (4 * i) & 15) << 4).astype(np.uint8)
+    if type_ in EIGHT_BIT_SCALES:  # every scale there is
+        n_scales = EIGHT_BIT_SCALES[type_]
+        blocks[:256 // n_scales, :n_scales] = rng.permutation(np.arange(256, dtype=np.uint8)).reshape(-1, n_scales)
     return blocks.reshape(-1)
 
 
@@ -58,27 +67,39 @@ def write_vectors(path):
     with open(path, "wb") as out:
         for type_ in [*FLOATS, *SCALES]:
             small = GGML_QUANT_SIZES[type_][0] == 32
-            raw = float_row(rng, type_) if type_ in FLOATS else block_rows(rng, type_, 32 if small else 8)
-            values = quants.dequantize(raw.reshape(1, -1), type_).reshape(-1).astype("<f4")
+            n_blocks = 256 // EIGHT_BIT_SCALES[type_] + 2 if type_ in EIGHT_BIT_SCALES else 32 if small else 8
+            raw = float_row(rng, type_) if type_ in FLOATS else block_rows(rng, type_, n_blocks)
+            with np.errstate(over="ignore"):  # the largest scale of MXFP4
+                values = quants.dequantize(raw.reshape(1, -1), type_).reshape(-1).astype("<f4")
             out.write(struct.pack("<3I", type_, raw.size, values.size) + raw.tobytes() + values.tobytes())
         out.write(struct.pack("<I", 0xFFFFFFFF))
 
 
-def print_grid(name, type_, code_bits):
-    """The grid as one u16 a point: the code of value i (an index into grid_map) at bit code_bits * i."""
+def print_grid(name, type_):
+    """The grid as a set of numbers, bit i of word w for 64 w + i: a point's digits are indices into grid_map."""
     cls = quants._type_traits[type_]
     cls.init_grid()
-    codes = np.searchsorted(cls.grid_map, cls.grid.reshape(cls.grid_shape))
-    points = (codes << (code_bits * np.arange(cls.grid_shape[1]))).sum(axis=1)
-    print(f"inline constexpr uint16_t {name}[256] = {{")
-    for row in points.reshape(-1, 16):
-        print("    " + " ".join(f"{point:#06x}," for point in row))
-    print("};")
+    n_points, n_digits = cls.grid_shape
+    base = len(cls.grid_map)
+    digits = np.searchsorted(cls.grid_map, cls.grid.reshape(cls.grid_shape))
+    points = (digits * base ** np.arange(n_digits)).sum(axis=1)
+    assert (np.diff(points) > 0).all()  # the order of the numbers is that of the points
+    is_point = np.zeros(-(-base**n_digits // 64) * 64, np.uint8)
+    is_point[points] = 1
+    words = np.packbits(is_point, bitorder="little").view("<u8")
+    print(f"inline constexpr auto {name} = grid_codes<{n_points}, {n_digits}>({{")
+    for i in range(0, len(words), 5):
+        print("    " + " ".join(f"{word:#018x}," for word in words[i:i + 5]))
+    print("});")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--tables"]:
-        print_grid("kIq2xxsCodes", Type.IQ2_XXS, 2)
-        print_grid("kIq3xxsCodes", Type.IQ3_XXS, 4)
+        print_grid("kIq1Codes", Type.IQ1_S)
+        print_grid("kIq2xxsCodes", Type.IQ2_XXS)
+        print_grid("kIq2xsCodes", Type.IQ2_XS)
+        print_grid("kIq2sCodes", Type.IQ2_S)
+        print_grid("kIq3xxsCodes", Type.IQ3_XXS)
+        print_grid("kIq3sCodes", Type.IQ3_S)
     else:
         write_vectors(Path(__file__).with_name("quant_vectors.bin"))

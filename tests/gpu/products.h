@@ -15,18 +15,16 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "backend/cpu_backend.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/supported_types.h"
 
 namespace dsv32 {
 
-constexpr TensorType kTypes[] = {
-    TensorType::f32,     TensorType::f16,     TensorType::bf16,   TensorType::q4_0,
-    TensorType::q5_0,    TensorType::q5_1,    TensorType::q8_0,   TensorType::q2_k,
-    TensorType::q3_k,    TensorType::q4_k,    TensorType::q5_k,   TensorType::q6_k,
-    TensorType::iq2_xxs, TensorType::iq3_xxs, TensorType::iq4_nl, TensorType::iq4_xs};
+inline const std::vector<TensorType> kTypes = supported_types();
 
 inline CpuBackend& cpu() {
   static CpuBackend backend(0);

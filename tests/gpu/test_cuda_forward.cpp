@@ -12,6 +12,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
+#include "tests/support/supported_types.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -58,9 +59,10 @@ const std::string& tiny_path() {
   return path;
 }
 
-// A model that chooses neither rows nor experts.
-void write_smooth_model(const std::string& path) {
+// A model that chooses neither rows nor experts. types: what its matrices take in turn, or the usual ones.
+void write_smooth_model(const std::string& path, const std::vector<TensorType>& types = {}) {
   TinyModel shape;
+  shape.only_types = types;
   shape.index_topk = 4096;
   shape.n_routed_experts = shape.n_activated_experts = 4;
   shape.n_expert_groups = shape.n_limited_groups = 1;
@@ -167,6 +169,19 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
       else
         BOOST_TEST(close == 1.0);
     }
+  }
+}
+
+// The matrices of a layer may be of as many types as there are.
+BOOST_AUTO_TEST_CASE(a_model_of_all_types_agrees_with_the_cpu) {
+  const TempDir dir;
+  const std::string path = dir.file("mixed.gguf");
+  write_smooth_model(path, supported_types());
+  const std::vector<int32_t> tokens = random_tokens(100, 1);
+  const std::vector<float> cpu = logits_of(path, {.backend = "cpu", .kv_type = KvType::f32}, tokens);
+  for (const bool decodes : {true, false}) {
+    const std::vector<float> gpu = logits_of(path, {.kv_type = KvType::f32, .decodes = decodes}, tokens);
+    BOOST_TEST(share_of_close_rows(gpu, cpu, tokens.size()) == 1.0, role_name(decodes));
   }
 }
 

@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(every_type, *boost::unit_test::precondition(needs_gpu)) {
 }
 
 BOOST_AUTO_TEST_CASE(columns_that_are_no_whole_step, *boost::unit_test::precondition(needs_gpu)) {
-  for (const TensorType type : {q4_0, q5_0, q5_1, q8_0, iq4_nl})
+  for (const TensorType type : {q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4})
     for (const int64_t n_cols : {32, 96, 160, 416}) check_matmul(type, 33, n_cols, n_cols / 32 % 8 + 1);
   for (const TensorType type : {f32, f16, bf16})
     for (const int64_t n_cols : {1, 7, 8, 40, 200}) check_matmul(type, 33, n_cols, n_cols % 8 + 1);

@@ -57,8 +57,8 @@ BOOST_AUTO_TEST_CASE(columns_that_fill_no_step, *boost::unit_test::precondition(
     for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16})
       for (const int64_t n_cols : {1, 7, 8, 40, 63, 65, 100, 136})
         if (!is_left_out(n_cases, 5)) check_matmul(type, 33, n_cols, n_tokens, test);
-    for (const TensorType type :
-         {TensorType::q4_0, TensorType::q5_0, TensorType::q5_1, TensorType::q8_0, TensorType::iq4_nl})
+    for (const TensorType type : {TensorType::q4_0, TensorType::q4_1, TensorType::q5_0, TensorType::q5_1,
+                                  TensorType::q8_0, TensorType::iq4_nl, TensorType::mxfp4})
       for (const int64_t n_cols : {32, 64, 96, 160, 224})
         if (!is_left_out(n_cases, 5)) check_matmul(type, 33, n_cols, n_tokens, test);
   }

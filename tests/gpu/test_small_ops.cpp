@@ -3,6 +3,7 @@
 #include "backend/cpu_backend.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/supported_types.h"
 
 using namespace dsv32;
 
@@ -136,11 +137,7 @@ BOOST_AUTO_TEST_CASE(sums_of_any_length_and_alignment_agree) {
 BOOST_AUTO_TEST_CASE(embedding_rows_agree_in_every_format) {
   CpuBackend cpu(0);
   TestLaunch test;
-  for (const TensorType type :
-       {TensorType::f32, TensorType::f16, TensorType::bf16, TensorType::q4_0, TensorType::q5_0,
-        TensorType::q5_1, TensorType::q8_0, TensorType::q2_k, TensorType::q3_k, TensorType::q4_k,
-        TensorType::q5_k, TensorType::q6_k, TensorType::iq2_xxs, TensorType::iq3_xxs, TensorType::iq4_nl,
-        TensorType::iq4_xs}) {
+  for (const TensorType type : supported_types()) {
     constexpr int64_t kDim = 512, kVocabSize = 50;
     Rng rng(9);
     const std::vector<uint8_t> bytes = random_weights(type, kVocabSize, kDim, rng, 1);

@@ -80,6 +80,17 @@ void GgufWriter::add_tensor(const std::string& name, TensorType type, std::vecto
   tensors_.push_back({name, type, std::move(ne), std::move(data)});
 }
 
+GgufWriter GgufWriter::as_f32() const {
+  GgufWriter writer = *this;
+  for (Tensor& tensor : writer.tensors_) {
+    const size_t n = tensor.data.size() / traits(tensor.type).block_bytes * traits(tensor.type).block_values;
+    std::vector<float> values(n);
+    dequantize_row(tensor.type, tensor.data.data(), values.data(), static_cast<int64_t>(n));
+    tensor.type = TensorType::f32, tensor.data = bytes_of(values.data(), n);
+  }
+  return writer;
+}
+
 GgufImage GgufWriter::image() const {
   GgufImage image;
   Layout layout(image);

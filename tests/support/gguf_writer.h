@@ -57,6 +57,9 @@ class GgufWriter {
   // ne[0] is contiguous. `data` is stored as given, at the next aligned place.
   void add_tensor(const std::string& name, TensorType type, std::vector<uint64_t> ne, Bytes data);
 
+  // The same with every tensor as the f32 values that its bytes stand for.
+  GgufWriter as_f32() const;
+
   // Of the layout only; add the key general.alignment as well to say so in the file.
   void set_alignment(size_t alignment) { alignment_ = alignment; }
 

@@ -26,7 +26,8 @@ struct TypeCycle {
 
 class ModelWriter {
  public:
-  explicit ModelWriter(const TinyModel& shape) : shape_(shape), rng_(shape.seed) {}
+  explicit ModelWriter(const TinyModel& shape)
+      : shape_(shape), rng_(shape.seed), only_types_{shape.only_types} {}
 
   GgufWriter write() {
     add_general_keys();
@@ -71,7 +72,7 @@ class ModelWriter {
   }
 
   TensorType choose_type(const std::string& name, TypeCycle& cycle, uint64_t n_cols) {
-    TensorType type = shape_.only_type.value_or(cycle.next());
+    TensorType type = shape_.only_types.empty() ? cycle.next() : only_types_.next();
     if (const auto found = shape_.types.find(name); found != shape_.types.end()) type = found->second;
     if (n_cols % traits(type).block_values == 0) return type;
     return n_cols % 32 == 0 ? q8_0 : f16;
@@ -106,6 +107,7 @@ class ModelWriter {
   GgufWriter writer_;
   uint32_t layer_ = 0;
   uint64_t n_vocab_ = 0;
+  TypeCycle only_types_;
   TypeCycle small_types_{{bf16, f16, q8_0, f32, bf16, f16, f32}};
   TypeCycle attention_types_{{q8_0, q4_k, q6_k, q5_0, q5_k, q4_0, iq4_xs, q5_1, q3_k, iq4_nl, q2_k}};
   TypeCycle head_types_{{q5_0, q5_1, q8_0, q4_0, iq4_nl}};  // blocks of 32 values: the rows have 128

@@ -1,15 +1,15 @@
 // Writes random models of DeepSeek-V3.2's shape, small enough for a test and deterministic from their seed.
 //
-// The default has the real attention geometry, every supported storage type among its weights, and an MTP
-// block to be skipped. Tests change fields to get other shapes, older files (no indexer, no group keys) and
+// The default has the real attention geometry, sixteen storage types among its weights, and an MTP block to
+// be skipped. Tests change fields to get other shapes, older files (no indexer, no group keys) and
 // wrong ones.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "gguf/quant.h"
 #include "tests/support/gguf_writer.h"
@@ -33,7 +33,7 @@ struct TinyModel {
   bool has_mtp = true;        // one MTP block after the main layers
   bool fuse_gate_up = false;  // ffn_gate_up_exps, gate rows first, for ffn_gate_exps and ffn_up_exps
 
-  std::optional<TensorType> only_type;  // of every matrix that would be quantised, where its rows allow it
+  std::vector<TensorType> only_types;           // matrices take these in turn, where their rows allow it
   std::map<std::string, TensorType> types;      // of single tensors, by full name
   std::set<std::string> without;                // full names of keys and tensors to leave out
   std::map<std::string, uint32_t> replace_u32;  // full name of a u32 key -> another value

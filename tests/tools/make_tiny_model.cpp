@@ -23,7 +23,7 @@ GgufWriter smallest_model() {
   shape.qk_nope_head_dim = 32, shape.qk_rope_head_dim = 8, shape.v_head_dim = 8;
   shape.index_n_heads = 1, shape.index_head_dim = 8, shape.n_routed_experts = 2, shape.n_expert_groups = 1;
   shape.has_mtp = false;
-  shape.only_type = TensorType::q4_0;
+  shape.only_types = {TensorType::q4_0};
   shape.without = {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type",
                    "token_embd.weight", "output.weight"};
   return tiny_model(shape);

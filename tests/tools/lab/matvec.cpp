@@ -22,10 +22,11 @@ namespace dsv32 {
 namespace {
 
 constexpr TensorType kAllTypes[] = {
-    TensorType::f32,  TensorType::f16,  TensorType::bf16,    TensorType::q8_0,
-    TensorType::q6_k, TensorType::q5_k, TensorType::q5_1,    TensorType::q5_0,
-    TensorType::q4_k, TensorType::q4_0, TensorType::iq4_nl,  TensorType::iq4_xs,
-    TensorType::q3_k, TensorType::q2_k, TensorType::iq3_xxs, TensorType::iq2_xxs,
+    TensorType::f32,     TensorType::f16,    TensorType::bf16,  TensorType::q8_0,   TensorType::q6_k,
+    TensorType::q5_k,    TensorType::q5_1,   TensorType::q5_0,  TensorType::q4_k,   TensorType::q4_0,
+    TensorType::iq4_nl,  TensorType::iq4_xs, TensorType::q3_k,  TensorType::q2_k,   TensorType::iq3_xxs,
+    TensorType::iq2_xxs, TensorType::iq3_s,  TensorType::iq2_s, TensorType::iq2_xs, TensorType::iq1_m,
+    TensorType::iq1_s,   TensorType::q4_1,   TensorType::mxfp4, TensorType::nvfp4,
 };
 
 struct MatvecOptions {
