@@ -344,6 +344,20 @@ expect "plan: a limit" 4 inspect plan "${m[@]}" --backend cpu -c 1000 --host-mem
 check "plan: what does not fit, and what helps" grep -aqE 'not enough memory for .* wanted, .* free' err
 expect "plan: a context chosen for a limit" 0 inspect plan "${m[@]}" --backend cpu --host-mem 100M --json
 check "plan: it fits" grep -aqE '"context":[0-9]{4,5},' out
+expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --type Q4_K --on 2x141G+256G --json
+check "plan: two devices" has out '"first_layer":0,"last_layer":24,'
+check "plan: the last layer" has out '"last_layer":60,'
+check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out
+check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10}\}' out
+expect "plan: no GPU" 0 inspect plan --synthetic 671b --on 0+768G --json
+check "plan: no devices" has out '"devices":[]'
+expect "plan: too small a machine" 4 inspect plan --synthetic 671b --type Q8_0 --on 1x24G+256G --json
+check "plan: it does not fit" has out '"fits":false,"reason":"not enough memory for'
+expect "plan: experts of so many layers" 0 inspect plan --synthetic 671b --type Q2_K --on 2x141G+256G --cpu-experts 3
+check "plan: a line a device" grep -qE '^GPU 1: layers [0-9]+-60, experts of [0-9]+, ' out
+expect "plan: no machine" 2 inspect plan --synthetic 671b --on 24G
+check "plan: what is expected" has err "2x141G+256G"
+expect "plan: sizes for GPUs" 2 inspect plan "${m[@]}" --gpus 0,1 --gpu-mem 1G,2G,3G
 expect "plan: no size" 2 inspect plan "${m[@]}" --gpu-mem lots
 check "plan: the flag is named" has err "--gpu-mem"
 expect "model as json" 0 inspect model "${m[@]}" --json

@@ -198,7 +198,9 @@ Engine::Engine(Backends backends, const GgufFile& file, const EngineOptions& opt
           plan_for(std::move(backends), read_model_args(file), model_bytes(file, read_model_args(file)),
                    options),
           read_model_args(file),
-          [&](const ModelArgs& args, const WeightPlaces& places) { return load_weights(file, args, places); },
+          [&](const ModelArgs& args, const WeightPlaces& places) {
+            return load_weights(file, args, places, options.on_loading);
+          },
           options,
           [&](const CacheLayout& layout, const std::string& numerics) {
             return identity_of(file, *options.cache, layout, numerics);

@@ -210,20 +210,23 @@ void take(MemoryPlan& plan, const Placement& placement, const ModelArgs& args, c
   }
 }
 
-void check_room(const MemoryPlan& plan, const Machine& machine) {
-  uint64_t n_host = machine.host.n_bytes_free + plan.n_host_scratch_bytes;
-  const auto check = [](const MemoryPlan::Item& item, uint64_t& n_free) {
-    if (item.n_bytes > n_free) fail_memory(item.name, item.n_bytes, n_free, item.hint);
-    n_free -= item.n_bytes;
-  };
+void check_item(const MemoryPlan::Item& item, uint64_t& n_free) {
+  if (item.n_bytes > n_free) fail_memory(item.name, item.n_bytes, n_free, item.hint);
+  n_free -= item.n_bytes;
+}
+
+void check_devices(const MemoryPlan& plan, const Machine& machine) {
   for (size_t i = 0; i < plan.stages.size(); ++i) {
-    uint64_t n_device =
-        machine.is_apart ? machine.devices[i].n_bytes_free + plan.stages[i].n_scratch_bytes : 0;
-    for (const MemoryPlan::Item& item : plan.device_items(i))
-      check(item, machine.is_apart ? n_device : n_host);
+    uint64_t n_free = machine.devices[i].n_bytes_free + plan.stages[i].n_scratch_bytes;
+    for (const MemoryPlan::Item& item : plan.device_items(i)) check_item(item, n_free);
   }
+}
+
+void check_room(const MemoryPlan& plan, const Machine& machine) {
+  if (machine.is_apart) check_devices(plan, machine);
+  uint64_t n_free = machine.host.n_bytes_free + plan.n_host_scratch_bytes;
   for (const MemoryPlan::Item& item : plan.items())
-    if (item.place == Place::host) check(item, n_host);
+    if (!machine.is_apart || item.place == Place::host) check_item(item, n_free);
 }
 
 // Everything on one device, but for the experts.
@@ -283,7 +286,7 @@ void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options
   // The first thing that does not fit is named as an item, if one device may show it.
   if (machine.devices.size() == 1) {
     take(plan, on_one_device(args, options.n_cpu_experts != 0, machine), args, machine);
-    check_room(plan, machine);
+    check_devices(plan, machine);
   }
   place_layers(placement_input(plan, options, machine, false));
 }

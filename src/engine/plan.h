@@ -17,6 +17,7 @@
 #include "prefix/prefix_cache_options.h"
 #include "weights/config.h"
 #include "weights/layer_bytes.h"
+#include "weights/loader.h"
 
 namespace dsv32 {
 
@@ -51,6 +52,7 @@ struct EngineOptions {
   std::optional<uint64_t> host_mem;         // most bytes of host memory
   std::optional<int64_t> n_cpu_experts;     // layers whose experts the host keeps; nothing: as few as may be
   std::optional<PrefixCacheOptions> cache;  // nothing: prefixes are not remembered
+  LoadProgress on_loading;                  // of weights that do not stay where the file is mapped
 
   // Of the i-th of the GPUs.
   MemoryLimits limits(size_t i) const;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include <fcntl.h>
@@ -26,7 +27,7 @@ namespace {
 constexpr size_t kPage = 4096;                   // what a read past the system's memory is aligned to
 constexpr size_t kPieceBytes = size_t{8} << 20;  // of one read
 constexpr size_t kSlotBytes = kPieceBytes + 2 * kPage;
-constexpr int kMostReaders = 16;
+constexpr unsigned kMostReaders = 16;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
 [[noreturn]] void fail_changed(const std::string& path) {
@@ -181,17 +182,7 @@ class Loading {
   }
 
   void run(const LoadProgress& progress) {
-    std::vector<std::thread> readers, senders;
-    n_readers_ = static_cast<int>(std::clamp<unsigned>(std::thread::hardware_concurrency(), 2, kMostReaders));
-    for (const auto& [backend, ring] : rings_)
-      senders.emplace_back([this, ring = ring.get()] {
-        guarded([&] { ring->send([this](const Piece& piece) { n_done_ += piece.n_bytes; }); });
-      });
-    for (int i = 0; i < n_readers_; ++i)
-      readers.emplace_back([this] {
-        guarded([this] { read_pieces(); });
-        leave();
-      });
+    std::vector<std::thread> senders, readers = start(senders);
     report(progress);
     for (std::thread& thread : readers) thread.join();
     for (std::thread& thread : senders) thread.join();
@@ -200,6 +191,33 @@ class Loading {
   }
 
  private:
+  // A sender for each device, and as many readers as the system gives threads.
+  std::vector<std::thread> start(std::vector<std::thread>& senders) {
+    const std::lock_guard lock(mutex_);  // nobody leaves before it is known how many there are
+    std::vector<std::thread> readers;
+    try {
+      for (const auto& [backend, ring] : rings_)
+        senders.emplace_back([this, ring = ring.get()] {
+          guarded([&] { ring->send([this](const Piece& piece) { n_done_ += piece.n_bytes; }); });
+        });
+      const unsigned n_cores = std::thread::hardware_concurrency();
+      for (unsigned i = 0; i < std::clamp(n_cores, 2u, kMostReaders); ++i)
+        readers.emplace_back([this] {
+          guarded([this] { read_pieces(); });
+          leave();
+        });
+    } catch (const std::system_error&) {
+      if (readers.empty()) {
+        has_failed_ = true;
+        error_ =
+            std::make_exception_ptr(Error(ErrorKind::memory, "there are no threads to load the weights"));
+        for (const auto& [backend, ring] : rings_) ring->end();
+      }
+    }
+    n_readers_ = std::ssize(readers);
+    return readers;
+  }
+
   void read_pieces() {
     std::unique_ptr<uint8_t[]> room;
     for (size_t i; !has_failed_ && (i = next_++) < pieces_.size();) {
@@ -261,10 +279,9 @@ class Loading {
   std::atomic<uint64_t> n_done_ = 0;
   std::atomic<bool> has_failed_ = false;
   uint64_t n_bytes_ = 0;
-  int n_readers_ = 0;
+  ptrdiff_t n_readers_ = 0, n_left_ = 0;
   std::mutex mutex_;
   std::condition_variable left_;
-  int n_left_ = 0;  // readers
   std::exception_ptr error_;
 };
 
@@ -297,6 +314,7 @@ bool Loader::suits_cache() const {
 }
 
 void Loader::run(const LoadProgress& progress, Caching caching) const {
+  if (jobs_.empty()) return;
   std::vector<Piece> pieces;
   for (const Job& job : jobs_)
     for (uint64_t at = 0; at < job.tensor->n_bytes; at += kPieceBytes)
