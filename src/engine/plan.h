@@ -67,6 +67,11 @@ struct Machine {
   std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // when they are apart; "used" is a backend's scratch
   MemoryInfo host = {0, kEndless, 0};
 
+  uint64_t free_device_bytes() const {  // of all devices
+    uint64_t n_bytes = 0;
+    for (const MemoryInfo& device : devices) n_bytes += device.n_bytes_free;
+    return n_bytes;
+  }
   // Plans with so much less of each memory.
   void leave(uint64_t n_bytes) {
     for (MemoryInfo& device : devices) device.n_bytes_free -= std::min(device.n_bytes_free, n_bytes);

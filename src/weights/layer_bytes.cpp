@@ -21,9 +21,15 @@ LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
 
 }  // namespace
 
-uint64_t total_bytes(const ModelBytes& bytes) {
+uint64_t core_bytes(const ModelBytes& bytes) {
   uint64_t n_bytes = bytes.embedding + bytes.head - bytes.tied;
-  for (const LayerBytes& layer : bytes.layers) n_bytes += layer.core + layer.experts;
+  for (const LayerBytes& layer : bytes.layers) n_bytes += layer.core;
+  return n_bytes;
+}
+
+uint64_t total_bytes(const ModelBytes& bytes) {
+  uint64_t n_bytes = core_bytes(bytes);
+  for (const LayerBytes& layer : bytes.layers) n_bytes += layer.experts;
   return n_bytes;
 }
 

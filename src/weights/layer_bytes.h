@@ -29,6 +29,7 @@ struct ModelBytes {
 };
 
 uint64_t total_bytes(const ModelBytes& bytes);
+uint64_t core_bytes(const ModelBytes& bytes);  // without the routed experts
 
 // The data may be null.
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args);
