@@ -38,13 +38,12 @@ uint64_t held_bytes(const Machine& machine, const EngineOptions& options) {
 }
 
 // A dense model lists every position of every token of a step: the step is kept small enough for that. Unless
-// it is given, it takes no more than a quarter of a device's memory.
+// it is given, it takes no more than a quarter of what the weights that they hold leave of the devices.
 int64_t choose_chunk(const ModelArgs& args, const EngineOptions& options, const Machine& machine,
-                     int64_t n_suitable) {
+                     int64_t n_suitable, uint64_t n_held) {
   const int64_t context = options.context.value_or(args.max_seq_len);
   int64_t chunk = options.chunk.value_or(n_suitable);
-  const uint64_t n_free =
-      less(machine.free_device_bytes(), held_bytes(machine, options)) / machine.devices.size();
+  const uint64_t n_free = less(machine.free_device_bytes(), n_held) / machine.devices.size();
   while (!options.chunk && machine.is_apart && chunk > kLeastChunk &&
          activation_bytes(args, chunk, context) > n_free / 4)
     chunk /= 2;
@@ -130,18 +129,20 @@ MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Ma
       return std::nullopt;
     }
   };
-  const int64_t first = choose_chunk(args, options, machine, machine.is_apart ? kDeviceChunk : kHostChunk);
+  const int64_t first = choose_chunk(args, options, machine, machine.is_apart ? kDeviceChunk : kHostChunk,
+                                     held_bytes(machine, options));
   const int64_t last = options.chunk ? first : std::min(first, kLeastChunk);
   std::optional<MemoryPlan> largest;
   for (int64_t chunk = first; chunk >= last; chunk /= 2) {
     std::optional<MemoryPlan> plan = with(chunk);
-    if (plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts)) return *plan;
+    if (plan && plan->n_host_expert_bytes == 0) return *plan;
     if (plan && !largest) largest = std::move(plan);
-    if (largest && chunk / 2 < kLeastBesideExperts) break;
+    if (largest && (chunk / 2 < kLeastBesideExperts || options.n_cpu_experts)) break;
   }
   if (!largest) return plan_with_chunk(args, options, machine, last);  // which says what is lacking
   if (options.chunk) return *largest;
-  return with(choose_chunk(args, options, machine, kStreamedChunk)).value_or(*largest);
+  const uint64_t n_core = core_bytes(machine.weights);
+  return with(choose_chunk(args, options, machine, kStreamedChunk, n_core)).value_or(*largest);
 }
 
 }  // namespace
