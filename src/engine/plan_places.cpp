@@ -16,6 +16,9 @@ constexpr uint64_t kRingShare = 32;
 // A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
 constexpr uint64_t kDriverShare = 256;
 
+// Weights that leave less than this share of the devices leave too little for a step and a context.
+constexpr uint64_t kLeastRest = 16;
+
 long long as_ll(int64_t value) { return value; }
 
 uint64_t less(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
@@ -184,7 +187,8 @@ void place_apart(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& o
 bool may_leave(const Machine& machine, const EngineOptions& options) {
   const uint64_t n_bytes = total_bytes(machine.weights);
   if (core_bytes(machine.weights) == n_bytes) return false;
-  return n_bytes > machine.free_device_bytes() || options.n_cpu_experts.value_or(0) > 0;
+  const uint64_t n_free = machine.free_device_bytes();
+  return n_bytes > n_free - n_free / kLeastRest || options.n_cpu_experts.value_or(0) > 0;
 }
 
 void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
