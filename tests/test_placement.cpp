@@ -383,29 +383,6 @@ BOOST_AUTO_TEST_CASE(no_borders_and_counts_are_better) {
   BOOST_TEST(n_on_host >= 200);
 }
 
-BOOST_AUTO_TEST_CASE(the_fewest_devices_are_those_with_whom_nothing_more_goes_to_the_host) {
-  Rng rng(2);
-  std::vector<int> times(5);
-  for (int i = 0; i < 300; ++i) {
-    const PlacementInput in = random_machine(rng, 6, 4);
-    int64_t n = 1;
-    for (; n < std::ssize(in.device_room); ++n) {
-      PlacementInput fewer = in;
-      fewer.device_room.resize(static_cast<size_t>(n));
-      if (expected(fewer).is_as_wished) break;
-    }
-    BOOST_TEST(fewest_devices(in) == n);
-    ++times[static_cast<size_t>(n)];
-  }
-  for (size_t n = 1; n < 5; ++n) BOOST_TEST(times[n] > 0);
-  PlacementInput in = full_size(TensorType::q4_k, {141, 141, 141, 141}, 256);
-  BOOST_TEST(fewest_devices(in) == 3);
-  in.n_host_layers = 20;
-  BOOST_TEST(fewest_devices(in) == 2);
-  in.n_host_layers.reset(), in.model.layers.resize(2), in.device_room.assign(4, kGiB);
-  BOOST_TEST(fewest_devices(in) == 2);  // as many as layers
-}
-
 BOOST_AUTO_TEST_CASE(more_room_leaves_no_more_to_the_host) {
   Rng rng(3);
   int n_placed = 0, n_fewer = 0;

@@ -1,12 +1,15 @@
 // The memory plan against what is really allocated, and what it chooses when memory is short.
 #include <boost/test/unit_test.hpp>
 
+#include <chrono>
+
 #include "base/error.h"
 #include "engine/capacity.h"
 #include "engine/loop.h"
 #include "engine/session.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "weights/synthetic.h"
@@ -243,6 +246,28 @@ BOOST_AUTO_TEST_CASE(a_batch_of_unsaid_size_suits_the_machine) {
   BOOST_TEST(!make_plan(args, full, gpu(40 * kGiB)).cache.has_buffers());
   options = {}, options.max_seqs = 3;
   BOOST_TEST(with_suitable_batch(args, options, {}).max_seqs == 3);
+}
+
+// More sequences at a time drive no expert from a device, and all is planned in a moment.
+BOOST_AUTO_TEST_CASE(a_batch_leaves_experts_where_they_are_for_one) {
+  const ModelArgs args = full_size_args(61, 3);
+  Machine machine = gpu(140 * kGiB);
+  machine.devices.push_back(machine.devices.front());
+  machine.weights = model_bytes(args, {TensorType::q4_k, TensorType::q8_0});
+  EngineOptions options;
+  options.context = 65536;
+  const MemoryPlan one = make_plan(args, options, machine);
+  BOOST_TEST(one.stages.size() == 2u);
+  BOOST_TEST(one.n_host_expert_layers() > 10);
+  BOOST_TEST(one.chunk == 8192);
+  options.max_seqs = kAsManyAsSuit, options.pool = kAllContexts;
+  const auto start = std::chrono::steady_clock::now();
+  const MemoryPlan batch = make_plan(args, with_suitable_batch(args, options, machine), machine);
+  BOOST_TEST((kIsSanitized || std::chrono::steady_clock::now() - start < std::chrono::seconds(10)));
+  BOOST_TEST(batch.cache.max_seqs > 1);
+  BOOST_TEST(batch.n_host_expert_layers() <= one.n_host_expert_layers());
+  BOOST_TEST(batch.n_device_bytes(0) <= 140 * kGiB);
+  BOOST_TEST(batch.n_device_bytes(1) <= 140 * kGiB);
 }
 
 // The logits of a step of all sequences have their place in the plan.

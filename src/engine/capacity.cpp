@@ -1,6 +1,7 @@
 #include "engine/capacity.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 
@@ -13,24 +14,24 @@ constexpr uint64_t kDriverShare = 256;  // a CUDA driver rounds allocations: 0.4
 // One H100, 671B's dimensions: from 64 to 128 sequences a step gains 1 % in tokens a second.
 constexpr int64_t kMostOnDevice = 64, kMostOnHost = 8;
 
-bool fits(const ModelArgs& args, const EngineOptions& options, Machine machine) try {
+// The layers whose experts the host keeps then; nothing: it does not fit.
+std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) try {
   machine.leave(kSlackBytes);
-  make_plan(args, options, machine);
-  return true;
+  return make_plan(args, options, machine).n_host_expert_layers();
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::memory) throw;
-  return false;
+  return std::nullopt;
 }
 
 // Of the numbers that fit, the largest up to n_most; they are all that are smaller. 0: none.
-template <typename Options>
-int64_t largest_fitting(const ModelArgs& args, const Machine& machine, int64_t n_most, Options options) {
+template <typename Fits>
+int64_t largest_fitting(int64_t n_most, const Fits& fit) {
   int64_t n_fitting = 0, n_over = 1;
-  while (n_over <= n_most && fits(args, options(n_over), machine)) n_fitting = n_over, n_over *= 2;
+  while (n_over <= n_most && fit(n_over)) n_fitting = n_over, n_over *= 2;
   n_over = std::min(n_over, n_most + 1);
   while (n_over - n_fitting > 1) {
     const int64_t n = n_fitting + (n_over - n_fitting) / 2;
-    (fits(args, options(n), machine) ? n_fitting : n_over) = n;
+    (fit(n) ? n_fitting : n_over) = n;
   }
   return n_fitting;
 }
@@ -45,12 +46,14 @@ EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, in
 }
 
 int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  if (!fits(args, options_for_batch(args, options, 1), machine)) return 0;
-  const MemoryPlan one = make_plan(args, options_for_batch(args, options, 1), machine);
+  const std::optional<int64_t> of_one = host_layers(args, options_for_batch(args, options, 1), machine);
+  if (!of_one) return 0;
   EngineOptions same_step = options;
-  same_step.chunk = one.chunk, same_step.n_cpu_experts = one.n_host_expert_layers();
-  return largest_fitting(args, machine, kMostSequences,
-                         [&](int64_t n) { return options_for_batch(args, same_step, n); });
+  same_step.chunk = make_plan(args, options_for_batch(args, options, 1), machine).chunk;
+  return largest_fitting(kMostSequences, [&](int64_t n) {
+    const auto found = host_layers(args, options_for_batch(args, same_step, n), machine);
+    return found && *found <= *of_one;
+  });
 }
 
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine) {
@@ -60,7 +63,6 @@ EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, 
   const MemoryPlan one = make_plan(args, options, machine);
   const int64_t context = one.cache.max_context;
   options.context = context, options.chunk = one.chunk;
-  options.n_cpu_experts = one.n_host_expert_layers();  // more sequences drive no expert from a device
   const bool has_buffers = args.has_indexer() && (machine.is_apart || options.topk_buffer);
   const int64_t n_rows = std::min(options.topk_buffer.value_or(2 * args.index_topk), context);
   const int64_t n_buffer = has_buffers && n_rows < context ? pages_for(n_rows + 1) : 0;
@@ -74,13 +76,18 @@ EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, 
     batch.slots = n_slot_pages * kPageTokens;
     return batch;
   };
-  const int64_t n = largest_fitting(args, machine, machine.is_apart ? kMostOnDevice : kMostOnHost,
-                                    [&](int64_t seqs) { return batch_of(seqs, seqs * n_least); });
+  const std::optional<int64_t> of_one = host_layers(args, batch_of(1, n_least), machine);
+  const auto fit = [&](int64_t n, int64_t n_slot_pages) {
+    const auto found = host_layers(args, batch_of(n, n_slot_pages), machine);
+    return found && *found <= *of_one;
+  };
+  const int64_t n = largest_fitting(machine.is_apart ? kMostOnDevice : kMostOnHost,
+                                    [&](int64_t seqs) { return fit(seqs, seqs * n_least); });
   if (n == 0) return options;
   const bool may_be_resident = !options.topk_buffer || n_buffer == 0;
-  if (may_be_resident && fits(args, batch_of(n, 0), machine)) return batch_of(n, 0);
-  const int64_t n_more = largest_fitting(args, machine, n * (n_buffer - n_least),
-                                         [&](int64_t n_pages) { return batch_of(n, n * n_least + n_pages); });
+  if (may_be_resident && fit(n, 0)) return batch_of(n, 0);
+  const int64_t n_more = largest_fitting(n * (n_buffer - n_least),
+                                         [&](int64_t n_pages) { return fit(n, n * n_least + n_pages); });
   return batch_of(n, n * n_least + n_more);
 }
 

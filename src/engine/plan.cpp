@@ -119,6 +119,12 @@ MemoryPlan plan_with_chunk(const ModelArgs& args, const EngineOptions& options, 
   return plan;
 }
 
+// Whether experts are the host's, whatever else is chosen.
+bool must_leave(const Machine& machine, const EngineOptions& options) {
+  return options.n_cpu_experts.value_or(0) > 0 ||
+         (has_experts(machine.weights) && total_bytes(machine.weights) > machine.free_device_bytes());
+}
+
 // On all devices of the machine.
 MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   const auto with = [&](int64_t chunk) -> std::optional<MemoryPlan> {
@@ -137,7 +143,7 @@ MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Ma
     std::optional<MemoryPlan> plan = with(chunk);
     if (plan && plan->n_host_expert_bytes == 0) return *plan;
     if (plan && !largest) largest = std::move(plan);
-    if (largest && (chunk / 2 < kLeastBesideExperts || options.n_cpu_experts)) break;
+    if (largest && (must_leave(machine, options) || chunk / 2 < kLeastBesideExperts)) break;
   }
   if (!largest) return plan_with_chunk(args, options, machine, last);  // which says what is lacking
   if (options.chunk) return *largest;
@@ -154,6 +160,7 @@ MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const 
       Machine some = machine;
       some.devices.resize(n);
       some.weights.layers.resize(static_cast<size_t>(args.n_layers));
+      if (n < n_most && !options.n_cpu_experts && must_leave(some, options)) continue;
       MemoryPlan plan = plan_on(args, options, some);
       if (n == n_most || plan.n_host_expert_bytes == 0 || options.n_cpu_experts) return plan;
     } catch (const Error& error) {

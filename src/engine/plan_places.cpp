@@ -185,10 +185,9 @@ void place_apart(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& o
 }  // namespace
 
 bool may_leave(const Machine& machine, const EngineOptions& options) {
-  const uint64_t n_bytes = total_bytes(machine.weights);
-  if (core_bytes(machine.weights) == n_bytes) return false;
+  if (!has_experts(machine.weights)) return false;
   const uint64_t n_free = machine.free_device_bytes();
-  return n_bytes > n_free - n_free / kLeastRest || options.n_cpu_experts.value_or(0) > 0;
+  return total_bytes(machine.weights) > n_free - n_free / kLeastRest || options.n_cpu_experts.value_or(0) > 0;
 }
 
 void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options, const Machine& machine) {

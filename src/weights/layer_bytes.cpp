@@ -1,5 +1,7 @@
 #include "weights/layer_bytes.h"
 
+#include <algorithm>
+
 #include "backend/cpu_backend.h"
 #include "weights/synthetic.h"
 #include "weights/weights.h"
@@ -31,6 +33,10 @@ uint64_t total_bytes(const ModelBytes& bytes) {
   uint64_t n_bytes = core_bytes(bytes);
   for (const LayerBytes& layer : bytes.layers) n_bytes += layer.experts;
   return n_bytes;
+}
+
+bool has_experts(const ModelBytes& bytes) {
+  return std::ranges::any_of(bytes.layers, [](const LayerBytes& layer) { return layer.experts > 0; });
 }
 
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {

@@ -30,6 +30,7 @@ struct ModelBytes {
 
 uint64_t total_bytes(const ModelBytes& bytes);
 uint64_t core_bytes(const ModelBytes& bytes);  // without the routed experts
+bool has_experts(const ModelBytes& bytes);
 
 // The data may be null.
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args);

@@ -285,15 +285,4 @@ Placement place_layers(const PlacementInput& input) {
   return placement;
 }
 
-int64_t fewest_devices(const PlacementInput& input) {
-  const HostLayers wished = wished_host_layers(input);
-  const size_t n_most = std::min(input.device_room.size(), input.model.layers.size());
-  PlacementInput first = input;
-  for (size_t n = 1; n < n_most; ++n) {
-    first.device_room.assign(input.device_room.begin(), input.device_room.begin() + static_cast<long>(n));
-    if (Borders(first, input.least_rows, wished).exist()) return static_cast<int64_t>(n);
-  }
-  return static_cast<int64_t>(n_most);
-}
-
 }  // namespace dsv32

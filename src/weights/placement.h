@@ -49,8 +49,4 @@ struct Placement {
 // are.
 Placement place_layers(const PlacementInput& input);
 
-// The fewest devices, from the first on, that hold all experts but those of n_host_layers, with the smallest
-// buffers; when even all do not, all of them. No more than layers.
-int64_t fewest_devices(const PlacementInput& input);
-
 }  // namespace dsv32
