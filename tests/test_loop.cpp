@@ -8,10 +8,10 @@
 
 #include "engine/loop.h"
 #include "engine/session.h"
+#include "tests/support/kept_model.h"
 #include "tests/support/many_timelines.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -19,14 +19,8 @@ using namespace dsv32;
 namespace {
 
 const std::string& tiny_path() {
-  static const TempDir dir;
-  static const std::string path = [] {
-    TinyModel shape;
-    shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;
-    write_tiny_model(dir.file("tiny.gguf"), shape);
-    return dir.file("tiny.gguf");
-  }();
-  return path;
+  static const KeptModel model(TinyModel{.n_layers = 2, .n_dense_layers = 1, .index_topk = 32});
+  return model.path;
 }
 
 // A listener that keeps what it hears and stops after so many calls.

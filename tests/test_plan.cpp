@@ -9,9 +9,9 @@
 #include "engine/session.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
+#include "tests/support/kept_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/tiny_model.h"
 #include "weights/synthetic.h"
 
 using namespace dsv32;
@@ -21,13 +21,8 @@ namespace {
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 const std::string& tiny_path() {
-  static const TempDir dir;
-  static const std::string path = [] {
-    const std::string name = dir.file("tiny.gguf");
-    write_tiny_model(name, {});
-    return name;
-  }();
-  return path;
+  static const KeptModel model(TinyModel{});
+  return model.path;
 }
 
 // A GPU of so many free bytes beside a large host. No weights of the model are experts.

@@ -33,10 +33,10 @@ struct TinyModel {
   bool has_mtp = true;        // one MTP block after the main layers
   bool fuse_gate_up = false;  // ffn_gate_up_exps, gate rows first, for ffn_gate_exps and ffn_up_exps
 
-  std::vector<TensorType> only_types;           // matrices take these in turn, where their rows allow it
-  std::map<std::string, TensorType> types;      // of single tensors, by full name
-  std::set<std::string> without;                // full names of keys and tensors to leave out
-  std::map<std::string, uint32_t> replace_u32;  // full name of a u32 key -> another value
+  std::vector<TensorType> only_types = {};           // matrices take these in turn, where their rows allow it
+  std::map<std::string, TensorType> types = {};      // of single tensors, by full name
+  std::set<std::string> without = {};                // full names of keys and tensors to leave out
+  std::map<std::string, uint32_t> replace_u32 = {};  // full name of a u32 key -> another value
 };
 
 GgufWriter tiny_model(const TinyModel& shape);
