@@ -453,7 +453,7 @@ class CudaBackend : public Backend {
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   void* landing_ = nullptr;  // pinned, [kLandingBytes]
-  void* staging_ = nullptr;  // pinned, [2, kStagingBytes / 2]
+  void* staging_ = nullptr;  // pinned, [kStagingBytes]
   std::vector<void*> placed_weights_, placed_in_host_;
   std::unordered_map<void*, size_t> sizes_;  // of device memory
   std::unique_ptr<cuda::ExpertRing> ring_;   // both when there are experts in host memory

@@ -128,7 +128,10 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {
     std::vector<int> gpus = options.gpus;
     for (int i = 0; options.gpus.empty() && i < std::max(1, n_cuda_devices()); ++i) gpus.push_back(i);
-    const auto lane = std::make_shared<HostLane>(options.n_threads, static_cast<int>(gpus.size()));
+    // One device makes its own when there are experts for it.
+    const auto lane = gpus.size() > 1
+                          ? std::make_shared<HostLane>(options.n_threads, static_cast<int>(gpus.size()))
+                          : nullptr;
     Backends backends;
     for (size_t i = 0; i < gpus.size(); ++i) {
       backends.push_back(make_cuda_backend(gpus[i], options.limits(i), options.n_threads, lane));
@@ -186,27 +189,39 @@ Engine::Planned Engine::plan_for(Backends backends, const ModelArgs& args, const
   return {std::move(backends), std::move(plan)};
 }
 
+struct Engine::FileModel {
+  explicit FileModel(const GgufFile& file_)
+      : file(file_), args(read_model_args(file)), bytes(model_bytes(file, args)) {}
+  const GgufFile& file;
+  ModelArgs args;
+  ModelBytes bytes;
+};
+
 Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
-    : Engine(
-          make_backends(options, suffice_for(read_model_args(file), model_bytes(file, read_model_args(file)),
-                                             one_sequence(options))),
-          file, options, before_weights) {}
+    : Engine(FileModel(file), {}, options, before_weights) {}
 
 Engine::Engine(Backends backends, const GgufFile& file, const EngineOptions& options,
                const BeforeWeights& before_weights)
+    : Engine(FileModel(file), std::move(backends), options, before_weights) {}
+
+// Without backends they are those that the options name.
+Engine::Engine(const FileModel& model, Backends backends, const EngineOptions& options,
+               const BeforeWeights& before_weights)
     : Engine(
-          plan_for(std::move(backends), read_model_args(file), model_bytes(file, read_model_args(file)),
-                   options),
-          read_model_args(file),
+          plan_for(!backends.empty()
+                       ? std::move(backends)
+                       : make_backends(options, suffice_for(model.args, model.bytes, one_sequence(options))),
+                   model.args, model.bytes, options),
+          model.args,
           [&](const ModelArgs& args, const WeightPlaces& places) {
-            return load_weights(file, args, places, options.on_loading);
+            return load_weights(model.file, args, places, options.on_loading);
           },
           options,
           [&](const CacheLayout& layout, const std::string& numerics) {
-            return identity_of(file, *options.cache, layout, numerics);
+            return identity_of(model.file, *options.cache, layout, numerics);
           },
           before_weights) {
-  warnings_ = warnings_about(file, args_, options);
+  warnings_ = warnings_about(model.file, args_, options);
 }
 
 Engine::Engine(const ModelArgs& args, const ModelBytes& bytes, const LoadWeights& load,

@@ -57,6 +57,9 @@ class Engine {
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
 
  private:
+  struct FileModel;  // what is read of a file once
+  Engine(const FileModel& model, Backends backends, const EngineOptions& options,
+         const BeforeWeights& before_weights);
   struct Planned {
     Backends backends;
     MemoryPlan plan;

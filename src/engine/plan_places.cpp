@@ -13,8 +13,6 @@ namespace {
 
 // Of a device's memory, for experts on their way; attention takes as long as about so many come.
 constexpr uint64_t kRingShare = 32;
-// A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
-constexpr uint64_t kDriverShare = 256;
 
 // Weights that leave less than this share of the devices leave too little for a step and a context.
 constexpr uint64_t kLeastRest = 16;
@@ -38,6 +36,13 @@ std::optional<int64_t> wanted_rows(const ModelArgs& args, const EngineOptions& o
          format("--topk-buffer is %lld, expected at least %lld, the rows that one step selects",
                 as_ll(*options.topk_buffer), as_ll(args.index_topk)));
   return *options.topk_buffer;
+}
+
+// Buffers of so many rows, and of slots for all of them as many as are asked for.
+void set_buffers(CachePlan& cache, const EngineOptions& options, int64_t n_rows) {
+  cache.buffer_rows = n_rows;
+  if (cache.has_buffers() && options.slots)
+    cache.slot_tokens = std::max(*options.slots, cache.buffer_pages() * kPageTokens);
 }
 
 ExpertShape expert_shape(const ModelArgs& args) {
@@ -142,9 +147,7 @@ void place_apart(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& o
                                                                           : kSlackBytes);
   const std::optional<int64_t> wanted = wanted_rows(args, options, plan.cache);
   const auto place_with = [&](int64_t buffer_rows) {
-    plan.cache.buffer_rows = buffer_rows;
-    if (buffer_rows > 0 && options.slots)
-      plan.cache.slot_tokens = std::max(*options.slots, plan.cache.buffer_pages() * kPageTokens);
+    set_buffers(plan.cache, options, buffer_rows);
     return place_layers(placement_input(plan, options, machine, false));
   };
   // Open pages of slots for each sequence.
@@ -194,9 +197,7 @@ void place(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& options
   plan.expert_window_bytes = expert_window_bytes(args, machine, plan.chunk);
   if (machine.is_apart) return place_apart(plan, args, options, machine);
   take(plan, on_one_device(args, false, machine), args, machine);
-  plan.cache.buffer_rows = wanted_rows(args, options, plan.cache).value_or(0);
-  if (plan.cache.has_buffers() && options.slots)
-    plan.cache.slot_tokens = std::max(*options.slots, plan.cache.buffer_pages() * kPageTokens);
+  set_buffers(plan.cache, options, wanted_rows(args, options, plan.cache).value_or(0));
 }
 
 void check_room(const MemoryPlan& plan, const Machine& machine) {

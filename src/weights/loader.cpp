@@ -30,6 +30,10 @@ constexpr size_t kSlotBytes = kPieceBytes + 2 * kPage;
 constexpr unsigned kMostReaders = 16;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
+uint8_t* next_page(uint8_t* memory) {
+  return memory + (kPage - reinterpret_cast<uintptr_t>(memory) % kPage) % kPage;
+}
+
 [[noreturn]] void fail_changed(const std::string& path) {
   fail(ErrorKind::model, format("%s has changed since it was opened", visible(path).c_str()));
 }
@@ -92,10 +96,9 @@ class Ring {
  public:
   explicit Ring(Backend& backend) : backend_(backend) {
     const std::span<uint8_t> staging = backend.staging();
-    const auto begin = (reinterpret_cast<uintptr_t>(staging.data()) + kPage - 1) / kPage * kPage;
-    const auto end = reinterpret_cast<uintptr_t>(staging.data() + staging.size());
-    for (uintptr_t at = begin; at + kSlotBytes <= end; at += kSlotBytes)
-      free_.push_back(reinterpret_cast<uint8_t*>(at));
+    const uint8_t* end = staging.data() + staging.size();
+    for (uint8_t* at = next_page(staging.data()); at + kSlotBytes <= end; at += kSlotBytes)
+      free_.push_back(at);
     n_slots_ = free_.size();
     if (n_slots_ < 2) fail(ErrorKind::internal, "a backend has no room for two slots of weights");
   }
@@ -219,7 +222,7 @@ class Loading {
   }
 
   void read_pieces() {
-    std::unique_ptr<uint8_t[]> room;
+    std::vector<uint8_t> room;  // of what cannot be read where it belongs
     for (size_t i; !has_failed_ && (i = next_++) < pieces_.size();) {
       const Piece& piece = pieces_[i];
       if (piece.place == Place::device) {
@@ -227,15 +230,13 @@ class Loading {
         uint8_t* slot = ring.take();
         if (!slot) return;
         ring.fill(slot, read(piece, slot), piece);
-      } else if (parts_.empty() || !part_of(piece).is_direct()) {
-        if (const uint8_t* bytes = read(piece, piece.to); bytes != piece.to)
-          std::memcpy(piece.to, bytes, piece.n_bytes);
-        n_done_ += piece.n_bytes;
-      } else {
-        if (!room) room.reset(new (std::align_val_t(kPage)) uint8_t[kSlotBytes]);
-        std::memcpy(piece.to, read(piece, room.get()), piece.n_bytes);
-        n_done_ += piece.n_bytes;
+        continue;
       }
+      const bool is_direct = !parts_.empty() && part_of(piece).is_direct();
+      if (is_direct) room.resize(kSlotBytes + kPage);
+      const uint8_t* bytes = read(piece, is_direct ? next_page(room.data()) : piece.to);
+      if (bytes != piece.to) std::memcpy(piece.to, bytes, piece.n_bytes);
+      n_done_ += piece.n_bytes;
     }
   }
 
