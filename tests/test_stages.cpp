@@ -23,18 +23,18 @@ const std::string& tiny_path() {
   return model.path;
 }
 
-// What may differ without an answer being another. With the border at the end there is one stage.
+// What may differ without an answer being another. A border at the end is none.
 struct Way {
-  int64_t border = kLayers, buffer_rows = 0, chunk = 32;
+  int64_t border = kLayers, late_border = kLayers, buffer_rows = 0, chunk = 32, max_seqs = 1;
   unsigned host_layers = 0;  // bit l: the experts of layer l lie in host memory
 };
 
-// A model on islands, the first stage ending before the border.
+// A model on islands, with a border before each stage but the first.
 struct Islands {
   Way way;
   GgufFile file{tiny_path()};
   ModelArgs args = read_model_args(file);
-  IslandBackend first, second;
+  IslandBackend first, second, third;
   std::vector<StageLayers> stages;
   Weights weights;
   std::unique_ptr<LatentCache> cache;
@@ -42,30 +42,38 @@ struct Islands {
   std::unique_ptr<Timeline> timeline;
 
   explicit Islands(const Way& way_) : way(way_), stages{{&first, way.border}} {
-    if (way.border < kLayers) stages.push_back({&second, kLayers});
+    if (way.border < kLayers) stages.push_back({&second, way.late_border});
+    if (way.late_border < kLayers) stages.push_back({&third, kLayers});
     weights = load_weights(
         file, args,
-        {[&](int64_t layer) -> Backend& { return layer < way.border ? first : second; },
+        {[&](int64_t layer) -> Backend& {
+           return layer < way.border ? first : layer < way.late_border ? second : third;
+         },
          [&](int64_t layer) { return way.host_layers >> layer & 1 ? Place::host : Place::device; }});
     CachePlan plan;
     plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
     plan.n_layers = kLayers, plan.pool_tokens = plan.max_context = kContext,
-    plan.buffer_rows = way.buffer_rows;
+    plan.buffer_rows = way.buffer_rows, plan.max_seqs = way.max_seqs;
     cache = std::make_unique<LatentCache>(stages, plan);
     forward = std::make_unique<Forward>(stages, args, weights, *cache, StageSizes{way.chunk, kContext, 4096});
     timeline = cache->open();
   }
   ~Islands() { cache->close(*timeline); }
 
-  void run(Role role, std::span<const int32_t> tokens) {
+  void run(Role role, std::span<const int32_t> tokens, int64_t n_logits = 1) {
     cache->reserve(*timeline, timeline->n_tokens() + std::ssize(tokens));
-    forward->run({role, {{timeline.get(), tokens, 1}}});
+    forward->run({role, {{timeline.get(), tokens, n_logits}}});
     cache->append(*timeline, tokens);
   }
 
+  // A chunk of the prompt, which wants logits at its end.
+  void read_chunk(std::span<const int32_t> prompt) {
+    const auto left = prompt.subspan(static_cast<size_t>(timeline->n_tokens()));
+    const size_t n = std::min(left.size(), static_cast<size_t>(way.chunk));
+    run(Role::prefill, left.first(n), n == left.size());
+  }
   void read(std::span<const int32_t> prompt) {
-    for (; !prompt.empty(); prompt = prompt.subspan(std::min(prompt.size(), static_cast<size_t>(way.chunk))))
-      run(Role::prefill, prompt.first(std::min(prompt.size(), static_cast<size_t>(way.chunk))));
+    while (timeline->n_tokens() < std::ssize(prompt)) read_chunk(prompt);
   }
 
   // The logits of a prompt's last token, and of each token after it.
@@ -117,27 +125,81 @@ BOOST_AUTO_TEST_CASE(a_step_of_several_pieces_equals_small_steps) {
       Islands({.border = 2, .buffer_rows = 40, .chunk = 2100, .host_layers = 4}).logits(2100, 2102), small));
 }
 
+BOOST_AUTO_TEST_CASE(three_devices_equal_one) {
+  for (const int64_t buffer_rows : {0, 40}) {
+    const std::vector<float> one = Islands({.buffer_rows = buffer_rows}).logits();
+    for (const int64_t chunk : {1, 13, 50, 100}) {
+      const Way three{.border = 1, .late_border = 3, .buffer_rows = buffer_rows, .chunk = chunk};
+      BOOST_TEST(same_bits(Islands(three).logits(), one), "chunks of " << chunk);
+    }
+  }
+}
+
+// A chunk's layers on the second device are computed beside those of the next one on the first.
+BOOST_AUTO_TEST_CASE(a_prompt_flows_through_the_stages) {
+  Islands islands({.border = 2});
+  std::vector<int64_t> layers;
+  islands.forward->set_observer([&](const Observation& seen) { layers.push_back(seen.layer); }, {"h"});
+  const std::vector<int32_t> tokens = random_tokens(kPrompt, 1);
+  const auto layers_of_a_chunk = [&] {
+    layers.clear();
+    islands.read_chunk(tokens);
+    return layers;
+  };
+  using Layers = std::vector<int64_t>;
+  BOOST_TEST((layers_of_a_chunk() == Layers{0, 1}));
+  BOOST_TEST(islands.forward->n_under_way(*islands.timeline) == 32);
+  BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1}));
+  BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1}));
+  BOOST_TEST((layers_of_a_chunk() == Layers{2, 0, 3, 1, 2, 3}));  // the last wants logits
+  BOOST_TEST(islands.forward->n_under_way(*islands.timeline) == 0);
+}
+
+// Between two chunks another timeline decodes, and the one that reads is told of no other rows than its own.
+BOOST_AUTO_TEST_CASE(another_timeline_decodes_between_chunks) {
+  const std::vector<int32_t> tokens = random_tokens(kTokens, 1), others = random_tokens(kTokens, 2);
+  const auto logits = [&](int64_t border, int64_t late_border) {
+    Islands islands({.border = border, .late_border = late_border, .max_seqs = 2});
+    std::unique_ptr<Timeline> other = islands.cache->open();
+    std::vector<float> all;
+    const auto keep = [&] {
+      const std::vector<float> row = islands.forward->logits();
+      all.insert(all.end(), row.begin(), row.end());
+    };
+    islands.read(std::span(others).first(40));
+    for (size_t i = 40; islands.timeline->n_tokens() > 0; ++i) {
+      std::swap(islands.timeline, other);
+      islands.read_chunk(tokens);
+      if (islands.timeline->n_tokens() == kTokens) break;
+      std::swap(islands.timeline, other);
+      islands.run(Role::decode, std::span(others).subspan(i, 1));
+      BOOST_TEST(islands.forward->n_under_way(*other) == 0);
+      keep();
+    }
+    keep();
+    islands.cache->close(*other);
+    return all;
+  };
+  const std::vector<float> one = logits(kLayers, kLayers);
+  BOOST_TEST(same_bits(logits(2, kLayers), one));
+  BOOST_TEST(same_bits(logits(1, 2), one));
+}
+
 // The second device is held while the prompt's chunks are given to the first: nobody waits for it, and
 // everything that it will read is its own by then.
 BOOST_AUTO_TEST_CASE(chunks_are_in_flight_in_both_stages) {
   const std::vector<int32_t> tokens = random_tokens(kPrompt, 1);
-  const auto prompt_logits = [&](Islands& islands, bool holds) {
-    if (holds) islands.second.hold();
-    size_t n_before = 0;
-    for (int64_t at = 0; at < kPrompt; at += islands.way.chunk) {
-      islands.run(Role::prefill,
-                  std::span(tokens).subspan(static_cast<size_t>(at),
-                                            static_cast<size_t>(std::min(islands.way.chunk, kPrompt - at))));
-      if (!holds) continue;
-      islands.first.download(nullptr, nullptr, 0);  // the chunk has left the first device
-      BOOST_TEST(islands.second.n_in_flight() > n_before);
-      n_before = islands.second.n_in_flight();
-    }
-    if (holds) islands.second.let_go();
-    return islands.forward->logits();
-  };
   Islands one({}), two({.border = 2});
-  BOOST_TEST(same_bits(prompt_logits(two, true), prompt_logits(one, false)));
+  two.second.hold();
+  for (size_t n_before = 0; two.timeline->n_tokens() < kPrompt; n_before = two.second.n_in_flight()) {
+    const bool is_first = two.timeline->n_tokens() == 0;
+    two.read_chunk(tokens);
+    two.first.download(nullptr, nullptr, 0);  // the chunk has left the first device
+    BOOST_TEST((is_first || two.second.n_in_flight() > n_before));
+  }
+  two.second.let_go();
+  one.read(tokens);
+  BOOST_TEST(same_bits(two.forward->logits(), one.forward->logits()));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -16,7 +16,7 @@ CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_laye
 
 // Decode reads slots. Prompts do where their timelines are resident; else the rows of all of them are
 // streamed through windows, or read where they are.
-void CachePart::begin_step(std::span<Timeline* const> timelines, Role role) {
+void CachePart::begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held, Role role) {
   const auto n_long = std::ranges::count_if(timelines, [](const Timeline* t) { return !t->is_resident(); });
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
@@ -25,7 +25,7 @@ void CachePart::begin_step(std::span<Timeline* const> timelines, Role role) {
                                                       : Source::rows;
   view_.set(timelines);
   if (source_ == Source::slots) view_.set_slots(timelines, slots_);
-  if (source_ == Source::windows) view_.set_windows(timelines, windows_.begin(timelines));
+  if (source_ == Source::windows) view_.set_windows(timelines, windows_.begin(timelines, n_held));
   passed_by_.clear();
   for (const Timeline* timeline : timelines)
     if (!reads_slots && timeline->is_resident()) passed_by_.push_back(timeline);

@@ -29,8 +29,9 @@ class CachePart {
   KeyPool& keys() { return keys_; }
   SlotPool& slots() { return slots_; }
 
-  // The timelines of a step, in the order of its `seq` numbers. In a decode step each has one token.
-  void begin_step(std::span<Timeline* const> timelines, Role role);
+  // The timelines of a step, in the order of its `seq` numbers, and how many tokens each held before it. In a
+  // decode step each has one token.
+  void begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held, Role role);
   // The step that runs looks rows up in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
   // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in

@@ -18,7 +18,7 @@ Windows::Windows(Backend& backend, const CachePlan& plan, const RowPool& rows, i
               "the windows of prefill"};
 }
 
-std::vector<int32_t> Windows::begin(std::span<Timeline* const> timelines) {
+std::vector<int32_t> Windows::begin(std::span<Timeline* const> timelines, std::span<const int64_t> n_held) {
   runs_.clear();
   int64_t n_pages = 0;
   for (const Timeline* timeline : timelines) n_pages += std::ssize(timeline->row_pages());
@@ -27,12 +27,12 @@ std::vector<int32_t> Windows::begin(std::span<Timeline* const> timelines) {
                                      timelines.size(), static_cast<long long>(n_pages)));
   std::vector<int32_t> first_pages;
   int32_t next_page = 0;
-  for (const Timeline* timeline : timelines) {
+  for (size_t i = 0; i < timelines.size(); ++i) {
     first_pages.push_back(next_page);
-    const std::vector<int32_t>& pages = timeline->row_pages();
+    const std::vector<int32_t>& pages = timelines[i]->row_pages();
     for (size_t page = 0; page < pages.size(); ++page, ++next_page) {
-      const int64_t n_held = timeline->n_tokens() - static_cast<int64_t>(page) * kPageTokens;
-      const int64_t n_rows = std::min(kPageTokens, n_held), from_row = int64_t{pages[page]} * kPageTokens;
+      const int64_t n_left = n_held[i] - static_cast<int64_t>(page) * kPageTokens;
+      const int64_t n_rows = std::min(kPageTokens, n_left), from_row = int64_t{pages[page]} * kPageTokens;
       if (n_rows <= 0) continue;
       if (page > 0 && runs_.back().from_row + runs_.back().n_rows == from_row)
         runs_.back().n_rows += n_rows;

@@ -25,9 +25,10 @@ class Windows {
 
   bool are_there() const { return windows_[0].n() > 0; }
 
-  // The timelines of a step and what they hold already; their pages are at most window_pages() together.
+  // The timelines of a step and how many tokens each holds already; their pages are at most window_pages()
+  // together.
   // Gives each timeline's place: the number of its first page in a window. Begins to stream the first layer.
-  std::vector<int32_t> begin(std::span<Timeline* const> timelines);
+  std::vector<int32_t> begin(std::span<Timeline* const> timelines, std::span<const int64_t> n_held);
   // The layer's rows; what is enqueued from now on sees them. Begins to stream the next. In the order of the
   // layers.
   uint8_t* enter(int64_t layer);

@@ -12,6 +12,7 @@ namespace dsv32 {
 Session::Session(Engine& engine) : engine_(engine), timeline_(engine.cache().open()) {}
 
 Session::~Session() {
+  if (engine_.forward().n_under_way(*timeline_) > 0) engine_.forward().abandon();
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*timeline_);
   engine_.cache().close(*timeline_);
 }
@@ -30,6 +31,7 @@ bool Session::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun
 int64_t Session::hold(std::span<const int32_t> prompt, int64_t n_reusable,
                       std::span<const TokenRun> decoded) {
   check_prompt(engine_, prompt);
+  settle();
   int64_t n_held = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
   // The logits belong to the last token: with nothing left to compute, that one is computed again.
   if (n_held == std::ssize(prompt)) --n_held;
@@ -46,10 +48,17 @@ int64_t Session::read_chunk(std::span<const int32_t> prompt) {
   const auto start = std::chrono::steady_clock::now();
   const int64_t n_held = timeline_->n_tokens(), n_left = std::ssize(prompt) - n_held;
   const int64_t n = std::min(engine_.forward().max_tokens(), n_left);
-  loop().compute({Role::prefill,
-                  {{timeline_.get(), prompt.subspan(static_cast<size_t>(n_held), static_cast<size_t>(n)),
-                    n == n_left ? 1 : 0}}});
-  engine_.forward().wait();  // done means computed, also to whoever measures
+  const int64_t n_through = n_held - engine_.forward().n_under_way(*timeline_);
+  try {
+    loop().compute({Role::prefill,
+                    {{timeline_.get(), prompt.subspan(static_cast<size_t>(n_held), static_cast<size_t>(n)),
+                      n == n_left ? 1 : 0}}});
+    engine_.forward().wait();  // done means computed, also to whoever measures
+  } catch (...) {
+    engine_.forward().abandon();
+    engine_.cache().truncate(*timeline_, n_through);
+    throw;
+  }
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->note_prefill(n, seconds_since(start));
   remember();
   return timeline_->n_tokens();
@@ -71,6 +80,7 @@ void Session::step(int32_t token) {
 
 // What others know of it may leave the device too.
 void Session::suspend() {
+  settle();
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*timeline_);
   engine_.cache().suspend(*timeline_);
 }
@@ -78,7 +88,13 @@ void Session::suspend() {
 void Session::resume() { engine_.cache().resume(*timeline_); }
 
 void Session::rest() {
-  if (!timeline_->is_suspended()) remember();
+  if (timeline_->is_suspended()) return;
+  settle();
+  remember();
+}
+
+void Session::settle() {
+  if (engine_.forward().n_under_way(*timeline_) > 0) engine_.forward().finish();
 }
 
 void Session::distrust() {
@@ -87,7 +103,8 @@ void Session::distrust() {
 
 std::span<const int32_t> Session::reusable() const {
   const std::span<const int32_t> history = timeline_->history();
-  return history.first(static_cast<size_t>(std::min(n_reusable_, std::ssize(history))));
+  const int64_t n_through = std::ssize(history) - engine_.forward().n_under_way(*timeline_);
+  return history.first(static_cast<size_t>(std::min(n_reusable_, n_through)));
 }
 
 void Session::remember() {

@@ -42,8 +42,9 @@ class Session {
   // tokens are remembered for others. Throws as check_prompt() does.
   int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
                std::span<const TokenRun> decoded = {});
-  // Computes the next chunk of a prompt that hold() was called with. Returns how many of its tokens are held
-  // then; with all of them, the logits are those of its last token.
+  // Computes the next chunk of a prompt that hold() was called with; on several devices it may be under way
+  // until the next ones (Forward). Returns how many of its tokens are held then; with all of them, the logits
+  // are those of its last token.
   int64_t read_chunk(std::span<const int32_t> prompt);
 
   // Called after each chunk: of n_total tokens n_done are there, n_held of them from before. Returning false
@@ -93,6 +94,7 @@ class Session {
   std::vector<float> all_logits(std::span<const int32_t> tokens);
 
  private:
+  void settle();  // nothing of the timeline is under way
   std::span<const int32_t> reusable() const;
   void remember();
 

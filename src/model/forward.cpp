@@ -1,30 +1,75 @@
 #include "model/forward.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace dsv32 {
 
 Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
                  LatentCache& cache, const StageSizes& sizes)
-    : args_(args) {
+    : args_(args), left_(stages.size() - 1) {
   for (size_t i = 0; i < stages.size(); ++i)
     stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.part(i), sizes));
+}
+
+Forward::Flight::Flight(const Step& step_) : step(step_) {
+  for (const StepPart& part : step.parts) tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+  size_t at = 0;
+  for (StepPart& part : step.parts) {
+    part.tokens = std::span(tokens).subspan(at, part.tokens.size());
+    part.n_held = part.timeline->n_tokens();
+    at += part.tokens.size();
+  }
 }
 
 void Forward::run(const Step& step) {
   if (step.role == Role::decode && step.n_tokens() != std::ssize(step.parts))
     fail(ErrorKind::internal, format("a decode step of %lld tokens for %zu timelines",
                                      static_cast<long long>(step.n_tokens()), step.parts.size()));
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    Stage& stage = *stages_[i];
-    stage.begin(step);
-    if (i > 0) {
-      Stage& before = *stages_[i - 1];
-      before.backend().hand_over(
-          {before.hidden_states(), &stage.backend(), stage.hidden_states(), before.n_tokens() * args_.dim});
-    }
-    stage.run();
+  beat(std::make_unique<Flight>(step));
+  if (step.role == Role::decode || step.wants_logits()) finish();
+}
+
+// Each step that is under way goes through one stage, and one enters the first.
+void Forward::beat(std::unique_ptr<Flight> entering) {
+  std::vector<Stage*> working;
+  std::unique_ptr<Flight> through;  // the last stage
+  for (size_t i = stages_.size(); i-- > 0;) {
+    std::unique_ptr<Flight>& step = i > 0 ? left_[i - 1] : entering;
+    if (!step) continue;
+    stages_[i]->begin(step->step);
+    if (i > 0) hand_over(i - 1);
+    working.push_back(stages_[i].get());
+    (i + 1 < stages_.size() ? left_[i] : through) = std::move(step);
   }
+  while (!working.empty()) std::erase_if(working, [](Stage* stage) { return !stage->advance(); });
+}
+
+void Forward::hand_over(size_t from) {
+  Stage &before = *stages_[from], &after = *stages_[from + 1];
+  before.backend().hand_over(
+      {before.hidden_states(), &after.backend(), after.hidden_states(), before.n_tokens() * args_.dim});
+}
+
+int64_t Forward::n_under_way(const Timeline& timeline) const {
+  int64_t n = 0;
+  for (const auto& flight : left_)
+    for (size_t i = 0; flight && i < flight->step.parts.size(); ++i)
+      if (flight->step.parts[i].timeline == &timeline) n += std::ssize(flight->step.parts[i].tokens);
+  return n;
+}
+
+bool Forward::is_under_way() const {
+  return std::ranges::any_of(left_, [](const auto& flight) { return flight != nullptr; });
+}
+
+void Forward::finish() {
+  while (is_under_way()) beat({});
+}
+
+void Forward::abandon() {
+  for (auto& flight : left_) flight.reset();
 }
 
 void Forward::wait() {

@@ -1,7 +1,9 @@
-// DeepSeek-V3.2's forward pass: a step walks the stages, and between two of them go the hidden states.
+// DeepSeek-V3.2's forward pass: steps walk the stages, and between two of them go the hidden states.
 //
-// Nobody waits on the host: a prompt's next chunk may be given to the first stage while the last one still
-// computes the chunk before. Not thread-safe.
+// A prompt's steps follow each other through the stages: while one is in the second, the next is in the
+// first. So a step that wants no logits is only begun by run(), and goes on with those behind it; any other
+// is done, and all before it. Layers of stages that work side by side are enqueued in turn, since a device
+// takes a thousand operations ahead and no more. Nobody waits on the host. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -24,10 +26,17 @@ class Forward {
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   size_t n_stages() const { return stages_.size(); }
 
-  // Runs the step: stores its rows and keys, and leaves the logits that it wants, in the order of its parts.
-  // The timelines do not know of its tokens yet (LatentCache::append).
+  // Runs the step, if it is of a prompt and wants no logits perhaps only the first layers of it: stores its
+  // rows and keys, and leaves the logits that it wants, in the order of its parts. The timelines do not know
+  // of its tokens yet (LatentCache::append).
   void run(const Step& step);
-  // Waits until all that was run is done.
+  // How many tokens of the timeline have not been through all stages: nobody else may have its last so many
+  // rows, and it keeps them.
+  int64_t n_under_way(const Timeline& timeline) const;
+  // Brings all that is under way to its end, or forgets it.
+  void finish();
+  void abandon();
+  // Waits until all that was enqueued is done.
   void wait();
 
   // The backend that has the logits.
@@ -55,8 +64,19 @@ class Forward {
   void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});
 
  private:
+  // A step with tokens of its own: whose they were may be gone before the last stage takes it.
+  struct Flight {
+    explicit Flight(const Step& step);
+    Step step;
+    std::vector<int32_t> tokens;
+  };
+  bool is_under_way() const;
+  void beat(std::unique_ptr<Flight> entering);
+  void hand_over(size_t from);
+
   const ModelArgs& args_;
   std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::unique_ptr<Flight>> left_;  // [n_stages - 1] what a stage has done and the next has not
 };
 
 }  // namespace dsv32

@@ -48,9 +48,14 @@ void Stage::begin(const Step& step) {
   if (laps_) backend_.mark();
   upload(step);
   std::vector<Timeline*> timelines;
-  for (const StepPart& part : step.parts) timelines.push_back(part.timeline);
-  cache_.begin_step(timelines, step.role);
-  ends_prompt_ = std::ranges::any_of(step.parts, [](const StepPart& part) { return part.n_logits > 0; });
+  std::vector<int64_t> n_held;
+  for (const StepPart& part : step.parts) {
+    timelines.push_back(part.timeline);
+    n_held.push_back(part.n_held);
+  }
+  cache_.begin_step(timelines, n_held, step.role);
+  wants_logits_ = step.wants_logits();
+  layer_ = cache_.first_layer();
   if (is_last()) place_logits(step);
 }
 
@@ -63,7 +68,7 @@ void Stage::upload(const Step& step) {
     const StepPart& part = step.parts[seq];
     for (size_t i = 0; i < part.tokens.size(); ++i, ++at) {
       ints[at] = part.tokens[i];
-      ints[n + at] = static_cast<int32_t>(part.timeline->n_tokens() + static_cast<int64_t>(i));
+      ints[n + at] = static_cast<int32_t>(part.n_held + static_cast<int64_t>(i));
       ints[2 * n + at] = static_cast<int32_t>(seq);
     }
   }
@@ -105,15 +110,18 @@ bool Stage::is_recorded() const {
   return step_.role == Role::decode && wants_all && !is_watched;
 }
 
-void Stage::run() {
+bool Stage::advance() {
+  const auto run_all = [this] {
+    while (run_next_layer()) continue;
+  };
   if (is_recorded())
-    recordings_.run({step_.n_tokens, step_.max_pos, forced_selection(), cache_.has_buffers()},
-                    [&] { run_layers(); });
-  else
-    run_layers();
+    recordings_.run({step_.n_tokens, step_.max_pos, forced_selection(), cache_.has_buffers()}, run_all);
+  else if (run_next_layer())
+    return true;
   cache_.end_step();
   lap("other");
   lap("step", true);
+  return false;
 }
 
 // The step's, if it has one.
@@ -121,11 +129,15 @@ const int32_t* Stage::forced_selection() const {
   return step_.n_tokens == n_forced_ ? forced_selection_ : nullptr;
 }
 
-void Stage::run_layers() {
-  announce_host_experts();
-  if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
-  for (layer_ = cache_.first_layer(); layer_ < cache_.end_layer(); ++layer_) run_layer(layer_);
+bool Stage::run_next_layer() {
+  if (layer_ == cache_.first_layer()) {
+    announce_host_experts();
+    if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
+  }
+  run_layer(layer_);
+  if (++layer_ < cache_.end_layer()) return true;
   if (is_last() && n_logits_ > 0) run_head();
+  return false;
 }
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))

@@ -46,10 +46,10 @@ class Stage {
 
   // Takes over the step's tokens and tables. What run() reads afterwards is in the device's memory.
   void begin(const Step& step);
-  // Computes the layers of the step, from the hidden states to the hidden states, and stores its rows and
-  // keys. The first stage begins with the embedding; the last one leaves logits, of the wanted tokens in the
-  // order of the parts.
-  void run();
+  // Computes more of the step, from the hidden states to the hidden states, and stores its rows and keys: a
+  // layer of a prompt, or all of a decode step. The first stage begins with the embedding; the last one
+  // leaves logits, of the wanted tokens in the order of the parts. False: that was all of it.
+  bool advance();
 
   // [n_tokens, dim] of the running step.
   float* hidden_states() { return act_.h.data(); }
@@ -79,7 +79,7 @@ class Stage {
   void upload(const Step& step);
   void place_logits(const Step& step);
   bool is_recorded() const;
-  void run_layers();
+  bool run_next_layer();
   void run_layer(int64_t layer);
   void run_head();
 
@@ -131,7 +131,7 @@ class Stage {
   StepTokens step_;    // of the running step, on the device
   StepTokens piece_;   // of these, those that are worked on
   int64_t first_ = 0;  // which is the piece's first
-  bool ends_prompt_ = false;
+  bool wants_logits_ = false;
   Buffer<uint8_t> expert_window_;
   int64_t layer_ = 0;
   const int32_t* forced_selection_ = nullptr;

@@ -4,6 +4,7 @@
 // and the role alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@ struct StepPart {
   Timeline* timeline = nullptr;     // has room for the tokens
   std::span<const int32_t> tokens;  // follow those that it holds; one in a decode step
   int64_t n_logits = 1;             // wanted of the last so many tokens
+  int64_t n_held = 0;               // the tokens before these; Forward fills it in
 };
 
 struct Step {
@@ -27,6 +29,9 @@ struct Step {
     int64_t n = 0;
     for (const StepPart& part : parts) n += std::ssize(part.tokens);
     return n;
+  }
+  bool wants_logits() const {
+    return std::ranges::any_of(parts, [](const StepPart& part) { return part.n_logits > 0; });
   }
 };
 
