@@ -356,6 +356,7 @@ class CudaBackend : public Backend {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
     join();
+    meet(*to);
     CUDA_CHECK(cudaEventRecord(left_, stream_));
     to->select();
     CUDA_CHECK(cudaStreamWaitEvent(to->stream_, left_));
@@ -374,6 +375,19 @@ class CudaBackend : public Backend {
     select();
     workspace_.reset();
     return {stream_, &workspace_, n_sms_, is_fetching_};
+  }
+
+  // Where the two devices reach each other's memory, copies need not go by way of the host.
+  void meet(CudaBackend& other) {
+    if (met_ == &other || device_ == other.device_) return;
+    met_ = &other;
+    for (const auto& [at, peer] : {std::pair(this, &other), std::pair(&other, this)}) {
+      int can_reach = 0;
+      CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, at->device_, peer->device_));
+      at->select();
+      if (can_reach && cudaDeviceEnablePeerAccess(peer->device_, 0) != cudaSuccess) cudaGetLastError();
+    }
+    select();
   }
 
   void wait() {
@@ -459,6 +473,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<cuda::ExpertRing> ring_;   // both when there are experts in host memory
   std::unique_ptr<cuda::HostExperts> host_;
   bool is_recording_ = false;
+  const CudaBackend* met_ = nullptr;
 };
 
 }  // namespace

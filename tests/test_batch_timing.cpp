@@ -7,7 +7,7 @@
 
 #include "cli/batch_timing.h"
 #include "cli/fabricated.h"
-#include "cli/forced_selections.h"
+#include "cli/forced_choices.h"
 #include "engine/loop.h"
 #include "tests/support/forward_scene.h"
 #include "tests/support/recording_backend.h"
@@ -40,7 +40,7 @@ struct Scene {
 
   BatchTiming time(std::optional<double> locality) {
     return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sessions, kHeld, kDecoded,
-                      locality);
+                      {.selection = locality});
   }
   std::vector<uint8_t> keys(const Session& session, int64_t page) const {
     const PoolPage at = session.timeline().page(page);

@@ -171,14 +171,14 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
 
 BOOST_AUTO_TEST_CASE(what_bench_measures) {
   const Options none = parse_options(Command::bench, {});
-  BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && !none.bench.locality));
+  BOOST_TEST((none.bench.contexts.empty() && !none.bench.is_synthetic && none.bench.locality == Locality{}));
   const Options some = parse_options(
       Command::bench, {"--synthetic", "--layers", "4", "--dense=0", "--contexts", "64,0,8", "--type", "q6_k",
                        "--head-type", "F16", "--decode", "3", "--locality", "0.5", "--topk-buffer", "full"});
   BOOST_TEST((some.bench.is_synthetic && some.bench.n_layers == 4 && some.bench.n_dense == 0));
   BOOST_TEST(some.bench.contexts == (std::vector<int64_t>{0, 8, 64}), boost::test_tools::per_element());
   BOOST_TEST((some.bench.types.matrices == TensorType::q6_k && some.bench.types.heads == TensorType::f16));
-  BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality == 0.5));
+  BOOST_TEST((some.bench.n_decode == 3 && some.bench.locality.selection == 0.5));
   BOOST_TEST(some.engine.topk_buffer.value() == kEveryRow);
   for (const Words& words :
        {Words{"--contexts", "1,,2"}, Words{"--contexts", "-1"}, Words{"--contexts", "1048577"},

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "cli/forced_selections.h"
+#include "cli/forced_choices.h"
 #include "engine/loop.h"
 
 namespace dsv32 {
@@ -55,20 +55,19 @@ class Requests {
 // The engine's steps, and how long they take on the device.
 class Steps {
  public:
-  Steps(Engine& engine, std::optional<ForcedSelections>& forced) : engine_(engine), forced_(forced) {
-    listen(&laps_);
-  }
+  Steps(Engine& engine, ForcedChoices& forced) : engine_(engine), forced_(forced) { listen(&laps_); }
   ~Steps() { listen(nullptr); }
 
   struct Seconds {
     double all = 0, device = 0;
   };
   Seconds make() {
-    if (forced_) forced_->next();
+    forced_.next();
     laps_.names.clear();
     const auto start = std::chrono::steady_clock::now();
     engine_.loop().turn();
     const double seconds = seconds_since(start);
+    if (!is_marked_) return {seconds, seconds};
     lap_seconds_ = engine_.backend().laps();
     return {seconds, std::accumulate(lap_seconds_.begin(), lap_seconds_.end(), 0.0)};
   }
@@ -81,12 +80,14 @@ class Steps {
 
  private:
   void listen(Laps* laps) {
+    if (!is_marked_) return;
     engine_.forward().set_laps(laps);
     engine_.loop().sampler().set_laps(laps);
   }
 
   Engine& engine_;
-  std::optional<ForcedSelections>& forced_;
+  ForcedChoices& forced_;
+  const bool is_marked_ = engine_.forward().n_stages() == 1;  // several devices have no time in common
   Laps laps_{.is_whole = true};
   std::vector<double> lap_seconds_;
 };
@@ -97,12 +98,10 @@ int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode + kParted; }
 
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<Session>> sessions, int64_t n_tokens, int64_t n_decode,
-                       std::optional<double> locality) {
+                       const Locality& locality) {
   const int64_t n = std::ssize(sessions);
   Requests requests(engine, tokenizer, sessions, n_tokens);
-  std::optional<ForcedSelections> forced;
-  if (locality && engine.args().has_indexer() && n_tokens > engine.args().index_topk)
-    forced.emplace(engine, n, n_tokens, *locality);
+  ForcedChoices forced(engine, n, n_tokens, locality);
   Steps steps(engine, forced);
   for (int64_t i = 0; i < kUntimed; ++i) steps.make();
   const Forward::BufferTally before = engine.forward().buffer_tally();

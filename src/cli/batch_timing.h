@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cli/options.h"
 #include "engine/session.h"
 #include "text/tokenizer.h"
 
@@ -34,10 +34,9 @@ struct BatchTiming {
 int64_t timed_tokens(int64_t n_decode);
 
 // Times n_decode steps in which each session appends a token behind the first n_tokens that it holds, with
-// selections of that locality (as ForcedSelections has it) where more rows than top-k are there, else with
-// the indexer's. The context has room for one token more than that takes.
+// choices of that locality. The context has room for one token more than that takes.
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<Session>> sessions, int64_t n_tokens, int64_t n_decode,
-                       std::optional<double> locality);
+                       const Locality& locality);
 
 }  // namespace dsv32

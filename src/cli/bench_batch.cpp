@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "cli/batch_timing.h"
 #include "cli/fabricated.h"
-#include "cli/forced_selections.h"
+#include "cli/forced_choices.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/capacity.h"
@@ -76,11 +76,11 @@ class BatchBench {
     return options;
   }
 
-  // Forced selections need a place beside the plan.
+  // Forced choices need a place beside the plan.
   int64_t n_measurable(const Residency& at) const {
-    if (!options_.bench.locality) return at.n_fitting;
+    if (options_.bench.locality == Locality{}) return at.n_fitting;
     Machine machine = machine_;
-    machine.leave(ForcedSelections::n_bytes(model_.args(), at.n_fitting));
+    machine.leave(ForcedChoices::n_bytes(model_.args(), at.n_fitting));
     return largest_batch(model_.args(), engine_options(at), machine);
   }
 

@@ -1,4 +1,4 @@
-// At each frontier the newest interval alone is timed: a chunk of prefill that ends there, then decode steps
+// At each frontier the newest interval alone is timed: some prefill that begins there, then decode steps
 // behind it.
 //
 // Speed is shown beside its ceiling: the bytes of weights that a decode step reads, as a share of what the
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/forced_selections.h"
+#include "cli/forced_choices.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/session.h"
@@ -49,37 +49,44 @@ double memory_gbps(Backend& backend) {
   return best;
 }
 
-// Runs the session up to the frontier, times one chunk, then decode steps.
-Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t chunk,
+int32_t random_token(const Engine& engine, Rng& rng) {
+  return static_cast<int32_t>(rng.next() % static_cast<uint64_t>(engine.args().vocab_size));
+}
+
+// What a process does once is done: memory is there and pinned, kernels are loaded.
+void warm_up(Engine& engine, Session& session, int64_t n_prompt) {
+  Rng rng(1);
+  std::vector<int32_t> tokens(static_cast<size_t>(n_prompt));
+  for (int32_t& token : tokens) token = random_token(engine, rng);
+  session.sync(tokens);
+}
+
+// Runs the session up to the frontier, times n_prompt tokens, then decode steps.
+Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t n_prompt,
                  int64_t context, uint64_t n_bytes) {
-  Rng rng(static_cast<uint64_t>(context) + 1);
-  const auto random_token = [&] {
-    return static_cast<int32_t>(rng.next() % static_cast<uint64_t>(engine.args().vocab_size));
-  };
+  Rng rng(static_cast<uint64_t>(context) + 2);
   Frontier at{.context = context};
   std::vector<int32_t> tokens = session.tokens();
   tokens.resize(std::min<size_t>(tokens.size(), static_cast<size_t>(context)));
-  while (static_cast<int64_t>(tokens.size()) < context) tokens.push_back(random_token());
+  while (static_cast<int64_t>(tokens.size()) < context) tokens.push_back(random_token(engine, rng));
   if (!tokens.empty()) session.sync(tokens);
-  for (int64_t i = 0; i < chunk; ++i) tokens.push_back(random_token());
+  for (int64_t i = 0; i < n_prompt; ++i) tokens.push_back(random_token(engine, rng));
   auto start = std::chrono::steady_clock::now();
   session.sync(tokens);
-  at.prefill_tps = static_cast<double>(chunk) / seconds_since(start);
+  at.prefill_tps = static_cast<double>(n_prompt) / seconds_since(start);
 
-  std::optional<ForcedSelections> forced;
-  if (options.locality && context + chunk > engine.args().index_topk)
-    forced.emplace(engine, 1, context + chunk, *options.locality);
+  ForcedChoices forced(engine, 1, context + n_prompt, options.locality);
   for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
-    if (forced) forced->next();
-    session.step(random_token());
+    forced.next();
+    session.step(random_token(engine, rng));
   }
   session.likeliest();
   const Forward::BufferTally before = engine.forward().buffer_tally();
   double seconds = 0;
   for (int64_t i = 0; i < options.n_decode; ++i) {
-    if (forced) forced->next();
+    forced.next();
     start = std::chrono::steady_clock::now();
-    session.step(random_token());
+    session.step(random_token(engine, rng));
     session.likeliest();
     seconds += seconds_since(start);
   }
@@ -136,7 +143,8 @@ int bench_model_command(const Options& options) {
       bench.contexts.empty() ? std::vector<int64_t>{0, 4096, 32768, 131072} : bench.contexts;
   EngineOptions asked = options.engine;
   asked.chunk = asked.chunk.value_or(kChunk);
-  asked.context = contexts.back() + *asked.chunk + bench.n_decode + 8;
+  const int64_t n_prompt = bench.n_prompt.value_or(*asked.chunk);
+  asked.context = contexts.back() + n_prompt + bench.n_decode + 8;
   const MeasuredModel model(options);
   const double ceiling = memory_gbps(*make_backends(asked, [](const Backends&) {
                                         return true;
@@ -146,8 +154,9 @@ int bench_model_command(const Options& options) {
   const uint64_t n_bytes = engine.plan().n_bytes_read();
   Session session(engine);
   std::vector<Frontier> frontiers;
+  warm_up(engine, session, n_prompt);
   for (const int64_t context : contexts)
-    frontiers.push_back(measure(engine, session, bench, *asked.chunk, context, n_bytes));
+    frontiers.push_back(measure(engine, session, bench, n_prompt, context, n_bytes));
   if (options.json)
     write_out(to_json(frontiers, engine, n_bytes, ceiling).dump() + "\n");
   else

@@ -38,17 +38,24 @@ enum class Command {
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
 
+// How much of a decode step's choices stays in the next; nothing: what the model chooses counts.
+struct Locality {
+  std::optional<double> selection, experts;
+  bool operator==(const Locality&) const = default;
+};
+
 // What `bench`, `bench prefixes` and `bench batch` measure.
 struct BenchOptions {
   bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
   int64_t n_layers = 6, n_dense = 3;
   SyntheticTypes types;
-  std::vector<int64_t> contexts;   // ascending; empty: the command's own
-  std::vector<int64_t> sequences;  // at a time, ascending; empty: the largest batches
-  bool is_capacity = false;        // only how many fit
-  int64_t n_decode = 32;           // timed steps
-  std::optional<double> locality;  // share of a step's selected rows that the step before selected too
-  std::string folder = ".";        // on the disk that is measured
+  std::vector<int64_t> contexts;    // ascending; empty: the command's own
+  std::vector<int64_t> sequences;   // at a time, ascending; empty: the largest batches
+  bool is_capacity = false;         // only how many fit
+  std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
+  Locality locality;                // from step to step
+  int64_t n_decode = 32;            // timed steps
+  std::string folder = ".";         // on the disk that is measured
 };
 
 // A machine that need not be there.

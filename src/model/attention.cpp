@@ -100,8 +100,9 @@ void Stage::select_positions(const CacheView& cache) {
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
     lap("topk");
   }
-  const int32_t* forced = forced_selection();
-  selected_ = forced ? forced + (layer_ * step_.n_tokens + first_) * act_.topk : act_.selected.data();
+  const int32_t* forced = this->forced().selection;
+  const int64_t layer = layer_ - cache_.first_layer();
+  selected_ = forced ? forced + (layer * step_.n_tokens + first_) * act_.topk : act_.selected.data();
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
 }

@@ -50,11 +50,11 @@ class Forward {
   using BufferTally = Stage::BufferTally;
   BufferTally buffer_tally() const;  // of all stages
 
-  // For measuring, on one device: the tokens of steps of n_tokens attend to these positions [n_layers,
-  // n_tokens, topk] (of its memory, ascending for each token) instead of what the indexer selects, which is
-  // computed all the same. Null: the indexer's.
+  // For measuring; of one stage.
+  void set_forced(size_t stage, const Stage::Forced& forced) { stages_[stage]->set_forced(forced); }
+  // On one device: the tokens of steps of n_tokens attend to these positions.
   void set_forced_selection(const int32_t* selection, int64_t n_tokens = 1) {
-    stages_.front()->set_forced_selection(selection, n_tokens);
+    set_forced(0, {selection, nullptr, n_tokens});
   }
   // For measuring, on one device: the laps of steps are named there. Null: none are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }

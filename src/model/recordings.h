@@ -19,7 +19,7 @@ class Recordings {
   // All that the params of a step say and that differs from step to step.
   struct Key {
     int64_t n_tokens = 0, max_pos = 0;
-    const int32_t* forced_selection = nullptr;
+    const int32_t *forced_selection = nullptr, *forced_experts = nullptr;
     bool has_buffers = false;
     bool operator==(const Key&) const = default;
   };

@@ -115,7 +115,8 @@ bool Stage::advance() {
     while (run_next_layer()) continue;
   };
   if (is_recorded())
-    recordings_.run({step_.n_tokens, step_.max_pos, forced_selection(), cache_.has_buffers()}, run_all);
+    recordings_.run(
+        {step_.n_tokens, step_.max_pos, forced().selection, forced().experts, cache_.has_buffers()}, run_all);
   else if (run_next_layer())
     return true;
   cache_.end_step();
@@ -124,10 +125,8 @@ bool Stage::advance() {
   return false;
 }
 
-// The step's, if it has one.
-const int32_t* Stage::forced_selection() const {
-  return step_.n_tokens == n_forced_ ? forced_selection_ : nullptr;
-}
+// The step's.
+Stage::Forced Stage::forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }
 
 bool Stage::run_next_layer() {
   if (layer_ == cache_.first_layer()) {

@@ -64,10 +64,16 @@ class Stage {
   };
   BufferTally buffer_tally() const;
 
-  // For measuring; see Forward.
-  void set_forced_selection(const int32_t* selection, int64_t n_tokens) {
-    forced_selection_ = selection, n_forced_ = n_tokens;
-  }
+  // For measuring: what the tokens of steps of n_tokens attend to and which experts they use, of the memory
+  // of this device and ascending for each token, instead of what indexer and router choose, which is computed
+  // all the same. Null: what they choose.
+  struct Forced {
+    const int32_t* selection = nullptr;  // [the stage's layers, n_tokens, topk]
+    const int32_t* experts = nullptr;    // [the stage's layers, n_tokens, n_activated]
+    int64_t n_tokens = 0;
+    bool operator==(const Forced&) const = default;
+  };
+  void set_forced(const Forced& forced) { forced_ = forced; }
   void set_laps(Laps* laps) { laps_ = laps; }
   void set_observer(Observer observer, std::vector<std::string> stages) {
     observer_ = std::move(observer), observed_stages_ = std::move(stages);
@@ -75,7 +81,7 @@ class Stage {
 
  private:
   int64_t recordable_max_pos(int64_t max_pos) const;
-  const int32_t* forced_selection() const;
+  Forced forced() const;
   void upload(const Step& step);
   void place_logits(const Step& step);
   bool is_recorded() const;
@@ -134,8 +140,7 @@ class Stage {
   bool wants_logits_ = false;
   Buffer<uint8_t> expert_window_;
   int64_t layer_ = 0;
-  const int32_t* forced_selection_ = nullptr;
-  int64_t n_forced_ = 0;               // tokens of the steps that take it
+  Forced forced_;
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one
   Laps* laps_ = nullptr;
   Observer observer_;

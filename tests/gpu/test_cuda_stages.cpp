@@ -1,4 +1,4 @@
-// Layers over two backends of one GPU, and many timelines in one step: the bits of each alone.
+// Layers over two GPUs, or two backends of one, and many timelines in one step: the bits of each alone.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -28,7 +28,8 @@ std::string write_model(const TempDir& dir) {
 // waiting.
 std::vector<float> logits_of(const GgufFile& file, int64_t border, int64_t buffer_rows) {
   const ModelArgs args = read_model_args(file);
-  const std::unique_ptr<Backend> first = make_cuda_backend(0), second = make_cuda_backend(0);
+  const std::unique_ptr<Backend> first = make_cuda_backend(0),
+                                 second = make_cuda_backend(n_cuda_devices() > 1 ? 1 : 0);
   std::vector<StageLayers> stages{{first.get(), border}};
   if (border < kLayers) stages.push_back({second.get(), kLayers});
   const Weights weights = load_weights(

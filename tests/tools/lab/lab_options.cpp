@@ -8,6 +8,7 @@
 #include "cli/flags.h"
 #include "cli/streams.h"
 #include "tests/tools/lab/buffer.h"
+#include "tests/tools/lab/experts.h"
 #include "tests/tools/lab/matvec.h"
 
 namespace dsv32 {
@@ -30,14 +31,14 @@ const LabCommand kCommands[] = {
      "Counts the questions about long passages that are answered right. A line of a file is\n"
      "{\"passage\": \"...\", \"questions\": [{\"ask\": \"...\", \"answer\": \"...\"}, ...]}.",
      true,
-     {"model", "backend", "device", "threads", "topk-buffer", "json", "help"},
+     {"model", "backend", "gpus", "threads", "topk-buffer", "json", "help"},
      lab_answers},
     {"buffer",
      "[flags] FILE",
      "Counts the rows that decode steps find in the top-k buffer, for several sizes and policies, in\n"
      "conversations about the passages of a file.",
      true,
-     {"model", "backend", "device", "threads", "json", "help"},
+     {"model", "backend", "gpus", "threads", "json", "help"},
      lab_buffer},
     {"matvec",
      "[flags]",
@@ -45,6 +46,12 @@ const LabCommand kCommands[] = {
      false,
      {"threads", "json", "help"},
      lab_matvec},
+    {"experts",
+     "[flags]",
+     "Times one token's routed experts on the CPU for each storage format.",
+     false,
+     {"threads", "help"},
+     lab_experts},
 };
 
 struct LabFlag : FlagText {
@@ -76,10 +83,10 @@ const LabFlag kFlags[] = {
      "matvec",
      [](O& o, S& v, S& f) { o.n_cols = parse_integer(f, v, 256, 1 << 20); }},
     {{"runs", "N", "timed runs of each kind, of which the median counts (default: 9)", "Product"},
-     "matvec",
+     "matvec experts",
      [](O& o, S& v, S& f) { o.n_runs = parse_integer(f, v, 1, 1000); }},
     {{"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product"},
-     "matvec",
+     "matvec experts",
      [](O& o, S& v, S& f) { o.types.push_back(parse_type(f, v)); }},
 };
 
@@ -110,7 +117,7 @@ int run_lab(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "--help") return write_out(overview()), 0;
   const auto command = std::ranges::find(kCommands, words[0], &LabCommand::name);
   if (command == std::end(kCommands))
-    fail(ErrorKind::usage, format("unknown command '%s', expected answers, buffer or matvec",
+    fail(ErrorKind::usage, format("unknown command '%s', expected answers, buffer, matvec or experts",
                                   visible(words[0], false, 40).c_str()));
   const GivenWords given = take_apart(command->text(), flags_of(*command), {words.begin() + 1, words.end()});
   if (given.has("help")) return write_out(help_of(command->text(), flags_of(*command))), 0;

@@ -1,5 +1,6 @@
 // lab: the developers' instruments. `lab answers` asks a model questions whose answers are known, `lab
-// buffer` replays buffer policies on what its indexer selects, `lab matvec` times the CPU's products.
+// buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
+// products.
 #include "base/error.h"
 #include "cli/help.h"
 #include "cli/streams.h"

@@ -21,14 +21,6 @@
 namespace dsv32 {
 namespace {
 
-constexpr TensorType kAllTypes[] = {
-    TensorType::f32,     TensorType::f16,    TensorType::bf16,  TensorType::q8_0,   TensorType::q6_k,
-    TensorType::q5_k,    TensorType::q5_1,   TensorType::q5_0,  TensorType::q4_k,   TensorType::q4_0,
-    TensorType::iq4_nl,  TensorType::iq4_xs, TensorType::q3_k,  TensorType::q2_k,   TensorType::iq3_xxs,
-    TensorType::iq2_xxs, TensorType::iq3_s,  TensorType::iq2_s, TensorType::iq2_xs, TensorType::iq1_m,
-    TensorType::iq1_s,   TensorType::q4_1,   TensorType::mxfp4, TensorType::nvfp4,
-};
-
 struct MatvecOptions {
   int64_t n_rows = 0, n_cols = 0;
   int n_threads = 0;
@@ -53,13 +45,8 @@ MatvecOptions read_options(const LabOptions& asked) {
   options.n_runs = static_cast<int>(asked.n_runs);
   options.json = asked.json;
   options.types = asked.types;
-  if (options.types.empty()) options.types.assign(std::begin(kAllTypes), std::end(kAllTypes));
+  if (options.types.empty()) options.types = all_types();
   return options;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 // Drives what the caches hold out of them.
@@ -137,6 +124,17 @@ nlohmann::json to_json(const MatvecResult& result, const MatvecOptions& options,
 }
 
 }  // namespace
+
+std::vector<TensorType> all_types() {
+  using enum TensorType;
+  return {f32,  f16,  bf16,    q8_0,    q6_k,  q5_k,  q5_1,   q5_0,  q4_k,  q4_0, iq4_nl, iq4_xs,
+          q3_k, q2_k, iq3_xxs, iq2_xxs, iq3_s, iq2_s, iq2_xs, iq1_m, iq1_s, q4_1, mxfp4,  nvfp4};
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
 
 int lab_matvec(const LabOptions& asked) {
   const MatvecOptions options = read_options(asked);

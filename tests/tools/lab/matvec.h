@@ -9,4 +9,8 @@ namespace dsv32 {
 // format, Error{memory} when a matrix does not fit.
 int lab_matvec(const LabOptions& options);
 
+// What instruments of the CPU's products share: every storage format, and the middle of some timings.
+std::vector<TensorType> all_types();
+double median(std::vector<double> values);
+
 }  // namespace dsv32
