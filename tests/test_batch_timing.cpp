@@ -89,6 +89,37 @@ BOOST_AUTO_TEST_CASE(each_token_of_a_step_gets_its_own_selection) {
         "token " << i);
 }
 
+// Which are forced, of which steps, and how many stay.
+BOOST_AUTO_TEST_CASE(experts_are_those_that_are_forced) {
+  Scene scene;
+  Forward& forward = scene.engine->forward();
+  const ModelArgs& args = scene.engine->args();
+  const std::vector<int32_t> prompt = random_tokens(kHeld, 1);
+  Session& session = *scene.sessions[0];
+  session.sync(prompt);
+  std::vector<int32_t> held = prompt;
+  held.push_back(7);
+  std::vector<int32_t> routed(static_cast<size_t>(args.n_activated_experts));  // of the dense layer, unused
+  forward.set_observer(
+      [&](const Observation& seen) { routed.insert(routed.end(), seen.ints.begin(), seen.ints.end()); },
+      {"experts"});
+  const auto logits_with = [&](const int32_t* experts, int64_t n_tokens) {
+    forward.set_forced(0, {nullptr, experts, n_tokens});
+    session.step(7);
+    session.hold(held);
+    return forward.logits();
+  };
+  const std::vector<float> free = logits_with(nullptr, 1);
+  forward.set_observer({});
+  BOOST_TEST(std::ssize(routed) == kLayers * args.n_activated_experts);
+  BOOST_TEST((logits_with(routed.data(), 1) == free));
+  std::vector<int32_t> others = routed;
+  for (int32_t& expert : others) expert = (expert + 1) % static_cast<int32_t>(args.n_routed_experts);
+  BOOST_TEST((logits_with(others.data(), 1) != free));
+  BOOST_TEST((logits_with(others.data(), 2) == free));  // steps of two tokens take it
+  forward.set_forced(0, {});
+}
+
 BOOST_AUTO_TEST_CASE(locality_decides_what_is_missing) {
   Scene scene(kTopk + 32);
   const BatchTiming all = scene.time(1), half = scene.time(0.5), none = scene.time(0);

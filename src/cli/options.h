@@ -40,7 +40,7 @@ enum class ColorMode { automatic, always, never };
 
 // How much of a decode step's choices stays in the next; nothing: what the model chooses counts.
 struct Locality {
-  std::optional<double> selection, experts;
+  std::optional<double> selection = {}, experts = {};
   bool operator==(const Locality&) const = default;
 };
 
