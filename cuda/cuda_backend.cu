@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/expert_window.h"
 #include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
@@ -26,7 +27,7 @@ using cuda::check_cuda;
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 constexpr size_t kStagingBytes = size_t{64} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
-constexpr size_t kPastWeights = 256;
+constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
@@ -236,12 +237,19 @@ class CudaBackend : public Backend {
 
   uint8_t* alloc_weights(Place place, size_t n_bytes) override {
     if (place == Place::host) return take_host(n_bytes, "experts in host memory");
-    select();
     // The products may read up to a block past the end.
-    void* memory = alloc_device(n_bytes + kPastWeights, "the weights", "--backend cpu runs without a GPU");
+    const size_t n_taken = round_up(n_bytes + kPastWeights, kWeightAlignment);
+    if (n_taken > expected_.size()) expect_weights(n_taken);
+    uint8_t* memory = expected_.data();
+    expected_ = expected_.subspan(n_taken);
+    CUDA_CHECK(cudaMemsetAsync(memory + n_bytes, 0, n_taken - n_bytes, stream_));
+    return memory;
+  }
+  void expect_weights(size_t n_bytes) override {
+    select();
+    void* memory = alloc_device(n_bytes, "the weights", "--backend cpu runs without a GPU");
     placed_weights_.push_back(memory);
-    CUDA_CHECK(cudaMemsetAsync(static_cast<uint8_t*>(memory) + n_bytes, 0, kPastWeights, stream_));
-    return static_cast<uint8_t*>(memory);
+    expected_ = {static_cast<uint8_t*>(memory), n_bytes};
   }
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
 
@@ -469,6 +477,7 @@ class CudaBackend : public Backend {
   void* landing_ = nullptr;  // pinned, [kLandingBytes]
   void* staging_ = nullptr;  // pinned, [kStagingBytes]
   std::vector<void*> placed_weights_, placed_in_host_;
+  std::span<uint8_t> expected_;              // of the last of these, what no weights have yet
   std::unordered_map<void*, size_t> sizes_;  // of device memory
   std::unique_ptr<cuda::ExpertRing> ring_;   // both when there are experts in host memory
   std::unique_ptr<cuda::HostExperts> host_;

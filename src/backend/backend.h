@@ -388,6 +388,9 @@ class Backend {
   // stay in host memory. Of a backend that is apart: one that works in host memory uses mapped files as they
   // lie. Throws Error{memory}.
   virtual uint8_t* alloc_weights(Place place, size_t n_bytes) = 0;
+  // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver rounds
+  // each. Throws Error{memory}.
+  virtual void expect_weights(size_t) {}
   // Pinned host memory of the backend's own that anyone may upload from; empty when it works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }
 

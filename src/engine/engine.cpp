@@ -63,6 +63,12 @@ WeightPlaces places_of(const Backends& backends, const MemoryPlan& plan) {
           }};
 }
 
+Weights load_placed(const Backends& backends, const MemoryPlan& plan, const ModelArgs& args,
+                    const Engine::LoadWeights& load) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) backends[i]->expect_weights(plan.stages[i].n_weight_bytes);
+  return load(args, places_of(backends, plan));
+}
+
 // All that decides bits: the backends, as often as they differ, and in decode which experts the host
 // computes.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
@@ -239,7 +245,7 @@ Engine::Engine(Planned planned, const ModelArgs& args, const LoadWeights& load, 
       cache_(make_cache(backends_, stages_, plan_.cache)),
       prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, backends_)),
       weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
-                load(args_, places_of(backends_, plan_)))),
+                load_placed(backends_, plan_, args_, load))),
       forward_(std::make_unique<Forward>(
           stages_, args_, weights_, *cache_,
           StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes})),

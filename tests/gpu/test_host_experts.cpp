@@ -223,4 +223,52 @@ BOOST_AUTO_TEST_CASE(two_devices_share_a_lane) {
   }
 }
 
+// One token's experts: by the host, by the device over the link, and by both at once, each its own.
+BOOST_AUTO_TEST_CASE(timing_of_host_experts, *boost::unit_test::label("timing")) {
+  constexpr int64_t kAll = 64, kWide = 7168, kNarrow = 2048, kUsed = 8;
+  constexpr int kSteps = 40;
+  for (const TensorType type : {TensorType::q4_k, TensorType::q2_k}) {
+    const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+    const auto stacks_in_host_memory = [&] {
+      ExpertStacks stacks;
+      const auto make = [&](WeightMatrix& w, int64_t n_rows, int64_t n_cols) {
+        w.type = type, w.n_rows = n_rows, w.n_cols = n_cols, w.n_mats = kAll;
+        w.row_bytes = row_bytes(type, n_cols), w.mat_bytes = w.row_bytes * static_cast<size_t>(n_rows);
+        Rng rng(1);
+        const std::vector<uint8_t> some =
+            random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng, 0.01f);
+        uint8_t* to = backend->alloc_weights(Place::host, w.mat_bytes * kAll);
+        for (int64_t e = 0; e < kAll; ++e) std::ranges::copy(some, to + static_cast<size_t>(e) * w.mat_bytes);
+        w.data = to;
+      };
+      make(stacks.w1, kNarrow, kWide), make(stacks.w3, kNarrow, kWide), make(stacks.w2, kWide, kNarrow);
+      return stacks;
+    };
+    const ExpertStacks mine = stacks_in_host_memory(), theirs = stacks_in_host_memory();
+    std::vector<std::unique_ptr<PlacedStep>> steps, others;
+    for (uint64_t i = 0; i < kSteps; ++i) {
+      steps.push_back(std::make_unique<PlacedStep>(*backend, ExpertStep(mine, 1, kUsed, i)));
+      others.push_back(std::make_unique<PlacedStep>(*backend, ExpertStep(mine, 1, kUsed, i + 100)));
+    }
+    const double n_bytes = 3.0 * kUsed * static_cast<double>(mine.w1.mat_bytes);
+    const auto time = [&](bool by_host, bool by_link) {
+      const auto run = [&](size_t i) {
+        if (by_host) backend->run_experts(steps[i]->operation(mine, Place::host, Role::decode));
+        if (by_link) backend->run_experts(others[i]->operation(theirs, Place::device, Role::decode));
+      };
+      run(0);
+      backend->mark();
+      for (size_t i = 0; i < kSteps; ++i) run(i);
+      backend->mark();
+      return backend->laps().at(0) / kSteps;
+    };
+    const double host = time(true, false), link = time(false, true), both = time(true, true);
+    std::printf(
+        "%s experts of a token: host %.2f ms = %.1f GB/s, link %.2f ms = %.1f GB/s, both %.2f ms = %.1f "
+        "GB/s\n",
+        type_name(type), 1e3 * host, n_bytes / host / 1e9, 1e3 * link, n_bytes / link / 1e9, 1e3 * both,
+        2 * n_bytes / both / 1e9);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
