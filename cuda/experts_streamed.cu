@@ -20,8 +20,6 @@ bool is_same(const ExpertRing::Group& a, const ExpertRing::Group& b) {
          a.stacks.w2.data == b.stacks.w2.data && a.first == b.first;
 }
 
-size_t matrix_bytes(const WeightMatrix& w) { return static_cast<size_t>(w.n_rows) * w.row_bytes; }
-
 }  // namespace
 
 ExpertRing::ExpertRing(PinnedMemory& pinned) : pinned_(pinned) {
@@ -90,34 +88,42 @@ void ExpertRing::copy_on() {
   }
 }
 
-// A place whose group was dropped while it was copied is free all the same: copies follow one another.
+// Neighbours go in one copy: a driver takes a thousand of them ahead, and no more. Where each matrix has
+// another beside it in host memory (fused gate and up) they are rows of a wider one. A place whose group was
+// dropped while it was copied is free all the same: copies follow one another.
 void ExpertRing::copy(const Group& group, size_t place) {
   CUDA_CHECK(cudaStreamWaitEvent(stream_, places_[place].left));
   const ExpertStacks to = in_place(group, place);
-  const auto copy_matrix = [&](const WeightMatrix& from, const WeightMatrix& there, int64_t expert) {
+  const auto copy_matrices = [&](const WeightMatrix& from, const WeightMatrix& there, int32_t expert,
+                                 size_t n) {
     pinned_.wait(from.row(expert, 0));
-    CUDA_CHECK(cudaMemcpyAsync(const_cast<uint8_t*>(there.row(expert, 0)), from.row(expert, 0),
-                               matrix_bytes(from), cudaMemcpyHostToDevice, stream_));
+    auto* target = const_cast<uint8_t*>(there.row(expert, 0));
+    CUDA_CHECK(from.mat_bytes == there.mat_bytes
+                   ? cudaMemcpyAsync(target, from.row(expert, 0), n * from.mat_bytes, cudaMemcpyHostToDevice,
+                                     stream_)
+                   : cudaMemcpy2DAsync(target, there.mat_bytes, from.row(expert, 0), from.mat_bytes,
+                                       there.mat_bytes, n, cudaMemcpyHostToDevice, stream_));
   };
-  for (const int32_t expert : group.experts) {
-    copy_matrix(group.stacks.w1, to.w1, expert);
-    copy_matrix(group.stacks.w3, to.w3, expert);
-    copy_matrix(group.stacks.w2, to.w2, expert);
+  const std::vector<int32_t>& experts = group.experts;
+  for (size_t begin = 0, end = 0; begin < experts.size(); begin = end) {
+    for (end = begin + 1; end < experts.size() && experts[end] == experts[end - 1] + 1;) ++end;
+    copy_matrices(group.stacks.w1, to.w1, experts[begin], end - begin);
+    copy_matrices(group.stacks.w3, to.w3, experts[begin], end - begin);
+    copy_matrices(group.stacks.w2, to.w2, experts[begin], end - begin);
   }
   CUDA_CHECK(cudaEventRecord(places_[place].arrived, stream_));
 }
 
-// An expert's three matrices lie side by side, and the views begin so far before the place that its first
-// expert is at its beginning.
+// The matrices of a stack follow one another, and the views begin so far before them that the
+// group's first expert is where its stack begins in the place.
 ExpertStacks ExpertRing::in_place(const Group& group, size_t place) const {
   ExpertStacks there = group.stacks;
-  const size_t n_expert_bytes = expert_ring_bytes(group.stacks);
-  auto at = reinterpret_cast<uintptr_t>(memory_) + place * n_place_bytes_ -
-            static_cast<size_t>(group.first) * n_expert_bytes;
+  auto at = reinterpret_cast<uintptr_t>(memory_) + place * n_place_bytes_;
+  const auto n = static_cast<size_t>(n_together(group.stacks)), first = static_cast<size_t>(group.first);
   for (WeightMatrix* w : {&there.w1, &there.w3, &there.w2}) {
-    w->data = reinterpret_cast<const uint8_t*>(at);
-    w->mat_bytes = n_expert_bytes;
-    at += round_up(matrix_bytes(*w), kRingAlignment);
+    w->mat_bytes = static_cast<size_t>(w->n_rows) * w->row_bytes;
+    w->data = reinterpret_cast<const uint8_t*>(at - first * w->mat_bytes);
+    at += round_up(n * w->mat_bytes, kRingAlignment);
   }
   return there;
 }

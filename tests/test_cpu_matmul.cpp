@@ -9,8 +9,10 @@
 #include <random>
 #include <vector>
 
+#include "backend/cpu_kernels.h"
 #include "backend/cpu_matmul.h"
 #include "base/numbers.h"
+#include "gguf/random_weights.h"
 #include "tests/support/supported_types.h"
 
 using namespace dsv32;
@@ -221,6 +223,38 @@ BOOST_AUTO_TEST_CASE(targets_can_be_chosen) {
 }
 
 // x has one value that is not zero, a power of two: y is one weight, exactly, whichever column it is.
+// Points gathered from memory and those looked up in registers.
+BOOST_AUTO_TEST_CASE(both_ways_to_a_table_give_the_same_bits) {
+  constexpr int64_t kCols = 2048;
+  int n_types = 0;
+  for (const TensorType type :
+       {TensorType::iq1_s, TensorType::iq1_m, TensorType::iq2_xs, TensorType::iq2_s}) {
+    const CpuKernels *gathering = vnni_kernels_of(type, true), *looking_up = vnni_kernels_of(type, false);
+    if (!gathering || !looking_up) continue;
+    ++n_types;
+    BOOST_TEST(gathering != looking_up);
+    Rng rng(1);
+    const size_t n_bytes = row_bytes(type, kCols);
+    // Whatever the bits, but finite scales.
+    const std::vector<uint8_t> rows = random_weights(type, 2 * CpuKernels::kRows, kCols, rng, 0.1f);
+    std::vector<float> x(kCols);
+    for (float& value : x) value = rng.unit();
+    const int n_steps = static_cast<int>(kCols) / gathering->step_values;
+    alignas(64) static float prepared[kCols * 4];
+    for (int step = 0; step < n_steps; ++step)
+      gathering->prepare_step(x.data() + step * gathering->step_values, gathering->step_values,
+                              prepared + step * gathering->step_floats);
+    const uint8_t* at[CpuKernels::kRows];
+    for (size_t r = 0; r < CpuKernels::kRows; ++r) at[r] = rows.data() + r * n_bytes;
+    const float* token = prepared;
+    float sums[CpuKernels::kRows], others[CpuKernels::kRows];
+    gathering->one_token(at, n_bytes, &token, sums);
+    looking_up->one_token(at, n_bytes, &token, others);
+    BOOST_TEST(std::memcmp(sums, others, sizeof sums) == 0, type_name(type));
+  }
+  BOOST_TEST((n_types == 4 || n_types == 0));
+}
+
 BOOST_AUTO_TEST_CASE(one_activation_picks_one_weight) {
   for (const int64_t target : available_targets()) {
     const UseTarget use(target);

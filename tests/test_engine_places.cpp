@@ -105,4 +105,57 @@ BOOST_AUTO_TEST_CASE(prefixes_are_shared_by_all_who_compute_the_same) {
   }
 }
 
+// Of a prompt that is broken off while two of its chunks are between stages, others find what all stages
+// have, and its session goes on with another.
+BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
+  const GgufFile file(tiny_path());
+  EngineOptions options;
+  options.max_seqs = 2, options.pool = 512, options.chunk = 64, options.cache.emplace();
+  const std::vector<int32_t> prompt = random_tokens(230, 5);
+  std::vector<int32_t> other = prompt;
+  other.resize(150), other.push_back(7);
+  const auto logits_after = [](Session& session, const std::vector<int32_t>& tokens) {
+    session.sync(tokens);
+    return session.logits();
+  };
+  const auto expected_engine = open(file, {}, options);
+  Session expected(*expected_engine);
+  const std::vector<float> of_prompt = logits_after(expected, prompt),
+                           of_other = logits_after(expected, other);
+
+  const auto engine = open(file, {3, 0}, options);
+  Session broken_off(*engine), next(*engine);
+  int n_chunks = 0;
+  broken_off.sync(prompt, [&](int64_t, int64_t, int64_t) { return ++n_chunks < 3; });
+  BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 128);
+  BOOST_TEST(next.hold(prompt) == 64);
+  BOOST_TEST((logits_after(next, prompt) == of_prompt));
+  BOOST_TEST((logits_after(broken_off, other) == of_other));
+  BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 0);
+}
+
+// A session that goes, or rests, in the middle of a prompt.
+BOOST_AUTO_TEST_CASE(sessions_end_while_their_prompts_are_under_way) {
+  const GgufFile file(tiny_path());
+  EngineOptions options;
+  options.chunk = 32, options.cache.emplace();
+  const std::vector<int32_t> prompt = random_tokens(230, 5);
+  const auto engine = open(file, {3, 0}, options);
+  const auto break_off = [&](Session& session) {
+    session.sync(prompt, [](int64_t n_done, int64_t, int64_t) { return n_done < 160; });
+    BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 64);
+  };
+  {
+    Session session(*engine);
+    break_off(session);
+  }
+  Session session(*engine);
+  BOOST_TEST(session.hold(prompt) == 64);
+  break_off(session);
+  session.rest();
+  BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 0);
+  BOOST_TEST(session.hold(random_tokens(5, 6)) == 0);
+  BOOST_TEST(session.hold(prompt) == 128);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -47,7 +47,7 @@ struct ExpertScratch {
   }
 };
 
-// A matrix of an expert in the ring begins at a multiple of this.
+// Matrices of experts in the ring begin at a multiple of this, one stack of them after the other.
 constexpr uint64_t kRingAlignment = 256;
 
 // An expert's w1, w3 and w2 in the ring.

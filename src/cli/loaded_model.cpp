@@ -4,8 +4,10 @@
 #include "cli/loaded_model.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "base/error.h"
@@ -45,18 +47,49 @@ std::string loading_text(uint64_t n_done, uint64_t n_all, double seconds) {
   return text;
 }
 
-// Draws on the terminal while it is called.
-LoadProgress loading_line() {
-  return [line = std::make_shared<StatusLine>(examine_terminal(ColorMode::never).can_redraw),
-          start = std::chrono::steady_clock::now()](uint64_t n_done, uint64_t n_all) {
-    n_done < n_all ? line->show(loading_text(n_done, n_all, seconds_since(start))) : line->erase();
+// Draws on the terminal while it is called; where there is none it says a line a minute. And with `verbose`
+// one at the end.
+class LoadingLine {
+ public:
+  explicit LoadingLine(bool verbose)
+      : verbose_(verbose), can_redraw_(examine_terminal(ColorMode::never).can_redraw) {}
+
+  void report(uint64_t n_done, uint64_t n_all) {
+    const double seconds = seconds_since(start_);
+    if (n_done == n_all) {
+      line_.erase();
+      if (verbose_)
+        write_err(format("loaded %.1f GB in %.2f s, %.1f GB/s\n", static_cast<double>(n_all) / 1e9, seconds,
+                         static_cast<double>(n_all) / 1e9 / seconds));
+      return;
+    }
+    const std::string text = loading_text(n_done, n_all, seconds);
+    line_.show(text);
+    if (can_redraw_ || seconds < next_line_) return;
+    write_err(text + "\n");
+    next_line_ = seconds + kLineEvery;
+  }
+
+ private:
+  static constexpr double kLineEvery = 60;
+
+  const bool verbose_, can_redraw_;
+  StatusLine line_{can_redraw_};
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double next_line_ = kLineEvery;
+};
+
+LoadProgress loading_line(bool verbose) {
+  return [line = std::shared_ptr<LoadingLine>(), verbose](uint64_t n_done, uint64_t n_all) mutable {
+    if (!line) line = std::make_shared<LoadingLine>(verbose);
+    line->report(n_done, n_all);
   };
 }
 
 EngineOptions engine_options(const Options& options, const std::string& path) {
   EngineOptions engine = options.engine;
   engine.model_path = path;
-  if (!options.quiet) engine.on_loading = loading_line();
+  if (!options.quiet) engine.on_loading = loading_line(options.verbose);
   const bool generates = options.command == Command::run || options.command == Command::batch ||
                          options.command == Command::chat;
   if (!generates || !options.uses_cache) return engine;

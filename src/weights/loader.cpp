@@ -185,6 +185,7 @@ class Loading {
   }
 
   void run(const LoadProgress& progress) {
+    if (progress) progress(0, n_bytes_);
     std::vector<std::thread> senders, readers = start(senders);
     report(progress);
     for (std::thread& thread : readers) thread.join();

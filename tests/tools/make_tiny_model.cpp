@@ -1,4 +1,6 @@
 // make_tiny_model OUT.gguf [--seed N]: writes the default tiny model of tests/support/tiny_model.h.
+// make_tiny_model OUT.gguf --wide N: one of the 671B model's width with N layers, the first of them dense, in
+// Q4_K: some 6.5 GB each, to time what reads files.
 // make_tiny_model --fuzz-corpus DIR: writes the fuzzer's seeds, sound and damaged files, into an existing
 // folder.
 #include <cstdio>
@@ -46,17 +48,31 @@ void write_fuzz_corpus(const std::string& dir) {
     GgufImage{damaged.bytes, {}}.write(dir + "/" + damaged.name);
 }
 
+TinyModel wide_model(uint32_t n_layers) {
+  TinyModel shape;
+  shape.n_layers = n_layers, shape.n_dense_layers = 1, shape.has_mtp = false;
+  shape.dim = 7168, shape.inter_dim = 18432, shape.moe_inter_dim = 2048;
+  shape.n_heads = 128, shape.q_lora_rank = 1536, shape.index_n_heads = 64, shape.index_topk = 2048;
+  shape.n_routed_experts = 256, shape.n_activated_experts = 8;
+  shape.n_expert_groups = 8, shape.n_limited_groups = 4;
+  shape.only_types = {TensorType::q4_k};
+  return shape;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const bool is_corpus = argc == 3 && std::strcmp(argv[1], "--fuzz-corpus") == 0;
   const bool has_seed = argc == 4 && std::strcmp(argv[2], "--seed") == 0;
-  if (argc != 2 && !has_seed && !is_corpus) {
-    std::fprintf(stderr, "usage: %s OUT.gguf [--seed N]\n       %s --fuzz-corpus DIR\n", argv[0], argv[0]);
+  const bool is_wide = argc == 4 && std::strcmp(argv[2], "--wide") == 0;
+  if (argc != 2 && !has_seed && !is_wide && !is_corpus) {
+    std::fprintf(stderr, "usage: %s OUT.gguf [--seed N | --wide N]\n       %s --fuzz-corpus DIR\n", argv[0],
+                 argv[0]);
     return 2;
   }
   try {
     TinyModel shape;
+    if (is_wide) shape = wide_model(static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10)));
     if (has_seed) shape.seed = std::strtoull(argv[3], nullptr, 10);
     if (is_corpus)
       write_fuzz_corpus(argv[2]);
