@@ -11,8 +11,7 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
-// All experts of a layer travel with each step: the more tokens share that, the better. The steps of several
-// devices are shorter: a pipeline of them is filled sooner.
+// All experts of a layer travel with each step: the more tokens share that, the better.
 constexpr int64_t kStreamedChunk = 8192;
 // So many tokens at a time are worth more than the experts of a layer on the device.
 constexpr int64_t kLeastBesideExperts = 512;
@@ -149,8 +148,7 @@ MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Ma
   if (!largest) return plan_with_chunk(args, options, machine, last);  // which says what is lacking
   if (options.chunk) return *largest;
   const uint64_t n_core = core_bytes(machine.weights);
-  const int64_t n_streamed = std::max(kStreamedChunk / std::ssize(machine.devices), kDeviceChunk);
-  return with(choose_chunk(args, options, machine, n_streamed, n_core)).value_or(*largest);
+  return with(choose_chunk(args, options, machine, kStreamedChunk, n_core)).value_or(*largest);
 }
 
 }  // namespace

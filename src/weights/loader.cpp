@@ -25,9 +25,9 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kPage = 4096;                   // what a read past the system's memory is aligned to
-constexpr size_t kPieceBytes = size_t{8} << 20;  // of one read
+constexpr size_t kPieceBytes = size_t{2} << 20;  // of one read: as many under way as there are readers
 constexpr size_t kSlotBytes = kPieceBytes + 2 * kPage;
-constexpr unsigned kMostReaders = 16;
+constexpr unsigned kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
 uint8_t* next_page(uint8_t* memory) {
@@ -303,17 +303,37 @@ void Loader::add(const GgufTensor& tensor, Backend& backend, Place place, uint8_
   jobs_.push_back({&tensor, &backend, place, to});
 }
 
-// The system has most of it, or room for it beside what is to go into host memory.
-bool Loader::suits_cache() const {
-  uint64_t n_bytes = 0, n_host_bytes = 0;
-  size_t n_there = 0;
-  for (const Job& job : jobs_) {
-    n_bytes += job.tensor->n_bytes;
-    if (job.place == Place::host) n_host_bytes += job.tensor->n_bytes;
-    n_there += is_in_memory(*job.tensor);
-  }
-  return 2 * n_there > jobs_.size() || n_bytes + n_host_bytes < available_host_memory();
+// The system has most of it.
+bool Loader::is_cached() const {
+  const auto n_there = std::ranges::count_if(jobs_, [](const Job& job) { return is_in_memory(*job.tensor); });
+  return 2 * n_there > std::ssize(jobs_);
 }
+
+// The system has room for it beside what is to go into host memory.
+bool Loader::fits_cache() const {
+  uint64_t n_bytes = 0;
+  for (const Job& job : jobs_) n_bytes += job.tensor->n_bytes * (job.place == Place::host ? 2 : 1);
+  return n_bytes < available_host_memory();
+}
+
+namespace {
+
+// What comes from memory fills all links at once: each device's share of the list as far as the others'.
+void take_turns(std::vector<Piece>& pieces) {
+  std::map<const Backend*, size_t> n_all, n_before;
+  for (const Piece& piece : pieces) ++n_all[piece.backend];
+  std::vector<std::pair<double, size_t>> turns;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Backend* backend = pieces[i].backend;
+    turns.emplace_back(static_cast<double>(n_before[backend]++) / static_cast<double>(n_all[backend]), i);
+  }
+  std::ranges::sort(turns);
+  std::vector<Piece> ordered;
+  for (const auto& [share, i] : turns) ordered.push_back(pieces[i]);
+  pieces = std::move(ordered);
+}
+
+}  // namespace
 
 void Loader::run(const LoadProgress& progress, Caching caching) const {
   if (jobs_.empty()) return;
@@ -325,7 +345,9 @@ void Loader::run(const LoadProgress& progress, Caching caching) const {
                         job.backend, job.place, job.to + at});
   std::ranges::stable_sort(pieces, {},
                            [](const Piece& piece) { return std::pair(piece.part, piece.offset); });
-  const bool keeps = caching == Caching::automatic ? suits_cache() : caching == Caching::kept;
+  const bool is_cached = this->is_cached();
+  const bool keeps = caching == Caching::automatic ? is_cached || fits_cache() : caching == Caching::kept;
+  if (is_cached) take_turns(pieces);
   Loading(file_, std::move(pieces), keeps).run(progress);
 }
 

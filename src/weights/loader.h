@@ -39,7 +39,8 @@ class Loader {
     Place place;
     uint8_t* to;
   };
-  bool suits_cache() const;
+  bool is_cached() const;
+  bool fits_cache() const;
 
   const GgufFile& file_;
   std::vector<Job> jobs_;

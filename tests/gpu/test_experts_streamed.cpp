@@ -176,6 +176,26 @@ BOOST_AUTO_TEST_CASE(large_experts_are_those_of_the_device, *boost::unit_test::l
   BOOST_TEST((streamed == step.take_sums()));
 }
 
+// Rows that a window asks for while experts are on their way, also where these are no whole words.
+BOOST_AUTO_TEST_CASE(rows_are_streamed_beside_experts) {
+  Scene scene({TensorType::q4_k, TensorType::q8_0});
+  scene.set_window(64, 4 * scene.largest_expert());
+  PlacedStep step = scene.step(64, 1);
+  BOOST_TEST(scene.agrees(0, step, 1));
+  for (const int64_t n_bytes : {int64_t{640}, int64_t{64 * 640}, int64_t{3} << 20, int64_t{100'003}}) {
+    const Buffer<uint8_t> rows(scene.backend(), Place::host, n_bytes, "rows"),
+        window(scene.backend(), Place::device, n_bytes, "a window of rows");
+    for (int64_t i = 0; i < n_bytes; ++i) rows.data()[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    const StreamRows::Copy copy{window.data(), rows.data(), static_cast<size_t>(n_bytes)};
+    scene.announce(0);
+    scene.backend().stream_rows({&copy, 1});
+    scene.backend().stream_rows({});
+    std::vector<uint8_t> seen(static_cast<size_t>(n_bytes));
+    scene.backend().download(seen.data(), window.data(), seen.size());
+    BOOST_TEST(std::equal(seen.begin(), seen.end(), rows.data()), n_bytes << " bytes");
+  }
+}
+
 // Two layers in turn, each announcing the other, beside what a plain copy over the link reaches.
 BOOST_AUTO_TEST_CASE(timing_of_streamed_experts, *boost::unit_test::label("timing")) {
   constexpr int64_t kAll = 256, kWide = 7168, kNarrow = 2048;
