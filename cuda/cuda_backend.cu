@@ -25,7 +25,7 @@ namespace {
 using cuda::check_cuda;
 
 constexpr size_t kWorkspaceBytes = size_t{256} << 20;
-constexpr size_t kStagingBytes = size_t{64} << 20;
+constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
@@ -314,20 +314,16 @@ class CudaBackend : public Backend {
     cuda::add(op, launch());
   }
   void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
-  // Rows do not queue behind experts that are on their way: a copy engine takes one copy after the other.
   void stream_rows(const StreamRows& op) override {
     select();
     CUDA_CHECK(cudaStreamWaitEvent(stream_, streamed_));
     if (op.n_copies == 0) return;
     CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(side_stream_, enqueued_));
-    for (const StreamRows::Copy& copy : std::span(op.copies, static_cast<size_t>(op.n_copies))) {
-      pinned_.wait(copy.from);
-      cuda::Workspace none(nullptr, 0);
-      if (ring_ && (reinterpret_cast<uintptr_t>(copy.to) | reinterpret_cast<uintptr_t>(copy.from)) % 16 == 0)
-        cuda::copy_rows(copy, {side_stream_, &none, n_sms_});
-      else
-        CUDA_CHECK(cudaMemcpyAsync(copy.to, copy.from, copy.n_bytes, cudaMemcpyHostToDevice, side_stream_));
+    for (int64_t i = 0; i < op.n_copies; ++i) {
+      pinned_.wait(op.copies[i].from);
+      CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
+                                 cudaMemcpyHostToDevice, side_stream_));
     }
     CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
   }

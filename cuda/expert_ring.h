@@ -51,7 +51,7 @@ class ExpertRing {
   void forget();
 
  private:
-  static constexpr size_t kMostPlaces = 4;
+  static constexpr size_t kMostPlaces = 8;
   struct Place {
     cudaEvent_t arrived = nullptr, left = nullptr;
   };

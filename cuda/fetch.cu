@@ -1,5 +1,4 @@
-// The rows that a top-k buffer lacks, from the pinned host pool into their slots: decode waits for them. And
-// rows for a window while a copy engine is taken.
+// The rows that a top-k buffer lacks, from the pinned host pool into their slots: decode waits for them.
 //
 // On Hopper bulk copies take them through shared memory: a few blocks of one warp fill the link, and the SMs
 // stay free for what runs beside. Elsewhere, and where a row is not made of 16-byte words, warps carry them.
@@ -114,27 +113,6 @@ __global__ void fetch_plain_kernel(FetchLatents op) {
   }
 }
 
-constexpr unsigned kCopyBlocks = 32, kCopyThreads = 256;
-
-// to = from, n_words of 16 bytes
-// All threads in turn, a few words of each on their way: a megabyte of them, and half of that fills a link.
-// Loads bypass L1 (the host's rows are read once).
-// Bound by what others leave of the link.
-__global__ void __launch_bounds__(kCopyThreads)
-    copy_rows_kernel(const uint4* from, uint4* to, int64_t n_words) {
-  constexpr int kTogether = 8;
-  const int64_t stride = int64_t{gridDim.x} * kCopyThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x; i < n_words; i += kTogether * stride) {
-    uint4 words[kTogether];
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k)
-      if (i + k * stride < n_words) words[k] = load_streaming(from + i + k * stride);
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k)
-      if (i + k * stride < n_words) to[i + k * stride] = words[k];
-  }
-}
-
 // Whether the code that the device runs has bulk copies: it was built for Hopper or later.
 bool has_bulk_copies() {
   cudaFuncAttributes attributes{};
@@ -167,17 +145,6 @@ void fetch_latents(const FetchLatents& op, const Launch& launch) {
   const auto n_blocks = static_cast<unsigned>(ceil_div(64, n_tokens));
   fetch_plain_kernel<<<dim3(n_blocks, static_cast<unsigned>(n_tokens)), kThreads, 0, launch.stream>>>(op);
   check_launch("fetch_plain_kernel");
-}
-
-void copy_rows(const StreamRows::Copy& op, const Launch& launch) {
-  const auto n_words = static_cast<int64_t>(op.n_bytes / sizeof(uint4));
-  copy_rows_kernel<<<kCopyBlocks, kCopyThreads, 0, launch.stream>>>(reinterpret_cast<const uint4*>(op.from),
-                                                                    reinterpret_cast<uint4*>(op.to), n_words);
-  check_launch("copy_rows_kernel");
-  const size_t n_done = static_cast<size_t>(n_words) * sizeof(uint4);
-  if (n_done < op.n_bytes)
-    CUDA_CHECK(cudaMemcpyAsync(op.to + n_done, op.from + n_done, op.n_bytes - n_done, cudaMemcpyHostToDevice,
-                               launch.stream));
 }
 
 }  // namespace dsv32::cuda

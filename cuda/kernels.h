@@ -48,8 +48,6 @@ void store_latents(const StoreLatents&, const Launch&);
 void store_index_keys(const StoreIndexKeys&, const Launch&);
 void resolve(const Resolve&, const Launch&);
 void fetch_latents(const FetchLatents&, const Launch&);
-// Both addresses are multiples of 16.
-void copy_rows(const StreamRows::Copy&, const Launch&);
 
 // indexer.cu, topk.cu
 void indexer_scores(const IndexerScores&, const Launch&);

@@ -12,7 +12,7 @@ namespace {
 // What one H100 had taken before anything was placed: CUDA's own and the driver's reserve, the backend's
 // scratch memory, and of the host its staging; and what a system keeps of the host.
 constexpr uint64_t kCudaBytes = uint64_t{1} << 30, kScratchBytes = uint64_t{256} << 20;
-constexpr uint64_t kStagingBytes = uint64_t{68} << 20, kSystemBytes = uint64_t{2} << 30;
+constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{2} << 30;
 constexpr size_t kMostGpus = 1024;
 
 uint64_t less(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
