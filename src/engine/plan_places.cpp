@@ -11,9 +11,8 @@
 namespace dsv32 {
 namespace {
 
-// Of a device's memory, for experts on their way: the link waits for the layers between once it is full. On
-// an H200 that is a layer in Q4_K.
-constexpr uint64_t kRingShare = 20;
+// Of a device's memory, for experts on their way; attention takes as long as about so many come.
+constexpr uint64_t kRingShare = 32;
 
 // Weights that leave less than this share of the devices leave too little for a step and a context.
 constexpr uint64_t kLeastRest = 16;
