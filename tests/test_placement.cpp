@@ -129,8 +129,15 @@ struct Choice {
 
 class EveryChoice {
  public:
-  EveryChoice(const PlacementInput& in, int64_t n_rows, std::optional<std::vector<bool>> given)
-      : in_(in), n_rows_(n_rows), given_(std::move(given)), on_host_(in.model.layers.size()) {
+  // With as few bytes on the host as possible, or no more than so many and as even as possible.
+  EveryChoice(const PlacementInput& in, int64_t n_rows, std::optional<std::vector<bool>> given,
+              std::optional<uint64_t> most_host_bytes = {}, uint64_t most_read = UINT64_MAX)
+      : in_(in),
+        n_rows_(n_rows),
+        given_(std::move(given)),
+        most_host_bytes_(most_host_bytes),
+        most_read_(most_read),
+        on_host_(in.model.layers.size()) {
     if (given_) on_host_ = *given_;
     go({}, 0, 0);
   }
@@ -140,7 +147,10 @@ class EveryChoice {
   void go(const std::vector<int64_t>& ends, uint64_t host_bytes, uint64_t most_read) {
     const int64_t first = ends.empty() ? 0 : ends.back(), n_layers = std::ssize(in_.model.layers);
     if (ends.size() == in_.device_room.size()) {
-      if (first == n_layers) best_ = std::min(best_, {host_bytes, most_read, ends}, earlier);
+      const Choice choice{host_bytes, most_read, ends};
+      if (first == n_layers && host_bytes <= most_host_bytes_.value_or(host_bytes) &&
+          most_read <= most_read_ && is_better(choice))
+        best_ = choice;
       return;
     }
     for (int64_t end = first + 1; end <= n_layers; ++end) {
@@ -156,11 +166,16 @@ class EveryChoice {
       }
     }
   }
-  static bool earlier(const Choice& a, const Choice& b) { return a < b; }
+  bool is_better(const Choice& choice) const {
+    if (!most_host_bytes_ || choice.most_read == best_.most_read) return choice < best_;
+    return choice.most_read < best_.most_read;
+  }
 
   const PlacementInput& in_;
   int64_t n_rows_;
   std::optional<std::vector<bool>> given_;
+  std::optional<uint64_t> most_host_bytes_;
+  uint64_t most_read_;
   std::vector<bool> on_host_;
   Choice best_;
 };
@@ -177,7 +192,15 @@ Expected expected(const PlacementInput& in) {
   for (int64_t n_rows = in.most_rows; n_rows >= in.least_rows; --n_rows)
     if (const Choice choice = EveryChoice(in, n_rows, wished).best(); choice.exists()) return {choice, true};
   if (in.n_host_layers) return {};
-  return {EveryChoice(in, in.least_rows, std::nullopt).best(), false};
+  const Choice fewest = EveryChoice(in, in.least_rows, std::nullopt).best();
+  if (!fewest.exists()) return {};
+  uint64_t n_largest = 0;
+  for (const LayerBytes& layer : in.model.layers) n_largest = std::max(n_largest, layer.experts);
+  uint64_t n_most = fewest.host_bytes + kLayersForEvenness * (in.device_room.size() - 1) * n_largest;
+  n_most = std::min(n_most, std::max(in.host_room, in.host_bytes) - in.host_bytes);
+  n_most = std::max(n_most, fewest.host_bytes);
+  const uint64_t least = EveryChoice(in, in.least_rows, std::nullopt, n_most).best().most_read;
+  return {EveryChoice(in, in.least_rows, std::nullopt, {}, least + least / 16).best(), false};
 }
 
 // ---- Machines and models.
@@ -293,13 +316,13 @@ BOOST_AUTO_TEST_CASE(a_table_of_machines) {
       {"108 108", 64, q2_k, {}, "32 61", "0 0", 48969},
       {"80 80 80 80 80 80 80 80", 64, q4_k, {}, "7 15 23 31 39 47 55 61", "0 0 0 0 0 0 0 0", 131072},
       {"80 80 80 80 80 80 80 80", 64, q2_k, {}, "7 15 23 31 39 47 55 61", "0 0 0 0 0 0 0 0", 131072},
-      {"48 48 48 48", 512, q4_k, {}, "10 20 30 61", "0 3 3 25", 7450},
-      {"48 48 48 48", 512, q2_k, {}, "15 29 43 61", "0 2 2 7", 11506},
-      {"24 80", 512, q4_k, {}, "6 61", "0 44", 20761},
+      {"48 48 48 48", 512, q4_k, {}, "15 31 47 61", "6 10 10 8", 131072},
+      {"48 48 48 48", 512, q2_k, {}, "15 29 46 61", "0 2 6 4", 11506},
+      {"24 80", 512, q4_k, {}, "31 61", "26 19", 63435},
       {"80 24", 512, q4_k, {}, "31 61", "17 28", 104381},
       {"24 24 24 24 24 24 24 24", 512, q2_k, {}, "8 15 23 31 39 47 55 61", "0 2 3 3 3 3 3 1", 131072},
-      {"24 24 24 24 24 24 24 24", 512, iq2_xxs, {}, "10 17 24 31 38 45 54 61", "0 0 0 0 0 0 3 0", 105657},
-      {"8 8 8", 512, iq2_xxs, {}, "4 33 61", "0 29 28", 4482},
+      {"24 24 24 24 24 24 24 24", 512, iq2_xxs, {}, "8 15 22 30 38 46 54 61", "0 0 0 2 2 2 2 0", 131072},
+      {"8 8 8", 512, iq2_xxs, {}, "21 42 61", "18 21 19", 41321},
       {"141 141 141", 64, q4_k, {}, "21 42 61", "0 0 0", 131072},
       {"141 141", 256, q2_k, 10, "31 61", "4 6", 131072},
       {"141 141", 256, q4_k, 20, "31 61", "9 11", 131072},

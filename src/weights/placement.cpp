@@ -81,9 +81,12 @@ Cost operator+(const Run& run, const Cost& rest) {
 // or else open: as many of each run as the run needs.
 class Borders {
  public:
-  Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host);
+  // most_read: of a run, for a token.
+  Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
+          uint64_t most_read = std::numeric_limits<uint64_t>::max());
 
   bool exist() const { return best_[0][0] != kImpossible; }
+  uint64_t host_bytes() const { return best_[0][0].host_bytes; }
   // Of all devices. Needs that borders exist.
   std::vector<Run> runs() const;
 
@@ -95,16 +98,19 @@ class Borders {
   const PlacementInput& in_;
   const int64_t n_rows_;
   const std::optional<HostLayers> on_host_;
+  const uint64_t most_read_;
   const size_t n_layers_, n_devices_;
   std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
 };
 
 // From the last layer back: what comes after a run is known when the run is weighed. Where a run fits
 // nowhere, no longer one does.
-Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host)
+Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
+                 uint64_t most_read)
     : in_(input),
       n_rows_(n_rows),
       on_host_(std::move(on_host)),
+      most_read_(most_read),
       n_layers_(input.model.layers.size()),
       n_devices_(input.device_room.size()),
       best_(n_devices_ + 1, std::vector<Cost>(n_layers_ + 1)) {
@@ -137,7 +143,9 @@ const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) co
   const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read_of_layers()}; };
   const Run* best = nullptr;
   for (const Run& run : runs)
-    if (run.n_bytes <= in_.device_room[device] && (!best || cost(run) < cost(*best))) best = &run;
+    if (run.n_bytes <= in_.device_room[device] && run.n_read_of_layers() <= most_read_ &&
+        (!best || cost(run) < cost(*best)))
+      best = &run;
   return best;
 }
 
@@ -162,6 +170,36 @@ Run Borders::earliest(size_t device, size_t first) const {
     if (cost.host_bytes == best_[device][first].host_bytes && cost.most_read <= best_[0][0].most_read)
       return *run;
   }
+}
+
+// What runs may read, ascending.
+std::vector<uint64_t> reads_of_runs(const PlacementInput& input) {
+  std::vector<uint64_t> reads;
+  const size_t n_layers = input.model.layers.size();
+  for (size_t first = 0; first < n_layers; ++first)
+    for (size_t end = first + 1; end <= n_layers; ++end)
+      reads.push_back(make_run(input, 0, first, HostLayers(end - first)).n_read);
+  std::ranges::sort(reads);
+  return reads;
+}
+
+// What the run that reads most may read where it could be so little.
+uint64_t nearly_even(uint64_t least) { return least + least / 16; }
+
+// The run that reads most reads nearly as little as may be when some more experts leave than must.
+Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fewest) {
+  uint64_t n_largest = 0;
+  for (const LayerBytes& layer : input.model.layers) n_largest = std::max(n_largest, layer.experts);
+  const uint64_t n_more = kLayersForEvenness * (input.device_room.size() - 1) * n_largest;
+  const uint64_t n_room = input.host_room - std::min(input.host_room, input.host_bytes);
+  const uint64_t n_most = std::max(fewest.host_bytes(), std::min(n_room, fewest.host_bytes() + n_more));
+  const auto with = [&](uint64_t most_read) { return Borders(input, n_rows, std::nullopt, most_read); };
+  const std::vector<uint64_t> reads = reads_of_runs(input);
+  const auto least = std::ranges::partition_point(reads, [&](uint64_t most_read) {
+    const Borders borders = with(most_read);
+    return !borders.exist() || borders.host_bytes() > n_most;
+  });
+  return with(nearly_even(*least));
 }
 
 // The most rows with which the experts of these layers are enough on the host; nothing: not even the least.
@@ -276,10 +314,12 @@ Placement place_layers(const PlacementInput& input) {
   const HostLayers wished = wished_host_layers(input);
   const std::optional<int64_t> n_rows = most_rows(input, wished);
   const bool is_open = !n_rows && !input.n_host_layers;
-  const Borders borders(input, n_rows.value_or(input.least_rows),
-                        is_open ? std::nullopt : std::optional(wished));
-  if (!borders.exist()) fail_on_devices(input, wished);
-  Placement placement = placement_of(input, borders, n_rows.value_or(input.least_rows));
+  const int64_t n_placed_rows = n_rows.value_or(input.least_rows);
+  const Borders fewest(input, n_placed_rows, is_open ? std::nullopt : std::optional(wished));
+  if (!fewest.exist()) fail_on_devices(input, wished);
+  const bool is_alone = input.device_room.size() == 1;
+  Placement placement = placement_of(
+      input, is_open && !is_alone ? more_even(input, n_placed_rows, fewest) : fewest, n_placed_rows);
   grow_buffers(input, placement);
   check_host(input, placement);
   return placement;

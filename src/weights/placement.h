@@ -1,9 +1,10 @@
 // Which layers live on which device, and whose experts in host memory: pure, from sizes to places.
 //
-// The one idea: a run of layers for each device, found by going through all borders. First as few bytes of
-// experts as possible leave the devices, then the layers that read most for a decode token, wherever it lies,
-// read as little as possible, then the borders are as early as possible. The top-k buffers shrink before any
-// experts leave, and grow into what is left at the end.
+// The one idea: a run of layers for each device, found by going through all borders. As few bytes of experts
+// as possible leave the devices; but for a few layers' more the run that reads most for a decode token,
+// wherever that lies, may read at least a sixteenth less: a prompt flows through the devices at the pace of
+// the slowest. Then the borders are as early as possible. The top-k buffers shrink before any experts leave,
+// and grow into what is left at the end.
 //
 // Invariants: runs are contiguous and cover all layers, at least one layer each; the layers of a run whose
 // experts are on the host lie evenly among those that have experts; no memory is over its room; the same
@@ -30,6 +31,9 @@ struct PlacementInput {
   uint64_t host_bytes = 0;                // what the host takes beside experts: latent rows, staging
   std::optional<int64_t> n_host_layers;   // layers whose experts the host keeps; nothing: as few as may be
 };
+
+// For each device but one, so many layers' experts may leave that would not have to.
+constexpr uint64_t kLayersForEvenness = 2;
 
 struct Placement {
   struct Device {
