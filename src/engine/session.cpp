@@ -56,6 +56,7 @@ int64_t Session::read_chunk(std::span<const int32_t> prompt) {
     engine_.forward().wait();  // done means computed, also to whoever measures
   } catch (...) {
     engine_.forward().abandon();
+    engine_.forward().wait();  // its pages are about to be somebody else's
     engine_.cache().truncate(*timeline_, n_through);
     throw;
   }
@@ -94,7 +95,9 @@ void Session::rest() {
 }
 
 void Session::settle() {
-  if (engine_.forward().n_under_way(*timeline_) > 0) engine_.forward().finish();
+  if (engine_.forward().n_under_way(*timeline_) == 0) return;
+  engine_.forward().finish();
+  engine_.forward().wait();  // the host may be about to write to its pages, or to read them
 }
 
 void Session::distrust() {
