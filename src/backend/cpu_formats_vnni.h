@@ -270,4 +270,44 @@ struct VnniFormat {
                                           rows_times_tokens<1>, rows_times_tokens<CpuKernels::kTokens>};
 };
 
+// ---- Offsets ----
+
+// Formats with an offset for each group: a lane of `offsets` for each lane of negative sums of x.
+template <int kNumber>
+struct OffsetFormat {
+  static constexpr int kBlocks = 1, kSums = kNumber;
+  using X = Activations<1>;
+  struct Stage : Weights<kSums> {
+    __m512 offsets;
+  };
+
+  DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }
+  DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
+    return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
+  }
+};
+
+// Formats of signed weights, raised by kBias to be bytes: what the sums have too much comes off at the start.
+template <int kNumber, int kRaise>
+struct RaisedFormat {
+  static constexpr int kBlocks = 1, kSums = kNumber, kBias = kRaise;
+  using X = Activations<2 * kSums>;  // for each sum: of plane a, and of b and c together
+  using Stage = Weights<kSums>;
+
+  DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
+    for (int sum = 0; sum < kSums; ++sum) {
+      Sums bias = no_sums();
+      for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(kBias), out, 4 / kSums * sum + i, bias);
+      store_negative(bias.a, out.start[2 * sum]);
+      store_negative(low_total(bias), out.start[2 * sum + 1]);
+    }
+  }
+
+  DSV32_VNNI_INLINE Sums start(const X& x, int sum) {
+    return {_mm512_load_si512(x.start[2 * sum]), _mm512_setzero_si512(),
+            _mm512_load_si512(x.start[2 * sum + 1])};
+  }
+  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const X&, __m512 lanes) { return lanes; }
+};
+
 }  // namespace dsv32::vnni
