@@ -187,6 +187,15 @@ DSV32_MODEL=absent.gguf expect "the flag beats DSV32_MODEL" 0 run "${answer[@]}"
 mkdir models
 ln -s "$model" models/only.gguf
 expect "the only model in models/" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+check "a model that was put there needs no name" lacks err "model:"
+expect "the model is named with -v" 0 run "${answer[@]}" -v hi
+check "the model is named with -v: it is" has err "model: $model"
+mv models/only.gguf models/demo.gguf
+expect "the model that came with the program" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
+check "the model that came with the program is named" has err "model: models/demo.gguf"
+mv models/demo.gguf models/only.gguf
+expect "a word that is a model" 0 run "${answer[@]}" models/only.gguf hi
+check "a word that is a model: what it means" has err "-m models/only.gguf names it"
 echo damaged >models/demo.gguf
 echo damaged >models/tiny.gguf
 expect "the only model beside those that come with the program" 0 run --no-think --seed 7 -n 24 "What is a latent row?"
@@ -268,6 +277,17 @@ check "standard input, then files, then the prompt" same out wanted
 input=input.txt run_ inspect prompt "${m[@]}" --no-think -f file.txt -f - the question
 printf '<｜begin▁of▁sentence｜><｜User｜>from a file\nfrom stdin\nthe question<｜Assistant｜></think>' >wanted
 check "-f - reads standard input in its place" same out wanted
+input=input.txt run_ inspect prompt "${m[@]}" --no-think --no-stdin "the question"
+printf '<｜begin▁of▁sentence｜><｜User｜>the question<｜Assistant｜></think>' >wanted
+check "--no-stdin leaves standard input alone" same out wanted
+printf 'one\ntwo\n' | while read -r line; do
+  timeout 20 "$dsv32" inspect prompt "${m[@]}" --no-think --no-stdin "$line" && echo
+done >out
+printf '<｜begin▁of▁sentence｜><｜User｜>one<｜Assistant｜></think>\n<｜begin▁of▁sentence｜><｜User｜>two<｜Assistant｜></think>\n' >wanted
+check "--no-stdin in a loop over lines" same out wanted
+input=input.txt run_ inspect prompt "${m[@]}" --no-think --no-stdin -f - the question
+printf '<｜begin▁of▁sentence｜><｜User｜>from stdin\nthe question<｜Assistant｜></think>' >wanted
+check "--no-stdin: - names it all the same" same out wanted
 input=input.txt run_ inspect prompt "${m[@]}" --no-think -p -
 printf '<｜begin▁of▁sentence｜><｜User｜>from stdin<｜Assistant｜></think>' >wanted
 check "-p - is standard input" same out wanted
@@ -345,7 +365,7 @@ check "plan: what does not fit, and what helps" grep -aqE 'not enough memory for
 expect "plan: a context chosen for a limit" 0 inspect plan "${m[@]}" --backend cpu --host-mem 100M --json
 check "plan: it fits" grep -aqE '"context":[0-9]{4,5},' out
 expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --type Q4_K --on 2x141G+256G --json
-check "plan: two devices" has out '"first_layer":0,"last_layer":24,'
+check "plan: two devices" has out '"first_layer":0,"last_layer":30,'
 check "plan: the last layer" has out '"last_layer":60,'
 check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out
 check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10}\}' out

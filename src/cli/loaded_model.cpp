@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -18,6 +19,8 @@
 
 namespace dsv32 {
 namespace {
+
+constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // nobody put these there
 
 // "x-00002-of-00009.gguf" is no model by itself.
 bool is_later_part(const std::string& stem) {
@@ -106,13 +109,18 @@ std::string find_model(const Options& options) {
   const char* named = std::getenv("DSV32_MODEL");
   if (named && *named) return named;
   std::vector<std::string> found = models_in("models");
-  for (const char* ours : {"models/tiny.gguf", "models/demo.gguf"})  // nobody put these there
+  for (const std::string_view ours : kOurs)
     if (found.size() > 1) std::erase(found, ours);
   if (found.size() == 1) return found.front();
   fail(ErrorKind::usage,
        found.empty() ? "no model is named and models/ holds none"
                      : format("no model is named and models/ holds %zu of them", found.size()),
        "name one with -m FILE or in the environment variable DSV32_MODEL");
+}
+
+bool is_stopgap(const Options& options, const std::string& path) {
+  const char* named = std::getenv("DSV32_MODEL");
+  return options.engine.model_path.empty() && !(named && *named) && std::ranges::count(kOurs, path) > 0;
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {

@@ -20,6 +20,8 @@ namespace dsv32 {
 
 // Throws Error{usage} when no file is named and models/ does not have exactly one.
 std::string find_model(const Options& options);
+// Nobody named a model, and that one came with the program: nothing else was there.
+bool is_stopgap(const Options& options, const std::string& path);
 
 // Throws Error{model}.
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);

@@ -92,6 +92,7 @@ struct Options {
   std::optional<std::string> prompt;  // -p
   std::vector<std::string> words;     // what is no flag
   std::vector<std::string> files;     // -f, in order
+  bool leaves_stdin = false;          // unless `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
   bool is_thinking_given = false;  // by --think or --no-think

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -33,7 +34,18 @@ std::string join_words(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string read_bounded(const std::string& path) { return read_text(path, kMaxTextBytes); }
+// Whoever waits at a terminal and has typed nothing hears what for.
+void wait_for_stdin(bool is_quiet) {
+  constexpr int kPatienceMs = 500;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, kPatienceMs) == 0 && !is_quiet && is_terminal(STDERR_FILENO))
+    write_err("reading standard input\n");
+}
+
+std::string read_bounded(const std::string& path, const Options& options) {
+  if (path == "-") wait_for_stdin(options.quiet);
+  return read_text(path, kMaxTextBytes);
+}
 
 bool names_stdin(const Options& options) {
   return options.prompt == "-" || options.words == std::vector<std::string>{"-"} ||
@@ -43,16 +55,17 @@ bool names_stdin(const Options& options) {
 }  // namespace
 
 std::string read_system(const Options& options) {
-  return options.system_file.empty() ? options.system_text : read_bounded(options.system_file);
+  return options.system_file.empty() ? options.system_text : read_bounded(options.system_file, options);
 }
 
 PromptText read_prompt(const Options& options, bool is_in_terminal) {
   PromptText text;
   text.system = read_system(options);
-  if (!is_in_terminal && !names_stdin(options)) append_part(text.user, read_bounded("-"));
-  for (const std::string& path : options.files) append_part(text.user, read_bounded(path));
+  if (!is_in_terminal && !options.leaves_stdin && !names_stdin(options))
+    append_part(text.user, read_bounded("-", options));
+  for (const std::string& path : options.files) append_part(text.user, read_bounded(path, options));
   const std::string last = options.prompt.value_or(join_words(options.words));
-  append_part(text.user, last == "-" ? read_bounded("-") : last);
+  append_part(text.user, last == "-" ? read_bounded("-", options) : last);
   if (text.user.empty())
     fail(ErrorKind::usage,
          format("there is no prompt, expected one as words, with -p, with -f or on standard input, "

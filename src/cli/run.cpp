@@ -6,6 +6,8 @@
 #include <chrono>
 #include <random>
 
+#include <unistd.h>
+
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
@@ -60,6 +62,14 @@ int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context
   return 0;
 }
 
+// A file that was meant for -m, probably.
+void warn_of_model_in_prompt(const Options& options) {
+  const std::string word = options.words.empty() ? "" : options.words.front();
+  if (options.quiet || !word.ends_with(".gguf") || access(word.c_str(), R_OK) != 0) return;
+  say(format("note: %s is taken as a part of the prompt; -m %s names it as the model", word.c_str(),
+             word.c_str()));
+}
+
 }  // namespace
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
@@ -68,6 +78,7 @@ void report_model(const LoadedModel& model, const Options& options) {
   report_tokenizer(*model.tokenizer, options);
   if (options.quiet) return;
   for (const std::string& warning : model.engine.warnings()) say("warning: " + warning);
+  if (options.verbose || is_stopgap(options, model.file.path())) say("model: " + model.file.path());
   if (options.verbose)
     say(format("context: %s tokens", with_thousands(model.engine.plan().cache.max_context).c_str()));
 }
@@ -76,6 +87,7 @@ int run_command(const Options& options) {
   if (options.batch.is_each || options.batch.is_lines) return run_many(options);
   const Terminal terminal = examine_terminal(options.color);
   const PromptText text = read_prompt(options, terminal.is_in);
+  warn_of_model_in_prompt(options);
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
