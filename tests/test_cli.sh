@@ -337,6 +337,21 @@ done
 run_ run "${m[@]}" --seed 7 -n 150 --json --no-think --topk-buffer 64 hi
 check "json without thinking: null" has out '"reasoning_content":null'
 check "json: the buffer's tally" has out '"topk_buffer":{"rows":'
+contents() { grep -aoE '"content":"([^"\\]|\\.)*"' "$1" | sed 's/^"content":"//; s/"$//' | tr -d '\n'; }
+expect "json of the answer" 0 run "${answer[@]}" --json hi
+contents out >whole
+expect "json, streamed" 0 run "${answer[@]}" --json --stream hi
+check "json, streamed: a line a piece" test "$(grep -c '"object":"chat.completion.chunk"' out)" = "$(wc -l <out)" -a "$(wc -l <out)" -gt 5
+contents out >pieces
+check "json, streamed: the pieces are the answer" same pieces whole
+check "json, streamed: one id" test "$(grep -oE '"id":"[^"]*"' out | sort -u | wc -l)" = 1
+check "json, streamed: it begins with who speaks" grep -aq '"delta":{"role":"assistant"}' <(head -n 1 out)
+check "json, streamed: it ends with the reason and the counts" grep -aqE '"finish_reason":"(length|stop)".*"usage":\{.*"seed":7,' <(tail -n 1 out)
+check "json, streamed: only there" test "$(grep -c '"finish_reason":null' out)" = "$(($(wc -l <out) - 1))"
+expect "json, streamed: thinking" 6 run "${m[@]}" --seed 7 -n 6 --json --stream hi
+check "json, streamed: thinking is there" has out '"delta":{"reasoning_content":"'
+usage_error "--stream without --json" run "${m[@]}" --stream hi
+usage_error "--stream of many prompts" run "${m[@]}" --json --stream --lines -f input.txt
 run_ run "${m[@]}" --no-think --json -n 2 hi
 first_seed=$(grep -o '"seed":[0-9]*' out)
 run_ run "${m[@]}" --no-think --json -n 2 hi

@@ -70,6 +70,22 @@ Json choice_json(const GenerationResult& result, const Tokenizer& tokenizer,
   return choice;
 }
 
+Json usage_json(const GenerationResult& result) {
+  return {{"prompt_tokens", result.n_prompt_tokens},
+          {"completion_tokens", result.n_completion_tokens},
+          {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}}};
+}
+
+// What stands beside the answer.
+void add_figures(Json& json, const GenerationResult& result, const CompletionContext& context) {
+  json["usage"] = usage_json(result);
+  json["seed"] = context.seed;
+  json["timings"] = timings_json(result, context.load_seconds);
+  if (context.buffer_tally.n_rows > 0)
+    json["topk_buffer"] = {{"rows", context.buffer_tally.n_rows}, {"misses", context.buffer_tally.n_misses}};
+}
+
 }  // namespace
 
 std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
@@ -79,16 +95,48 @@ std::string completion_json(const GenerationResult& result, const Tokenizer& tok
             {"object", is_text ? "text_completion" : "chat.completion"},
             {"created", static_cast<int64_t>(std::time(nullptr))},
             {"model", sanitize_utf8(context.model_name)},
-            {"choices", Json::array({choice_json(result, tokenizer, context)})},
-            {"usage",
-             {{"prompt_tokens", result.n_prompt_tokens},
-              {"completion_tokens", result.n_completion_tokens},
-              {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
-              {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}}}},
-            {"seed", context.seed},
-            {"timings", timings_json(result, context.load_seconds)}};
-  if (context.buffer_tally.n_rows > 0)
-    json["topk_buffer"] = {{"rows", context.buffer_tally.n_rows}, {"misses", context.buffer_tally.n_misses}};
+            {"choices", Json::array({choice_json(result, tokenizer, context)})}};
+  add_figures(json, result, context);
+  return json.dump();
+}
+
+namespace {
+
+Json chunk_json(const std::string& id, int64_t created, const std::string& model_name, Json delta) {
+  return {
+      {"id", id},
+      {"object", "chat.completion.chunk"},
+      {"created", created},
+      {"model", model_name},
+      {"choices", Json::array({{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}}})}};
+}
+
+}  // namespace
+
+CompletionChunks::CompletionChunks(const std::string& model_name)
+    : id_(random_id("chatcmpl")),
+      model_name_(sanitize_utf8(model_name)),
+      created_(static_cast<int64_t>(std::time(nullptr))) {}
+
+std::string CompletionChunks::first() const {
+  return chunk_json(id_, created_, model_name_, {{"role", "assistant"}}).dump();
+}
+
+std::string CompletionChunks::reasoning(const std::string& text) const {
+  return chunk_json(id_, created_, model_name_, {{"reasoning_content", sanitize_utf8(text)}}).dump();
+}
+
+std::string CompletionChunks::answer(const std::string& text) const {
+  return chunk_json(id_, created_, model_name_, {{"content", sanitize_utf8(text)}}).dump();
+}
+
+std::string CompletionChunks::last(const GenerationResult& result, const Tokenizer& tokenizer,
+                                   const CompletionContext& context) const {
+  Json json = chunk_json(id_, created_, model_name_, Json::object());
+  Json& choice = json["choices"][0];
+  choice["finish_reason"] = finish_reason_name(result.finish_reason);
+  if (!result.logprobs.empty()) choice["logprobs"] = logprobs_json(result.logprobs, tokenizer);
+  add_figures(json, result, context);
   return json.dump();
 }
 

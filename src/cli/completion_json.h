@@ -26,4 +26,21 @@ struct CompletionContext {
 std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
                             const CompletionContext& context);
 
+// The same answer piece by piece, as lines of OpenAI's "chat.completion.chunk": who speaks, each piece of
+// thinking and answer, and at the end why it ended, with usage, seed and timings.
+class CompletionChunks {
+ public:
+  explicit CompletionChunks(const std::string& model_name);
+
+  std::string first() const;
+  std::string reasoning(const std::string& text) const;
+  std::string answer(const std::string& text) const;
+  std::string last(const GenerationResult& result, const Tokenizer& tokenizer,
+                   const CompletionContext& context) const;
+
+ private:
+  const std::string id_, model_name_;
+  const int64_t created_;
+};
+
 }  // namespace dsv32

@@ -381,6 +381,8 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.color = ColorMode::never; }},
     {"quiet,q", nullptr, "nothing but the answer and errors", "Output", kComputing,
      [](O& o, S&, S&) { o.quiet = true; }},
+    {"stream", nullptr, "with --json an object for each piece as it comes (chat.completion.chunk)", "Output", kRun,
+     [](O& o, S&, S&) { o.is_streamed = true; }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o, S&, S&) { o.verbose = true; }},
     {"help,h", nullptr, "this text", "Output", kAll | kCache, [](O& o, S&, S&) { o.wants_help = true; }},

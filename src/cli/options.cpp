@@ -44,6 +44,8 @@ void check_together(const Options& options) {
   check_batch(options);
   if (options.generation.n_top_logprobs >= 0 && !options.json && options.command != Command::batch)
     fail(ErrorKind::usage, "--logprobs needs --json, which carries them");
+  if (options.is_streamed && (!options.json || options.batch.is_each || options.batch.is_lines))
+    fail(ErrorKind::usage, "--stream needs --json and one prompt");
   if (options.continues && !options.session.empty())
     fail(ErrorKind::usage, "--session and --continue are both given, expected one of them");
   const bool names_stdin_twice =

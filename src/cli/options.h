@@ -103,6 +103,7 @@ struct Options {
   std::optional<ThinkingDisplay> thinking_display;
   ColorMode color = ColorMode::automatic;
   bool json = false, quiet = false, verbose = false;
+  bool is_streamed = false;  // JSON, piece by piece
   // Quiet means nothing but answers and errors, unless --thinking says otherwise.
   ThinkingDisplay shown_thinking() const {
     return thinking_display.value_or(quiet ? ThinkingDisplay::hide : ThinkingDisplay::show);

@@ -4,6 +4,7 @@
 #include "cli/run.h"
 
 #include <chrono>
+#include <optional>
 #include <random>
 
 #include <unistd.h>
@@ -62,6 +63,29 @@ int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context
   return 0;
 }
 
+void write_line(const std::string& line) { write_out(line + "\n"); }
+
+// Writes chunks, if there are any to be written, as the answer comes.
+class RunListener : public AnswerListener {
+ public:
+  RunListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints,
+              const std::optional<CompletionChunks>& chunks)
+      : AnswerListener(printer, status, stop, prints), chunks_(chunks) {
+    if (chunks_) write_line(chunks_->first());
+  }
+  void on_reasoning(const std::string& text) override {
+    AnswerListener::on_reasoning(text);
+    if (chunks_) write_line(chunks_->reasoning(text));
+  }
+  void on_answer(const std::string& text) override {
+    AnswerListener::on_answer(text);
+    if (chunks_) write_line(chunks_->answer(text));
+  }
+
+ private:
+  const std::optional<CompletionChunks>& chunks_;
+};
+
 // A file that was meant for -m, probably.
 void warn_of_model_in_prompt(const Options& options) {
   const std::string word = options.words.empty() ? "" : options.words.front();
@@ -110,7 +134,9 @@ int run_command(const Options& options) {
 
   Printer printer({options.shown_thinking(), terminal.is_out, terminal.has_color}, write_out, write_err);
   const GracefulStop stop;
-  AnswerListener listener(printer, status, stop, !options.json);
+  std::optional<CompletionChunks> chunks;
+  if (options.is_streamed) chunks.emplace(model_name(model.file.path()));
+  RunListener listener(printer, status, stop, !options.json, chunks);
   if (options.json || options.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   if (options.json || !terminal.is_out) listener.count_answer();
   Session session(model.engine);
@@ -122,8 +148,10 @@ int run_command(const Options& options) {
                                   .load_seconds = load_seconds,
                                   .thinking = prompt.thinking,
                                   .buffer_tally = tally};
-  if (options.json)
-    write_out(completion_json(result, *model.tokenizer, context) + "\n");
+  if (chunks)
+    write_line(chunks->last(result, *model.tokenizer, context));
+  else if (options.json)
+    write_line(completion_json(result, *model.tokenizer, context));
   else
     printer.finish(result.completion.thinking_closed);
   report(result, options, terminal, generation.sampling.seed, tally);
