@@ -12,9 +12,9 @@ demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers e
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
-export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache TERM=xterm
+export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
-unset NO_COLOR DSV32_MODEL
+unset NO_COLOR DSV32_MODEL DSV32_MODELS
 esc=$'\e'
 passed=0 failed=0 skipped=0
 
@@ -202,7 +202,23 @@ expect "the only model beside those that come with the program" 0 run --no-think
 rm models/demo.gguf models/tiny.gguf
 ln -s "$model" models/other.gguf
 expect "two models in models/" 2 run hi
-rm -r models
+check "two models in models/: they are listed" has err "models/only.gguf ("
+expect "a part of a name" 0 run --no-think --seed 7 -n 24 -m ONL "What is a latent row?"
+check "a part of a name: that model" same out first
+expect "a name that several fit" 2 run -m o hi
+check "a name that several fit: which" has err "models/only.gguf ("
+expect "a name that none fits" 2 run -m qwen hi
+check "a name that none fits: what there is" has err "no model has such a name; there are models/only.gguf ("
+mkdir -p elsewhere share/dsv32/models
+mv models/only.gguf elsewhere/Big-00001-of-00002.gguf
+printf x >elsewhere/Big-00002-of-00002.gguf
+ln -s "$model" share/dsv32/models/shared.gguf
+DSV32_MODELS=elsewhere expect "a name in DSV32_MODELS" 0 inspect model -m big
+check "a name in DSV32_MODELS: its first part" has out "elsewhere/Big-00001-of-00002.gguf"
+XDG_DATA_HOME=$PWD/share expect "a name in the folder of data" 0 inspect model -m shared
+DSV32_MODEL=shared XDG_DATA_HOME=$PWD/share expect "a name in DSV32_MODEL" 0 inspect model
+rm -r models elsewhere
+XDG_DATA_HOME=$PWD/share expect "the only model of all folders" 0 inspect model
 expect "no model at all" 2 run hi
 expect "a prompt longer than the context" 2 run "${m[@]}" -c 4 "one two three four five six"
 check "a prompt longer than the context: counts" has err "the context holds 4"

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/loaded_model.h"
+#include "cli/model_lookup.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
 #include "engine/compare.h"

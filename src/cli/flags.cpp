@@ -129,8 +129,8 @@ using S = const std::string;
 // Every value is checked here; SamplingOptions::check() adds the ranges of sampling.
 constexpr Flag kFlags[] = {
     {"model,m", "FILE",
-     "the GGUF file, of a split model its first part (environment: DSV32_MODEL; else the "
-     "only one in models/)",
+     "the GGUF file, of a split model its first part, or a part of its name if it is in models/, "
+     "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
      "Model", kAll, [](O& o, S& v, S&) { o.engine.model_path = v; }},
     {"ctx,ctx-size,ctx_size,c", "N",
      "tokens of context (default: the model's, or what half of the free memory "

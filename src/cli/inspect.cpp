@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/loaded_model.h"
+#include "cli/model_lookup.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"

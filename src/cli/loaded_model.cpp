@@ -1,6 +1,4 @@
 // See loaded_model.h.
-//
-// A split model counts once: only its first part can be named.
 #include "cli/loaded_model.h"
 
 #include <algorithm>
@@ -8,36 +6,17 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/model_lookup.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
 
 namespace dsv32 {
 namespace {
-
-constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // nobody put these there
-
-// "x-00002-of-00009.gguf" is no model by itself.
-bool is_later_part(const std::string& stem) {
-  constexpr size_t kTail = 15;  // "-00002-of-00009"
-  if (stem.size() < kTail || stem.compare(stem.size() - 9, 4, "-of-") != 0) return false;
-  return stem.compare(stem.size() - kTail, 6, "-00001") != 0;
-}
-
-std::vector<std::string> models_in(const std::filesystem::path& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().extension() == ".gguf" && !is_later_part(entry.path().stem().string()))
-      paths.push_back(entry.path().string());
-  std::ranges::sort(paths);
-  return paths;
-}
 
 void warn(const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); }
 
@@ -103,25 +82,6 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
 }
 
 }  // namespace
-
-std::string find_model(const Options& options) {
-  if (!options.engine.model_path.empty()) return options.engine.model_path;
-  const char* named = std::getenv("DSV32_MODEL");
-  if (named && *named) return named;
-  std::vector<std::string> found = models_in("models");
-  for (const std::string_view ours : kOurs)
-    if (found.size() > 1) std::erase(found, ours);
-  if (found.size() == 1) return found.front();
-  fail(ErrorKind::usage,
-       found.empty() ? "no model is named and models/ holds none"
-                     : format("no model is named and models/ holds %zu of them", found.size()),
-       "name one with -m FILE or in the environment variable DSV32_MODEL");
-}
-
-bool is_stopgap(const Options& options, const std::string& path) {
-  const char* named = std::getenv("DSV32_MODEL");
-  return options.engine.model_path.empty() && !(named && *named) && std::ranges::count(kOurs, path) > 0;
-}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   return Tokenizer::make(load_vocabulary(file));

@@ -1,8 +1,7 @@
 // The model as the commands need it: the file, its tokenizer, and for those that compute the engine.
 //
-// Finding the file is here too: -m, else the environment variable DSV32_MODEL, else the only model in
-// models/, not counting demo.gguf and tiny.gguf when there are others. Whether and where prefixes are kept is
-// decided here. The parts are built in order and outlive each other as they must.
+// Whether and where prefixes are kept is decided here. The parts are built in order and outlive each other as
+// they must.
 #pragma once
 
 #include <functional>
@@ -17,11 +16,6 @@
 #include "text/tokenizer.h"
 
 namespace dsv32 {
-
-// Throws Error{usage} when no file is named and models/ does not have exactly one.
-std::string find_model(const Options& options);
-// Nobody named a model, and that one came with the program: nothing else was there.
-bool is_stopgap(const Options& options, const std::string& path);
 
 // Throws Error{model}.
 std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);

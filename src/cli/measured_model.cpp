@@ -1,6 +1,7 @@
 #include "cli/measured_model.h"
 
 #include "cli/loaded_model.h"
+#include "cli/model_lookup.h"
 #include "weights/synthetic.h"
 
 namespace dsv32 {

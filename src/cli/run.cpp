@@ -17,6 +17,7 @@
 #include "cli/completion_json.h"
 #include "cli/help.h"
 #include "cli/loaded_model.h"
+#include "cli/model_lookup.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
 #include "engine/session.h"

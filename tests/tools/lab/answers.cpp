@@ -8,6 +8,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/loaded_model.h"
+#include "cli/model_lookup.h"
 #include "cli/streams.h"
 #include "engine/loop.h"
 #include "engine/session.h"

@@ -1,0 +1,144 @@
+// See model_lookup.h.
+//
+// A split model counts once: only its first part can be named.
+#include "cli/model_lookup.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // nobody put these there
+constexpr size_t kPartTail = 15;                                                // "-00002-of-00009"
+constexpr size_t kMostShown = 8;
+
+bool is_part(const std::string& stem) {
+  return stem.size() >= kPartTail && stem.compare(stem.size() - 9, 4, "-of-") == 0;
+}
+
+// "x" of "x.gguf" and of "x-00001-of-00009.gguf".
+std::string name_of(const fs::path& path) {
+  const std::string stem = path.stem().string();
+  return is_part(stem) ? stem.substr(0, stem.size() - kPartTail) : stem;
+}
+
+struct Candidate {
+  std::string path;
+  uint64_t n_bytes;  // of all parts
+};
+
+// First parts, by name.
+std::vector<Candidate> models_in(const fs::path& folder) {
+  std::vector<Candidate> models;
+  std::vector<std::pair<std::string, uint64_t>> parts;  // name, bytes
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() != ".gguf") continue;
+    const std::string stem = entry.path().stem().string();
+    std::error_code no_size;
+    const uint64_t n_bytes = entry.file_size(no_size);
+    parts.emplace_back(name_of(entry.path()), no_size ? 0 : n_bytes);
+    const bool is_first = !is_part(stem) || stem.compare(stem.size() - kPartTail, 6, "-00001") == 0;
+    if (is_first) models.push_back({entry.path().string(), 0});
+  }
+  for (Candidate& model : models)
+    for (const auto& [name, n_bytes] : parts)
+      if (name == name_of(model.path)) model.n_bytes += n_bytes;
+  std::ranges::sort(models, {}, &Candidate::path);
+  return models;
+}
+
+// Null where the variable is unset or empty.
+const char* environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value && *value ? value : nullptr;
+}
+
+std::vector<Candidate> all_models() {
+  std::vector<fs::path> folders{"models"};
+  if (const char* folder = environment("DSV32_MODELS")) folders.emplace_back(folder);
+  const char *data = environment("XDG_DATA_HOME"), *home = environment("HOME");
+  if (data && *data == '/')
+    folders.push_back(fs::path(data) / "dsv32/models");
+  else if (home && *home == '/')
+    folders.push_back(fs::path(home) / ".local/share/dsv32/models");
+  std::vector<Candidate> all;
+  for (const fs::path& folder : folders) {
+    const std::vector<Candidate> some = models_in(folder);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+// "models/a.gguf (15.0 MiB), models/b.gguf (386.0 GiB)"
+std::string list_of(const std::vector<Candidate>& models) {
+  std::string text;
+  for (size_t i = 0; i < std::min(models.size(), kMostShown); ++i)
+    text += (i > 0 ? ", " : "") +
+            format("%s (%s)", visible(models[i].path).c_str(), human_bytes(models[i].n_bytes).c_str());
+  if (models.size() > kMostShown) text += format(" and %zu more", models.size() - kMostShown);
+  return text;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+// The one whose name it is, or else the only one with that in its name.
+std::string look_up(const std::string& name) {
+  const std::vector<Candidate> all = all_models();
+  std::vector<Candidate> fitting;
+  for (const bool is_whole : {true, false}) {
+    std::ranges::copy_if(all, std::back_inserter(fitting), [&](const Candidate& model) {
+      const std::string its = lower(name_of(model.path));
+      return is_whole ? its == lower(name) : its.find(lower(name)) != its.npos;
+    });
+    if (!fitting.empty()) break;
+  }
+  if (fitting.size() == 1) return fitting.front().path;
+  const std::string shown = visible(name, false, 80);
+  if (!fitting.empty())
+    fail(ErrorKind::usage, format("-m %s fits several models: %s", shown.c_str(), list_of(fitting).c_str()));
+  fail(ErrorKind::usage, format("-m %s is no file, and no model has such a name%s", shown.c_str(),
+                                all.empty() ? "" : ("; there are " + list_of(all)).c_str()));
+}
+
+bool is_path(const std::string& name) {
+  std::error_code error;
+  return name.find('/') != name.npos || name.ends_with(".gguf") || fs::exists(name, error);
+}
+
+}  // namespace
+
+std::string find_model(const Options& options) {
+  const char* variable = environment("DSV32_MODEL");
+  const std::string name =
+      options.engine.model_path.empty() && variable ? variable : options.engine.model_path;
+  if (!name.empty()) return is_path(name) ? name : look_up(name);
+  std::vector<Candidate> found = all_models();
+  for (const std::string_view ours : kOurs)
+    if (found.size() > 1) std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
+  if (found.size() == 1) return found.front().path;
+  fail(ErrorKind::usage,
+       found.empty() ? "no model is named and models/ holds none"
+                     : "no model is named and there are several: " + list_of(found),
+       "name one with -m FILE or in the environment variable DSV32_MODEL");
+}
+
+bool is_stopgap(const Options& options, const std::string& path) {
+  return options.engine.model_path.empty() && !environment("DSV32_MODEL") &&
+         std::ranges::count(kOurs, path) > 0;
+}
+
+}  // namespace dsv32
