@@ -798,6 +798,7 @@ terminal_cases() {
   # start ARGS...: a chat that reads from the descriptor 5, with its process in $dsv32_pid and its terminal's in $script_pid.
   start() {
     rm -f pid
+    : >out  # of the chat before
     timeout 60 script -qec "echo \$\$ \$PPID >pid; exec '$dsv32' chat -m '$model' --no-cache --no-think --color never $*" \
       /dev/null <keys >out 2>err &
     chat=$!
