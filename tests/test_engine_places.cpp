@@ -3,9 +3,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "tests/support/island_backend.h"
-#include "tests/support/kept_model.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPrompt = 100, kAnswer = 20;
 
 const std::string& tiny_path() {
-  static const KeptModel model(TinyModel{.n_layers = 5, .n_dense_layers = 1, .index_topk = 32});
+  static const TinyFile model(TinyModel{.n_layers = 5, .n_dense_layers = 1, .index_topk = 32});
   return model.path;
 }
 

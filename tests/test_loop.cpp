@@ -8,10 +8,10 @@
 
 #include "engine/loop.h"
 #include "engine/session.h"
-#include "tests/support/kept_model.h"
 #include "tests/support/many_timelines.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -19,7 +19,7 @@ using namespace dsv32;
 namespace {
 
 const std::string& tiny_path() {
-  static const KeptModel model(TinyModel{.n_layers = 2, .n_dense_layers = 1, .index_topk = 32});
+  static const TinyFile model(TinyModel{.n_layers = 2, .n_dense_layers = 1, .index_topk = 32});
   return model.path;
 }
 

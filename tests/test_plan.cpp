@@ -9,9 +9,9 @@
 #include "engine/session.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
-#include "tests/support/kept_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_file.h"
 #include "weights/synthetic.h"
 
 using namespace dsv32;
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 const std::string& tiny_path() {
-  static const KeptModel model(TinyModel{});
+  static const TinyFile model(TinyModel{});
   return model.path;
 }
 

@@ -8,8 +8,8 @@
 #include "context/latent_cache.h"
 #include "model/forward.h"
 #include "tests/support/island_backend.h"
-#include "tests/support/kept_model.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
 
 using namespace dsv32;
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kLayers = 4, kTokens = 120, kPrompt = 100, kContext = 2304;
 
 const std::string& tiny_path() {
-  static const KeptModel model(TinyModel{.n_layers = kLayers, .n_dense_layers = 1, .index_topk = 32});
+  static const TinyFile model(TinyModel{.n_layers = kLayers, .n_dense_layers = 1, .index_topk = 32});
   return model.path;
 }
 

@@ -86,36 +86,36 @@ void add_figures(Json& json, const GenerationResult& result, const CompletionCon
     json["topk_buffer"] = {{"rows", context.buffer_tally.n_rows}, {"misses", context.buffer_tally.n_misses}};
 }
 
+// What every object begins with.
+Json head_json(const std::string& id, const char* object, int64_t created, const std::string& model_name,
+               Json choice) {
+  return {{"id", id},
+          {"object", object},
+          {"created", created},
+          {"model", sanitize_utf8(model_name)},
+          {"choices", Json::array({std::move(choice)})}};
+}
+
+Json chunk_json(const std::string& id, int64_t created, const std::string& model_name, Json delta) {
+  Json choice{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
+  return head_json(id, "chat.completion.chunk", created, model_name, std::move(choice));
+}
+
 }  // namespace
 
 std::string completion_json(const GenerationResult& result, const Tokenizer& tokenizer,
                             const CompletionContext& context) {
   const bool is_text = context.is_text_completion;
-  Json json{{"id", random_id(is_text ? "cmpl" : "chatcmpl")},
-            {"object", is_text ? "text_completion" : "chat.completion"},
-            {"created", static_cast<int64_t>(std::time(nullptr))},
-            {"model", sanitize_utf8(context.model_name)},
-            {"choices", Json::array({choice_json(result, tokenizer, context)})}};
+  Json json =
+      head_json(random_id(is_text ? "cmpl" : "chatcmpl"), is_text ? "text_completion" : "chat.completion",
+                std::time(nullptr), context.model_name, choice_json(result, tokenizer, context));
   add_figures(json, result, context);
   return json.dump();
 }
 
-namespace {
-
-Json chunk_json(const std::string& id, int64_t created, const std::string& model_name, Json delta) {
-  return {
-      {"id", id},
-      {"object", "chat.completion.chunk"},
-      {"created", created},
-      {"model", model_name},
-      {"choices", Json::array({{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}}})}};
-}
-
-}  // namespace
-
 CompletionChunks::CompletionChunks(const std::string& model_name)
     : id_(random_id("chatcmpl")),
-      model_name_(sanitize_utf8(model_name)),
+      model_name_(model_name),
       created_(static_cast<int64_t>(std::time(nullptr))) {}
 
 std::string CompletionChunks::first() const {

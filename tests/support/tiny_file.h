@@ -1,4 +1,4 @@
-// A tiny model in a directory of its own.
+// A tiny model in a directory of its own, which goes with the object.
 #pragma once
 
 #include <string>
