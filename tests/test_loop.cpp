@@ -236,6 +236,30 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   BOOST_TEST(other.n_done.back() == 90);
 }
 
+// Wherever in its chunks a prompt is left, what follows has the same bits.
+BOOST_AUTO_TEST_CASE(a_prompt_that_is_left_in_a_chunk) {
+  Scene scene(1), fresh(1);
+  const Request request = scene.request(0);
+  const auto answer = [&](Scene& where, Listener& listener) {
+    return generate(*where.sessions[0], *where.tokenizer, request.prompt, request.options, listener);
+  };
+  Ear expected;
+  const Records records = records_of(answer(fresh, expected));
+  for (const int64_t n_before : {1, 2, 3, 5, 10, 20, 50, 100, 150}) {
+    Ear ear;
+    ear.n_before_stop = n_before;
+    BOOST_TEST((answer(scene, ear).finish_reason == FinishReason::interrupted));
+    BOOST_TEST(ear.text.empty());
+    BOOST_TEST(std::ssize(scene.sessions[0]->tokens()) < std::ssize(request.prompt));
+    if (n_before % 20 != 0) continue;
+    Ear again;
+    BOOST_TEST((records_of(answer(scene, again)) == records));
+    scene.sessions[0]->hold(std::vector<int32_t>{request.prompt.back()});
+  }
+  Ear ear;
+  BOOST_TEST((records_of(answer(scene, ear)) == records));
+}
+
 // As for lack of memory, or a device that fails: the request goes with the one who asked.
 BOOST_AUTO_TEST_CASE(a_request_whose_turn_throws_leaves_the_loop) {
   struct Failing : Listener {

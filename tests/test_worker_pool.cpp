@@ -2,6 +2,7 @@
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
+#include <functional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -46,6 +47,26 @@ BOOST_AUTO_TEST_CASE(every_index_runs_once) {
     for (const int64_t n : {0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 1000, 4097, 100'003})
       BOOST_TEST(runs_each_once(workers, n), n << " on " << n_threads);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_that_is_given_up_ends) {
+  for (const int n_threads : {1, 4})
+    for (const int n_before : {0, 1, 5}) {
+      WorkerPool workers(n_threads);
+      std::atomic<int> n_asked = 0, n_run = 0;
+      const std::function<bool()> is_interrupted = [&] { return n_asked++ >= n_before; };
+      workers.set_interrupt(&is_interrupted);
+      const auto run = [&] {
+        workers.parallel_for(100'000, true, [&](int64_t) {
+          ++n_run;
+          std::this_thread::sleep_for(std::chrono::microseconds(1));
+        });
+      };
+      BOOST_CHECK_THROW(run(), Interrupted);
+      BOOST_TEST(n_run < 100'000 / 2);
+      workers.set_interrupt(nullptr);
+      BOOST_TEST(runs_each_once(workers, 1000));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(zero_threads_are_one_for_each_core) {

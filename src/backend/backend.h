@@ -394,6 +394,11 @@ class Backend {
   // Pinned host memory of the backend's own that anyone may upload from; empty when it works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }
 
+  // Asked while an operation computes on the host: true ends the operation with Interrupted, and what the step
+  // has written makes no sense. Null: it is not asked. Must outlive the operations that follow. A device's
+  // own operations are not ended.
+  virtual void set_interrupt(const std::function<bool()>*) {}
+
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
   // Null, and `body` is not called: this backend does not record.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& body) = 0;

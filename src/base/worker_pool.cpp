@@ -71,13 +71,25 @@ void WorkerPool::start_threads() {
 
 void WorkerPool::run(const Loop& loop, bool is_worth_sharing) {
   const bool is_shared = is_worth_sharing && n_threads_ > 1 && loop.n > 1 && !is_in_use_.exchange(true);
-  if (!is_shared) return loop.run(0, loop.n);
+  if (!is_shared) return run_alone(loop);
   if (!has_started_) start_threads();
   share(loop);
   const std::exception_ptr error = std::exchange(error_, nullptr);
   has_failed_ = false;
   is_in_use_ = false;
   if (error) std::rethrow_exception(error);
+}
+
+void WorkerPool::run_alone(const Loop& loop) const {
+  const int64_t n_at_once = is_interrupted_ ? (loop.n + kUnitsPerThread - 1) / kUnitsPerThread : loop.n;
+  for (int64_t begin = 0; begin < loop.n; begin += n_at_once) {
+    check_interrupt();
+    loop.run(begin, std::min(begin + n_at_once, loop.n));
+  }
+}
+
+void WorkerPool::check_interrupt() const {
+  if (is_interrupted_ && (*is_interrupted_)()) throw Interrupted();
 }
 
 void WorkerPool::share(const Loop& loop) {
@@ -89,13 +101,13 @@ void WorkerPool::share(const Loop& loop) {
   left_ = n_units;
   ++n_loops_;
   n_loops_.notify_all();
-  take_units();
+  take_units(true);
   while (const uint32_t n = n_unfinished_.load(std::memory_order_acquire)) wait_while(n_unfinished_, n);
 }
 
 void WorkerPool::work() {
   for (uint32_t n_seen = 0; !is_ending_;) {
-    take_units();
+    take_units(false);
     wait_while(n_loops_, n_seen);
     n_seen = n_loops_;
   }
@@ -103,22 +115,22 @@ void WorkerPool::work() {
 
 // Half of a fair share of what is left at a time, so that all end together and few meet here. A unit that was
 // taken keeps the loop: it does not end, nor another begin, before n_unfinished_ falls.
-void WorkerPool::take_units() {
+void WorkerPool::take_units(bool is_caller) {
   while (uint32_t left = left_) {
     const uint32_t n = std::max(1u, left / (2 * static_cast<uint32_t>(n_threads_)));
     if (!left_.compare_exchange_weak(left, left - n)) continue;
-    run_units(loop_.n_units() - left, n);
+    run_units(loop_.n_units() - left, n, is_caller);
     if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
   }
 }
 
-void WorkerPool::run_units(int64_t first, int64_t n) {
-  if (has_failed_) return;
-  try {
-    loop_.run(first * loop_.unit, std::min((first + n) * loop_.unit, loop_.n));
-  } catch (...) {
-    if (!has_failed_.exchange(true)) error_ = std::current_exception();
-  }
+void WorkerPool::run_units(int64_t first, int64_t n, bool is_caller) {
+  for (int64_t unit = first; unit < first + n && !has_failed_; ++unit) try {
+      if (is_caller) check_interrupt();
+      loop_.run(unit * loop_.unit, std::min((unit + 1) * loop_.unit, loop_.n));
+    } catch (...) {
+      if (!has_failed_.exchange(true)) error_ = std::current_exception();
+    }
 }
 
 }  // namespace dsv32

@@ -9,10 +9,14 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <vector>
 
 namespace dsv32 {
+
+// Thrown out of a loop that was given up: what it was computing makes no sense.
+struct Interrupted {};
 
 class WorkerPool {
  public:
@@ -27,7 +31,7 @@ class WorkerPool {
 
   // body(i) for every i of [0, n), each once; by the caller alone unless the work is worth sharing. A loop
   // inside another, or beside that of another caller, is run by its caller alone. The first exception of a
-  // body ends the loop and comes out here. Throws nothing else.
+  // body ends the loop and comes out here. Throws nothing else, but Interrupted.
   template <class Body>
   void parallel_for(int64_t n, bool is_worth_sharing, const Body& body) {
     run({&body,
@@ -37,6 +41,10 @@ class WorkerPool {
          n},
         is_worth_sharing);
   }
+
+  // Asked by a loop's caller, some thirty times in the loop: true gives it up. Empty: it is not asked. It
+  // must outlive the loops that follow.
+  void set_interrupt(const std::function<bool()>* is_interrupted) { is_interrupted_ = is_interrupted; }
 
  private:
   struct Worker;
@@ -51,11 +59,13 @@ class WorkerPool {
   };
 
   void run(const Loop& loop, bool is_worth_sharing);
+  void run_alone(const Loop& loop) const;
+  void check_interrupt() const;
   void share(const Loop& loop);
   void start_threads();
   void work();
-  void take_units();
-  void run_units(int64_t first, int64_t n);
+  void take_units(bool is_caller);
+  void run_units(int64_t first, int64_t n, bool is_caller);
 
   const int n_threads_;
   std::vector<std::thread> threads_;  // all but the caller's
@@ -70,6 +80,7 @@ class WorkerPool {
   Loop loop_;
   std::atomic<bool> has_failed_ = false;
   std::exception_ptr error_;  // of whoever set has_failed_
+  const std::function<bool()>* is_interrupted_ = nullptr;
 };
 
 }  // namespace dsv32

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "base/worker_pool.h"
 #include "engine/engine.h"
 #include "engine/session.h"
 
@@ -113,9 +114,21 @@ void Loop::begin(Answer& answer) try {
   answer.fail(std::current_exception());
 }
 
+// A chunk may take seconds on a CPU: who is interrupted meanwhile is left at the border before it.
+int64_t Loop::read_chunk(Answer& answer) {
+  const std::function<bool()> is_interrupted = [&] { return answer.is_interrupted(); };
+  struct Asked {
+    explicit Asked(Forward& forward_, const std::function<bool()>& asks) : forward(forward_) {
+      forward.set_interrupt(&asks);
+    }
+    ~Asked() { forward.set_interrupt(nullptr); }
+    Forward& forward;
+  } const asked(engine_.forward(), is_interrupted);
+  return answer.session().read_chunk(answer.request().prompt);
+}
+
 void Loop::read_prompt(Answer& answer) try {
-  Session& session = answer.session();
-  const int64_t n_done = session.read_chunk(answer.request().prompt);
+  const int64_t n_done = read_chunk(answer);
   answer.prompt_reached(n_done);
   if (answer.phase() == Phase::decodes) {
     Answer* const reader = &answer;
@@ -123,6 +136,9 @@ void Loop::read_prompt(Answer& answer) try {
     if (answer.phase() == Phase::decodes) draw({&reader, 1});
   }
   if (answer.phase() == Phase::is_done) answer.session().rest();
+} catch (const Interrupted&) {
+  answer.session().rest();
+  answer.interrupt();
 } catch (const Error&) {
   answer.fail(std::current_exception());
 }

@@ -65,6 +65,7 @@ class Loop {
   void close_done();
   void begin_ready(bool waits);
   void begin(Answer& answer);
+  int64_t read_chunk(Answer& answer);
   void read_prompt(Answer& answer);
   void decode(std::span<Answer*> answers);
   void draw(std::span<Answer* const> answers);

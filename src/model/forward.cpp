@@ -76,6 +76,10 @@ void Forward::wait() {
   for (const auto& stage : stages_) stage->backend().download(nullptr, nullptr, 0);
 }
 
+void Forward::set_interrupt(const std::function<bool()>* is_interrupted) {
+  for (const auto& stage : stages_) stage->backend().set_interrupt(is_interrupted);
+}
+
 std::vector<float> Forward::logits() const {
   std::vector<float> values(static_cast<size_t>(n_logits() * args_.vocab_size));
   stages_.back()->backend().download(values.data(), logits_row(0), values.size() * sizeof(float));

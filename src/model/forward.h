@@ -6,6 +6,7 @@
 // takes a thousand operations ahead and no more. Nobody waits on the host. Not thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,8 @@ class Forward {
   void abandon();
   // Waits until all that was enqueued is done.
   void wait();
+  // What the backends ask while they compute on the host (Backend::set_interrupt).
+  void set_interrupt(const std::function<bool()>* is_interrupted);
 
   // The backend that has the logits.
   Backend& last_backend() { return stages_.back()->backend(); }
