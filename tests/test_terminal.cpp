@@ -3,18 +3,23 @@
 // Sinks that collect stand for the streams.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/answer.h"
 #include "cli/output_file.h"
 #include "cli/printer.h"
 #include "cli/terminal.h"
+#include "cli/word_wrap.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
+#include "tests/support/screen.h"
 
 using namespace dsv32;
 
@@ -43,6 +48,45 @@ struct Folder {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(terminal)
+
+// Whatever the pieces, no word is broken that fits a line, and nothing else changes.
+BOOST_AUTO_TEST_CASE(words_wrap_at_the_windows_width) {
+  const std::string text =
+      "It was the best of times, it was the worst of times,\n\nit was averyveryverylongword\tof  two spaces "
+      "and \u65e5\u672c\u8a9e\u306e\u6587\u7ae0 and e\u0301 caf\u00e9 end.\n1234567890 12345678901 x\n";
+  const auto words_of = [](std::string from) {
+    std::vector<std::string> words;
+    for (char& c : from) c = c == '\n' || c == '\t' ? ' ' : c;
+    std::istringstream stream(from);
+    for (std::string word; stream >> word;) words.push_back(word);
+    return words;
+  };
+  for (const size_t width : {10, 11, 17, 25, 80})
+    for (const size_t n_at_once : {1, 3, 1000}) {
+      WordWrap wrap;
+      Screen screen(width);
+      std::string piece;
+      for (size_t at = 0; at < text.size(); ++at) {
+        piece += text[at];
+        if (incomplete_utf8_tail(piece) > 0 || (piece.size() < n_at_once && at + 1 < text.size())) continue;
+        for (const char c : wrap.wrap(piece, width)) screen.feed(c == '\n' ? "\r\n" : std::string(1, c));
+        piece.clear();
+      }
+      std::string lines = screen.text();
+      for (const std::string& word : words_of(text))
+        if (columns_of(word) == word.size() && word.size() <= width)  // ASCII
+          BOOST_TEST(std::ranges::count(words_of(lines), word) > 0, word << " in " << width << " columns:\n"
+                                                                         << lines);
+      const auto letters = [](std::string all) {
+        std::erase_if(all, [](char c) { return c == ' ' || c == '\n' || c == '\t'; });
+        return all;
+      };
+      BOOST_TEST(letters(lines) == letters(text));
+      BOOST_TEST(std::ranges::count(lines, '\n') >= 5);
+    }
+  WordWrap none;
+  BOOST_TEST(none.wrap(text, 0) == text);
+}
 
 BOOST_AUTO_TEST_CASE(color_rule) {
   BOOST_TEST(decide_color(ColorMode::automatic, true, nullptr, "xterm"));

@@ -23,17 +23,15 @@ void Printer::print_reasoning(const std::string& text) {
   is_reasoning_ = true;
   if (style_.thinking == ThinkingDisplay::hide) return;
   if (style_.thinking == ThinkingDisplay::on_stdout) return print_out((is_first ? "<think>" : "") + text);
-  if (is_first && !style_.has_color) err_("thinking:\n");
-  const std::string shown = visible(text, true);
-  err_(style_.has_color ? kDim + shown + kReset : shown);
-  last_err_ = shown.back();
+  if (is_first && !style_.has_color) print_err("thinking:\n");
+  print_err(visible(text, true), style_.has_color);
 }
 
 void Printer::end_reasoning() {
   if (!std::exchange(is_reasoning_, false)) return;
   if (style_.thinking == ThinkingDisplay::on_stdout) return print_out("</think>");
   if (style_.thinking == ThinkingDisplay::hide) return;
-  err_(std::string(last_err_ == '\n' ? "" : "\n") + (style_.has_color ? "\n" : "answer:\n"));
+  print_err(std::string(last_err_ == '\n' ? "" : "\n") + (style_.has_color ? "\n" : "answer:\n"));
 }
 
 void Printer::print_answer(const std::string& text) {
@@ -45,15 +43,27 @@ void Printer::finish(bool is_thinking_closed) {
   if (is_thinking_closed)
     end_reasoning();
   else if (is_reasoning_ && style_.thinking == ThinkingDisplay::show && last_err_ != '\n')
-    err_("\n");
+    print_err("\n");
   if (last_out_ != '\n') out_("\n");
   last_out_ = '\n';
 }
 
 void Printer::print_out(std::string_view text) {
   if (text.empty()) return;
-  out_(style_.escapes_out ? visible(text, true) : std::string(text));
+  out_(wrapped(style_.escapes_out ? visible(text, true) : std::string(text)));
   last_out_ = text.back();
+}
+
+// `text`: escaped.
+void Printer::print_err(const std::string& text, bool is_dim) {
+  if (text.empty()) return;
+  last_err_ = text.back();
+  const std::string shown = wrapped(text);
+  err_(is_dim ? kDim + shown + kReset : shown);
+}
+
+std::string Printer::wrapped(std::string text) {
+  return style_.columns ? wrap_.wrap(text, style_.columns()) : std::move(text);
 }
 
 }  // namespace dsv32

@@ -2,7 +2,8 @@
 //
 // With colour, thinking is dim and a blank line parts it from the answer; without, the lines "thinking:" and
 // "answer:" do. What goes to a terminal is escaped (visible()), what goes into a pipe is not changed. Every
-// coloured write ends with a reset, so no way out leaves the terminal coloured. One printer per answer.
+// coloured write ends with a reset, so no way out leaves the terminal coloured. Where both go to one terminal
+// lines may end between words (word_wrap.h). One printer per answer.
 #pragma once
 
 #include <functional>
@@ -10,13 +11,15 @@
 #include <string_view>
 
 #include "cli/options.h"
+#include "cli/word_wrap.h"
 
 namespace dsv32 {
 
 struct PrinterStyle {
   ThinkingDisplay thinking = ThinkingDisplay::show;
-  bool escapes_out = false;  // standard output is a terminal
-  bool has_color = false;    // on standard error
+  bool escapes_out = false;       // standard output is a terminal
+  bool has_color = false;         // on standard error
+  size_t (*columns)() = nullptr;  // of the terminal that both streams are, now; null: nothing is wrapped
 };
 
 class Printer {
@@ -32,10 +35,13 @@ class Printer {
 
  private:
   void print_out(std::string_view text);
+  void print_err(const std::string& text, bool is_dim = false);
+  std::string wrapped(std::string text);
   void end_reasoning();
 
   PrinterStyle style_;
   Sink out_, err_;
+  WordWrap wrap_;
   bool is_reasoning_ = false, has_reasoned_ = false;
   char last_out_ = '\0', last_err_ = '\n';
 };

@@ -18,13 +18,13 @@ namespace {
 
 bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
 
+}  // namespace
+
 size_t columns() {
   winsize size{};
   const bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return is_known ? size.ws_col : 80;
 }
-
-}  // namespace
 
 bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term) {
   if (mode != ColorMode::automatic) return mode == ColorMode::always;

@@ -40,6 +40,9 @@ class StatusLine {
   std::chrono::steady_clock::time_point drawn_at_{};
 };
 
+// Columns of the terminal that standard error is, now; 80 when it does not say.
+size_t columns();
+
 // 1204 -> "1,204"
 std::string with_thousands(int64_t value);
 

@@ -1,0 +1,45 @@
+// What a person sees of what a program writes to its terminal: the rows of a window, and its cursor.
+//
+// As much of a VT100 as the program and libedit use. Lines that the terminal broke are broken anew when the
+// window changes its width, as terminals of this century do it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dsv32 {
+
+class Screen {
+ public:
+  explicit Screen(size_t n_columns = 80) : n_columns_(n_columns) {}
+
+  void feed(std::string_view bytes);
+  void resize(size_t n_columns);
+
+  // Rows from the first one ever written, without the spaces at their ends, with a line end between two.
+  std::string text() const;
+  // The last row that is not empty.
+  std::string last_row() const;
+  std::string cursor_row() const { return shown(rows_[row_]); }
+  // What went between ESC ] and BEL, of the last such sequence.
+  const std::string& command() const { return command_; }
+
+ private:
+  struct Row {
+    std::vector<std::string> cells;  // a character each; a wide one and an empty one
+    bool goes_on = false;            // in the next row, because it was full
+  };
+  static std::string shown(const Row& row);
+  void put(std::string_view character);
+  void next_row();
+  void act(char final, const std::string& numbers);
+  size_t take_sequence(std::string_view bytes);
+
+  size_t n_columns_;
+  std::vector<Row> rows_{1};
+  size_t row_ = 0, column_ = 0;  // column_ == n_columns_: a full row, whose end is still open
+  std::string command_, half_;   // a sequence or character that has not come whole
+};
+
+}  // namespace dsv32
