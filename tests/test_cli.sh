@@ -62,6 +62,18 @@ usage_error() {
   check "$name: nothing on standard output" empty out
 }
 
+# The same of those whose second line says what to do.
+usage_error_with_hint() {
+  expect "$1" 2 "${@:2}"
+  check "$1: nothing on standard output" empty out
+}
+
+full_disk() {
+  timeout 60 "$dsv32" "$@" </dev/null >/dev/full 2>err
+  check "$*: a full disk is an error" test $? = 1
+  check "$*: a full disk: said so" has err "cannot write to standard output"
+}
+
 m=(-m "$model")
 answer=("${m[@]}" --no-think --seed 7 -n 24)
 
@@ -138,7 +150,13 @@ for bad in "" . .. .hidden a/b "a b" "é" "$(printf 'x%.0s' $(seq 65))"; do
   check "talk name '$bad': says so" has err "is no name for a talk"
 done
 usage_error "two talks" chat "${m[@]}" --session a --continue
-usage_error "a talk for run" run "${m[@]}" --session a hi
+usage_error "a talk and a prompt that is rendered" run "${m[@]}" --talk a --raw hi
+usage_error "a talk of many prompts" run "${m[@]}" --continue --lines
+usage_error "talks without a word" talks
+for bad in "show" "show absent" "rename absent" "rename absent x" "delete" "delete absent" "export ../x"; do
+  # shellcheck disable=SC2086
+  usage_error_with_hint "talks $bad" talks $bad
+done
 
 # --- the answer -------------------------------------------------------------------------------------------
 expect "an answer" 0 run "${answer[@]}" "What is a latent row?"
@@ -721,7 +739,8 @@ terminal_cases() {
   exec 5>&-
   wait $chat
   check "chat: Ctrl-C twice at the prompt leaves" test $? = 130
-  check "chat: without --session nothing is saved" test ! -e state/dsv32/talks
+  check "chat: a talk is kept without a flag" grep -aqF '"content":"hello"' state/dsv32/talks/*.json
+  rm -r state/dsv32/talks
 
   # Talks that are resumed: each chat is a process of its own.
   talks=state/dsv32/talks
@@ -730,7 +749,7 @@ terminal_cases() {
   printf '/stats\n' >typed
   talk --continue
   check "no talk to continue: exit code 2" test $code = 2
-  check "no talk to continue: a hint" has out "--session NAME begins one"
+  check "no talk to continue: a hint" has out "dsv32 chat begins one"
   on_terminal "env -u HOME XDG_STATE_HOME= '$dsv32' chat -m '$model' --session work <typed"
   check "no place for talks: exit code 2" test $code = 2
   check "no place for talks: says so" has out "neither XDG_STATE_HOME nor HOME"
@@ -764,9 +783,7 @@ terminal_cases() {
   on_terminal "'$dsv32' chat -m other.gguf --no-cache --continue --system 'In verse.' <typed"
   check "--continue: the talk that was saved last" has out "talk another resumed: 1 turn"
   check "--continue: with another model" has out "note: the talk was held with $(basename "$model" .gguf)"
-  check "/clear is saved, with the system prompt given now" \
-    has $talks/another.json '"messages":[{"role":"system","content":"In verse.","reasoning":""}]'
-  mv former.json $talks/another.json
+  check "/clear leaves the talk as it was" same former.json $talks/another.json
   : >typed
   talk "--continue -q"
   check "quiet: nothing about the talk" lacks out resumed
@@ -843,10 +860,47 @@ terminal_cases() {
   : >typed
   talk "--session both"
   check "a talk is free when its chat was killed" lacks out "another chat"
-  check "a question without an answer: said" has out "no answer yet: /regen asks for it"
+  check "a question without an answer: said" has out "no answer yet: /retry asks for it"
   printf '/regen\n' >typed
   talk "--session both --no-think"
   check "/regen answers it" test "$(grep -ao '"role":"assistant"' $talks/both.json | wc -l)" = 2
+
+  # Talks outside of a chat.
+  expect "run in a talk that begins" 0 run "${answer[@]}" --no-cache --talk piped "the first question"
+  expect "run in a talk" 0 run "${answer[@]}" --no-cache --talk piped "the second question"
+  check "run in a talk: its answer is all there is on standard output" lines out 1
+  check "run in a talk: two turns" test "$(grep -ao '"role":"assistant"' $talks/piped.json | wc -l)" = 2
+  expect "run --continue" 0 run "${answer[@]}" --no-cache --continue -v "the third question"
+  check "run --continue: the former turns are in the prompt" test "$(grep -ao 'prompt: [0-9]*' err | tr -dc 0-9)" -gt 60
+  echo '{' >$talks/damaged.json
+  expect "talks list" 0 talks list
+  check "talks list: the one used last comes first" grep -aqE '^piped +3 turns, used just now +the first question$' <(head -n 1 out)
+  check "talks list: a damaged one too" grep -aqE '^damaged +cannot read the talk damaged from .*it is damaged' out
+  expect "talks list as JSON" 0 talks list --json
+  check "talks list as JSON: a line for each" test "$(wc -l <out)" = "$(find $talks -name '*.json' | wc -l)"
+  expect "talks show" 0 talks show piped
+  check "talks show: what was said" grep -aqx "the second question" out
+  expect "talks export" 0 talks export piped
+  check "talks export: Markdown" test "$(grep -ac '^## user$' out)" = 3
+  expect "talks export as JSON" 0 talks export --json piped
+  check "talks export as JSON: one line" lines out 1
+  check "talks export as JSON: messages" grep -aq '^{"messages":\[{"role":"user","content":"the first question"},{"role":"assistant",' out
+  expect "talks rename" 0 talks rename piped renamed
+  check "talks rename: it is there" has $talks/renamed.json "the third question"
+  check "talks rename: and no longer here" test ! -e $talks/piped.json -a ! -e $talks/.piped.lock
+  expect "talks rename: over another" 2 talks rename renamed both
+  flock -o $talks/.renamed.lock sleep 20 &
+  holder=$!
+  while flock -n $talks/.renamed.lock true; do sleep 0.1; done
+  expect "talks delete: one that is held" 2 talks delete renamed
+  check "talks delete: one that is held: says so" has err "is held in a chat"
+  kill $holder
+  wait $holder 2>/dev/null
+  expect "talks delete" 0 talks delete renamed both-2 damaged
+  check "talks delete: gone, their locks too" test -z "$(find $talks -name '*renamed*' -o -name '*both-2*')"
+  check "talks delete: no other" test -e $talks/both.json
+  full_disk talks list
+  full_disk talks show both
 
   # What ends a chat in an answer lets it save first.
   for signal in HUP TERM; do
@@ -876,7 +930,7 @@ terminal_cases() {
   printf '\003' >&5
   sleep 0.1
   printf '\003' >&5
-  check "Ctrl-C twice while reading: said" await has out "ended before the answer began: /regen asks again"
+  check "Ctrl-C twice while reading: said" await has out "ended before the answer began: /retry asks again"
   sleep 1.1
   printf '/stats\n' >&5
   check "Ctrl-C twice while reading: the chat goes on" await has out "context: "
@@ -1104,11 +1158,6 @@ check "bench prefixes: a line for each prompt" grep -aqE '^ +300 +[0-9.]+ +[0-9.
 check "bench prefixes: nothing is left" test -z "$(find . -name 'dsv32-bench-*')"
 
 # --- a full disk ------------------------------------------------------------------------------------------
-full_disk() {
-  timeout 60 "$dsv32" "$@" </dev/null >/dev/full 2>err
-  check "$*: a full disk is an error" test $? = 1
-  check "$*: a full disk: said so" has err "cannot write to standard output"
-}
 expect "a prefix for the tables" 0 "${cached[@]}"
 for command in help --version "run --help" "bench --help" "cache list" "cache show" "cache verify" "cache prune 1G" \
   "cache clear" "cache path" "cache list --json" "cache verify --json" "cache path --json"; do

@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(names) {
     BOOST_CHECK_THROW(f.folder.load(name), Error);
     BOOST_CHECK_THROW(f.folder.save(name, make_talk()), Error);
     if (name.find('\0') == name.npos)  // which a command line cannot carry
-      BOOST_CHECK_THROW(parse_options(Command::chat, {"--session", name}), Error);
+      BOOST_CHECK_THROW(parse_options(Command::chat, {"--talk", name}), Error);
   }
   BOOST_TEST(names_in(f.path).size() == 6u);
 }
@@ -228,19 +228,25 @@ BOOST_AUTO_TEST_CASE(how_long_ago) {
 }
 
 BOOST_AUTO_TEST_CASE(flags) {
-  BOOST_TEST(parse_options(Command::chat, {"--session", "work"}).session == "work");
+  for (const char* flag : {"--talk", "--session"})
+    BOOST_TEST(parse_options(Command::chat, {flag, "work"}).talk == "work");
   BOOST_TEST(parse_options(Command::chat, {"--continue"}).continues);
   const Options neither = parse_options(Command::chat, {});
-  BOOST_TEST((neither.session.empty() && !neither.continues && !neither.is_thinking_given));
+  BOOST_TEST((neither.talk.empty() && !neither.continues && !neither.is_thinking_given));
   BOOST_TEST(parse_options(Command::chat, {"--no-think"}).is_thinking_given);
   BOOST_TEST(parse_options(Command::chat, {"--think"}).is_thinking_given);
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"--session", "a", "--continue"},
-                                                {"--continue", "--session=a"},
-                                                {"--session"},
-                                                {"--session="},
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--talk", "a", "--continue"},
+                                                {"--continue", "--talk=a"},
+                                                {"--talk"},
+                                                {"--talk="},
                                                 {"--continue=a"}})
     BOOST_CHECK_THROW(parse_options(Command::chat, words), Error);
-  BOOST_CHECK_THROW(parse_options(Command::run, {"--session", "a", "hi"}), Error);
+  BOOST_TEST((neither.keeps_talk && neither.keeps_history));
+  BOOST_TEST(!parse_options(Command::chat, {"--no-save"}).keeps_talk);
+  BOOST_TEST(!parse_options(Command::chat, {"--no-history"}).keeps_history);
+  BOOST_TEST(parse_options(Command::run, {"--talk", "a", "hi"}).talk == "a");
+  BOOST_CHECK_THROW(parse_options(Command::run, {"--talk", "a", "--raw", "hi"}), Error);
+  BOOST_CHECK_THROW(parse_options(Command::run, {"--continue", "--lines"}), Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

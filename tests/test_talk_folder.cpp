@@ -229,11 +229,36 @@ BOOST_AUTO_TEST_CASE(a_name_that_nobody_has_or_holds) {
   std::string first = "work", second = "work", third(64, 'x');
   f.folder.save("work-2", make_talk());
   const TalkLock first_lock = f.folder.lock_new(first), second_lock = f.folder.lock_new(second);
-  BOOST_TEST(first == "work-3");
-  BOOST_TEST(second == "work-4");
+  BOOST_TEST(first == "work");
+  BOOST_TEST(second == "work-3");
+  std::string long_name(64, 'x');
+  f.folder.save(long_name, make_talk());
   const TalkLock third_lock = f.folder.lock_new(third);
   BOOST_TEST(third == std::string(62, 'x') + "-2");
   check_talk_name(third);
+}
+
+BOOST_AUTO_TEST_CASE(talks_are_renamed_and_removed_with_their_locks) {
+  Fixture f;
+  f.folder.save("a", make_talk()), f.folder.save("other", make_talk());
+  TalkLock lock = f.folder.lock("a").value();
+  const std::optional<TalkLock> held = f.folder.lock("held");
+  BOOST_TEST(
+      contains(complaint([&] { f.folder.rename("a", "other", lock); }), "there is a talk other already"));
+  BOOST_TEST(
+      contains(complaint([&] { f.folder.rename("a", "held", lock); }), "there is a talk held already"));
+  BOOST_TEST(contains(complaint([&] { f.folder.rename("a", "../b", lock); }), "is no name"));
+  BOOST_TEST(contains(complaint([&] { f.folder.rename("c", "d", lock); }), "there is no talk c"));
+  f.folder.rename("a", "b", lock);
+  check_same(f.folder.load("b").value(), make_talk());
+  BOOST_TEST(!f.folder.lock("b").has_value());
+  BOOST_TEST((f.folder.names() == std::vector<std::string>{"b", "other"}));
+  BOOST_TEST(!fs::exists(f.file(".a.lock")));
+  f.folder.remove("b");
+  BOOST_TEST(f.folder.lock("b").has_value());  // of a new file, whoever still holds the former
+  BOOST_TEST(contains(complaint([&] { f.folder.remove("b"); }), "there is no talk b"));
+  BOOST_TEST(!fs::exists(f.file(".b.lock")));
+  check_same(f.folder.load("other").value(), make_talk());
 }
 
 // Where nothing can be locked, chats go on as if alone.

@@ -1,8 +1,8 @@
 // The command `dsv32 chat`: a conversation at the terminal, several turns in one session.
 //
 // Each turn is the whole conversation in the chat format; the session computes only what is new of it.
-// Ctrl-C ends an answer and keeps what was said. With --session or --continue the conversation is saved after
-// each answer and can be resumed (saved_talk.h); otherwise it is lost at the end.
+// Ctrl-C ends an answer and keeps what was said. Each is kept from its first message on and can be resumed
+// (talk.h), unless --no-save.
 #pragma once
 
 #include "cli/options.h"

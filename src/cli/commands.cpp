@@ -15,6 +15,7 @@
 #include "cli/inspect.h"
 #include "cli/inspect_logits.h"
 #include "cli/run.h"
+#include "cli/talks.h"
 
 namespace dsv32 {
 namespace {
@@ -36,7 +37,7 @@ std::string members_of(const std::string& group) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& name) {
-  std::vector<std::string> names{"help", "inspect", "cache"};
+  std::vector<std::string> names{"help", "inspect", "cache", "talks"};
   for (const CommandRow& row : commands()) names.push_back(row.name());
   const std::string near = nearest(name, names);
   fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
@@ -99,6 +100,21 @@ std::span<const CommandRow> commands() {
       {Command::cache_path,
        {"dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
        cache_command},
+      {Command::talks_list,
+       {"dsv32 talks list", "[flags]", "The talks that are kept, the one used last first.", false},
+       talks_command},
+      {Command::talks_show,
+       {"dsv32 talks show", "[flags] NAME", "What was said in a talk, for reading.", true},
+       talks_command},
+      {Command::talks_rename,
+       {"dsv32 talks rename", "[flags] NAME NEW", "Keeps a talk under another name.", true},
+       talks_command},
+      {Command::talks_delete,
+       {"dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true},
+       talks_command},
+      {Command::talks_export,
+       {"dsv32 talks export", "[flags] NAME", "A talk as Markdown, or as JSON, on standard output.", true},
+       talks_command},
       {Command::bench,
        {"dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false},
        bench_model_command},

@@ -27,6 +27,9 @@ constexpr unsigned kCacheList = bit(Command::cache_list), kCacheShow = bit(Comma
                    kCacheVerify = bit(Command::cache_verify), kCachePrune = bit(Command::cache_prune),
                    kCacheClear = bit(Command::cache_clear), kCachePath = bit(Command::cache_path);
 constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune | kCacheClear | kCachePath;
+constexpr unsigned kTalksList = bit(Command::talks_list), kTalksExport = bit(Command::talks_export),
+                   kTalks = kTalksList | kTalksExport | bit(Command::talks_show) |
+                            bit(Command::talks_rename) | bit(Command::talks_delete);
 constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes),
                    kBenchBatch = bit(Command::bench_batch);
 constexpr unsigned kMeasuring = kBench | kPrefixes | kBenchBatch;
@@ -314,14 +317,24 @@ constexpr Flag kFlags[] = {
     {"no-think,no_think,nothink", nullptr, "answer at once", "Prompt", kGenerating | kPrompt,
      [](O& o, S&, S&) { o.generation.thinking = false, o.is_thinking_given = true; }},
 
-    {"session", "NAME", "begin the talk NAME, or resume it, and save it (default: a talk is not saved)",
-     "Talk", kChat,
+    {"talk,session", "NAME",
+     "begin the talk NAME, or go on with it (default for chat: one that begins, kept under the time of its "
+     "first message)",
+     "Talk", kTalking,
      [](O& o, S& v, S&) {
        check_talk_name(v);
-       o.session = v;
+       o.talk = v;
      }},
-    {"continue", nullptr, "resume the saved talk that was used last", "Talk", kChat,
+    {"continue", nullptr, "go on with the talk that was used last", "Talk", kTalking,
      [](O& o, S&, S&) { o.continues = true; }},
+    {"no-save,no_save", nullptr,
+     "the talk is not kept (talks are kept in $XDG_STATE_HOME/dsv32/talks, else ~/.local/state/dsv32/talks; "
+     "dsv32 talks lists and deletes them)",
+     "Talk", kChat, [](O& o, S&, S&) { o.keeps_talk = false; }},
+    {"no-history,no_history", nullptr,
+     "lines that are typed are not kept, nor those of before offered (they are kept in the file history "
+     "beside the folder of talks)",
+     "Talk", kChat, [](O& o, S&, S&) { o.keeps_history = false; }},
 
     {"max-tokens,max_tokens,predict,n-predict,n_predict,tokens,n", "N",
      "most tokens of thinking and answer; -1: "
@@ -370,6 +383,10 @@ constexpr Flag kFlags[] = {
      "Output", kRun, [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
+    {"json", nullptr, "a JSON object for each talk, one a line", "Output", kTalksList,
+     [](O& o, S&, S&) { o.json = true; }},
+    {"json", nullptr, "one JSON object, {\"messages\": [...]}, as a line of batch (default: Markdown)", "Output",
+     kTalksExport, [](O& o, S&, S&) { o.json = true; }},
     {"color", "WHEN", "auto, always or never (default: auto; environment: NO_COLOR, TERM)", "Output",
      kTalking,
      [](O& o, S& v, S& f) {
@@ -385,8 +402,8 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.is_streamed = true; }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o, S&, S&) { o.verbose = true; }},
-    {"help,h", nullptr, "this text", "Output", kAll | kCache, [](O& o, S&, S&) { o.wants_help = true; }},
-    {"version", nullptr, "the version", "Output", kAll | kCache,
+    {"help,h", nullptr, "this text", "Output", kAll | kCache | kTalks, [](O& o, S&, S&) { o.wants_help = true; }},
+    {"version", nullptr, "the version", "Output", kAll | kCache | kTalks,
      [](O& o, S&, S&) { o.wants_version = true; }},
 };
 

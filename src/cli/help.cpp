@@ -29,10 +29,10 @@ Commands:
   chat              talk, at a terminal
   inspect model     the model file's metadata and tensors
   inspect plan      what would lie where, in bytes
-  inspect tokens    the token ids of a text
-  inspect prompt    the prompt as the model would read it
+  inspect tokens    the token ids of a text; also prompt, as the model would read it
   inspect logits    the logits of every token of a prompt, to a file
   cache list        what is kept of earlier prompts; also show, verify, prune, clear, path
+  talks list        the talks that are kept; also show, rename, delete, export
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do
   help              this text; dsv32 COMMAND --help lists a command's flags
@@ -42,7 +42,7 @@ The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
 }
 
 std::string general_text(const std::vector<std::string>& words) {
-  const bool is_pair = words[0] == "inspect" || words[0] == "cache";
+  const bool is_pair = words[0] == "inspect" || words[0] == "cache" || words[0] == "talks";
   const size_t at = is_pair && words.size() > 1 ? 1 : 0;
   const std::string& word = words[at];
   if (word == "--version") return version_line();

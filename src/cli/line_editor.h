@@ -1,11 +1,18 @@
-// One line from a person: with editing and history at a terminal, plainly otherwise.
+// One line from a person: with editing, history, completion and pastes at a terminal, plainly otherwise.
 //
 // Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order. A line that
 // begins with a space is not kept (history_file.h).
+//
+// A text that is pasted is taken as a whole (bracketed paste), however many lines it has: one of several
+// lines stands in the line by a name, "[paste 1: 12 lines]", until the line is sent. From its beginning to
+// its end an editor keeps the terminal from echoing: what is typed between two lines waits for the next.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/signals.h"
 
@@ -15,17 +22,31 @@ class LineEditor {
  public:
   enum class Event { line, end, interrupted };
 
-  // `stop` must outlive the editor. An empty `history_path`: no file.
-  LineEditor(bool is_terminal, const GracefulStop& stop, const std::string& history_path);
+  // What Tab does behind `before`, the line up to the cursor: puts in `more`, or shows the choices.
+  struct Completion {
+    std::string more;
+    std::vector<std::string> choices;
+  };
+  using Completer = Completion (*)(std::string_view before);
+
+  // `stop` must outlive the editor. An empty `history_path`: no file. `marks_pastes`: the terminal is one
+  // that tells what is pasted.
+  LineEditor(bool is_terminal, bool marks_pastes, const GracefulStop& stop, const std::string& history_path,
+             Completer complete);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // `line` is without its line end. A terminal shows `prompt`.
+  // `line` is without its line end, and may have line ends in it that were pasted. A terminal shows `prompt`.
   Event read(const char* prompt, std::string& line);
+  // The last line holds a paste of several lines: it begins no command, and its end continues nothing.
+  bool has_paste() const;
 
   // For the history, at once.
   void remember(const std::string& line);
+
+  // While it runs the terminal is as it was before the editor came.
+  void lend_terminal(const std::function<void()>& user);
 
  private:
   struct Edit;  // libedit's state; null when the input is no terminal

@@ -46,8 +46,11 @@ void check_together(const Options& options) {
     fail(ErrorKind::usage, "--logprobs needs --json, which carries them");
   if (options.is_streamed && (!options.json || options.batch.is_each || options.batch.is_lines))
     fail(ErrorKind::usage, "--stream needs --json and one prompt");
-  if (options.continues && !options.session.empty())
-    fail(ErrorKind::usage, "--session and --continue are both given, expected one of them");
+  if (options.continues && !options.talk.empty())
+    fail(ErrorKind::usage, "--talk and --continue are both given, expected one of them");
+  const bool is_talk = options.continues || !options.talk.empty();
+  if (is_talk && (options.is_raw || options.batch.is_each || options.batch.is_lines))
+    fail(ErrorKind::usage, "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
   const bool names_stdin_twice =
       std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1;
   if (names_stdin_twice) fail(ErrorKind::usage, "standard input (-) is named more than once");

@@ -31,6 +31,11 @@ enum class Command {
   cache_prune,
   cache_clear,
   cache_path,
+  talks_list,
+  talks_show,
+  talks_rename,
+  talks_delete,
+  talks_export,
   bench,
   bench_prefixes,
   bench_batch
@@ -97,8 +102,10 @@ struct Options {
   bool is_raw = false;
   bool is_thinking_given = false;  // by --think or --no-think
 
-  std::string session;     // chat: the talk's name; empty when --session is absent
-  bool continues = false;  // chat: --continue
+  std::string talk;           // its name; empty when --talk is absent
+  bool continues = false;     // the talk used last
+  bool keeps_talk = true;     // chat
+  bool keeps_history = true;  // chat: the lines that were typed
 
   std::optional<ThinkingDisplay> thinking_display;
   ColorMode color = ColorMode::automatic;

@@ -20,7 +20,9 @@
 #include "cli/model_lookup.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
+#include "cli/talk.h"
 #include "engine/session.h"
+#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
@@ -64,6 +66,12 @@ int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context
   return 0;
 }
 
+Prompt talk_prompt(const Tokenizer& tokenizer, const SavedTalk& talk) {
+  const ChatFormat format(tokenizer);
+  return {format.encode(talk.messages, talk.thinking), format.render(talk.messages, talk.thinking),
+          talk.thinking};
+}
+
 void write_line(const std::string& line) { write_out(line + "\n"); }
 
 // Writes chunks, if there are any to be written, as the answer comes.
@@ -95,6 +103,22 @@ void warn_of_model_in_prompt(const Options& options) {
              word.c_str()));
 }
 
+// The talk that is gone on with; none unless one is named. The question is saved before it is answered.
+std::optional<Talk> ask_in_talk(const Options& options, const PromptText& text) {
+  if (options.talk.empty() && !options.continues) return std::nullopt;
+  std::optional<Talk> talk(std::in_place, options, text.system);
+  talk->ask(text.user);
+  talk->save();
+  return talk;
+}
+
+void keep_answer(Talk& talk, const Completion& completion, const std::vector<TokenRun>& decoded) {
+  if (completion.content.empty()) return;
+  talk.messages().push_back({Message::Role::assistant, completion.content, completion.reasoning});
+  talk.saved.decoded = decoded;
+  talk.save();
+}
+
 }  // namespace
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
@@ -113,14 +137,16 @@ int run_command(const Options& options) {
   const Terminal terminal = examine_terminal(options.color);
   const PromptText text = read_prompt(options, terminal.is_in);
   warn_of_model_in_prompt(options);
+  std::optional<Talk> talk = ask_in_talk(options, text);
   StatusLine status(terminal.can_redraw && !options.quiet);
   status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
   const auto in_form = [&](const Tokenizer& tokenizer) {
+    if (talk) return talk_prompt(tokenizer, talk->saved);
     return make_prompt(tokenizer, text, options.is_raw, options.generation.thinking);
   };
   LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
-    prefixes.prefetch(in_form(tokenizer).ids);
+    prefixes.prefetch(in_form(tokenizer).ids, talk ? talk->saved.decoded : std::vector<TokenRun>());
   });
   const double load_seconds = seconds_since(start);
   status.erase();
@@ -141,8 +167,11 @@ int run_command(const Options& options) {
   if (options.json || options.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   if (options.json || !terminal.is_out) listener.count_answer();
   Session session(model.engine);
-  const GenerationResult result = generate(session, *model.tokenizer, prompt.ids, generation, listener);
+  const GenerationResult result = generate(session, *model.tokenizer, prompt.ids, generation, listener,
+                                           talk ? talk->saved.decoded : std::vector<TokenRun>());
   status.erase();
+  if (talk) talk->saved.model = model_name(model.file.path());
+  if (talk) keep_answer(*talk, result.completion, session.decoded());
   const Forward::BufferTally tally = model.engine.forward().buffer_tally();
   const CompletionContext context{.model_name = model_name(model.file.path()),
                                   .seed = generation.sampling.seed,

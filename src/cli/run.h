@@ -1,6 +1,7 @@
 // The command `dsv32 run`: one prompt in, one answer out.
 //
-// Standard output is the answer and nothing else, or with --json one object.
+// Standard output is the answer and nothing else, or with --json one object. With --talk or --continue the
+// prompt is a talk's next question (talk.h).
 #pragma once
 
 #include "cli/options.h"

@@ -43,6 +43,7 @@ bool is_talk_name(std::string_view name) {
 }
 
 std::string file_name(const std::string& name) { return name + std::string(kEnding); }
+std::string lock_name(const std::string& name) { return "." + name + std::string(kLockEnding); }
 
 const char* role_name(Message::Role role) {
   switch (role) {
@@ -225,38 +226,80 @@ TalkFolder::TalkFolder(const std::string& path, FileSystem& fs) : fs_(&fs), path
   remove_leftovers();
 }
 
-std::optional<SavedTalk> TalkFolder::load(const std::string& name) const {
+bool TalkFolder::has(const std::string& name) const {
   check_talk_name(name);
   FileInfo info;
-  if (fs_->stat_at(directory_.get(), file_name(name), info) == -ENOENT) return std::nullopt;
+  return fs_->stat_at(directory_.get(), file_name(name), info) != -ENOENT;
+}
+
+std::optional<SavedTalk> TalkFolder::load(const std::string& name) const {
+  if (!has(name)) return std::nullopt;
   try {
     return parse_talk(read(name));
   } catch (const Error& error) {
     fail(ErrorKind::usage,
-         format("cannot resume the talk %s from %s/%s: %s", name.c_str(), visible(path_).c_str(),
+         format("cannot read the talk %s from %s/%s: %s", name.c_str(), visible(path_).c_str(),
                 file_name(name).c_str(), error.what()),
-         "the file is left as it is; --session with another name begins a talk");
+         "the file is left as it is; --talk with another name begins a talk");
   }
 }
 
+// The file of a lock may have been removed, with its talk, before it was locked here.
 std::optional<TalkLock> TalkFolder::lock(const std::string& name) const {
   check_talk_name(name);
-  const std::string file = "." + name + std::string(kLockEnding);
-  OwnedFd lock(*fs_, fs_->open_at(directory_.get(), file, O_RDWR | O_CREAT));
-  const int result = lock.is_open() ? fs_->try_lock(lock.get()) : lock.error();
-  if (result == -EWOULDBLOCK) return std::nullopt;
-  return result == 0 ? std::move(lock) : TalkLock();
+  for (;;) {
+    const std::string file = lock_name(name);
+    OwnedFd lock(*fs_, fs_->open_at(directory_.get(), file, O_RDWR | O_CREAT));
+    const int result = lock.is_open() ? fs_->try_lock(lock.get()) : lock.error();
+    if (result == -EWOULDBLOCK) return std::nullopt;
+    if (result != 0) return TalkLock();
+    if (has_lock_of(lock, file)) return lock;
+  }
+}
+
+bool TalkFolder::has_lock_of(const OwnedFd& lock, const std::string& file) const {
+  FileInfo held, found;
+  const int result = fs_->stat_at(directory_.get(), file, found);
+  if (fs_->stat(lock.get(), held) != 0 || (result != 0 && result != -ENOENT)) return true;
+  return result == 0 && held.inode == found.inode && held.device == found.device;
+}
+
+void TalkFolder::remove_lock(const std::string& name) const {
+  fs_->unlink(directory_.get(), lock_name(name));
+}
+
+void TalkFolder::rename(const std::string& name, const std::string& to, TalkLock& lock) const {
+  std::optional<TalkLock> taken = this->lock(to);
+  const int result = taken ? fs_->rename_new(directory_.get(), file_name(name), file_name(to)) : -EWOULDBLOCK;
+  if (result == -EWOULDBLOCK || result == -EEXIST)
+    fail(ErrorKind::usage, format("there is a talk %s already", to.c_str()));
+  if (result == -ENOENT) fail(ErrorKind::usage, format("there is no talk %s", name.c_str()));
+  if (result != 0)
+    fail(ErrorKind::io,
+         format("cannot rename the talk %s: %s", name.c_str(), describe_errno(result).c_str()));
+  remove_lock(name);
+  lock = std::move(*taken);
+  fs_->fsync(directory_.get());
+}
+
+void TalkFolder::remove(const std::string& name) const {
+  const int result = fs_->unlink(directory_.get(), file_name(name));
+  remove_lock(name);
+  if (result == -ENOENT) fail(ErrorKind::usage, format("there is no talk %s", name.c_str()));
+  if (result != 0)
+    fail(ErrorKind::io,
+         format("cannot delete the talk %s: %s", name.c_str(), describe_errno(result).c_str()));
+  fs_->fsync(directory_.get());
 }
 
 // Who holds the lock of a name without a file may begin a talk there.
 TalkLock TalkFolder::lock_new(std::string& name) const {
   const std::string base = name;
-  for (int number = 2;; ++number) {
-    const std::string ending = format("-%d", number);
+  for (int number = 1;; ++number) {
+    const std::string ending = number > 1 ? format("-%d", number) : "";
     name = base.substr(0, kMaxNameBytes - ending.size()) + ending;
     std::optional<TalkLock> taken = lock(name);
-    FileInfo info;
-    if (taken && fs_->stat_at(directory_.get(), file_name(name), info) != 0) return std::move(*taken);
+    if (taken && !has(name)) return std::move(*taken);
   }
 }
 
@@ -300,18 +343,22 @@ int TalkFolder::replace(const std::string& name, std::string_view json) const {
   return replace_file(*fs_, directory_.get(), file_name(name), temporary, json);
 }
 
-std::optional<std::string> TalkFolder::latest() const {
+std::vector<std::string> TalkFolder::names() const {
   std::vector<std::string> names;
   if (const int result = fs_->list(directory_.get(), names); result != 0)
     fail(ErrorKind::usage,
          format("cannot list %s: %s", visible(path_).c_str(), describe_errno(result).c_str()));
+  std::erase_if(names, [](const std::string& name) { return !name.ends_with(kEnding); });
+  for (std::string& name : names) name.resize(name.size() - kEnding.size());
+  std::erase_if(names, [](const std::string& name) { return !is_talk_name(name); });
   std::ranges::sort(names);
+  return names;
+}
+
+std::optional<std::string> TalkFolder::latest() const {
   std::optional<std::string> last;
   int64_t last_time = 0;
-  for (std::string& name : names) {
-    if (!name.ends_with(kEnding)) continue;
-    name.resize(name.size() - kEnding.size());
-    if (!is_talk_name(name)) continue;
+  for (const std::string& name : names()) {
     const int64_t time = time_used(name);
     if (last && time <= last_time) continue;
     last = name, last_time = time;

@@ -2,12 +2,13 @@
 //
 //   <folder>/              0700
 //     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
-//     .NAME.lock           empty; locked by the chat that goes on with the talk, for as long as it lives
+//     .NAME.lock           empty; locked by whoever goes on with the talk, for as long as that lives
 //     .NAME.<16 hex>.tmp   one being written, or a crash's leftover; removed when it is an hour old
 //
 // The one idea: a file is written beside its name, made durable and then renamed over it. Whoever reads sees
 // the talk as it was or as it is, never half of it. The file's inode changes with every save, so that whoever
-// goes on with a talk holds the lock of another file, which is never renamed and never removed.
+// goes on with a talk holds the lock of another file, which is never renamed and removed only with the talk,
+// by who holds it.
 //
 // What is in the folder counts as input from outside: a talk that is damaged, of a newer version, a symbolic
 // link or another user's is refused and stays as it is. The talk used last is the one with the latest time
@@ -61,6 +62,7 @@ class TalkFolder {
   // it.
   explicit TalkFolder(const std::string& path, FileSystem& fs = real_file_system());
 
+  bool has(const std::string& name) const;
   // Nothing when there is no such talk. Throws Error{usage} naming the file and the reason.
   std::optional<SavedTalk> load(const std::string& name) const;
 
@@ -68,12 +70,21 @@ class TalkFolder {
   // locked.
   std::optional<TalkLock> lock(const std::string& name) const;
 
-  // The same to begin a talk: `name` becomes the first of NAME-2, NAME-3, ... that nobody has or holds.
+  // The same to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that nobody has or holds.
   TalkLock lock_new(std::string& name) const;
+
+  // Of talks whose lock the caller holds. Both return when that is on the disk. rename(): `lock` becomes that
+  // of the other name. Throw Error{usage} when there is no such talk, or already one of the other name, or
+  // that one is held; Error{io}.
+  void rename(const std::string& name, const std::string& to, TalkLock& lock) const;
+  void remove(const std::string& name) const;
 
   // Returns when the talk is on the disk. Throws Error{io}; on the disk is then the talk as it was or as it
   // is, whole.
   void save(const std::string& name, const SavedTalk& talk) const;
+
+  // Of all talks, those that cannot be read too, sorted. Throws Error{usage}.
+  std::vector<std::string> names() const;
 
   // The name of the talk used last; of two with the same time the first by name. Throws Error{usage}.
   std::optional<std::string> latest() const;
@@ -81,6 +92,8 @@ class TalkFolder {
  private:
   std::string read(const std::string& name) const;
   int64_t time_used(const std::string& name) const;
+  bool has_lock_of(const OwnedFd& lock, const std::string& file) const;
+  void remove_lock(const std::string& name) const;
   void remove_leftovers() const;
   int replace(const std::string& name, std::string_view json) const;
 
