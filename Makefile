@@ -67,7 +67,7 @@ eval: deps $(BUILD)/lab $(BUILD)/unit_tests  ## how many questions about long pa
 
 lab: deps $(BUILD)/lab  ## build build/lab, the developers' instruments: answers counted, buffer policies, products on the CPU
 
-test-long: deps $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
+test-long: deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
 
 # The tests of what threads share, under ThreadSanitizer, which goes with no other sanitizer; part of make test.
