@@ -269,7 +269,8 @@ bool gathers_fast() {
 }
 
 const CpuKernels* vnni_kernels_of(TensorType type, bool gathers) {
-  if (!HWY_DYNAMIC_DISPATCH(has_vnni)()) return nullptr;
+  // Highway does not ask for GFNI, which all these CPUs have unless a virtual machine hides it.
+  if (!HWY_DYNAMIC_DISPATCH(has_vnni)() || !__builtin_cpu_supports("gfni")) return nullptr;
   switch (type) {
     case TensorType::q2_k: return &VnniFormat<VnniQ2_K>::kKernels;
     case TensorType::q3_k: return &VnniFormat<VnniQ3_K>::kKernels;
@@ -278,11 +279,11 @@ const CpuKernels* vnni_kernels_of(TensorType type, bool gathers) {
     case TensorType::q6_k: return &VnniFormat<VnniQ6_K>::kKernels;
     case TensorType::q8_0: return &VnniFormat<VnniQ8_0>::kKernels;
     case TensorType::iq4_xs: return &VnniFormat<VnniIQ4_XS>::kKernels;
-    case TensorType::iq1_s: return points_kernels<VnniIQ1_S, kIq1Codes, kIq1Values, kIq1Grid>(gathers);
-    case TensorType::iq1_m: return points_kernels<VnniIQ1_M, kIq1Codes, kIq1Values, kIq1Grid>(gathers);
+    case TensorType::iq1_s: return points_kernels<VnniIQ1_S, kIq1Codes>(gathers);
+    case TensorType::iq1_m: return points_kernels<VnniIQ1_M, kIq1Codes>(gathers);
     case TensorType::iq2_xxs: return &VnniFormat<VnniIQ2_XXS>::kKernels;
-    case TensorType::iq2_xs: return points_kernels<VnniIQ2_XS, kIq2xsCodes, kIq2Values, kIq2xsGrid>(gathers);
-    case TensorType::iq2_s: return points_kernels<VnniIQ2_S, kIq2sCodes, kIq2Values, kIq2sGrid>(gathers);
+    case TensorType::iq2_xs: return points_kernels<VnniIQ2_XS, kIq2xsCodes>(gathers);
+    case TensorType::iq2_s: return points_kernels<VnniIQ2_S, kIq2sCodes>(gathers);
     case TensorType::iq3_xxs: return &VnniFormat<VnniIQ3_XXS>::kKernels;
     case TensorType::iq3_s: return &VnniFormat<VnniIQ3_S>::kKernels;
     default: return nullptr;

@@ -30,9 +30,9 @@
 #include "backend/cpu_kernels.h"
 
 // The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
-#define DSV32_VNNI \
-  __attribute__((  \
-      target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
+#define DSV32_VNNI       \
+  __attribute__((target( \
+      "avx2,bmi2,fma,f16c,gfni,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
 #define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
 
 namespace dsv32::vnni {
@@ -212,7 +212,7 @@ struct VnniFormat {
     for (int sum = 0; sum < F::kSums; ++sum) {
       Sums sums[R * T];
       HWY_UNROLL(4)
-      for (int p = 0; p < R * T; ++p) sums[p] = F::start(*x[p % T], sum);
+      for (int p = 0; p < R * T; ++p) sums[p] = F::start(weights[p / T], *x[p % T], sum);
       HWY_UNROLL(4)
       for (int i = 0; i < kRegisters; ++i) {
         const int s = kRegisters * sum + i;
@@ -281,7 +281,7 @@ struct OffsetFormat {
     __m512 offsets;
   };
 
-  DSV32_VNNI_INLINE Sums start(const X&, int) { return no_sums(); }
+  DSV32_VNNI_INLINE Sums start(const Stage&, const X&, int) { return no_sums(); }
   DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
     return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
   }
@@ -295,19 +295,21 @@ struct RaisedFormat {
   using Stage = Weights<kSums>;
 
   DSV32_VNNI_INLINE void prepare_extra(const float*, X& out) {
-    for (int sum = 0; sum < kSums; ++sum) {
-      Sums bias = no_sums();
-      for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(kBias), out, 4 / kSums * sum + i, bias);
-      store_negative(bias.a, out.start[2 * sum]);
-      store_negative(low_total(bias), out.start[2 * sum + 1]);
-    }
+    for (int sum = 0; sum < kSums; ++sum) store_bias(kBias, sum, out, out.start + 2 * sum);
+  }
+  // Of a sum of weights that are raised by `raise`.
+  DSV32_VNNI_INLINE void store_bias(int raise, int sum, const Planes& x, int32_t (*to)[16]) {
+    Sums bias = no_sums();
+    for (int i = 0; i < 4 / kSums; ++i) add_products(bytes_of(raise), x, 4 / kSums * sum + i, bias);
+    store_negative(bias.a, to[0]);
+    store_negative(low_total(bias), to[1]);
   }
 
-  DSV32_VNNI_INLINE Sums start(const X& x, int sum) {
+  DSV32_VNNI_INLINE Sums start(const Stage&, const X& x, int sum) {
     return {_mm512_load_si512(x.start[2 * sum]), _mm512_setzero_si512(),
             _mm512_load_si512(x.start[2 * sum + 1])};
   }
-  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const X&, __m512 lanes) { return lanes; }
+  DSV32_VNNI_INLINE __m512 add_offsets(const Stage&, const Planes&, __m512 lanes) { return lanes; }
 };
 
 }  // namespace dsv32::vnni
