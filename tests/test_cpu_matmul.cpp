@@ -228,7 +228,7 @@ BOOST_AUTO_TEST_CASE(both_ways_to_a_table_give_the_same_bits) {
   constexpr int64_t kCols = 2048;
   int n_types = 0;
   for (const TensorType type :
-       {TensorType::iq1_s, TensorType::iq1_m, TensorType::iq2_xs, TensorType::iq2_s}) {
+       {TensorType::iq1_s, TensorType::iq1_m, TensorType::iq2_xs, TensorType::iq2_s, TensorType::iq3_s}) {
     const CpuKernels *gathering = vnni_kernels_of(type, true), *looking_up = vnni_kernels_of(type, false);
     if (!gathering || !looking_up) continue;
     ++n_types;
@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(both_ways_to_a_table_give_the_same_bits) {
     looking_up->one_token(at, n_bytes, &token, others);
     BOOST_TEST(std::memcmp(sums, others, sizeof sums) == 0, type_name(type));
   }
-  BOOST_TEST((n_types == 4 || n_types == 0));
+  BOOST_TEST((n_types == 5 || n_types == 0));
 }
 
 BOOST_AUTO_TEST_CASE(one_activation_picks_one_weight) {

@@ -285,7 +285,7 @@ const CpuKernels* vnni_kernels_of(TensorType type, bool gathers) {
     case TensorType::iq2_xs: return points_kernels<VnniIQ2_XS, kIq2xsCodes>(gathers);
     case TensorType::iq2_s: return points_kernels<VnniIQ2_S, kIq2sCodes>(gathers);
     case TensorType::iq3_xxs: return &VnniFormat<VnniIQ3_XXS>::kKernels;
-    case TensorType::iq3_s: return &VnniFormat<VnniIQ3_S>::kKernels;
+    case TensorType::iq3_s: return points_kernels<VnniIQ3_S, kIq3sCodes>(gathers);
     default: return nullptr;
   }
 }
