@@ -173,14 +173,20 @@ struct Codes<TensorType::q3_k> : BlockFormat<256, sizeof(BlockQ3_K), 16> {
   }
 };
 
-// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales). b: a block.
-__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) {
-  const uint32_t a = load_word<4>(b + 4), m = load_word<4>(b + 8), low = load_word<4>(b + 12);
+// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales). head: a block's
+// first 16 bytes.
+__device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
   const bool is_upper = i16 >= 128;
+  const uint32_t a = head.y, m = head.z, low = head.w;
   const uint32_t scales = is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu;
   const uint32_t mins = is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu;
   const uint32_t index = i16 / 32 % 4;
-  return {load_f16(b) * byte_to_float(scales, index), -load_f16(b + 2) * byte_to_float(mins, index)};
+  const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
+  return {d.x * byte_to_float(scales, index), -d.y * byte_to_float(mins, index)};
+}
+__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) {
+  const auto* words = reinterpret_cast<const uint32_t*>(b);
+  return k_scale(make_uint4(words[0], words[1], words[2], words[3]), i16);
 }
 
 template <>

@@ -179,6 +179,10 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   product.x = x_.values, product.x_units = x_.units, product.x_columns = n_columns_;
   product.x_rows = uses_.tokens;
   product.y = h_.values, product.y_stride = n_hidden_;
+  if (stacks.w1.type == stacks.w3.type && has_pairs(stacks.w1.type)) {
+    product.y_units = h_.units;
+    return multiply_pairs({product, stacks.w3, true}, launch_);
+  }
   product.output = Output::silu_f16;
   multiply(product, launch_);
   product.weight = stacks.w3;
@@ -196,7 +200,10 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
     Product product = over_tiles(part, first, end);
     product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
     product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
-    multiply(product, launch_);
+    if (has_pairs(part.type))
+      multiply_pairs({product, {}, false}, launch_);
+    else
+      multiply(product, launch_);
     const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
                     static_cast<unsigned>(op_.n_tokens));
     combine_kernel<<<grid, kThreads, 0, launch_.stream>>>(

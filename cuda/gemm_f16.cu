@@ -2,7 +2,7 @@
 // was dequantised.
 //
 // Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor
-// cores.
+// cores. Where there are Hopper's, gemm_f16_hopper.cu has the same sums.
 #include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
@@ -136,6 +136,7 @@ void multiply(const Product& product, const Launch& launch) {
 }
 
 void multiply_direct(const Product& product, const Launch& launch) {
+  if (!product.tiles && has_hopper_products()) return multiply_direct_hopper(product, launch);
   CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kSharedBytes));
   multiply_direct_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);

@@ -77,7 +77,19 @@ void multiply(const Product& product, const Launch& launch);
 int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 void multiply_direct(const Product& product, const Launch& launch);
+void multiply_direct_hopper(const Product& product, const Launch& launch);  // without tiles
+bool has_hopper_products();                                                 // on this device
 void multiply_blocks(const Product& product, const Launch& launch);
+
+// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up` (as
+// product.weight in type and shape) in the units of Output::times_f16. gemm_pairs.cu.
+struct PairProduct {
+  Product product;
+  WeightMatrix up;
+  bool is_gated = false;
+};
+bool has_pairs(TensorType type);  // on this device
+void multiply_pairs(const PairProduct& op, const Launch& launch);
 
 constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }
 
@@ -119,6 +131,18 @@ __device__ __forceinline__ void publish_tile() {
 #endif
 }
 
+// The steps of part `split` of a product's columns.
+struct Columns {
+  int first_step, n_steps;
+};
+
+__device__ __forceinline__ Columns columns_of(const Product& product, int split) {
+  const int n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
+  const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps, n_splits = static_cast<int>(product.n_splits);
+  const int first = quads * split / n_splits * kSplitSteps;
+  return {first, min(quads * (split + 1) / n_splits * kSplitSteps, n_steps) - first};
+}
+
 // The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run
 // together share both operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last tile have
 // nothing to do.
@@ -130,8 +154,8 @@ struct Place {
 };
 
 __device__ __forceinline__ bool find_place(const Product& product, int rows_per_cta, Place& place) {
-  const int n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
-  place.first_step = 0, place.n_steps = n_steps, place.y_offset = 0;
+  place.first_step = 0, place.n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
+  place.y_offset = 0;
   if (product.tiles) {
     if (static_cast<int>(blockIdx.y) >= *product.n_tiles) return false;
     place.tile = product.tiles[blockIdx.y];
@@ -143,14 +167,9 @@ __device__ __forceinline__ bool find_place(const Product& product, int rows_per_
   place.tile = {is_split ? 0 : static_cast<int32_t>(blockIdx.z), static_cast<int32_t>(first),
                 static_cast<int32_t>(n_left < kTileTokens ? n_left : kTileTokens)};
   place.first_row = int64_t{blockIdx.y} * rows_per_cta;
-  if (is_split) {
-    const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps,
-              n_splits = static_cast<int>(product.n_splits);
-    const int split = static_cast<int>(blockIdx.z);
-    place.first_step = quads * split / n_splits * kSplitSteps;
-    place.n_steps = min(quads * (split + 1) / n_splits * kSplitSteps, n_steps) - place.first_step;
-    place.y_offset = split * product.y_split_stride;
-  }
+  const Columns columns = columns_of(product, is_split ? static_cast<int>(blockIdx.z) : 0);
+  place.first_step = columns.first_step, place.n_steps = columns.n_steps;
+  if (is_split) place.y_offset = static_cast<int>(blockIdx.z) * product.y_split_stride;
   return true;
 }
 

@@ -149,31 +149,43 @@ void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
   with_type(weight.type, [&]<TensorType kType>() { start_expand<kType>(weight, out, launch); });
 }
 
-// The product in slabs of rows, as many rows at a time as the scratch memory that is left holds.
+// The product in slabs of fp16 rows, or of matrices where there are several, as many at a time as the scratch
+// memory that is left holds.
 void multiply_expanded(Product product, const Launch& launch) {
   const WeightMatrix weight = product.weight;
   const int64_t n_cols = product.x_columns;  // padded, and three times that many for f32
+  const bool has_mats = weight.n_mats > 1;
+  const int64_t unit = has_mats ? weight.n_rows : 256, n_all = weight.n_mats * weight.n_rows;
   // A quarter stays for the partial sums of split columns.
   int64_t max_rows = static_cast<int64_t>(launch.workspace->n_bytes_left() / 4 * 3) / (2 * n_cols);
-  if (max_rows > 256) max_rows = max_rows / 256 * 256;
-  if (max_rows < 1) fail(ErrorKind::internal, "no scratch memory is left for a dequantised row");
-  const int64_t n_slabs = ceil_div(weight.n_rows, max_rows);
-  const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(weight.n_rows, n_slabs), 256) * 256);
-  auto* slab =
-      launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, weight.n_rows) * n_cols));
-  auto* y = static_cast<float*>(product.y);
-  for (int64_t row = 0; row < weight.n_rows; row += slab_rows) {
-    WeightMatrix part = weight;
-    part.data += static_cast<size_t>(row) * weight.row_bytes;
-    part.n_rows = std::min(slab_rows, weight.n_rows - row);
-    expand(part, slab, launch);
+  if (max_rows > unit) max_rows = max_rows / unit * unit;
+  if (max_rows < (has_mats ? unit : 1))
+    fail(ErrorKind::internal, "no scratch memory is left for dequantised rows");
+  const int64_t n_slabs = ceil_div(n_all, max_rows);
+  const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
+  auto* slab = launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, n_all) * n_cols));
+  for (int64_t row = 0; row < n_all; row += slab_rows) {
+    const int64_t n_rows = std::min(slab_rows, n_all - row), n_mats = has_mats ? n_rows / weight.n_rows : 1;
+    Product part = product;
+    WeightMatrix stored = weight;
+    stored.data += static_cast<size_t>(row) * weight.row_bytes;
+    stored.n_rows = n_rows, stored.n_mats = 1;
+    expand(stored, slab, launch);
     const auto row_bytes = static_cast<size_t>(n_cols) * 2;
-    product.weight = {
-        reinterpret_cast<const uint8_t*>(slab),      TensorType::f16, part.n_rows, n_cols, 1, row_bytes,
-        row_bytes * static_cast<size_t>(part.n_rows)};
-    product.y = y + row;
-    multiply(product, launch);
+    const int64_t mat_rows = n_rows / n_mats, mat = row / weight.n_rows;
+    part.weight = {
+        reinterpret_cast<const uint8_t*>(slab),   TensorType::f16, mat_rows, n_cols, n_mats, row_bytes,
+        row_bytes * static_cast<size_t>(mat_rows)};
+    if (has_mats) part.x += mat * product.x_columns, part.x_units += mat;
+    part.y = static_cast<float*>(product.y) + (has_mats ? mat * product.y_mat_stride : row);
+    multiply(part, launch);
   }
+}
+
+// Whether a matrix would be dequantised more than twice on its way into the tiles, and lies in one piece.
+bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
+  return n_tokens > kExpandTokens && !is_direct(weight) &&
+         (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
 }
 
 // Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose fp16 activations take up to half of
@@ -202,8 +214,7 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     product.y = y + token * product.y_stride;
     product.n_splits = x.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
     product.n_places = part.n_tokens;
-    const bool is_expanded =
-        is_split || (x.n_mats == 1 && part.n_tokens > kExpandTokens && !is_direct(weight));
+    const bool is_expanded = is_split || pays_to_expand(weight, part.n_tokens);
     Launch with_rest = launch;
     Workspace rest = *launch.workspace;  // each run takes its slab from the same place
     with_rest.workspace = &rest;

@@ -23,6 +23,18 @@ template <TensorType kType>
 inline constexpr bool kHasWideCodes =
     kType == TensorType::q8_0 || kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
 
+// What makes codes unsigned, and, with the power of two that they are put into, what the fma takes off again.
+template <TensorType kType>
+inline constexpr uint32_t kToUnsigned = Codes<kType>::kHasMin  ? 0
+                                        : kHasWideCodes<kType> ? 128
+                                                               : 64;
+
+template <TensorType kType>
+__device__ __forceinline__ float widen_constant(const ScaleMin& s) {
+  return fmaf(-((kHasWideCodes<kType> ? 32768.0f : 128.0f) + static_cast<float>(kToUnsigned<kType>)), s.scale,
+              s.min);
+}
+
 // Sixteen 16-bit values, from an even address.
 __device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
   if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
@@ -33,6 +45,26 @@ __device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
   }
+}
+
+// Four codes as codes4() has them, which scale * code + min turns into values; out: two words. constant: of
+// widen_constant().
+template <TensorType kType>
+__device__ __forceinline__ void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
+  constexpr bool kIsWide = kHasWideCodes<kType>;
+  constexpr uint32_t kPower = kIsWide ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
+  if constexpr (!Codes<kType>::kHasMin)
+    codes = (codes ^ 0x80808080u) - (128 - kToUnsigned<kType>)*0x01010101u;
+  float values[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Bytes of the result, lowest first: 0, (code or 0), (0 or code), 0x43 or 0x47.
+    const uint32_t selector =
+        kIsWide ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
+    values[i] = fmaf(scale, __uint_as_float(__byte_perm(codes, kPower, selector)), constant);
+  }
+  out[0] = pack_f16(values[0], values[1]);
+  out[1] = pack_f16(values[2], values[3]);
 }
 
 // out [8]: values col..col+15 of a row, two a word; col is a multiple of 16. grid: see fill_grid.
@@ -52,32 +84,44 @@ __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_
     }
   } else {
     using Format = Codes<kType>;
-    constexpr bool kIsWide = kHasWideCodes<kType>;
-    constexpr uint32_t kToUnsigned = Format::kHasMin ? 0 : kIsWide ? 128 : 64;
-    constexpr uint32_t kPower =
-        kIsWide ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
-    constexpr float kOffset = (kIsWide ? 32768.0f : 128.0f) + static_cast<float>(kToUnsigned);
-
     const uint8_t* block = row + col / Format::kBlockValues * Format::kBlockBytes;
     const int i16 = static_cast<int>(col % Format::kBlockValues);
     const ScaleMin s = Format::scale(block, i16);
-    const float constant = fmaf(-kOffset, s.scale, s.min);
+    const float constant = widen_constant<kType>(s);
 #pragma unroll
-    for (int j = 0; j < 16; j += 4) {
-      uint32_t codes = Format::codes4(block, i16, j, grid);
-      if constexpr (!Format::kHasMin) codes = (codes ^ 0x80808080u) - (128 - kToUnsigned) * 0x01010101u;
-      float values[4];
+    for (int j = 0; j < 16; j += 4)
+      widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
+  }
+}
+
+// out [32]: values col..col+63 of a row, two a word, the same bits; col is a multiple of 64.
+template <TensorType kType>
+__device__ __forceinline__ void widen64(const uint8_t* row, int64_t col, uint32_t* out,
+                                        const uint32_t* grid) {
+  if constexpr (kType == TensorType::q4_k) {
+    // 32 bytes have the lower nibbles of 32 values and the upper ones of the next: read once, in whole
+    // pieces.
+    const uint8_t* block = row + col / 256 * sizeof(BlockQ4_K);
+    const int i16 = static_cast<int>(col % 256);
+    if (reinterpret_cast<uintptr_t>(block) % 16 == 0) {
+      const auto* pieces = reinterpret_cast<const uint4*>(block);
+      const ScaleMin low = k_scale(pieces[0], i16), high = k_scale(pieces[0], i16 + 32);
+      const float low_constant = widen_constant<kType>(low), high_constant = widen_constant<kType>(high);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Bytes of the result, lowest first: 0, (code or 0), (0 or code), 0x43 or 0x47.
-        const uint32_t selector =
-            kIsWide ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
-        values[i] = fmaf(s.scale, __uint_as_float(__byte_perm(codes, kPower, selector)), constant);
+      for (int i = 0; i < 2; ++i) {
+        const uint4 piece = pieces[1 + i16 / 32 + i];
+        const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          widen4<kType>(words[k] & 0x0f0f0f0fu, low.scale, low_constant, out + 8 * i + 2 * k);
+          widen4<kType>(words[k] >> 4 & 0x0f0f0f0fu, high.scale, high_constant, out + 16 + 8 * i + 2 * k);
+        }
       }
-      out[j / 2] = pack_f16(values[0], values[1]);
-      out[j / 2 + 1] = pack_f16(values[2], values[3]);
+      return;
     }
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
 }
 
 }  // namespace dsv32::cuda

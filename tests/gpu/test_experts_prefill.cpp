@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(a_graph_replays_the_experts, *boost::unit_test::preconditio
 
 BOOST_AUTO_TEST_CASE(timing_of_experts,
                      *boost::unit_test::label("timing") * boost::unit_test::precondition(needs_gpu)) {
-  TestLaunch test;
+  TestLaunch test(size_t{1} << 30);
   const int64_t n_experts = 256, dim = 7168, inter_dim = 2048, n_activated = 8;
   for (const TensorType type :
        {TensorType::q4_k, TensorType::q8_0, TensorType::q6_k, TensorType::q2_k, TensorType::iq2_xxs}) {
@@ -241,7 +241,7 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
     WeightMatrix w1 = up.host, w3 = up.host, w2 = down.host;
     w1.n_mats = w3.n_mats = w2.n_mats = n_experts;
     w1.data = data.data(), w3.data = w1.data + n_bytes * n_experts, w2.data = w3.data + n_bytes * n_experts;
-    for (const int64_t n_tokens : {32, 2048}) {
+    for (const int64_t n_tokens : {32, 2048, 8192}) {
       const DeviceArray<float> x(random_floats(static_cast<size_t>(n_tokens * dim), 1));
       const DeviceArray<float> weights(random_floats(static_cast<size_t>(n_tokens * n_activated), 2));
       const DeviceArray<float> y(static_cast<size_t>(n_tokens * dim));

@@ -1,0 +1,197 @@
+// Products with fp16 weights on Hopper: as many CTAs as multiprocessors, each of which makes one tile after
+// the other.
+//
+// Four warps load and eight multiply, so that the first columns of a tile are there when the sums of the one
+// before have been written. A tile is 256 rows by 128 tokens, or 128 rows by 256 tokens where a matrix has no
+// more rows.
+#include "cuda/gemm_hopper.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kLoadThreads = 128, kThreads = kLoadThreads + kProductThreads;
+constexpr int kStages = 4, kStepsUnderWay = 2;
+constexpr int kStageTiles = 3;
+
+using Barriers = StageBarriers<kStages>;
+constexpr int kSharedBytes = kStages * kStageTiles * kTileBytes + static_cast<int>(sizeof(Barriers));
+
+// A tile of the product: n_tokens from first_token on, rows from first_row on, and columns from 64 first_step
+// on.
+struct Item {
+  int64_t first_token, first_row, y_offset;
+  int mat, n_tokens, first_step, n_steps;
+};
+
+struct Shape {
+  bool is_wide;  // 128 rows by 256 tokens
+  int64_t n_token_tiles, n_row_tiles, n_items;
+};
+
+Shape shape_of(const Product& product) {
+  const bool is_wide = product.weight.n_rows <= kTileRows;
+  const int64_t n_token_tiles = ceil_div(product.n_places, (is_wide ? 2 : 1) * kTileTokens),
+                n_row_tiles = ceil_div(product.weight.n_rows, (is_wide ? 1 : 2) * kTileRows);
+  return {is_wide, n_token_tiles, n_row_tiles,
+          n_token_tiles * n_row_tiles * std::max(product.weight.n_mats, product.n_splits)};
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kLoadRegisters = 40,
+              kProductRegisters = 232;  // 40 + 2 * 232 = 3 * 168, what the CTA starts with
+
+// Tiles of the same rows follow one another, so that CTAs that run together share both operands in L2.
+__device__ __forceinline__ Item item_of(const Product& product, const Shape& shape, int64_t index) {
+  Item item;
+  const int tile_tokens = (shape.is_wide ? 2 : 1) * kTileTokens;
+  item.first_token = index % shape.n_token_tiles * tile_tokens;
+  item.n_tokens = static_cast<int>(min(int64_t{tile_tokens}, product.n_places - item.first_token));
+  index /= shape.n_token_tiles;
+  item.first_row = index % shape.n_row_tiles * (shape.is_wide ? 1 : 2) * kTileRows;
+  const int part = static_cast<int>(index / shape.n_row_tiles);
+  const bool is_split = product.n_splits > 1;
+  item.mat = is_split ? 0 : part;
+  const Columns columns = columns_of(product, is_split ? part : 0);
+  item.first_step = columns.first_step, item.n_steps = columns.n_steps;
+  item.y_offset = is_split ? part * product.y_split_stride : item.mat * product.y_mat_stride;
+  return item;
+}
+
+constexpr int kRowsAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a row
+
+// Rows of an operand, of which a thread copies every kRowsAtOnce-th: its piece of the first, and how many
+// there are.
+struct Source {
+  const uint8_t* at;
+  size_t stride;
+  int n;
+};
+
+__device__ __forceinline__ Source source_of(const void* first, size_t row_bytes, int64_t n_rows) {
+  const int row = static_cast<int>(threadIdx.x) / 8, piece = static_cast<int>(threadIdx.x) % 8;
+  const int n = static_cast<int>(min(int64_t{2 * kTileRows}, n_rows)) - row;
+  return {static_cast<const uint8_t*>(first) + row * row_bytes + piece * 16, row_bytes * kRowsAtOnce,
+          (n + kRowsAtOnce - 1) / kRowsAtOnce};
+}
+
+// Starts the copy of a step's 128 bytes of up to kTiles tiles of rows; not is_inside: zeros.
+template <int kTiles>
+__device__ __forceinline__ void load_rows(const Source& from, bool is_inside, uint32_t to) {
+#pragma unroll
+  for (int i = 0; i < kTiles * kTileRows / kRowsAtOnce; ++i)
+    if (i < from.n) copy_async(to + i * kRowsAtOnce * 128, from.at + i * from.stride, is_inside ? 16 : 0);
+}
+
+// The part of the warps that load: two steps' copies are under way while a third is asked for. A stage's
+// tiles are rows that follow one another, those of weights first.
+template <bool kIsWide>
+__device__ __forceinline__ void load_stages(const Product& product, const Shape& shape, uint32_t stages,
+                                            Barriers* barriers) {
+  constexpr int kWeightTiles = kIsWide ? 1 : 2;
+  const uint32_t place = stages + tile_offset(threadIdx.x / 8, threadIdx.x % 8 * 16);
+  StageWalk<kStages> walk, told;
+  int n_untold = 0;
+  const auto tell_full = [&] {
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&barriers->full[told.stage]);
+    told.advance();
+    --n_untold;
+  };
+  for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
+    const Item item = item_of(product, shape, index);
+    const int64_t first_column = int64_t{item.first_step} * kStep,
+                  x_row = item.first_token * product.x_mats + (product.x_mats > 1 ? item.mat : 0);
+    Source weights = source_of(row_of(product.weight, item.mat, item.first_row) + first_column * 2,
+                               product.weight.row_bytes, product.weight.n_rows - item.first_row);
+    Source tokens = source_of(product.x + x_row * product.x_columns + first_column,
+                              static_cast<size_t>(product.x_mats * product.x_columns) * 2, item.n_tokens);
+    // The columns of this thread's pieces that the matrix has; those of x are padded.
+    int n_columns =
+        static_cast<int>(product.weight.n_cols - first_column) - static_cast<int>(threadIdx.x % 8) * 8;
+    for (int step = 0; step < item.n_steps; ++step, walk.advance()) {
+      wait_for_phase(&barriers->empty[walk.stage], walk.parity ^ 1);
+      const uint32_t to = place + walk.stage * kStageTiles * kTileBytes;
+      load_rows<kWeightTiles>(weights, n_columns > 0, to);
+      load_rows<kStageTiles - kWeightTiles>(tokens, true, to + kWeightTiles * kTileBytes);
+      commit_copies();
+      weights.at += kStep * 2, tokens.at += kStep * 2, n_columns -= kStep;
+      if (++n_untold <= kStepsUnderWay) continue;
+      wait_copies<kStepsUnderWay>();
+      tell_full();
+    }
+  }
+  wait_copies<0>();
+  while (n_untold > 0) tell_full();
+}
+
+// The part of one of the two groups that multiply.
+__device__ __forceinline__ void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
+                                               Barriers* barriers) {
+  const int group = static_cast<int>(threadIdx.x - kLoadThreads) / 128;
+  const int row_tile = shape.is_wide ? 0 : group, token_tile = shape.is_wide ? group : 0;
+  const auto rows = [&](int stage) { return stages + (stage * kStageTiles + row_tile) * kTileBytes; };
+  const auto tokens = [&](int stage, int) {
+    return stages + (stage * kStageTiles + (shape.is_wide ? 1 : 2) + token_tile) * kTileBytes;
+  };
+  StageWalk<kStages> walk;
+  for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
+    const Item item = item_of(product, shape, index);
+    const int64_t first_token = item.first_token + token_tile * kTileTokens,
+                  first_row = item.first_row + row_tile * kTileRows,
+                  n_rows = product.weight.n_rows - first_row;
+    const int n_tokens = min(kTileTokens, item.n_tokens - token_tile * kTileTokens);
+    const float* units = product.x_units + first_token * product.x_mats + (product.x_mats > 1 ? item.mat : 0);
+    float* y = static_cast<float*>(product.y) + first_token * product.y_stride + item.y_offset + first_row;
+    with_tokens(n_tokens, [&]<int kTokens>() {
+      Sums sums;
+      multiply_stages<kTokens>(item.n_steps, walk, barriers, rows, tokens, sums);
+      for_each_sum<kTokens>(sums, n_tokens, [&](int token, int row, float sum) {
+        if (row < n_rows) y[token * product.y_stride + row] = sum * units[token * product.x_mats];
+      });
+    });
+  }
+}
+
+#endif
+
+// y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
+// A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 128 rows by 128
+// tokens. Four stages of 64 columns; who multiplies never waits for others who do, and the next tile's
+// columns come while sums are written. Bound by the tensor cores: 1024 cycles a step, of which shared memory
+// is busy for 900.
+__global__ void __launch_bounds__(kThreads, 1)
+    multiply_direct_hopper_kernel(const Product product, const Shape shape) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t shared[];
+  auto* barriers = reinterpret_cast<Barriers*>(shared + kStages * kStageTiles * kTileBytes);
+  init_stages(barriers, kLoadThreads / 32);
+  __syncthreads();
+  if (threadIdx.x < kLoadThreads) {
+    give_registers<kLoadRegisters>();
+    if (shape.is_wide)
+      load_stages<true>(product, shape, shared_address(shared), barriers);
+    else
+      load_stages<false>(product, shape, shared_address(shared), barriers);
+  } else {
+    take_registers<kProductRegisters>();
+    multiply_items(product, shape, shared_address(shared), barriers);
+  }
+#else
+  __trap();
+#endif
+}
+
+}  // namespace
+
+void multiply_direct_hopper(const Product& product, const Launch& launch) {
+  const Shape shape = shape_of(product);
+  CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_hopper_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes));
+  const auto n_ctas = static_cast<unsigned>(std::min<int64_t>(shape.n_items, launch.n_sms));
+  multiply_direct_hopper_kernel<<<n_ctas, kThreads, kSharedBytes, launch.stream>>>(product, shape);
+  check_launch("multiply_direct_hopper_kernel");
+}
+
+}  // namespace dsv32::cuda

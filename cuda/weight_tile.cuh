@@ -1,0 +1,77 @@
+// Rows of weights in any GGUF format on their way into a tile of fp16 (gemm_tile.cuh): raw bytes come by
+// cp.async, one span of columns ahead, and a thread turns 64 values of its row into fp16 at a time.
+#pragma once
+
+#include "cuda/gemm_tile.cuh"
+#include "cuda/widen.cuh"
+
+namespace dsv32::cuda {
+
+constexpr int kTileThreads = 128;  // that fill a tile: one a row
+
+template <TensorType kType>
+constexpr int block_values() {
+  if constexpr (kIsFloat<kType>)
+    return 1;
+  else
+    return Codes<kType>::kBlockValues;
+}
+
+template <TensorType kType>
+constexpr int block_bytes() {
+  if constexpr (kIsFloat<kType>)
+    return kType == TensorType::f32 ? 4 : 2;
+  else
+    return Codes<kType>::kBlockBytes;
+}
+
+// A span of a tile's rows in shared memory. A row's is copied in whole 16-byte pieces of memory, wherever in
+// them it begins.
+template <TensorType kType>
+struct RawSpan {
+  // Columns copied together: one block where blocks are long.
+  static constexpr int kColumns = kIsFloat<kType> ? 64 : block_values<kType>() == 32 ? 128 : 256;
+  static constexpr int kSteps = kColumns / kStep;
+  static constexpr int kRowBytes = kColumns / block_values<kType>() * block_bytes<kType>();
+  static constexpr int kPieces = (kRowBytes + 15 + 15) / 16;
+  static constexpr int kPitch =
+      (kPieces | 1) * 16;  // an odd number of pieces: eight rows lie in different banks
+  static constexpr int kBytes = kTileRows * kPitch;
+};
+
+// Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads
+// as the value 0.
+template <TensorType kType>
+__device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span,
+                                          uint32_t to, int thread) {
+  using S = RawSpan<kType>;
+  const uint8_t* aligned_first = first - (reinterpret_cast<uintptr_t>(first) & 15);  // where nothing is read
+  for (int i = thread; i < kTileRows * S::kPieces; i += kTileThreads) {
+    const int row = i / S::kPieces, piece = i % S::kPieces;
+    if (row >= n_rows) break;
+    const uint8_t* row_begin = first + static_cast<size_t>(row) * row_bytes;
+    const uint8_t* begin = row_begin + static_cast<size_t>(span) * S::kRowBytes;
+    const uint8_t* from = begin - (reinterpret_cast<uintptr_t>(begin) & 15) + 16 * piece;
+    if (from >= begin + S::kRowBytes) continue;
+    const int64_t n_left = row_begin + row_bytes - from;
+    const int n_bytes = n_left >= 16 ? 16 : n_left > 0 ? static_cast<int>(n_left) : 0;
+    copy_async(to + row * S::kPitch + piece * 16, n_bytes ? from : aligned_first, n_bytes);
+  }
+}
+
+// 64 values of row `row`: from its raw span, of which they are step `within`, into the tile.
+template <TensorType kType>
+__device__ __forceinline__ void fill_tile(const uint8_t* raw, const uint8_t* row_begin, int span, int within,
+                                          const uint32_t* grid, uint8_t* tile, int row) {
+  using S = RawSpan<kType>;
+  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row_begin)) + span * S::kRowBytes;
+  const uint8_t* at = raw + row * S::kPitch + begin % 16;
+  uint32_t values[kStep / 2];
+  widen64<kType>(at, within * kStep, values, grid);
+#pragma unroll
+  for (int i = 0; i < kStep / 2; i += 4)
+    *reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
+        make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+}
+
+}  // namespace dsv32::cuda
