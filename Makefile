@@ -124,7 +124,7 @@ $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
-RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
+RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_numa.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
 $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(BASE_LIBS) -o $@

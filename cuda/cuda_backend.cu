@@ -129,7 +129,8 @@ class CudaBackend : public Backend {
         lane_(std::move(lane)),
         device_memory_(limits.device),
         host_memory_(limits.host),
-        pinned_(pinning_driver(device)) {
+        nodes_(NumaNodes::of_machine()),
+        pinned_(pinning_driver(device), nodes_) {
     if (const Problem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
@@ -175,14 +176,7 @@ class CudaBackend : public Backend {
   bool roles_agree() const override { return false; }
 
   void* alloc(Place place, size_t n_bytes, const char* what) override {
-    if (place == Place::host) {
-      void* pinned = host_memory_.holds(n_bytes) ? pinned_.alloc(n_bytes, what) : nullptr;
-      if (!pinned)
-        fail_memory(what, n_bytes, memory_info(place).n_bytes_free,
-                    "a smaller context (-c) needs less, a larger --host-mem allows more");
-      host_memory_.take(n_bytes);
-      return pinned;
-    }
+    if (place == Place::host) return alloc_pinned(n_bytes, what);
     select();
     void* memory = alloc_device(
         n_bytes, what, "a smaller context (-c) or --topk-buffer needs less, a larger --gpu-mem allows more");
@@ -235,8 +229,8 @@ class CudaBackend : public Backend {
             device_memory_.n_bytes_used()};
   }
 
-  uint8_t* alloc_weights(Place place, size_t n_bytes) override {
-    if (place == Place::host) return take_host(n_bytes, "experts in host memory");
+  uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) override {
+    if (place == Place::host) return take_host(n_bytes, "experts in host memory", n_part_bytes);
     // The products may read up to a block past the end.
     const size_t n_taken = round_up(n_bytes + kPastWeights, kWeightAlignment);
     if (n_taken > expected_.size()) expect_weights(n_taken);
@@ -244,6 +238,9 @@ class CudaBackend : public Backend {
     expected_ = expected_.subspan(n_taken);
     CUDA_CHECK(cudaMemsetAsync(memory + n_bytes, 0, n_taken - n_bytes, stream_));
     return memory;
+  }
+  void await_weights(const uint8_t* host) override {
+    if (nodes_.n() > 1) pinned_.wait(host);
   }
   void expect_weights(size_t n_bytes) override {
     select();
@@ -431,10 +428,20 @@ class CudaBackend : public Backend {
   }
 
   // Zeroed; freed with the backend.
-  uint8_t* take_host(size_t n_bytes, const char* what) {
-    auto* memory = static_cast<uint8_t*>(alloc(Place::host, n_bytes, what));
+  uint8_t* take_host(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
+    auto* memory = static_cast<uint8_t*>(alloc_pinned(n_bytes, what, n_part_bytes));
     placed_in_host_.push_back(memory);
     return memory;
+  }
+
+  // Host memory within the limit, divided over the nodes if it has parts.
+  void* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
+    void* pinned = host_memory_.holds(n_bytes) ? pinned_.alloc(n_bytes, what, n_part_bytes) : nullptr;
+    if (!pinned)
+      fail_memory(what, n_bytes, memory_info(Place::host).n_bytes_free,
+                  "a smaller context (-c) needs less, a larger --host-mem allows more");
+    host_memory_.take(n_bytes);
+    return pinned;
   }
 
   // Device memory within the limit.
@@ -463,6 +470,7 @@ class CudaBackend : public Backend {
   const int device_, n_threads_;
   std::shared_ptr<HostLane> lane_;
   MemoryBudget device_memory_, host_memory_;
+  const NumaNodes nodes_;
   PinnedMemory pinned_;
   cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
   cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows

@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "backend/cpu_backend.h"
+#include "backend/cpu_experts.h"
 #include "gguf/random_weights.h"
+#include "tests/support/host_experts.h"
+#include "tests/support/made_up_nodes.h"
 
 using namespace dsv32;
 
@@ -139,6 +142,25 @@ BOOST_AUTO_TEST_CASE(the_router_survives_what_is_not_a_number) {
   std::vector<float> weights(3);
   backend.route_experts({logits.data(), nullptr, 1, 8, 3, 2, 1, true, 1, experts.data(), weights.data()});
   BOOST_TEST((experts == std::vector<int32_t>{1, 2, 3}));
+}
+
+// Of odd numbers of rows, for one token and for many.
+BOOST_AUTO_TEST_CASE(experts_are_the_same_however_they_are_divided_over_nodes) {
+  const HostExpertStacks experts(TensorType::q8_0, 12, 288, 96, 1);
+  CpuBackend cpu(1);
+  for (const int64_t n_tokens : {1, 20, 100}) {
+    const ExpertStep step(experts.stacks, n_tokens, 12, 7);
+    const std::vector<float> expected = run_on(cpu, experts.stacks, step);
+    for (const size_t n_nodes : {1u, 2u, 3u, 4u})
+      for (const int n_threads : {2, 5}) {
+        WorkerPool workers(n_threads, usable_nodes(n_nodes));
+        std::vector<float> y(step.x.size()), scratch;
+        cpu_run_experts({experts.stacks, step.x.data(), step.experts.data(), step.weights.data(), n_tokens,
+                         step.n_activated, y.data(), Role::decode},
+                        workers, scratch);
+        BOOST_TEST((y == expected), n_tokens << " tokens, " << n_nodes << " nodes");
+      }
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -28,7 +28,7 @@ std::vector<Target> add_all(Loader& loader, const GgufFile& file, Backend& first
   for (const GgufTensor& tensor : file.tensors()) {
     Backend& backend = targets.size() % 2 ? second : first;
     const Place place = targets.size() % 3 ? Place::device : Place::host;
-    targets.push_back({&tensor, place, backend.alloc_weights(place, tensor.n_bytes)});
+    targets.push_back({&tensor, place, backend.alloc_weights(place, tensor.n_bytes, 0)});
     loader.add(tensor, backend, place, targets.back().to);
   }
   std::ranges::reverse(targets);

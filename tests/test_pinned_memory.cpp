@@ -10,8 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "backend/pinned_memory.h"
 #include "base/error.h"
+#include "tests/support/made_up_nodes.h"
 
 using namespace dsv32;
 
@@ -112,6 +115,30 @@ BOOST_AUTO_TEST_CASE(what_is_written_while_memory_is_pinned_stays) {
     BOOST_TEST(gate.is_pinned(piece));
     BOOST_TEST(n_wrong_words(piece, i) == 0, "piece " << i);
   }
+}
+
+// Whoever makes pages present from one node after the other leaves none out, and is free again then.
+BOOST_AUTO_TEST_CASE(memory_that_is_divided_over_nodes_is_present_and_pinned) {
+  constexpr size_t kBytes = (size_t{9} << 20) + 5 * kPageBytes;
+  const cpu_set_t cores = usable_cores();
+  int n_asked = 0, n_absent = 0, n_bound = 0;  // read when the memory is pinned
+  PinnedMemory memory({.pin =
+                           [&](void* piece, size_t n_bytes) {
+                             std::vector<unsigned char> is_there(n_bytes / kPageBytes);
+                             mincore(piece, n_bytes, is_there.data());
+                             for (const unsigned char c : is_there) n_absent += !(c & 1);
+                             const cpu_set_t here = usable_cores();
+                             n_bound += !CPU_EQUAL(&here, &cores);
+                             ++n_asked;
+                             return true;
+                           },
+                       .unpin = [](void*) {}},
+                      usable_nodes(2));
+  auto* piece = static_cast<uint8_t*>(memory.alloc(kBytes, "a test", size_t{3} << 20));
+  memory.wait(piece + kBytes - 1);
+  BOOST_TEST(n_asked == 1);
+  BOOST_TEST(n_absent == 0);
+  BOOST_TEST(n_bound == 0);
 }
 
 // What others write is not lost, be it before, while or after.

@@ -10,6 +10,7 @@
 #include "base/stopwatch.h"
 #include "base/worker_pool.h"
 #include "tests/support/failing_threads.h"
+#include "tests/support/made_up_nodes.h"
 
 using namespace dsv32;
 
@@ -67,6 +68,34 @@ BOOST_AUTO_TEST_CASE(a_loop_that_is_given_up_ends) {
       workers.set_interrupt(nullptr);
       BOOST_TEST(runs_each_once(workers, 1000));
     }
+}
+
+// Also where a node has no thread, or more threads than units.
+BOOST_AUTO_TEST_CASE(every_index_runs_once_on_several_nodes) {
+  for (const size_t n_nodes : {2u, 3u, 5u})
+    for (const int n_threads : {2, 3, 7}) {
+      WorkerPool workers(n_threads, usable_nodes(n_nodes));
+      for (int round = 0; round < 20; ++round)
+        for (const int64_t n : {0, 1, 2, 3, 5, 64, 65, 1000, 4097})
+          BOOST_TEST(runs_each_once(workers, n), n << " on " << n_threads << " threads of " << n_nodes);
+    }
+}
+
+// Two threads, one of each node: whoever has an index waits for the other one.
+BOOST_AUTO_TEST_CASE(a_node_begins_with_its_own_part) {
+  WorkerPool workers(2, usable_nodes(2));
+  for (int round = 0; round < 20; ++round) {
+    std::thread::id who[2];
+    std::atomic<int> n_here = 0;
+    workers.parallel_for(2, true, [&](int64_t i) {
+      who[i] = std::this_thread::get_id();
+      ++n_here;
+      for (const auto start = std::chrono::steady_clock::now(); n_here < 2 && seconds_since(start) < 10;)
+        std::this_thread::yield();
+    });
+    BOOST_TEST((who[0] == std::this_thread::get_id()));
+    BOOST_TEST((who[1] != who[0]));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(zero_threads_are_one_for_each_core) {

@@ -386,10 +386,14 @@ class Backend {
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Memory for weights, freed with the backend; products may read past its end. Place::host: for experts that
   // stay in host memory. Of a backend that is apart: one that works in host memory uses mapped files as they
-  // lie. Throws Error{memory}.
-  virtual uint8_t* alloc_weights(Place place, size_t n_bytes) = 0;
-  // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver rounds
-  // each. Throws Error{memory}.
+  // lie. Of every n_part_bytes that follow one another there, an expert's matrix, each NUMA node has its part
+  // (base/numa.h); 0: it does not matter. Throws Error{memory}.
+  virtual uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) = 0;
+  // Returns when this memory of Place::host lies on the nodes that it belongs to: before it is filled. At
+  // once when it does not matter. Throws Error{memory}.
+  virtual void await_weights(const uint8_t*) {}
+  // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver
+  // rounds each. Throws Error{memory}.
   virtual void expect_weights(size_t) {}
   // Pinned host memory of the backend's own that anyone may upload from; empty when it works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }

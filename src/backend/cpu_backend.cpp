@@ -60,7 +60,7 @@ void CpuBackend::free(Place, void* memory) {
   munmap(mapped, n_mapped);
 }
 
-uint8_t* CpuBackend::alloc_weights(Place place, size_t n_bytes) {
+uint8_t* CpuBackend::alloc_weights(Place place, size_t n_bytes, size_t) {
   constexpr size_t kPastWeights = 256;
   return weights_.emplace_back(*this, place, static_cast<int64_t>(n_bytes + kPastWeights), "the weights")
       .data();

@@ -29,7 +29,7 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t n_bytes) override;
   void download(void* host, const void* device, size_t n_bytes) override;
   MemoryInfo memory_info(Place place) const override;
-  uint8_t* alloc_weights(Place place, size_t n_bytes) override;
+  uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) override;
   void set_interrupt(const std::function<bool()>* is_interrupted) override {
     workers_.set_interrupt(is_interrupted);
   }

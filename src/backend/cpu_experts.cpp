@@ -2,7 +2,8 @@
 //
 // The experts of a step are two loops over pieces of rows: one over the first two matrices of all experts,
 // one over the third ones, whose pieces pass by all experts. A piece is read once, for all tokens that use
-// it; a token's sum runs over its experts in ascending order, whatever else is in the step.
+// it; a token's sum runs over its experts in ascending order, whatever else is in the step. Of every matrix a
+// NUMA node's threads have the same rows, so that these may lie in its memory.
 #include "backend/cpu_experts.h"
 
 #include <algorithm>
@@ -124,7 +125,8 @@ class ExpertStep {
       workers.parallel_for(x->n_units(), worth_sharing(op_.n_tokens * dim),
                            [&](int64_t u) { x->prepare(u); });
     workers.parallel_for(n_experts * n_pieces(inter), is_shared, [&](int64_t i) {
-      hide(experts_[static_cast<size_t>(i / n_pieces(inter))], Rows(i % n_pieces(inter), inter));
+      const auto [expert, piece] = workers.nodes().place_of(i, n_experts, n_pieces(inter));
+      hide(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
     });
     workers.parallel_for(x2_.n_units(), worth_sharing(n_uses * inter), [&](int64_t u) { x2_.prepare(u); });
     workers.parallel_for(n_pieces(dim), is_shared, [&](int64_t i) { sum_experts(Rows(i, dim)); });

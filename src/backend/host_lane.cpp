@@ -38,7 +38,8 @@ struct HostLane::Thread : ThreadBody {
   HostLane& lane;  // which waits for its thread, and nothing there hangs
 };
 
-HostLane::HostLane(int n_threads, int n_devices) : workers_(lane_threads(n_threads, n_devices)) {
+HostLane::HostLane(int n_threads, int n_devices)
+    : workers_(lane_threads(n_threads, n_devices), NumaNodes::of_machine()) {
   if (!start_thread(thread_, std::make_shared<Thread>(*this)))
     fail(ErrorKind::memory, "the system gives no thread for the experts in host memory",
          "the number of threads may be limited (ulimit -u)");
@@ -54,6 +55,7 @@ HostLane::~HostLane() {
 }
 
 void HostLane::run() {
+  workers_.bind_caller();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_ending_ || n_expected_ > 0; });

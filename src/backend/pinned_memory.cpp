@@ -16,10 +16,10 @@ namespace {
 // Each takes whole pieces. One fills 10 GB/s with huge pages, but 1 to 3 without them, and less where a
 // virtual machine gets its memory only now.
 constexpr size_t kThreads = 4;
-constexpr size_t kSmallestPage = 4096;
+constexpr size_t kSmallestPage = 4096, kHugePage = size_t{2} << 20;
 
 // False: the system has no memory for them.
-bool make_present(uint8_t* memory, size_t n_bytes) {
+bool make_pages_present(uint8_t* memory, size_t n_bytes) {
   if (madvise(memory, n_bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   touch_pages(memory, n_bytes);  // Linux before 5.14
@@ -43,14 +43,14 @@ PinnedMemory::~PinnedMemory() {
   while (!pieces_.empty()) free(pieces_.begin()->first);
 }
 
-void* PinnedMemory::alloc(size_t n_bytes, const char* what) {
+void* PinnedMemory::alloc(size_t n_bytes, const char* what, size_t n_part_bytes) {
   void* mapped =
       mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   madvise(mapped, n_bytes, MADV_HUGEPAGE);
   auto* memory = static_cast<uint8_t*>(mapped);
   std::unique_lock lock(mutex_);
-  pieces_[memory] = {n_bytes, what, State::queued};
+  pieces_[memory] = {n_bytes, n_part_bytes, what, State::queued};
   queue_.push_back(memory);
   if (threads_.size() < kThreads) add_thread();
   if (threads_.empty()) make_ready(lock);
@@ -104,13 +104,26 @@ void PinnedMemory::work() {
   }
 }
 
+bool PinnedMemory::make_present(uint8_t* memory, const Piece& piece) const {
+  if (nodes_.n() == 1 || piece.n_part_bytes == 0) return make_pages_present(memory, piece.n_bytes);
+  bool is_present = true;
+  for (int64_t node = 0; node < nodes_.n(); ++node) {
+    nodes_.bind_thread(node);
+    for (const std::span range :
+         ranges_of(nodes_, node, {memory, piece.n_bytes}, piece.n_part_bytes, kHugePage))
+      is_present = is_present && make_pages_present(range.data(), range.size());
+  }
+  nodes_.unbind_thread();
+  return is_present;
+}
+
 // The first that is queued. The lock is not held while a piece is made ready: free() waits for that piece.
 void PinnedMemory::make_ready(std::unique_lock<std::mutex>& lock) {
   uint8_t* memory = queue_.front();
   queue_.pop_front();
   Piece& piece = pieces_.at(memory);
   lock.unlock();
-  const bool is_pinned = make_present(memory, piece.n_bytes) && driver_.pin(memory, piece.n_bytes);
+  const bool is_pinned = make_present(memory, piece) && driver_.pin(memory, piece.n_bytes);
   lock.lock();
   piece.state = is_pinned ? State::ready : State::failed;
   changed_.notify_all();

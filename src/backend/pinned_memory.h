@@ -3,8 +3,9 @@
 // alloc() only reserves addresses. Threads of its own then make piece after piece ready, in the order in
 // which they were asked for: they make its pages present and have the driver pin it. The memory can be used
 // all the while, for that changes no byte of it; whoever has the device use a piece waits for that piece. So
-// the pinning of a large cache hides behind the loading of weights and behind the first layers. Safe to call
-// from several threads.
+// the pinning of a large cache hides behind the loading of weights and behind the first layers. On a machine
+// of several NUMA nodes pages are made present from the node that they belong to. Safe to call from several
+// threads.
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/numa.h"
+
 namespace dsv32 {
 
 // What a device's driver does with memory whose pages are present. Called by any thread.
@@ -29,13 +32,15 @@ struct PinningDriver {
 
 class PinnedMemory {
  public:
-  explicit PinnedMemory(PinningDriver driver) : driver_(std::move(driver)) {}
+  explicit PinnedMemory(PinningDriver driver, NumaNodes nodes = {})
+      : driver_(std::move(driver)), nodes_(std::move(nodes)) {}
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // Zeroed memory; null when the system has no addresses left. `what` is named when pinning fails.
-  void* alloc(size_t n_bytes, const char* what);
+  // Zeroed memory; null when the system has no addresses left. `what` is named when pinning fails. Of every
+  // n_part_bytes each node has its part, if nobody touches them before wait() returns; 0: no matter.
+  void* alloc(size_t n_bytes, const char* what, size_t n_part_bytes = 0);
   // Returns how many bytes that were.
   size_t free(void* memory);
   // Until the piece that holds this address is pinned; at once when it is none of ours. Throws Error{memory}.
@@ -44,15 +49,17 @@ class PinnedMemory {
  private:
   enum class State { queued, ready, failed };
   struct Piece {
-    size_t n_bytes = 0;
+    size_t n_bytes = 0, n_part_bytes = 0;
     std::string what;
     State state = State::queued;
   };
   void add_thread();
   void work();
   void make_ready(std::unique_lock<std::mutex>& lock);
+  bool make_present(uint8_t* memory, const Piece& piece) const;
 
   const PinningDriver driver_;
+  const NumaNodes nodes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint8_t*, Piece> pieces_;  // by address

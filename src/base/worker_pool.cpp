@@ -41,13 +41,21 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
 }  // namespace
 
 struct WorkerPool::Worker : ThreadBody {
-  explicit Worker(WorkerPool& pool_) : pool(pool_) {}
-  void run() noexcept override { pool.work(); }
+  Worker(WorkerPool& pool_, int64_t node_) : pool(pool_), node(node_) {}
+  void run() noexcept override { pool.work(node); }
 
   WorkerPool& pool;  // which waits for its workers, and they do nothing that hangs
+  const int64_t node;
 };
 
-WorkerPool::WorkerPool(int n_threads) : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()) {}
+WorkerPool::WorkerPool(int n_threads, NumaNodes nodes)
+    : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()),
+      nodes_(std::move(nodes)),
+      parts_(static_cast<size_t>(nodes_.n())) {
+  for (int64_t node = 0; node < nodes_.n(); ++node)
+    parts_[static_cast<size_t>(node)].n_threads = static_cast<uint32_t>(
+        std::max<int64_t>(1, nodes_.begin(node + 1, n_threads_) - nodes_.begin(node, n_threads_)));
+}
 
 WorkerPool::~WorkerPool() {
   is_ending_ = true;
@@ -59,8 +67,8 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::start_threads() {
   has_started_ = true;
   try {
-    const auto worker = std::make_shared<Worker>(*this);
     while (threads_.size() + 1 < static_cast<size_t>(n_threads_)) {
+      const auto worker = std::make_shared<Worker>(*this, node_of(std::ssize(threads_) + 1));
       if (start_thread(threads_.emplace_back(), worker)) continue;
       threads_.pop_back();
       return;
@@ -98,28 +106,39 @@ void WorkerPool::share(const Loop& loop) {
   loop_.unit = (loop.n + n_most_units - 1) / n_most_units;
   const auto n_units = static_cast<uint32_t>(loop_.n_units());
   n_unfinished_.store(n_units, std::memory_order_relaxed);
-  left_ = n_units;
+  for (int64_t node = 0; node < nodes_.n(); ++node) {
+    Part& part = parts_[static_cast<size_t>(node)];
+    part.end = static_cast<uint32_t>(nodes_.begin(node + 1, n_units));
+    part.left = part.end - static_cast<uint32_t>(nodes_.begin(node, n_units));
+  }
   ++n_loops_;
   n_loops_.notify_all();
-  take_units(true);
+  take_units(node_of(0), true);
   while (const uint32_t n = n_unfinished_.load(std::memory_order_acquire)) wait_while(n_unfinished_, n);
 }
 
-void WorkerPool::work() {
+void WorkerPool::work(int64_t node) {
+  nodes_.bind_thread(node);
   for (uint32_t n_seen = 0; !is_ending_;) {
-    take_units(false);
+    take_units(node, false);
     wait_while(n_loops_, n_seen);
     n_seen = n_loops_;
   }
 }
 
+// The node's own, and then the others' in turn.
+void WorkerPool::take_units(int64_t node, bool is_caller) {
+  for (size_t i = 0; i < parts_.size(); ++i)
+    take_units_of(parts_[(static_cast<size_t>(node) + i) % parts_.size()], is_caller);
+}
+
 // Half of a fair share of what is left at a time, so that all end together and few meet here. A unit that was
 // taken keeps the loop: it does not end, nor another begin, before n_unfinished_ falls.
-void WorkerPool::take_units(bool is_caller) {
-  while (uint32_t left = left_) {
-    const uint32_t n = std::max(1u, left / (2 * static_cast<uint32_t>(n_threads_)));
-    if (!left_.compare_exchange_weak(left, left - n)) continue;
-    run_units(loop_.n_units() - left, n, is_caller);
+void WorkerPool::take_units_of(Part& part, bool is_caller) {
+  while (uint32_t left = part.left) {
+    const uint32_t n = std::max(1u, left / (2 * part.n_threads));
+    if (!part.left.compare_exchange_weak(left, left - n)) continue;
+    run_units(part.end - left, n, is_caller);
     if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
   }
 }

@@ -233,6 +233,7 @@ class Loading {
         ring.fill(slot, read(piece, slot), piece);
         continue;
       }
+      piece.backend->await_weights(piece.to);
       const bool is_direct = !parts_.empty() && part_of(piece).is_direct();
       if (is_direct) room.resize(kSlotBytes + kPage);
       const uint8_t* bytes = read(piece, is_direct ? next_page(room.data()) : piece.to);

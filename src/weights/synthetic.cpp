@@ -99,13 +99,14 @@ class Maker {
     const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
     const std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
-    uint8_t* to = backend_->alloc_weights(place_, n_bytes);
+    uint8_t* to = backend_->alloc_weights(place_, n_bytes, m.mat_bytes);
     fill(to, n_bytes, pattern);
     m.data = to;
     return m;
   }
 
   void fill(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
+    if (place_ == Place::host) backend_->await_weights(to);
     if (place_ == Place::host || backend_->works_in_host_memory()) return repeat(to, n_bytes, pattern);
     const std::span<uint8_t> staging = backend_->staging();
     backend_->download(nullptr, nullptr, 0);  // nothing is read there any more

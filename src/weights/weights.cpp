@@ -29,18 +29,21 @@ class Binder {
   uint64_t n_bytes_found() const { return n_bytes_found_; }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
-  // A stack of n_mats matrices [n_rows, n_cols]; GGUF shape {n_cols, n_rows, n_mats}.
-  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) {
+  // A stack of n_mats matrices [n_rows, n_cols]; GGUF shape {n_cols, n_rows, n_mats}. Each may be n_fused
+  // matrices, one above the other.
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+                     int64_t n_fused = 1) {
     const GgufTensor& tensor = find(name, {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows),
                                            static_cast<uint64_t>(n_mats), 1});
     refuse_scale(name.substr(0, name.rfind('.')) + ".scale");
     refuse_scale(name + ".scale");
     WeightMatrix matrix;
-    matrix.data = backend_->works_in_host_memory() ? tensor.data : place(tensor);
     matrix.type = tensor.type;
     matrix.n_rows = n_rows, matrix.n_cols = n_cols, matrix.n_mats = n_mats;
     matrix.row_bytes = row_bytes(tensor.type, n_cols);
     matrix.mat_bytes = matrix.row_bytes * static_cast<size_t>(n_rows);
+    const size_t n_part_bytes = matrix.mat_bytes / static_cast<size_t>(n_fused);
+    matrix.data = backend_->works_in_host_memory() ? tensor.data : place(tensor, n_part_bytes);
     return matrix;
   }
   WeightMatrix matrix(const std::string& name, int64_t n_cols, int64_t n_rows) {
@@ -57,8 +60,8 @@ class Binder {
   }
 
  private:
-  const uint8_t* place(const GgufTensor& tensor) {
-    uint8_t* to = backend_->alloc_weights(place_, tensor.n_bytes);
+  const uint8_t* place(const GgufTensor& tensor, size_t n_part_bytes) {
+    uint8_t* to = backend_->alloc_weights(place_, tensor.n_bytes, n_part_bytes);
     loader_.add(tensor, *backend_, place_, to);
     return to;
   }
@@ -116,7 +119,7 @@ ExpertStacks bind_stacks(Binder& bind, const std::string& blk, const ModelArgs& 
   // Fused: per expert the gate's rows, then the up projection's.
   if (bind.has(blk + "ffn_gate_up_exps.weight")) {
     const WeightMatrix fused =
-        bind.stack(blk + "ffn_gate_up_exps.weight", a.dim, 2 * a.moe_inter_dim, a.n_routed_experts);
+        bind.stack(blk + "ffn_gate_up_exps.weight", a.dim, 2 * a.moe_inter_dim, a.n_routed_experts, 2);
     w.w1 = w.w3 = fused;
     w.w1.n_rows = w.w3.n_rows = a.moe_inter_dim;
     w.w3.data = fused.row(0, a.moe_inter_dim);

@@ -16,7 +16,7 @@ inline ExpertStacks placed(const HostExpertStacks& experts, Backend& backend, Pl
   size_t i = 0;
   for (WeightMatrix* w : {&stacks.w1, &stacks.w3, &stacks.w2}) {
     const std::vector<uint8_t>& bytes = experts.bytes[i++];
-    uint8_t* to = backend.alloc_weights(place, bytes.size());
+    uint8_t* to = backend.alloc_weights(place, bytes.size(), w->mat_bytes);
     if (place == Place::host)
       std::ranges::copy(bytes, to);
     else

@@ -237,7 +237,7 @@ BOOST_AUTO_TEST_CASE(timing_of_host_experts, *boost::unit_test::label("timing"))
         Rng rng(1);
         const std::vector<uint8_t> some =
             random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng, 0.01f);
-        uint8_t* to = backend->alloc_weights(Place::host, w.mat_bytes * kAll);
+        uint8_t* to = backend->alloc_weights(Place::host, w.mat_bytes * kAll, w.mat_bytes);
         for (int64_t e = 0; e < kAll; ++e) std::ranges::copy(some, to + static_cast<size_t>(e) * w.mat_bytes);
         w.data = to;
       };

@@ -1,0 +1,113 @@
+#include "base/numa.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <system_error>
+
+namespace dsv32 {
+namespace {
+
+// "0-3,8-11"; what is no such list names no core.
+cpu_set_t read_cores(std::istream& list) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (std::string range; std::getline(list, range, ',');) {
+    size_t first = 0, last = 0;
+    const char* const end = range.data() + range.size();
+    auto at = std::from_chars(range.data(), end, first);
+    if (at.ec != std::errc{}) continue;
+    last = first;
+    if (at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
+    if (at.ec != std::errc{}) continue;
+    for (size_t core = first; core <= last && core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
+  }
+  return cores;
+}
+
+// The cores of each node, by its number.
+std::map<int, cpu_set_t> read_nodes(const std::string& folder) {
+  std::map<int, cpu_set_t> nodes;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    int id = 0;
+    if (!name.starts_with("node")) continue;
+    const auto [at, problem] = std::from_chars(name.data() + 4, name.data() + name.size(), id);
+    if (problem != std::errc{} || at != name.data() + name.size()) continue;
+    std::ifstream list(entry->path() / "cpulist");
+    nodes[id] = read_cores(list);
+  }
+  return nodes;
+}
+
+}  // namespace
+
+NumaNodes::NumaNodes(const std::string& folder, const cpu_set_t& cores) {
+  std::vector<int64_t> n_before{0};
+  for (auto& [id, of_node] : read_nodes(folder)) {
+    cpu_set_t usable;
+    CPU_AND(&usable, &of_node, &cores);
+    if (CPU_COUNT(&usable) == 0) continue;
+    cores_.push_back({usable});
+    n_before.push_back(n_before.back() + CPU_COUNT(&usable));
+  }
+  if (cores_.size() > 1)
+    n_cores_before_ = std::move(n_before);
+  else
+    cores_.clear();
+}
+
+NumaNodes NumaNodes::of_machine() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return {};
+  return {"/sys/devices/system/node", cores};
+}
+
+int64_t NumaNodes::node_of(int64_t i, int64_t n_things) const {
+  int64_t node = 0;
+  while (node + 1 < n() && i >= begin(node + 1, n_things)) ++node;
+  return node;
+}
+
+std::pair<int64_t, int64_t> NumaNodes::place_of(int64_t i, int64_t n_lists, int64_t n_things) const {
+  int64_t node = 0;
+  while (node + 1 < n() && i >= n_lists * begin(node + 1, n_things)) ++node;
+  const int64_t first = begin(node, n_things), n_own = begin(node + 1, n_things) - first;
+  const int64_t at = i - n_lists * first;
+  return {at / n_own, first + at % n_own};
+}
+
+void NumaNodes::bind_thread(int64_t node) const {
+  if (n() > 1) sched_setaffinity(0, sizeof(cpu_set_t), &cores_[static_cast<size_t>(node)].set);
+}
+
+void NumaNodes::unbind_thread() const {
+  if (n() == 1) return;
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const Cores& cores : cores_) CPU_OR(&all, &all, &cores.set);
+  sched_setaffinity(0, sizeof all, &all);
+}
+
+std::vector<std::span<uint8_t>> ranges_of(const NumaNodes& nodes, int64_t node, std::span<uint8_t> memory,
+                                          size_t n_part_bytes, size_t n_unit_bytes) {
+  std::vector<std::span<uint8_t>> ranges;
+  const auto part = static_cast<int64_t>(n_part_bytes);
+  const size_t before = reinterpret_cast<uintptr_t>(memory.data()) % n_unit_bytes;
+  for (size_t at = 0, end; at < memory.size(); at = end) {
+    end = std::min((before + at) / n_unit_bytes * n_unit_bytes + n_unit_bytes - before, memory.size());
+    const auto middle = static_cast<int64_t>((at + end) / 2);
+    if (nodes.node_of(middle % part, part) != node) continue;
+    const bool follows = !ranges.empty() && ranges.back().data() + ranges.back().size() == &memory[at];
+    const size_t n_before = follows ? ranges.back().size() : 0;
+    if (follows) ranges.pop_back();
+    ranges.push_back(memory.subspan(at - n_before, end - at + n_before));
+  }
+  return ranges;
+}
+
+}  // namespace dsv32
