@@ -3,10 +3,10 @@
 // With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
 // heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
 // with a running softmax. In decode the blocks of a token are dealt out to kSplits CTAs, and
-// mla_combine_kernel merges their parts; in prefill one CTA has them all, and on Hopper that is the kernel of
-// mla_prefill.cu. Other sizes and f32 rows go to mla_plain.cu. How many heads a CTA takes and how blocks are
-// dealt follows from the heads and the role alone, never from the tokens of the step or from where a row
-// lies: so batches, buffers and full residency give the same bits.
+// mla_combine_kernel merges their parts; in prefill one CTA has them all. On Hopper the kernel of
+// mla_hopper.cu does both. Other sizes and f32 rows go to mla_plain.cu. How many heads a CTA takes and how
+// blocks are dealt follows from the heads and the role alone, never from the tokens of the step or from where
+// a row lies: so batches, buffers and full residency give the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -276,6 +276,11 @@ int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
+void combine(const Attend& op, const Plan& plan, const Launch& launch) {
+  launch_kernel("mla_combine_kernel", mla_combine_kernel,
+                {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
+}
+
 template <KvType kKv, int kTiles>
 void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
   plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_shared_bytes ? 2 : 1;
@@ -286,9 +291,6 @@ void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& l
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
   const auto n_bytes = static_cast<size_t>(shared_bytes<kKv, kTiles>(plan.n_stages));
   launch_kernel("mla_kernel", mla_kernel<kKv, kTiles>, {n_ctas, kThreads, n_bytes}, launch, op, plan);
-  if (!plan.part) return;
-  launch_kernel("mla_combine_kernel", mla_combine_kernel,
-                {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
 }
 
 template <KvType kKv>
@@ -320,46 +322,50 @@ Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
   return part;
 }
 
-// As many tokens at a time as their parts have room for.
-template <KvType kKv, int kTiles>
-void attend_split(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
-  plan.n_splits = kSplits;
-  const int64_t n_parts_token = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
+// `attend_part` with the parts that the launches of a role have. Decode: as many tokens at a time as their
+// parts have room for.
+template <typename AttendPart>
+void in_parts(const Attend& op, Plan plan, int n_splits, const Launch& launch, AttendPart attend_part) {
+  plan.n_splits = op.step.role == Role::decode ? n_splits : 1;
+  if (plan.n_splits == 1) return attend_part(op, plan);
+  const int64_t n_parts_token = n_splits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
   const int64_t n_room = (static_cast<int64_t>(launch.workspace->n_bytes_left()) - 512) / n_bytes_part;
   const int64_t n_together = std::min(op.step.n_tokens, n_room / n_parts_token);
   if (n_together < 1)
     fail(ErrorKind::internal, "no scratch memory is left for the parts of a token's attention");
   plan.part = launch.workspace->take<float>(static_cast<size_t>(n_together * n_parts_token * kRank));
   plan.part_max_sum = launch.workspace->take<float2>(static_cast<size_t>(n_together * n_parts_token));
-  for (int64_t first = 0; first < op.step.n_tokens; first += n_together)
-    launch_mla<kKv, kTiles>(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), plan,
-                            n_shared_bytes, launch);
+  for (int64_t first = 0; first < op.step.n_tokens; first += n_together) {
+    const Attend part = of_tokens(op, first, std::min(n_together, op.step.n_tokens - first));
+    attend_part(part, plan);
+    combine(part, plan, launch);
+  }
 }
 
 // False when the device has too little shared memory.
 template <KvType kKv>
 bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
   const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
-  if (n_tiles == 0) return false;
-  const bool is_decode = op.step.role == Role::decode;
   Plan plan{};
-  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
-  plan.n_splits = 1;
   plan.rows = rows;
   plan.page_bytes = op.cache.layout.key_page_bytes();
-  if (is_decode && n_tiles == 2)
-    attend_split<kKv, 2>(op, plan, n_shared_bytes, launch);
-  else if (is_decode)
-    attend_split<kKv, 1>(op, plan, n_shared_bytes, launch);
-  else if (n_tiles == 4 && has_prefill_kernel())
-    attend_prefill(op, plan, launch);
-  else if (n_tiles == 4)
-    launch_mla<kKv, 4>(op, plan, n_shared_bytes, launch);
-  else if (n_tiles == 2)
-    launch_mla<kKv, 2>(op, plan, n_shared_bytes, launch);
-  else
-    launch_mla<kKv, 1>(op, plan, n_shared_bytes, launch);
+  if (op.n_heads > 32 && has_hopper_kernel()) {
+    plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 64));
+    in_parts(op, plan, kHopperSplits, launch,
+             [&](const Attend& part, const Plan& split) { attend_hopper(part, split, launch); });
+    return true;
+  }
+  const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
+  if (n_tiles == 0) return false;
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
+  in_parts(op, plan, kSplits, launch, [&](const Attend& part, const Plan& split) {
+    if (n_tiles == 4)
+      launch_mla<kKv, 4>(part, split, n_shared_bytes, launch);
+    else if (n_tiles == 2)
+      launch_mla<kKv, 2>(part, split, n_shared_bytes, launch);
+    else
+      launch_mla<kKv, 1>(part, split, n_shared_bytes, launch);
+  });
   return true;
 }
 

@@ -21,9 +21,9 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
 struct Plan;
 
-// mla_prefill.cu: Hopper's products, 64 heads a CTA, which has all rows of its token; fp8 and bf16 rows.
-bool has_prefill_kernel();
-void attend_prefill(const Attend& op, const Plan& plan, const Launch& launch);
+// mla_hopper.cu: Hopper's products, 64 heads a CTA; fp8 and bf16 rows.
+bool has_hopper_kernel();
+void attend_hopper(const Attend& op, const Plan& plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are worked on at once
@@ -31,8 +31,9 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits = 32;  // CTAs that share a token's rows in decode: one block each of 2048 rows
-constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
+constexpr int kSplits = 32;        // CTAs that share a token's rows in decode: one block each of 2048 rows
+constexpr int kHopperSplits = 16;  // the same of mla_hopper.cu: two blocks each
+constexpr float kSlack = 8;        // the running maximum may lag behind the true one by this power of two
 
 // The first call on each device says so: what a kernel needs to be told once a device.
 class DeviceOnce {

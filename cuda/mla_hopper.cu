@@ -1,4 +1,5 @@
-// Sparse MLA of prefill by Hopper's asynchronous products: a CTA takes 64 heads of a token.
+// Sparse MLA by Hopper's asynchronous products: a CTA takes 64 heads of a token, and in decode one of
+// kHopperSplits shares of its rows.
 //
 // One group of four warps brings rows in and makes them fp16, two groups multiply. They meet at two stages of
 // 64 rows each, whose barriers tell when a stage is full and when it is empty again, so that gathering hides
@@ -18,9 +19,16 @@ constexpr int kGroupThreads = 128;  // four warps, what a product takes
 struct Barriers {
   uint64_t full[2], empty[2];
 };
-constexpr int kPrefillBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine + 3 * kHeads * 4 +
-                              static_cast<int>(sizeof(Barriers));
-constexpr int kPrefillBytesWanted = kPrefillBytes + 1024;  // the arrays start at a multiple of 1024
+
+// What a CTA computes: of the token's n selected rows the blocks first, first + step, ... of 64.
+struct Share {
+  int64_t t;
+  int first_head, n;
+  int first, step, n_blocks;
+};
+constexpr int kSharedBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine + 3 * kHeads * 4 +
+                             static_cast<int>(sizeof(Barriers));
+constexpr int kSharedBytesWanted = kSharedBytes + 1024;  // the arrays start at a multiple of 1024
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -131,19 +139,20 @@ __device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
 
 // fp8: four rows are under way while the four before are widened, across blocks too. A row's scales hang on
 // its page, and that on its position: each link of that chain is loaded a step or a block ahead.
-__device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, int64_t t, int n,
+__device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, const Share& share,
                                          uint8_t* stages, Barriers* barriers, int warp, int lane) {
-  const int64_t seq = op.step.seq[t];
-  const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
-  RowPlace place = find_row(op, t, lane_row, n), next = find_row(op, t, kBlockRows + lane_row, n);
+  const int64_t seq = op.step.seq[share.t];
+  const int lane_row = warp * kFillRows + lane % kFillRows;
+  const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
+  RowPlace place = find(share.first), next = find(share.first + share.step);
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
   Arriving arriving = load_rows(plan.rows, place.id, 0, lane);
-  for (int block = 0; block < n_blocks; ++block) {
-    uint8_t* k = stages + block % 2 * kBlockBytes;
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    uint8_t* k = stages + turn % 2 * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
-    const RowPlace after = find_row(op, t, (block + 2) * kBlockRows + lane_row, n);
+    const RowPlace after = find(block + 2 * share.step);
     uint32_t next_scales = 0;
-    wait_for_phase(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
+    wait_for_phase(&barriers->empty[turn % 2], turn / 2 % 2 ^ 1);
 #pragma unroll
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
@@ -153,7 +162,7 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, int
       store_rows(arriving, scales, k, warp, first, lane);
       arriving = following;
     }
-    tell_full(&barriers->full[block % 2], lane);
+    tell_full(&barriers->full[turn % 2], lane);
     place = next, next = after, scales = next_scales;
   }
 }
@@ -173,18 +182,18 @@ __device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane
   }
 }
 
-__device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, int64_t t, int n,
+__device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, const Share& share,
                                           uint8_t* stages, Barriers* barriers, int warp, int lane) {
-  const int n_blocks = (n + kBlockRows - 1) / kBlockRows, lane_row = warp * kFillRows + lane % kFillRows;
-  RowPlace place = find_row(op, t, lane_row, n);
-  for (int block = 0; block < n_blocks; ++block) {
-    wait_for_phase(&barriers->empty[block % 2], block / 2 % 2 ^ 1);
-    uint8_t* k = stages + block % 2 * kBlockBytes;
+  const int lane_row = warp * kFillRows + lane % kFillRows;
+  RowPlace place = find_row(op, share.t, share.first * kBlockRows + lane_row, share.n);
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    wait_for_phase(&barriers->empty[turn % 2], turn / 2 % 2 ^ 1);
+    uint8_t* k = stages + turn % 2 * kBlockBytes;
     start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, k, warp * kFillRows, lane);
-    place = find_row(op, t, (block + 1) * kBlockRows + lane_row, n);
+    place = find_row(op, share.t, (block + share.step) * kBlockRows + lane_row, share.n);
     wait_all_copies();
     convert_rows(k, warp * kFillRows, lane);
-    tell_full(&barriers->full[block % 2], lane);
+    tell_full(&barriers->full[turn % 2], lane);
   }
 }
 
@@ -265,12 +274,11 @@ __device__ __forceinline__ void store_weights_f16(const float (&s)[4][4], Runnin
 }
 
 // The part of one of the two groups that multiply. A thread has two heads, the same ones throughout.
-__device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_head, int n, uint8_t* q,
+__device__ __forceinline__ void multiply(const Attend& op, const Plan& plan, const Share& share, uint8_t* q,
                                          const uint8_t* stages, uint8_t* p, float* largest_of, float* units,
                                          Barriers* barriers, int warp, int lane) {
-  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4,
-            n_blocks = (n + kBlockRows - 1) / kBlockRows;
-  load_queries_f16(op, t, first_head, q, units, warp, lane);
+  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
+  load_queries_f16(op, share.t, share.first_head, q, units, warp, lane);
   fence_async_proxy();
   sync_products();
   const float scale = op.scale * 1.44269504f;
@@ -278,9 +286,9 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
 
   Running running;
   float o[kGroupColumns / 2] = {};
-  for (int block = 0; block < n_blocks; ++block) {
-    const uint32_t k = shared_address(stages) + block % 2 * kBlockBytes;
-    wait_for_phase(&barriers->full[block % 2], block / 2 % 2);
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
+    wait_for_phase(&barriers->full[turn % 2], turn / 2 % 2);
     float s[4][4] = {};
     const uint64_t query = wgmma_operand(shared_address(q));
     const uint64_t key = wgmma_operand(k + group * (kBlockRows / 2) * kLine);
@@ -294,7 +302,8 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
 
 #pragma unroll
     for (int i = 0; i < 16; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
-    const float2 largest = scale_scores<4>(s, 1.0f, block * kBlockRows + group * (kBlockRows / 2), n, lane);
+    const float2 largest =
+        scale_scores<4>(s, 1.0f, block * kBlockRows + group * (kBlockRows / 2), share.n, lane);
     if (lane % 4 == 0) {
       largest_of[group * kHeads + head_row] = largest.x;
       largest_of[group * kHeads + head_row + 8] = largest.y;
@@ -321,7 +330,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
-    if (lane == 0) arrive(&barriers->empty[block % 2]);
+    if (lane == 0) arrive(&barriers->empty[turn % 2]);
   }
 
 #pragma unroll
@@ -334,11 +343,13 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
   sync_products();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t head = first_head + head_row + 8 * h;
+    const int64_t head = share.first_head + head_row + 8 * h;
     if (head >= op.n_heads) continue;
     const float sum = largest_of[head_row + 8 * h] + largest_of[kHeads + head_row + 8 * h];
-    const float factor = sum == 0 ? 1.0f : 1.0f / sum;
-    float* out = op.o_c + (t * op.n_heads + head) * kRank + group * kGroupColumns + lane % 4 * 2;
+    const float factor = plan.part || sum == 0 ? 1.0f : 1.0f / sum;
+    const int64_t part = (share.t * plan.n_splits + share.first) * op.n_heads + head;
+    float* out = (plan.part ? plan.part : op.o_c) + part * kRank + group * kGroupColumns + lane % 4 * 2;
+    if (plan.part && group == 0 && lane % 4 == 0) plan.part_max_sum[part] = {running.largest[h], sum};
 #pragma unroll
     for (int c = 0; c < kGroupColumns / 8; ++c)
       *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
@@ -347,8 +358,10 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
 
 #endif
 
-// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
-// CTA: one token, 64 heads; warps 8-11 fill stages, 0-7 multiply: each half of them 32 rows of a block's
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token; in decode
+// the sums of a share of the rows, for mla_combine_kernel.
+// CTA: one token, 64 heads, every n_splits-th block of 64 rows; warps 8-11 fill stages, 0-7 multiply: each
+// half of them 32 rows of a block's
 //   scores, then 256 columns of the values' sums, which stay in registers that the filling warps gave up.
 // Both products read the same latents, rows as columns of K^T first and as rows of V then; weights pass
 //   through shared memory, maxima too. Scores wait for nothing but the stage; a sum is rescaled only when a
@@ -357,7 +370,7 @@ __device__ __forceinline__ void multiply(const Attend& op, int64_t t, int first_
 //   1728 cycles' worth of shared memory, and scores, softmax and values follow one another.
 // Measured (H200, 2026-11-21): 2048 tokens, 128 heads, 2048 rows: fp8 301 TFLOP/s, bf16 420.
 template <KvType kKv>
-__global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const Attend op, const Plan plan) {
+__global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_hopper_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   uint8_t* q = shared + (1024 - shared_address(shared) % 1024) % 1024;  // [kRowLines][kHeads] lines
@@ -367,22 +380,28 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const
   float* units = largest_of + 2 * kHeads;                               // [kHeads] of the queries
   Barriers* barriers = reinterpret_cast<Barriers*>(units + kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t t = blockIdx.x / plan.n_head_tiles;
-  const int first_head = blockIdx.x % plan.n_head_tiles * kHeads, n = op.n_selected[t];
   if (threadIdx.x < 2) {
     init_barrier(&barriers->full[threadIdx.x], 4);   // the filling warps
     init_barrier(&barriers->empty[threadIdx.x], 8);  // the multiplying warps
   }
+  let_next_start();
+  wait_for_inputs();
   __syncthreads();
+  Share share;
+  share.t = blockIdx.x / plan.n_head_tiles / plan.n_splits;
+  share.first_head = blockIdx.x % plan.n_head_tiles * kHeads;
+  share.first = blockIdx.x / plan.n_head_tiles % plan.n_splits, share.step = plan.n_splits;
+  share.n = op.n_selected[share.t], share.n_blocks = (share.n + kBlockRows - 1) / kBlockRows;
+  if (plan.part && share.first >= share.n_blocks) return;  // the merge knows that this part is empty
   if (warp >= 8) {
     give_registers<kFillRegisters>();
     if constexpr (kKv == KvType::fp8)
-      fill_fp8(op, plan, t, n, stages, barriers, warp - 8, lane);
+      fill_fp8(op, plan, share, stages, barriers, warp - 8, lane);
     else
-      fill_bf16(op, plan, t, n, stages, barriers, warp - 8, lane);
+      fill_bf16(op, plan, share, stages, barriers, warp - 8, lane);
   } else {
     take_registers<kProductRegisters>();
-    multiply(op, t, first_head, n, q, stages, p, largest_of, units, barriers, warp, lane);
+    multiply(op, plan, share, q, stages, p, largest_of, units, barriers, warp, lane);
   }
 #else
   __trap();
@@ -390,30 +409,30 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_prefill_kernel(const
 }
 
 template <KvType kKv>
-void launch_prefill(const Attend& op, const Plan& plan, const Launch& launch) {
+void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
   static DeviceOnce once;
   if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_prefill_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kPrefillBytesWanted));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles);
-  mla_prefill_kernel<kKv><<<n_ctas, 3 * kGroupThreads, kPrefillBytesWanted, launch.stream>>>(op, plan);
-  check_launch("mla_prefill_kernel");
+    CUDA_CHECK(cudaFuncSetAttribute(mla_hopper_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kSharedBytesWanted));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
+  launch_kernel("mla_hopper_kernel", mla_hopper_kernel<kKv>,
+                {n_ctas, 3 * kGroupThreads, static_cast<size_t>(kSharedBytesWanted)}, launch, op, plan);
 }
 
 }  // namespace
 
 // Hopper's products exist in code built for this very chip alone.
-bool has_prefill_kernel() {
+bool has_hopper_kernel() {
   cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, mla_prefill_kernel<KvType::fp8>));
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, mla_hopper_kernel<KvType::fp8>));
   return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
 }
 
-void attend_prefill(const Attend& op, const Plan& plan, const Launch& launch) {
+void attend_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
   if (op.cache.layout.kv_type == KvType::fp8)
-    launch_prefill<KvType::fp8>(op, plan, launch);
+    launch_hopper<KvType::fp8>(op, plan, launch);
   else
-    launch_prefill<KvType::bf16>(op, plan, launch);
+    launch_hopper<KvType::bf16>(op, plan, launch);
 }
 
 }  // namespace dsv32::cuda
