@@ -32,7 +32,7 @@ constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
-constexpr int kNumericsEpoch = 3;
+constexpr int kNumericsEpoch = 4;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
@@ -295,12 +295,23 @@ class CudaBackend : public Backend {
 
   void embed(const Embed& op) override { cuda::embed(op, launch()); }
   void rms_norm(const RmsNorm& op) override { cuda::rms_norm(op, launch()); }
-  void layer_norm(const LayerNorm& op) override { cuda::layer_norm(op, launch()); }
-  void rope(const Rope& op) override { cuda::rope(op, launch()); }
-  void hadamard(const Hadamard& op) override { cuda::hadamard(op, launch()); }
-  void quantize_fp8(const QuantizeFp8& op) override { cuda::quantize_fp8(op, launch()); }
   void matmul(const Matmul& op) override {
-    op.role == Role::decode ? cuda::matmul_decode(op, launch()) : cuda::matmul_prefill(op, launch());
+    if (host_ && host_->makes(op.plus)) join();
+    if (op.role == Role::decode) return cuda::matmul_decode(op, launch());
+    cuda::matmul_prefill(op, launch());
+    const int64_t n_values = op.n_tokens * op.weight.n_rows;
+    if (op.plus) cuda::add({op.plus, op.y, n_values}, launch());
+    if (op.sum) cuda::add({op.y, op.sum, n_values}, launch());
+  }
+  void matmuls(std::span<const Matmul> ops) override {
+    if (ops.front().role == Role::prefill) return Backend::matmuls(ops);
+    cuda::matmuls_decode(ops, launch());
+  }
+  void matmul_gated(const GatedMatmul& op) override {
+    if (op.role == Role::decode) return cuda::matmul_gated_decode(op, launch());
+    cuda::matmul_prefill({op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens}, launch());
+    cuda::matmul_prefill({op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}, launch());
+    cuda::gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
@@ -310,7 +321,6 @@ class CudaBackend : public Backend {
     if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
     cuda::add(op, launch());
   }
-  void silu_mul(const SiluMul& op) override { cuda::silu_mul(op, launch()); }
   void stream_rows(const StreamRows& op) override {
     select();
     CUDA_CHECK(cudaStreamWaitEvent(stream_, streamed_));
@@ -325,11 +335,11 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
   }
   // Kernels read rows from the pool after they were stored there: waiting here is enough.
-  void store_latents(const StoreLatents& op) override {
+  void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
-    cuda::store_latents(op, launch());
+    cuda::store_tokens(op, launch());
   }
-  void store_index_keys(const StoreIndexKeys& op) override { cuda::store_index_keys(op, launch()); }
+  void turn_queries(const TurnQueries& op) override { cuda::turn_queries(op, launch()); }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
   void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }

@@ -10,54 +10,105 @@
 
 namespace dsv32::cuda {
 
-// y[p, t] = sum over parts i of W[mats[p, i]] @ x[p / x_sharing, t, i] for n_problems problems. Two matrices
-// at once (kMats) are the gated product instead: y = silu(W0 x) * (W1 x) * factor[p].
+constexpr int kMostMatrices = 4;  // that a product has beside each other
+
+// y[p, t] = W[mats[p]] @ x[p / x_sharing, t] (+ plus) for n_problems problems, and sum += y. Several matrices
+// of the same x, type and width are one product, each with a y of its own. Two matrices at once (kMats) are
+// the gated product instead: y = silu(W0 x) * (W1 x) * factor.
 struct DecodeRows {
-  const uint8_t* weights[2] = {};
+  struct Matrix {
+    const uint8_t* weights = nullptr;
+    float* y = nullptr;  // [n_problems, n_tokens, n_rows]
+    int64_t y_token_stride = 0;
+    int n_rows = 0;
+    int end_group = 0;  // past its last group of tiles: a launch fills it in
+  };
+  Matrix matrices[kMostMatrices];
+  int n_matrices = 1;
+  // Sums are not divided among the blocks of a cluster, whatever the shape: of a product that in another step
+  // has other matrices beside it, or is the gated one.
+  bool is_undivided = false;
+  int64_t gate_offset = 0;  // from W0 to W1, bytes
   int64_t row_bytes = 0, mat_bytes = 0;
-  int n_rows = 0, n_cols = 0;  // of one part
-  int n_problems = 1, n_parts = 1;
+  int n_cols = 0;
+  int n_problems = 1;
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
-  const int32_t* mats = nullptr;  // [n_problems, n_parts]; null: problem p has the one matrix p
-  const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_parts * n_cols]
+  const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
+  const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
   int n_tokens = 0;
-  float* y = nullptr;  // [n_problems, n_tokens, n_rows]
-  int64_t y_problem_stride = 0, y_token_stride = 0;
+  int64_t y_problem_stride = 0;
+  const float* plus = nullptr;     // as y, or null
+  float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
 };
 
-// The plain product, of any type and number of tokens; in matmul_decode.cu.
+// Uses (token, k) of matrices, sorted by matrix, in runs of at most `most` uses of one: what of a stack many
+// tokens chose is read once a run. A use is a column of x and of y: problem `use` of a DecodeRows.
+struct UseRuns {
+  struct Run {
+    int32_t mat, first, n;  // uses[first ... first + n)
+  };
+  const Run* runs = nullptr;  // [n_runs]; those past the last have no uses
+  const int32_t* uses = nullptr;
+  int n_runs = 0, most = 0;
+};
+
+// The product of any type and number of tokens, in matmul_decode.cu.
 void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch);
+// The same with the problems' columns put together by the runs; of a stored type that has codes.
+void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch);
 
 namespace decode {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxParts = 32, kMaxStages = 6;
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
 
 // The eight tokens, or fewer, of a problem that a block computes: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
-  const float* x;  // [n, n_parts * n_cols], rows x_token_stride apart
-  float* y;        // [n, n_rows], rows y_token_stride apart
-  int n;
+  const float* x;  // [n, n_cols], rows x_token_stride apart
+  int first, n;
   __device__ explicit BlockTokens(const DecodeRows& rows) {
-    const int first = static_cast<int>(blockIdx.z) * kGroupTokens;
+    first = static_cast<int>(blockIdx.z) * kGroupTokens;
     x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride + first * rows.x_token_stride;
-    y = rows.y + blockIdx.y * rows.y_problem_stride + first * rows.y_token_stride;
     n = min(kGroupTokens, rows.n_tokens - first);
   }
 };
 
+// The matrix that a group of tiles belongs to.
+__device__ __forceinline__ const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int group,
+                                                               int* first_group) {
+  int k = 0;
+  *first_group = 0;
+  while (k + 1 < rows.n_matrices && group >= rows.matrices[k].end_group)
+    *first_group = rows.matrices[k++].end_group;
+  return rows.matrices[k];
+}
+
+// What becomes of the sums of one row (kMats of them) for a token of a problem.
+template <int kMats>
+__device__ __forceinline__ void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                                           const float (&totals)[kMats], int problem, int token, int row) {
+  const int64_t at = problem * rows.y_problem_stride + token * matrix.y_token_stride + row;
+  float y = totals[0];
+  if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
+  if (rows.factors) y *= rows.factors[problem];
+  if (rows.plus) y += rows.plus[at];
+  matrix.y[at] = y;
+  if (rows.sum) rows.sum[at] += y;
+}
+
 // What a launch adds to the problem.
 struct Layout {
-  int n_steps_part, n_steps;  // of one part, of all
-  int log_warps;              // log2 of W
-  int n_split;                // blocks of a cluster that share a tile, each a run of its steps; W is 8 then
-  int n_steps_block;          // of one part: n_steps_part / n_split, rounded up
-  int n_groups;               // groups of 8 / W tiles: what a block works on at a time
-  int n_stages;               // steps in the ring, of which n_slots need room: a warp may have fewer
+  int n_steps;
+  int log_warps;      // log2 of W
+  int n_split;        // blocks of a cluster that share a tile, each a run of its steps; W is 8 then
+  int n_steps_block;  // n_steps / n_split, rounded up
+  int n_groups;       // groups of 8 / W tiles: what a block works on at a time
+  int n_stages;       // steps in the ring, of which n_slots need room: a warp may have fewer
   int n_slots;
+  int n_tile_warps;   // of decode_columns.cuh: warps of a block that share a tile
   int n_x_groups;     // groups of 32 values of x, padded to whole steps
   int n_x_block;      // those that a block needs
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
@@ -100,19 +151,16 @@ __device__ __forceinline__ void make_integer_group(const float4& v, const Intege
 }
 
 // A block's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
-// n_groups groups of all parts, from the column first_col on. Whole warps enter: n_teams and n_groups are
+// n_groups groups from the column first_col on. Whole warps enter: n_teams and n_groups are
 // multiples of four. Several loads of a lane are on their way together.
 __device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                       int first_col, int n_groups, const IntegerX& to, int first,
                                       int n_teams) {
   constexpr int kTogether = 8;
-  const int n_part = n_groups / rows.n_parts;
   const auto load = [&](int t, int group) -> float4 {
-    const int part = rows.n_parts == 1 ? 0 : group / n_part;
-    const int col = first_col + (group - part * n_part) * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
+    const int col = first_col + group * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
     if (group >= n_groups || col >= rows.n_cols || t >= tokens.n) return {0, 0, 0, 0};
-    return load_x4(tokens.x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols + col,
-                   layout.is_x_aligned);
+    return load_x4(tokens.x + t * rows.x_token_stride + col, layout.is_x_aligned);
   };
 #pragma unroll 1
   for (int t = 0; t < to.stride; ++t) {
@@ -136,7 +184,7 @@ __device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups)
   return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 
-// The steps of a part that the block has, and how far apart its groups of tiles are.
+// The steps that the block has, and how far apart its groups of tiles are.
 struct BlockShare {
   int first, end;
   int n_groups_apart;
@@ -144,79 +192,73 @@ struct BlockShare {
 
 template <bool kSplits>
 __device__ __forceinline__ BlockShare share_of_block(const Layout& layout) {
-  if (!kSplits || layout.n_split == 1) return {0, layout.n_steps_part, static_cast<int>(gridDim.x)};
+  if (!kSplits || layout.n_split == 1) return {0, layout.n_steps, static_cast<int>(gridDim.x)};
   const int first = static_cast<int>(blockIdx.x) % layout.n_split * layout.n_steps_block;
-  return {first, min(first + layout.n_steps_block, layout.n_steps_part),
+  return {first, min(first + layout.n_steps_block, layout.n_steps),
           static_cast<int>(gridDim.x) / layout.n_split};
 }
 
-// A warp's way through its steps, W apart, part after part and tile after tile, and where the step lies for
-// this lane.
+// Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
+struct StepPlace {
+  int step;
+  const uint8_t* row;  // the step's first byte of row g
+  int next;            // from there to that of row g + 8
+  bool is_last_tile;   // of its matrix
+};
+
+// Rows past the matrix's last one are read as the last one.
+template <TensorType kType>
+__device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                                                int mat, int first_row, int step) {
+  const int g = threadIdx.x % 32 / 4, last = matrix.n_rows - 1;
+  const int first = min(first_row + g, last), second = min(first + 8, last);
+  return {step,
+          matrix.weights + mat * rows.mat_bytes + first * rows.row_bytes +
+              static_cast<int64_t>(step) * Steps<kType>::kBytes,
+          static_cast<int>((second - first) * rows.row_bytes), first_row + kTileRows >= matrix.n_rows};
+}
+
+// A warp's way through its steps, W apart, tile after tile, and where the step lies for this lane.
 template <TensorType kType>
 struct Walk {
-  int group, part, step;  // step: of the part
-  const uint8_t* row;     // the step's first byte of row g
-  int next;               // from there to that of row g + 8
+  int group;
+  StepPlace at;
 
   // A warp without any step is past the last group at once.
   __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const BlockShare& share,
-                                        const int32_t* mats) {
-    part = 0, step = share.first + (static_cast<int>(threadIdx.x / 32) & ((1 << layout.log_warps) - 1));
-    enter_part(share);
-    if (part < rows.n_parts)
-      place(rows, layout, mats);
-    else
-      group = layout.n_groups;
+                                        int mat) {
+    const int warp = threadIdx.x / 32, step = share.first + (warp & ((1 << layout.log_warps) - 1));
+    if (step >= share.end) group = layout.n_groups;
+    if (group >= layout.n_groups) return;
+    int first_group;
+    const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
+    const int first_row =
+        ((group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
+    at = place_step<kType>(rows, matrix, mat, first_row, step);
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
-                                          const BlockShare& share, const int32_t* mats) {
-    step += 1 << layout.log_warps;
-    row += Steps<kType>::kBytes << layout.log_warps;
-    if (step < share.end) return;
-    enter_part(share);
-    if (part < rows.n_parts) {
-      place(rows, layout, mats);
-    } else {
-      group += share.n_groups_apart;
-      start(rows, layout, share, mats);
-    }
-  }
-  __device__ __forceinline__ bool is_last_tile(const DecodeRows& rows, const Layout& layout) const {
-    return first_row(layout) + kTileRows >= rows.n_rows;
-  }
-
- private:
-  __device__ __forceinline__ void enter_part(const BlockShare& share) {
-    for (; step >= share.end; step -= share.end - share.first) ++part;
-  }
-  __device__ __forceinline__ int first_row(const Layout& layout) const {
-    const int warp = threadIdx.x / 32;
-    return (group * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
-  }
-  // Rows past the last one are read as the last one.
-  __device__ __forceinline__ void place(const DecodeRows& rows, const Layout& layout, const int32_t* mats) {
-    const int g = threadIdx.x % 32 / 4, last = rows.n_rows - 1;
-    const int first = min(first_row(layout) + g, last), second = min(first + 8, last);
-    row = rows.weights[0] + mats[part] * rows.mat_bytes + first * rows.row_bytes +
-          static_cast<int64_t>(step) * Steps<kType>::kBytes;
-    next = static_cast<int>((second - first) * rows.row_bytes);
+                                          const BlockShare& share, int mat) {
+    at.step += 1 << layout.log_warps;
+    at.row += Steps<kType>::kBytes << layout.log_warps;
+    if (at.step < share.end) return;
+    group += share.n_groups_apart;
+    start(rows, layout, share, mat);
   }
 };
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
 // lines of 32 bytes. Past the row's end are zeros, which are weights of 0 in every format.
 template <TensorType kType, int kMats>
-__device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const Walk<kType>& at,
+__device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
                                           uint8_t* stage) {
   using Step = Steps<kType>;
   const int i = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
   // More of the same matrix follows: what is read beyond the step is there, and not used.
-  const bool is_inside =
-      at.step + 1 < layout.n_steps_part || (rows.n_cols % Step::kCols == 0 && !at.is_last_tile(rows, layout));
+  const bool is_inside = at.step + 1 < layout.n_steps || (rows.n_cols % Step::kCols == 0 && !at.is_last_tile);
 #pragma unroll
   for (int k = 0; k < 2 * kMats; ++k) {
     const int m = k / 2, r = g + k % 2 * 8;
-    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.weights[1] - rows.weights[0] : 0);
+    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
     const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32),
               end = shift + Step::kBytes - 16 * i;
     from += 16 * i - shift;
@@ -232,6 +274,21 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
       for (int c = 0; c < end; c += 64)
         copy_async(shared_address(to + c), from + c, max(0, min(16, there - c)));
     }
+  }
+}
+
+// Where a lane reads its rows of a step from: in the stage that copy_step() filled, as far into a line as the
+// step begins.
+template <TensorType kType, int kMats>
+__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, const uint8_t* stage,
+                                          const uint8_t* (&step)[kMats][2]) {
+  const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int k = 0; k < 2 * kMats; ++k) {
+    const int m = k / 2, r = g + k % 2 * 8;
+    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
+    step[m][k % 2] =
+        stage + (m * kTileRows + r) * Steps<kType>::kSlot + reinterpret_cast<uintptr_t>(from) % 32;
   }
 }
 

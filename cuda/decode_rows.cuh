@@ -21,7 +21,7 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda/decode_problem.cuh"
+#include "cuda/decode_columns.cuh"
 
 namespace dsv32::cuda {
 
@@ -77,7 +77,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Sizes = SharedSizes<kType, kMats>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
-  __shared__ int32_t mats[kMaxParts];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
   const int n_warps_tile = 1 << layout.log_warps, n_tiles = kWarps >> layout.log_warps;
@@ -87,20 +86,19 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   let_next_start();
   fill_grid<kType>(grid);
-  if (rows.mats) wait_for_inputs();  // which matrices
-  if (threadIdx.x < rows.n_parts)
-    mats[threadIdx.x] =
-        rows.mats ? rows.mats[blockIdx.y * rows.n_parts + threadIdx.x] : static_cast<int>(blockIdx.y);
-  __syncthreads();
+  if (rows.mats) wait_for_inputs();  // which matrix
+  const int mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
+  if constexpr (kGridWords < kType >> 0) __syncthreads();
 
   const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
   Walk<kType> put{first_group};
-  put.start(rows, layout, share, mats);
+  put.start(rows, layout, share, mat);
   Walk<kType> take = put;
   const auto put_step = [&](int stage) {
-    if (put.group < layout.n_groups) copy_step<kType, kMats>(rows, layout, put, ring + stage * Sizes::kStage);
+    if (put.group < layout.n_groups)
+      copy_step<kType, kMats>(rows, layout, put.at, ring + stage * Sizes::kStage);
     commit_copies();
-    put.advance(rows, layout, share, mats);
+    if (put.group < layout.n_groups) put.advance(rows, layout, share, mat);
   };
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
   if (!rows.mats) wait_for_inputs();
@@ -129,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   int taken = 0, n_done = 0;
-  const int n_steps = layout.n_split == 1 ? layout.n_steps : share.end - share.first;
+  const int n_steps = share.end - share.first;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kType, kMats, kOne> sums;
     for (int s = warp & (n_warps_tile - 1); s < n_steps; s += n_warps_tile) {
@@ -137,24 +135,18 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-#pragma unroll
-      for (int k = 0; k < 2 * kMats; ++k) {
-        const int m = k / 2, r = g + k % 2 * 8;
-        const uint8_t* from =
-            take.row + (k % 2 ? take.next : 0) + (m ? rows.weights[1] - rows.weights[0] : 0);
-        step[m][k % 2] = ring + taken * Sizes::kStage + (m * kTileRows + r) * Step::kSlot +
-                         reinterpret_cast<uintptr_t>(from) % 32;
-      }
+      find_step<kType, kMats>(rows, take.at, ring + taken * Sizes::kStage, step);
       if constexpr (kIsFloat<kType>) {
-        const int col = take.step * Step::kCols;
-        const float* from =
-            tokens.x + g * rows.x_token_stride + static_cast<int64_t>(take.part) * rows.n_cols + col;
+        const int col = take.at.step * Step::kCols;
+        const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType, kMats, kOne>(sums, step, from, g < tokens.n ? rows.n_cols - col : 0);
+      } else if constexpr (kOne) {
+        add_step_one<kType, kMats>(sums, step, x, s * (Step::kCols / 32), grid);
       } else {
-        add_step<kType, kMats, kOne>(sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
+        add_step<kType, kMats, 1>(&sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
-      take.advance(rows, layout, share, mats);
+      take.advance(rows, layout, share, mat);
     }
 
     // [2][warp][mat][row][token]
@@ -183,32 +175,32 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
     __syncthreads();
+    int first_of_matrix;
+    const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_of_matrix);
+    const int first_row = (group - first_of_matrix) * n_tiles * kTileRows;
     if constexpr (kMats == 1) {
       if (layout.n_split > 1) {
-        const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = group * kTileRows + r;
+        const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = first_row + r;
         float total = 0;
         if (t < tokens.n)
           for (int w = 0; w < kWarps; ++w) total += partial[(w * kTileRows + r) * stride + t];
         block_sums[threadIdx.x] = total;
-        const float y = sum_over_cluster(block_sums + threadIdx.x, layout.n_split);
-        if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < rows.n_rows)
-          tokens.y[t * rows.y_token_stride + row] = y;
+        const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
+        if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
+          finish_row<1>(rows, matrix, sum, static_cast<int>(blockIdx.y), tokens.first + t, row);
         continue;
       }
     }
     for (int k = threadIdx.x; k < n_tiles * kTileRows * tokens.n; k += kThreads) {
       const int t = k / (n_tiles * kTileRows), tile = k / kTileRows % n_tiles, r = k % kTileRows;
-      const int row = (group * n_tiles + tile) * kTileRows + r;
-      if (row >= rows.n_rows) continue;
+      const int row = first_row + tile * kTileRows + r;
+      if (row >= matrix.n_rows) continue;
       float totals[kMats] = {};
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
         for (int w = tile * n_warps_tile; w < (tile + 1) * n_warps_tile; ++w)
           totals[m] += partial[((w * kMats + m) * kTileRows + r) * stride + t];
-      float y = totals[0];
-      if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
-      if (rows.factors) y *= rows.factors[blockIdx.y];
-      tokens.y[t * rows.y_token_stride + row] = y;
+      finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
     }
   }
 }
@@ -218,48 +210,38 @@ __global__ void __launch_bounds__(kThreads, 2)
 // at a time, in memory order over the lanes. Bound: latency.
 template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
+  const int row = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
   let_next_start();
   wait_for_inputs();
-  if (row >= rows.n_rows) return;
+  if (row >= matrix.n_rows) return;
   const BlockTokens tokens(rows);
+  const int64_t mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
   for (int t = 0; t < tokens.n; ++t) {
     float totals[kMats] = {};
     for (int m = 0; m < kMats; ++m) {
-      for (int part = 0; part < rows.n_parts; ++part) {
-        const int64_t mat =
-            rows.mats ? rows.mats[blockIdx.y * rows.n_parts + part] : static_cast<int>(blockIdx.y);
-        const uint8_t* from = rows.weights[m] + mat * rows.mat_bytes + row * rows.row_bytes;
-        const float* x_part = tokens.x + t * rows.x_token_stride + static_cast<int64_t>(part) * rows.n_cols;
-        for (int col = lane; col < rows.n_cols; col += 32)
-          totals[m] = fmaf(load_float<kType>(from, col), x_part[col], totals[m]);
-      }
+      const uint8_t* from =
+          matrix.weights + (m ? rows.gate_offset : 0) + mat * rows.mat_bytes + row * rows.row_bytes;
+      const float* x = tokens.x + t * rows.x_token_stride;
+      for (int col = lane; col < rows.n_cols; col += 32)
+        totals[m] = fmaf(load_float<kType>(from, col), x[col], totals[m]);
       totals[m] = warp_sum(totals[m]);
     }
-    float y = totals[0];
-    if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
-    if (rows.factors) y *= rows.factors[blockIdx.y];
-    if (lane == 0) tokens.y[t * rows.y_token_stride + row] = y;
+    if (lane == 0)
+      finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
   }
 }
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 // log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
-// multiprocessor; the larger of equals. By the matrix's shape alone: no sum's order may depend on more.
+// multiprocessor; the larger of equals. By the first matrix's shape alone: no sum's order may depend on more.
 inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (int log = 3; log >= 0; --log) {
     const int64_t w = int64_t{1} << log;
     if (w > n_steps && w > 1) continue;
-    const int64_t n_groups = ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps / w) * rows.n_problems_token;
+    const int64_t n_groups =
+        ceil_div(rows.matrices[0].n_rows, kTileRows * (kWarps >> log)) * rows.n_problems_token;
     const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
     if (most < least) least = most, best = log;
   }
@@ -267,11 +249,11 @@ inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
 }
 
 // The blocks of a cluster that share a tile: as many as make up two blocks for each multiprocessor, while
-// each has steps for most of its warps. By the matrix's shape alone, as above.
+// each has steps for most of its warps. By the first matrix's shape alone, as above.
 inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
-  if (rows.mats || rows.n_problems > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
+  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
   constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
-  const int n_tiles = static_cast<int>(ceil_div(rows.n_rows, kTileRows));
+  const auto n_tiles = static_cast<int>(ceil_div(rows.matrices[0].n_rows, kTileRows));
   int n = 1;
   for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
     const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
@@ -282,15 +264,19 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
 }
 
 template <TensorType kType, int kMats, bool kOne>
-void launch_rows(const DecodeRows& rows, Layout layout, const Launch& launch) {
+void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
-  const int stride = layout.x_memory.stride, n_x = layout.n_x_block;
+  const int n_together = std::min(rows.n_tokens, kGroupTokens);
+  const int stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
+  const int n_x = layout.n_steps_block * (Steps<kType>::kCols / 32);
+  layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
+  layout.n_x_block = n_x, layout.x_memory.stride = stride;
   const int partial = Sizes::partial(stride);
   const int x_bytes = kIsFloat<kType> ? 0
                                       : Sizes::x_words(n_x, stride) + Sizes::x_scales(n_x, stride) +
                                             Sizes::x_sums(n_x, stride);
   // Static shared memory and the 1 KiB that the system takes of each block count too.
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kMaxParts * 4 + kThreads * 4 + 128;
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
@@ -312,8 +298,8 @@ void launch_rows(const DecodeRows& rows, Layout layout, const Launch& launch) {
   const int n_x_blocks = layout.n_split > 1
                              ? layout.n_groups
                              : std::clamp(n_blocks_sm * launch.n_sms / n_problems, 1, layout.n_groups);
-  const int64_t n_steps_warp = ceil_div(layout.n_groups, n_x_blocks) * rows.n_parts *
-                               ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
+  const int64_t n_steps_warp =
+      ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   if (!is_x_shared) {
@@ -340,41 +326,43 @@ inline bool is_aligned(const void* p, size_t n_bytes) {
 }
 
 template <TensorType kType, int kMats>
-void launch_type(const DecodeRows& rows, const Launch& launch) {
+void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& launch) {
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0;
   if constexpr (kIsFloat<kType>) {
-    if (!layout.is_x_aligned || rows.row_bytes % 16 != 0 || rows.mat_bytes % 16 != 0 ||
-        !is_aligned(rows.weights[0], 16) || !is_aligned(rows.weights[kMats - 1], 16)) {
-      const dim3 blocks(static_cast<unsigned>(ceil_div(rows.n_rows, kWarps)),
+    const bool is_plain = !layout.is_x_aligned || rows.row_bytes % 16 != 0 || rows.mat_bytes % 16 != 0 ||
+                          !is_aligned(matrix.weights, 16) || rows.gate_offset % 16 != 0;
+    if (is_plain) {
+      const dim3 blocks(static_cast<unsigned>(ceil_div(matrix.n_rows, kWarps)),
                         static_cast<unsigned>(rows.n_problems),
                         static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
       launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
       return;
     }
   } else {
-    for (int m = 0; m < kMats; ++m)
-      if (!is_aligned(rows.weights[m], Codes<kType>::kAlign))
-        fail(ErrorKind::internal, format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
-                                         static_cast<const void*>(rows.weights[m]), Codes<kType>::kAlign));
+    for (int k = 0; k < rows.n_matrices; ++k)
+      if (!is_aligned(rows.matrices[k].weights, Codes<kType>::kAlign) ||
+          rows.gate_offset % Codes<kType>::kAlign != 0)
+        fail(ErrorKind::internal,
+             format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
+                    static_cast<const void*>(rows.matrices[k].weights), Codes<kType>::kAlign));
   }
-  layout.n_steps_part = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
-  layout.n_steps = layout.n_steps_part * rows.n_parts;
+  layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
   layout.log_warps = choose_log_warps(rows, layout.n_steps);
-  layout.n_groups = static_cast<int>(ceil_div(ceil_div(rows.n_rows, kTileRows), kWarps >> layout.log_warps));
   layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
-  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps_part, layout.n_split));
+  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
-  layout.n_x_block = layout.n_steps_block * rows.n_parts * (Steps<kType>::kCols / 32);
-  const int n_together = std::min(rows.n_tokens, kGroupTokens);
-  layout.x_memory.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
-  if (rows.n_tokens == 1 || kIsFloat<kType>)
+  if constexpr (kIsFloat<kType>) {
     launch_rows<kType, kMats, true>(rows, layout, launch);
-  else if constexpr (kMats == 1 && !kIsFloat<kType>)
-    launch_rows<kType, kMats, false>(rows, layout, launch);
-  else
-    fail(ErrorKind::internal, "a gated product takes one token a problem");
+  } else if (runs.runs || (kMats == 2 && rows.n_tokens > 1)) {
+    launch_columns<kType, kMats, 1>(rows, layout, runs, launch);
+  } else if (rows.n_tokens == 1) {
+    launch_rows<kType, kMats, true>(rows, layout, launch);
+  } else if constexpr (kMats == 1) {
+    launch_rows<kType, 1, false>(rows, layout, launch);
+  }
 }
 
 // The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
@@ -385,30 +373,31 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
                                      static_cast<long long>(w.n_rows), static_cast<long long>(w.n_cols),
                                      type_name(w.type), w.row_bytes));
   DecodeRows rows;
-  rows.weights[0] = w.data;
+  rows.matrices[0].weights = w.data;
+  rows.matrices[0].n_rows = static_cast<int>(w.n_rows);
+  rows.matrices[0].y_token_stride = w.n_rows;
   rows.row_bytes = static_cast<int64_t>(w.row_bytes);
   rows.mat_bytes = static_cast<int64_t>(w.mat_bytes);
-  rows.n_rows = static_cast<int>(w.n_rows);
   rows.n_cols = static_cast<int>(w.n_cols);
   return rows;
 }
 
-// The product for all types; kMats = 2: the gated one, of one token a problem. Groups of eight tokens are
-// computed beside each other, so that what one reads of the weights another finds in the cache.
+// The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses.
 template <int kMats>
-void launch_any(const DecodeRows& rows, TensorType type, const Launch& launch) {
-  if (rows.n_parts > kMaxParts)
-    fail(ErrorKind::internal, format("%d parts, expected at most %d", rows.n_parts, kMaxParts));
-  if (rows.n_problems == 0 || rows.n_rows == 0) return;
+void launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
+  if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return;
   constexpr int kMostTokens = 32 * kGroupTokens;  // their integers have room in the scratch memory
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
     DecodeRows part = rows;
-    part.x += first * rows.x_token_stride, part.y += first * rows.y_token_stride;
+    part.x += first * rows.x_token_stride;
+    for (int k = 0; k < rows.n_matrices; ++k) part.matrices[k].y += first * rows.matrices[k].y_token_stride;
+    if (rows.plus) part.plus += first * rows.matrices[0].y_token_stride;
+    if (rows.sum) part.sum += first * rows.matrices[0].y_token_stride;
     part.n_tokens = std::min(kMostTokens, rows.n_tokens - first);
     Workspace scratch = *launch.workspace;  // each part's integers take the place of those before
     Launch here = launch;
     here.workspace = &scratch;
-    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(part, here); });
+    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(part, runs, here); });
   }
 }
 

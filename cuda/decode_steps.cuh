@@ -67,119 +67,167 @@ struct Sums {
   float of[kMats][kSets][kOutputs] = {};
 };
 
-// Adds the products of one step of a quantised type. step [kMats][2]: the rows g and g + 8 in shared memory.
-// first_group: the step's first group of 32 values of x.
-template <TensorType kType, int kMats, bool kOne>
-__device__ __forceinline__ void add_step(Sums<kType, kMats, kOne>& sums, const uint8_t* const step[kMats][2],
-                                         const IntegerX& x, int first_group, int n_tokens,
-                                         const uint32_t* grid) {
+// What the steps of a quantised type are taken apart by: the lane's rows in shared memory, step [kMats][2].
+template <TensorType kType>
+struct StepCodes {
   using Format = Codes<kType>;
-  constexpr int kGroup = Format::kGroup, kQuad = 4 * kGroup, kGroups32 = kQuad / 32,
-                kBlock = Format::kBlockValues;
-  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
-  const auto block = [](const uint8_t* row, int value) { return row + value / kBlock * Format::kBlockBytes; };
+  static constexpr int kQuad = 4 * Format::kGroup;  // values of four scale groups
+
+  static __device__ __forceinline__ const uint8_t* block(const uint8_t* row, int value) {
+    return row + value / Format::kBlockValues * Format::kBlockBytes;
+  }
+  // Of scale group i of the quad.
+  static __device__ __forceinline__ ScaleMin scale(const uint8_t* row, int quad) {
+    const int value = quad * kQuad + static_cast<int>(threadIdx.x) % 4 * Format::kGroup;
+    return Format::scale(block(row, value), value % Format::kBlockValues);
+  }
+  // Of the group of 32 values j of the quad.
+  static __device__ __forceinline__ void load(const uint8_t* const rows[2], int quad, int j, uint32_t a[4],
+                                              const uint32_t* grid) {
+    const int value = quad * kQuad + 32 * j;
 #pragma unroll
-  for (int quad = 0; quad < Steps<kType>::kCols / kQuad; ++quad) {
+    for (int k = 0; k < 4; ++k) {
+      const int at = value + k / 2 * 16;
+      a[k] = Format::codes4(block(rows[k % 2], at), at % Format::kBlockValues,
+                            4 * (static_cast<int>(threadIdx.x) % 4), grid);
+    }
+  }
+};
+
+// Adds the products of one step of a quantised type and one token. first_group: the step's first group of 32
+// values of x.
+// The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane i both
+// sums of scale group i, whose scale that lane has.
+template <TensorType kType, int kMats>
+__device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
+                                             const uint8_t* const step[kMats][2], const IntegerX& x,
+                                             int first_group, const uint32_t* grid) {
+  using Format = Codes<kType>;
+  using Read = StepCodes<kType>;
+  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32;
+  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
+#pragma unroll
+  for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
     const int group = first_group + quad * kGroups32;
-    ScaleMin scale[kMats][2];  // of scale group i of the quad
+    ScaleMin scale[kMats][2];
+#pragma unroll
+    for (int m = 0; m < kMats; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad);
+    int c[kMats][4] = {};
+    if constexpr (kGroup == 32) {
+      const uint2 word = reinterpret_cast<const uint2*>(x.words)[((group + g / 2) * 4 + i) * 2 + g % 2];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+#pragma unroll
+        for (int m = 0; m < kMats; ++m) {
+          uint32_t a[4];
+          Read::load(step[m], quad, j, a, grid);
+          multiply_s8(c[m], a, g / 2 == j ? word.x : 0, g / 2 == j ? word.y : 0);
+        }
+    } else {
+      const int half = g / 2 % 2;
+      const uint32_t word =
+          reinterpret_cast<const uint32_t*>(x.words)[((group + g / 4) * 4 + i) * 4 + g % 2 * 2 + half];
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int m = 0; m < kMats; ++m) {
+          uint32_t a[4];
+          Read::load(step[m], quad, j, a, grid);
+          multiply_s8(c[m], a, g / 2 == 2 * j ? word : 0, g / 2 == 2 * j + 1 ? word : 0);
+        }
+    }
+    const int own = group + (kGroup == 32 ? i : i / 2);
+    const float x_scale = x.scales[own];
+    float x_sum = 0;
+    if constexpr (Format::kHasMin) {
+      const float2 halves = x.sums[own];
+      x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
+    }
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int value = quad * kQuad + i * kGroup;
-        scale[m][r] = Format::scale(block(step[m][r], value), value % kBlock);
+        float& sum = sums.of[m][0][r];
+        const float term = static_cast<float>(c[m][2 * r] * 256 + c[m][2 * r + 1]) * x_scale;
+        sum = fmaf(term, scale[m][r].scale, sum);
+        if constexpr (Format::kHasMin) sum = fmaf(scale[m][r].min, x_sum, sum);
       }
-    const auto load_codes = [&](int m, int j, uint32_t a[4]) {  // group of 32 values j of the quad
-      const int value = quad * kQuad + 32 * j;
+  }
+}
+
+// The same of up to 8 kColumns tokens, eight of them to each of `sums`: codes are taken apart once for all.
+template <TensorType kType, int kMats, int kColumns>
+__device__ __forceinline__ void add_step(Sums<kType, kMats, false>* sums, const uint8_t* const step[kMats][2],
+                                         const IntegerX& x, int first_group, int n_tokens,
+                                         const uint32_t* grid) {
+  using Format = Codes<kType>;
+  using Read = StepCodes<kType>;
+  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32;
+  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
+  const int last_pair = (n_tokens - 1) / 2;  // of columns; of an odd number the last has a neighbour of zeros
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int at = value + k / 2 * 16;
-        a[k] = Format::codes4(block(step[m][k % 2], at), at % kBlock, 4 * i, grid);
-      }
-    };
-    if constexpr (kOne) {
-      // The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane
-      // i both sums of scale group i, whose scale that lane has.
-      int c[kMats][4] = {};
-      if constexpr (kGroup == 32) {
-        const uint2 word = reinterpret_cast<const uint2*>(x.words)[((group + g / 2) * 4 + i) * 2 + g % 2];
+  for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
+    ScaleMin scale[kMats][2];
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
+    for (int m = 0; m < kMats; ++m)
 #pragma unroll
-          for (int m = 0; m < kMats; ++m) {
-            uint32_t a[4];
-            load_codes(m, j, a);
-            multiply_s8(c[m], a, g / 2 == j ? word.x : 0, g / 2 == j ? word.y : 0);
-          }
-      } else {
-        const int half = g / 2 % 2;
-        const uint32_t word =
-            reinterpret_cast<const uint32_t*>(x.words)[((group + g / 4) * 4 + i) * 4 + g % 2 * 2 + half];
+      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad);
 #pragma unroll
-        for (int j = 0; j < 2; ++j)
+    for (int j = 0; j < kGroups32; ++j) {
+      uint32_t a[kMats][4];
 #pragma unroll
-          for (int m = 0; m < kMats; ++m) {
-            uint32_t a[4];
-            load_codes(m, j, a);
-            multiply_s8(c[m], a, g / 2 == 2 * j ? word : 0, g / 2 == 2 * j + 1 ? word : 0);
-          }
-      }
-      const int own = group + (kGroup == 32 ? i : i / 2);
-      const float x_scale = x.scales[own];
-      float x_sum = 0;
-      if constexpr (Format::kHasMin) {
-        const float2 halves = x.sums[own];
-        x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
-      }
+      for (int m = 0; m < kMats; ++m) Read::load(step[m], quad, j, a[m], grid);
+      ScaleMin own[kMats][32 / kGroup][2];  // of the rows g and g + 8
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float& sum = sums.of[m][0][r];
-          const float term = static_cast<float>(c[m][2 * r] * 256 + c[m][2 * r + 1]) * x_scale;
-          sum = fmaf(term, scale[m][r].scale, sum);
-          if constexpr (Format::kHasMin) sum = fmaf(scale[m][r].min, x_sum, sum);
-        }
-    } else {
+        for (int half = 0; half < 32 / kGroup; ++half)
 #pragma unroll
-      for (int j = 0; j < kGroups32; ++j) {
+          for (int r = 0; r < 2; ++r) {
+            const int set = kGroup == 32 ? j : 2 * j + half;
+            own[m][half][r].scale = __shfl_sync(0xffffffffu, scale[m][r].scale, set, 4);
+            if constexpr (Format::kHasMin)
+              own[m][half][r].min = __shfl_sync(0xffffffffu, scale[m][r].min, set, 4);
+          }
+      const int group = (first_group + quad * kGroups32 + j) * x.stride;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
         uint4 word = {0, 0, 0, 0};
-        if (g < n_tokens) word = x.words[((group + j) * x.stride + g) * 4 + i];
-        const int at = (group + j) * x.stride + 2 * min(i, x.stride / 2 - 1);  // of the lane's two tokens
+        if (8 * column + g < n_tokens) word = x.words[(group + 8 * column + g) * 4 + i];
+        const int at = group + 2 * min(4 * column + i, last_pair);  // of the lane's two tokens
         const float2 x_scale = *reinterpret_cast<const float2*>(x.scales + at);
         float4 x_sum = {0, 0, 0, 0};
         if constexpr (Format::kHasMin) x_sum = *reinterpret_cast<const float4*>(x.sums + at);
 #pragma unroll
-        for (int m = 0; m < kMats; ++m) {
-          uint32_t a[4];
-          load_codes(m, j, a);
+        for (int m = 0; m < kMats; ++m)
 #pragma unroll
           for (int half = 0; half < 32 / kGroup; ++half) {
             const bool has_first = kGroup == 32 || half == 0, has_last = kGroup == 32 || half == 1;
             const int set = kGroup == 32 ? j : 2 * j + half;
             int c[4] = {};
-            multiply_s8(c, a, has_first ? word.x : 0, has_last ? word.y : 0);
+            multiply_s8(c, a[m], has_first ? word.x : 0, has_last ? word.y : 0);
 #pragma unroll
             for (int k = 0; k < 4; ++k) c[k] *= 256;
-            multiply_s8(c, a, has_first ? word.z : 0, has_last ? word.w : 0);
+            multiply_s8(c, a[m], has_first ? word.z : 0, has_last ? word.w : 0);
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const float w_scale = __shfl_sync(0xffffffffu, scale[m][r].scale, set, 4);
-              float w_min = 0;
-              if constexpr (Format::kHasMin) w_min = __shfl_sync(0xffffffffu, scale[m][r].min, set, 4);
+            for (int r = 0; r < 2; ++r)
 #pragma unroll
               for (int u = 0; u < 2; ++u) {
-                float& sum = sums.of[m][set][2 * r + u];
+                float& sum = sums[column].of[m][set][2 * r + u];
                 const float term = static_cast<float>(c[2 * r + u]) * (u ? x_scale.y : x_scale.x);
-                sum = fmaf(term, w_scale, sum);
+                sum = fmaf(term, own[m][half][r].scale, sum);
                 if constexpr (Format::kHasMin) {
                   const float first = u ? x_sum.z : x_sum.x, last = u ? x_sum.w : x_sum.y;
-                  sum = fmaf(w_min, kGroup == 32 ? first + last : half == 0 ? first : last, sum);
+                  sum = fmaf(own[m][half][r].min,
+                             kGroup == 32 ? first + last
+                             : half == 0  ? first
+                                          : last,
+                             sum);
                 }
               }
-            }
           }
-        }
       }
     }
   }

@@ -40,7 +40,8 @@ __device__ __forceinline__ void prefetch_constant(const void* p) {
 struct Grid {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
-  unsigned n_cluster = 1;  // blocks of a cluster, along x
+  unsigned n_cluster = 1;                               // blocks of a cluster, along x
+  int shared_percent = cudaSharedmemCarveoutMaxShared;  // of an SM's memory; the rest is its first cache
 };
 
 // Dependent launches and clusters come with Hopper.
@@ -52,8 +53,8 @@ inline bool is_hopper_or_later() {
 }
 
 // Launches a kernel that keeps the rule above; on older devices, where both calls are nothing, as <<<>>>
-// does. Throws Error{device} with the kernel's name. All such kernels ask for one division of an SM's memory:
-// blocks that want another one would not come in before the SM is empty.
+// does. Throws Error{device} with the kernel's name. Nearly all such kernels ask for one division of an SM's
+// memory: blocks that want another one do not come in before the SM is empty.
 template <typename... Params, typename... Args>
 void launch_kernel(const char* name, void (*kernel)(Params...), const Grid& grid, const Launch& launch,
                    Args&&... args) {
@@ -70,8 +71,8 @@ void launch_kernel(const char* name, void (*kernel)(Params...), const Grid& grid
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   }
   if (is_hopper_or_later()) {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                    cudaSharedmemCarveoutMaxShared));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, grid.shared_percent));
     if (!launch.is_plain) {
       cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
       dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,81 +1,177 @@
-// The chosen experts of each token in decode. The kernels are in decode_rows.cuh; which experts is known on
-// the device only.
+// The gated products in decode: an MLP's, and the chosen experts of each token. The kernels are in
+// decode_rows.cuh and decode_columns.cuh; which experts is known on the device only.
 //
-// First every use (token, k) is a problem of its own: h = silu(w1 x) * (w3 x) * weight. Then a token is a
-// problem whose parts are its experts: the products with w2 add up over the parts as over more columns, in
-// ascending order.
+// Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
+// token's results are added in ascending order of k. With many tokens the uses are sorted by expert, so
+// that an expert's weights are read once for all that chose it; a use's bits are the same either way.
+#include "cuda/common.cuh"
 #include "cuda/decode_rows.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kTokensTogether = 256;  // their h has room in the scratch memory
+constexpr int64_t kTokensTogether = 256;  // whose uses' results have room in the scratch memory
+constexpr int kMostInRun = 8;
+constexpr int kSortThreads = 1024;
+constexpr int64_t kMostSorted = 4096;  // experts whose counts shared memory holds
 
-// gate = silu(gate) * up * factors[use].
-// Who: a thread per value. Layout: [n_uses, width]. Only where w1 and w3 are stored in different types.
-// Bound: bytes.
-__global__ void gate_kernel(float* gate, const float* up, const float* factors, int64_t n_values,
-                            int64_t width) {
+// Uses by expert, and the runs of them: uses [n_uses], runs [n_runs].
+// One CTA; a thread a use, then an expert.
+// Counts and places of each expert in shared memory; an expert's place is the sum of the counts before its.
+// The order of an expert's uses is any: they are columns of one product.
+// Bound by latency.
+__global__ void __launch_bounds__(kSortThreads)
+    sort_uses_kernel(const int32_t* experts, int n_uses, int n_experts, UseRuns::Run* runs, int n_runs,
+                     int32_t* uses) {
+  extern __shared__ int32_t counts[];
+  int32_t* taken = counts + n_experts;
+  __shared__ int32_t n_taken_runs;
   let_next_start();
+  for (int e = threadIdx.x; e < 2 * n_experts; e += kSortThreads) counts[e] = 0;
   wait_for_inputs();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n_values) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i] * factors[i / width];
+  __syncthreads();
+  for (int use = threadIdx.x; use < n_uses; use += kSortThreads) atomicAdd(&counts[experts[use]], 1);
+  __syncthreads();
+  for (int e = threadIdx.x; e < n_experts; e += kSortThreads) {
+    int first = 0, run = 0;
+    for (int before = 0; before < e; ++before)
+      first += counts[before], run += (counts[before] + kMostInRun - 1) / kMostInRun;
+    taken[e] = first;
+    for (int done = 0; done < counts[e]; done += kMostInRun)
+      runs[run++] = {e, first + done, min(kMostInRun, counts[e] - done)};
+    if (e == n_experts - 1) n_taken_runs = run;
+  }
+  __syncthreads();
+  for (int use = threadIdx.x; use < n_uses; use += kSortThreads)
+    uses[atomicAdd(&taken[experts[use]], 1)] = use;
+  for (int run = n_taken_runs + static_cast<int>(threadIdx.x); run < n_runs; run += kSortThreads)
+    runs[run] = {0, 0, 0};
 }
 
-void gated_rows_decode(const DecodeRows& rows, TensorType type, const Launch& launch) {
-  decode::launch_any<2>(rows, type, launch);
+// y[t] = sum over k of x[t, k], in ascending order.
+// A thread four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4.
+// Bound by bytes.
+__global__ void sum_uses_kernel(const float4* x, float4* y, int n_each, int width) {
+  let_next_start();
+  wait_for_inputs();
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (column >= width) return;
+  const float4* from = x + static_cast<int64_t>(blockIdx.y) * n_each * width + column;
+  float4 sum = from[0];
+  for (int k = 1; k < n_each; ++k) {
+    const float4 v = from[static_cast<int64_t>(k) * width];
+    sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+  }
+  y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
+}
+
+// The uses of several tokens; none where most experts that are chosen are chosen once, and for weights that
+// have no codes.
+UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
+  UseRuns sorted;
+  const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
+  if (op.n_tokens * op.n_activated <= op.w1.n_mats || op.w1.n_mats > kMostSorted || !has_codes(op.w1) ||
+      !has_codes(op.w3) || !has_codes(op.w2))
+    return sorted;
+  const auto n_uses = static_cast<int>(op.n_tokens * op.n_activated),
+             n_experts = static_cast<int>(op.w1.n_mats);
+  sorted.n_runs = std::min(n_uses, n_experts + n_uses / kMostInRun);
+  sorted.most = std::min<int>(kMostInRun, static_cast<int>(op.n_tokens + 1) / 2 * 2);
+  auto* runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(sorted.n_runs));
+  auto* uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
+  launch_kernel("sort_uses_kernel", sort_uses_kernel,
+                {1, kSortThreads, static_cast<size_t>(2 * n_experts) * sizeof(int32_t)}, launch, op.experts,
+                n_uses, n_experts, runs, sorted.n_runs, uses);
+  sorted.runs = runs, sorted.uses = uses;
+  return sorted;
+}
+
+bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
+  return w1.type == w3.type && w1.row_bytes == w3.row_bytes && w1.mat_bytes == w3.mat_bytes;
+}
+
+// A problem a use.
+void set_uses(const RunExperts& op, const UseRuns& runs, DecodeRows& rows) {
+  rows.n_problems = static_cast<int>(op.n_tokens * op.n_activated);
+  rows.n_problems_token = static_cast<int>(op.n_activated);
+  if (!runs.runs) rows.mats = op.experts;
+  rows.n_tokens = 1;
+  rows.y_problem_stride = rows.matrices[0].n_rows;
+}
+
+void multiply_uses(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
+  runs.runs ? decode_runs(rows, runs, type, launch) : decode_rows(rows, type, launch);
 }
 
 // h [n_uses, inter].
-void run_gate_up(const RunExperts& op, float* h, const Launch& launch) {
+void run_gate_up(const RunExperts& op, const UseRuns& runs, float* h, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.w1);
-  rows.n_problems = static_cast<int>(op.n_tokens * op.n_activated);
-  rows.n_problems_token = static_cast<int>(op.n_activated);
-  rows.mats = op.experts;
+  set_uses(op, runs, rows);
   rows.x = op.x;
   rows.x_problem_stride = op.w1.n_cols;
   rows.x_sharing = static_cast<int>(op.n_activated);
-  rows.n_tokens = 1;
-  rows.y = h;
-  rows.y_problem_stride = op.w1.n_rows;
-  if (op.w1.type == op.w3.type && op.w1.row_bytes == op.w3.row_bytes && op.w1.mat_bytes == op.w3.mat_bytes) {
-    rows.weights[1] = op.w3.data;
+  rows.matrices[0].y = h;
+  if (is_one_product(op.w1, op.w3)) {
+    rows.gate_offset = op.w3.data - op.w1.data;
     rows.factors = op.weights;
-    gated_rows_decode(rows, op.w1.type, launch);
+    decode::launch_any<2>(rows, runs, op.w1.type, launch);
     return;
   }
   const int64_t n_values = op.n_tokens * op.n_activated * op.w1.n_rows;
-  decode_rows(rows, op.w1.type, launch);
+  multiply_uses(rows, runs, op.w1.type, launch);
   const DecodeRows up = decode::rows_of(op.w3);
-  rows.weights[0] = up.weights[0], rows.row_bytes = up.row_bytes, rows.mat_bytes = up.mat_bytes;
-  rows.y = launch.workspace->take<float>(static_cast<size_t>(n_values));
-  decode_rows(rows, op.w3.type, launch);
-  launch_kernel("gate_kernel", gate_kernel, {static_cast<unsigned>(ceil_div(n_values, 256)), 256}, launch, h,
-                rows.y, op.weights, n_values, op.w1.n_rows);
+  rows.matrices[0].weights = up.matrices[0].weights, rows.row_bytes = up.row_bytes;
+  rows.mat_bytes = up.mat_bytes;
+  float* values = launch.workspace->take<float>(static_cast<size_t>(n_values));
+  rows.matrices[0].y = values;
+  multiply_uses(rows, runs, op.w3.type, launch);
+  gate(h, values, op.weights, n_values, op.w1.n_rows, launch);
 }
 
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, const Launch& launch) {
-  const int64_t width = op.n_activated * op.w1.n_rows;  // of a token's h
-  float* h = launch.workspace->take<float>(static_cast<size_t>(op.n_tokens * width));
-  run_gate_up(op, h, launch);
+  const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
+  const UseRuns runs = sort_uses(op, launch);
+  float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
+  run_gate_up(op, runs, h, launch);
   DecodeRows rows = decode::rows_of(op.w2);
-  rows.n_problems = static_cast<int>(op.n_tokens);
-  rows.n_parts = static_cast<int>(op.n_activated);
-  rows.mats = op.experts;
+  set_uses(op, runs, rows);
   rows.x = h;
-  rows.x_problem_stride = width;
-  rows.n_tokens = 1;
-  rows.y = op.y;
-  rows.y_problem_stride = op.w2.n_rows;
-  decode_rows(rows, op.w2.type, launch);
+  rows.x_problem_stride = op.w2.n_cols;
+  float* y = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w2.n_rows));
+  rows.matrices[0].y = y;
+  multiply_uses(rows, runs, op.w2.type, launch);
+  const auto width = static_cast<int>(op.w2.n_rows / 4);
+  const dim3 blocks(static_cast<unsigned>(ceil_div(width, decode::kThreads)),
+                    static_cast<unsigned>(op.n_tokens));
+  launch_kernel("sum_uses_kernel", sum_uses_kernel, {blocks, decode::kThreads}, launch,
+                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(op.y),
+                static_cast<int>(op.n_activated), width);
 }
 
 }  // namespace
 
+void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
+  // More columns than the gated kernel has: apart, in the same order of sums.
+  if (!is_one_product(op.w1, op.w3) || op.n_tokens > decode::kGroupTokens) {
+    const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
+                           {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
+    matmuls_decode(both, launch);
+    gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch);
+    return;
+  }
+  DecodeRows rows = decode::rows_of(op.w1);
+  rows.gate_offset = op.w3.data - op.w1.data;
+  rows.x = op.x;
+  rows.x_token_stride = op.w1.n_cols;
+  rows.n_tokens = static_cast<int>(op.n_tokens);
+  rows.matrices[0].y = op.y;
+  decode::launch_any<2>(rows, {}, op.w1.type, launch);
+}
+
 void run_experts_decode(const RunExperts& op, const Launch& launch) {
   if (op.w1.n_rows != op.w3.n_rows || op.w1.n_cols != op.w3.n_cols || op.w2.n_cols != op.w1.n_rows ||
-      op.w2.n_rows != op.w1.n_cols)
+      op.w2.n_rows != op.w1.n_cols || op.w2.n_rows % 4 != 0)
     fail(ErrorKind::internal,
          format("experts with w1 [%lld, %lld], w2 [%lld, %lld]", static_cast<long long>(op.w1.n_rows),
                 static_cast<long long>(op.w1.n_cols), static_cast<long long>(op.w2.n_rows),

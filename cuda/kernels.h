@@ -13,15 +13,16 @@ void embed(const Embed&, const Launch&);
 
 // norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
-void layer_norm(const LayerNorm&, const Launch&);
-void rope(const Rope&, const Launch&);
-void hadamard(const Hadamard&, const Launch&);
-void quantize_fp8(const QuantizeFp8&, const Launch&);
+void turn_queries(const TurnQueries&, const Launch&);
 void add(const Add&, const Launch&);
-void silu_mul(const SiluMul&, const Launch&);
+// values = silu(values) * up * factors[i / width]; factors null: 1
+void gate(float* values, const float* up, const float* factors, int64_t n_values, int64_t width,
+          const Launch&);
 
 // matmul_decode.cu, experts_decode.cu: any number of tokens, bound by reading the weights
 void matmul_decode(const Matmul&, const Launch&);
+void matmuls_decode(std::span<const Matmul>, const Launch&);
+void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
 void run_experts_decode(const RunExperts&, const Launch&);
 
@@ -44,8 +45,7 @@ inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
 void route_experts(const RouteExperts&, const Launch&);
 
 // store.cu, resolve.cu, fetch.cu
-void store_latents(const StoreLatents&, const Launch&);
-void store_index_keys(const StoreIndexKeys&, const Launch&);
+void store_tokens(const StoreTokens&, const Launch&);
 void resolve(const Resolve&, const Launch&);
 void fetch_latents(const FetchLatents&, const Launch&);
 

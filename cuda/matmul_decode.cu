@@ -1,20 +1,53 @@
-// Products in decode: a matrix, and one small matrix per head. The kernels are in decode_rows.cuh.
+// Products in decode: a matrix, several of the same x, and one small matrix per head. The kernels are in
+// decode_rows.cuh and decode_columns.cuh.
 #include "cuda/decode_rows.cuh"
 
 namespace dsv32::cuda {
+namespace {
 
-void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
-  decode::launch_any<1>(rows, type, launch);
-}
-
-void matmul_decode(const Matmul& op, const Launch& launch) {
+DecodeRows rows_of_product(const Matmul& op) {
   DecodeRows rows = decode::rows_of(op.weight);
   rows.x = op.x;
   rows.x_token_stride = op.x_stride;
   rows.n_tokens = static_cast<int>(op.n_tokens);
-  rows.y = op.y;
-  rows.y_token_stride = op.weight.n_rows;
-  decode_rows(rows, op.weight.type, launch);
+  rows.matrices[0].y = op.y;
+  rows.plus = op.plus, rows.sum = op.sum;
+  return rows;
+}
+
+// Rows of F32, F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
+bool go_together(const Matmul& a, const Matmul& b) {
+  return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
+         traits(a.weight.type).block_values > 1;
+}
+
+}  // namespace
+
+void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
+  decode::launch_any<1>(rows, {}, type, launch);
+}
+
+void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
+  decode::launch_any<1>(rows, runs, type, launch);
+}
+
+void matmul_decode(const Matmul& op, const Launch& launch) {
+  decode_rows(rows_of_product(op), op.weight.type, launch);
+}
+
+void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
+  std::vector<bool> is_done(ops.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (is_done[i]) continue;
+    DecodeRows rows = rows_of_product(ops[i]);
+    rows.is_undivided = true;
+    for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
+      if (is_done[j] || !go_together(ops[i], ops[j])) continue;
+      rows.matrices[rows.n_matrices++] = rows_of_product(ops[j]).matrices[0];
+      is_done[j] = true;
+    }
+    decode_rows(rows, ops[i].weight.type, launch);
+  }
 }
 
 void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
@@ -24,9 +57,9 @@ void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
   rows.x_problem_stride = op.x_head_stride;
   rows.x_token_stride = op.x_token_stride;
   rows.n_tokens = static_cast<int>(op.n_tokens);
-  rows.y = op.y;
+  rows.matrices[0].y = op.y;
+  rows.matrices[0].y_token_stride = op.weight.n_mats * op.weight.n_rows;
   rows.y_problem_stride = op.weight.n_rows;
-  rows.y_token_stride = op.weight.n_mats * op.weight.n_rows;
   decode_rows(rows, op.weight.type, launch);
 }
 

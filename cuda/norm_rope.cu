@@ -1,5 +1,5 @@
-// The small dense operations: norms, rotation, Hadamard transform, e4m3 rounding, and the two element-wise
-// ones.
+// The small dense operations: the norm of hidden states, what the queries go through, and the two
+// element-wise ones.
 //
 // Each is bound by launch latency in decode and by reading its input once in prefill; none is worth more than
 // one pass.
@@ -40,94 +40,90 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   for (int i = first + kHeld * step; i < width; i += step) out[i] = x[i] * factor * op.weight[i];
 }
 
-// out = (x - mean) * rsqrt(var + eps) * weight + bias, f32
-// A block a row; two passes for the sums, so that the variance does not cancel.
-// In place as in rms_norm_kernel; a thread's first value stays in registers, and rows of 128 have no second.
-// Bound by latency.
-__global__ void layer_norm_kernel(LayerNorm op) {
-  let_next_start();
-  const float* x = op.x + blockIdx.x * op.width;
-  float* out = op.out + blockIdx.x * op.width;
-  const int64_t first = threadIdx.x, step = blockDim.x;
-  const bool has_first = first < op.width;
-  const float weight = has_first ? op.weight[first] : 0.0f, bias = has_first ? op.bias[first] : 0.0f;
-  wait_for_inputs();
-  const float value = has_first ? x[first] : 0.0f;
-  float sum = value;
-  for (int64_t i = first + step; i < op.width; i += step) sum += x[i];
-  const float mean = block_sum(sum) / static_cast<float>(op.width);
-  float squares = has_first ? (value - mean) * (value - mean) : 0.0f;
-  for (int64_t i = first + step; i < op.width; i += step) squares += (x[i] - mean) * (x[i] - mean);
-  const float factor = rsqrtf(block_sum(squares) / static_cast<float>(op.width) + op.eps);
-  if (has_first) out[first] = (value - mean) * factor * weight + bias;
-  for (int64_t i = first + step; i < op.width; i += step)
-    out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
-}
-
+// See TurnQueries.
+// Grid (tokens, blocks of 32 heads of q, then of 8 index heads). Of q a thread has one pair of one head after
+// another; an index head is a warp's, in shared memory.
 // (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, the angle rounded to f32 as model.py
-// does A block a token; a thread one pair of one head after another. Full-range sincosf: angles reach a
-// million radians. Nothing in an angle comes from a kernel: a thread's first sine and cosine are there before
-// x is; with a whole number of rounds over the pairs they are those of all its heads. Bound by latency in
-// decode, by bytes in prefill.
-__global__ void rope_kernel(Rope op, int64_t pair_step, int64_t second) {
-  let_next_start();
-  const int64_t n_pairs = op.dim / 2;
-  const float pos = static_cast<float>(__ldcg(op.step.pos + blockIdx.x));
+// does, full-range sincosf: angles reach a million radians. The Hadamard stages run in the order of the
+// CPU's, and dividing by a power of two is exact: the only rounding is e4m3's. With a whole number of rounds
+// over the pairs a thread's first sine and cosine are those of all its heads. Bound by latency in decode, by
+// bytes in prefill.
+constexpr int kTurnHeads = 32, kIndexHeads = kThreads / 32;
+
+__device__ void turn_heads(const TurnQueries& op, int64_t t, int64_t first_head) {
+  const int64_t n_pairs = op.rope_dim / 2, n_heads = min(op.n_heads - first_head, int64_t{kTurnHeads});
+  const float pos = static_cast<float>(__ldcg(op.step.pos + t));
   int64_t known_pair = threadIdx.x % n_pairs;
   float sine, cosine;
   sincosf(__fmul_rn(pos, op.frequencies[known_pair]), &sine, &cosine);
   wait_for_inputs();
-  for (int64_t i = threadIdx.x; i < n_pairs * op.n_heads; i += blockDim.x) {
-    const int64_t pair = i % n_pairs, head = i / n_pairs;
-    float* x = op.x + blockIdx.x * op.token_stride + head * op.head_stride + pair * pair_step;
+  float* q = op.q + (t * op.n_heads + first_head) * op.head_dim + (op.head_dim - op.rope_dim);
+  for (int64_t i = threadIdx.x; i < n_pairs * n_heads; i += blockDim.x) {
+    const int64_t pair = i % n_pairs;
+    float* x = q + i / n_pairs * op.head_dim + 2 * pair;
     if (pair != known_pair) sincosf(__fmul_rn(pos, op.frequencies[pair]), &sine, &cosine), known_pair = pair;
-    const float a = x[0], b = x[second];
+    const float a = x[0], b = x[1];
     x[0] = a * cosine - b * sine;
-    x[second] = a * sine + b * cosine;
+    x[1] = a * sine + b * cosine;
   }
 }
 
-// x = H x / sqrt(width), H the Sylvester matrix
-// A block a row, a thread one butterfly of each of the log2(width) stages, in shared memory.
-// The stages run in the order of the CPU's, so that the sums are the same bits.
-// Bound by latency.
-__global__ void hadamard_kernel(Hadamard op, float factor) {
-  extern __shared__ float row[];
-  let_next_start();
-  wait_for_inputs();
-  float* x = op.x + blockIdx.x * op.width;
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) row[i] = x[i];
-  for (int64_t half = 1; half < op.width; half *= 2) {
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < op.width / 2; i += blockDim.x) {
-      const int64_t at = i / half * 2 * half + i % half;
-      const float a = row[at], b = row[at + half];
-      row[at] = a + b;
-      row[at + half] = a - b;
+// x [dim] of a warp, in shared memory, times the orthonormal Hadamard matrix.
+__device__ void transform(float* x, int64_t dim) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t half = 1; half < dim; half *= 2) {
+    __syncwarp();
+    for (int64_t i = lane; i < dim / 2; i += 32) {
+      float* pair = x + i / half * 2 * half + i % half;
+      const float a = pair[0], b = pair[half];
+      pair[0] = a + b;
+      pair[half] = a - b;
     }
   }
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i < op.width; i += blockDim.x) x[i] = row[i] * factor;
+  __syncwarp();
+  const float factor = 1.0f / sqrtf(static_cast<float>(dim));
+  for (int64_t i = lane; i < dim; i += 32) x[i] *= factor;
+  __syncwarp();
 }
 
-// values = e4m3(x / scale), scale = 2^ceil(log2(max(amax, 1e-4) / 448)) per tile of 128
-// A warp a tile; a lane every 32nd value.
-// Dividing by a power of two is exact, so the only rounding is e4m3's.
-// Bound by latency.
-__global__ void quantize_fp8_kernel(QuantizeFp8 op, int64_t n_tiles) {
+__device__ void turn_index_head(const TurnQueries& op, int64_t t, int64_t head, float* x) {
+  const int64_t dim = op.index_dim, n_pairs = op.rope_dim / 2, row = t * op.n_index_heads + head,
+                n_tiles = CacheLayout::tiles(dim);
+  const int lane = threadIdx.x % 32;
+  const float pos = static_cast<float>(op.step.pos[t]);
+  float* q = op.index_q + row * dim;
+  for (int64_t i = lane; i < dim; i += 32) x[i] = q[i];
+  __syncwarp();
+  for (int64_t i = lane; i < n_pairs; i += 32) {
+    float sine, cosine;
+    sincosf(__fmul_rn(pos, op.frequencies[i]), &sine, &cosine);
+    const float a = x[i], b = x[i + n_pairs];
+    q[i] = x[i] = a * cosine - b * sine;
+    q[i + n_pairs] = x[i + n_pairs] = a * sine + b * cosine;
+  }
+  transform(x, dim);
+  if (op.turned)
+    for (int64_t i = lane; i < dim; i += 32) op.turned[row * dim + i] = x[i];
+  if (!op.turned_fp8) return;
+  for (int64_t tile = 0; tile < n_tiles; ++tile) {
+    const int64_t begin = tile * kTileValues, end = min(begin + kTileValues, dim);
+    float amax = 0;
+    for (int64_t i = begin + lane; i < end; i += 32) amax = fmaxf(amax, fabsf(x[i]));
+    const float scale = from_ue8m0(tile_scale(warp_max(amax)));
+    for (int64_t i = begin + lane; i < end; i += 32) op.turned_fp8[row * dim + i] = to_e4m3(x[i] / scale);
+    if (lane == 0) op.turned_scales[row * n_tiles + tile] = scale;
+  }
+}
+
+__global__ void turn_queries_kernel(TurnQueries op, int n_blocks) {
+  extern __shared__ float rows[];
   let_next_start();
+  const int64_t t = blockIdx.x;
+  const int block = static_cast<int>(blockIdx.y), warp = threadIdx.x / 32;
+  if (block < n_blocks) return turn_heads(op, t, int64_t{block} * kTurnHeads);
   wait_for_inputs();
-  const int64_t tile = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / 32;
-  if (tile >= op.n_rows * n_tiles) return;
-  const int64_t row = tile / n_tiles, begin = tile % n_tiles * kTileValues;
-  const int64_t end = min(begin + kTileValues, op.width);
-  const float* x = op.x + row * op.width;
-  float amax = 0;
-  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) amax = fmaxf(amax, fabsf(x[i]));
-  const float scale = from_ue8m0(tile_scale(warp_max(amax)));
-  for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32)
-    op.values[row * op.width + i] = to_e4m3(x[i] / scale);
-  if (threadIdx.x % 32 == 0) op.scales[tile] = scale;
+  const int64_t head = int64_t{block - n_blocks} * kIndexHeads + warp;
+  if (head < op.n_index_heads) turn_index_head(op, t, head, rows + warp * op.index_dim);
 }
 
 // y += x. A thread four values, or what is left at the end. Bound by bytes.
@@ -144,12 +140,15 @@ __global__ void add_kernel(Add op, bool is_aligned) {
   for (int64_t j = i; j < i + 4 && j < op.n_values; ++j) op.y[j] += op.x[j];
 }
 
-// out = gate / (1 + e^-gate) * up. A thread a value. Bound by bytes.
-__global__ void silu_mul_kernel(SiluMul op) {
+// A thread a value. Bound by bytes.
+__global__ void gate_kernel(float* values, const float* up, const float* factors, int64_t n_values,
+                            int64_t width) {
   let_next_start();
   wait_for_inputs();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i < op.n_values) op.out[i] = op.gate[i] / (1.0f + expf(-op.gate[i])) * op.up[i];
+  if (i >= n_values) return;
+  const float y = values[i] / (1.0f + expf(-values[i])) * up[i];
+  values[i] = factors ? y * factors[i / width] : y;
 }
 
 unsigned blocks_for(int64_t n_values) { return static_cast<unsigned>(ceil_div(n_values, kThreads)); }
@@ -164,33 +163,16 @@ void rms_norm(const RmsNorm& op, const Launch& launch) {
                 op);
 }
 
-void layer_norm(const LayerNorm& op, const Launch& launch) {
-  if (op.n_rows == 0) return;
-  launch_kernel("layer_norm_kernel", layer_norm_kernel, {static_cast<unsigned>(op.n_rows), 128}, launch, op);
-}
-
-void rope(const Rope& op, const Launch& launch) {
-  if (op.step.n_tokens == 0 || op.n_heads == 0 || op.dim < 2) return;
-  const bool is_interleaved = op.layout == RopeLayout::interleaved;
-  launch_kernel("rope_kernel", rope_kernel, {static_cast<unsigned>(op.step.n_tokens), kThreads}, launch, op,
-                is_interleaved ? 2 : 1, is_interleaved ? 1 : op.dim / 2);
-}
-
-void hadamard(const Hadamard& op, const Launch& launch) {
-  if (op.n_rows == 0) return;
-  const int n_threads = static_cast<int>(op.width >= 2 * kThreads ? kThreads
-                                         : op.width > 64          ? op.width / 2
-                                                                  : 32);
-  launch_kernel("hadamard_kernel", hadamard_kernel,
-                {static_cast<unsigned>(op.n_rows), n_threads, static_cast<size_t>(op.width) * sizeof(float)},
-                launch, op, 1.0f / sqrtf(static_cast<float>(op.width)));
-}
-
-void quantize_fp8(const QuantizeFp8& op, const Launch& launch) {
-  const int64_t n_tiles = CacheLayout::tiles(op.width);
-  if (op.n_rows == 0) return;
-  launch_kernel("quantize_fp8_kernel", quantize_fp8_kernel, {blocks_for(op.n_rows * n_tiles * 32), kThreads},
-                launch, op, n_tiles);
+void turn_queries(const TurnQueries& op, const Launch& launch) {
+  if (op.step.n_tokens == 0 || op.rope_dim < 2) return;
+  const int64_t n_blocks = ceil_div(op.n_heads, kTurnHeads),
+                n_index_blocks = op.index_q ? ceil_div(op.n_index_heads, kIndexHeads) : 0;
+  const size_t n_bytes = op.index_q ? static_cast<size_t>(kIndexHeads * op.index_dim) * sizeof(float) : 0;
+  if (n_bytes > 48 << 10) fail(ErrorKind::internal, "index heads of more than 1536 values");
+  const dim3 blocks(static_cast<unsigned>(op.step.n_tokens),
+                    static_cast<unsigned>(n_blocks + n_index_blocks));
+  launch_kernel("turn_queries_kernel", turn_queries_kernel, {blocks, kThreads, n_bytes}, launch, op,
+                static_cast<int>(n_blocks));
 }
 
 void add(const Add& op, const Launch& launch) {
@@ -200,9 +182,11 @@ void add(const Add& op, const Launch& launch) {
                 is_aligned);
 }
 
-void silu_mul(const SiluMul& op, const Launch& launch) {
-  if (op.n_values == 0) return;
-  launch_kernel("silu_mul_kernel", silu_mul_kernel, {blocks_for(op.n_values), kThreads}, launch, op);
+void gate(float* values, const float* up, const float* factors, int64_t n_values, int64_t width,
+          const Launch& launch) {
+  if (n_values == 0) return;
+  launch_kernel("gate_kernel", gate_kernel, {blocks_for(n_values), kThreads}, launch, values, up, factors,
+                n_values, width);
 }
 
 }  // namespace dsv32::cuda

@@ -1,15 +1,20 @@
 // What a step remembers: latent rows to the host pool and to where they are read from, their scales and the
-// index keys to the key pages.
+// index keys to the key pages; with the norms, the rotation and the transform that come before.
+//
+// One kernel, since a decode step would spend more on the launches of each than on the work: the latent, the
+// index key and the queries' low rank are three blocks of a token, which wait for the same products.
 //
 // In a top-k buffer the newest row first takes a slot of its own: the policy is that of
 // src/context/topk_buffer, on the same arrays, step for step.
+#include <algorithm>
+
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kStoreThreads = 128;
+constexpr int kStoreThreads = 256;   // that add: how many more there are must not show
 constexpr int kClaimThreads = 1024;  // with a buffer: its arrays are gone through
 
 // out[i] = bf16(x[i])
@@ -85,31 +90,60 @@ __device__ int claim_newest_slot(const TopkBuffer& buffer, int pos) {
   return slot;
 }
 
-// row(t) = (c as the layout says | k_pe), to the host pool and to its slot
-// A block a token; a row's scales go to its key page.
-// The host pool is pinned memory that the kernel writes itself, 640 bytes over the link: nobody waits for
-// them. Bound by latency in decode, by the link in prefill (640 bytes a token at about 50 GB/s).
-__global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLatents op) {
-  extern __shared__ __align__(16) uint8_t row[];
-  let_next_start();
-  wait_for_inputs();
+// The sum of f(i) for i < n, over the first kStoreThreads threads; for every thread.
+template <typename F>
+__device__ float sum_of(int64_t n, F f) {
+  float sum = 0;
+  if (threadIdx.x < kStoreThreads)
+    for (int64_t i = threadIdx.x; i < n; i += kStoreThreads) sum += f(i);
+  return block_sum(sum);
+}
+
+// Turns pair i, (first + i) and its partner `apart` further of each pair_step values, of a head in shared
+// memory.
+__device__ void rotate(float* x, int64_t n_pairs, int pair_step, int64_t apart, float pos,
+                       const float* frequencies) {
+  for (int64_t i = threadIdx.x; i < n_pairs; i += blockDim.x) {
+    float sine, cosine;
+    sincosf(__fmul_rn(pos, frequencies[i]), &sine, &cosine);
+    float* pair = x + i * pair_step;
+    const float a = pair[0], b = pair[apart];
+    pair[0] = a * cosine - b * sine;
+    pair[apart] = a * sine + b * cosine;
+  }
+}
+
+// values [rank + rope] = (c, k_pe), also to memory.
+__device__ void make_latent(const StoreTokens& op, int64_t t, float* values) {
+  const int64_t rank = op.cache.layout.kv_lora_rank, rope = op.cache.layout.qk_rope_head_dim;
+  float* kv = op.kv + t * (rank + rope);
+  for (int64_t i = threadIdx.x; i < rank + rope; i += blockDim.x) values[i] = kv[i];
+  __syncthreads();
+  const float squares = sum_of(rank, [&](int64_t i) { return values[i] * values[i]; });
+  const float factor = 1.0f / sqrtf(squares / static_cast<float>(rank) + op.norm_eps);
+  for (int64_t i = threadIdx.x; i < rank; i += blockDim.x)
+    op.c[t * rank + i] = values[i] = values[i] * factor * op.kv_norm[i];
+  rotate(values + rank, rope / 2, 2, 1, static_cast<float>(op.step.pos[t]), op.frequencies);
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < rope; i += blockDim.x) kv[rank + i] = values[rank + i];
+}
+
+// The row to the host pool and to its slot, its scales to its key page. `row`: put together there.
+__device__ void store_latent(const StoreTokens& op, int64_t t, const float* values, uint8_t* row) {
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
-  const int64_t t = blockIdx.x, seq = op.step.seq[t], pos = op.step.pos[t], rank = layout.kv_lora_rank;
-  const float* c = op.c + t * rank;
-  const float* k_pe = op.k_pe + t * op.k_pe_stride;
+  const int64_t seq = op.step.seq[t], pos = op.step.pos[t], rank = layout.kv_lora_rank;
   if (layout.kv_type == KvType::f32) {
-    for (int64_t i = threadIdx.x; i < rank; i += blockDim.x) reinterpret_cast<float*>(row)[i] = c[i];
-    for (int64_t i = threadIdx.x; i < layout.qk_rope_head_dim; i += blockDim.x)
-      reinterpret_cast<float*>(row)[rank + i] = k_pe[i];
+    for (int64_t i = threadIdx.x; i < rank + layout.qk_rope_head_dim; i += blockDim.x)
+      reinterpret_cast<float*>(row)[i] = values[i];
   } else {
     uint8_t* scales =
         key_page(cache, layout.key_page_bytes(), seq, pos) + pos % kPageTokens * layout.scale_bytes();
     if (layout.kv_type == KvType::fp8)
-      store_e4m3(c, rank, row, scales);
+      store_e4m3(values, rank, row, scales);
     else
-      store_bf16(c, rank, row);
-    store_bf16(k_pe, layout.qk_rope_head_dim, row + layout.latent_bytes());
+      store_bf16(values, rank, row);
+    store_bf16(values + rank, layout.qk_rope_head_dim, row + layout.latent_bytes());
   }
   __syncthreads();
   const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
@@ -120,39 +154,87 @@ __global__ void __launch_bounds__(kClaimThreads) store_latents_kernel(StoreLaten
   copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);
 }
 
-// key(t) to its place in the key page, as e4m3 with f32 scales or as it is
-// A block a token. Bound by latency.
-__global__ void store_index_keys_kernel(StoreIndexKeys op) {
-  let_next_start();
-  wait_for_inputs();
+// k = rope(LayerNorm(k)); H k to its place in the key page, as e4m3 with f32 scales or as it is.
+__device__ void store_key(const StoreTokens& op, int64_t t, float* values) {
   const CacheLayout& layout = op.cache.layout;
-  const int64_t t = blockIdx.x, pos = op.step.pos[t], entry = pos % kPageTokens, dim = layout.index_head_dim;
+  const int64_t dim = layout.index_head_dim, rope = layout.qk_rope_head_dim, pos = op.step.pos[t];
+  float* k = op.k + t * dim;
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) values[i] = k[i];
+  __syncthreads();
+  const float mean = sum_of(dim, [&](int64_t i) { return values[i]; }) / static_cast<float>(dim);
+  const float squares = sum_of(dim, [&](int64_t i) { return (values[i] - mean) * (values[i] - mean); });
+  const float factor = 1.0f / sqrtf(squares / static_cast<float>(dim) + op.k_norm_eps);
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
+    values[i] = (values[i] - mean) * factor * op.k_norm[i] + op.k_norm_bias[i];
+  __syncthreads();
+  rotate(values, rope / 2, 1, rope / 2, static_cast<float>(pos), op.frequencies);
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) k[i] = values[i];
+  for (int64_t half = 1; half < dim; half *= 2) {
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < dim / 2; i += blockDim.x) {
+      float* pair = values + i / half * 2 * half + i % half;
+      const float a = pair[0], b = pair[half];
+      pair[0] = a + b;
+      pair[half] = a - b;
+    }
+  }
+  __syncthreads();
+  const float norm = 1.0f / sqrtf(static_cast<float>(dim));
+  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) values[i] *= norm;
+  __syncthreads();
+  const int64_t entry = pos % kPageTokens;
   uint8_t* page = key_page(op.cache, layout.key_page_bytes(), op.step.seq[t], pos);
   uint8_t* key = page + layout.keys_offset() + entry * layout.key_bytes();
-  const float* k = op.k + t * dim;
-  if (layout.kv_type == KvType::f32) {
-    for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) reinterpret_cast<float*>(key)[i] = k[i];
-    return;
+  if (layout.kv_type == KvType::f32)
+    for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) reinterpret_cast<float*>(key)[i] = values[i];
+  else
+    store_e4m3(
+        values, dim, key,
+        reinterpret_cast<float*>(page + layout.key_scales_offset() + entry * layout.key_scale_bytes()));
+}
+
+// See StoreTokens.
+// Grid (tokens, 3): the latent row, the queries' low rank, the index key; in shared memory.
+// The host pool is pinned memory that the kernel writes itself, 640 bytes over the link: nobody waits for
+// them.
+// Sums and stages run in one order whatever the number of threads. Bound by latency in decode, by the link in
+// prefill (640 bytes a token at about 50 GB/s).
+__global__ void __launch_bounds__(kClaimThreads) store_tokens_kernel(StoreTokens op, int n_values) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  float* values = reinterpret_cast<float*>(shared);
+  const int64_t t = blockIdx.x;
+  let_next_start();
+  wait_for_inputs();
+  if (blockIdx.y == 0) {
+    make_latent(op, t, values);
+    store_latent(op, t, values, shared + n_values * sizeof(float));
+  } else if (blockIdx.y == 1) {
+    float* x = op.qr + t * op.q_lora_rank;
+    const float squares = sum_of(op.q_lora_rank, [&](int64_t i) { return x[i] * x[i]; });
+    const float factor = 1.0f / sqrtf(squares / static_cast<float>(op.q_lora_rank) + op.norm_eps);
+    for (int64_t i = threadIdx.x; i < op.q_lora_rank; i += blockDim.x) x[i] = x[i] * factor * op.q_norm[i];
+  } else {
+    store_key(op, t, values);
   }
-  store_e4m3(k, dim, key,
-             reinterpret_cast<float*>(page + layout.key_scales_offset() + entry * layout.key_scale_bytes()));
 }
 
 }  // namespace
 
-void store_latents(const StoreLatents& op, const Launch& launch) {
+void store_tokens(const StoreTokens& op, const Launch& launch) {
   if (op.step.n_tokens == 0) return;
-  const size_t row_bytes = static_cast<size_t>(op.cache.layout.row_bytes());
-  if (row_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 48 KiB");
+  const CacheLayout& layout = op.cache.layout;
+  // The row begins where 16 bytes may be read at a time.
+  const int64_t n_values =
+      ceil_div(std::max<int64_t>(layout.kv_lora_rank + layout.qk_rope_head_dim, layout.index_head_dim), 4) *
+      4;
+  const auto n_bytes =
+      static_cast<size_t>(n_values) * sizeof(float) + static_cast<size_t>(layout.row_bytes());
+  if (n_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 24 KiB");
   const int n_threads = op.cache.buffers ? kClaimThreads : kStoreThreads;
-  launch_kernel("store_latents_kernel", store_latents_kernel,
-                {static_cast<unsigned>(op.step.n_tokens), n_threads, row_bytes}, launch, op);
-}
-
-void store_index_keys(const StoreIndexKeys& op, const Launch& launch) {
-  if (op.step.n_tokens == 0) return;
-  launch_kernel("store_index_keys_kernel", store_index_keys_kernel,
-                {static_cast<unsigned>(op.step.n_tokens), kStoreThreads}, launch, op);
+  const dim3 blocks(static_cast<unsigned>(op.step.n_tokens), op.k ? 3 : 2);
+  launch_kernel("store_tokens_kernel", store_tokens_kernel, {blocks, n_threads, n_bytes}, launch, op,
+                static_cast<int>(n_values));
 }
 
 }  // namespace dsv32::cuda

@@ -10,4 +10,8 @@ void Backend::hand_over(const HandOver& op) {
   op.to->upload(op.y, values.data(), values.size() * sizeof(float));
 }
 
+void Backend::matmuls(std::span<const Matmul> ops) {
+  for (const Matmul& op : ops) matmul(op);
+}
+
 }  // namespace dsv32

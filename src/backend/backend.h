@@ -9,7 +9,7 @@
 //
 // Every operation takes several sequences: a step is a list of tokens, each with its position and its
 // sequence. All pointers are to memory of this backend (alloc, alloc_weights) unless a comment says host. f32
-// unless said otherwise; strides count elements. The set is closed at 28 operations, memory's among
+// unless said otherwise; strides count elements. The set is closed at 25 operations, memory's among
 // them: a new one needs a sentence here on why it cannot be composed. Recordings and marks are none: they
 // compute nothing.
 #pragma once
@@ -96,50 +96,25 @@ struct RmsNorm {
   int64_t n_rows = 0, width = 0;
 };
 
-// out = (x - mean) * rsqrt(var + eps) * weight + bias, per row; in place allowed.
-struct LayerNorm {
-  const float* x = nullptr;       // [n_rows, width]
-  const float* weight = nullptr;  // [width]
-  const float* bias = nullptr;    // [width]
-  float eps = 0;
-  float* out = nullptr;  // [n_rows, width]
-  int64_t n_rows = 0, width = 0;
-};
-
-// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved,
-// indexer half-split (model.py as corrected on 2025-11-17).
-enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
-
-// Turns pair i of each head by pos * frequencies[i], in place.
-struct Rope {
-  StepTokens step;
-  RopeLayout layout{};
-  float* x = nullptr;  // first rotated value of token 0, head 0; heads head_stride apart, tokens token_stride
-  int64_t n_heads = 0, head_stride = 0, token_stride = 0;
-  const float* frequencies = nullptr;  // [dim / 2]
-  int64_t dim = 0;                     // rotated values of a head
-};
-
-// Each row times the orthonormal Hadamard matrix in Sylvester order; in place. width is a power of two.
-struct Hadamard {
-  float* x = nullptr;  // [n_rows, width]
-  int64_t n_rows = 0, width = 0;
-};
-
-// Rows to e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h, e4m3_tile_scale).
-struct QuantizeFp8 {
-  const float* x = nullptr;   // [n_rows, width]
-  uint8_t* values = nullptr;  // [n_rows, width] e4m3
-  float* scales = nullptr;    // [n_rows, tiles(width)]
-  int64_t n_rows = 0, width = 0;
-};
-
-// y[t] = W @ x[t]
+// y[t] = W @ x[t] (+ plus[t]);  sum[t] += y[t]
 struct Matmul {
   WeightMatrix weight;       // [n_rows, n_cols]
   const float* x = nullptr;  // [n_tokens, n_cols], rows x_stride apart
   int64_t x_stride = 0;
   float* y = nullptr;  // [n_tokens, n_rows], dense
+  int64_t n_tokens = 0;
+  Role role = Role::prefill;
+  const float* plus = nullptr;  // [n_tokens, n_rows], or null
+  float* sum = nullptr;         // [n_tokens, n_rows], or null
+};
+
+// y[t] = silu(W1 @ x[t]) * (W3 @ x[t]). An operation so that x is brought in once, and that one kernel may
+// do.
+struct GatedMatmul {
+  WeightMatrix w1, w3;       // [n_rows, n_cols] each
+  const float* x = nullptr;  // [n_tokens, n_cols], dense
+  float* up = nullptr;       // [n_tokens, n_rows] for the operation's own use
+  float* y = nullptr;        // [n_tokens, n_rows], dense
   int64_t n_tokens = 0;
   Role role = Role::prefill;
 };
@@ -161,22 +136,46 @@ struct Add {
   int64_t n_values = 0;
 };
 
-// out = silu(gate) * up; out may be gate.
-struct SiluMul {
-  const float* gate = nullptr;
-  const float* up = nullptr;
-  float* out = nullptr;
-  int64_t n_values = 0;
+// What a step keeps of each token, from the products with its hidden state:
+//   qr = RMSNorm(qr)
+//   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
+//   scales to the key page, and the row also to a slot: that of its position, or the one that claim_newest()
+//   gives it
+//   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
+//   Hadamard matrix in Sylvester order.
+// Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2: they differ on
+// purpose (model.py as corrected on 2025-11-17).
+struct StoreTokens {
+  StepTokens step;
+  CacheView cache;                     // its layout has rank, rope_dim and index_head_dim
+  const float* frequencies = nullptr;  // [rope_dim / 2]: pair i turns by pos * frequencies[i]
+  float norm_eps = 0;
+  float* qr = nullptr;            // [n_tokens, q_lora_rank]
+  const float* q_norm = nullptr;  // [q_lora_rank]
+  int64_t q_lora_rank = 0;
+  float* kv = nullptr;             // [n_tokens, rank + rope_dim]
+  const float* kv_norm = nullptr;  // [rank]
+  float* c = nullptr;              // [n_tokens, rank]
+  float* k = nullptr;              // [n_tokens, index_head_dim]; null: no indexer
+  const float* k_norm = nullptr;   // [index_head_dim]
+  const float* k_norm_bias = nullptr;
+  float k_norm_eps = 0;
 };
 
-// The latent row of each token goes to the host pool, its scales to the key page, and the row also to a slot:
-// that of its position, or the one that claim_newest() gives it.
-struct StoreLatents {
+// The last rope_dim values of each head of q are turned as k_pe is; index_q = rope(index_q), as k is, and
+// H index_q is left as e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h,
+// e4m3_tile_scale), or as it is.
+struct TurnQueries {
   StepTokens step;
-  CacheView cache;
-  const float* c = nullptr;     // [n_tokens, kv_lora_rank] after kv_norm
-  const float* k_pe = nullptr;  // [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart
-  int64_t k_pe_stride = 0;
+  const float* frequencies = nullptr;  // [rope_dim / 2]
+  int64_t rope_dim = 0;
+  float* q = nullptr;  // [n_tokens, n_heads, head_dim]
+  int64_t n_heads = 0, head_dim = 0;
+  float* index_q = nullptr;  // [n_tokens, n_index_heads, index_dim]; null: none
+  int64_t n_index_heads = 0, index_dim = 0;
+  uint8_t* turned_fp8 = nullptr;   // as index_q; these two, or `turned`
+  float* turned_scales = nullptr;  // [n_tokens, n_index_heads, tiles(index_dim)]
+  float* turned = nullptr;         // as index_q
 };
 
 // Rows that are copied from the host pool into a window on the device beside the work that follows.
@@ -188,13 +187,6 @@ struct StreamRows {
   };
   const Copy* copies = nullptr;  // [n_copies], host array
   int64_t n_copies = 0;
-};
-
-// The index key of each token goes to its key page, rounded as the layout says.
-struct StoreIndexKeys {
-  StepTokens step;
-  CacheView cache;
-  const float* k = nullptr;  // [n_tokens, index_head_dim] after rope and Hadamard
 };
 
 // scores[t, s] = sum over h of weights[t, h] * max(0, q[t, h] . key[s])  for s <= pos[t] (other places are
@@ -415,20 +407,19 @@ class Backend {
 
   virtual void embed(const Embed&) = 0;
   virtual void rms_norm(const RmsNorm&) = 0;
-  virtual void layer_norm(const LayerNorm&) = 0;
-  virtual void rope(const Rope&) = 0;
-  virtual void hadamard(const Hadamard&) = 0;
-  virtual void quantize_fp8(const QuantizeFp8&) = 0;
   virtual void matmul(const Matmul&) = 0;
+  // Products of the same x, in any order or together; with neither `plus` nor `sum`. The bits of one do not
+  // depend on what follows it.
+  virtual void matmuls(std::span<const Matmul> ops);
+  virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
   virtual void add(const Add&) = 0;
-  virtual void silu_mul(const SiluMul&) = 0;
   // What is enqueued from now on waits for the copies of the call before; these begin when all that was
   // enqueued up to now is done, and nobody waits for them before the next call. So two windows take turns:
   // one fills while the other is read.
   virtual void stream_rows(const StreamRows&) = 0;
-  virtual void store_latents(const StoreLatents&) = 0;
-  virtual void store_index_keys(const StoreIndexKeys&) = 0;
+  virtual void store_tokens(const StoreTokens&) = 0;
+  virtual void turn_queries(const TurnQueries&) = 0;
   virtual void indexer_scores(const IndexerScores&) = 0;
   virtual void select_topk(const SelectTopk&) = 0;
   virtual void resolve(const Resolve&) = 0;

@@ -237,6 +237,38 @@ void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
   });
 }
 
+void CpuBackend::store_tokens(const StoreTokens& op) {
+  const CacheLayout& layout = op.cache.layout;
+  const int64_t n = op.step.n_tokens, rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim,
+                width = rank + rope_dim, dim = layout.index_head_dim;
+  CpuBackend::rms_norm({op.qr, op.q_lora_rank, op.q_norm, op.norm_eps, op.qr, n, op.q_lora_rank});
+  CpuBackend::rms_norm({op.kv, width, op.kv_norm, op.norm_eps, op.c, n, rank});
+  float* k_pe = op.kv + rank;
+  rope({op.step, RopeLayout::interleaved, k_pe, 1, 0, width, op.frequencies, rope_dim});
+  store_latents({op.step, op.cache, op.c, k_pe, width});
+  if (!op.k) return;
+  layer_norm({op.k, op.k_norm, op.k_norm_bias, op.k_norm_eps, op.k, n, dim});
+  rope({op.step, RopeLayout::half_split, op.k, 1, dim, dim, op.frequencies, rope_dim});
+  scratch_.assign(op.k, op.k + n * dim);
+  hadamard({scratch_.data(), n, dim});
+  store_index_keys({op.step, op.cache, scratch_.data()});
+}
+
+void CpuBackend::turn_queries(const TurnQueries& op) {
+  const int64_t n_heads = op.n_heads, width = op.head_dim, dim = op.index_dim,
+                n_rows = op.step.n_tokens * op.n_index_heads;
+  rope({op.step, RopeLayout::interleaved, op.q + width - op.rope_dim, n_heads, width, n_heads * width,
+        op.frequencies, op.rope_dim});
+  if (!op.index_q) return;
+  rope({op.step, RopeLayout::half_split, op.index_q, op.n_index_heads, dim, op.n_index_heads * dim,
+        op.frequencies, op.rope_dim});
+  if (!op.turned) scratch_.resize(static_cast<size_t>(n_rows * dim));
+  float* turned = op.turned ? op.turned : scratch_.data();
+  std::copy_n(op.index_q, n_rows * dim, turned);
+  hadamard({turned, n_rows, dim});
+  if (op.turned_fp8) quantize_fp8({turned, op.turned_fp8, op.turned_scales, n_rows, dim});
+}
+
 // Keys are taken in blocks: decoded once, they are a weight matrix [n_keys, index_head_dim] for the queries
 // of all tokens and heads, whose products are then weighted and summed over the heads in order.
 void CpuBackend::indexer_scores(const IndexerScores& op) {

@@ -151,7 +151,18 @@ void CpuBackend::hadamard(const Hadamard& op) {
 }
 
 void CpuBackend::matmul(const Matmul& op) {
+  const int64_t n_values = op.n_tokens * op.weight.n_rows;
   cpu_matmul({op.weight, 0, op.x, op.x_stride, op.y, op.weight.n_rows, op.n_tokens}, workers_);
+  if (op.plus) add({op.plus, op.y, n_values});
+  if (op.sum) add({op.y, op.sum, n_values});
+}
+
+void CpuBackend::matmul_gated(const GatedMatmul& op) {
+  const int64_t n_values = op.n_tokens * op.w1.n_rows;
+  cpu_matmul({op.w1, 0, op.x, op.w1.n_cols, op.y, op.w1.n_rows, op.n_tokens}, workers_);
+  cpu_matmul({op.w3, 0, op.x, op.w3.n_cols, op.up, op.w3.n_rows, op.n_tokens}, workers_);
+  workers_.parallel_for(n_values, worth_sharing(n_values),
+                        [&](int64_t i) { op.y[i] = cpu_silu_mul(op.y[i], op.up[i]); });
 }
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {
@@ -166,11 +177,6 @@ void CpuBackend::matmul_heads(const MatmulHeads& op) {
 
 void CpuBackend::add(const Add& op) {
   workers_.parallel_for(op.n_values, worth_sharing(op.n_values), [&](int64_t i) { op.y[i] += op.x[i]; });
-}
-
-void CpuBackend::silu_mul(const SiluMul& op) {
-  workers_.parallel_for(op.n_values, worth_sharing(op.n_values),
-                        [&](int64_t i) { op.out[i] = cpu_silu_mul(op.gate[i], op.up[i]); });
 }
 
 }  // namespace dsv32

@@ -15,6 +15,63 @@
 
 namespace dsv32 {
 
+// ---- what store_tokens and turn_queries are made of ----
+
+// out = (x - mean) * rsqrt(var + eps) * weight + bias, per row; in place allowed.
+struct LayerNorm {
+  const float* x = nullptr;       // [n_rows, width]
+  const float* weight = nullptr;  // [width]
+  const float* bias = nullptr;    // [width]
+  float eps = 0;
+  float* out = nullptr;  // [n_rows, width]
+  int64_t n_rows = 0, width = 0;
+};
+
+// Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved,
+// indexer half-split (model.py as corrected on 2025-11-17).
+enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
+
+// Turns pair i of each head by pos * frequencies[i], in place.
+struct Rope {
+  StepTokens step;
+  RopeLayout layout{};
+  float* x = nullptr;  // first rotated value of token 0, head 0; heads head_stride apart, tokens token_stride
+  int64_t n_heads = 0, head_stride = 0, token_stride = 0;
+  const float* frequencies = nullptr;  // [dim / 2]
+  int64_t dim = 0;                     // rotated values of a head
+};
+
+// Each row times the orthonormal Hadamard matrix in Sylvester order; in place. width is a power of two.
+struct Hadamard {
+  float* x = nullptr;  // [n_rows, width]
+  int64_t n_rows = 0, width = 0;
+};
+
+// Rows to e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h, e4m3_tile_scale).
+struct QuantizeFp8 {
+  const float* x = nullptr;   // [n_rows, width]
+  uint8_t* values = nullptr;  // [n_rows, width] e4m3
+  float* scales = nullptr;    // [n_rows, tiles(width)]
+  int64_t n_rows = 0, width = 0;
+};
+
+// The latent row of each token goes to the host pool, its scales to the key page, and the row also to a slot:
+// that of its position, or the one that claim_newest() gives it.
+struct StoreLatents {
+  StepTokens step;
+  CacheView cache;
+  const float* c = nullptr;     // [n_tokens, kv_lora_rank] after kv_norm
+  const float* k_pe = nullptr;  // [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart
+  int64_t k_pe_stride = 0;
+};
+
+// The index key of each token goes to its key page, rounded as the layout says.
+struct StoreIndexKeys {
+  StepTokens step;
+  CacheView cache;
+  const float* k = nullptr;  // [n_tokens, index_head_dim] after rope and Hadamard
+};
+
 class CpuBackend : public Backend {
  public:
   // n_threads: of its worker pool. Only limits.host counts: this backend's device is the host.
@@ -40,18 +97,14 @@ class CpuBackend : public Backend {
   // cpu_backend.cpp
   void embed(const Embed&) override;
   void rms_norm(const RmsNorm&) override;
-  void layer_norm(const LayerNorm&) override;
-  void rope(const Rope&) override;
-  void hadamard(const Hadamard&) override;
   void matmul(const Matmul&) override;
+  void matmul_gated(const GatedMatmul&) override;
   void matmul_heads(const MatmulHeads&) override;
   void add(const Add&) override;
-  void silu_mul(const SiluMul&) override;
   // cpu_attention.cpp
-  void quantize_fp8(const QuantizeFp8&) override;
   void stream_rows(const StreamRows&) override;
-  void store_latents(const StoreLatents&) override;
-  void store_index_keys(const StoreIndexKeys&) override;
+  void store_tokens(const StoreTokens&) override;
+  void turn_queries(const TurnQueries&) override;
   void indexer_scores(const IndexerScores&) override;
   void select_topk(const SelectTopk&) override;
   void resolve(const Resolve&) override;
@@ -62,6 +115,15 @@ class CpuBackend : public Backend {
   void run_experts(const RunExperts&) override;
   // cpu_sampling.cpp
   void sample(const Sample&) override;
+
+  // The steps of compound operations. cpu_backend.cpp
+  void layer_norm(const LayerNorm&);
+  void rope(const Rope&);
+  void hadamard(const Hadamard&);
+  // cpu_attention.cpp
+  void quantize_fp8(const QuantizeFp8&);
+  void store_latents(const StoreLatents&);
+  void store_index_keys(const StoreIndexKeys&);
 
  private:
   MemoryBudget memory_;

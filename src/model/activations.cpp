@@ -33,7 +33,8 @@ void for_each_buffer(Activations& a, const ModelArgs& args, int64_t n_all, int64
   visit(a.h, n_all * args.dim), visit(a.x, n_all * args.dim), visit(a.out, n_all * args.dim);
   visit(a.qr, n * args.q_lora_rank);
   visit(a.q, n * args.n_heads * args.qk_head_dim());
-  visit(a.q_c, n * args.n_heads * args.kv_lora_rank), visit(a.o_c, n * args.n_heads * args.kv_lora_rank);
+  visit(a.q_c, n * std::max(args.n_heads * args.kv_lora_rank, index_width)),
+      visit(a.o_c, n * args.n_heads * args.kv_lora_rank);
   visit(a.o, n * args.n_heads * args.v_head_dim);
   visit(a.kv, n * (args.kv_lora_rank + args.qk_rope_head_dim)), visit(a.c, n * args.kv_lora_rank);
   visit(a.index_q, n * index_width), visit(a.index_q_fp8, n * index_width);

@@ -23,7 +23,7 @@ struct Activations {
   Buffer<float> out;             // [N, dim] of attention, of the MLP
   Buffer<float> qr;              // [n, q_lora_rank]
   Buffer<float> q;               // [n, n_heads, qk_nope | qk_rope]
-  Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]
+  Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]; q_c has H index_q first, for f32 keys
   Buffer<float> o;               // [n, n_heads, v_head_dim]
   Buffer<float> kv;              // [n, kv_lora_rank | qk_rope]
   Buffer<float> c;               // [n, kv_lora_rank]

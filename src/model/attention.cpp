@@ -1,8 +1,8 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
 //
-// The indexer comes before the query projection, so that a backend can fetch missing rows while the
-// projection runs.
+// Products of the same vector are one operation. Missing rows can be fetched while the queries go through
+// W_UK.
 #include <algorithm>
 #include <cmath>
 
@@ -15,10 +15,11 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 
 }  // namespace
 
-// in: x() [n, dim] after attn_norm; out: out() [n, dim]
+// in: x() [n, dim] after attn_norm; h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
-  project_latent(w, cache);
-  if (args_.has_indexer()) index_keys_and_queries(w, cache);
+  project(w);
+  store(w, cache);
+  queries(w, cache);
   lap("other");
   select_positions(cache);
   backend_.resolve({piece_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
@@ -31,56 +32,63 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   attend_selected(w, cache);
 }
 
-// qr = RMSNorm(wq_a x);  kv = wkv_a x;  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  store (c, k_pe)
-void Stage::project_latent(const LayerWeights& w, const CacheView& cache) {
-  const int64_t n = piece_.n_tokens, rank = args_.kv_lora_rank, rope_dim = args_.qk_rope_head_dim;
-  matmul(w.wq_a, x(), act_.qr.data());
-  backend_.rms_norm({act_.qr.data(), args_.q_lora_rank, w.q_norm.data(), args_.norm_eps, act_.qr.data(), n,
-                     args_.q_lora_rank});
+// qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where positions are to be scored
+void Stage::project(const LayerWeights& w) {
+  std::vector<Matmul> products = {product(w.wq_a, x(), act_.qr.data()),
+                                  product(w.wkv_a, x(), act_.kv.data())};
+  if (args_.has_indexer()) products.push_back(product(w.indexer.wk, x(), act_.index_k.data()));
+  if (is_scored()) products.push_back(product(w.indexer.weights_proj, x(), act_.index_weights.data()));
+  backend_.matmuls(products);
+  if (is_scored()) observe("index_weights", act_.index_weights.data(), args_.index_n_heads);
+}
+
+// qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store
+// (c, k_pe) and H k_I.  H: Hadamard
+void Stage::store(const LayerWeights& w, const CacheView& cache) {
+  const int64_t rank = args_.kv_lora_rank;
+  StoreTokens op{piece_, cache, frequencies_.data(), args_.norm_eps};
+  op.qr = act_.qr.data(), op.q_norm = w.q_norm.data(), op.q_lora_rank = args_.q_lora_rank;
+  op.kv = act_.kv.data(), op.kv_norm = w.kv_norm.data(), op.c = act_.c.data();
+  if (args_.has_indexer()) {
+    op.k = act_.index_k.data();
+    op.k_norm = w.indexer.k_norm.data(), op.k_norm_bias = w.indexer.k_norm_bias.data();
+    op.k_norm_eps = kIndexNormEps;
+  }
+  backend_.store_tokens(op);
   observe("qr", act_.qr.data(), args_.q_lora_rank);
-  matmul(w.wkv_a, x(), act_.kv.data());
-  backend_.rms_norm(
-      {act_.kv.data(), rank + rope_dim, w.kv_norm.data(), args_.norm_eps, act_.c.data(), n, rank});
-  float* k_pe = act_.kv.data() + rank;
-  backend_.rope(
-      {piece_, RopeLayout::interleaved, k_pe, 1, 0, rank + rope_dim, frequencies_.data(), rope_dim});
   observe("c", act_.c.data(), rank);
-  observe("kv", act_.kv.data(), rank + rope_dim);
-  backend_.store_latents({piece_, cache, act_.c.data(), k_pe, rank + rope_dim});
+  observe("kv", act_.kv.data(), rank + args_.qk_rope_head_dim);
+  if (op.k) observe("index_k", op.k, args_.index_head_dim);
 }
 
-// q_I = H rope(wq_b qr);  k_I = H rope(LayerNorm(wk x));  w_I = weights_proj x;  store k_I.  H: Hadamard
-void Stage::index_keys_and_queries(const LayerWeights& w, const CacheView& cache) {
-  const IndexerWeights& indexer = w.indexer;
-  const int64_t n = piece_.n_tokens, heads = args_.index_n_heads, dim = args_.index_head_dim;
-  const int64_t rope_dim = args_.qk_rope_head_dim;
-  matmul(indexer.wk, x(), act_.index_k.data());
-  backend_.layer_norm({act_.index_k.data(), indexer.k_norm.data(), indexer.k_norm_bias.data(), kIndexNormEps,
-                       act_.index_k.data(), n, dim});
-  backend_.rope(
-      {piece_, RopeLayout::half_split, act_.index_k.data(), 1, dim, dim, frequencies_.data(), rope_dim});
-  observe("index_k", act_.index_k.data(), dim);
-  backend_.hadamard({act_.index_k.data(), n, dim});
-  backend_.store_index_keys({piece_, cache, act_.index_k.data()});
-
-  if (piece_.max_pos < args_.index_topk) return;  // every visible position will be selected
-  matmul(indexer.wq_b, act_.qr.data(), act_.index_q.data());
-  backend_.rope({piece_, RopeLayout::half_split, act_.index_q.data(), heads, dim, heads * dim,
-                 frequencies_.data(), rope_dim});
-  observe("index_q", act_.index_q.data(), heads * dim);
-  backend_.hadamard({act_.index_q.data(), n * heads, dim});
-  if (cache.layout.kv_type != KvType::f32)
-    backend_.quantize_fp8(
-        {act_.index_q.data(), act_.index_q_fp8.data(), act_.index_q_scales.data(), n * heads, dim});
-  matmul(indexer.weights_proj, x(), act_.index_weights.data());
-  observe("index_weights", act_.index_weights.data(), heads);
+// q = rope(wq_b qr);  q_I = H rope(indexer's wq_b qr), where positions are to be scored
+void Stage::queries(const LayerWeights& w, const CacheView& cache) {
+  TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
+  op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
+  std::vector<Matmul> products = {product(w.wq_b, act_.qr.data(), op.q)};
+  if (is_scored()) {
+    op.index_q = act_.index_q.data();
+    op.n_index_heads = args_.index_n_heads, op.index_dim = args_.index_head_dim;
+    if (cache.layout.kv_type == KvType::f32)
+      op.turned = act_.q_c.data();
+    else
+      op.turned_fp8 = act_.index_q_fp8.data(), op.turned_scales = act_.index_q_scales.data();
+    products.push_back(product(w.indexer.wq_b, act_.qr.data(), op.index_q));
+  }
+  backend_.matmuls(products);
+  backend_.turn_queries(op);
+  observe("q", op.q, op.n_heads * op.head_dim);
+  if (op.index_q) observe("index_q", op.index_q, op.n_index_heads * op.index_dim);
 }
+
+// Whether positions are to be chosen among: else every visible one is selected.
+bool Stage::is_scored() const { return args_.has_indexer() && piece_.max_pos >= args_.index_topk; }
 
 // I(t, s) = sum_h w_h ReLU(q_I . k_I);  the topk best positions. Scores are kept for as many tokens as their
 // room holds.
 void Stage::select_positions(const CacheView& cache) {
   const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = piece_.max_pos + 1;
-  const bool is_scored = args_.has_indexer() && n_visible > args_.index_topk;
+  const bool is_scored = this->is_scored();
   const bool is_fp8 = cache.layout.kv_type != KvType::f32;
   const int64_t n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : piece_.n_tokens;
   for (int64_t t = 0; t < piece_.n_tokens; t += n_together) {
@@ -89,7 +97,7 @@ void Stage::select_positions(const CacheView& cache) {
     part.tokens += t, part.pos += t, part.seq += t;
     if (is_scored) {
       const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
-      backend_.indexer_scores({part, cache, heads, is_fp8 ? nullptr : act_.index_q.data() + q,
+      backend_.indexer_scores({part, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
                                is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
                                act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
                                1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
@@ -107,15 +115,11 @@ void Stage::select_positions(const CacheView& cache) {
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
 }
 
-// q = wq_b qr;  q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  out = wo concat_h(W_UV o_c)
+// q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
 void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const int64_t n = piece_.n_tokens, heads = args_.n_heads, head_dim = args_.qk_head_dim(),
                 rank = args_.kv_lora_rank;
-  matmul(w.wq_b, act_.qr.data(), act_.q.data());
-  float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
-  backend_.rope({piece_, RopeLayout::interleaved, q_pe, heads, head_dim, heads * head_dim,
-                 frequencies_.data(), args_.qk_rope_head_dim});
-  observe("q", act_.q.data(), heads * head_dim);
+  const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, piece_.role});
   lap("other");
   backend_.attend({piece_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
@@ -123,7 +127,10 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
                    act_.o_c.data()});
   lap("attention");
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
-  matmul(w.wo, act_.o.data(), out());
+  Matmul output = product(w.wo, act_.o.data(), out());
+  output.sum = h();
+  backend_.matmul(output);
+  observe("attention_out", out(), args_.dim);
 }
 
 }  // namespace dsv32

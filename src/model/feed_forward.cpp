@@ -3,13 +3,12 @@
 
 namespace dsv32 {
 
-// out = w2 (silu(w1 x) * w3 x);  x: x() [n, dim] of the piece
-void Stage::mlp(const MlpWeights& w, float* out) {
-  const int64_t n = piece_.n_tokens, inter_dim = w.w1.n_rows;
-  matmul(w.w1, x(), act_.gate.data());
-  matmul(w.w3, x(), act_.up.data());
-  backend_.silu_mul({act_.gate.data(), act_.up.data(), act_.gate.data(), n * inter_dim});
-  backend_.matmul({w.w2, act_.gate.data(), inter_dim, out, n, piece_.role});
+// y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
+void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
+  const int64_t n = piece_.n_tokens;
+  backend_.matmul_gated({w.w1, w.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role});
+  backend_.matmul({w.w2, act_.gate.data(), w.w2.n_cols, y, n, piece_.role, plus, h()});
+  observe("ffn_out", y, args_.dim);
 }
 
 // in: x() [n, dim] after ffn_norm; out: the experts of the piece's tokens, and their weights
@@ -37,11 +36,13 @@ void Stage::routed_experts(const ExpertWeights& w) {
   backend_.run_experts(op);
 }
 
-// out += the shared expert, of the piece
+// h += the routed experts' sum + the shared expert, of the piece
 void Stage::shared_expert(const ExpertWeights& w) {
   if (args_.n_shared_experts > 0) {
-    mlp(w.shared, x());  // x has served its turn
-    backend_.add({x(), out(), piece_.n_tokens * args_.dim});
+    mlp(w.shared, out(), x());
+  } else {
+    observe("ffn_out", out(), args_.dim);
+    backend_.add({out(), h(), piece_.n_tokens * args_.dim});
   }
   lap("experts");
 }

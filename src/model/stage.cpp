@@ -146,14 +146,12 @@ void Stage::run_layer(int64_t layer) {
   in_pieces([&] {
     norm(w.attn_norm, "attn_norm");
     attention(w, cache);
-    add_to_h("attention_out");
     norm(w.ffn_norm, "ffn_norm");
-    w.is_dense ? mlp(w.mlp, out()) : route(w.experts);
+    w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
   });
   if (!w.is_dense) routed_experts(w.experts);
   in_pieces([&] {
     if (!w.is_dense) shared_expert(w.experts);
-    add_to_h("ffn_out");
     observe("h", h(), args_.dim);
   });
 }
@@ -171,11 +169,6 @@ void Stage::in_pieces(const std::function<void()>& body) {
 void Stage::norm(const Vector& weight, const char* name) {
   backend_.rms_norm({h(), args_.dim, weight.data(), args_.norm_eps, x(), piece_.n_tokens, args_.dim});
   observe(name, x(), args_.dim);
-}
-
-void Stage::add_to_h(const char* name) {
-  observe(name, out(), args_.dim);
-  backend_.add({out(), h(), piece_.n_tokens * args_.dim});
 }
 
 // logits = head RMSNorm(h), of the tokens that are wanted
@@ -196,8 +189,12 @@ Stage::BufferTally Stage::buffer_tally() const {
 }
 
 // y = weight @ x for the piece's tokens; x and y are dense.
+Matmul Stage::product(const WeightMatrix& weight, const float* x, float* y) const {
+  return {weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role};
+}
+
 void Stage::matmul(const WeightMatrix& weight, const float* x, float* y) {
-  backend_.matmul({weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role});
+  backend_.matmul(product(weight, x, y));
 }
 
 bool Stage::is_observed(const char* stage) const {

@@ -91,17 +91,18 @@ class Stage {
 
   void in_pieces(const std::function<void()>& body);
   void norm(const Vector& weight, const char* name);
-  void add_to_h(const char* name);
 
   // attention.cpp
   void attention(const LayerWeights& w, const CacheView& cache);
-  void project_latent(const LayerWeights& w, const CacheView& cache);
-  void index_keys_and_queries(const LayerWeights& w, const CacheView& cache);
+  bool is_scored() const;
+  void project(const LayerWeights& w);
+  void store(const LayerWeights& w, const CacheView& cache);
+  void queries(const LayerWeights& w, const CacheView& cache);
   void select_positions(const CacheView& cache);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
   // feed_forward.cpp
-  void mlp(const MlpWeights& w, float* out);
+  void mlp(const MlpWeights& w, const float* plus, float* y);
   void route(const ExpertWeights& w);
   void routed_experts(const ExpertWeights& w);
   void shared_expert(const ExpertWeights& w);
@@ -113,6 +114,7 @@ class Stage {
   float* h() { return act_.h.data() + first_ * args_.dim; }
   float* x() { return act_.x.data() + first_ * args_.dim; }
   float* out() { return act_.out.data() + first_ * args_.dim; }
+  Matmul product(const WeightMatrix& weight, const float* x, float* y) const;
   void matmul(const WeightMatrix& weight, const float* x, float* y);
   bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);

@@ -53,7 +53,7 @@ struct RecordedStep {
     recording = backend.record([&] {
       for (const ExpertStacks* stacks : {&first, &second}) {
         backend.run_experts(step.operation(*stacks, Place::host, Role::decode));
-        backend.silu_mul({step.x.data(), step.x.data(), beside.data(), step.x.n()});
+        backend.add({step.x.data(), beside.data(), step.x.n()});
         backend.add({step.y.data(), step.x.data(), step.x.n()});
       }
     });

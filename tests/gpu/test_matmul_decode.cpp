@@ -9,6 +9,7 @@
 // all (errors are normal sums). The equalities (tokens together or alone) are exact.
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <numeric>
 
 #include "tests/gpu/products.h"
@@ -199,6 +200,78 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
     }
 }
 
+// Matrices of the same x as one product, of another type beside them; then what is added and where.
+BOOST_AUTO_TEST_CASE(several_products_give_the_bits_of_each_shape,
+                     *boost::unit_test::precondition(needs_gpu)) {
+  const TestWeights a(q4_k, 1, 1536, 2048, 11), b(q4_k, 1, 200, 2048, 12), c(f32, 1, 64, 2048, 13),
+      d(q4_k, 1, 37, 2048, 14);
+  std::vector<std::vector<float>> alone;
+  for (const int64_t n : {1, 5, 21, 40}) {
+    const std::vector<float> x = random_floats(static_cast<size_t>(n * 2048), 7);
+    const DeviceArray<float> device_x(x);
+    std::deque<DeviceArray<float>> y;
+    std::vector<Matmul> ops;
+    for (const TestWeights* weights : {&a, &b, &c, &d}) {
+      y.emplace_back(static_cast<size_t>(n * weights->host.n_rows));
+      ops.push_back({weights->on_device(), device_x.data(), 2048, y.back().data(), n});
+    }
+    cuda::matmuls_decode(ops, gpu().launch());
+    // What is beside the first changes nothing of it.
+    const std::vector<float> beside = y[0].values();
+    cuda::matmuls_decode({ops.data(), 1}, gpu().launch());
+    BOOST_TEST(std::memcmp(beside.data(), y[0].values().data(), beside.size() * sizeof(float)) == 0);
+    size_t k = 0;
+    for (const TestWeights* weights : {&a, &b, &c, &d}) {
+      std::vector<float> expected(static_cast<size_t>(n * weights->host.n_rows));
+      cpu().matmul({weights->host, x.data(), 2048, expected.data(), n});
+      const std::vector<float> ours = y[k].values();
+      check_close(ours, expected, tolerance(weights->host.type), "one of several");
+      if (n == 1) alone.push_back(ours);
+      BOOST_TEST(std::memcmp(alone[k].data(), ours.data(), alone[k].size() * sizeof(float)) == 0, n);
+      ++k;
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sums_of_products, *boost::unit_test::precondition(needs_gpu)) {
+  for (const TensorType type : {q4_k, q8_0, bf16})
+    for (const int64_t n : {1, 4, 19, 300}) {
+      const TestWeights weights(type, 1, 130, 512, 11);
+      const std::vector<float> x = random_floats(static_cast<size_t>(n * 512), 7),
+                               plus = random_floats(static_cast<size_t>(n * 130), 8),
+                               sum = random_floats(plus.size(), 9);
+      const DeviceArray<float> device_x(x), device_plus(plus), device_sum(sum), y(plus.size());
+      const std::vector<float> product = matmul_on_gpu(weights.on_device(), x, 512, n);
+      cuda::matmul_decode({weights.on_device(), device_x.data(), 512, y.data(), n, Role::decode,
+                           device_plus.data(), device_sum.data()},
+                          gpu().launch());
+      std::vector<float> expected(plus), expected_sum(sum);
+      for (size_t i = 0; i < plus.size(); ++i)
+        expected[i] = product[i] + plus[i], expected_sum[i] += expected[i];
+      BOOST_TEST(y.values() == expected, type_name(type) << ", " << n << " tokens");
+      BOOST_TEST(device_sum.values() == expected_sum, type_name(type) << ", " << n << " tokens");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(gated_products, *boost::unit_test::precondition(needs_gpu)) {
+  for (const auto& [type1, type3] : {std::pair{q4_k, q4_k}, {q8_0, q8_0}, {q6_k, q4_k}, {f16, f16}}) {
+    const TestWeights w1(type1, 1, 300, 1024, 11), w3(type3, 1, 300, 1024, 12);
+    std::vector<float> alone;
+    for (const int64_t n : {1, 3, 16, 37}) {
+      const std::vector<float> x = random_floats(static_cast<size_t>(n * 1024), 7);
+      const DeviceArray<float> device_x(x), up(static_cast<size_t>(n * 300)), y(up.values().size());
+      std::vector<float> expected(static_cast<size_t>(n * 300)), other(expected.size());
+      cpu().matmul_gated({w1.host, w3.host, x.data(), other.data(), expected.data(), n});
+      cuda::matmul_gated_decode({w1.on_device(), w3.on_device(), device_x.data(), up.data(), y.data(), n},
+                                gpu().launch());
+      const std::vector<float> ours = y.values();
+      check_close(ours, expected, within(2.5e-4), "gated");
+      if (n == 1) alone = ours;
+      BOOST_TEST(std::memcmp(alone.data(), ours.data(), alone.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
 namespace {
 
 struct ExpertShape {
@@ -278,9 +351,10 @@ BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
   }
   check_experts({q4_k, q4_k, q4_k, 16, 768, 256, 8, 8});
   check_experts({q4_k, q4_k, q6_k, 16, 512, 256, 70, 8});
-  check_experts({q8_0, q8_0, q8_0, 4, 128, 96, 300, 2});  // more than are computed together
-  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});   // w1 and w3 of different types
-  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});        // rows that are no multiple of 16 bytes
+  check_experts({q2_k, q2_k, q3_k, 300, 256, 256, 40, 8});  // many experts have no token
+  check_experts({q8_0, q8_0, q8_0, 4, 128, 96, 300, 2});    // more than are computed together
+  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});     // w1 and w3 of different types
+  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});          // rows that are no multiple of 16 bytes
 }
 
 BOOST_AUTO_TEST_CASE(experts_of_671b,
@@ -303,7 +377,7 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
                            << 20;  // copies of a matrix are taken in turn, so that L2 does not hold them
   const DeviceArray<uint8_t> pool(kPool, false, DeviceWeights::kPaddingBytes);
   CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
-  const DeviceArray<float> x(std::vector<float>(8 * 18432, 1.0f)), y(size_t{8} * 32768);
+  const DeviceArray<float> x(std::vector<float>(128 * 18432, 1.0f)), y(size_t{128} * 32768);
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
     WeightMatrix weight{nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols), 0};
     const size_t n_bytes = weight.row_bytes * static_cast<size_t>(n_rows),
@@ -328,6 +402,8 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
     time(type, 576, 7168, 1);
     for (const int64_t n_tokens : {2, 4, 8}) time(type, 18432, 7168, n_tokens);
     time(type, 7168, 16384, 8);
+    for (const int64_t n_tokens : {9, 16, 32, 64, 128}) time(type, 7168, 16384, n_tokens);
+    time(type, 1536, 7168, 128);
   }
   time(f32, 256, 7168, 1);
 }

@@ -46,60 +46,99 @@ BOOST_AUTO_TEST_CASE(norms_agree) {
     for (const int64_t n_rows : {1, 3, 65}) {
       const size_t n = static_cast<size_t>(n_rows * width), stride = static_cast<size_t>(width + 5);
       const std::vector<float> x = random_floats(static_cast<size_t>(n_rows) * stride, 1, 3),
-                               dense = random_floats(n, 2);
-      const std::vector<float> weight = random_floats(static_cast<size_t>(width), 3),
-                               bias = random_floats(static_cast<size_t>(width), 4);
+                               weight = random_floats(static_cast<size_t>(width), 3);
       std::vector<float> expected(n);
-      const DeviceArray<float> dx(x), dw(weight), db(bias), out(n), in_place(dense);
+      const DeviceArray<float> dx(x), dw(weight), out(n);
       cpu.rms_norm({x.data(), width + 5, weight.data(), 1e-6f, expected.data(), n_rows, width});
       cuda::rms_norm({dx.data(), width + 5, dw.data(), 1e-6f, out.data(), n_rows, width}, test.launch());
       BOOST_TEST(relative_error(out.values(), expected) < 1e-6);
-      cpu.layer_norm({dense.data(), weight.data(), bias.data(), 1e-6f, expected.data(), n_rows, width});
-      cuda::layer_norm({in_place.data(), dw.data(), db.data(), 1e-6f, in_place.data(), n_rows, width},
-                       test.launch());
-      BOOST_TEST(relative_error(in_place.values(), expected) < 1e-5);
     }
 }
 
-// The same f32 angle; sine and cosine of it to a few ulp.
-BOOST_AUTO_TEST_CASE(rope_agrees_in_both_layouts_and_at_far_positions) {
+// The norms, turns and transforms of what is kept: f32 sums in another order, sine and cosine to a few ulp.
+// The bytes of rows and keys have a case of their own (test_transfer.cpp).
+BOOST_AUTO_TEST_CASE(what_is_kept_of_tokens_agrees) {
   CpuBackend cpu(0);
   TestLaunch test;
-  const std::vector<float> frequencies = {1, 0.75f, 0.1f, 1e-4f};
-  const DeviceArray<float> device_frequencies(frequencies);
-  for (const RopeLayout layout : {RopeLayout::interleaved, RopeLayout::half_split})
-    for (const int32_t first : {0, 4095, 1000000}) {
-      const Positions step(9, first, 10);
-      std::vector<float> x = random_floats(9 * 3 * 20, 5);
-      const DeviceArray<float> dx(x);
-      cpu.rope({step.host(), layout, x.data() + 6, 3, 20, 60, frequencies.data(), 8});
-      cuda::rope({step.device(), layout, dx.data() + 6, 3, 20, 60, device_frequencies.data(), 8},
-                 test.launch());
-      BOOST_TEST(relative_error(dx.values(), x) < 1e-6);
-    }
-}
-
-// The stages add in the same order: the same bits, and so the same e4m3 codes.
-BOOST_AUTO_TEST_CASE(hadamard_and_rounding_give_the_same_bits) {
-  CpuBackend cpu(0);
-  TestLaunch test;
-  for (const int64_t width : {1, 2, 32, 64, 128, 512}) {
-    const int64_t n_rows = 77, n_tiles = CacheLayout::tiles(width);
-    std::vector<float> x = random_floats(static_cast<size_t>(n_rows * width), 6, 2);
-    for (size_t i = 0; i < x.size(); i += 97) x[i] *= 1e6f;
-    const DeviceArray<float> dx(x);
-    cpu.hadamard({x.data(), n_rows, width});
-    cuda::hadamard({dx.data(), n_rows, width}, test.launch());
-    BOOST_TEST(dx.values() == x);
-    std::vector<uint8_t> values(x.size());
-    std::vector<float> scales(static_cast<size_t>(n_rows * n_tiles));
-    const DeviceArray<uint8_t> device_values(values.size());
-    const DeviceArray<float> device_scales(scales.size());
-    cpu.quantize_fp8({x.data(), values.data(), scales.data(), n_rows, width});
-    cuda::quantize_fp8({dx.data(), device_values.data(), device_scales.data(), n_rows, width}, test.launch());
-    BOOST_TEST(device_values.values() == values);
-    BOOST_TEST(device_scales.values() == scales);
+  const int64_t n = 5, rank = 160, rope = 32, dim = 64, query_rank = 300;
+  const CacheLayout layout{KvType::f32, rank, rope, dim};
+  const auto n_row_bytes = static_cast<size_t>(layout.row_bytes() * kPageTokens),
+             n_key_bytes = static_cast<size_t>(layout.key_page_bytes());
+  for (const int32_t first : {0, 57, 1000000}) {
+    const Positions step(n, first, 10);
+    const std::vector<int32_t> pages(static_cast<size_t>(first / kPageTokens + 2));  // all are the first
+    std::vector<float> qr = random_floats(n * query_rank, 1), kv = random_floats(n * (rank + rope), 2, 3),
+                       k = random_floats(n * dim, 3), c(n * rank), weights = random_floats(512, 4),
+                       bias = random_floats(512, 5), frequencies = random_floats(rope / 2, 6);
+    std::vector<uint8_t> rows(n_row_bytes), keys(n_key_bytes);
+    const DeviceArray<float> d_qr(qr), d_kv(kv), d_k(k), d_c(c.size()), d_weights(weights), d_bias(bias),
+        d_frequencies(frequencies);
+    const DeviceArray<uint8_t> d_rows(rows), d_keys(keys);
+    const DeviceArray<int32_t> d_pages(pages);
+    CacheView cache;
+    cache.layout = layout, cache.max_pages = static_cast<int64_t>(pages.size());
+    CacheView d_cache = cache;
+    cache.rows = cache.slots = rows.data(), cache.key_pages = keys.data();
+    cache.row_pages = cache.slot_pages = cache.key_page_ids = pages.data();
+    d_cache.rows = d_cache.slots = d_rows.data(), d_cache.key_pages = d_keys.data();
+    d_cache.row_pages = d_cache.slot_pages = d_cache.key_page_ids = d_pages.data();
+    cpu.store_tokens({step.host(), cache, frequencies.data(), 1e-6f, qr.data(), weights.data(), query_rank,
+                      kv.data(), weights.data(), c.data(), k.data(), weights.data(), bias.data(), 1e-6f});
+    cuda::store_tokens(
+        {step.device(), d_cache, d_frequencies.data(), 1e-6f, d_qr.data(), d_weights.data(), query_rank,
+         d_kv.data(), d_weights.data(), d_c.data(), d_k.data(), d_weights.data(), d_bias.data(), 1e-6f},
+        test.launch());
+    BOOST_TEST(relative_error(d_qr.values(), qr) < 1e-6);
+    BOOST_TEST(relative_error(d_c.values(), c) < 1e-6);
+    BOOST_TEST(relative_error(d_kv.values(), kv) < 1e-6);
+    BOOST_TEST(relative_error(d_k.values(), k) < 1e-5);
+    const auto floats = [](const std::vector<uint8_t>& bytes) {
+      const auto* values = reinterpret_cast<const float*>(bytes.data());
+      return std::vector<float>(values, values + bytes.size() / sizeof(float));
+    };
+    BOOST_TEST(relative_error(floats(d_rows.values()), floats(rows)) < 1e-6);
+    BOOST_TEST(relative_error(floats(d_keys.values()), floats(keys)) < 1e-5);
   }
+}
+
+// The same f32 angle; sine and cosine of it to a few ulp. Where nothing turns, the stages of the transform
+// add in the same order: the same bits, and so the same e4m3 codes.
+BOOST_AUTO_TEST_CASE(queries_are_turned_alike_also_at_far_positions) {
+  CpuBackend cpu(0);
+  TestLaunch test;
+  constexpr int64_t kTokens = 9, kRope = 8;
+  for (const int64_t n_heads : {3, 70})
+    for (const int64_t dim : {8, 32, 64, 128, 512})
+      for (const int32_t first : {0, 4095, 1000000})
+        for (const bool turns : {true, false}) {
+          const int64_t n_index_heads = 11, n_rows = kTokens * n_index_heads,
+                        n_tiles = CacheLayout::tiles(dim);
+          const std::vector<float> frequencies =
+              turns ? std::vector<float>{1, 0.75f, 0.1f, 1e-4f} : std::vector<float>(kRope / 2);
+          const Positions step(kTokens, first, 10);
+          std::vector<float> q = random_floats(static_cast<size_t>(kTokens * n_heads * 20), 5),
+                             index_q = random_floats(static_cast<size_t>(n_rows * dim), 6, 2),
+                             turned(index_q.size()), scales(static_cast<size_t>(n_rows * n_tiles));
+          if (!turns)
+            for (size_t i = 0; i < index_q.size(); i += 97) index_q[i] *= 1e6f;
+          std::vector<uint8_t> codes(index_q.size());
+          const DeviceArray<float> d_frequencies(frequencies), d_q(q), d_index_q(index_q),
+              d_turned(turned.size()), d_scales(scales.size());
+          const DeviceArray<uint8_t> d_codes(codes.size());
+          cpu.turn_queries({step.host(), frequencies.data(), kRope, q.data(), n_heads, 20, index_q.data(),
+                            n_index_heads, dim, codes.data(), scales.data(), turned.data()});
+          cuda::turn_queries(
+              {step.device(), d_frequencies.data(), kRope, d_q.data(), n_heads, 20, d_index_q.data(),
+               n_index_heads, dim, d_codes.data(), d_scales.data(), d_turned.data()},
+              test.launch());
+          BOOST_TEST(relative_error(d_q.values(), q) < 1e-6);
+          BOOST_TEST(relative_error(d_index_q.values(), index_q) < 1e-6);
+          BOOST_TEST(relative_error(d_turned.values(), turned) < 1e-6);
+          if (turns) continue;
+          BOOST_TEST(d_turned.values() == turned);
+          BOOST_TEST(d_codes.values() == codes);
+          BOOST_TEST(d_scales.values() == scales);
+        }
 }
 
 BOOST_AUTO_TEST_CASE(element_wise_operations_agree) {
@@ -109,8 +148,11 @@ BOOST_AUTO_TEST_CASE(element_wise_operations_agree) {
     std::vector<float> a = random_floats(static_cast<size_t>(n), 7, 20),
                        b = random_floats(static_cast<size_t>(n), 8);
     const DeviceArray<float> da(a), db(b);
-    cpu.silu_mul({a.data(), b.data(), a.data(), n});
-    cuda::silu_mul({da.data(), db.data(), da.data(), n}, test.launch());
+    const std::vector<float> factors = {0.5f, 2};
+    const DeviceArray<float> device_factors(factors);
+    for (size_t i = 0; i < a.size(); ++i)
+      a[i] = a[i] / (1 + std::exp(-a[i])) * b[i] * factors[i / static_cast<size_t>((n + 1) / 2)];
+    cuda::gate(da.data(), db.data(), device_factors.data(), n, (n + 1) / 2, test.launch());
     BOOST_TEST(relative_error(da.values(), a) < 1e-6);
     cpu.add({a.data(), b.data(), n});
     cuda::add({da.data(), db.data(), n}, test.launch());

@@ -6,6 +6,7 @@
 #include "context/cache_plan.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/kept_tokens.h"
 
 using namespace dsv32;
 
@@ -146,15 +147,14 @@ BOOST_AUTO_TEST_CASE(stored_rows_and_keys_are_the_same_bytes) {
     for (const CacheLayout layout : {CacheLayout{kv_type, 512, 64, 128}, CacheLayout{kv_type, 160, 32, 64}}) {
       TwinCache cache(layout, 0);
       const DecodeStep step({0, 700, 63});
-      const int64_t n = step.n(), stride = layout.kv_lora_rank + layout.qk_rope_head_dim;
-      const std::vector<float> c = random_floats(static_cast<size_t>(n * layout.kv_lora_rank), 1, 4);
-      const std::vector<float> k_pe = random_floats(static_cast<size_t>(n * stride), 2);
-      const std::vector<float> k = random_floats(static_cast<size_t>(n * layout.index_head_dim), 3);
-      const DeviceArray<float> d_c(c), d_k_pe(k_pe), d_k(k);
-      cpu.store_latents({step.host(), cache.host(), c.data(), k_pe.data(), stride});
-      cpu.store_index_keys({step.host(), cache.host(), k.data()});
-      cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), stride}, test.launch());
-      cuda::store_index_keys({step.device(), cache.device(), d_k.data()}, test.launch());
+      KeptTokens kept(layout, step.n(), 1);
+      const StoreTokens ours = kept.device(step.device(), cache.device());
+      cpu.store_tokens(kept.host(step.host(), cache.host()));
+      cuda::store_tokens(ours, test.launch());
+      BOOST_TEST(kept.d_qr.values() == kept.qr);
+      BOOST_TEST(kept.d_kv.values() == kept.kv);
+      BOOST_TEST(kept.d_c.values() == kept.c);
+      BOOST_TEST(kept.d_k.values() == kept.k);
       BOOST_TEST(cache.d_rows.values() == cache.rows);
       BOOST_TEST(cache.d_slots.values() == cache.slots);
       BOOST_TEST(cache.d_keys.values() == cache.keys);
@@ -174,7 +174,6 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
       std::vector<int64_t> tally(2);
       const size_t n = static_cast<size_t>(kSeqs * topk);
       const DeviceArray<int64_t> d_tally(tally), d_row_ids(n);
-      DeviceArray<float> d_c(3 * 512), d_k_pe(3 * 64);
       DeviceArray<int32_t> d_selected(n), d_n_selected(3), d_misses(n), d_n_misses(3);
       for (int32_t at = 0; at < (has_argument("brief") ? 25 : 200); ++at) {
         const DecodeStep step({at, at + 50, at + 100});
@@ -187,11 +186,10 @@ BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
           std::ranges::copy(all, selected.begin() + static_cast<int64_t>(t) * topk);
           n_selected[t] = static_cast<int32_t>(all.size());
         }
-        const std::vector<float> c = random_floats(3 * 512, static_cast<uint64_t>(at)),
-                                 k_pe = random_floats(3 * 64, 1);
-        d_c.fill(c), d_k_pe.fill(k_pe), d_selected.fill(selected), d_n_selected.fill(n_selected);
-        cpu.store_latents({step.host(), cache.host(), c.data(), k_pe.data(), 64});
-        cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), 64}, test.launch());
+        KeptTokens kept(cache.layout, 3, static_cast<uint64_t>(at));
+        d_selected.fill(selected), d_n_selected.fill(n_selected);
+        cpu.store_tokens(kept.host(step.host(), cache.host(), false));
+        cuda::store_tokens(kept.device(step.device(), cache.device(), false), test.launch());
         cpu.resolve({step.host(), cache.host(), selected.data(), n_selected.data(), topk, row_ids.data(),
                      misses.data(), n_misses.data(), tally.data()});
         cuda::resolve({step.device(), cache.device(), d_selected.data(), d_n_selected.data(), topk,
@@ -312,12 +310,11 @@ BOOST_AUTO_TEST_CASE(newest_rows_claim_slots) {
   for (const int64_t capacity : {1, 100, 1024, 9000}) {
     TwinCache cache({KvType::fp8, 512, 64, 128}, capacity);
     cache.randomize(3);
-    const std::vector<float> c = random_floats(3 * 512, 4), k_pe = random_floats(3 * 64, 5);
-    const DeviceArray<float> d_c(c), d_k_pe(k_pe);
+    KeptTokens kept(cache.layout, 3, 4);
     for (const int32_t pos : {0, 1, 2, 3, 3, 0, 2, 700, 2, 701}) {
       const DecodeStep step({pos, pos + 1, pos + 2});
-      cpu.store_latents({step.host(), cache.host(), c.data(), k_pe.data(), 64});
-      cuda::store_latents({step.device(), cache.device(), d_c.data(), d_k_pe.data(), 64}, test.launch());
+      cpu.store_tokens(kept.host(step.host(), cache.host(), false));
+      cuda::store_tokens(kept.device(step.device(), cache.device(), false), test.launch());
       BOOST_REQUIRE(cache.d_states.values() == cache.states);
     }
     BOOST_TEST(cache.d_slots.values() == cache.slots);

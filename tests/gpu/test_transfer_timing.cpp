@@ -6,6 +6,7 @@
 #include "context/topk_buffer.h"
 #include "cuda/kernels.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/kept_tokens.h"
 
 using namespace dsv32;
 
@@ -105,13 +106,13 @@ BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timi
       std::printf("resolve of 2048 in %lld slots, %d misses the last time: %.1f us\n",
                   static_cast<long long>(n_slots), n_misses.values()[0], seconds * 1e6);
     }
-    const DeviceArray<float> c(random_floats(512, 1)), k_pe(random_floats(64, 2));
+    const KeptTokens kept(cache.view().layout, 1, 1);
     CacheView without = cache.view();
     without.slots = without.rows, without.buffers = nullptr;
     for (const CacheView& view : {cache.view(), without})
       std::printf("store of a row%s: %.1f us\n", view.buffers ? ", with a slot" : "",
                   seconds_each(test, [&] {
-                    cuda::store_latents({cache.step(), view, c.data(), k_pe.data(), 64}, test.launch());
+                    cuda::store_tokens(kept.device(cache.step(), view, false), test.launch());
                   }) * 1e6);
   }
 }
@@ -123,13 +124,12 @@ BOOST_AUTO_TEST_CASE(timing_of_prefill_store, *boost::unit_test::label("timing")
   const RealCache cache(1);
   std::vector<int32_t> positions = RealCache::numbered(kTokens);
   const DeviceArray<int32_t> pos(positions), seq(std::vector<int32_t>(kTokens, 0));
-  const DeviceArray<float> c(random_floats(kTokens * 512, 1)), k_pe(random_floats(kTokens * 64, 2));
   CacheView view = cache.view();
+  const KeptTokens kept(view.layout, kTokens, 1);
   view.slots = view.rows, view.buffers = nullptr;
   const double seconds = seconds_each(test, [&] {
-    cuda::store_latents(
-        {{kTokens, 1, kTokens - 1, nullptr, pos.data(), seq.data()}, view, c.data(), k_pe.data(), 64},
-        test.launch());
+    cuda::store_tokens(kept.device({kTokens, 1, kTokens - 1, nullptr, pos.data(), seq.data()}, view, false),
+                       test.launch());
   });
   std::printf("store of %lld rows of 640 bytes: %.1f us, %.1f GB/s over the link\n",
               static_cast<long long>(kTokens), seconds * 1e6, kTokens * 640 / seconds / 1e9);

@@ -95,25 +95,13 @@ class IslandBackend : public CpuBackend {
     own(op.x, op.weight, op.out);
     enqueue([this, op] { CpuBackend::rms_norm(op); });
   }
-  void layer_norm(const LayerNorm& op) override {
-    own(op.x, op.weight, op.bias, op.out);
-    enqueue([this, op] { CpuBackend::layer_norm(op); });
-  }
-  void rope(const Rope& op) override {
-    own(op.step, op.x, op.frequencies);
-    enqueue([this, op] { CpuBackend::rope(op); });
-  }
-  void hadamard(const Hadamard& op) override {
-    own(op.x);
-    enqueue([this, op] { CpuBackend::hadamard(op); });
-  }
-  void quantize_fp8(const QuantizeFp8& op) override {
-    own(op.x, op.values, op.scales);
-    enqueue([this, op] { CpuBackend::quantize_fp8(op); });
-  }
   void matmul(const Matmul& op) override {
-    own(op.weight.data, op.x, op.y);
+    own(op.weight.data, op.x, op.y, op.plus, op.sum);
     enqueue([this, op] { CpuBackend::matmul(op); });
+  }
+  void matmul_gated(const GatedMatmul& op) override {
+    own(op.w1.data, op.w3.data, op.x, op.up, op.y);
+    enqueue([this, op] { CpuBackend::matmul_gated(op); });
   }
   void matmul_heads(const MatmulHeads& op) override {
     own(op.weight.data, op.x, op.y);
@@ -126,22 +114,19 @@ class IslandBackend : public CpuBackend {
       CpuBackend::add(op);
     });
   }
-  void silu_mul(const SiluMul& op) override {
-    own(op.gate, op.up, op.out);
-    enqueue([this, op] { CpuBackend::silu_mul(op); });
-  }
   void stream_rows(const StreamRows& op) override {
     std::vector<StreamRows::Copy> copies(op.copies, op.copies + op.n_copies);
     for (const StreamRows::Copy& copy : copies) own(copy.to, copy.from);
     enqueue([this, copies] { CpuBackend::stream_rows({copies.data(), std::ssize(copies)}); });
   }
-  void store_latents(const StoreLatents& op) override {
-    own(op.step, op.cache, op.c, op.k_pe);
-    enqueue([this, op] { CpuBackend::store_latents(op); });
+  void store_tokens(const StoreTokens& op) override {
+    own(op.step, op.cache, op.frequencies, op.qr, op.q_norm, op.kv, op.kv_norm, op.c, op.k, op.k_norm,
+        op.k_norm_bias);
+    enqueue([this, op] { CpuBackend::store_tokens(op); });
   }
-  void store_index_keys(const StoreIndexKeys& op) override {
-    own(op.step, op.cache, op.k);
-    enqueue([this, op] { CpuBackend::store_index_keys(op); });
+  void turn_queries(const TurnQueries& op) override {
+    own(op.step, op.frequencies, op.q, op.index_q, op.turned_fp8, op.turned_scales, op.turned);
+    enqueue([this, op] { CpuBackend::turn_queries(op); });
   }
   void indexer_scores(const IndexerScores& op) override {
     own(op.step, op.cache, op.q, op.q_fp8, op.q_scales, op.weights, op.scores);

@@ -33,20 +33,11 @@ class RecordingBackend : public CpuBackend {
   void rms_norm(const RmsNorm& op) override {
     take([this, op] { CpuBackend::rms_norm(op); });
   }
-  void layer_norm(const LayerNorm& op) override {
-    take([this, op] { CpuBackend::layer_norm(op); });
-  }
-  void rope(const Rope& op) override {
-    take([this, op] { CpuBackend::rope(op); });
-  }
-  void hadamard(const Hadamard& op) override {
-    take([this, op] { CpuBackend::hadamard(op); });
-  }
-  void quantize_fp8(const QuantizeFp8& op) override {
-    take([this, op] { CpuBackend::quantize_fp8(op); });
-  }
   void matmul(const Matmul& op) override {
     take([this, op] { CpuBackend::matmul(op); });
+  }
+  void matmul_gated(const GatedMatmul& op) override {
+    take([this, op] { CpuBackend::matmul_gated(op); });
   }
   void matmul_heads(const MatmulHeads& op) override {
     take([this, op] { CpuBackend::matmul_heads(op); });
@@ -54,14 +45,11 @@ class RecordingBackend : public CpuBackend {
   void add(const Add& op) override {
     take([this, op] { CpuBackend::add(op); });
   }
-  void silu_mul(const SiluMul& op) override {
-    take([this, op] { CpuBackend::silu_mul(op); });
+  void store_tokens(const StoreTokens& op) override {
+    take([this, op] { CpuBackend::store_tokens(op); });
   }
-  void store_latents(const StoreLatents& op) override {
-    take([this, op] { CpuBackend::store_latents(op); });
-  }
-  void store_index_keys(const StoreIndexKeys& op) override {
-    take([this, op] { CpuBackend::store_index_keys(op); });
+  void turn_queries(const TurnQueries& op) override {
+    take([this, op] { CpuBackend::turn_queries(op); });
   }
   void indexer_scores(const IndexerScores& op) override {
     take([this, op] { CpuBackend::indexer_scores(op); });
