@@ -4,6 +4,7 @@
 // twice on its way into the tiles; then a slab of its rows is dequantised once into scratch memory instead,
 // and read from there as fp16. The sums are the same bits either way.
 #include <algorithm>
+#include <bit>
 
 #include "cuda/gemm_tile.cuh"
 #include "cuda/widen.cuh"
@@ -87,17 +88,17 @@ __global__ void __launch_bounds__(kMostRowThreads)
 }
 
 // out [n_rows, n_padded] = f16(W), columns padded with zeros.
-// A thread makes 16 values of one row; grid covers rows x pieces of 16.
+// A thread makes 16 values of one row, n_together a row; grid (rows, pieces of a row).
 // Neighbouring threads read neighbouring codes, so that a block comes from L1 after its first touch.
 // Bound by bytes: the block's and 2 written a value.
 template <TensorType kType>
-__global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_padded) {
+__global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_padded, unsigned n_together) {
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   fill_grid<kType>(grid);
   __syncthreads();
-  const int64_t pieces = n_padded / 16, at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= weight.n_rows * pieces) return;
-  const int64_t row = at / pieces, column = at % pieces * 16;
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / n_together) + threadIdx.x / n_together,
+                column = (int64_t{blockIdx.y} * n_together + threadIdx.x % n_together) * 16;
+  if (row >= weight.n_rows || column >= n_padded) return;
   const uint8_t* from = row_of(weight, 0, row);
   uint32_t values[8] = {};
   if (column + 16 <= weight.n_cols) {
@@ -138,8 +139,11 @@ void start_expand(const WeightMatrix& weight, __half* out, const Launch& launch)
     expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
     check_launch("expand_split_kernel");
   } else {
-    const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * (n_padded / 16), kThreads));
-    expand_kernel<kType><<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
+    const auto n_pieces = static_cast<unsigned>(n_padded / 16);
+    const unsigned n_together = std::min<unsigned>(std::bit_ceil(n_pieces), kThreads);  // threads of a row
+    const dim3 grid(static_cast<unsigned>(ceil_div(weight.n_rows, kThreads / n_together)),
+                    static_cast<unsigned>(ceil_div(n_pieces, n_together)));
+    expand_kernel<kType><<<grid, kThreads, 0, launch.stream>>>(weight, out, n_padded, n_together);
     check_launch("expand_kernel");
   }
 }
