@@ -1,5 +1,5 @@
 // Weight rows times the uses of experts, sorted into runs: what decode_rows.cuh computes for one vector, for
-// up to 8 kColumns at once, with the same bits.
+// up to 8 of them at once, with the same bits.
 //
 // Codes are taken apart once for all columns, which share the cost; x comes as integers from memory, where
 // the first cache holds what the warps of a block read at the same time. The steps of a row are added in the
@@ -116,15 +116,15 @@ __device__ __forceinline__ UnitWalk<kType> walk_of_warp(const DecodeRows& rows, 
 
 // y as in decode_rows_kernel, for the columns of a chunk or run.
 // Grid (chunks, groups of 8 / n_tile_warps tiles, problems or runs); n_tile_warps warps share a tile.
-// Layout: a ring of steps a warp, then the sums of each warp's tile [kMats, 16, 8 kColumns].
+// Layout: a ring of steps a warp, then the sums of each warp's tile [kMats, 16, 8].
 // A warp adds its units to its sums in ascending order, and at the end the warps' sums are added likewise.
 // Bound: issue slots: some 30 instructions for each 16 x 32 weights and 8 columns, and 40 to take them apart.
-template <TensorType kType, int kMats, int kColumns>
+template <TensorType kType, int kMats>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const UseRuns runs) {
   using Step = Steps<kType>;
-  constexpr int kStage = kMats * kTileRows * Step::kSlot, kWide = 8 * kColumns, kSums = kTileRows * kWide;
+  constexpr int kStage = kMats * kTileRows * Step::kSlot, kSums = kTileRows * kGroupTokens;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
@@ -162,27 +162,25 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   int taken = 0;
   while (!take.is_done()) {
-    Sums<kType, kMats, false> sums[kColumns];
+    Sums<kType, kMats, false> sums;
     for (const int unit = take.unit; !take.is_done() && take.unit == unit;) {
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
       find_step<kType, kMats>(rows, take.at, ring + taken * kStage, step);
-      add_step<kType, kMats, kColumns>(sums, step, x, take.at.step * (Step::kCols / 32), columns.n, grid);
+      add_step<kType, kMats>(sums, step, x, take.at.step * (Step::kCols / 32), columns.n, grid);
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(layout.log_warps);
     }
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const auto& of = sums[column].of[m];
-          own_sums[m * kSums + (g + k / 2 * 8) * kWide + 8 * column + 2 * i + k % 2] +=
-              (of[0][k] + of[1][k]) + (of[2][k] + of[3][k]);
-        }
+      for (int k = 0; k < 4; ++k) {
+        const auto& of = sums.of[m];
+        own_sums[m * kSums + (g + k / 2 * 8) * kGroupTokens + 2 * i + k % 2] +=
+            (of[0][k] + of[1][k]) + (of[2][k] + of[3][k]);
+      }
   }
   __syncthreads();
   for (int k = threadIdx.x; k < n_tiles * kTileRows * columns.n; k += kThreads) {
@@ -192,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     float totals[kMats] = {};
     for (int w = tile * layout.n_tile_warps; w < (tile + 1) * layout.n_tile_warps; ++w)
 #pragma unroll
-      for (int m = 0; m < kMats; ++m) totals[m] += all_sums[(w * kMats + m) * kSums + r * kWide + c];
+      for (int m = 0; m < kMats; ++m) totals[m] += all_sums[(w * kMats + m) * kSums + r * kGroupTokens + c];
     finish_row<kMats>(rows, matrix, totals, columns.uses ? columns.uses[c] : static_cast<int>(blockIdx.z),
                       columns.uses ? 0 : columns.first + c, row);
   }
@@ -206,14 +204,14 @@ inline int choose_tile_warps(const DecodeRows& rows, const Layout& layout, int n
   return n_blocks >= 2 * launch.n_sms ? 1 : 1 << layout.log_warps;
 }
 
-template <TensorType kType, int kMats, int kColumns>
+template <TensorType kType, int kMats>
 void launch_columns(DecodeRows rows, Layout layout, const UseRuns& runs, const Launch& launch) {
   constexpr int kRing = kWarps * kMats * kTileRows * Steps<kType>::kSlot;
-  constexpr int kSums = kWarps * kMats * kTileRows * 8 * kColumns * 4;
+  constexpr int kSums = kWarps * kMats * kTileRows * kGroupTokens * 4;
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + 128;
-  if (runs.most > 8 * kColumns)
-    fail(ErrorKind::internal, format("runs of %d uses, expected at most %d", runs.most, 8 * kColumns));
-  const int stride = runs.runs ? runs.most : 8 * kColumns;
+  if (runs.most > kGroupTokens)
+    fail(ErrorKind::internal, format("runs of %d uses, expected at most %d", runs.most, kGroupTokens));
+  const int stride = runs.runs ? runs.most : kGroupTokens;
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, stride));
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
 
@@ -234,14 +232,14 @@ void launch_columns(DecodeRows rows, Layout layout, const UseRuns& runs, const L
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kMats, kColumns>,
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kMats>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const auto n_bytes = static_cast<size_t>(layout.n_stages * kRing + kSums);
   // Two blocks; the rest of an SM's memory is the cache of x.
   const int shared_percent = std::min(100, static_cast<int>(100 * (n_bytes + kReserved)) / half_sm + 1);
   const dim3 blocks(static_cast<unsigned>(n_chunks), static_cast<unsigned>(layout.n_groups),
                     static_cast<unsigned>(n_problems));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kMats, kColumns>,
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kMats>,
                 {blocks, kThreads, n_bytes, 1, shared_percent}, launch, rows, layout, runs);
 }
 

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       } else if constexpr (kOne) {
         add_step_one<kType, kMats>(sums, step, x, s * (Step::kCols / 32), grid);
       } else {
-        add_step<kType, kMats, 1>(&sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
+        add_step<kType, kMats>(sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(rows, layout, share, mat);
@@ -357,7 +357,7 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
   if constexpr (kIsFloat<kType>) {
     launch_rows<kType, kMats, true>(rows, layout, launch);
   } else if (runs.runs || (kMats == 2 && rows.n_tokens > 1)) {
-    launch_columns<kType, kMats, 1>(rows, layout, runs, launch);
+    launch_columns<kType, kMats>(rows, layout, runs, launch);
   } else if (rows.n_tokens == 1) {
     launch_rows<kType, kMats, true>(rows, layout, launch);
   } else if constexpr (kMats == 1) {

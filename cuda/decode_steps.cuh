@@ -157,9 +157,9 @@ __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
   }
 }
 
-// The same of up to 8 kColumns tokens, eight of them to each of `sums`: codes are taken apart once for all.
-template <TensorType kType, int kMats, int kColumns>
-__device__ __forceinline__ void add_step(Sums<kType, kMats, false>* sums, const uint8_t* const step[kMats][2],
+// The same of up to 8 tokens: codes are taken apart once for all.
+template <TensorType kType, int kMats>
+__device__ __forceinline__ void add_step(Sums<kType, kMats, false>& sums, const uint8_t* const step[kMats][2],
                                          const IntegerX& x, int first_group, int n_tokens,
                                          const uint32_t* grid) {
   using Format = Codes<kType>;
@@ -192,43 +192,36 @@ __device__ __forceinline__ void add_step(Sums<kType, kMats, false>* sums, const 
               own[m][half][r].min = __shfl_sync(0xffffffffu, scale[m][r].min, set, 4);
           }
       const int group = (first_group + quad * kGroups32 + j) * x.stride;
+      uint4 word = {0, 0, 0, 0};
+      if (g < n_tokens) word = x.words[(group + g) * 4 + i];
+      const int at = group + 2 * min(i, last_pair);  // of the lane's two tokens
+      const float2 x_scale = *reinterpret_cast<const float2*>(x.scales + at);
+      float4 x_sum = {0, 0, 0, 0};
+      if constexpr (Format::kHasMin) x_sum = *reinterpret_cast<const float4*>(x.sums + at);
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        uint4 word = {0, 0, 0, 0};
-        if (8 * column + g < n_tokens) word = x.words[(group + 8 * column + g) * 4 + i];
-        const int at = group + 2 * min(4 * column + i, last_pair);  // of the lane's two tokens
-        const float2 x_scale = *reinterpret_cast<const float2*>(x.scales + at);
-        float4 x_sum = {0, 0, 0, 0};
-        if constexpr (Format::kHasMin) x_sum = *reinterpret_cast<const float4*>(x.sums + at);
+      for (int m = 0; m < kMats; ++m)
 #pragma unroll
-        for (int m = 0; m < kMats; ++m)
+        for (int half = 0; half < 32 / kGroup; ++half) {
+          const bool has_first = kGroup == 32 || half == 0, has_last = kGroup == 32 || half == 1;
+          const int set = kGroup == 32 ? j : 2 * j + half;
+          int c[4] = {};
+          multiply_s8(c, a[m], has_first ? word.x : 0, has_last ? word.y : 0);
 #pragma unroll
-          for (int half = 0; half < 32 / kGroup; ++half) {
-            const bool has_first = kGroup == 32 || half == 0, has_last = kGroup == 32 || half == 1;
-            const int set = kGroup == 32 ? j : 2 * j + half;
-            int c[4] = {};
-            multiply_s8(c, a[m], has_first ? word.x : 0, has_last ? word.y : 0);
+          for (int k = 0; k < 4; ++k) c[k] *= 256;
+          multiply_s8(c, a[m], has_first ? word.z : 0, has_last ? word.w : 0);
 #pragma unroll
-            for (int k = 0; k < 4; ++k) c[k] *= 256;
-            multiply_s8(c, a[m], has_first ? word.z : 0, has_last ? word.w : 0);
+          for (int r = 0; r < 2; ++r)
 #pragma unroll
-            for (int r = 0; r < 2; ++r)
-#pragma unroll
-              for (int u = 0; u < 2; ++u) {
-                float& sum = sums[column].of[m][set][2 * r + u];
-                const float term = static_cast<float>(c[2 * r + u]) * (u ? x_scale.y : x_scale.x);
-                sum = fmaf(term, own[m][half][r].scale, sum);
-                if constexpr (Format::kHasMin) {
-                  const float first = u ? x_sum.z : x_sum.x, last = u ? x_sum.w : x_sum.y;
-                  sum = fmaf(own[m][half][r].min,
-                             kGroup == 32 ? first + last
-                             : half == 0  ? first
-                                          : last,
-                             sum);
-                }
+            for (int u = 0; u < 2; ++u) {
+              float& sum = sums.of[m][set][2 * r + u];
+              const float term = static_cast<float>(c[2 * r + u]) * (u ? x_scale.y : x_scale.x);
+              sum = fmaf(term, own[m][half][r].scale, sum);
+              if constexpr (Format::kHasMin) {
+                const float first = u ? x_sum.z : x_sum.x, last = u ? x_sum.w : x_sum.y;
+                sum = fmaf(own[m][half][r].min, kGroup == 32 ? first + last : half == 0 ? first : last, sum);
               }
-          }
-      }
+            }
+        }
     }
   }
 }
