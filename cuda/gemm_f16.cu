@@ -35,7 +35,8 @@ __device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint
 // Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1,
 // which every warp has left when it passes the barrier of step s.
 // Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
-// Measured (H200, 2026-11-21): 2048 tokens, 18432 x 7168: Q4_K 286 TFLOP/s with the expansion, F16 336.
+// Measured (H200, 2026-11-21, where gemm_f16_hopper.cu has its place now): 2048 tokens, 18432 x 7168: F16 336
+// TFLOP/s.
 __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Product product) {
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& token_rows = *reinterpret_cast<TokenRows*>(shared + kStages * kStageBytes);

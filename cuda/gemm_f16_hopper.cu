@@ -158,9 +158,13 @@ __device__ __forceinline__ void multiply_items(const Product& product, const Sha
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
 // A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 128 rows by 128
-// tokens. Four stages of 64 columns; who multiplies never waits for others who do, and the next tile's
-// columns come while sums are written. Bound by the tensor cores: 1024 cycles a step, of which shared memory
-// is busy for 900.
+// tokens.
+//
+// Four stages of 64 columns; who multiplies never waits for others who do, and the next tile's columns come
+// while sums are written.
+//
+// Bound by the tensor cores: 1024 cycles a step, of which shared memory is busy for 900.
+// Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 508 TFLOP/s, Q4_K with its expansion 414.
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_direct_hopper_kernel(const Product product, const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
