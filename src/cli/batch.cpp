@@ -27,8 +27,6 @@ constexpr int kSomeFailed = 5;       // the exit code
 constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
 constexpr int kInputWaitMs = 200;    // between two looks at whether a signal came
 
-void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
-
 class Batch {
  public:
   Batch(const Options& options, const Terminal& terminal, LoadedModel& model, BatchInput& input,

@@ -15,8 +15,6 @@
 namespace dsv32 {
 namespace {
 
-void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
-
 // What a resumed talk shares with its next prompt, whatever the message will be.
 std::vector<int32_t> known_prompt(const Talk& talk, const Tokenizer& tokenizer) {
   std::vector<Message> messages = talk.saved.messages;

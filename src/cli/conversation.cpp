@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "base/text.h"
 #include "cli/answer.h"
 #include "cli/attachment.h"
 #include "cli/help.h"
@@ -16,8 +15,6 @@
 
 namespace dsv32 {
 namespace {
-
-void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
 
 // An answer that is kept as far as it was shown, but for the last second.
 class ChatListener : public AnswerListener {

@@ -17,8 +17,6 @@
 namespace dsv32 {
 namespace {
 
-void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
-
 std::string base64(const std::string& bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
   const int n =

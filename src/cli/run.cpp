@@ -29,8 +29,6 @@ namespace {
 
 constexpr int kNoWholeAnswer = 6;  // the exit code
 
-void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
-
 void report(const GenerationResult& result, const Options& options, const Terminal& terminal, uint64_t seed,
             const Forward::BufferTally& tally) {
   if (options.quiet) return;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace dsv32 {
 namespace {
@@ -46,5 +47,7 @@ void write_out(std::string_view bytes) {
 }
 
 void write_err(std::string_view bytes) { write_all(STDERR_FILENO, bytes); }
+
+void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
 
 }  // namespace dsv32

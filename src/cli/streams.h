@@ -4,6 +4,7 @@
 // end in exit code 0. Standard error carries everything else and may fail in silence.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace dsv32 {
@@ -18,5 +19,7 @@ bool is_terminal(int fd);
 void write_out(std::string_view bytes);
 // As much as standard error takes.
 void write_err(std::string_view bytes);
+// A line of it, whose bytes need not be trusted.
+void say(const std::string& line);
 
 }  // namespace dsv32

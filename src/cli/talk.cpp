@@ -11,8 +11,6 @@
 namespace dsv32 {
 namespace {
 
-void say(const std::string& text) { write_err(visible(text, true) + "\n"); }
-
 std::string name_of_now() {
   char text[32];
   const time_t now = std::time(nullptr);
