@@ -99,13 +99,17 @@ __device__ float sum_of(int64_t n, F f) {
   return block_sum(sum);
 }
 
-// Turns pair i, (first + i) and its partner `apart` further of each pair_step values, of a head in shared
-// memory.
-__device__ void rotate(float* x, int64_t n_pairs, int pair_step, int64_t apart, float pos,
-                       const float* frequencies) {
+// The sine and cosine of each pair of a token's rotation.
+__device__ void make_turns(const StoreTokens& op, int64_t t, float2* turns) {
+  const float pos = static_cast<float>(op.step.pos[t]);
+  for (int64_t i = threadIdx.x; i < op.cache.layout.qk_rope_head_dim / 2; i += blockDim.x)
+    sincosf(__fmul_rn(pos, op.frequencies[i]), &turns[i].x, &turns[i].y);
+}
+
+// Turns value i * pair_step of a head in shared memory and its partner `apart` further, for each pair i.
+__device__ void rotate(float* x, int64_t n_pairs, int pair_step, int64_t apart, const float2* turns) {
   for (int64_t i = threadIdx.x; i < n_pairs; i += blockDim.x) {
-    float sine, cosine;
-    sincosf(__fmul_rn(pos, frequencies[i]), &sine, &cosine);
+    const auto [sine, cosine] = turns[i];
     float* pair = x + i * pair_step;
     const float a = pair[0], b = pair[apart];
     pair[0] = a * cosine - b * sine;
@@ -114,7 +118,7 @@ __device__ void rotate(float* x, int64_t n_pairs, int pair_step, int64_t apart, 
 }
 
 // values [rank + rope] = (c, k_pe), also to memory.
-__device__ void make_latent(const StoreTokens& op, int64_t t, float* values) {
+__device__ void make_latent(const StoreTokens& op, int64_t t, float* values, const float2* turns) {
   const int64_t rank = op.cache.layout.kv_lora_rank, rope = op.cache.layout.qk_rope_head_dim;
   float* kv = op.kv + t * (rank + rope);
   for (int64_t i = threadIdx.x; i < rank + rope; i += blockDim.x) values[i] = kv[i];
@@ -123,7 +127,7 @@ __device__ void make_latent(const StoreTokens& op, int64_t t, float* values) {
   const float factor = 1.0f / sqrtf(squares / static_cast<float>(rank) + op.norm_eps);
   for (int64_t i = threadIdx.x; i < rank; i += blockDim.x)
     op.c[t * rank + i] = values[i] = values[i] * factor * op.kv_norm[i];
-  rotate(values + rank, rope / 2, 2, 1, static_cast<float>(op.step.pos[t]), op.frequencies);
+  rotate(values + rank, rope / 2, 2, 1, turns);
   __syncthreads();
   for (int64_t i = threadIdx.x; i < rope; i += blockDim.x) kv[rank + i] = values[rank + i];
 }
@@ -155,7 +159,7 @@ __device__ void store_latent(const StoreTokens& op, int64_t t, const float* valu
 }
 
 // k = rope(LayerNorm(k)); H k to its place in the key page, as e4m3 with f32 scales or as it is.
-__device__ void store_key(const StoreTokens& op, int64_t t, float* values) {
+__device__ void store_key(const StoreTokens& op, int64_t t, float* values, const float2* turns) {
   const CacheLayout& layout = op.cache.layout;
   const int64_t dim = layout.index_head_dim, rope = layout.qk_rope_head_dim, pos = op.step.pos[t];
   float* k = op.k + t * dim;
@@ -167,7 +171,7 @@ __device__ void store_key(const StoreTokens& op, int64_t t, float* values) {
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x)
     values[i] = (values[i] - mean) * factor * op.k_norm[i] + op.k_norm_bias[i];
   __syncthreads();
-  rotate(values, rope / 2, 1, rope / 2, static_cast<float>(pos), op.frequencies);
+  rotate(values, rope / 2, 1, rope / 2, turns);
   __syncthreads();
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) k[i] = values[i];
   for (int64_t half = 1; half < dim; half *= 2) {
@@ -194,28 +198,40 @@ __device__ void store_key(const StoreTokens& op, int64_t t, float* values) {
         reinterpret_cast<float*>(page + layout.key_scales_offset() + entry * layout.key_scale_bytes()));
 }
 
+// The weights of the block's norm, to be near when its values come.
+__device__ void prefetch_norm(const StoreTokens& op) {
+  const float* const weights[] = {op.kv_norm, op.q_norm, op.k_norm};
+  const int64_t n[] = {op.cache.layout.kv_lora_rank, op.q_lora_rank, op.cache.layout.index_head_dim};
+  const int64_t i = int64_t{threadIdx.x} * 32;
+  if (i < n[blockIdx.y]) prefetch_constant(weights[blockIdx.y] + i);
+}
+
 // See StoreTokens.
 // Grid (tokens, 3): the latent row, the queries' low rank, the index key; in shared memory.
 // The host pool is pinned memory that the kernel writes itself, 640 bytes over the link: nobody waits for
 // them.
 // Sums and stages run in one order whatever the number of threads. Bound by latency in decode, by the link in
 // prefill (640 bytes a token at about 50 GB/s).
-__global__ void __launch_bounds__(kClaimThreads) store_tokens_kernel(StoreTokens op, int n_values) {
+__global__ void __launch_bounds__(kClaimThreads)
+    store_tokens_kernel(StoreTokens op, int n_values, int n_turns) {
   extern __shared__ __align__(16) uint8_t shared[];
   float* values = reinterpret_cast<float*>(shared);
+  auto* turns = reinterpret_cast<float2*>(values + n_values);
   const int64_t t = blockIdx.x;
   let_next_start();
+  make_turns(op, t, turns);
+  prefetch_norm(op);
   wait_for_inputs();
   if (blockIdx.y == 0) {
-    make_latent(op, t, values);
-    store_latent(op, t, values, shared + n_values * sizeof(float));
+    make_latent(op, t, values, turns);
+    store_latent(op, t, values, reinterpret_cast<uint8_t*>(turns + n_turns));
   } else if (blockIdx.y == 1) {
     float* x = op.qr + t * op.q_lora_rank;
     const float squares = sum_of(op.q_lora_rank, [&](int64_t i) { return x[i] * x[i]; });
     const float factor = 1.0f / sqrtf(squares / static_cast<float>(op.q_lora_rank) + op.norm_eps);
     for (int64_t i = threadIdx.x; i < op.q_lora_rank; i += blockDim.x) x[i] = x[i] * factor * op.q_norm[i];
   } else {
-    store_key(op, t, values);
+    store_key(op, t, values, turns);
   }
 }
 
@@ -228,13 +244,15 @@ void store_tokens(const StoreTokens& op, const Launch& launch) {
   const int64_t n_values =
       ceil_div(std::max<int64_t>(layout.kv_lora_rank + layout.qk_rope_head_dim, layout.index_head_dim), 4) *
       4;
-  const auto n_bytes =
-      static_cast<size_t>(n_values) * sizeof(float) + static_cast<size_t>(layout.row_bytes());
+  const int64_t n_turns = ceil_div(layout.qk_rope_head_dim / 2, 2) * 2;
+  const auto n_bytes = static_cast<size_t>(n_values) * sizeof(float) +
+                       static_cast<size_t>(n_turns) * sizeof(float2) +
+                       static_cast<size_t>(layout.row_bytes());
   if (n_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 24 KiB");
   const int n_threads = op.cache.buffers ? kClaimThreads : kStoreThreads;
   const dim3 blocks(static_cast<unsigned>(op.step.n_tokens), op.k ? 3 : 2);
   launch_kernel("store_tokens_kernel", store_tokens_kernel, {blocks, n_threads, n_bytes}, launch, op,
-                static_cast<int>(n_values));
+                static_cast<int>(n_values), static_cast<int>(n_turns));
 }
 
 }  // namespace dsv32::cuda
