@@ -10,7 +10,7 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kLoadThreads = 128, kThreads = kLoadThreads + kProductThreads;
-constexpr int kStages = 4, kStepsUnderWay = 2;
+constexpr int kStages = 4;
 constexpr int kStageTiles = 3;
 
 using Barriers = StageBarriers<kStages>;
@@ -38,6 +38,7 @@ Shape shape_of(const Product& product) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+constexpr int kStepsUnderWay = 2;  // of copies, while a third is asked for
 constexpr int kLoadRegisters = 40,
               kProductRegisters = 232;  // 40 + 2 * 232 = 3 * 168, what the CTA starts with
 
