@@ -27,6 +27,9 @@ suite() {  # NAME COMMAND...
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
+# Of a build with sanitizers.
+export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
+
 suite unit_tests "$build/unit_tests"
 suite race_tests build/races/race_tests
 suite test_cli tests/test_cli.sh "$build/dsv32"
