@@ -32,6 +32,23 @@ __device__ __forceinline__ float block_sum(float x) {
   return warp_sum(lane < n_warps ? partial[lane] : 0.0f);
 }
 
+// x [dim], a power of two, in shared memory, times the Hadamard matrix of ones and minus ones: the CPU's
+// stages in its order. Called by n_threads threads that sync() brings together; it begins and ends with one.
+template <typename Sync>
+__device__ __forceinline__ void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
+                                                const Sync& sync) {
+  for (int64_t half = 1; half < dim; half *= 2) {
+    sync();
+    for (int64_t i = thread; i < dim / 2; i += n_threads) {
+      float* pair = x + i / half * 2 * half + i % half;
+      const float a = pair[0], b = pair[half];
+      pair[0] = a + b;
+      pair[half] = a - b;
+    }
+  }
+  sync();
+}
+
 // 16 bytes that are read once: past L1. After wait_for_inputs() this may be what a kernel wrote.
 __device__ __forceinline__ uint4 load_streaming(const void* p) {
   uint4 v;

@@ -17,14 +17,6 @@ struct StageBarriers {
   uint64_t full[kStages], empty[kStages];
 };
 
-// Hopper's products exist in code built for this very chip alone; kernel: any that uses them.
-template <class Kernel>
-bool is_built_for_hopper(Kernel kernel) {
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
-}
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int kStages>
@@ -38,19 +30,6 @@ __device__ __forceinline__ void init_stages(StageBarriers<kStages>* barriers, in
 // Until all who multiply are here.
 __device__ __forceinline__ void sync_products() {
   asm volatile("bar.sync 1, %0;" ::"n"(kProductThreads) : "memory");
-}
-
-// Calls work<n>() with the least n of tokens that a product takes.
-template <class Work>
-__device__ __forceinline__ void with_tokens(int n_tokens, const Work& work) {
-  if (n_tokens <= 32)
-    work.template operator()<32>();
-  else if (n_tokens <= 64)
-    work.template operator()<64>();
-  else if (n_tokens <= 96)
-    work.template operator()<96>();
-  else
-    work.template operator()<128>();
 }
 
 // Where in the stages somebody is: the same steps for those who fill them and those who empty them.
@@ -79,13 +58,7 @@ __device__ __forceinline__ void multiply_stages(int n_steps, StageWalk<kStages>&
     const uint64_t a = wgmma_operand(rows(walk.stage)), b = wgmma_operand(tokens(walk.stage, step));
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
     __syncwarp();
-    wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < kStep / 16; ++k) {
-      wgmma<kTokens>(sums.of[0], a + 2 * k, b + 2 * k);
-      wgmma<kTokens>(sums.of[1], a + 64 * 128 / 16 + 2 * k, b + 2 * k);
-    }
-    wgmma_commit();
+    start_products<kTokens>(sums, a, b);
     wgmma_wait<kUnderWay>();
     if (step < kUnderWay) continue;
     if (tells) arrive(&barriers->empty[done.stage]);

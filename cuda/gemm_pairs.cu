@@ -31,8 +31,7 @@ struct PairStaging {
   static constexpr bool kFits = kBytes <= kMostSharedBytes;
 };
 
-static_assert(kTileTokens * kSumPitch <= 3 * kStages * kTileBytes &&
-              kTileTokens * kHalfPitch <= 2 * kTileRows * 144);
+static_assert(kTileTokens * kSumPitch <= 3 * kStages * kTileBytes);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -211,6 +210,7 @@ template <TensorType kType>
 void start(const PairProduct& op, const Launch& launch) {
   if constexpr (PairStaging<kType>::kFits) {
     constexpr int kBytes = PairStaging<kType>::kBytes;
+    static_assert(kTileTokens * kHalfPitch <= 2 * PairStaging<kType>::kRawBytes);
     CUDA_CHECK(cudaFuncSetAttribute(multiply_pairs_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kBytes));
     const dim3 grid = product_grid(op.product, op.is_gated ? kTileRows : 2 * kTileRows);
@@ -224,8 +224,7 @@ void start(const PairProduct& op, const Launch& launch) {
 bool has_pairs(TensorType type) {
   bool fits = false;
   with_type(type, [&]<TensorType kType>() { fits = PairStaging<kType>::kFits; });
-  static const bool is_here = is_built_for_hopper(multiply_pairs_kernel<TensorType::q8_0>);
-  return fits && is_here;
+  return fits && has_hopper_products();
 }
 
 void multiply_pairs(const PairProduct& op, const Launch& launch) {

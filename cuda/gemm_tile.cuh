@@ -232,6 +232,19 @@ struct Sums {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// Calls work<n>() with the least n of tokens that a product takes.
+template <class Work>
+__device__ __forceinline__ void with_tokens(int n_tokens, const Work& work) {
+  if (n_tokens <= 32)
+    work.template operator()<32>();
+  else if (n_tokens <= 64)
+    work.template operator()<64>();
+  else if (n_tokens <= 96)
+    work.template operator()<96>();
+  else
+    work.template operator()<128>();
+}
+
 // From the first instruction to the last in one branch: the assembler then sees that sums are left alone.
 template <int kTokens>
 __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
@@ -249,14 +262,7 @@ __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64
 __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
   __syncwarp();  // copies end in loops that lanes leave at different times
-  if (n_tokens <= 32)
-    start_products<32>(sums, a, b);
-  else if (n_tokens <= 64)
-    start_products<64>(sums, a, b);
-  else if (n_tokens <= 96)
-    start_products<96>(sums, a, b);
-  else
-    start_products<128>(sums, a, b);
+  with_tokens(n_tokens, [&]<int kTokens>() { start_products<kTokens>(sums, a, b); });
 }
 
 // The empty statements keep the compiler from using a sum before it is there.

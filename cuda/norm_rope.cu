@@ -71,16 +71,7 @@ __device__ void turn_heads(const TurnQueries& op, int64_t t, int64_t first_head)
 // x [dim] of a warp, in shared memory, times the orthonormal Hadamard matrix.
 __device__ void transform(float* x, int64_t dim) {
   const int lane = threadIdx.x % 32;
-  for (int64_t half = 1; half < dim; half *= 2) {
-    __syncwarp();
-    for (int64_t i = lane; i < dim / 2; i += 32) {
-      float* pair = x + i / half * 2 * half + i % half;
-      const float a = pair[0], b = pair[half];
-      pair[0] = a + b;
-      pair[half] = a - b;
-    }
-  }
-  __syncwarp();
+  hadamard_stages(x, dim, lane, 32, [] { __syncwarp(); });
   const float factor = 1.0f / sqrtf(static_cast<float>(dim));
   for (int64_t i = lane; i < dim; i += 32) x[i] *= factor;
   __syncwarp();

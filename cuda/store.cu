@@ -174,16 +174,7 @@ __device__ void store_key(const StoreTokens& op, int64_t t, float* values, const
   rotate(values, rope / 2, 1, rope / 2, turns);
   __syncthreads();
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) k[i] = values[i];
-  for (int64_t half = 1; half < dim; half *= 2) {
-    __syncthreads();
-    for (int64_t i = threadIdx.x; i < dim / 2; i += blockDim.x) {
-      float* pair = values + i / half * 2 * half + i % half;
-      const float a = pair[0], b = pair[half];
-      pair[0] = a + b;
-      pair[half] = a - b;
-    }
-  }
-  __syncthreads();
+  hadamard_stages(values, dim, threadIdx.x, blockDim.x, [] { __syncthreads(); });
   const float norm = 1.0f / sqrtf(static_cast<float>(dim));
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) values[i] *= norm;
   __syncthreads();
