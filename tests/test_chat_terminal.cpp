@@ -116,13 +116,14 @@ BOOST_AUTO_TEST_CASE(commands) {
   BOOST_TEST(contains(chat.say("/help"), "/file PATH"));
   BOOST_TEST(contains(chat.say("/stats"), "context: "));
   BOOST_TEST(contains(chat.say("/set temp 0.5"), "temp 0.5, top-p 0.95"));
-  BOOST_TEST(contains(chat.say("/set n 2"), "n 2, seed"));
+  BOOST_TEST(contains(chat.say("/set n 2"), "n 2, think-max -1, seed"));
   BOOST_TEST(contains(chat.say("/set seed 7"), "seed 7, think off"));
   BOOST_TEST(contains(chat.say("/set think on"), "thinking is on"));
   BOOST_TEST(contains(chat.say("/set think off"), "thinking is off"));
   BOOST_TEST(contains(chat.say("/set top-p 3"), "top-p"));
   BOOST_TEST(contains(chat.say("/set colour 3"), "/set takes one of"));
-  BOOST_TEST(contains(chat.say("/set"), "temp 0.5, top-p 0.95, top-k 0, min-p 0, n 2, seed 7, think off"));
+  BOOST_TEST(contains(chat.say("/set"),
+                      "temp 0.5, top-p 0.95, top-k 0, min-p 0, n 2, think-max -1, seed 7, think off"));
   BOOST_TEST(contains(chat.say("/system"), "there is no system prompt"));
   BOOST_TEST(contains(chat.say("/system Be brief."), "Be brief."));
   BOOST_TEST(contains(chat.say("/retry"), "there is no answer yet"));

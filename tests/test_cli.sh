@@ -178,24 +178,24 @@ for name in --predict --n-predict --tokens --n_predict -n; do
 done
 expect "words after --" 0 inspect prompt "${m[@]}" --no-think -- --temp 3
 check "words after -- are text" has out "<｜User｜>--temp 3<｜Assistant｜>"
-run_ run "${m[@]}" --seed 7 -n 24 -v hi
+run_ run "${m[@]}" --seed 7 -c 64 -v hi
 check "thinking is not on standard output" test "$(cat out)" = ""
 check "thinking is on standard error" has err "thinking:"
 check "a line for the prompt with -v" has err "prompt: "
 check "the seed is reported with -v" has err "seed: 7"
-run_ run "${m[@]}" --seed 7 -n 150 --topk-buffer 64 -v hi
+run_ run "${m[@]}" --seed 7 --think-max 0 -n 150 --topk-buffer 64 -v hi
 check "the buffer's tally with -v" has err "top-k buffer: "
 check "no colour outside a terminal" lacks err "$esc"
 run_ run "${answer[@]}" -q hi
 check "quiet is quiet" empty err
-run_ run "${m[@]}" --seed 7 -n 24 --thinking hide hi
+run_ run "${m[@]}" --seed 7 -c 64 --thinking hide hi
 check "hidden thinking is not shown" lacks err thinking:
-run_ run "${m[@]}" --seed 7 -n 24 --thinking stdout hi
+run_ run "${m[@]}" --seed 7 -c 64 --thinking stdout hi
 check "thinking on standard output has its tag" has out "<think>"
-run_ run "${m[@]}" --seed 7 -n 24 --color always hi
+run_ run "${m[@]}" --seed 7 -c 64 --color always hi
 check "colour when asked for" has err "${esc}[2m"
 check "colour is reset" has err "${esc}[0m"
-NO_COLOR=1 run_ run "${m[@]}" --seed 7 -n 24 --color always hi
+NO_COLOR=1 run_ run "${m[@]}" --seed 7 -c 64 --color always hi
 check "the flag beats the environment" has err "${esc}[2m"
 expect "no tokens" 0 run "${answer[@]}" -n 0 hi
 check "no tokens: an empty line" lines out 1
@@ -248,10 +248,14 @@ expect "until the context is full" 6 run "${m[@]}" -c 40 --seed 7 --no-think hi
 check "until the context is full: the answer so far" test "$(wc -c <out)" -gt 1
 check "until the context is full: says so" says "dsv32: the answer is cut: $full"
 expect "the context is full of thinking" 6 run "${m[@]}" -c 40 --seed 7 --thinking hide hi
-check "the context is full of thinking: says so" says "dsv32: no answer began: $full"
-expect "-n used up by thinking" 6 run "${m[@]}" -n 8 --seed 7 --thinking hide -q hi
-check "-n used up by thinking: an empty line" lines out 1
-check "-n used up by thinking: says so, -q or not" says "dsv32: no answer began: the 8 tokens of -n are used up"
+check "the context is full of thinking: says so" says "dsv32: no answer began: $full
+hint: --think-max N ends thinking in time"
+expect "thinking has its own limit" 0 run "${m[@]}" -n 6 --think-max 9 --seed 7 --json hi
+check "thinking has its own limit: both are counted" has out '"completion_tokens":16,'
+check "thinking has its own limit: and thinking apart" has out '"reasoning_tokens":10}'
+check "thinking has its own limit: an answer began" lacks out '"content":""'
+expect "the context is full of thinking" 6 run "${m[@]}" -c 40 -n 8 --seed 7 --thinking hide -q hi
+check "the context is full of thinking: an empty line" lines out 1
 expect "-n cuts an answer, as JSON" 0 run "${answer[@]}" --json hi
 check "-n cuts an answer, as JSON: says so" says "note: the answer is cut: the 24 tokens of -n are used up"
 check "-n cuts an answer, as JSON: and so does the object" has out '"finish_reason":"length"'
@@ -359,9 +363,9 @@ head -c 200000 /dev/zero | tr '\0' '\n' >newlines.txt
 input=newlines.txt expect "nothing but newlines, and too many" 2 run "${m[@]}" -c 100
 
 # --- JSON and tokens --------------------------------------------------------------------------------------
-expect "json" 6 run "${m[@]}" --seed 7 -n 6 --json --logprobs 2 hi
+expect "json" 0 run "${m[@]}" --seed 7 -n 3 --think-max 2 --json --logprobs 2 hi
 check "json: one line" lines out 1
-check "json: nothing else but that no answer began" lines err 1
+check "json: nothing else but that the answer is cut" lines err 1
 for part in '"id":"' '"object":"chat.completion"' '"created":' '"model":"' '"role":"assistant"' '"content":"' \
   '"reasoning_content":"' '"finish_reason":"length"' '"logprobs":{"content":[{"token":' '"top_logprobs":[{' \
   '"prompt_tokens":' '"completion_tokens":6,' '"total_tokens":' '"prompt_tokens_details":{"cached_tokens":0}' \
@@ -382,7 +386,7 @@ check "json, streamed: one id" test "$(grep -oE '"id":"[^"]*"' out | sort -u | w
 check "json, streamed: it begins with who speaks" grep -aq '"delta":{"role":"assistant"}' <(head -n 1 out)
 check "json, streamed: it ends with the reason and the counts" grep -aqE '"finish_reason":"(length|stop)".*"usage":\{.*"seed":7,' <(tail -n 1 out)
 check "json, streamed: only there" test "$(grep -c '"finish_reason":null' out)" = "$(($(wc -l <out) - 1))"
-expect "json, streamed: thinking" 6 run "${m[@]}" --seed 7 -n 6 --json --stream hi
+expect "json, streamed: thinking" 0 run "${m[@]}" --seed 7 -n 6 --think-max 6 --json --stream hi
 check "json, streamed: thinking is there" has out '"delta":{"reasoning_content":"'
 usage_error "--stream without --json" run "${m[@]}" --stream hi
 usage_error "--stream of many prompts" run "${m[@]}" --json --stream --lines -f input.txt
@@ -447,13 +451,15 @@ check "batch: a line for each" lines ref.jsonl 24
 check "batch: nothing on standard output" empty out
 check "batch: a summary" grep -aqE '^24 lines: 24 answered, 0 failed; [0-9]+ tokens in \(0 from cache\), [0-9]+ out, in ' err
 check "batch: each id once" test "$(grep -ao '"custom_id":"q[0-9]*"' ref.jsonl | sort -u | wc -l)" = 24
-for i in 1 6 12; do
-  think=--think
-  ((i % 2)) || think=--no-think
-  run_ run "${b[@]}" --json $think --seed $i -n $((i % 7 * 4 + 1)) "Say $i"
+for i in 2 6 12; do
+  run_ run "${b[@]}" --json --no-think --seed $i -n $((i % 7 * 4 + 1)) "Say $i"
   grep -a "\"custom_id\":\"q$i\"" ref.jsonl >line
   check "batch: the answer of run, $i" test "$(body line)" = "$(body out)" -a -n "$(body line)"
 done
+echo '{"custom_id":"t","prompt":"Say 1","seed":1}' >thought.jsonl
+expect "batch: the command's limits" 0 batch "${b[@]}" -n 3 --think-max 4 thought.jsonl -o thought.out
+run_ run "${b[@]}" --json --seed 1 -n 3 --think-max 4 "Say 1"
+check "batch: the command's limits: the answer of run" test "$(body thought.out)" = "$(body out)" -a -n "$(body out)"
 expect "batch again" 0 batch "${b[@]}" -i asked.jsonl -o ref.jsonl
 check "batch again: nothing new" lines ref.jsonl 24
 check "batch again: says so" has err "24 answered, 0 failed (24 before)"
@@ -685,18 +691,18 @@ terminal_cases() {
     test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" = 0
   run_ run "${m[@]}" --no-think --seed 7 -n 300 hi
   check "a pipe gets them unchanged" test "$(tr -d '\r\n\t' <out | tr -cd '\000-\037\177' | wc -c)" -gt 0
-  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 4 hi </dev/null"
+  on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "a terminal is told the speed and the seed" has out "seed: 7"
   on_terminal "'$dsv32' run -m '$model'"
   check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
-  on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 4 hi </dev/null"
+  on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "NO_COLOR" lacks out "${esc}[2m"
-  on_terminal "TERM=dumb '$dsv32' run -m '$model' --seed 7 -n 4 hi </dev/null"
+  on_terminal "TERM=dumb '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "TERM=dumb: no escape sequence at all" lacks out "$esc"
 
   printf '%s\n' 'hello' '/stats' '/think off' '/thinc' 'two \' 'lines' '"""three' 'more' 'lines"""' '/regen' '/clear' \
     ' unkept' '/bye' >typed
-  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8"
+  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 --think-max 4"
   check "chat ends with 0" test $code = 0
   check "chat: /stats" has out "context: "
   check "chat: /think off" has out "thinking is off"
@@ -706,7 +712,7 @@ terminal_cases() {
   check "chat: the history is its owner's alone" \
     test "$(stat -c %a state/dsv32 state/dsv32/history | tr '\n' ' ')" = "700 600 "
   printf 'hello\n' >typed
-  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 <typed"
+  input=typed on_terminal "'$dsv32' chat -m '$model' --seed 7 -n 8 --think-max 4 <typed"
   check "chat with its input from a file" test $code = 0
   check "chat with its input from a file: no prompt" lacks out "> "
   printf 'hello\n' >typed
@@ -744,7 +750,7 @@ terminal_cases() {
 
   # Talks that are resumed: each chat is a process of its own.
   talks=state/dsv32/talks
-  talk() { on_terminal "XDG_CACHE_HOME='$work/cache' '$dsv32' chat -m '$model' --seed 7 -n 4 --color never $1 <typed"; }
+  talk() { on_terminal "XDG_CACHE_HOME='$work/cache' '$dsv32' chat -m '$model' --seed 7 -n 4 --think-max 4 --color never $1 <typed"; }
   n_context() { grep -ao 'context: [0-9,]* of' out | tr -dc 0-9; }
   printf '/stats\n' >typed
   talk --continue
@@ -826,7 +832,7 @@ terminal_cases() {
   finish() { exec 5>&-; wait $chat; code=$?; }
 
   # Each line is kept when it is typed, whatever other chats and the end of this one do.
-  start --seed 7 -n 4
+  start --seed 7 -n 4 --think-max 4
   printf '/think on\n' >&5
   check "history of two chats: the first one's line" await has out "thinking is on"
   mv out first_out
@@ -926,7 +932,7 @@ terminal_cases() {
   # Ctrl-C ends reading and never the talk, however often it comes.
   start -c 4096 --chunk 4096 --temp 0 -n 4
   printf '%s\n' "$(seq -s " " 1 120)" >&5
-  check "Ctrl-C twice while reading: it reads" await has out "reading the prompt"
+  check "Ctrl-C twice while reading: it reads" await has out "reading prompt 0 / "
   printf '\003' >&5
   sleep 0.1
   printf '\003' >&5

@@ -232,8 +232,40 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   const Records expected =
       records_of(generate(*alone.sessions[0], *alone.tokenizer, request.prompt, request.options, ear));
   BOOST_TEST((records_of(loop.take(c)) == expected));
-  BOOST_TEST(other.n_done.front() == 16);
+  BOOST_TEST(
+      std::vector(other.n_done.begin(), other.n_done.begin() + 4) == (std::vector<int64_t>{0, 8, 16, 16}),
+      boost::test_tools::per_element());  // of a chunk of 16, two layers
   BOOST_TEST(other.n_done.back() == 90);
+}
+
+// Each of the three limits by itself, and what they allow together. The end of thinking that a limit sets
+// has no record, and what was thought before it is what would have been thought anyway.
+BOOST_AUTO_TEST_CASE(thinking_and_answer_have_limits_of_their_own) {
+  Scene scene(1);
+  const auto answered = [&](int64_t max_answer, int64_t max_thinking, int64_t max_tokens) {
+    Request request = scene.request(1);
+    request.options.max_answer = max_answer, request.options.max_thinking = max_thinking;
+    request.options.max_tokens = max_tokens;
+    Ear ear;
+    return generate(*scene.sessions[0], *scene.tokenizer, request.prompt, request.options, ear);
+  };
+  const GenerationResult both = answered(7, 5, -1), none = answered(7, 0, -1), sum = answered(7, -1, 9);
+  BOOST_TEST((both.n_thinking_tokens == 6 && both.n_answer_tokens() == 7 && both.logprobs.size() == 12));
+  BOOST_TEST((both.completion.thinking_closed && !both.completion.content.empty()));
+  BOOST_TEST(
+      (none.n_thinking_tokens == 1 && none.n_answer_tokens() == 7 && none.completion.reasoning.empty()));
+  BOOST_TEST((sum.n_thinking_tokens == 9 && sum.n_answer_tokens() == 0));
+  const Records thought = records_of(both), anyway = records_of(sum);
+  BOOST_TEST(std::equal(thought.begin(), thought.begin() + 10, anyway.begin()));
+  BOOST_TEST(answered(0, -1, -1).n_completion_tokens == 0);
+
+  const auto n_most = [](int64_t max_answer, int64_t max_thinking, int64_t max_tokens, bool thinking) {
+    return GenerationOptions{{}, max_answer, max_thinking, max_tokens, {}, thinking, -1}.n_most();
+  };
+  BOOST_TEST(
+      (n_most(-1, -1, -1, true) == -1 && n_most(7, -1, -1, true) == -1 && n_most(7, -1, 9, true) == 9));
+  BOOST_TEST((n_most(7, 5, -1, true) == 13 && n_most(7, 5, -1, false) == 7 && n_most(7, 5, 20, true) == 13));
+  BOOST_TEST((n_most(0, -1, -1, true) == 0 && n_most(-1, 5, 9, false) == 9));
 }
 
 // Wherever in its chunks a prompt is left, what follows has the same bits.

@@ -37,7 +37,7 @@ BOOST_AUTO_TEST_SUITE(options)
 
 BOOST_AUTO_TEST_CASE(defaults) {
   const Options options = run_options({"hi"});
-  BOOST_TEST(options.generation.max_tokens == -1);
+  BOOST_TEST(options.generation.max_answer == -1);
   BOOST_TEST(options.generation.sampling.temperature == 1.0f);
   BOOST_TEST(options.generation.sampling.top_k == 0);
   BOOST_TEST(options.generation.sampling.top_p == 0.95f);
@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(every_spelling_of_a_flag) {
   for (const Words& words : {Words{"-n", "5"}, Words{"-n5"}, Words{"--max-tokens", "5"},
                              Words{"--max-tokens=5"}, Words{"--max_tokens", "5"}, Words{"--predict=5"},
                              Words{"--n-predict", "5"}, Words{"--n_predict=5"}, Words{"--tokens", "5"}})
-    BOOST_TEST(run_options(words).generation.max_tokens == 5);
+    BOOST_TEST(run_options(words).generation.max_answer == 5);
   BOOST_TEST(run_options({"--ctx-size", "64"}).engine.context.value() == 64);
   BOOST_TEST(run_options({"--temperature=0.5"}).generation.sampling.temperature == 0.5f);
   BOOST_TEST(!run_options({"--nothink"}).generation.thinking);
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(every_spelling_of_a_flag) {
   BOOST_TEST(run_options({"-sys", "S"}).system_text == "S");
   BOOST_TEST(run_options({"-sysf", "F"}).system_file == "F");
   const Options group = run_options({"-qvn", "3"});
-  BOOST_TEST((group.quiet && group.verbose && group.generation.max_tokens == 3));
+  BOOST_TEST((group.quiet && group.verbose && group.generation.max_answer == 3));
 }
 
 BOOST_AUTO_TEST_CASE(words_and_flags_in_any_order) {
@@ -88,8 +88,8 @@ BOOST_AUTO_TEST_CASE(values_are_left_as_they_are) {
 BOOST_AUTO_TEST_CASE(numbers_at_their_bounds) {
   BOOST_TEST(run_options({"--seed", "0"}).seed.value() == 0u);
   BOOST_TEST(run_options({"--seed", "18446744073709551615"}).seed.value() == UINT64_MAX);
-  BOOST_TEST(run_options({"-n", "2147483647"}).generation.max_tokens == INT32_MAX);
-  BOOST_TEST(run_options({"-n", "0"}).generation.max_tokens == 0);
+  BOOST_TEST(run_options({"-n", "2147483647"}).generation.max_answer == INT32_MAX);
+  BOOST_TEST(run_options({"-n", "0"}).generation.max_answer == 0);
   BOOST_TEST(run_options({"--topk-buffer", "2048"}).engine.topk_buffer.value() == 2048);
   BOOST_TEST(!run_options({"--topk-buffer", "auto"}).engine.topk_buffer.has_value());
   for (const Words& words :

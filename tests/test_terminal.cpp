@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +49,24 @@ struct Folder {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(terminal)
+
+// One that cannot be redrawn stands in a log now and then, and a quiet one nowhere.
+BOOST_AUTO_TEST_CASE(progress_leaves_a_line_now_and_then_in_a_log) {
+  const Folder folder;
+  const auto logged = [&](bool is_quiet, double every) {
+    const std::string path = folder.path / "log";
+    const int before = dup(STDERR_FILENO), log = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    dup2(log, STDERR_FILENO);
+    StatusLine status(false, is_quiet, every);
+    for (int i = 0; i < 3; ++i) status.show("half way");
+    dup2(before, STDERR_FILENO);
+    close(before), close(log);
+    return read_file(path);
+  };
+  BOOST_TEST(logged(false, 0) == "half way\nhalf way\nhalf way\n");
+  BOOST_TEST(logged(false, 60) == "");
+  BOOST_TEST(logged(true, 0) == "");
+}
 
 // Whatever the pieces, no word is broken that fits a line, and nothing else changes.
 BOOST_AUTO_TEST_CASE(words_wrap_at_the_windows_width) {

@@ -8,9 +8,7 @@
 namespace dsv32 {
 
 AnswerListener::AnswerListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints)
-    : printer_(printer), status_(status), stop_(stop), prints_(prints) {
-  status_.show("reading the prompt");  // until the first step is done
-}
+    : printer_(printer), status_(status), stop_(stop), prints_(prints) {}
 
 void AnswerListener::on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
@@ -55,7 +53,9 @@ std::string prefill_summary(const GenerationResult& result) {
 }
 
 std::string decode_summary(const GenerationResult& result) {
-  return format("answer: %s tokens, %s t/s", with_thousands(result.n_completion_tokens).c_str(),
+  const std::string thought = with_thousands(result.n_thinking_tokens) + " tokens of thinking, ";
+  return format("answer: %s%s tokens, %s t/s", result.n_thinking_tokens > 0 ? thought.c_str() : "",
+                with_thousands(result.n_answer_tokens()).c_str(),
                 rate(result.n_completion_tokens, result.decode_seconds).c_str());
 }
 

@@ -40,7 +40,8 @@ class AnswerListener : public Listener {
 // "reading prompt 18,432 / 61,002 tokens (12,288 from cache)  1,240 t/s  34 s left"
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds);
 
-// "prompt: 12 tokens (0 from cache: no prefix of it is known), 45.1 t/s" and "answer: 48 tokens, 12.3 t/s".
+// "prompt: 12 tokens (0 from cache: no prefix of it is known), 45.1 t/s" and
+// "answer: 31 tokens of thinking, 48 tokens, 12.3 t/s".
 std::string prefill_summary(const GenerationResult& result);
 std::string decode_summary(const GenerationResult& result);
 

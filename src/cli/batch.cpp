@@ -38,7 +38,7 @@ class Batch {
         maker_(std::move(maker)),
         output_(output),
         runner_(model.engine, *model.tokenizer),
-        status_(terminal.can_redraw && !options.quiet) {}
+        status_(terminal.can_redraw, options.quiet) {}
 
   int run() {
     while (goes_on()) {
@@ -190,7 +190,7 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   BatchInput input(std::move(source), batch.shard);
   BatchOutput output(output_path, {batch.is_ordered, batch.retries_failed}, input.stamp());
 
-  StatusLine status(terminal.can_redraw && !options.quiet);
+  StatusLine status(terminal.can_redraw, options.quiet);
   status.show("opening the model");
   Options on_engine = options;
   on_engine.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit), on_engine.engine.pool = kAllContexts;

@@ -40,7 +40,8 @@ void add_options(Sha256& hash, const BatchRequest& request) {
   hash.add_number(static_cast<uint64_t>(options.sampling.top_k));
   hash.add_number(request.has_seed);
   hash.add_number(options.sampling.seed);
-  hash.add_number(static_cast<uint64_t>(options.max_tokens));
+  for (const int64_t limit : {options.max_tokens, options.max_answer, options.max_thinking})
+    hash.add_number(static_cast<uint64_t>(limit));
   hash.add_number(options.thinking);
   hash.add_number(static_cast<uint64_t>(options.n_top_logprobs));
   hash.add_number(options.stops.size());

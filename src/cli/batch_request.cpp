@@ -115,7 +115,7 @@ void read_options(JsonFields& body, BatchRequest& request) {
   SamplingOptions& sampling = options.sampling;
   const std::optional<int64_t> older = body.integer("max_tokens", -1, kMost);
   const std::optional<int64_t> newer = body.integer("max_completion_tokens", -1, kMost);
-  options.max_tokens = newer ? *newer : older.value_or(options.max_tokens);
+  if (newer || older) options.max_tokens = newer ? *newer : *older, options.max_answer = -1;
   const auto read = [&](const char* key, double most, float& value) {
     if (const std::optional<double> given = body.number(key, 0, most)) value = static_cast<float>(*given);
   };

@@ -47,7 +47,7 @@ int chat_command(const Options& options) {
     fail(ErrorKind::usage, "chat needs a terminal on standard output",
          "dsv32 run answers a prompt in a pipe");
   Talk talk(options, read_system(options));
-  StatusLine status(terminal.can_redraw && !options.quiet);
+  StatusLine status(terminal.can_redraw, options.quiet);
   status.show("opening the model");
   LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(known_prompt(talk, tokenizer), talk.saved.decoded);

@@ -33,7 +33,7 @@ constexpr ChatCommand kCommands[] = {
     {ChatAction::leave, "/exit /quit /bye", "", "leave, as Ctrl-D does", false},
 };
 
-constexpr const char* kSettings[] = {"temp", "top-p", "top-k", "min-p", "n", "seed", "think"};
+constexpr const char* kSettings[] = {"temp", "top-p", "top-k", "min-p", "n", "think-max", "seed", "think"};
 
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> words;

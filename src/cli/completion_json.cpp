@@ -74,7 +74,8 @@ Json usage_json(const GenerationResult& result) {
   return {{"prompt_tokens", result.n_prompt_tokens},
           {"completion_tokens", result.n_completion_tokens},
           {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", result.n_thinking_tokens}}}};
 }
 
 // What stands beside the answer.

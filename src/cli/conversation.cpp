@@ -178,7 +178,7 @@ void Conversation::answer() {
   Printer printer(
       {options_.shown_thinking(), true, terminal_.has_color, terminal_.can_redraw ? columns : nullptr}, out,
       write_err);
-  StatusLine status(terminal_.can_redraw && !options_.quiet);
+  StatusLine status(terminal_.can_redraw, options_.quiet);
   ChatListener listener(printer, status, stop_, [this](const Message& answer) { try_save(&answer); });
   if (options_.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   options_.generation.sampling.seed = seed_++;

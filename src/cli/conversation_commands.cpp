@@ -102,7 +102,7 @@ void Conversation::set(const std::string& words) {
   const std::string name = words.substr(0, space), value = words.substr(std::min(space + 1, words.size()));
   if (words.empty()) return print_settings();
   if (std::ranges::count(chat_settings(), name) == 0 || value.empty())
-    return say("/set takes one of temp, top-p, top-k, min-p, n, seed, think, and its value");
+    return say("/set takes one of temp, top-p, top-k, min-p, n, think-max, seed, think, and its value");
   if (name == "think") return set_thinking(value);
   Options changed = options_;
   changed.seed.reset();
@@ -117,10 +117,11 @@ void Conversation::set(const std::string& words) {
 
 void Conversation::print_settings() const {
   const SamplingOptions& sampling = options_.generation.sampling;
-  say(format("temp %g, top-p %g, top-k %lld, min-p %g, n %lld, seed %llu, think %s",
+  say(format("temp %g, top-p %g, top-k %lld, min-p %g, n %lld, think-max %lld, seed %llu, think %s",
              static_cast<double>(sampling.temperature), static_cast<double>(sampling.top_p),
              static_cast<long long>(sampling.top_k), static_cast<double>(sampling.min_p),
-             static_cast<long long>(options_.generation.max_tokens), static_cast<unsigned long long>(seed_),
+             static_cast<long long>(options_.generation.max_answer),
+             static_cast<long long>(options_.generation.max_thinking), static_cast<unsigned long long>(seed_),
              options_.generation.thinking ? "on" : "off"));
 }
 

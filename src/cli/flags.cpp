@@ -337,10 +337,14 @@ constexpr Flag kFlags[] = {
      "Talk", kChat, [](O& o, S&, S&) { o.keeps_history = false; }},
 
     {"max-tokens,max_tokens,predict,n-predict,n_predict,tokens,n", "N",
-     "most tokens of thinking and answer; -1: "
-     "until the context is full (default: -1)",
+     "most tokens of the answer, thinking not counted; 0: only read the prompt; -1: until the context is full "
+     "(default: -1)",
      "Answer", kGenerating,
-     [](O& o, S& v, S& f) { o.generation.max_tokens = parse_integer(f, v, -1, kMaxInt32); }},
+     [](O& o, S& v, S& f) { o.generation.max_answer = parse_integer(f, v, -1, kMaxInt32); }},
+    {"think-max,think_max", "N",
+     "most tokens of thinking, behind which the answer begins; -1: as many as it takes (default: -1)", "Answer",
+     kGenerating,
+     [](O& o, S& v, S& f) { o.generation.max_thinking = parse_integer(f, v, -1, kMaxInt32); }},
     {"temp,temperature", "F", "temperature; 0 always takes the likeliest token (default: 1.0)", "Answer",
      kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.temperature = parse_float(f, v); }},
     {"top-k,top_k", "N", "choose among the N likeliest tokens; 0: all (default: 0)", "Answer", kGenerating,

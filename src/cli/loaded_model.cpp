@@ -29,12 +29,10 @@ std::string loading_text(uint64_t n_done, uint64_t n_all, double seconds) {
   return text;
 }
 
-// Draws on the terminal while it is called; where there is none it says a line a minute. And with `verbose`
-// one at the end.
+// What has been loaded so far, and with `verbose` what it took at the end.
 class LoadingLine {
  public:
-  explicit LoadingLine(bool verbose)
-      : verbose_(verbose), can_redraw_(examine_terminal(ColorMode::never).can_redraw) {}
+  explicit LoadingLine(bool verbose) : verbose_(verbose) {}
 
   void report(uint64_t n_done, uint64_t n_all) {
     const double seconds = seconds_since(start_);
@@ -45,20 +43,13 @@ class LoadingLine {
                          static_cast<double>(n_all) / 1e9 / seconds));
       return;
     }
-    const std::string text = loading_text(n_done, n_all, seconds);
-    line_.show(text);
-    if (can_redraw_ || seconds < next_line_) return;
-    write_err(text + "\n");
-    next_line_ = seconds + kLineEvery;
+    line_.show(loading_text(n_done, n_all, seconds));
   }
 
  private:
-  static constexpr double kLineEvery = 60;
-
-  const bool verbose_, can_redraw_;
-  StatusLine line_{can_redraw_};
+  const bool verbose_;
+  StatusLine line_{examine_terminal(ColorMode::never).can_redraw, false};
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double next_line_ = kLineEvery;
 };
 
 LoadProgress loading_line(bool verbose) {

@@ -47,19 +47,21 @@ void report(const GenerationResult& result, const Options& options, const Termin
 std::string why_short(const GenerationResult& result, bool is_as_asked, int64_t context) {
   if (result.finish_reason == FinishReason::stop) return "its end came first";
   if (is_as_asked)
-    return format("the %s tokens of -n are used up", with_thousands(result.n_completion_tokens).c_str());
+    return format("the %s tokens of -n are used up", with_thousands(result.n_answer_tokens()).c_str());
   return format("the context of %s tokens is full, -c N holds more", with_thousands(context).c_str());
 }
 
 // Says so when an answer that nobody interrupted is empty or cut, unless -n 0 asked for none. Returns the
 // exit code: an answer that had begun when -n cut it is as long as was asked for.
-int conclude(const GenerationResult& result, int64_t max_tokens, int64_t context, bool is_quiet) {
+int conclude(const GenerationResult& result, int64_t max_answer, int64_t context, bool is_quiet) {
   const bool has_begun = !result.completion.content.empty();
-  if (max_tokens == 0 || (has_begun && result.finish_reason == FinishReason::stop)) return 0;
-  const bool is_as_asked = result.n_completion_tokens == max_tokens;
+  if (max_answer == 0 || (has_begun && result.finish_reason == FinishReason::stop)) return 0;
+  const bool is_as_asked = result.n_answer_tokens() == max_answer;
   const std::string text =
       (has_begun ? "the answer is cut: " : "no answer began: ") + why_short(result, is_as_asked, context);
-  if (!has_begun || !is_as_asked) return write_err(error_text(text)), kNoWholeAnswer;
+  const bool is_thinking = result.n_thinking_tokens == result.n_completion_tokens;
+  const char* hint = !has_begun && is_thinking ? "--think-max N ends thinking in time" : "";
+  if (!has_begun || !is_as_asked) return write_err(error_text(text, hint)), kNoWholeAnswer;
   if (!is_quiet) say("note: " + text);
   return 0;
 }
@@ -136,7 +138,7 @@ int run_command(const Options& options) {
   const PromptText text = read_prompt(options, terminal.is_in);
   warn_of_model_in_prompt(options);
   std::optional<Talk> talk = ask_in_talk(options, text);
-  StatusLine status(terminal.can_redraw && !options.quiet);
+  StatusLine status(terminal.can_redraw, options.quiet);
   status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
   const auto in_form = [&](const Tokenizer& tokenizer) {
@@ -184,7 +186,7 @@ int run_command(const Options& options) {
     printer.finish(result.completion.thinking_closed);
   report(result, options, terminal, generation.sampling.seed, tally);
   if (result.finish_reason == FinishReason::interrupted) return stop.exit_code();
-  return conclude(result, generation.max_tokens, model.engine.plan().cache.max_context, options.quiet);
+  return conclude(result, generation.max_answer, model.engine.plan().cache.max_context, options.quiet);
 }
 
 }  // namespace dsv32

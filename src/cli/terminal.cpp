@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/streams.h"
 
@@ -44,7 +45,13 @@ Terminal examine_terminal(ColorMode mode) {
 
 void StatusLine::show(const std::string& text) {
   const auto now = std::chrono::steady_clock::now();
-  if (!is_shown_ || (is_drawn_ && now - drawn_at_ < std::chrono::milliseconds(100))) return;
+  if (is_quiet_) return;
+  if (!can_redraw_) {
+    if (seconds_since(start_) < next_line_) return;
+    next_line_ = seconds_since(start_) + every_;
+    return say(text);
+  }
+  if (is_drawn_ && now - drawn_at_ < std::chrono::milliseconds(100)) return;
   write_err("\r\x1b[K" + visible(text.substr(0, columns() - 1)));
   is_drawn_ = true;
   drawn_at_ = now;

@@ -1,7 +1,7 @@
 // What is known about the terminal, and the one line of progress that is drawn on it and erased again.
 //
 // Each stream is asked by itself whether it is a terminal. Progress is drawn on standard error only when that
-// is a terminal that can erase a line, at most ten times a second; in a log it leaves nothing.
+// is a terminal that can erase a line, at most ten times a second; a log gets a line of it a minute.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,9 @@ bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const 
 
 class StatusLine {
  public:
-  explicit StatusLine(bool is_shown) : is_shown_(is_shown) {}
+  // Where standard error cannot redraw, a line stands there `every` so many seconds.
+  StatusLine(bool can_redraw, bool is_quiet, double every = 60)
+      : can_redraw_(can_redraw), is_quiet_(is_quiet), every_(every), next_line_(every) {}
   ~StatusLine() { erase(); }
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
@@ -36,7 +38,11 @@ class StatusLine {
   void erase();
 
  private:
-  bool is_shown_, is_drawn_ = false;
+  const bool can_redraw_, is_quiet_;
+  bool is_drawn_ = false;
+  const double every_;
+  double next_line_;  // seconds from the start
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point drawn_at_{};
 };
 

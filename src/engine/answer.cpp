@@ -1,5 +1,6 @@
 #include "engine/answer.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -17,6 +18,12 @@ const char* finish_reason_name(FinishReason reason) {
     case FinishReason::interrupted: return "interrupted";
   }
   return "";
+}
+
+int64_t GenerationOptions::n_most() const {
+  const int64_t thought = !thinking ? 0 : max_thinking < 0 ? -1 : max_thinking + 1;
+  const int64_t apart = max_answer <= 0 ? max_answer : thought < 0 ? -1 : thought + max_answer;
+  return max_tokens < 0 ? apart : apart < 0 ? max_tokens : std::min(apart, max_tokens);
 }
 
 Answer::Answer(Request request, Listener& listener)
@@ -48,26 +55,46 @@ void Answer::begin_prompt(int64_t n_held) {
   result_.n_cached_tokens = n_held;
   result_.why_none_cached = session().why_none_cached();
   phase_ = Phase::reads_prompt;
+  prompt_nears(n_held);
+}
+
+void Answer::prompt_nears(int64_t n_done) {
+  listener_.on_prefill(n_done, result_.n_prompt_tokens, result_.n_cached_tokens);
 }
 
 void Answer::prompt_reached(int64_t n_done) {
   result_.prefill_seconds = seconds_since(begun_);
-  listener_.on_prefill(n_done, result_.n_prompt_tokens, result_.n_cached_tokens);
+  prompt_nears(n_done);
   if (n_done < result_.n_prompt_tokens) return;
   phase_ = Phase::decodes;
   begun_ = Clock::now();
-  if (request_.options.max_tokens == 0) finish(FinishReason::length);
+  if (request_.options.n_most() == 0) finish(FinishReason::length);
 }
 
 void Answer::push(const TokenRecord& drawn) {
   ++result_.n_completion_tokens;
-  if (request_.options.n_top_logprobs >= 0) result_.logprobs.push_back(drawn);
-  next_token_ = drawn.chosen.id;
+  const std::optional<int32_t> end = end_of_thinking();
+  const bool is_drawn = !end || *end == drawn.chosen.id;
+  if (is_drawn && request_.options.n_top_logprobs >= 0) result_.logprobs.push_back(drawn);
+  next_token_ = end.value_or(drawn.chosen.id);
+  if (request_.options.thinking && parser_.is_thinking()) ++result_.n_thinking_tokens;
   if (request_.tokenizer->is_end_of_generation(next_token_)) return finish(FinishReason::stop);
   tell(parser_.push(next_token_));
   if (stops_.found()) return finish(FinishReason::stop);
-  if (session().context_left() == 0 || result_.n_completion_tokens == request_.options.max_tokens)
-    finish(FinishReason::length);
+  if (is_long_enough()) finish(FinishReason::length);
+}
+
+// The mark, where thinking has had its tokens: it takes the place of what was drawn.
+std::optional<int32_t> Answer::end_of_thinking() const {
+  const bool is_due = request_.options.thinking && parser_.is_thinking() &&
+                      result_.n_thinking_tokens == request_.options.max_thinking;
+  return is_due ? request_.tokenizer->find("</think>") : std::nullopt;
+}
+
+bool Answer::is_long_enough() const {
+  const GenerationOptions& options = request_.options;
+  return session().context_left() == 0 || result_.n_completion_tokens == options.max_tokens ||
+         result_.n_answer_tokens() == options.max_answer;
 }
 
 void Answer::tell(const CompletionParser::Delta& delta) {

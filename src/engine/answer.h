@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,6 +34,8 @@ class Answer {
 
   // The session holds the first n_held tokens of the prompt; they need not be computed.
   void begin_prompt(int64_t n_held);
+  // A step is under way, and so much of the prompt as good as read.
+  void prompt_nears(int64_t n_done);
   // A step computed the prompt up to n_done tokens.
   void prompt_reached(int64_t n_done);
   // How the next token is to be drawn from the session's logits, with at most n_top alternatives.
@@ -52,6 +55,8 @@ class Answer {
   GenerationResult take_result();
 
  private:
+  std::optional<int32_t> end_of_thinking() const;
+  bool is_long_enough() const;
   void tell(const CompletionParser::Delta& delta);
   void tell_answer(const std::string& text);
   void finish(FinishReason reason);

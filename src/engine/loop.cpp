@@ -116,14 +116,20 @@ void Loop::begin(Answer& answer) try {
 
 // A chunk may take seconds on a CPU: who is interrupted meanwhile is left at the border before it.
 int64_t Loop::read_chunk(Answer& answer) {
+  const int64_t n_held = answer.session().timeline().n_tokens();
+  const int64_t n = std::min(engine_.forward().max_tokens(), std::ssize(answer.request().prompt) - n_held);
   const std::function<bool()> is_interrupted = [&] { return answer.is_interrupted(); };
-  struct Asked {
-    explicit Asked(Forward& forward_, const std::function<bool()>& asks) : forward(forward_) {
-      forward.set_interrupt(&asks);
+  const std::function<void(double)> on_layer = [&](double share) {
+    answer.prompt_nears(n_held + static_cast<int64_t>(share * static_cast<double>(n)));
+  };
+  struct Heard {
+    Heard(Forward& forward_, const std::function<bool()>& asks, const std::function<void(double)>& tells)
+        : forward(forward_) {
+      forward.set_interrupt(&asks), forward.set_progress(&tells);
     }
-    ~Asked() { forward.set_interrupt(nullptr); }
+    ~Heard() { forward.set_interrupt(nullptr), forward.set_progress(nullptr); }
     Forward& forward;
-  } const asked(engine_.forward(), is_interrupted);
+  } const heard(engine_.forward(), is_interrupted, on_layer);
   return answer.session().read_chunk(answer.request().prompt);
 }
 

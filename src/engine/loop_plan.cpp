@@ -65,7 +65,7 @@ RequestState Loop::state_of(const Entry& entry) const {
   RequestState state;
   state.phase = answer.phase();
   state.n_prompt = std::ssize(answer.request().prompt);
-  const int64_t n_most = answer.request().options.max_tokens, context = engine_.plan().cache.max_context;
+  const int64_t n_most = answer.request().options.n_most(), context = engine_.plan().cache.max_context;
   state.n_most = n_most < 0 ? context : std::min(context, state.n_prompt + n_most);
   state.n_overtaken = entry.n_overtaken;
   if (!state.is_admitted()) return state;

@@ -16,10 +16,16 @@ class Session;
 
 struct GenerationOptions {
   SamplingOptions sampling;
-  int64_t max_tokens = -1;         // -1: until the context is full
+  // Most tokens; -1: until the context is full. Thinking that has had its own is closed, and the answer
+  // begins; with max_answer or max_tokens 0 the prompt is read and no more.
+  int64_t max_answer = -1, max_thinking = -1;
+  int64_t max_tokens = -1;         // of both together
   std::vector<std::string> stops;  // end the answer; reasoning is not searched
   bool thinking = true;            // the prompt ended with <think>
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
+
+  // What these limits allow, thinking, its end and answer; -1: there is no limit.
+  int64_t n_most() const;
 };
 
 // A prompt to be answered on a session, which keeps what it has of the prompt's beginning, and holds prompt
@@ -45,15 +51,19 @@ struct GenerationResult {
   Completion completion;
   FinishReason finish_reason = FinishReason::stop;
   int64_t n_prompt_tokens = 0, n_cached_tokens = 0, n_completion_tokens = 0;
-  std::string why_none_cached;  // half a sentence; empty when some were
+  int64_t n_thinking_tokens = 0;  // of those of the completion, with the mark at their end
+  std::string why_none_cached;    // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
-  std::vector<TokenRecord> logprobs;
+  std::vector<TokenRecord> logprobs;  // of all that were drawn: the end of thinking may have been set
+
+  int64_t n_answer_tokens() const { return n_completion_tokens - n_thinking_tokens; }
 };
 
 // Called from the loop, on its thread.
 class Listener {
  public:
   virtual ~Listener() = default;
+  // Within a chunk `n_done` grows with the layers that are done.
   virtual void on_prefill(int64_t /*n_done*/, int64_t /*n_total*/, int64_t /*n_cached*/) {}
   virtual void on_reasoning(const std::string& /*text*/) {}
   virtual void on_answer(const std::string& /*text*/) {}

@@ -43,7 +43,11 @@ void Forward::beat(std::unique_ptr<Flight> entering) {
     working.push_back(stages_[i].get());
     (i + 1 < stages_.size() ? left_[i] : through) = std::move(step);
   }
-  while (!working.empty()) std::erase_if(working, [](Stage* stage) { return !stage->advance(); });
+  const auto n_layers = static_cast<double>(args_.n_layers) / static_cast<double>(stages_.size());
+  for (int n_done = 1; !working.empty(); ++n_done) {
+    std::erase_if(working, [](Stage* stage) { return !stage->advance(); });
+    if (on_layer_) (*on_layer_)(std::min(1.0, n_done / n_layers));
+  }
 }
 
 void Forward::hand_over(size_t from) {

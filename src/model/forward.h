@@ -41,6 +41,8 @@ class Forward {
   void wait();
   // What the backends ask while they compute on the host (Backend::set_interrupt).
   void set_interrupt(const std::function<bool()>* is_interrupted);
+  // Hears within run() what share of its layers is enqueued, on the CPU done. Null: nobody.
+  void set_progress(const std::function<void(double)>* on_layer) { on_layer_ = on_layer; }
 
   // The backend that has the logits.
   Backend& last_backend() { return stages_.back()->backend(); }
@@ -80,6 +82,7 @@ class Forward {
   const ModelArgs& args_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::unique_ptr<Flight>> left_;  // [n_stages - 1] what a stage has done and the next has not
+  const std::function<void(double)>* on_layer_ = nullptr;
 };
 
 }  // namespace dsv32

@@ -38,6 +38,7 @@ class CompletionParser {
   // What has been held back in case it would become a character.
   Delta finish();
 
+  bool is_thinking() const { return state_ == State::reasoning; }
   // Everything told so far.
   const Completion& completion() const { return completion_; }
 
