@@ -982,14 +982,21 @@ check "cache path: where they are" has out "$work/cache/dsv32"
 expect "cache list" 0 cache list --json
 check "cache list: one model" test "$(grep -o '"fingerprint"' out | wc -l)" = 1
 check "cache list: no text of prompts" lacks out "Line"
+check "cache list: the model's name and the last use" grep -aqE '"model":"tiny","last_use_ms":[0-9]{13},' out
+expect "cache list, for people" 0 cache list
+check "cache list, for people: a header and a row" test "$(grep -acE '^(FINGERPRINT +MODEL +LAST USE|[0-9a-f]{16} +tiny +just now +[0-9,]+ )' out)" = 2
 fingerprint=$(grep -o '"fingerprint":"[0-9a-f]*' out | cut -d'"' -f4)
 expect "cache show" 0 cache show "${fingerprint:0:8}"
-check "cache show: segments" test -s out
+check "cache show: segments, and how they begin" grep -aqE '^[0-9a-f]{32}  just now +0-[0-9]+ .*Line' out
+expect "cache show of a model" 0 cache show tiny
 expect "cache show: another fingerprint" 2 cache show 00zz
 expect "cache verify" 0 cache verify
 check "cache verify: nothing damaged" has out " 0 damaged"
 segment=$(find cache -name 'seg-*' | head -n 1)
 printf 'x' | dd of="$segment" bs=1 seek=$(($(stat -c %s "$segment") / 2)) conv=notrunc 2>/dev/null
+expect "cache verify: damage, looked at" 1 cache verify --dry-run
+check "cache verify: damage, looked at: it is there" test -e "$segment"
+check "cache verify: damage, looked at: named" has out "it would be removed"
 expect "cache verify: damage" 1 cache verify
 check "cache verify: one segment" has out "1 damaged"
 check "cache verify: which, why, and that it went" has out "$(basename "$segment"): page"
@@ -1011,6 +1018,12 @@ check "cache: what is known of the model's bytes" test -n "$(find cache -name 'm
 expect "cache clear" 0 cache clear
 check "cache clear: no segments, and nothing known of models" test -z "$(find cache -name 'seg-*' -o -name 'model-*')"
 usage_error "cache: unknown word" cache lsit
+mkdir no_cache
+for command in list show verify "prune 1M" clear; do
+  # shellcheck disable=SC2086
+  usage_error_with_hint "cache $command on a folder that is none" cache $command --cache-dir no_cache
+done
+check "commands on a folder that is no cache leave nothing there" test -z "$(ls -A no_cache)"
 usage_error "cache without a word" cache
 one_warning() { [[ $(grep -avc "^note: the answer is cut" err) == 1 ]] && has err "warning: "; }
 mkdir -m 0777 shared_cache

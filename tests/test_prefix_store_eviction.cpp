@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   BOOST_TEST(list_segments(*cache, models[0].fingerprint).size() == 3u);
   BOOST_TEST(list_segments(*cache, "ff").empty());
 
-  Verification result = verify(*cache);
+  Verification result = verify(*cache, true);
   BOOST_TEST(result.n_segments == 4);
   BOOST_TEST(result.n_pages == 7);
   BOOST_TEST(result.damaged.empty());
@@ -179,12 +179,12 @@ BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   file.seekp(8192 + 5);
   file.put('!');
   file.close();
-  result = verify(*cache);
+  result = verify(*cache, true);
   BOOST_REQUIRE(result.damaged.size() == 1u);
   BOOST_TEST(result.damaged[0].name == path.filename().string());
   BOOST_TEST(contains(result.damaged[0].reason, "page 1"));
   BOOST_TEST(result.damaged[0].is_removed);
-  BOOST_TEST(verify(*cache).n_segments == 3);
+  BOOST_TEST(verify(*cache, true).n_segments == 3);
   const std::string note = options.directory + "/model-00112233445566778899aabbccddeeff";
   write_file(note, "what is known of a model");
   prune(*cache, segment_bytes());

@@ -84,7 +84,7 @@ std::span<const CommandRow> commands() {
        {"dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.", false},
        cache_command},
       {Command::cache_show,
-       {"dsv32 cache show", "[flags] [FINGERPRINT]", "The kept segments, of all models or of one.", true},
+       {"dsv32 cache show", "[flags] [MODEL]", "The kept segments, of all models or of one, by its name or fingerprint.", true},
        cache_command},
       {Command::cache_verify,
        {"dsv32 cache verify", "[flags]", "Reads all that is kept and removes what is damaged.", false},

@@ -387,6 +387,8 @@ constexpr Flag kFlags[] = {
      "Output", kRun, [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
+    {"dry-run,dry_run", nullptr, "what is damaged is only named", "Output", kCacheVerify,
+     [](O& o, S&, S&) { o.is_dry_run = true; }},
     {"json", nullptr, "a JSON object for each talk, one a line", "Output", kTalksList,
      [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object, {\"messages\": [...]}, as a line of batch (default: Markdown)", "Output",

@@ -68,6 +68,8 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   if (!generates || !options.uses_cache) return engine;
   engine.cache = options.cache;
   engine.cache->directory = cache_directory(options);
+  std::error_code error;
+  engine.cache->model_path = std::filesystem::absolute(path, error).string();
   if (!options.quiet) engine.cache->warn = warn;
   return engine;
 }

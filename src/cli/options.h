@@ -1,7 +1,8 @@
 // What the user asked for: the words of one command, checked and turned into values.
 //
-// parse_options() is the only reader of a command line. The commands are a table (commands.h), the flags
-// another (flags.h), and flag_parser.h takes the words apart. Nothing here opens a file.
+// parse_options() is the only reader of a command line. The
+// commands are a table (commands.h), the flags another (flags.h), and flag_parser.h takes the words apart.
+// Nothing here opens a file.
 #pragma once
 
 #include <cstdint>
@@ -116,6 +117,7 @@ struct Options {
     return thinking_display.value_or(quiet ? ThinkingDisplay::hide : ThinkingDisplay::show);
   }
 
+  bool is_dry_run = false;     // cache verify: nothing is removed
   bool parse_special = false;  // inspect tokens
   std::string token_list;      // inspect logits: ids, or @FILE
   std::string output_path;     // inspect logits, batch: -o

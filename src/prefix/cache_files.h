@@ -7,6 +7,7 @@
 //       seg-<32 hex>.kvs   a segment (segment_file.h), named by the first 16 bytes of its chain hash, there
 //                          by a rename after its bytes were durable; its time is that of its last use
 //       speeds             a note: what earlier runs measured (prefix_store.h)
+//       path               a note: where the model's file lay
 //     tmp-<32 hex>         here and there, one being written; its writer holds a flock on it: without one it
 //                          is a leftover
 //
@@ -58,6 +59,7 @@ class CacheFiles {
   void forget_models() const;  // removes their notes
 
   // A note without its hash; empty in any doubt, and when that is more than `most_bytes`.
+  static constexpr char kPathNote[] = "path";
   std::string read_note(int directory, const std::string& name, size_t most_bytes) const;
   // In place of what was there. What the disk does not take is not kept; of two who meet here, one is kept.
   void write_note(int directory, const std::string& name, std::string bytes) const;

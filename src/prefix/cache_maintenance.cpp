@@ -8,9 +8,11 @@
 namespace dsv32 {
 namespace {
 
+constexpr size_t kMostPath = 4096;
+
 // Adds what is found of one file. Its pages are read into little memory, whatever its head says.
 void verify_segment(CacheDirectory& cache, const std::string& folder_name, int folder,
-                    const std::string& name, Verification& found) {
+                    const std::string& name, bool removes, Verification& found) {
   SegmentFault fault = SegmentFault::none;
   int64_t n_whole = 0;
   std::string reason;
@@ -32,7 +34,7 @@ void verify_segment(CacheDirectory& cache, const std::string& folder_name, int f
   found.n_pages += n_whole;
   if (fault == SegmentFault::unreadable) ++found.n_unreadable;
   if (fault != SegmentFault::damaged && fault != SegmentFault::foreign) return;
-  const bool is_removed = cache.can_write() && cache.files().free_name(folder, name);
+  const bool is_removed = removes && cache.can_write() && cache.files().free_name(folder, name);
   found.damaged.push_back({name, reason, is_removed});
 }
 
@@ -46,10 +48,14 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
     model.n_pages += one.segment.n_pages;
     model.n_bytes += one.segment.file_bytes();
     model.n_hits += one.use.n_hits;
+    model.last_use = std::max(model.last_use, one.use.last_use);
   }
   std::vector<CachedModel> models;
   for (auto& [fingerprint, model] : by_fingerprint) {
     model.fingerprint = hex(fingerprint);
+    const OwnedFd folder = cache.files().open_folder(fingerprint);
+    if (folder.is_open())
+      model.path = cache.files().read_note(folder.get(), CacheFiles::kPathNote, kMostPath);
     models.push_back(model);
   }
   std::ranges::stable_sort(models, std::ranges::greater(), &CachedModel::n_bytes);
@@ -57,20 +63,23 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
 }
 
 std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::string& prefix) {
-  std::vector<CachedSegment> segments = cache.segments(false);
+  std::vector<CachedSegment> segments;
+  for (const std::string& folder : cache.files().folders())
+    if (folder.starts_with(prefix.substr(0, folder.size())))
+      std::ranges::move(cache.segments_in(folder, true, false), std::back_inserter(segments));
   std::erase_if(segments,
                 [&](const CachedSegment& one) { return !hex(one.segment.fingerprint).starts_with(prefix); });
   std::ranges::stable_sort(segments, {}, [](const CachedSegment& one) { return one.segment.first_page; });
   return segments;
 }
 
-Verification verify(CacheDirectory& cache) {
+Verification verify(CacheDirectory& cache, bool removes) {
   Verification found;
   for (const std::string& name : cache.files().folders()) {
     const OwnedFd folder = cache.files().open_folder(name);
     if (!folder.is_open()) continue;
     for (const std::string& segment : cache.files().segments_in(folder.get()))
-      verify_segment(cache, name, folder.get(), segment, found);
+      verify_segment(cache, name, folder.get(), segment, removes, found);
   }
   return found;
 }

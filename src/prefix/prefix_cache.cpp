@@ -76,6 +76,7 @@ PrefixCache::~PrefixCache() {
   end_reading();
   const bool hangs = writer_ && writer_->hangs();
   if (!hangs) or_miss([this] { keep_speeds(); });
+  if (!hangs && store_) store_->record_model(options_.model_path);
   writer_.reset();
   if (reader_) {
     reader_->stop();

@@ -207,6 +207,17 @@ void PrefixStore::record_speeds(const CacheSpeeds& speeds) {
   });
 }
 
+void PrefixStore::record_model(const std::string& path) {
+  or_miss([&] {
+    const CacheFiles& files = directory_->files();
+    const OwnedFd folder = files.open_folder(sizes_.fingerprint);
+    const size_t n_most = path.size();
+    if (!can_write() || !folder.is_open() || path.empty()) return;
+    if (files.read_note(folder.get(), CacheFiles::kPathNote, n_most) != path)
+      files.write_note(folder.get(), CacheFiles::kPathNote, path);
+  });
+}
+
 // --- storing -------------------------------------------------------------------------------------
 
 std::optional<int64_t> PrefixStore::store(const DiskPage& before, std::span<const int32_t> tokens,

@@ -89,6 +89,8 @@ class PrefixStore {
   CacheSpeeds speeds();
   // Kept for later runs.
   void record_speeds(const CacheSpeeds& speeds);
+  // Where the model lay whose prefixes these are, for list_models(). Nothing where none were stored.
+  void record_model(const std::string& path);
 
   bool can_write() const { return directory_->can_write(); }
   ReadStats read_stats() const { return meter_.stats(); }  // any thread
