@@ -21,10 +21,25 @@ constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16, kMaxNameBytes = 63
 constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1, kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // in the file
 constexpr uint32_t kMaxAlignment = 1 << 20;
 
+// What the file is instead, where that is known.
+std::string hint_about(std::string_view beginning) {
+  if (beginning.starts_with("version https://git-lfs"))
+    return "it is a pointer of Git LFS: git lfs pull puts the file in its place";
+  const size_t tag = beginning.find_first_not_of(" \t\r\n");
+  if (tag != beginning.npos && beginning[tag] == '<')
+    return "it is a web page: what was downloaded is not the file itself, whose address at Hugging Face has "
+           "/resolve/";
+  return {};
+}
+
 void check_header(Cursor& cursor) {
+  const std::string_view beginning{reinterpret_cast<const char*>(cursor.data()),
+                                   std::min<size_t>(cursor.n_left(), 64)};
   const uint32_t magic = cursor.read<uint32_t>("the magic number");
   const std::string_view letters{reinterpret_cast<const char*>(&magic), sizeof magic};
-  cursor.check(letters == "GGUF", 0, "the magic number is '%s', expected 'GGUF'", visible(letters).c_str());
+  if (letters != "GGUF")
+    cursor.fail_at(0, format("the magic number is '%s', expected 'GGUF'", visible(letters).c_str()),
+                   hint_about(beginning));
   const uint32_t version = cursor.read<uint32_t>("the version");
   cursor.check(version != __builtin_bswap32(3), 4,
                "the version is 3 in big-endian order, expected little-endian");
