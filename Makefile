@@ -101,8 +101,29 @@ fuzz_deps:
 	@tests/support/install_packages.sh clang libclang-rt-dev
 
 PREFIX ?= /usr/local
-install: all  ## install the program under PREFIX (/usr/local)
-	install -D -m 755 $(BUILD)/dsv32 $(DESTDIR)$(PREFIX)/bin/dsv32
+TARGET  = $(DESTDIR)$(PREFIX)
+SHARE   = $(TARGET)/share
+ZSH     = $(SHARE)/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+INSTALLED = $(TARGET)/bin/dsv32 $(SHARE)/man/man1/dsv32.1.gz $(SHARE)/bash-completion/completions/dsv32 \
+            $(ZSH)/_dsv32 $(SHARE)/fish/vendor_completions.d/dsv32.fish $(SHARE)/doc/dsv32/copyright
+install:  ## install what was built, stripped, with manual page and completions, under PREFIX (/usr/local)
+	@test -x $(BUILD)/dsv32 || { echo "there is no $(BUILD)/dsv32: make builds it"; exit 1; }
+	@mkdir -p $(sort $(dir $(INSTALLED)))
+	install -s -m 755 $(BUILD)/dsv32 $(TARGET)/bin/dsv32
+	@$(BUILD)/dsv32 completion man | gzip -9n >$(SHARE)/man/man1/dsv32.1.gz
+	@$(BUILD)/dsv32 completion bash >$(SHARE)/bash-completion/completions/dsv32
+	@$(BUILD)/dsv32 completion zsh >$(ZSH)/_dsv32
+	@$(BUILD)/dsv32 completion fish >$(SHARE)/fish/vendor_completions.d/dsv32.fish
+	@(cat LICENSE; for package in $(filter lib% nlohmann%,$(PACKAGES)); do echo; echo "--- $$package:"; \
+	    cat /usr/share/doc/$$package/copyright; done) >$(SHARE)/doc/dsv32/copyright 2>/dev/null || true
+	@chmod 644 $(wordlist 2,9,$(INSTALLED))
+
+uninstall:  ## remove what install has put there
+	rm -f $(INSTALLED)
+	@rmdir $(SHARE)/doc/dsv32 2>/dev/null || true
+
+deb: all  ## a Debian package in build/
+	@packaging/make_deb.sh $(BUILD)
 
 clean:  ## remove everything that was built
 	rm -rf build $(TINY)
@@ -159,6 +180,14 @@ $(BUILD)/.cuda_$(CUDA):
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.cuda_*
 	@touch $@
+# So is the one file that says from what and for what the program was built.
+REVISION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+$(BUILD)/src/cli/version.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
+$(BUILD)/src/cli/version.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
+$(BUILD)/.built_%:
+	@mkdir -p $(@D)
+	@rm -f $(BUILD)/.built_*
+	@touch $@
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
 # alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and
@@ -175,5 +204,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install clean help
+.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb clean help
 .DELETE_ON_ERROR:

@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
+#include "cli/version.h"
 
 namespace dsv32 {
 namespace {
@@ -30,7 +31,7 @@ int dispatch(std::vector<std::string> words) {
   words.erase(words.begin(), words.begin() + static_cast<ptrdiff_t>(n_taken));
   const Options options = parse_options(row.command, words);
   if (options.wants_help) return write_out(command_help(row.command)), 0;
-  if (options.wants_version) return write_out(version_line()), 0;
+  if (options.wants_version) return write_out(version_text()), 0;
   return row.run(options);
 }
 

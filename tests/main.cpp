@@ -9,6 +9,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 
 namespace {
 
@@ -34,6 +35,11 @@ struct Tally : ut::test_tree_visitor {
   }
 };
 
+// What the user has set must not change a test.
+struct NoSettings {
+  NoSettings() { setenv("XDG_CONFIG_HOME", "/nonexistent", 1); }
+};
+
 // A global fixture is torn down after the last case, when every result is in.
 struct PrintTally {
   ~PrintTally() {
@@ -45,4 +51,5 @@ struct PrintTally {
 
 }  // namespace
 
+BOOST_TEST_GLOBAL_FIXTURE(NoSettings);
 BOOST_TEST_GLOBAL_FIXTURE(PrintTally);

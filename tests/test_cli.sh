@@ -12,7 +12,7 @@ demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers e
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
-export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data TERM=xterm
+export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL DSV32_MODELS
 esc=$'\e'
@@ -79,7 +79,7 @@ answer=("${m[@]}" --no-think --seed 7 -n 24)
 
 # --- help and version -------------------------------------------------------------------------------------
 for words in help --help -h "run --help" "run -h" "chat --help" "inspect --help" "inspect logits -h" "help run" "check -h" "batch -h" "cache list --help" \
-  --version "run --version" "inspect model --version"; do
+  --version -V version "run --version" "run -V" "inspect model --version" "cache --help" "help cache" "talks -h"; do
   # shellcheck disable=SC2086
   expect "$words" 0 $words
   check "$words: on standard output" test -s out
@@ -88,6 +88,12 @@ done
 expect "no words at all" 2
 check "no words: help on standard error" has err "dsv32 run"
 check "no words: nothing on standard output" empty out
+run_ version
+check "version: the revision" grep -aqE '^dsv32 [0-9.]+ \([^)]+\)$' <(head -n 1 out)
+check "version: compiler, backends, libraries" test "$(grep -acE '^(compiler: g|backends: cpu|libraries: .*PCRE2 [0-9])' out)" = 3
+run_ cache --help
+check "help of a group" has out "dsv32 cache verify [flags]"
+check "help of a group: of that one" lacks out "dsv32 talks"
 run_ run --help
 check "help names the default and the environment" has out DSV32_MODEL
 check "help names the exit codes" has out "6 no whole answer"
@@ -241,6 +247,57 @@ expect "no model at all" 2 run hi
 expect "a prompt longer than the context" 2 run "${m[@]}" -c 4 "one two three four five six"
 check "a prompt longer than the context: counts" has err "the context holds 4"
 
+# --- settings ---------------------------------------------------------------------------------------------
+mkdir -p config/dsv32
+printf 'model = %s\nseed = 7\n[run]\nno-think\nn = 24\n' "$model" >config/dsv32/config
+expect "settings" 0 run "What is a latent row?"
+check "settings: as the same flags" same out first
+expect "settings: the command line wins" 0 run -n 0 hi
+check "settings: the command line wins: no answer" lines out 1
+expect "config" 0 config
+check "config: what holds, and from where" grep -aqE '^max-tokens +24 +/.*/config/dsv32/config:5$' out
+check "config: what is not set" grep -aqE '^top-p +0.95 +default$' out
+check "config: the model" grep -aqE "^model +$model +/.*config:1\$" out
+expect "config of another command" 0 config bench
+check "config of another command: its own flags" grep -aqE '^decode +32 +default$' out
+DSV32_MODEL=absent.gguf expect "config: a model of the environment" 0 config
+check "config: a model of the environment: says so" grep -aqE '^model +absent.gguf +DSV32_MODEL$' out
+usage_error "config of no command" config nothing
+echo 'tmep = 1' >>config/dsv32/config
+usage_error "a wrong setting" run hi
+check "a wrong setting: where, and what was meant" has err "config:6: unknown flag tmep (did you mean temp?)"
+rm -r config
+
+# --- what is made of the tables ---------------------------------------------------------------------------
+usage_error "completion for no shell" completion
+usage_error "completion for an unknown shell" completion tcsh
+expect "completion" 0 completion bash
+completed() { # WORDS...: what bash offers for the last of them
+  bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
+}
+check "completion: commands" test "$(completed dsv32 in)" = "inspect"
+check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "plan prompt"
+check "completion: flags" test "$(completed dsv32 run --think)" = "--think --think-max --thinking"
+check "completion: flags of a group's command" test "$(completed dsv32 cache verify --dry)" = "--dry-run"
+check "completion: files elsewhere" test -z "$(completed dsv32 run mod)"
+manual_cases() {
+  groff -man -ww -z page 2>err
+  check "manual page: nothing to complain of" empty err
+}
+expect "manual page" 0 completion man
+mv out page
+if command -v groff >/dev/null; then manual_cases; else skip manual_cases; fi
+install_() { MAKEFLAGS= make -s -C "${demo%/models/*}" "$@" BUILD="$(dirname "$dsv32")" DESTDIR="$work/root" PREFIX=/usr >out 2>err; }
+check "make install" install_ install
+check "make install: stripped" test -z "$(readelf -SW root/usr/bin/dsv32 | grep -F .symtab)"
+check "make install: it runs" test -n "$(root/usr/bin/dsv32 --version)"
+for file in man/man1/dsv32.1.gz bash-completion/completions/dsv32 zsh/vendor-completions/_dsv32 \
+  fish/vendor_completions.d/dsv32.fish doc/dsv32/copyright; do
+  check "make install: $file" test -s "root/usr/share/$file"
+done
+check "make uninstall" install_ uninstall
+check "make uninstall: nothing is left" test -z "$(find root -type f)"
+
 # --- an answer that is empty or cut -----------------------------------------------------------------------
 says() { test "$(cat err)" = "$1"; }
 full="the context of 40 tokens is full, -c N holds more"
@@ -361,6 +418,14 @@ input=invalid.txt expect "bytes that are not UTF-8" 0 run "${answer[@]}"
 input=invalid.txt expect "bytes that are not UTF-8, as JSON" 0 inspect tokens "${m[@]}" --json
 head -c 200000 /dev/zero | tr '\0' '\n' >newlines.txt
 input=newlines.txt expect "nothing but newlines, and too many" 2 run "${m[@]}" -c 100
+
+# --- files that are something else ------------------------------------------------------------------------
+printf '\n<!DOCTYPE html><html><head><title>Hugging Face</title></head></html>' >page.gguf
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n' >pointer.gguf
+expect "a web page" 3 run -m page.gguf hi
+check "a web page: says so" has err "hint: it is a web page"
+expect "a pointer of Git LFS" 3 inspect model -m pointer.gguf
+check "a pointer of Git LFS: says so" has err "hint: it is a pointer of Git LFS"
 
 # --- JSON and tokens --------------------------------------------------------------------------------------
 expect "json" 0 run "${m[@]}" --seed 7 -n 3 --think-max 2 --json --logprobs 2 hi
@@ -695,6 +760,8 @@ terminal_cases() {
   check "a terminal is told the speed and the seed" has out "seed: 7"
   on_terminal "'$dsv32' run -m '$model'"
   check "a terminal without a prompt: exit code 2, no waiting" test $code = 2
+  on_terminal "sleep 0.7 | '$dsv32' inspect prompt -m '$model' hi"
+  check "who waits for input at a terminal is told" has out "reading standard input"
   on_terminal "NO_COLOR=1 '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"
   check "NO_COLOR" lacks out "${esc}[2m"
   on_terminal "TERM=dumb '$dsv32' run -m '$model' --seed 7 -n 2 --think-max 2 hi </dev/null"

@@ -12,6 +12,8 @@
 #include "cli/cache.h"
 #include "cli/chat.h"
 #include "cli/check.h"
+#include "cli/completion.h"
+#include "cli/config.h"
 #include "cli/inspect.h"
 #include "cli/inspect_logits.h"
 #include "cli/run.h"
@@ -22,7 +24,7 @@ namespace {
 
 constexpr size_t kProgram = 6;  // "dsv32 "
 
-bool is_group(const std::string& word) {
+bool has_members(const std::string& word) {
   return std::ranges::any_of(commands(),
                              [&](const CommandRow& row) { return row.name().starts_with(word + " "); });
 }
@@ -37,7 +39,7 @@ std::string members_of(const std::string& group) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& name) {
-  std::vector<std::string> names{"help", "inspect", "cache", "talks"};
+  std::vector<std::string> names{"help", "version", "inspect", "cache", "talks"};
   for (const CommandRow& row : commands()) names.push_back(row.name());
   const std::string near = nearest(name, names);
   fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
@@ -84,7 +86,8 @@ std::span<const CommandRow> commands() {
        {"dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.", false},
        cache_command},
       {Command::cache_show,
-       {"dsv32 cache show", "[flags] [MODEL]", "The kept segments, of all models or of one, by its name or fingerprint.", true},
+       {"dsv32 cache show", "[flags] [MODEL]",
+        "The kept segments, of all models or of one, by its name or fingerprint.", true},
        cache_command},
       {Command::cache_verify,
        {"dsv32 cache verify", "[flags]", "Reads all that is kept and removes what is damaged.", false},
@@ -128,6 +131,14 @@ std::span<const CommandRow> commands() {
         "buffers.",
         false},
        bench_batch_command},
+      {Command::config,
+       {"dsv32 config", "[COMMAND]", "What holds for a command without flags, run for one, and from where.",
+        true},
+       config_command},
+      {Command::completion,
+       {"dsv32 completion", "bash|zsh|fish|man",
+        "What the shell completes, or the manual page, on standard output.", true},
+       completion_command},
   };
   return kRows;
 }
@@ -136,18 +147,23 @@ std::string CommandRow::name() const { return text.name.substr(kProgram); }
 
 const CommandRow& row_of(Command command) { return commands()[static_cast<size_t>(command)]; }
 
+bool is_group(const std::string& word) {
+  return has_members(word) &&
+         std::ranges::none_of(commands(), [&](const CommandRow& row) { return row.name() == word; });
+}
+
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken) {
   if (words[0].starts_with("-"))
     fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
                                   visible(words[0], false, 40).c_str()));
-  const std::string pair = words.size() > 1 && is_group(words[0]) ? words[0] + " " + words[1] : "";
+  const std::string pair = words.size() > 1 && has_members(words[0]) ? words[0] + " " + words[1] : "";
   for (const std::string& name : {pair, words[0]})
     for (const CommandRow& row : commands())
       if (name == row.name()) {
         n_taken = name == pair ? 2 : 1;
         return row;
       }
-  if (pair.empty() && is_group(words[0]))
+  if (pair.empty() && has_members(words[0]))
     fail(ErrorKind::usage, words[0] + " what? one of " + members_of(words[0]));
   fail_unknown(pair.empty() ? words[0] : pair);
 }

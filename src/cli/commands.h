@@ -21,6 +21,9 @@ struct CommandRow {
 std::span<const CommandRow> commands();
 const CommandRow& row_of(Command command);
 
+// "inspect": a word that names no command by itself but begins the names of several.
+bool is_group(const std::string& word);
+
 // The command that the first words name; `n_taken` is how many they are. Throws Error{usage} for others.
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken);
 

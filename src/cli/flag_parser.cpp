@@ -10,23 +10,6 @@
 namespace dsv32 {
 namespace {
 
-std::vector<std::string> split_names(const std::string& names) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= names.size();) {
-    const size_t end = std::min(names.find(',', begin), names.size());
-    parts.push_back(names.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-// `name` without hyphens, any of its spellings. Null when there is no such flag.
-const FlagText* find_flag(const FlagTexts& flags, const std::string& name) {
-  for (const FlagText* flag : flags)
-    if (std::ranges::count(split_names(flag->names), name) > 0) return flag;
-  return nullptr;
-}
-
 cxxopts::Options make_parser(const CommandText& command, const FlagTexts& flags) {
   cxxopts::Options parser(command.name, command.about);
   parser.custom_help(command.usage).set_width(100);
@@ -49,7 +32,7 @@ std::string where_to_look(const CommandText& command) { return ", see " + comman
 [[noreturn]] void fail_unknown(const CommandText& command, const FlagTexts& flags, const std::string& word) {
   std::vector<std::string> known;
   for (const FlagText* flag : flags)
-    for (const std::string& spelling : split_names(flag->names))
+    for (const std::string& spelling : flag->spellings())
       if (spelling.size() > 1) known.push_back(spelling);
   const std::string name = without_hyphens(word);
   const std::string near = name.size() > 1 ? nearest(name, known) : "";
@@ -108,7 +91,24 @@ cxxopts::ParseResult parse(const CommandText& command, const FlagTexts& flags,
 
 }  // namespace
 
-std::string FlagText::name() const { return split_names(names).front(); }
+std::vector<std::string> FlagText::spellings() const {
+  std::vector<std::string> parts;
+  const std::string all = names;
+  for (size_t begin = 0; begin <= all.size();) {
+    const size_t end = std::min(all.find(',', begin), all.size());
+    parts.push_back(all.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string FlagText::name() const { return spellings().front(); }
+
+const FlagText* find_flag(const FlagTexts& flags, const std::string& name) {
+  for (const FlagText* flag : flags)
+    if (std::ranges::count(flag->spellings(), name) > 0) return flag;
+  return nullptr;
+}
 
 bool GivenWords::has(const std::string& name) const {
   return std::ranges::any_of(flags, [&](const GivenFlag& given) { return given.flag->name() == name; });

@@ -23,7 +23,8 @@ struct FlagText {
   const char* text;   // for the help
   const char* group;  // heading in the help
 
-  std::string name() const;  // "max-tokens"
+  std::vector<std::string> spellings() const;  // without hyphens
+  std::string name() const;                    // "max-tokens"
 };
 
 // Of one command, in the order of the help. A table's rows, which outlive what is made of them.
@@ -45,6 +46,9 @@ struct GivenWords {
 // takes none.
 GivenWords take_apart(const CommandText& command, const FlagTexts& flags,
                       const std::vector<std::string>& args);
+
+// `name` without hyphens, any of its spellings. Null when there is no such flag.
+const FlagText* find_flag(const FlagTexts& flags, const std::string& name);
 
 // Usage, and the flags by group.
 std::string help_of(const CommandText& command, const FlagTexts& flags);

@@ -3,14 +3,9 @@
 // Long names with a hyphen carry an alias with an underscore, so that both spellings work.
 #include "cli/flags.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <initializer_list>
 #include <limits>
 
-#include "base/error.h"
-#include "base/text.h"
+#include "cli/flag_values.h"
 #include "cli/imagined_machine.h"
 #include "cli/saved_talk.h"
 
@@ -18,6 +13,7 @@ namespace dsv32 {
 namespace {
 
 constexpr unsigned bit(Command command) { return 1u << static_cast<unsigned>(command); }
+constexpr unsigned kOnce = 1u << 31;
 
 constexpr unsigned kRun = bit(Command::run), kBatch = bit(Command::batch), kChat = bit(Command::chat),
                    kModel = bit(Command::inspect_model), kPlan = bit(Command::inspect_plan),
@@ -32,6 +28,7 @@ constexpr unsigned kTalksList = bit(Command::talks_list), kTalksExport = bit(Com
                             bit(Command::talks_rename) | bit(Command::talks_delete);
 constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes),
                    kBenchBatch = bit(Command::bench_batch);
+constexpr unsigned kPlain = bit(Command::config) | bit(Command::completion);
 constexpr unsigned kMeasuring = kBench | kPrefixes | kBenchBatch;
 constexpr unsigned kAll =
     kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
@@ -39,92 +36,6 @@ constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
 constexpr unsigned kComputing = kGenerating | kLogits;
 constexpr unsigned kPlanned = kComputing | kPlan | kMeasuring, kOnEngine = kPlanned | kCheck;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-
-[[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
-  fail(ErrorKind::usage,
-       format("%s takes %s, not '%s'", flag.c_str(), expected.c_str(), visible(text, false, 80).c_str()));
-}
-
-template <typename T>
-bool parse_whole(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const std::from_chars_result result = std::from_chars(text.data(), end, value);
-  return result.ec == std::errc{} && result.ptr == end;
-}
-
-float parse_float(const std::string& flag, const std::string& text) {
-  float value = 0;
-  if (!parse_whole(text, value) || !std::isfinite(value)) fail_value(flag, "a number", text);
-  return value;
-}
-
-uint64_t parse_seed(const std::string& flag, const std::string& text) {
-  uint64_t value = 0;
-  if (!parse_whole(text, value)) fail_value(flag, "an integer from 0 to 18446744073709551615", text);
-  return value;
-}
-
-template <typename T>
-struct Choice {
-  const char* name;
-  T value;
-};
-
-template <typename T>
-T parse_choice(const std::string& flag, const std::string& text, std::initializer_list<Choice<T>> choices) {
-  std::string names;
-  for (const Choice<T>& choice : choices) {
-    if (text == choice.name) return choice.value;
-    names += (names.empty() ? "" : ", ") + std::string(choice.name);
-  }
-  fail_value(flag, "one of " + names, text);
-}
-
-std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text) {
-  if (text == "auto") return std::nullopt;
-  if (text == "full") return kEveryRow;
-  int64_t n_rows = 0;
-  if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > kMaxInt32)
-    fail_value(flag, "a number of rows, full or auto", text);
-  return n_rows;
-}
-
-Shard parse_shard(const std::string& flag, const std::string& text) {
-  const size_t slash = text.find('/');
-  Shard shard;
-  if (slash == std::string::npos || !parse_whole(text.substr(0, slash), shard.number) ||
-      !parse_whole(text.substr(slash + 1), shard.n_shards) || shard.number >= shard.n_shards)
-    fail_value(flag, "I/N with I from 0 to N - 1", text);
-  return shard;
-}
-
-float parse_share(const std::string& flag, const std::string& text) {
-  const float value = parse_float(flag, text);
-  if (!(value >= 0 && value <= 1)) fail_value(flag, "a share from 0 to 1", text);
-  return value;
-}
-
-// Numbers with commas between them, sorted.
-std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least) {
-  std::vector<int64_t> values;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    values.push_back(parse_integer(flag, text.substr(at, comma - at), least, 1 << 20));
-    at = comma + 1;
-  }
-  std::ranges::sort(values);
-  return values;
-}
-
-std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text) {
-  std::vector<uint64_t> sizes;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    sizes.push_back(parse_bytes(text.substr(at, comma - at), flag.c_str()));
-    at = comma + 1;
-  }
-  return sizes;
-}
 
 using O = Options;
 using S = const std::string;
@@ -189,8 +100,8 @@ constexpr Flag kFlags[] = {
      kOnEngine & ~kBench, [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", "Measured",
-     kMeasuring, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
-    {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan,
+     kMeasuring | kOnce, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
+    {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan | kOnce,
      [](O& o, S& v, S& f) {
        o.bench.is_synthetic = parse_choice<bool>(f, v, {{"671b", true}});
        o.bench.n_layers = 61;
@@ -275,32 +186,32 @@ constexpr Flag kFlags[] = {
      "Prefix cache", kGenerating, [](O& o, S& v, S&) { o.cache.salt = v; }},
 
     {"input,i", "FILE", "the requests: JSON objects of OpenAI's batch form, or {\"prompt\": ...}, or "
-     "{\"messages\": ...}, one a line; - is standard input", "Batch", kBatch,
+     "{\"messages\": ...}, one a line; - is standard input", "Batch", kBatch | kOnce,
      [](O& o, S& v, S&) { o.batch.input_path = v; }},
     {"out,output,o", "FILE", "the answers, one a line, behind those that it has already, which are not asked for "
-     "again; - is standard output", "Batch", kBatch,
+     "again; - is standard output", "Batch", kBatch | kOnce,
      [](O& o, S& v, S&) { o.output_path = v; }},
-    {"lines", nullptr, "each line of the input is a prompt, no JSON", "Batch", kBatch,
+    {"lines", nullptr, "each line of the input is a prompt, no JSON", "Batch", kBatch | kOnce,
      [](O& o, S&, S&) { o.batch.is_lines = true; }},
     {"ordered", nullptr, "answers in the order of the input (default: in that of finishing)", "Batch", kBatch,
      [](O& o, S&, S&) { o.batch.is_ordered = true; }},
     {"retry-failed,retry_failed", nullptr, "what failed in an earlier run is taken out of the answers and asked again",
-     "Batch", kBatch, [](O& o, S&, S&) { o.batch.retries_failed = true; }},
-    {"shard", "I/N", "only the lines that fall to the I-th of N runs, I from 0", "Batch", kBatch,
+     "Batch", kBatch | kOnce, [](O& o, S&, S&) { o.batch.retries_failed = true; }},
+    {"shard", "I/N", "only the lines that fall to the I-th of N runs, I from 0", "Batch", kBatch | kOnce,
      [](O& o, S& v, S& f) { o.batch.shard = parse_shard(f, v); }},
-    {"each", nullptr, "each file of -f is a prompt by itself, the words behind it", "Many prompts", kRun,
+    {"each", nullptr, "each file of -f is a prompt by itself, the words behind it", "Many prompts", kRun | kOnce,
      [](O& o, S&, S&) { o.batch.is_each = true; }},
     {"lines", nullptr, "each line of -f FILE, else of standard input, is a prompt by itself, the words behind it",
-     "Many prompts", kRun, [](O& o, S&, S&) { o.batch.is_lines = true; }},
+     "Many prompts", kRun | kOnce, [](O& o, S&, S&) { o.batch.is_lines = true; }},
     {"parallel", "N", "most prompts at a time, with --each or --lines (default: what suits the machine)", "Many prompts", kRun,
      [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
     {"parallel", "N", "most requests at a time (default: what suits the machine)", "Batch", kBatch,
      [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
 
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
-     kRun | kPrompt | kCheck, [](O& o, S& v, S&) { o.prompt = v; }},
+     kRun | kPrompt | kCheck | kOnce, [](O& o, S& v, S&) { o.prompt = v; }},
     {"file,prompt-file,prompt_file,f", "FILE",
-     "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt | kCheck,
+     "a text before the prompt; may be repeated; - is standard input", "Prompt", kRun | kPrompt | kCheck | kOnce,
      [](O& o, S& v, S&) { o.files.push_back(v); }},
     {"system", "TEXT", "the system prompt; in a batch, of lines that are a prompt", "Prompt",
      kGenerating | kPrompt,
@@ -320,12 +231,12 @@ constexpr Flag kFlags[] = {
     {"talk,session", "NAME",
      "begin the talk NAME, or go on with it (default for chat: one that begins, kept under the time of its "
      "first message)",
-     "Talk", kTalking,
+     "Talk", kTalking | kOnce,
      [](O& o, S& v, S&) {
        check_talk_name(v);
        o.talk = v;
      }},
-    {"continue", nullptr, "go on with the talk that was used last", "Talk", kTalking,
+    {"continue", nullptr, "go on with the talk that was used last", "Talk", kTalking | kOnce,
      [](O& o, S&, S&) { o.continues = true; }},
     {"no-save,no_save", nullptr,
      "the talk is not kept (talks are kept in $XDG_STATE_HOME/dsv32/talks, else ~/.local/state/dsv32/talks; "
@@ -367,11 +278,11 @@ constexpr Flag kFlags[] = {
     {"logprobs", "K", "log-probabilities, and the K likeliest tokens in each place (0 to 20)", "Answer", kBatch,
      [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
 
-    {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits,
+    {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits | kOnce,
      [](O& o, S& v, S&) { o.token_list = v; }},
     {"out,o", "FILE",
      "where to: float32 [n_tokens, vocab_size], row-major, little-endian; - is standard output", "Logits",
-     kLogits, [](O& o, S& v, S&) { o.output_path = v; }},
+     kLogits | kOnce, [](O& o, S& v, S&) { o.output_path = v; }},
     {"special", nullptr, "take the names of special tokens in TEXT for these tokens", "Tokens", kTokens,
      [](O& o, S&, S&) { o.parse_special = true; }},
 
@@ -387,7 +298,7 @@ constexpr Flag kFlags[] = {
      "Output", kRun, [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
-    {"dry-run,dry_run", nullptr, "what is damaged is only named", "Output", kCacheVerify,
+    {"dry-run,dry_run", nullptr, "what is damaged is only named", "Output", kCacheVerify | kOnce,
      [](O& o, S&, S&) { o.is_dry_run = true; }},
     {"json", nullptr, "a JSON object for each talk, one a line", "Output", kTalksList,
      [](O& o, S&, S&) { o.json = true; }},
@@ -408,8 +319,8 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.is_streamed = true; }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o, S&, S&) { o.verbose = true; }},
-    {"help,h", nullptr, "this text", "Output", kAll | kCache | kTalks, [](O& o, S&, S&) { o.wants_help = true; }},
-    {"version", nullptr, "the version", "Output", kAll | kCache | kTalks,
+    {"help,h", nullptr, "this text", "Output", kAll | kCache | kTalks | kPlain | kOnce, [](O& o, S&, S&) { o.wants_help = true; }},
+    {"version,V", nullptr, "the version", "Output", kAll | kCache | kTalks | kPlain | kOnce,
      [](O& o, S&, S&) { o.wants_version = true; }},
 };
 
@@ -422,29 +333,6 @@ FlagTexts flags_of(Command command) {
   for (const Flag& flag : kFlags)
     if (flag.commands & bit(command)) texts.push_back(&flag);
   return texts;
-}
-
-TensorType parse_type(const std::string& flag, const std::string& text) {
-  std::string names, upper = text;
-  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
-  for (uint32_t number = 0; number < 64; ++number) {
-    const auto type = static_cast<TensorType>(number);
-    const TypeTraits* found = find_traits(type);
-    if (!found || !found->is_supported) continue;
-    if (upper == found->name) return type;
-    names += (names.empty() ? "" : ", ") + std::string(found->name);
-  }
-  fail_value(flag, "one of " + names, text);
-}
-
-int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
-  int64_t value = 0;
-  if (!parse_whole(text, value) || value < least || value > most)
-    fail_value(
-        flag,
-        format("an integer from %lld to %lld", static_cast<long long>(least), static_cast<long long>(most)),
-        text);
-  return value;
 }
 
 }  // namespace dsv32

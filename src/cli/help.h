@@ -8,12 +8,11 @@
 
 namespace dsv32 {
 
-std::string version_line();  // "dsv32 0.1.0\n"
-std::string exit_codes();    // one line
-std::string overview();      // examples first, then the commands, then the exit codes
+std::string exit_codes();  // one line
+std::string overview();    // examples first, then the commands, then the exit codes
 
-// What `help`, `--help`, `-h` and `--version` as a command or after `inspect` ask for; empty when `words` are
-// anything else.
+// What `help`, `--help`, `-h`, `version`, `--version` and `-V` as a command ask for, and `--help` behind a
+// group such as `inspect`; empty when `words` are anything else.
 std::string general_text(const std::vector<std::string>& words);
 
 // "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.

@@ -19,9 +19,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/history_file.h"
-#include "cli/state_folder.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
+#include "cli/user_folders.h"
 #include "cli/word_wrap.h"
 
 namespace dsv32 {
@@ -302,7 +302,7 @@ void LineEditor::remember(const std::string& line) {
 }
 
 std::string history_path() {
-  const std::string folder = state_folder();
+  const std::string folder = make_state_folder();
   return folder.empty() ? folder : folder + "/history";
 }
 

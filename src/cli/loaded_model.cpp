@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "cli/model_lookup.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
+#include "cli/user_folders.h"
 
 namespace dsv32 {
 namespace {
@@ -86,11 +86,7 @@ void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
 
 std::string cache_directory(const Options& options) {
   if (!options.cache.directory.empty()) return options.cache.directory;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache && *cache == '/') return std::string(cache) + "/dsv32";
-  if (home && *home == '/') return std::string(home) + "/.cache/dsv32";
-  return {};
+  return user_folder(UserFolder::cache);
 }
 
 Hash256 rough_digest(const GgufFile& file) {

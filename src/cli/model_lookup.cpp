@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/user_folders.h"
 
 namespace dsv32 {
 namespace {
@@ -66,11 +67,8 @@ const char* environment(const char* variable) {
 std::vector<Candidate> all_models() {
   std::vector<fs::path> folders{"models"};
   if (const char* folder = environment("DSV32_MODELS")) folders.emplace_back(folder);
-  const char *data = environment("XDG_DATA_HOME"), *home = environment("HOME");
-  if (data && *data == '/')
-    folders.push_back(fs::path(data) / "dsv32/models");
-  else if (home && *home == '/')
-    folders.push_back(fs::path(home) / ".local/share/dsv32/models");
+  if (const std::string data = user_folder(UserFolder::data); !data.empty())
+    folders.push_back(data + "/models");
   std::vector<Candidate> all;
   for (const fs::path& folder : folders) {
     const std::vector<Candidate> some = models_in(folder);

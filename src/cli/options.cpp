@@ -4,10 +4,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/flag_parser.h"
 #include "cli/flags.h"
 #include "cli/help.h"
+#include "cli/settings.h"
 
 namespace dsv32 {
 namespace {
@@ -50,7 +52,8 @@ void check_together(const Options& options) {
     fail(ErrorKind::usage, "--talk and --continue are both given, expected one of them");
   const bool is_talk = options.continues || !options.talk.empty();
   if (is_talk && (options.is_raw || options.batch.is_each || options.batch.is_lines))
-    fail(ErrorKind::usage, "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
+    fail(ErrorKind::usage,
+         "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
   const bool names_stdin_twice =
       std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1;
   if (names_stdin_twice) fail(ErrorKind::usage, "standard input (-) is named more than once");
@@ -77,6 +80,8 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   options.wants_help = given.has("help");
   options.wants_version = given.has("version");
   if (options.wants_help || options.wants_version) return options;
+  for (const Setting& setting : settings_for(command, given))
+    setting.flag->apply(options, setting.value, visible(setting.where) + ": " + setting.flag->name());
   for (const auto& [flag, value] : given.flags)
     static_cast<const Flag*>(flag)->apply(options, value, "--" + flag->name());
   options.words = given.words;

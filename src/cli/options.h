@@ -1,6 +1,6 @@
 // What the user asked for: the words of one command, checked and turned into values.
 //
-// parse_options() is the only reader of a command line. The
+// parse_options() is the only reader of a command line, and of the settings file for what it leaves open. The
 // commands are a table (commands.h), the flags another (flags.h), and flag_parser.h takes the words apart.
 // Nothing here opens a file.
 #pragma once
@@ -39,7 +39,9 @@ enum class Command {
   talks_export,
   bench,
   bench_prefixes,
-  bench_batch
+  bench_batch,
+  config,
+  completion
 };
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };

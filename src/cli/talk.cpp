@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/state_folder.h"
 #include "cli/streams.h"
+#include "cli/user_folders.h"
 
 namespace dsv32 {
 namespace {
@@ -22,7 +22,7 @@ std::string name_of_now() {
 }  // namespace
 
 TalkFolder open_talk_folder() {
-  const std::string state = state_folder();
+  const std::string state = make_state_folder();
   if (state.empty())
     fail(ErrorKind::usage,
          "there is no folder for talks: neither XDG_STATE_HOME nor HOME is an absolute path");

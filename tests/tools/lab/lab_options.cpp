@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/flag_values.h"
 #include "cli/flags.h"
 #include "cli/streams.h"
 #include "tests/tools/lab/buffer.h"

@@ -1,0 +1,109 @@
+// See flag_values.h.
+#include "cli/flag_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dsv32 {
+namespace {
+
+template <typename T>
+bool parse_whole(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const std::from_chars_result result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc{} && result.ptr == end;
+}
+
+}  // namespace
+
+[[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
+  fail(ErrorKind::usage,
+       format("%s takes %s, not '%s'", flag.c_str(), expected.c_str(), visible(text, false, 80).c_str()));
+}
+
+float parse_float(const std::string& flag, const std::string& text) {
+  float value = 0;
+  if (!parse_whole(text, value) || !std::isfinite(value)) fail_value(flag, "a number", text);
+  return value;
+}
+
+uint64_t parse_seed(const std::string& flag, const std::string& text) {
+  uint64_t value = 0;
+  if (!parse_whole(text, value)) fail_value(flag, "an integer from 0 to 18446744073709551615", text);
+  return value;
+}
+
+std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  if (text == "full") return kEveryRow;
+  int64_t n_rows = 0;
+  if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > std::numeric_limits<int32_t>::max())
+    fail_value(flag, "a number of rows, full or auto", text);
+  return n_rows;
+}
+
+Shard parse_shard(const std::string& flag, const std::string& text) {
+  const size_t slash = text.find('/');
+  Shard shard;
+  if (slash == std::string::npos || !parse_whole(text.substr(0, slash), shard.number) ||
+      !parse_whole(text.substr(slash + 1), shard.n_shards) || shard.number >= shard.n_shards)
+    fail_value(flag, "I/N with I from 0 to N - 1", text);
+  return shard;
+}
+
+float parse_share(const std::string& flag, const std::string& text) {
+  const float value = parse_float(flag, text);
+  if (!(value >= 0 && value <= 1)) fail_value(flag, "a share from 0 to 1", text);
+  return value;
+}
+
+std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least) {
+  std::vector<int64_t> values;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    values.push_back(parse_integer(flag, text.substr(at, comma - at), least, 1 << 20));
+    at = comma + 1;
+  }
+  std::ranges::sort(values);
+  return values;
+}
+
+std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text) {
+  std::vector<uint64_t> sizes;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    sizes.push_back(parse_bytes(text.substr(at, comma - at), flag.c_str()));
+    at = comma + 1;
+  }
+  return sizes;
+}
+
+TensorType parse_type(const std::string& flag, const std::string& text) {
+  std::string names, upper = text;
+  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  for (uint32_t number = 0; number < 64; ++number) {
+    const auto type = static_cast<TensorType>(number);
+    const TypeTraits* found = find_traits(type);
+    if (!found || !found->is_supported) continue;
+    if (upper == found->name) return type;
+    names += (names.empty() ? "" : ", ") + std::string(found->name);
+  }
+  fail_value(flag, "one of " + names, text);
+}
+
+int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
+  int64_t value = 0;
+  if (!parse_whole(text, value) || value < least || value > most)
+    fail_value(
+        flag,
+        format("an integer from %lld to %lld", static_cast<long long>(least), static_cast<long long>(most)),
+        text);
+  return value;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,51 @@
+// What is written behind a flag, turned into a value: whole texts, within bounds, or one line that says what
+// was expected.
+//
+// Each throws Error{usage} that names `flag`, which is "--max-tokens".
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "gguf/quant.h"
+
+namespace dsv32 {
+
+// "FLAG takes EXPECTED, not 'TEXT'"
+[[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text);
+
+// Decimal.
+int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most);
+float parse_float(const std::string& flag, const std::string& text);
+float parse_share(const std::string& flag, const std::string& text);  // from 0 to 1
+uint64_t parse_seed(const std::string& flag, const std::string& text);
+// A number of rows, "full" (kEveryRow), or "auto" (nothing).
+std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text);
+Shard parse_shard(const std::string& flag, const std::string& text);  // "I/N"
+// With commas between them. Numbers are sorted.
+std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least);
+std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text);
+// A storage format that can be computed with, by its name in any case.
+TensorType parse_type(const std::string& flag, const std::string& text);
+
+template <typename T>
+struct Choice {
+  const char* name;
+  T value;
+};
+
+template <typename T>
+T parse_choice(const std::string& flag, const std::string& text, std::initializer_list<Choice<T>> choices) {
+  std::string names;
+  for (const Choice<T>& choice : choices) {
+    if (text == choice.name) return choice.value;
+    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  fail_value(flag, "one of " + names, text);
+}
+
+}  // namespace dsv32
