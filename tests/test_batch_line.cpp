@@ -91,6 +91,13 @@ BOOST_AUTO_TEST_CASE(short_forms_and_what_is_left_to_the_command) {
   BOOST_TEST(request.options.max_tokens == 99);
   BOOST_TEST(request.options.stops.size() == 1u);
   BOOST_TEST((!request.is_raw && !request.is_completion && request.options.thinking));
+  // A line's limit is of thinking and answer together, and takes the place of the command's for the answer.
+  BatchRequest limited = defaults();
+  limited.options.max_answer = 5;
+  UnknownFields unknown([](const std::string&) {});
+  BOOST_TEST(parse_request(R"({"prompt":"x"})", limited, unknown).request->options.max_answer == 5);
+  BOOST_TEST(
+      parse_request(R"({"prompt":"x","max_tokens":8})", limited, unknown).request->options.max_answer == -1);
   BOOST_TEST(request_of(R"({"messages":[{"role":"user","content":"hi"}]})").messages.size() == 1u);
   BOOST_TEST(line_of(R"({"custom_id":"own","prompt":"why?"})").id.value() == "own");
   const BatchRequest raw = request_of(R"({"url":"/v1/completions","body":{"prompt":"p","logprobs":3}})");
