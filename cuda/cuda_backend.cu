@@ -121,6 +121,27 @@ class Graph : public Recording {
   int64_t n_posts_;  // of one replay
 };
 
+class StreamLane : public UploadLane {
+ public:
+  explicit StreamLane(int device) : device_(device) {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~StreamLane() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  void upload(void* device, const void* staged, size_t n_bytes) override {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaMemcpyAsync(device, staged, n_bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  void wait() override { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+ private:
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits, int n_threads, std::shared_ptr<HostLane> lane)
@@ -249,6 +270,7 @@ class CudaBackend : public Backend {
     expected_ = {static_cast<uint8_t*>(memory), n_bytes};
   }
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
+  std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<StreamLane>(device_); }
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     join();

@@ -355,6 +355,14 @@ struct HandOver {
   int64_t n_values = 0;
 };
 
+// Uploads of one thread, beside those of others and all else that the device does.
+class UploadLane {
+ public:
+  virtual ~UploadLane() = default;  // waits
+  virtual void upload(void* device, const void* staged, size_t n_bytes) = 0;
+  virtual void wait() = 0;  // until all of it is there
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -387,12 +395,14 @@ class Backend {
   // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver
   // rounds each. Throws Error{memory}.
   virtual void expect_weights(size_t) {}
-  // Pinned host memory of the backend's own that anyone may upload from; empty when it works in host memory.
+  // Pinned host memory that anyone may upload from, to other devices too; empty when the backend works in
+  // host memory.
   virtual std::span<uint8_t> staging() { return {}; }
+  virtual std::unique_ptr<UploadLane> upload_lane();
 
-  // Asked while an operation computes on the host: true ends the operation with Interrupted, and what the step
-  // has written makes no sense. Null: it is not asked. Must outlive the operations that follow. A device's
-  // own operations are not ended.
+  // Asked while an operation computes on the host: true ends the operation with Interrupted, and what the
+  // step has written makes no sense. Null: it is not asked. Must outlive the operations that follow. A
+  // device's own operations are not ended.
   virtual void set_interrupt(const std::function<bool()>*) {}
 
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.

@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -24,10 +24,11 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kPage = 4096;                   // what a read past the system's memory is aligned to
-constexpr size_t kPieceBytes = size_t{2} << 20;  // of one read: as many under way as there are readers
-constexpr size_t kSlotBytes = kPieceBytes + 2 * kPage;
-constexpr unsigned kMostReaders = 32;
+constexpr size_t kPage = 4096;  // what a read past the system's memory is aligned to
+constexpr size_t kSlotBytes = size_t{2} << 20;
+constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;  // of one read: as many under way as there are readers
+constexpr size_t kSlotsOfReader = 2;                    // one is filled while the other is on its way
+constexpr size_t kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
 uint8_t* next_page(uint8_t* memory) {
@@ -91,85 +92,27 @@ struct Piece {
   uint8_t* to;
 };
 
-// A device's pinned slots: free ones for readers, full ones for its thread.
-class Ring {
+// Pinned memory of one reader, for one piece at a time.
+class Slot {
  public:
-  explicit Ring(Backend& backend) : backend_(backend) {
-    const std::span<uint8_t> staging = backend.staging();
-    const uint8_t* end = staging.data() + staging.size();
-    for (uint8_t* at = next_page(staging.data()); at + kSlotBytes <= end; at += kSlotBytes)
-      free_.push_back(at);
-    n_slots_ = free_.size();
-    if (n_slots_ < 2) fail(ErrorKind::internal, "a backend has no room for two slots of weights");
-  }
+  explicit Slot(uint8_t* memory) : memory_(memory) {}
 
-  // Null when the loading has ended.
-  uint8_t* take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_ending_ || !free_.empty(); });
-    if (is_ending_) return nullptr;
-    uint8_t* slot = free_.back();
-    free_.pop_back();
-    return slot;
+  // What left it last is there.
+  uint8_t* memory() {
+    if (lane_) lane_->wait();
+    return memory_;
   }
-  void fill(uint8_t* slot, const uint8_t* bytes, const Piece& piece) {
-    change([&] { full_.push_back({slot, bytes, &piece}); });
-  }
-  void finish() {  // nothing more is filled
-    change([&] { is_finished_ = true; });
-  }
-  void end() {
-    change([&] { is_ending_ = true; });
-  }
-
-  // The device's thread: until finished or ended. Half of the slots wait to be sent or are being filled while
-  // the others are on their way.
-  void send(const std::function<void(const Piece&)>& sent) {
-    std::vector<Full> under_way;
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return is_ending_ || is_finished_ || !full_.empty(); });
-      if (is_ending_) return;
-      const bool is_last = full_.empty();
-      if (!is_last) under_way.push_back(full_.front()), full_.pop_front();
-      lock.unlock();
-      if (!is_last) {
-        const Full& next = under_way.back();
-        backend_.upload(next.piece->to, next.bytes, next.piece->n_bytes);
-        if (under_way.size() < n_slots_ / 2) continue;
-      }
-      backend_.download(nullptr, nullptr, 0);
-      for (const Full& full : under_way) sent(*full.piece);
-      change([&] {
-        for (const Full& full : under_way) free_.push_back(full.slot);
-      });
-      under_way.clear();
-      if (is_last) return;
-    }
+  void send(const uint8_t* bytes, const Piece& piece) {
+    std::unique_ptr<UploadLane>& lane = lanes_[piece.backend];
+    if (!lane) lane = piece.backend->upload_lane();
+    lane_ = lane.get();
+    lane_->upload(piece.to, bytes, piece.n_bytes);
   }
 
  private:
-  struct Full {
-    uint8_t* slot;
-    const uint8_t* bytes;
-    const Piece* piece;
-  };
-  template <typename Change>
-  void change(Change make) {
-    {
-      const std::lock_guard lock(mutex_);
-      make();
-    }
-    changed_.notify_all();
-  }
-
-  Backend& backend_;
-  size_t n_slots_ = 0;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<uint8_t*> free_;
-  std::deque<Full> full_;
-  bool is_finished_ = false, is_ending_ = false;
+  uint8_t* memory_;
+  std::map<Backend*, std::unique_ptr<UploadLane>> lanes_;  // which wait before they go
+  UploadLane* lane_ = nullptr;
 };
 
 // All that the threads of one run() share.
@@ -177,60 +120,67 @@ class Loading {
  public:
   Loading(const GgufFile& file, std::vector<Piece> pieces, bool keeps) : pieces_(std::move(pieces)) {
     for (const MappedFile& part : file.files()) parts_.push_back(std::make_unique<PartReader>(part, keeps));
+    std::set<Backend*> devices;
     for (const Piece& piece : pieces_) {
       n_bytes_ += piece.n_bytes;
-      if (piece.place == Place::device && !rings_.contains(piece.backend))
-        rings_.emplace(piece.backend, std::make_unique<Ring>(*piece.backend));
+      if (piece.place == Place::device) devices.insert(piece.backend);
     }
+    for (Backend* device : devices) {
+      const std::span<uint8_t> staging = device->staging();
+      const uint8_t* end = staging.data() + staging.size();
+      for (uint8_t* at = next_page(staging.data()); at + kSlotBytes <= end; at += kSlotBytes)
+        slots_.push_back(at);
+    }
+    if (slots_.empty() && !devices.empty())
+      fail(ErrorKind::internal, "a backend has no room for a slot of weights");
+    n_readers_ = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, kMostReaders);
+    if (!devices.empty()) n_readers_ = std::min(n_readers_, slots_.size());
   }
 
   void run(const LoadProgress& progress) {
     if (progress) progress(0, n_bytes_);
-    std::vector<std::thread> senders, readers = start(senders);
+    std::vector<std::thread> readers = start();
     report(progress);
     for (std::thread& thread : readers) thread.join();
-    for (std::thread& thread : senders) thread.join();
     if (error_) std::rethrow_exception(error_);
     if (progress) progress(n_bytes_, n_bytes_);
   }
 
  private:
-  // A sender for each device, and as many readers as the system gives threads.
-  std::vector<std::thread> start(std::vector<std::thread>& senders) {
-    const std::lock_guard lock(mutex_);  // nobody leaves before it is known how many there are
+  // As many of n_readers_ as the system gives threads.
+  std::vector<std::thread> start() {
     std::vector<std::thread> readers;
     try {
-      for (const auto& [backend, ring] : rings_)
-        senders.emplace_back([this, ring = ring.get()] {
-          guarded([&] { ring->send([this](const Piece& piece) { n_done_ += piece.n_bytes; }); });
-        });
-      const unsigned n_cores = std::thread::hardware_concurrency();
-      for (unsigned i = 0; i < std::clamp(n_cores, 2u, kMostReaders); ++i)
-        readers.emplace_back([this] {
-          guarded([this] { read_pieces(); });
+      for (size_t i = 0; i < n_readers_; ++i)
+        readers.emplace_back([this, slots = slots_of(i)]() mutable {
+          guarded([&] { read_pieces(std::move(slots)); });
           leave();
         });
     } catch (const std::system_error&) {
-      if (readers.empty()) {
-        has_failed_ = true;
+      if (readers.empty())
         error_ =
             std::make_exception_ptr(Error(ErrorKind::memory, "there are no threads to load the weights"));
-        for (const auto& [backend, ring] : rings_) ring->end();
-      }
     }
-    n_readers_ = std::ssize(readers);
+    n_readers_ = readers.size();
     return readers;
   }
 
-  void read_pieces() {
+  // Few, so that what a reader fills anew is still in its CPU's own memory.
+  std::vector<Slot> slots_of(size_t reader) const {
+    std::vector<Slot> slots;
+    for (size_t i = reader; i < slots_.size() && slots.size() < kSlotsOfReader; i += n_readers_)
+      slots.emplace_back(slots_[i]);
+    return slots;
+  }
+
+  void read_pieces(std::vector<Slot> slots) {
     std::vector<uint8_t> room;  // of what cannot be read where it belongs
-    for (size_t i; !has_failed_ && (i = next_++) < pieces_.size();) {
+    size_t n_sent = 0;
+    for (size_t i; !has_failed_ && (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
       const Piece& piece = pieces_[i];
       if (piece.place == Place::device) {
-        Ring& ring = *rings_.at(piece.backend);
-        uint8_t* slot = ring.take();
-        if (!slot) return;
-        ring.fill(slot, read(piece, slot), piece);
+        Slot& slot = slots[n_sent++ % slots.size()];
+        slot.send(read(piece, slot.memory()), piece);
         continue;
       }
       piece.backend->await_weights(piece.to);
@@ -238,8 +188,8 @@ class Loading {
       if (is_direct) room.resize(kSlotBytes + kPage);
       const uint8_t* bytes = read(piece, is_direct ? next_page(room.data()) : piece.to);
       if (bytes != piece.to) std::memcpy(piece.to, bytes, piece.n_bytes);
-      n_done_ += piece.n_bytes;
     }
+    for (Slot& slot : slots) slot.memory();
   }
 
   const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
@@ -257,13 +207,11 @@ class Loading {
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
       has_failed_ = true;
-      for (const auto& [backend, ring] : rings_) ring->end();
     }
   }
   void leave() {
     const std::lock_guard lock(mutex_);
-    if (++n_left_ == n_readers_)
-      for (const auto& [backend, ring] : rings_) ring->finish();
+    ++n_left_;
     left_.notify_all();
   }
   void report(const LoadProgress& progress) {
@@ -277,12 +225,12 @@ class Loading {
 
   std::vector<Piece> pieces_;
   std::vector<std::unique_ptr<PartReader>> parts_;  // empty over bytes in memory
-  std::map<Backend*, std::unique_ptr<Ring>> rings_;
+  std::vector<uint8_t*> slots_;
   std::atomic<size_t> next_ = 0;
   std::atomic<uint64_t> n_done_ = 0;
   std::atomic<bool> has_failed_ = false;
   uint64_t n_bytes_ = 0;
-  ptrdiff_t n_readers_ = 0, n_left_ = 0;
+  size_t n_readers_ = 0, n_left_ = 0;
   std::mutex mutex_;
   std::condition_variable left_;
   std::exception_ptr error_;

@@ -1,9 +1,10 @@
 // The bytes of a model file on their way into the memories that have a place for them.
 //
 // The one idea: one list of pieces in the order of the file, over all its parts. Readers take the next piece
-// each and read it where it belongs, or, for a device, into a slot of pinned memory that the device's own
-// thread sends on. So the disk sees one stream of large reads, every link carries its own device's weights,
-// and nothing lies in memory twice: the system keeps what was read only where there is room for it beside.
+// each and read it where it belongs, or, for a device, into a slot of pinned memory of their own, from which
+// they send it. So the disk sees one stream of large reads, every link carries its own device's weights, what
+// a reader sends is still in its CPU's caches, and nothing lies in memory twice: the system keeps what was
+// read only where there is room for it beside.
 #pragma once
 
 #include <cstdint>
