@@ -440,6 +440,8 @@ class CudaBackend : public Backend {
 
   void leave_to_host(const RunExperts& op) {
     if (!host_) meet_host();
+    if (op.n_link_bytes > 0)
+      for (const WeightMatrix* w : {&op.w1, &op.w3, &op.w2}) pinned_.wait(w->data);
     host_->run(op, launch());
     if (!is_recording_) host_->expect(host_->take_posts());
   }

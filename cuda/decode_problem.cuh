@@ -6,7 +6,7 @@
 #include <climits>
 
 #include "cuda/decode_steps.cuh"
-#include "cuda/kernels.h"
+#include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
 
@@ -42,17 +42,6 @@ struct DecodeRows {
   const float* plus = nullptr;     // as y, or null
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
-};
-
-// Uses (token, k) of matrices, sorted by matrix, in runs of at most `most` uses of one: what of a stack many
-// tokens chose is read once a run. A use is a column of x and of y: problem `use` of a DecodeRows.
-struct UseRuns {
-  struct Run {
-    int32_t mat, first, n;  // uses[first ... first + n)
-  };
-  const Run* runs = nullptr;  // [n_runs]; those past the last have no uses
-  const int32_t* uses = nullptr;
-  int n_runs = 0, most = 0;
 };
 
 // The product of any type and number of tokens, in matmul_decode.cu.

@@ -6,6 +6,7 @@
 // that an expert's weights are read once for all that chose it; a use's bits are the same either way.
 #include "cuda/common.cuh"
 #include "cuda/decode_rows.cuh"
+#include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
 namespace {
@@ -13,39 +14,41 @@ namespace {
 constexpr int64_t kTokensTogether = 256;  // whose uses' results have room in the scratch memory
 constexpr int kMostInRun = 8;
 constexpr int kSortThreads = 1024;
-constexpr int64_t kMostSorted = 4096;  // experts whose counts shared memory holds
 
-// Uses by expert, and the runs of them: uses [n_uses], runs [n_runs].
+// Uses by expert, the runs of them, and the experts of each round.
 // One CTA; a thread a use, then an expert.
 // Counts and places of each expert in shared memory; an expert's place is the sum of the counts before its.
 // The order of an expert's uses is any: they are columns of one product.
 // Bound by latency.
 __global__ void __launch_bounds__(kSortThreads)
-    sort_uses_kernel(const int32_t* experts, int n_uses, int n_experts, UseRuns::Run* runs, int n_runs,
-                     int32_t* uses) {
+    sort_uses_kernel(const int32_t* experts, int n_uses, int n_experts, UseRounds to) {
   extern __shared__ int32_t counts[];
   int32_t* taken = counts + n_experts;
-  __shared__ int32_t n_taken_runs;
+  const int thread = static_cast<int>(threadIdx.x);
   let_next_start();
-  for (int e = threadIdx.x; e < 2 * n_experts; e += kSortThreads) counts[e] = 0;
+  for (int e = thread; e < n_experts; e += kSortThreads) counts[e] = 0;
   wait_for_inputs();
+  for (int run = thread; run < to.n_rounds * to.n_runs; run += kSortThreads) to.runs[run] = {0, 0, 0};
+  for (int i = thread; to.chosen && i < to.n_rounds * to.n_together; i += kSortThreads) to.chosen[i] = -1;
   __syncthreads();
-  for (int use = threadIdx.x; use < n_uses; use += kSortThreads) atomicAdd(&counts[experts[use]], 1);
+  for (int use = thread; use < n_uses; use += kSortThreads) atomicAdd(&counts[experts[use]], 1);
   __syncthreads();
-  for (int e = threadIdx.x; e < n_experts; e += kSortThreads) {
-    int first = 0, run = 0;
-    for (int before = 0; before < e; ++before)
+  for (int e = thread; e < n_experts; e += kSortThreads) {
+    if (counts[e] == 0) continue;
+    int first = 0, place = 0, round = 0, run = 0;
+    for (int before = 0; before < e; ++before) {
+      if (counts[before] == 0) continue;
       first += counts[before], run += (counts[before] + kMostInRun - 1) / kMostInRun;
+      if (++place == to.n_together) place = 0, run = 0, ++round;
+    }
     taken[e] = first;
+    if (to.chosen) to.chosen[round * to.n_together + place] = e;
+    const int mat = to.chosen ? place : e;
     for (int done = 0; done < counts[e]; done += kMostInRun)
-      runs[run++] = {e, first + done, min(kMostInRun, counts[e] - done)};
-    if (e == n_experts - 1) n_taken_runs = run;
+      to.runs[round * to.n_runs + run++] = {mat, first + done, min(kMostInRun, counts[e] - done)};
   }
   __syncthreads();
-  for (int use = threadIdx.x; use < n_uses; use += kSortThreads)
-    uses[atomicAdd(&taken[experts[use]], 1)] = use;
-  for (int run = n_taken_runs + static_cast<int>(threadIdx.x); run < n_runs; run += kSortThreads)
-    runs[run] = {0, 0, 0};
+  for (int use = thread; use < n_uses; use += kSortThreads) to.uses[atomicAdd(&taken[experts[use]], 1)] = use;
 }
 
 // y[t] = sum over k of x[t, k], in ascending order.
@@ -65,25 +68,36 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, int n_each, int widt
   y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
 }
 
-// The uses of several tokens; none where most experts that are chosen are chosen once, and for weights that
-// have no codes.
+UseRounds take_rounds(const RunExperts& op, int64_t n_rounds, int64_t n_together, const Launch& launch) {
+  const int64_t n_uses = op.n_tokens * op.n_activated;
+  UseRounds rounds;
+  rounds.n_rounds = static_cast<int>(n_rounds), rounds.n_together = static_cast<int>(n_together);
+  rounds.n_runs = static_cast<int>(std::min(n_uses, n_together + n_uses / kMostInRun));
+  rounds.most = std::min<int>(kMostInRun, static_cast<int>(op.n_tokens + 1) / 2 * 2);
+  rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(n_rounds * rounds.n_runs));
+  rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
+  return rounds;
+}
+
+void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& launch) {
+  if (op.w1.n_mats > kMostSorted)
+    fail(ErrorKind::internal, format("%lld experts to sort uses by", static_cast<long long>(op.w1.n_mats)));
+  const auto n_experts = static_cast<int>(op.w1.n_mats);
+  launch_kernel("sort_uses_kernel", sort_uses_kernel,
+                {1, kSortThreads, static_cast<size_t>(2 * n_experts) * sizeof(int32_t)}, launch, op.experts,
+                static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
+}
+
+// The uses of several tokens, of the matrices where they are; none where most experts that are chosen are
+// chosen once, and for weights that have no codes.
 UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
-  UseRuns sorted;
   const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
   if (op.n_tokens * op.n_activated <= op.w1.n_mats || op.w1.n_mats > kMostSorted || !has_codes(op.w1) ||
       !has_codes(op.w3) || !has_codes(op.w2))
-    return sorted;
-  const auto n_uses = static_cast<int>(op.n_tokens * op.n_activated),
-             n_experts = static_cast<int>(op.w1.n_mats);
-  sorted.n_runs = std::min(n_uses, n_experts + n_uses / kMostInRun);
-  sorted.most = std::min<int>(kMostInRun, static_cast<int>(op.n_tokens + 1) / 2 * 2);
-  auto* runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(sorted.n_runs));
-  auto* uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
-  launch_kernel("sort_uses_kernel", sort_uses_kernel,
-                {1, kSortThreads, static_cast<size_t>(2 * n_experts) * sizeof(int32_t)}, launch, op.experts,
-                n_uses, n_experts, runs, sorted.n_runs, uses);
-  sorted.runs = runs, sorted.uses = uses;
-  return sorted;
+    return {};
+  const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);
+  sort_into(all, op, launch);
+  return all.runs_of(0);
 }
 
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
@@ -133,20 +147,9 @@ void run_together(const RunExperts& op, const Launch& launch) {
   const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
   const UseRuns runs = sort_uses(op, launch);
   float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
-  run_gate_up(op, runs, h, launch);
-  DecodeRows rows = decode::rows_of(op.w2);
-  set_uses(op, runs, rows);
-  rows.x = h;
-  rows.x_problem_stride = op.w2.n_cols;
   float* y = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w2.n_rows));
-  rows.matrices[0].y = y;
-  multiply_uses(rows, runs, op.w2.type, launch);
-  const auto width = static_cast<int>(op.w2.n_rows / 4);
-  const dim3 blocks(static_cast<unsigned>(ceil_div(width, decode::kThreads)),
-                    static_cast<unsigned>(op.n_tokens));
-  launch_kernel("sum_uses_kernel", sum_uses_kernel, {blocks, decode::kThreads}, launch,
-                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(op.y),
-                static_cast<int>(op.n_activated), width);
+  run_uses(op, runs, h, y, launch);
+  sum_uses(op, y, launch);
 }
 
 }  // namespace
@@ -167,6 +170,35 @@ void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
   rows.n_tokens = static_cast<int>(op.n_tokens);
   rows.matrices[0].y = op.y;
   decode::launch_any<2>(rows, {}, op.w1.type, launch);
+}
+
+UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch) {
+  const int64_t n_chosen = std::min(op.n_tokens * op.n_activated, op.w1.n_mats);
+  UseRounds rounds = take_rounds(op, ceil_div(n_chosen, n_together), n_together, launch);
+  rounds.chosen = launch.workspace->take<int32_t>(static_cast<size_t>(rounds.n_rounds * n_together));
+  sort_into(rounds, op, launch);
+  return rounds;
+}
+
+void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch) {
+  Workspace scratch = *launch.workspace;
+  const Launch here{launch.stream, &scratch, launch.n_sms, launch.is_plain};
+  run_gate_up(op, runs, h, here);
+  DecodeRows rows = decode::rows_of(op.w2);
+  set_uses(op, runs, rows);
+  rows.x = h;
+  rows.x_problem_stride = op.w2.n_cols;
+  rows.matrices[0].y = y;
+  multiply_uses(rows, runs, op.w2.type, here);
+}
+
+void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
+  const auto width = static_cast<int>(op.w2.n_rows / 4);
+  const dim3 blocks(static_cast<unsigned>(ceil_div(width, decode::kThreads)),
+                    static_cast<unsigned>(op.n_tokens));
+  launch_kernel("sum_uses_kernel", sum_uses_kernel, {blocks, decode::kThreads}, launch,
+                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(op.y),
+                static_cast<int>(op.n_activated), width);
 }
 
 void run_experts_decode(const RunExperts& op, const Launch& launch) {

@@ -181,15 +181,16 @@ void announce(const ExpertStacks* next, const ExpertRing& ring, std::vector<Expe
   append_groups(*next, all, ring.n_together(*next), groups);
 }
 
-// What the scratch memory of the largest step so far leaves, and two experts at least: then tokens are
-// computed in several runs.
+// What the scratch memory of the largest step so far leaves, and the link's share in decode, beside which the
+// announced experts stay; two experts at least: then tokens are computed in several runs.
 size_t ring_bytes(const RunExperts& op, size_t n_bytes_before) {
   const size_t n_least = kFewestPlaces * expert_ring_bytes(op);
   const ExpertScratch few(shape_of(op), ExpertScratch::kFewestColumns), all(shape_of(op));
-  if (op.n_window_bytes < n_least + few.n_bytes(1))
+  if (op.n_window_bytes < n_least + std::max<size_t>(few.n_bytes(1), op.n_link_bytes))
     fail(ErrorKind::internal, format("a window of %zu bytes for experts of %zu bytes", op.n_window_bytes,
                                      n_least / kFewestPlaces));
   size_t n_bytes = op.n_window_bytes - std::min(all.n_bytes(op.n_tokens), op.n_window_bytes - n_least);
+  n_bytes = std::min(n_bytes, op.n_window_bytes - op.n_link_bytes);
   if (n_bytes_before > 0) n_bytes = std::min(n_bytes, n_bytes_before);
   return std::max(n_bytes / kRingAlignment * kRingAlignment, n_least);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/link_share.h"
 #include "cuda/dependent.cuh"
 
 namespace dsv32::cuda {
@@ -45,12 +46,12 @@ __global__ void __launch_bounds__(kThreads)
   *static_cast<volatile uint64_t*>(posted) = uint64_t{sequence} << 32 | request;
 }
 
-// y = the sums in the mailbox, once they are there.
+// y = the sums in the mailbox, once they are there, plus what is there already.
 // A few blocks, each of which waits by one thread.
 // Nothing of this device is waited for: these blocks hold nobody up but those that come after.
 // Bound by the host's computing.
 __global__ void __launch_bounds__(kThreads)
-    join_kernel(const float* sums, float* y, int64_t n_values, const HostExperts::State* state,
+    join_kernel(const float* sums, float* y, int64_t n_values, bool adds, const HostExperts::State* state,
                 const uint64_t* answered) {
   let_next_start();
   wait_for_inputs();
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n_values;
        i += int64_t{gridDim.x} * kThreads)
-    y[i] = __ldcv(sums + i);
+    y[i] = adds ? __ldcv(sums + i) + y[i] : __ldcv(sums + i);
 }
 
 }  // namespace
@@ -78,10 +79,14 @@ void HostExperts::post(const RunExperts& op, const Launch& launch) {
 void HostExperts::run(const RunExperts& op, const Launch& launch) {
   if (op.w1.n_cols != op.w2.n_rows || op.w1.n_rows != op.w2.n_cols)
     fail(ErrorKind::internal, "the shapes of the experts' matrices do not match");
-  const int64_t n_together = box_.most_tokens(op);
+  const int64_t n_together = box_.most_tokens(op), n_share = op.n_link_bytes > 0 ? link_share(op) : 0;
   for (int64_t token = 0; token < op.n_tokens; token += n_together) {
     join(launch);
-    post(tokens_of(op, token, std::min(n_together, op.n_tokens - token)), launch);
+    RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token)), host = part;
+    static_cast<ExpertStacks&>(host) = host_part(host, n_share);
+    post(host, launch);
+    has_share_ = n_share > 0;
+    if (has_share_) run_link_share(part, launch);
   }
   y_ = op.y;
 }
@@ -90,7 +95,7 @@ void HostExperts::join(const Launch& launch) {
   if (!pending_.y) return;
   const int64_t n_values = pending_.n_tokens * pending_.w2.n_rows;
   launch_kernel("join_kernel", join_kernel, {blocks_for(n_values), kThreads}, launch, box_.place(pending_).y,
-                pending_.y, n_values, state_, &box_.words().answered);
+                pending_.y, n_values, has_share_, state_, &box_.words().answered);
   pending_ = {};
 }
 

@@ -47,6 +47,7 @@ class HostExperts {
   State* state_;
   RunExperts pending_;        // the tokens of the post under way; with y null: none is
   const float* y_ = nullptr;  // of the operation that these are of
+  bool has_share_ = false;    // y has what the device computed of them
   int64_t n_enqueued_ = 0;
 };
 

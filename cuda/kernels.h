@@ -26,6 +26,9 @@ void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
 void run_experts_decode(const RunExperts&, const Launch&);
 
+// link_share.cu: y = what the link's part of experts in host memory comes to
+void run_link_share(const RunExperts&, const Launch&);
+
 // matmul_prefill.cu, experts_prefill.cu: any number of tokens, bound by the tensor cores
 void matmul_prefill(const Matmul&, const Launch&);
 void matmul_heads_prefill(const MatmulHeads&, const Launch&);

@@ -486,7 +486,7 @@ expect "plan: a machine that is not there" 0 inspect plan --synthetic 671b --typ
 check "plan: two devices" has out '"first_layer":0,"last_layer":30,'
 check "plan: the last layer" has out '"last_layer":60,'
 check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out
-check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10}\}' out
+check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10},"link":[0-9]{9,10}\}' out
 expect "plan: no GPU" 0 inspect plan --synthetic 671b --on 0+768G --json
 check "plan: no devices" has out '"devices":[]'
 expect "plan: too small a machine" 4 inspect plan --synthetic 671b --type Q8_0 --on 1x24G+256G --json

@@ -9,6 +9,7 @@
 
 #include "backend/cpu_backend.h"
 #include "backend/cpu_experts.h"
+#include "backend/link_share.h"
 #include "gguf/random_weights.h"
 #include "tests/support/host_experts.h"
 #include "tests/support/made_up_nodes.h"
@@ -160,6 +161,28 @@ BOOST_AUTO_TEST_CASE(experts_are_the_same_however_they_are_divided_over_nodes) {
                         workers, scratch);
         BOOST_TEST((y == expected), n_tokens << " tokens, " << n_nodes << " nodes");
       }
+  }
+}
+
+// Both parts lie in rows of whole experts; together they are the whole.
+BOOST_AUTO_TEST_CASE(the_hosts_and_the_links_parts_of_experts_are_the_whole) {
+  CpuBackend cpu(1);
+  for (const TensorType type :
+       {TensorType::q4_k, TensorType::q6_k, TensorType::q8_0, TensorType::f16, TensorType::iq2_xs}) {
+    const HostExpertStacks experts(type, 6, 256, 1024, 1);
+    const int64_t n_share = link_share(experts.stacks.w1.n_rows);
+    BOOST_TEST(n_share == 256);
+    for (const int64_t n_tokens : {1, 7}) {
+      const ExpertStep step(experts.stacks, n_tokens, 3, 7);
+      const std::vector<float> whole = run_on(cpu, experts.stacks, step),
+                               host = run_on(cpu, host_part(experts.stacks, n_share), step),
+                               link = run_on(cpu, link_part(experts.stacks, n_share), step);
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < whole.size(); ++i)
+        difference += std::pow(whole[i] - (host[i] + link[i]), 2), size += std::pow(whole[i], 2);
+      BOOST_TEST(difference < 1e-11 * size);
+      BOOST_TEST(size > 0);
+    }
   }
 }
 

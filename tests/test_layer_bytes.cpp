@@ -54,6 +54,7 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_random_weights_are_those_that_they_will_take) 
   BOOST_TEST(bytes.layers[2].experts == 0u);
   BOOST_TEST(bytes.layers[3].experts == uint64_t{256} * 3 * 2048 * 7168 / 256 * 84);
   BOOST_TEST(bytes.layers[3].experts_read == bytes.layers[3].experts / 32);
+  BOOST_TEST(4 * bytes.layers[3].link_read == bytes.layers[3].experts_read);
   BOOST_TEST(bytes.tied == 0u);
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "backend/link_share.h"
 #include "base/error.h"
 #include "engine/capacity.h"
 #include "engine/loop.h"
@@ -288,6 +289,27 @@ BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
   const uint64_t n_weights = bare.memory_info(Place::host).n_bytes_used;
   BOOST_TEST(engine.backend().memory_info(Place::host).n_bytes_used - n_weights ==
              n_planned + n_frequency_bytes);
+}
+
+// In decode a part of the host's experts comes through the same window: also when prompts need little of it.
+BOOST_AUTO_TEST_CASE(the_links_share_of_host_experts_has_room_in_their_window) {
+  const ModelArgs args = full_size_args(4, 1);
+  for (const TensorType type : {TensorType::q2_k, TensorType::q4_k, TensorType::q8_0, TensorType::bf16})
+    for (const int64_t chunk : {1, 512}) {
+      const SyntheticTypes types{type, TensorType::q8_0};
+      Machine machine = gpu(8 * kGiB);
+      machine.weights = model_bytes(args, types);
+      EngineOptions options;
+      options.context = 4096, options.chunk = chunk, options.n_cpu_experts = 3;
+      const MemoryPlan plan = make_plan(args, options, machine);
+      const ExpertStacks routed = synthetic_shapes(args, types).layers.back().experts.routed;
+      const uint64_t n_link = link_window_bytes(routed), n_window = plan.stages[0].n_expert_window_bytes;
+      const bool has_codes = type != TensorType::bf16;
+      BOOST_TEST((n_link > 0) == has_codes);
+      BOOST_TEST(n_window >= n_link + 4 * expert_ring_bytes(routed), type_name(type)
+                                                                         << ", " << chunk << " tokens");
+      BOOST_TEST(4 * plan.n_link_bytes_read == (has_codes ? plan.n_host_bytes_read : 0));
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -280,10 +280,11 @@ struct ExpertStacks {
 // ascending e.
 //
 // Experts in host memory (Backend::alloc_weights): in decode the host computes them where they lie, beside
-// what is enqueued after them, up to the `add` with this y. In a prompt those that the tokens chose come
-// through `window` to the device, in ascending order. The experts of `next` may be on their way as soon as
-// there is room in the window: they follow in the same step, or in the next one of a prompt. An op without
-// tokens computes nothing and announces its `next`.
+// what is enqueued after them, up to the `add` with this y; a fixed part of each comes through the end of
+// `window` to the device, and the two sums are added (backend/link_share.h). In a prompt those that the
+// tokens chose come through `window` to the device, in ascending order. The experts of `next` may be on their
+// way as soon as there is room in the window: they follow in the same step, or in the next one of a prompt.
+// An op without tokens computes nothing and announces its `next`.
 struct RunExperts : ExpertStacks {
   const float* x = nullptr;          // [n_tokens, dim]
   const int32_t* experts = nullptr;  // [n_tokens, n_activated]
@@ -294,6 +295,7 @@ struct RunExperts : ExpertStacks {
   Place place = Place::device;         // of the matrices
   uint8_t* window = nullptr;           // device; nobody else's from op to op, the same for all of a device
   size_t n_window_bytes = 0;           // at least expert_window_bytes() (backend/expert_window.h)
+  size_t n_link_bytes = 0;             // of these, the same for all of a device; 0: the host computes all
   const ExpertStacks* next = nullptr;  // in host memory too; null: nothing is known
 };
 

@@ -245,7 +245,7 @@ struct VnniFormat {
     for (__m512& sum : lanes) sum = _mm512_setzero_ps();
     for (int r = 0; r < kRows; ++r) at[r] = rows[r];
     for (int t = 0; t < T; ++t) x_at[t] = reinterpret_cast<const X*>(x[t]);
-    const size_t ahead = prefetch_distance(row_bytes);
+    const size_t ahead = prefetch_distance(rows);
     size_t left = row_bytes;
     for (; left >= kStepBytes; left -= kStepBytes) {
       HWY_UNROLL(4)

@@ -33,9 +33,9 @@ struct CpuKernels {
 // How far ahead of its reads a kernel asks for the weights of each row: the same place of the next kRows
 // rows, which lie behind these. Rows are too short for the hardware's prefetcher, which starts anew with each
 // and stops at pages; a whole tile is too much for the nearest cache, so it goes to the second.
-inline size_t prefetch_distance(size_t row_bytes) {
+inline size_t prefetch_distance(const uint8_t* const* rows) {
   constexpr size_t kLargest = size_t{256} << 10, kInRow = 2048;
-  const size_t tile_bytes = CpuKernels::kRows * row_bytes;
+  const auto tile_bytes = CpuKernels::kRows * static_cast<size_t>(rows[1] - rows[0]);
   return tile_bytes <= kLargest ? tile_bytes : kInRow;
 }
 

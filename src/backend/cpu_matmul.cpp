@@ -82,7 +82,7 @@ struct VectorFormat {
       for (int t = 0; t < T; ++t) lanes[r][t] = zeros();
     for (int r = 0; r < kRows; ++r) at[r] = rows[r];
     for (int t = 0; t < T; ++t) x_at[t] = x[t];
-    const size_t ahead = prefetch_distance(row_bytes);
+    const size_t ahead = prefetch_distance(rows);
     size_t left = row_bytes;
     for (; left >= kStepBytes; left -= kStepBytes) {
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
@@ -191,7 +191,7 @@ constexpr int kTokens = CpuKernels::kTokens;
 constexpr int64_t kTokenChunk = 16;
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
-  assert(weight.row_bytes == row_bytes(weight.type, weight.n_cols));
+  assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
   const CpuKernels* kernels = vnni_kernels_of(weight.type);
   if (kernels == nullptr) kernels = HWY_DYNAMIC_DISPATCH(kernels_of)(weight.type);
   assert(kernels != nullptr);
@@ -251,6 +251,7 @@ void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begi
                        std::span<const float* const> tokens, float* y, int64_t y_stride) {
   assert(weight.data != nullptr && mat >= 0 && mat < weight.n_mats);
   const CpuKernels& kernels = kernels_of(weight);
+  const size_t n_row_bytes = dsv32::row_bytes(weight.type, weight.n_cols);
   const auto n_tokens = static_cast<int64_t>(tokens.size());
   for (int64_t row = row_begin; row < row_end; row += kRows)
     for (int64_t token = 0; token < n_tokens; token += kTokens) {
@@ -261,7 +262,7 @@ void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begi
       for (int64_t t = 0; t < kTokens; ++t)
         x[t] = tokens[static_cast<size_t>(std::min(token + t, n_tokens - 1))];
       const int64_t n_t = n_tokens - token == 1 ? 1 : kTokens;
-      (n_t == 1 ? kernels.one_token : kernels.many_tokens)(rows, weight.row_bytes, x, sums);
+      (n_t == 1 ? kernels.one_token : kernels.many_tokens)(rows, n_row_bytes, x, sums);
       for (int64_t t = 0; t < std::min(n_t, n_tokens - token); ++t)
         for (int64_t r = 0; r < std::min<int64_t>(kRows, row_end - row); ++r)
           y[(token + t) * y_stride + row + r - row_begin] = sums[r * n_t + t];

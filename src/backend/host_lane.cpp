@@ -24,7 +24,7 @@ int lane_threads(int n_threads, int n_devices) {
 
 bool is_same_job(const RunExperts& a, const RunExperts& b) {
   return a.w1.data == b.w1.data && a.w3.data == b.w3.data && a.w2.data == b.w2.data &&
-         a.n_activated == b.n_activated;
+         a.w1.n_rows == b.w1.n_rows && a.n_activated == b.n_activated;
 }
 
 uint64_t load(uint64_t& word) { return std::atomic_ref(word).load(std::memory_order_acquire); }

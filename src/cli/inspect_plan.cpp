@@ -113,6 +113,8 @@ std::string traffic_text(const Planned& planned, const ModelArgs& args) {
     text += format(" %s on GPU %zu,", human_bytes(plan.stages[i].n_bytes_read).c_str(), i);
   const uint64_t n_host = planned.machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
   text += format(" %s of weights in host memory", human_bytes(n_host).c_str());
+  if (plan.n_link_bytes_read > 0)
+    text += format(", of which %s go over the link", human_bytes(plan.n_link_bytes_read).c_str());
   if (plan.cache.has_buffers() && planned.machine.is_apart)
     text += format(
         ", at most %s of rows over the link",
@@ -161,7 +163,8 @@ Json to_json(const Planned& planned, const MeasuredModel& model, const char* bac
               {"n_bytes_free", host_free_after(planned)}}},
             {"decode_bytes",
              {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
-              {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()}}},
+              {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()},
+              {"link", plan.n_link_bytes_read}}},
             {"backend", backend},
             {"context", plan.cache.max_context},
             {"chunk", plan.chunk},

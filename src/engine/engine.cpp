@@ -77,7 +77,7 @@ std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
     if (names.find(backend->numerics()) == std::string::npos)
       names += (names.empty() ? "" : " ") + backend->numerics();
   if (plan.n_host_expert_bytes == 0) return names;
-  names += " " + CpuBackend(1).numerics() + " experts";
+  names += " " + CpuBackend(1).numerics() + (plan.n_link_bytes_read > 0 ? " and link" : "") + " experts";
   for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
     if (plan.has_host_experts[l]) names += format(" %zu", l);
   return names;

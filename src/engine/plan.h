@@ -103,6 +103,7 @@ struct MemoryPlan {
   uint64_t n_host_scratch_bytes = 0;
   uint64_t expert_window_bytes = 0;  // of a device that has such experts
   uint64_t n_host_bytes_read = 0;    // of the experts that the host keeps, by a decode token
+  uint64_t n_link_bytes_read = 0;    // of these, what the link carries
 
   uint64_t n_device_bytes_read() const;  // of the other weights
   uint64_t n_bytes_read() const { return n_device_bytes_read() + n_host_bytes_read; }

@@ -49,15 +49,18 @@ ExpertShape expert_shape(const ModelArgs& args) {
   return {args.n_routed_experts, args.n_activated_experts, args.dim, args.moe_inter_dim};
 }
 
-// With all experts of a layer on their way at most.
+// With all experts of a layer on their way at most; beside them what a prompt's products take, or the link's
+// share in decode.
 uint64_t expert_window_bytes(const ModelArgs& args, const Machine& machine, int64_t chunk) {
-  uint64_t n_layer = 0, n_room = Machine::kEndless;
-  for (const LayerBytes& layer : machine.weights.layers) n_layer = std::max(n_layer, layer.experts);
+  uint64_t n_layer = 0, n_link = 0, n_room = Machine::kEndless;
+  for (const LayerBytes& layer : machine.weights.layers)
+    n_layer = std::max(n_layer, layer.experts), n_link = std::max(n_link, layer.link_window);
   for (const MemoryInfo& device : machine.devices) n_room = std::min(n_room, device.n_bytes_free);
   if (n_layer == 0) return 0;
   const uint64_t n_least = 4 * (n_layer / static_cast<uint64_t>(args.n_routed_experts) + 3 * kRingAlignment);
   const uint64_t n_ring = std::clamp(n_room / kRingShare, std::min(n_least, n_layer), n_layer);
-  return dsv32::expert_window_bytes(expert_shape(args), chunk, n_ring);
+  return std::max(dsv32::expert_window_bytes(expert_shape(args), chunk, n_ring),
+                  round_up(n_ring, kRingAlignment) + round_up(n_link, kRingAlignment));
 }
 
 // What placement goes by when the slots of all buffers of a layer take `fixed` bytes, or what it chooses of
@@ -100,7 +103,9 @@ void take(MemoryPlan& plan, const Placement& placement, const ModelArgs& args, c
       has_host_experts |= is_host;
       stage.n_weight_bytes += layer.core + (is_host ? 0 : layer.experts);
       stage.n_bytes_read += layer.core + (is_host ? 0 : layer.experts_read);
-      if (is_host) plan.n_host_expert_bytes += layer.experts, plan.n_host_bytes_read += layer.experts_read;
+      if (!is_host) continue;
+      plan.n_host_expert_bytes += layer.experts, plan.n_host_bytes_read += layer.experts_read;
+      plan.n_link_bytes_read += layer.link_read;
     }
     if (i == 0) stage.n_weight_bytes += model.embedding, stage.n_bytes_read += model.embedding_read;
     if (stage.end_layer == args.n_layers) {

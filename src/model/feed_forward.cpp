@@ -51,6 +51,7 @@ RunExperts Stage::experts_op(const ExpertStacks& stacks) {
   RunExperts op{stacks};
   op.n_activated = args_.n_activated_experts, op.role = step_.role;
   op.window = expert_window_.data(), op.n_window_bytes = expert_window_.n_bytes();
+  op.n_link_bytes = n_link_bytes_;
   return op;
 }
 

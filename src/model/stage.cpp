@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/link_share.h"
 #include "model/rope_frequencies.h"
 
 namespace dsv32 {
@@ -25,10 +26,14 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, Ca
   const auto has_host_experts = [&](int64_t layer) {
     return weights.layers[static_cast<size_t>(layer)].experts.place == Place::host;
   };
-  for (int64_t layer = cache.first_layer(); layer < cache.end_layer() && expert_window_.n() == 0; ++layer)
-    if (has_host_experts(layer))
+  for (int64_t layer = cache.first_layer(); layer < cache.end_layer(); ++layer) {
+    if (!has_host_experts(layer)) continue;
+    const ExpertStacks& routed = weights.layers[static_cast<size_t>(layer)].experts.routed;
+    n_link_bytes_ = std::max(n_link_bytes_, link_window_bytes(routed));
+    if (expert_window_.n() == 0)
       expert_window_ = Buffer<uint8_t>(
           backend, Place::device, static_cast<int64_t>(sizes.expert_window_bytes), "the window of experts");
+  }
   if (!is_last()) return;
   decode_logits_ = Buffer<float>(backend, Place::device, args.vocab_size * cache.max_seqs(), "logits");
   prompt_logits_ = Buffer<float>(backend, Place::device, args.vocab_size, "logits");

@@ -141,6 +141,7 @@ class Stage {
   int64_t first_ = 0;  // which is the piece's first
   bool wants_logits_ = false;
   Buffer<uint8_t> expert_window_;
+  uint64_t n_link_bytes_ = 0;  // of it, in decode
   int64_t layer_ = 0;
   Forced forced_;
   const int32_t* selected_ = nullptr;  // of the layer: act_.selected or a forced one

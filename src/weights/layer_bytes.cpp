@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu_backend.h"
+#include "backend/link_share.h"
 #include "weights/synthetic.h"
 #include "weights/weights.h"
 
@@ -14,11 +15,13 @@ uint64_t stored_bytes(const WeightMatrix& m) {
 }
 
 LayerBytes layer_bytes(const LayerWeights& layer, const ModelArgs& args) {
-  if (layer.is_dense) return {layer.n_bytes, 0, 0};
+  if (layer.is_dense) return {.core = layer.n_bytes};
   const ExpertStacks& routed = layer.experts.routed;
   const uint64_t experts = stored_bytes(routed.w1) + stored_bytes(routed.w3) + stored_bytes(routed.w2);
   const uint64_t one_expert = experts / static_cast<uint64_t>(args.n_routed_experts);
-  return {layer.n_bytes - experts, experts, one_expert * static_cast<uint64_t>(args.n_activated_experts)};
+  const auto n_activated = static_cast<uint64_t>(args.n_activated_experts);
+  return {layer.n_bytes - experts, experts, one_expert * n_activated, link_bytes(routed) * n_activated,
+          link_window_bytes(routed)};
 }
 
 }  // namespace

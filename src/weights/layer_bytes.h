@@ -19,6 +19,8 @@ struct LayerBytes {
   uint64_t core = 0;          // attention, indexer, dense or shared MLP, router: read whole
   uint64_t experts = 0;       // the routed ones; 0: a dense layer
   uint64_t experts_read = 0;  // of those that a token chooses
+  uint64_t link_read = 0;     // of these, what the link brings when they are the host's
+  uint64_t link_window = 0;   // where it brings that (backend/link_share.h)
 };
 
 struct ModelBytes {

@@ -2,6 +2,7 @@
 // backend, recorded or not.
 #include "backend/cpu_backend.h"
 #include "backend/host_lane.h"
+#include "backend/link_share.h"
 #include "base/error.h"
 #include "tests/gpu/host_experts_scene.h"
 
@@ -223,28 +224,180 @@ BOOST_AUTO_TEST_CASE(two_devices_share_a_lane) {
   }
 }
 
+// Layers of which the link has a share, in a window that has room for it, or for it and a small ring alone.
+struct SharedLayers {
+  static constexpr int64_t kHidden = 768, kMany = 80;  // three rounds when all are chosen
+  explicit SharedLayers(const std::vector<TensorType>& types) : backend(make_cuda_backend(0)) {
+    uint64_t n_ring = 0, n_prompt = 0;
+    for (const TensorType type : types) {
+      layers.emplace_back(type, kMany, kDim, kHidden, 10 * layers.size() + 1);
+      stacks.push_back(placed(layers.back(), *backend, Place::host));
+      n_link = std::max(n_link, link_window_bytes(stacks.back()));
+      n_ring = std::max(n_ring, 3 * expert_ring_bytes(stacks.back()));
+      n_prompt = std::max(n_prompt, expert_window_bytes({kMany, kActivated, kDim, kHidden}, 64, n_ring));
+    }
+    window = Buffer<uint8_t>(*backend, Place::device,
+                             static_cast<int64_t>(std::max(n_prompt, n_ring + n_link)), "a window");
+  }
+  RunExperts operation(const PlacedStep& step, size_t layer, Role role = Role::decode) const {
+    RunExperts op = step.operation(stacks[layer], Place::host, role);
+    op.window = window.data(), op.n_window_bytes = window.n_bytes(), op.n_link_bytes = n_link;
+    return op;
+  }
+  std::vector<float> run(const ExpertStep& values, size_t layer = 0, Role role = Role::decode,
+                         const ExpertStacks* next = nullptr) const {
+    PlacedStep step(*backend, values);
+    RunExperts op = operation(step, layer, role);
+    op.next = next;
+    backend->run_experts(op);
+    return step.take_sums();
+  }
+
+  std::unique_ptr<Backend> backend;
+  std::vector<HostExpertStacks> layers;
+  std::vector<ExpertStacks> stacks;
+  uint64_t n_link = 0;
+  Buffer<uint8_t> window;
+};
+
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0, difference = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    sum += std::pow(b[i], 2), difference += std::pow(double{a[i]} - b[i], 2);
+  return std::sqrt(difference / sum);
+}
+
+// Blocks that are aligned to 16, 8, 4 and 2 bytes; one round of experts and three; more tokens than a post
+// has.
+BOOST_AUTO_TEST_CASE(the_link_and_the_host_compute_what_the_host_does_alone) {
+  for (const TensorType type : {TensorType::q4_k, TensorType::q2_k, TensorType::q3_k, TensorType::q6_k,
+                                TensorType::q8_0, TensorType::iq2_xxs}) {
+    const SharedLayers shared({type});
+    for (const int64_t n_tokens : {1, 2, 17, 350, 600}) {
+      const ExpertStep values = step_of(shared.layers[0], n_tokens, static_cast<uint64_t>(n_tokens));
+      const double difference =
+          relative_difference(shared.run(values), run_on(cpu(), shared.layers[0].stacks, values));
+      BOOST_TEST(difference < 1e-3, type_name(type) << ", " << n_tokens << " tokens: " << difference);
+      BOOST_TEST(difference > 0);
+    }
+  }
+}
+
+// Alone, among others whose experts come in other rounds, and after a prompt whose experts came through the
+// same window.
+BOOST_AUTO_TEST_CASE(the_links_share_of_a_token_is_its_own) {
+  constexpr int64_t kTokens = 60;
+  for (const TensorType type : {TensorType::q4_k, TensorType::q6_k}) {
+    const SharedLayers shared({type});
+    const ExpertStep all = step_of(shared.layers[0], kTokens, 1), prompt = step_of(shared.layers[0], 64, 9);
+    const std::vector<float> sums = shared.run(all);
+    for (int64_t t = 0; t < kTokens; t += 3) {
+      ExpertStep one = step_of(shared.layers[0], 1, 1);
+      std::copy_n(all.x.data() + t * kDim, kDim, one.x.data());
+      std::copy_n(all.weights.data() + t * kActivated, kActivated, one.weights.data());
+      std::copy_n(all.experts.data() + t * kActivated, kActivated, one.experts.data());
+      shared.run(prompt, 0, Role::prefill);
+      BOOST_TEST(
+          (shared.run(one) == std::vector<float>(sums.data() + t * kDim, sums.data() + (t + 1) * kDim)),
+          type_name(type) << ", token " << t);
+    }
+  }
+}
+
+// A decode step between two chunks of prompts: the experts that were announced stay where they are, also
+// those of a layer whose own share is smaller.
+BOOST_AUTO_TEST_CASE(announced_experts_outlast_the_links_share) {
+  const SharedLayers shared({TensorType::q4_k, TensorType::q8_0});
+  const ExpertStep prompt = step_of(shared.layers[0], 64, 9), step = step_of(shared.layers[0], 30, 3);
+  const std::vector<float> expected = shared.run(prompt, 1, Role::prefill),
+                           expected_step = shared.run(step, 1);
+  for (int i = 0; i < 5; ++i) {
+    shared.run(prompt, 0, Role::prefill, &shared.stacks[1]);
+    BOOST_TEST((shared.run(step, 1) == expected_step));
+    BOOST_TEST((shared.run(prompt, 1, Role::prefill, &shared.stacks[0]) == expected));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_links_share_is_recorded) {
+  const SharedLayers shared({TensorType::q4_k});
+  Backend& backend = *shared.backend;
+  for (const int64_t n_tokens : {2, 40}) {
+    PlacedStep step(backend, step_of(shared.layers[0], n_tokens, 0));
+    const auto recording = backend.record([&] {
+      backend.run_experts(shared.operation(step, 0));
+      backend.add({step.x.data(), step.y.data(), step.x.n()});
+    });
+    for (uint64_t round = 1; round <= 10; ++round) {
+      const ExpertStep values = step_of(shared.layers[0], n_tokens, round);
+      step.fill(values);
+      recording->replay();
+      const std::vector<float> found = step.values(step.y);
+      BOOST_TEST((found == sum_of(shared.run(values), values.x)), n_tokens << " tokens");
+    }
+  }
+}
+
+// The matrices of V3.2's experts in a backend's host memory, all alike.
+ExpertStacks wide_experts(Backend& backend, TensorType type, int64_t n_experts) {
+  constexpr int64_t kWide = 7168, kNarrow = 2048;
+  ExpertStacks stacks;
+  const auto make = [&](WeightMatrix& w, int64_t n_rows, int64_t n_cols) {
+    w.type = type, w.n_rows = n_rows, w.n_cols = n_cols, w.n_mats = n_experts;
+    w.row_bytes = row_bytes(type, n_cols), w.mat_bytes = w.row_bytes * static_cast<size_t>(n_rows);
+    Rng rng(1);
+    const std::vector<uint8_t> some =
+        random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng, 0.01f);
+    uint8_t* to =
+        backend.alloc_weights(Place::host, w.mat_bytes * static_cast<size_t>(n_experts), w.mat_bytes);
+    for (int64_t e = 0; e < n_experts; ++e)
+      std::ranges::copy(some, to + static_cast<size_t>(e) * w.mat_bytes);
+    w.data = to;
+  };
+  make(stacks.w1, kNarrow, kWide), make(stacks.w3, kNarrow, kWide), make(stacks.w2, kWide, kNarrow);
+  return stacks;
+}
+
+// A step's experts, chosen at random: by the host alone, and with the link's share.
+BOOST_AUTO_TEST_CASE(timing_of_the_links_share, *boost::unit_test::label("timing")) {
+  constexpr int64_t kAll = 128, kUsed = 8;
+  for (const TensorType type : {TensorType::q4_k, TensorType::q2_k}) {
+    const std::unique_ptr<Backend> backend = make_cuda_backend(0);
+    const ExpertStacks stacks = wide_experts(*backend, type, kAll);
+    const Buffer<uint8_t> window(
+        *backend, Place::device,
+        static_cast<int64_t>(2 * expert_ring_bytes(stacks) + link_window_bytes(stacks)), "a window");
+    for (const int64_t n_tokens : {1, 2, 4, 8, 16, 32, 64, 128, 350}) {
+      const size_t n_steps = n_tokens < 8 ? 10 : n_tokens < 64 ? 4 : 2;
+      std::vector<std::unique_ptr<PlacedStep>> steps;
+      for (uint64_t i = 0; i < n_steps; ++i)
+        steps.push_back(std::make_unique<PlacedStep>(*backend, ExpertStep(stacks, n_tokens, kUsed, i)));
+      const auto time = [&](uint64_t n_link) {
+        const auto run = [&](size_t i) {
+          RunExperts op = steps[i]->operation(stacks, Place::host, Role::decode);
+          op.window = window.data(), op.n_window_bytes = window.n_bytes(), op.n_link_bytes = n_link;
+          backend->run_experts(op);
+        };
+        run(0);
+        backend->mark();
+        for (size_t i = 0; i < n_steps; ++i) run(i);
+        backend->mark();
+        return 1e3 * backend->laps().at(0) / static_cast<double>(n_steps);
+      };
+      const double host = time(0), both = time(link_window_bytes(stacks)), again = time(0);
+      std::printf(
+          "%s experts of %lld tokens, %lld to choose from: host alone %.2f and %.2f ms, with the link %.2f\n",
+          type_name(type), static_cast<long long>(n_tokens), static_cast<long long>(kAll), host, again, both);
+    }
+  }
+}
+
 // One token's experts: by the host, by the device over the link, and by both at once, each its own.
 BOOST_AUTO_TEST_CASE(timing_of_host_experts, *boost::unit_test::label("timing")) {
-  constexpr int64_t kAll = 64, kWide = 7168, kNarrow = 2048, kUsed = 8;
+  constexpr int64_t kAll = 64, kUsed = 8;
   constexpr int kSteps = 40;
   for (const TensorType type : {TensorType::q4_k, TensorType::q2_k}) {
     const std::unique_ptr<Backend> backend = make_cuda_backend(0);
-    const auto stacks_in_host_memory = [&] {
-      ExpertStacks stacks;
-      const auto make = [&](WeightMatrix& w, int64_t n_rows, int64_t n_cols) {
-        w.type = type, w.n_rows = n_rows, w.n_cols = n_cols, w.n_mats = kAll;
-        w.row_bytes = row_bytes(type, n_cols), w.mat_bytes = w.row_bytes * static_cast<size_t>(n_rows);
-        Rng rng(1);
-        const std::vector<uint8_t> some =
-            random_weights(type, static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_cols), rng, 0.01f);
-        uint8_t* to = backend->alloc_weights(Place::host, w.mat_bytes * kAll, w.mat_bytes);
-        for (int64_t e = 0; e < kAll; ++e) std::ranges::copy(some, to + static_cast<size_t>(e) * w.mat_bytes);
-        w.data = to;
-      };
-      make(stacks.w1, kNarrow, kWide), make(stacks.w3, kNarrow, kWide), make(stacks.w2, kWide, kNarrow);
-      return stacks;
-    };
-    const ExpertStacks mine = stacks_in_host_memory(), theirs = stacks_in_host_memory();
+    const ExpertStacks mine = wide_experts(*backend, type, kAll), theirs = wide_experts(*backend, type, kAll);
     std::vector<std::unique_ptr<PlacedStep>> steps, others;
     for (uint64_t i = 0; i < kSteps; ++i) {
       steps.push_back(std::make_unique<PlacedStep>(*backend, ExpertStep(mine, 1, kUsed, i)));

@@ -1,8 +1,9 @@
 // The CPU pretending that its two memories are apart, as a GPU's are: rows are then mirrored, or streamed
-// through windows.
+// through windows, and of experts in host memory decode gives a share to the link.
 #pragma once
 
 #include "backend/cpu_backend.h"
+#include "tests/support/cpu_link_share.h"
 
 namespace dsv32 {
 
@@ -11,6 +12,12 @@ class ApartBackend : public CpuBackend {
   explicit ApartBackend(bool is_apart) : CpuBackend(1), is_apart_(is_apart) {}
   bool works_in_host_memory() const override { return !is_apart_; }
   std::span<uint8_t> staging() override { return staging_; }
+  void run_experts(const RunExperts& op) override {
+    const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };
+    if (op.place == Place::host && op.role == Role::decode)
+      return run_with_link_share(op, ShareWay::in_place, compute);
+    if (op.n_tokens > 0) compute(op);
+  }
 
  private:
   bool is_apart_;

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "backend/cpu_backend.h"
+#include "tests/support/cpu_link_share.h"
 
 namespace dsv32 {
 
@@ -156,8 +157,11 @@ class IslandBackend : public CpuBackend {
     own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window);
     if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
     enqueue([this, op] {
-      if (op.n_tokens > 0) CpuBackend::run_experts(op);
-      if (op.place == Place::host && op.role == Role::decode) come_late(op);
+      const bool is_shared = op.place == Place::host && op.role == Role::decode;
+      const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };
+      if (op.n_tokens > 0 && is_shared) run_with_link_share(op, ShareWay::in_rounds, compute);
+      if (op.n_tokens > 0 && !is_shared) compute(op);
+      if (is_shared) come_late(op);
       if (op.place == Place::host && op.role == Role::prefill) std::fill_n(op.window, op.n_window_bytes, 255);
     });
   }

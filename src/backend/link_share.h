@@ -1,0 +1,95 @@
+// The link's share of experts in host memory: what a device brings over and computes itself in decode, beside
+// the host, which computes the rest.
+//
+// An expert is divided by its hidden width: the last columns of w2 are the link's, and the rows of w1 and w3
+// that make them. So each side has a narrower expert, nothing passes between them in the midst, and the two
+// sums are added. How many columns follows from the matrices alone: with whatever else, the bits stay.
+//
+// The experts that a step's tokens chose come in rounds, ascending, to the end of the window
+// (RunExperts::n_link_bytes), where they lie as compact ones: each comes once, however many tokens chose it.
+// A token's sum runs over its experts in ascending order, whatever round they come in.
+#pragma once
+
+#include "backend/expert_window.h"
+#include "base/error.h"
+
+namespace dsv32 {
+
+// Whole blocks of every type.
+constexpr int64_t kShareUnit = 256;
+
+// Experts of a round: what a round costs beside its bytes is little then.
+constexpr int64_t kLinkExperts = 32;
+
+// Columns of the hidden width with which the later of the two is done first, the link at 51 GB/s and the host
+// at some 130; none where the host alone is.
+constexpr int64_t link_share(int64_t inter_dim) {
+  constexpr int64_t kLink = 51, kHost = 130;
+  if (inter_dim % kShareUnit != 0) return 0;
+  const int64_t n_units = inter_dim / kShareUnit;
+  const auto time = [&](int64_t n) { return std::max(n * kHost, (n_units - n) * kLink); };
+  int64_t best = 0;
+  for (int64_t n = 1; n < n_units; ++n)
+    if (time(n) < time(best)) best = n;
+  return best * kShareUnit;
+}
+
+// None of weights without codes, which are few.
+inline int64_t link_share(const ExpertStacks& stacks) {
+  for (const WeightMatrix* w : {&stacks.w1, &stacks.w3, &stacks.w2})
+    if (traits(w->type).block_values == 1) return 0;
+  return link_share(stacks.w1.n_rows);
+}
+
+// The host's part of experts whose last n_share hidden columns are the link's, where they lie.
+inline ExpertStacks host_part(ExpertStacks stacks, int64_t n_share) {
+  stacks.w1.n_rows -= n_share, stacks.w3.n_rows -= n_share, stacks.w2.n_cols -= n_share;
+  return stacks;
+}
+
+// The link's part, where it lies in host memory.
+inline ExpertStacks link_part(ExpertStacks stacks, int64_t n_share) {
+  for (WeightMatrix* w : {&stacks.w1, &stacks.w3})
+    w->data = w->row(0, w->n_rows - n_share), w->n_rows = n_share;
+  stacks.w2.data += row_bytes(stacks.w2.type, stacks.w2.n_cols - n_share);
+  stacks.w2.n_cols = n_share;
+  return stacks;
+}
+
+// Of one expert's link part.
+inline uint64_t link_bytes(const ExpertStacks& stacks) {
+  const int64_t n_share = link_share(stacks);
+  return static_cast<uint64_t>(n_share) * (stacks.w1.row_bytes + stacks.w3.row_bytes) +
+         static_cast<uint64_t>(stacks.w2.n_rows) * row_bytes(stacks.w2.type, n_share);
+}
+
+// A round's experts, at most kLinkExperts of them: `part` as it lies at `at`, aligned to kRingAlignment.
+inline ExpertStacks in_link_window(ExpertStacks part, const uint8_t* at) {
+  for (WeightMatrix* w : {&part.w1, &part.w3, &part.w2}) {
+    w->n_mats = std::min(w->n_mats, kLinkExperts);
+    w->row_bytes = row_bytes(w->type, w->n_cols);
+    w->mat_bytes = static_cast<size_t>(w->n_rows) * w->row_bytes;
+    w->data = at;
+    at += round_up(static_cast<uint64_t>(w->n_mats) * w->mat_bytes, kRingAlignment);
+  }
+  return part;
+}
+
+// What a round of these experts takes of a window; 0: the link has no share.
+inline uint64_t link_window_bytes(const ExpertStacks& stacks) {
+  constexpr uint64_t kPast = 256;  // products may read past the end
+  if (link_share(stacks) == 0) return 0;
+  const auto n = static_cast<uint64_t>(std::min(stacks.w1.n_mats, kLinkExperts));
+  return n * link_bytes(stacks) + 3 * kRingAlignment + kPast;
+}
+
+// Where a round's experts lie in an operation's window. Throws Error{internal} when they have no room.
+inline uint8_t* link_window(const RunExperts& op) {
+  const uint64_t n = link_window_bytes(op);
+  if (n > op.n_link_bytes || op.n_link_bytes > op.n_window_bytes)
+    fail(ErrorKind::internal, "the link's share of experts has no room in their window");
+  const auto begin = reinterpret_cast<uintptr_t>(op.window) + op.n_window_bytes - op.n_link_bytes;
+  return reinterpret_cast<uint8_t*>(round_up(begin, kRingAlignment));
+}
+
+}  // namespace dsv32
