@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
   *static_cast<volatile uint64_t*>(posted) = uint64_t{sequence} << 32 | request;
 }
 
-// y = the sums in the mailbox, once they are there, plus what is there already.
+// y = the sums in the mailbox, once they are there; or y += these.
 // A few blocks, each of which waits by one thread.
 // Nothing of this device is waited for: these blocks hold nobody up but those that come after.
 // Bound by the host's computing.

@@ -309,6 +309,8 @@ BOOST_AUTO_TEST_CASE(the_links_share_of_host_experts_has_room_in_their_window) {
       BOOST_TEST(n_window >= n_link + 4 * expert_ring_bytes(routed), type_name(type)
                                                                          << ", " << chunk << " tokens");
       BOOST_TEST(4 * plan.n_link_bytes_read == (has_codes ? plan.n_host_bytes_read : 0));
+      machine.link_adds = false;
+      BOOST_TEST(make_plan(args, options, machine).n_link_bytes_read == 0u);
     }
 }
 

@@ -375,6 +375,9 @@ class Backend {
   virtual std::string numerics() const = 0;
   // Whether Place::device is host memory too, so that nothing need be kept twice.
   virtual bool works_in_host_memory() const = 0;
+  // Whether the link adds to what the host's processors read: then decode has it bring a part of each host
+  // expert (backend/link_share.h). Follows from the machine alone.
+  virtual bool link_adds() const { return false; }
   // Whether a token's bits are the same in both roles.
   virtual bool roles_agree() const = 0;
 

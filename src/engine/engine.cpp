@@ -177,6 +177,7 @@ Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const Engin
 Machine machine_of(const Backends& backends, const ModelBytes& bytes) {
   Machine machine{
       !backends.front()->works_in_host_memory(), bytes, {}, backends.front()->memory_info(Place::host)};
+  machine.link_adds = backends.front()->link_adds();
   for (const auto& backend : backends) machine.devices.push_back(backend->memory_info(Place::device));
   for (size_t i = 1; i < backends.size(); ++i) {
     const uint64_t n_used = backends[i]->memory_info(Place::host).n_bytes_used;

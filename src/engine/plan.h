@@ -68,6 +68,7 @@ struct Machine {
   ModelBytes weights = {};
   std::vector<MemoryInfo> devices = {{0, kEndless, 0}};  // when they are apart; "used" is a backend's scratch
   MemoryInfo host = {0, kEndless, 0};
+  bool link_adds = true;  // Backend::link_adds
 
   uint64_t free_device_bytes() const {  // of all devices
     uint64_t n_bytes = 0;

@@ -55,6 +55,7 @@ uint64_t expert_window_bytes(const ModelArgs& args, const Machine& machine, int6
   uint64_t n_layer = 0, n_link = 0, n_room = Machine::kEndless;
   for (const LayerBytes& layer : machine.weights.layers)
     n_layer = std::max(n_layer, layer.experts), n_link = std::max(n_link, layer.link_window);
+  if (!machine.link_adds) n_link = 0;
   for (const MemoryInfo& device : machine.devices) n_room = std::min(n_room, device.n_bytes_free);
   if (n_layer == 0) return 0;
   const uint64_t n_least = 4 * (n_layer / static_cast<uint64_t>(args.n_routed_experts) + 3 * kRingAlignment);
@@ -105,7 +106,7 @@ void take(MemoryPlan& plan, const Placement& placement, const ModelArgs& args, c
       stage.n_bytes_read += layer.core + (is_host ? 0 : layer.experts_read);
       if (!is_host) continue;
       plan.n_host_expert_bytes += layer.experts, plan.n_host_bytes_read += layer.experts_read;
-      plan.n_link_bytes_read += layer.link_read;
+      if (machine.link_adds) plan.n_link_bytes_read += layer.link_read;
     }
     if (i == 0) stage.n_weight_bytes += model.embedding, stage.n_bytes_read += model.embedding_read;
     if (stage.end_layer == args.n_layers) {

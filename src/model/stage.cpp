@@ -29,7 +29,7 @@ Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, Ca
   for (int64_t layer = cache.first_layer(); layer < cache.end_layer(); ++layer) {
     if (!has_host_experts(layer)) continue;
     const ExpertStacks& routed = weights.layers[static_cast<size_t>(layer)].experts.routed;
-    n_link_bytes_ = std::max(n_link_bytes_, link_window_bytes(routed));
+    if (backend.link_adds()) n_link_bytes_ = std::max(n_link_bytes_, link_window_bytes(routed));
     if (expert_window_.n() == 0)
       expert_window_ = Buffer<uint8_t>(
           backend, Place::device, static_cast<int64_t>(sizes.expert_window_bytes), "the window of experts");

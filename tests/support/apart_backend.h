@@ -11,6 +11,7 @@ class ApartBackend : public CpuBackend {
  public:
   explicit ApartBackend(bool is_apart) : CpuBackend(1), is_apart_(is_apart) {}
   bool works_in_host_memory() const override { return !is_apart_; }
+  bool link_adds() const override { return is_apart_; }
   std::span<uint8_t> staging() override { return staging_; }
   void run_experts(const RunExperts& op) override {
     const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };

@@ -40,6 +40,7 @@ class IslandBackend : public CpuBackend {
   }
 
   bool works_in_host_memory() const override { return false; }
+  bool link_adds() const override { return true; }
   std::span<uint8_t> staging() override { return staging_; }
 
   void hold() {
