@@ -1,4 +1,4 @@
-// Draws tokens from logits: one kernel, a block per token, nothing sorted.
+// Draws tokens from logits: the likeliest of each share of a row, then a block per token, nothing sorted.
 //
 // What a rule keeps is a beginning of the tokens in order of likelihood (equal logits: the lower id first),
 // so it is a cut: the last kept token. Histograms of integer weights find it digit by digit, the draw then
@@ -13,6 +13,7 @@ namespace dsv32::cuda {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kShares = 32, kShareThreads = 256;  // of a row, whose likeliest is found first
 constexpr int kBins = 2048;
 constexpr int kRowsOfALaunch = 112;        // their rules travel as kernel arguments, of 4 KiB
 constexpr int64_t kMostTokens = 1 << 22;   // ids have two digits of 11 bits
@@ -23,11 +24,17 @@ struct Rules {
   SampleRule rule[kRowsOfALaunch];
 };
 
+// What is known of a token's likeliest id from some of its ids.
+struct Found {
+  uint64_t best = 0;           // key, then the complement of the id
+  uint32_t bad = 0xffffffffu;  // the lowest id whose logit is not finite
+};
+
 struct Shared {
   uint32_t low[kBins], high[kBins];  // the histogram's 64-bit amounts
   uint64_t warp_sums[kWarps];
-  uint64_t warp_best[kWarps];
-  uint32_t warp_bad[kWarps];
+  uint64_t best;  // of all, as in Found
+  uint32_t bad;
   // What find_bin and find_drawn leave for all threads.
   uint32_t digit;
   uint64_t before, amount, total;
@@ -268,23 +275,48 @@ struct Best {
   int32_t id;
   bool is_finite;
 };
-__device__ Best find_best(Shared& sm, const Row& row) {
-  uint64_t best = 0;           // key, then the complement of the id
-  uint32_t bad = 0xffffffffu;  // id
-  visit_logits(row, [&](int32_t id, float logit) {
-    if (isfinite(logit))
-      best = max(best, static_cast<uint64_t>(rank_key(logit)) << 32 | ~static_cast<uint32_t>(id));
-    else
-      bad = min(bad, static_cast<uint32_t>(id));
-  });
+__device__ __forceinline__ Found over_warp(Found found) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, offset));
-  bad = __reduce_min_sync(0xffffffffu, bad);
-  if (threadIdx.x % 32 == 0) sm.warp_best[threadIdx.x / 32] = best, sm.warp_bad[threadIdx.x / 32] = bad;
+  for (int offset = 16; offset > 0; offset /= 2)
+    found.best = max(found.best, __shfl_xor_sync(0xffffffffu, found.best, offset));
+  found.bad = __reduce_min_sync(0xffffffffu, found.bad);
+  return found;
+}
+__device__ Best find_best(Shared& sm, const Found* shares) {
+  if (threadIdx.x < 32) {
+    const Found found = over_warp(threadIdx.x < kShares ? shares[threadIdx.x] : Found{});
+    if (threadIdx.x == 0) sm.best = found.best, sm.bad = found.bad;
+  }
   __syncthreads();
-  for (int w = 0; w < kWarps; ++w) best = max(best, sm.warp_best[w]), bad = min(bad, sm.warp_bad[w]);
-  if (bad != 0xffffffffu) return {static_cast<int32_t>(bad), false};
-  return {static_cast<int32_t>(~static_cast<uint32_t>(best)), true};
+  if (sm.bad != 0xffffffffu) return {static_cast<int32_t>(sm.bad), false};
+  return {static_cast<int32_t>(~static_cast<uint32_t>(sm.best)), true};
+}
+
+// out[t, share] = the likeliest and the first that is not finite, of a share of the token's ids.
+// Grid (shares, tokens). Bound by latency: one block would read the logits of a token in 20 us.
+__global__ void __launch_bounds__(kShareThreads) find_best_kernel(const float* logits, int n, Found* out) {
+  __shared__ uint64_t warp_best[kShareThreads / 32];
+  __shared__ uint32_t warp_bad[kShareThreads / 32];
+  let_next_start();
+  wait_for_inputs();
+  const float* row = logits + static_cast<int64_t>(blockIdx.y) * n;
+  Found found;
+#pragma unroll 8
+  for (int id = static_cast<int>(blockIdx.x) * kShareThreads + static_cast<int>(threadIdx.x); id < n;
+       id += kShares * kShareThreads) {
+    const float logit = row[id];
+    if (isfinite(logit))
+      found.best = max(found.best, static_cast<uint64_t>(rank_key(logit)) << 32 | ~static_cast<uint32_t>(id));
+    else
+      found.bad = min(found.bad, static_cast<uint32_t>(id));
+  }
+  found = over_warp(found);
+  if (threadIdx.x % 32 == 0) warp_best[threadIdx.x / 32] = found.best, warp_bad[threadIdx.x / 32] = found.bad;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < kShareThreads / 32; ++w)
+    found.best = max(found.best, warp_best[w]), found.bad = min(found.bad, warp_bad[w]);
+  out[blockIdx.y * kShares + blockIdx.x] = found;
 }
 
 // The logarithm of the sum of exp(logit - largest).
@@ -313,17 +345,18 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
 }
 
 // out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h).
-// A block of 1024 takes a token and reads its logits from L2: once or twice for the likeliest and the sum,
+// A block of 1024 takes a token and reads its logits from L2: not at all for the likeliest, once for the sum,
 // 4 to 6 times for each of top-k, top-p and the list of the likeliest, twice for the draw.
 // Two 32-bit additions in shared memory make a 64-bit one; a linear first digit spreads them over the bins.
 // Bound by how fast one SM reads L2, 4 bytes a logit and reading.
 // Measured (H200, 2026-11-21): 129 280 logits: greedy 24 us, top-p 168 us.
-__global__ void __launch_bounds__(kThreads) sample_kernel(Sample op, Rules rules, int64_t first_row) {
+__global__ void __launch_bounds__(kThreads)
+    sample_kernel(Sample op, Rules rules, const Found* shares, int64_t first_row) {
   __shared__ Shared sm;
   const int64_t t = first_row + blockIdx.x;
   const SampleRule& rule = rules.rule[blockIdx.x];
   Row row{op.logits + t * op.vocab_size, static_cast<int32_t>(op.vocab_size), 0, rule.temperature};
-  const Best best = find_best(sm, row);
+  const Best best = find_best(sm, shares + t * kShares);
   row.largest = row.logits[best.id];
   if (!best.is_finite) {
     if (threadIdx.x == 0) op.out[t] = {best.id, row.largest, 0};
@@ -348,11 +381,15 @@ void sample(const Sample& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("sample: the %lld likeliest of %lld tokens", static_cast<long long>(op.n_top),
                 static_cast<long long>(op.vocab_size)));
+  Found* shares = launch.workspace->take<Found>(static_cast<size_t>(op.n_tokens * kShares));
+  launch_kernel("find_best_kernel", find_best_kernel,
+                {dim3(kShares, static_cast<unsigned>(op.n_tokens)), kShareThreads}, launch, op.logits,
+                static_cast<int>(op.vocab_size), shares);
   for (int64_t first = 0; first < op.n_tokens; first += kRowsOfALaunch) {
     const int64_t n = std::min<int64_t>(kRowsOfALaunch, op.n_tokens - first);
     Rules rules;
     std::copy_n(op.rules + first, n, rules.rule);
-    sample_kernel<<<static_cast<unsigned>(n), kThreads, 0, launch.stream>>>(op, rules, first);
+    sample_kernel<<<static_cast<unsigned>(n), kThreads, 0, launch.stream>>>(op, rules, shares, first);
     check_launch("sample_kernel");
   }
 }
