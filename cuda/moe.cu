@@ -9,37 +9,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The index of the largest value of a shared array (not above `n`), ties to the lower index; every thread
-// gets it. -1 when every value is taken (NaN marks a taken one: it compares false).
-__device__ int block_argmax(const float* values, int n) {
-  __shared__ float best_values[32];
-  __shared__ int best_indices[32];
-  float best = 0;
-  int index = -1;
-  for (int i = threadIdx.x; i < n; i += blockDim.x)
-    if (!isnan(values[i]) && (index < 0 || values[i] > best)) best = values[i], index = i;
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, best, offset);
-    const int other_index = __shfl_xor_sync(0xffffffffu, index, offset);
-    if (other_index >= 0 && (index < 0 || other > best || (other == best && other_index < index)))
-      best = other, index = other_index;
-  }
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) best_values[threadIdx.x / 32] = best, best_indices[threadIdx.x / 32] = index;
-  __syncthreads();
-  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w)
-    if (best_indices[w] >= 0 &&
-        (index < 0 || best_values[w] > best || (best_values[w] == best && best_indices[w] < index)))
-      best = best_values[w], index = best_indices[w];
-  return index;
+// How many of a shared array's n values are larger than value i, or equal to it and before it. NaN marks a
+// value that does not count: it compares false.
+__device__ int rank_of(const float* values, int n, int i) {
+  const float value = values[i];
+  int rank = 0;
+#pragma unroll 8
+  for (int j = 0; j < n; ++j) rank += values[j] > value || (values[j] == value && j < i);
+  return rank;
 }
 
 // p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with
-// the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate) A block a
-// token; a round of block_argmax for each group kept and each expert chosen. p and s lie in shared memory;
-// what is taken, or lies in a dropped group, becomes NaN there, and an s that is NaN becomes -infinity first,
-// as on the CPU. Chosen experts are sorted ascending at the end, the sum runs in the order of choice. Bound
-// by latency: some twelve rounds of two barriers.
+// the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate). A block a
+// token; each expert and each group counts those before it. p and s lie in shared memory; what lies in a
+// dropped group becomes NaN there, and an s that is NaN becomes -infinity first, as on the CPU. Chosen
+// experts are sorted ascending at the end, the sum runs in the order of choice. Bound by latency.
 __global__ void route_experts_kernel(RouteExperts op) {
   extern __shared__ float shared[];
   const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
@@ -49,7 +33,6 @@ __global__ void route_experts_kernel(RouteExperts op) {
   float* group_scores = s + n;
   int* chosen = reinterpret_cast<int*>(group_scores + n_groups);
   const float* logits = op.logits + blockIdx.x * op.n_experts;
-  const float taken = __int_as_float(0x7fffffff);
   let_next_start();
   if (op.bias)
     for (int e = 32 * static_cast<int>(threadIdx.x); e < n; e += 32 * static_cast<int>(blockDim.x))
@@ -71,22 +54,18 @@ __global__ void route_experts_kernel(RouteExperts op) {
       group_scores[g] = group_size > 1 ? best + second : best;
     }
     __syncthreads();
-    for (int i = 0; i < op.n_limited_groups; ++i) {
-      const int g = block_argmax(group_scores, n_groups);
-      if (threadIdx.x == 0 && g >= 0) group_scores[g] = taken;
-      __syncthreads();
-    }
     for (int e = threadIdx.x; e < n; e += blockDim.x)
-      if (!isnan(group_scores[e / group_size])) s[e] = taken;
+      if (rank_of(group_scores, n_groups, e / group_size) >= op.n_limited_groups)
+        s[e] = __int_as_float(0x7fffffff);
     __syncthreads();
   }
+  for (int e = threadIdx.x; e < n; e += blockDim.x) {
+    const int rank = isnan(s[e]) ? n : rank_of(s, n, e);
+    if (rank < op.n_activated) chosen[rank] = e;
+  }
+  __syncthreads();
   float sum = 0;
-  for (int k = 0; k < op.n_activated; ++k) {
-    const int e = block_argmax(s, n);
-    sum += p[e];
-    if (threadIdx.x == 0) chosen[k] = e, s[e] = taken;
-    __syncthreads();
-  }
+  for (int k = 0; k < op.n_activated; ++k) sum += p[chosen[k]];
   for (int k = threadIdx.x; k < op.n_activated; k += blockDim.x) {
     int rank = 0;
     for (int i = 0; i < op.n_activated; ++i) rank += chosen[i] < chosen[k];
