@@ -12,6 +12,7 @@
 
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
+#include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
@@ -78,7 +79,9 @@ struct RowPlace {
 
 __device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   if (j >= n) return {-1, 0};
-  return {op.row_ids[t * op.topk + j], op.selected[t * op.topk + j]};
+  const int64_t at = t * op.topk + j;
+  const int32_t pos = op.selected[at];
+  return {op.row_ids ? op.row_ids[at] : paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], pos), pos};
 }
 
 // Starts the copy of kRows rows of a block, from first_row on, by one warp; lane r knows the place of row

@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend o
     if (threadIdx.x < n_here) {
       const int64_t at = t * op.topk + first + threadIdx.x;
       const int32_t pos = op.selected[at];
-      rows[threadIdx.x] = layout.rows + op.row_ids[at] * layout.row_bytes;
+      rows[threadIdx.x] =
+          layout.rows + find_row(op, t, first + static_cast<int>(threadIdx.x), n).id * layout.row_bytes;
       const int64_t page =
           kKv == KvType::fp8 ? op.cache.key_page_ids[seq * op.cache.max_pages + pos / kPageTokens] : 0;
       scales[threadIdx.x] =

@@ -253,7 +253,7 @@ struct Attend {
   float scale = 0;
   const int32_t* selected = nullptr;    // [n_tokens, topk] (finds the scales)
   const int32_t* n_selected = nullptr;  // [n_tokens]
-  const int64_t* row_ids = nullptr;     // [n_tokens, topk]
+  const int64_t* row_ids = nullptr;     // [n_tokens, topk]; null: rows lie in the slots of their positions
   int64_t topk = 0;
   float* o_c = nullptr;  // [n_tokens, n_heads, kv_lora_rank]
 };

@@ -365,8 +365,10 @@ void CpuBackend::attend(const Attend& op) {
     workers_.parallel_for(n * n_most, is_shared, [&](int64_t i) {
       const int64_t t = first + i / n_most, j = i % n_most, at = t * op.topk + j;
       if (j >= op.n_selected[t]) return;
-      decode_row(layout, rows + op.row_ids[at] * layout.row_bytes(),
-                 key_entry(op.cache, op.step.seq[t], op.selected[at]).scales, decoded + i * width);
+      const int64_t seq = op.step.seq[t], pos = op.selected[at];
+      const int64_t row = op.row_ids ? op.row_ids[at] : row_number(op.cache.slot_pages, op.cache, seq, pos);
+      decode_row(layout, rows + row * layout.row_bytes(), key_entry(op.cache, seq, pos).scales,
+                 decoded + i * width);
     });
     workers_.parallel_for(n * op.n_heads, is_shared, [&](int64_t i) {
       const int64_t in_group = i / op.n_heads;

@@ -22,8 +22,9 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   queries(w, cache);
   lap("other");
   select_positions(cache);
-  backend_.resolve({piece_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
-                    act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
+  if (cache.buffers)
+    backend_.resolve({piece_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
+                      act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
   lap("resolve");
   if (cache.buffers)
     backend_.fetch_latents(
@@ -123,8 +124,8 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, piece_.role});
   lap("other");
   backend_.attend({piece_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
-                   args_.softmax_scale(), selected_, act_.n_selected.data(), act_.row_ids.data(), act_.topk,
-                   act_.o_c.data()});
+                   args_.softmax_scale(), selected_, act_.n_selected.data(),
+                   cache.buffers ? act_.row_ids.data() : nullptr, act_.topk, act_.o_c.data()});
   lap("attention");
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
   Matmul output = product(w.wo, act_.o.data(), out());
