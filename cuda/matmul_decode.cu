@@ -40,7 +40,7 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   for (size_t i = 0; i < ops.size(); ++i) {
     if (is_done[i]) continue;
     DecodeRows rows = rows_of_product(ops[i]);
-    rows.is_undivided = true;
+    rows.is_undivided = traits(ops[i].weight.type).block_values > 1;  // others go alone in every step
     for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
       if (is_done[j] || !go_together(ops[i], ops[j])) continue;
       rows.matrices[rows.n_matrices++] = rows_of_product(ops[j]).matrices[0];
