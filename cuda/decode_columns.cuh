@@ -57,8 +57,8 @@ struct BlockColumns {
 };
 
 // x of each chunk and problem, or of each run, as integers.
-// A team of 8 lanes has a group of 32 values of a column; grid (teams, chunks, problems or runs).
-// Layout: [problem or run, chunk, n_x_groups, stride], as IntegerX; a warp's teams have one column.
+// A team of 4 lanes has a group of 32 values of a column; grid (teams, chunks, problems or runs).
+// Layout: [problem or run, chunk, n_x_groups, stride], as IntegerX.
 // Bound by bytes: 128 read and 76 written a group.
 static __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows,
                                            const __grid_constant__ Layout layout, const UseRuns runs) {
@@ -66,19 +66,22 @@ static __global__ void make_columns_kernel(const __grid_constant__ DecodeRows ro
   wait_for_inputs();
   const int stride = layout.x_memory.stride, n_groups = layout.n_x_groups;
   const BlockColumns columns(rows, runs, blockIdx.y, blockIdx.z, stride);
-  const int team = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 8, c = team / n_groups,
+  const int team = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 4, c = team / n_groups,
             group = team % n_groups;
-  if (c >= (columns.n + 1) / 2 * 2) return;
   const int column =
       min(c, columns.n - 1);  // an odd number gets one of zeros, since columns are read in pairs
-  const int64_t problem = columns.uses ? columns.uses[column] : static_cast<int>(blockIdx.z);
+  const int64_t problem = columns.uses ? columns.uses[max(column, 0)] : static_cast<int>(blockIdx.z);
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride +
                    (columns.uses ? 0 : columns.first + column) * rows.x_token_stride;
-  const int col = group * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
-  float4 v = {0, 0, 0, 0};
-  if (c < columns.n && col < rows.n_cols) v = load_x4(x + col, layout.is_x_aligned);
+  float4 v[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int col = group * 32 + half * 16 + static_cast<int>(threadIdx.x) % 4 * 4;
+    if (c < columns.n && col < rows.n_cols) v[half] = load_x4(x + col, layout.is_x_aligned);
+  }
   const int64_t block = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-  make_integer_group(v, layout.x_memory, (block * n_groups + group) * stride + c);
+  make_integer_group(v[0], v[1], layout.x_memory, (block * n_groups + group) * stride + c,
+                     c < (columns.n + 1) / 2 * 2);
 }
 
 // The steps of a warp: units of steps W apart, one after the other. A unit is what a warp of decode_rows.cuh
@@ -145,7 +148,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                                             first_row + warp / layout.n_tile_warps * kTileRows);
   UnitWalk<kType> take = put;
   const auto put_step = [&](int stage) {
-    if (!put.is_done()) copy_step<kType, kMats>(rows, layout, put.at, ring + stage * kStage);
+    if (!put.is_done())
+      copy_step<kType, kMats>(rows, layout, put.at, lane, shared_address(ring) + stage * kStage);
     commit_copies();
     if (!put.is_done()) put.advance(layout.log_warps);
   };
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-      find_step<kType, kMats>(rows, take.at, ring + taken * kStage, step);
+      find_step<kType, kMats>(rows, take.at, lane, ring + taken * kStage, step);
       add_step<kType, kMats>(sums, step, x, take.at.step * (Step::kCols / 32), columns.n, grid);
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(layout.log_warps);
@@ -218,7 +222,7 @@ void launch_columns(DecodeRows rows, Layout layout, const UseRuns& runs, const L
   const size_t n_x = static_cast<size_t>(n_problems) * n_chunks * layout.n_x_groups * stride;
   layout.x_memory = {launch.workspace->take<uint4>(n_x * 4), launch.workspace->take<float>(n_x),
                      launch.workspace->take<float2>(n_x), stride};
-  const dim3 x_blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups * stride, kThreads / 8)),
+  const dim3 x_blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups * stride, kThreads / 4)),
                       static_cast<unsigned>(n_chunks), static_cast<unsigned>(n_problems));
   launch_kernel("make_columns_kernel", make_columns_kernel, {x_blocks, kThreads}, launch, rows, layout, runs);
 

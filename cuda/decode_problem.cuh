@@ -34,7 +34,8 @@ struct DecodeRows {
   int n_problems = 1;
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
-  const float* x = nullptr;       // [n_problems / x_sharing, n_tokens, n_cols]
+  bool is_known = false;  // mats were written before the kernel ahead began, which is a product by mats too
+  const float* x = nullptr;  // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
   int n_tokens = 0;
@@ -109,59 +110,74 @@ __device__ __forceinline__ float4 load_x4(const float* x, bool is_aligned) {
   return {x[0], x[1], x[2], x[3]};
 }
 
-// A group of 32 values to integers: four of each of eight lanes.
-__device__ __forceinline__ void make_integer_group(const float4& v, const IntegerX& to, int64_t at) {
-  constexpr float kLargest = 32512;  // 127 * 256: the high byte of its rounding stays below 128
-  const int lane = threadIdx.x % 8, half = lane / 4;
-  float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-  float sum = (v.x + v.y) + (v.z + v.w);
-#pragma unroll
-  for (int offset = 1; offset < 8; offset *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-    if (offset < 4) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  }
-  const bool is_zero = !(largest > 1e-30f);
-  const float factor = is_zero ? 0 : kLargest / largest;
-  const float values[4] = {v.x, v.y, v.z, v.w};
-  uint32_t high = 0, low = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int q = __float2int_rn(values[i] * factor), upper = (q + 128) >> 8;
-    high |= (static_cast<uint32_t>(upper) & 255u) << (8 * i);
-    low |= (static_cast<uint32_t>(q) & 255u) << (8 * i);  // q - 256 upper, as a signed byte
-  }
-  auto* words = reinterpret_cast<uint32_t*>(to.words + at * 4 + lane % 4);
-  words[half] = high;
-  words[2 + half] = low;
-  // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
-  const float other = __shfl_xor_sync(0xffffffffu, sum, 4);
-  if (lane == 0) to.scales[at] = (is_zero ? 0 : largest / kLargest) + 0 * (sum + other);
-  if (lane % 4 == 0) reinterpret_cast<float*>(to.sums + at)[half] = sum;
+// Four values times `factor`, at most kLargestInteger, as 16-bit integers: their high bytes, rounded so that
+// the low ones are signed, and their low bytes. Adding 1.5 * 2^23 rounds a float to the integer in its last
+// bits.
+constexpr float kLargestInteger = 32512;  // 127 * 256: the high byte of its rounding stays below 128
+
+__device__ __forceinline__ void make_integers4(const float4& v, float factor, uint32_t& high, uint32_t& low) {
+  const auto round = [&](float x) { return __float_as_uint(__fadd_rn(__fmul_rn(x, factor), 12582912.0f)); };
+  const uint32_t a = round(v.x), b = round(v.y), c = round(v.z), d = round(v.w);
+  low = __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  high = __byte_perm(__byte_perm(a + 128, b + 128, 0x0051), __byte_perm(c + 128, d + 128, 0x0051), 0x5410);
 }
 
-// A block's x to integers by teams of eight lanes, a group of 32 values each; team `first` of n_teams.
-// n_groups groups from the column first_col on. Whole warps enter: n_teams and n_groups are
-// multiples of four. Several loads of a lane are on their way together.
+// A group of 32 values to integers by four lanes: lane i has the values 4 i.. (first) and 16 + 4 i.. (last).
+// Whole warps call it; is_there: whether the group is written.
+__device__ __forceinline__ void make_integer_group(const float4& first, const float4& last,
+                                                   const IntegerX& to, int64_t at, bool is_there) {
+  const auto largest_of = [](const float4& v) {
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  };
+  float largest = fmaxf(largest_of(first), largest_of(last));
+  float2 sum = {(first.x + first.y) + (first.z + first.w), (last.x + last.y) + (last.z + last.w)};
+#pragma unroll
+  for (int offset = 1; offset < 4; offset *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
+    sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+  }
+  const bool is_zero = !(largest > 1e-30f);
+  const float factor = is_zero ? 0 : kLargestInteger / largest;
+  uint4 words;
+  make_integers4(first, factor, words.x, words.z);
+  make_integers4(last, factor, words.y, words.w);
+  if (!is_there) return;
+  const int i = threadIdx.x % 4;
+  to.words[at * 4 + i] = words;
+  if (i != 0) return;
+  // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
+  to.scales[at] = (is_zero ? 0 : largest / kLargestInteger) + 0 * (sum.x + sum.y);
+  to.sums[at] = sum;
+}
+
+// A block's x to integers by teams of four lanes, a group of 32 values each; team `first` of n_teams.
+// n_groups groups from the column first_col on. Whole warps enter: n_teams is a multiple of eight. Several
+// loads of a lane are on their way together.
 __device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                       int first_col, int n_groups, const IntegerX& to, int first,
                                       int n_teams) {
-  constexpr int kTogether = 8;
-  const auto load = [&](int t, int group) -> float4 {
-    const int col = first_col + group * 32 + static_cast<int>(threadIdx.x) % 8 * 4;
+  constexpr int kTogether = 4;
+  const auto load = [&](int t, int group, int half) -> float4 {
+    const int col = first_col + group * 32 + half * 16 + static_cast<int>(threadIdx.x) % 4 * 4;
     if (group >= n_groups || col >= rows.n_cols || t >= tokens.n) return {0, 0, 0, 0};
     return load_x4(tokens.x + t * rows.x_token_stride + col, layout.is_x_aligned);
   };
+  const int first_of_warp = first / 8 * 8;
 #pragma unroll 1
   for (int t = 0; t < to.stride; ++t) {
 #pragma unroll 1
-    for (int begin = first; begin < n_groups; begin += kTogether * n_teams) {
-      float4 v[kTogether];
+    for (int begin = 0; first_of_warp + begin < n_groups; begin += kTogether * n_teams) {
+      float4 v[kTogether][2];
 #pragma unroll
-      for (int k = 0; k < kTogether; ++k) v[k] = load(t, begin + k * n_teams);
+      for (int k = 0; k < kTogether; ++k)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) v[k][half] = load(t, first + begin + k * n_teams, half);
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        const int group = begin + k * n_teams;
-        if (group < n_groups) make_integer_group(v[k], to, static_cast<int64_t>(group) * to.stride + t);
+        const int group = first + begin + k * n_teams;
+        make_integer_group(v[k][0], v[k][1], to, static_cast<int64_t>(group) * to.stride + t,
+                           group < n_groups);
       }
     }
   }
@@ -177,14 +193,18 @@ __device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups)
 struct BlockShare {
   int first, end;
   int n_groups_apart;
+  int n_steps_apart, n_bytes_apart;  // W steps
 };
 
-template <bool kSplits>
+template <TensorType kType, bool kSplits>
 __device__ __forceinline__ BlockShare share_of_block(const Layout& layout) {
-  if (!kSplits || layout.n_split == 1) return {0, layout.n_steps, static_cast<int>(gridDim.x)};
+  const int n_steps_apart = opaque(1 << layout.log_warps),
+            n_bytes_apart = opaque(Steps<kType>::kBytes << layout.log_warps);
+  if (!kSplits || layout.n_split == 1)
+    return {0, layout.n_steps, static_cast<int>(gridDim.x), n_steps_apart, n_bytes_apart};
   const int first = static_cast<int>(blockIdx.x) % layout.n_split * layout.n_steps_block;
   return {first, min(first + layout.n_steps_block, layout.n_steps),
-          static_cast<int>(gridDim.x) / layout.n_split};
+          static_cast<int>(gridDim.x) / layout.n_split, n_steps_apart, n_bytes_apart};
 }
 
 // Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
@@ -192,7 +212,6 @@ struct StepPlace {
   int step;
   const uint8_t* row;  // the step's first byte of row g
   int next;            // from there to that of row g + 8
-  bool is_last_tile;   // of its matrix
 };
 
 // Rows past the matrix's last one are read as the last one.
@@ -204,7 +223,7 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
   return {step,
           matrix.weights + mat * rows.mat_bytes + first * rows.row_bytes +
               static_cast<int64_t>(step) * Steps<kType>::kBytes,
-          static_cast<int>((second - first) * rows.row_bytes), first_row + kTileRows >= matrix.n_rows};
+          static_cast<int>((second - first) * rows.row_bytes)};
 }
 
 // A warp's way through its steps, W apart, tile after tile, and where the step lies for this lane.
@@ -227,8 +246,8 @@ struct Walk {
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
                                           const BlockShare& share, int mat) {
-    at.step += 1 << layout.log_warps;
-    at.row += Steps<kType>::kBytes << layout.log_warps;
+    at.step += share.n_steps_apart;
+    at.row += share.n_bytes_apart;
     if (at.step < share.end) return;
     group += share.n_groups_apart;
     start(rows, layout, share, mat);
@@ -236,42 +255,48 @@ struct Walk {
 };
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
-// lines of 32 bytes. Past the row's end are zeros, which are weights of 0 in every format.
+// lines of 32 bytes: up to 31 past the step, and past the matrix, for which there is room. Past a row that is
+// no whole number of steps are zeros, which are weights of 0 in every format.
 template <TensorType kType, int kMats>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
-                                          uint8_t* stage) {
+                                          int lane, uint32_t stage) {
   using Step = Steps<kType>;
-  const int i = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-  // More of the same matrix follows: what is read beyond the step is there, and not used.
-  const bool is_inside = at.step + 1 < layout.n_steps || (rows.n_cols % Step::kCols == 0 && !at.is_last_tile);
+  const int i = lane % 4, g = lane / 4;
+  const auto copy_rows = [&](auto copy) {
 #pragma unroll
-  for (int k = 0; k < 2 * kMats; ++k) {
-    const int m = k / 2, r = g + k % 2 * 8;
-    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
-    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32),
-              end = shift + Step::kBytes - 16 * i;
-    from += 16 * i - shift;
-    uint8_t* to = stage + (m * kTileRows + r) * Step::kSlot + 16 * i;
-    if (is_inside) {
+    for (int k = 0; k < 2 * kMats; ++k) {
+      const int m = k / 2, r = g + k % 2 * 8;
+      const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
+      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32);
+      copy(stage + (m * kTileRows + r) * Step::kSlot + 16 * i, from + 16 * i - shift,
+           shift + Step::kBytes - 16 * i);
+    }
+  };
+  if (rows.n_cols % Step::kCols == 0 || at.step + 1 < layout.n_steps) {
+    copy_rows([](uint32_t to, const uint8_t* from, int end) {
 #pragma unroll
       for (int c = 0; c < Step::kSlot; c += 64)
-        if (c + 48 < Step::kBytes || c < end) copy_line_async(shared_address(to + c), from + c);
-    } else {
-      const int64_t rest = rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes;  // of the row
-      const int there = end - Step::kBytes + static_cast<int>(min(rest, static_cast<int64_t>(Step::kBytes)));
-#pragma unroll 1
-      for (int c = 0; c < end; c += 64)
-        copy_async(shared_address(to + c), from + c, max(0, min(16, there - c)));
-    }
+        if (c + 48 < Step::kBytes)
+          copy_line_async(to + c, from + c);
+        else
+          copy_line_async_if(to + c, from + c, c < end);
+    });
+    return;
   }
+  const int missing =
+      Step::kBytes - static_cast<int>(rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes);
+  copy_rows([&](uint32_t to, const uint8_t* from, int end) {
+#pragma unroll 1
+    for (int c = 0; c < end; c += 64) copy_async(to + c, from + c, max(0, min(16, end - missing - c)));
+  });
 }
 
 // Where a lane reads its rows of a step from: in the stage that copy_step() filled, as far into a line as the
 // step begins.
 template <TensorType kType, int kMats>
-__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, const uint8_t* stage,
-                                          const uint8_t* (&step)[kMats][2]) {
-  const int g = threadIdx.x % 32 / 4;
+__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
+                                          const uint8_t* stage, const uint8_t* (&step)[kMats][2]) {
+  const int g = lane / 4;
 #pragma unroll
   for (int k = 0; k < 2 * kMats; ++k) {
     const int m = k / 2, r = g + k % 2 * 8;

@@ -27,14 +27,14 @@ namespace dsv32::cuda {
 
 namespace decode {
 
-// Integers of x for a matrix too wide for shared memory. Who: a team of 8 lanes per group of 32 values; grid
+// Integers of x for a matrix too wide for shared memory. Who: a team of 4 lanes per group of 32 values; grid
 // (blocks, problems, groups of tokens). Layout: as IntegerX. Bound: latency; x is small.
 static __global__ void make_integer_x_kernel(const DecodeRows rows, const Layout layout) {
   let_next_start();
   wait_for_inputs();
   make_integer_x(rows, layout, BlockTokens(rows), 0, layout.n_x_groups,
-                 block_x(layout.x_memory, layout.n_x_groups), (blockIdx.x * blockDim.x + threadIdx.x) / 8,
-                 gridDim.x * blockDim.x / 8);
+                 block_x(layout.x_memory, layout.n_x_groups), (blockIdx.x * blockDim.x + threadIdx.x) / 4,
+                 gridDim.x * blockDim.x / 4);
 }
 
 // Shared memory of a block, in this order.
@@ -78,37 +78,41 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
-  const int n_warps_tile = 1 << layout.log_warps, n_tiles = kWarps >> layout.log_warps;
+  const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x % 32), g = lane / 4, i = lane % 4;
+  const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.x_memory.stride;
-  uint8_t* ring = shared + warp * layout.n_slots * Sizes::kStage;
-  const BlockShare share = share_of_block<kMats == 1>(layout);
+  uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
+  const BlockShare share = share_of_block<kType, kMats == 1>(layout);
+  const int n_warps_tile = share.n_steps_apart;
 
+  // A product by mats lets the next one in when it knows them itself: then that one does.
+  const bool is_chosen = rows.mats && !rows.is_known;
+  if (is_chosen) wait_for_inputs();
   let_next_start();
   fill_grid<kType>(grid);
-  if (rows.mats) wait_for_inputs();  // which matrix
-  const int mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
+  const int mat = rows.mats ? __ldcg(rows.mats + blockIdx.y) : static_cast<int>(blockIdx.y);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
   const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
   Walk<kType> put{first_group};
   put.start(rows, layout, share, mat);
   Walk<kType> take = put;
+  const uint32_t ring_at = opaque(shared_address(ring));
   const auto put_step = [&](int stage) {
     if (put.group < layout.n_groups)
-      copy_step<kType, kMats>(rows, layout, put.at, ring + stage * Sizes::kStage);
+      copy_step<kType, kMats>(rows, layout, put.at, lane, ring_at + stage * Sizes::kStage);
     commit_copies();
     if (put.group < layout.n_groups) put.advance(rows, layout, share, mat);
   };
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
-  if (!rows.mats) wait_for_inputs();
+  if (!is_chosen) wait_for_inputs();
 
   IntegerX x{};
   uint8_t* x_begin = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x_begin;
   const BlockTokens tokens(rows);
   if constexpr (!kIsFloat<kType>) {
-    if (layout.x_memory.words) {
+    if (!kOne && layout.x_memory.words) {
       x = block_x(layout.x_memory, layout.n_x_groups);
       const int n_before = share.first * (Step::kCols / 32) * x.stride;
       x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
@@ -120,12 +124,13 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
       x.sums = reinterpret_cast<float2*>(sums);
       partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
-      make_integer_x(rows, layout, tokens, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 8,
-                     kThreads / 8);
+      make_integer_x(rows, layout, tokens, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 4,
+                     kThreads / 4);
       __syncthreads();
     }
   }
 
+  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x, lane);  // of one token
   int taken = 0, n_done = 0;
   const int n_steps = share.end - share.first;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
@@ -135,13 +140,13 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-      find_step<kType, kMats>(rows, take.at, ring + taken * Sizes::kStage, step);
+      find_step<kType, kMats>(rows, take.at, lane, ring + taken * Sizes::kStage, step);
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType, kMats, kOne>(sums, step, from, g < tokens.n ? rows.n_cols - col : 0);
       } else if constexpr (kOne) {
-        add_step_one<kType, kMats>(sums, step, x, s * (Step::kCols / 32), grid);
+        add_step_one<kType, kMats>(sums, step, lane_x, s * (Step::kCols / 32), i, grid);
       } else {
         add_step<kType, kMats>(sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
       }
@@ -212,8 +217,8 @@ template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   const int row = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
   const DecodeRows::Matrix& matrix = rows.matrices[0];
-  let_next_start();
   wait_for_inputs();
+  let_next_start();  // late: the next one may go by the same mats
   if (row >= matrix.n_rows) return;
   const BlockTokens tokens(rows);
   const int64_t mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
@@ -288,8 +293,8 @@ void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   int n_stages = stages_in(half_sm - partial - x_bytes), n_blocks_sm = 2;
   if (n_stages < 2 || n_blocks_all <= launch.n_sms) {
     n_stages = stages_in(static_cast<int64_t>(block_limit) - partial - x_bytes), n_blocks_sm = 1;
-    if (n_stages < 2) is_x_shared = false, n_stages = stages_in(half_sm - partial), n_blocks_sm = 2;
-    if (n_stages < 2) n_stages = stages_in(block_limit - partial), n_blocks_sm = 1;
+    if (n_stages < 2 && !kOne) is_x_shared = false, n_stages = stages_in(half_sm - partial), n_blocks_sm = 2;
+    if (n_stages < 2 && !kOne) n_stages = stages_in(block_limit - partial), n_blocks_sm = 1;
   }
   if (n_stages < 2)
     fail(ErrorKind::internal,
@@ -307,7 +312,7 @@ void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
     layout.x_memory.words = launch.workspace->take<uint4>(n * 4);
     layout.x_memory.scales = launch.workspace->take<float>(n);
     layout.x_memory.sums = launch.workspace->take<float2>(n);
-    const dim3 blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups, kThreads / 8)),
+    const dim3 blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups, kThreads / 4)),
                       static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
     launch_kernel("make_integer_x_kernel", make_integer_x_kernel, {blocks, kThreads}, launch, rows, layout);
   }

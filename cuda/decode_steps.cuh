@@ -76,21 +76,61 @@ struct StepCodes {
   static __device__ __forceinline__ const uint8_t* block(const uint8_t* row, int value) {
     return row + value / Format::kBlockValues * Format::kBlockBytes;
   }
-  // Of scale group i of the quad.
-  static __device__ __forceinline__ ScaleMin scale(const uint8_t* row, int quad) {
-    const int value = quad * kQuad + static_cast<int>(threadIdx.x) % 4 * Format::kGroup;
-    return Format::scale(block(row, value), value % Format::kBlockValues);
+  // Of scale group i = lane % 4 of the quad.
+  static __device__ __forceinline__ ScaleMin scale(const uint8_t* row, int quad, int i) {
+    const int first = quad * kQuad, value = first + i * Format::kGroup;
+    if constexpr (kType == TensorType::q4_k || kType == TensorType::q5_k)
+      return k_scale(k_head(block(row, first)), first % Format::kBlockValues >= 128, i);
+    else if constexpr (kQuad <= Format::kBlockValues)  // all of one block
+      return Format::scale(block(row, first), first % Format::kBlockValues + i * Format::kGroup);
+    else
+      return Format::scale(block(row, value), value % Format::kBlockValues);
   }
   // Of the group of 32 values j of the quad.
-  static __device__ __forceinline__ void load(const uint8_t* const rows[2], int quad, int j, uint32_t a[4],
-                                              const uint32_t* grid) {
+  static __device__ __forceinline__ void load(const uint8_t* const rows[2], int quad, int j, int i,
+                                              uint32_t a[4], const uint32_t* grid) {
     const int value = quad * kQuad + 32 * j;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int at = value + k / 2 * 16;
-      a[k] = Format::codes4(block(rows[k % 2], at), at % Format::kBlockValues,
-                            4 * (static_cast<int>(threadIdx.x) % 4), grid);
+      a[k] = Format::codes4(block(rows[k % 2], at), at % Format::kBlockValues, 4 * i, grid);
     }
+  }
+  // c += the products with the same codes; of Q4_K's odd groups 16 times as much, which saves the shifts of
+  // their nibbles.
+  static constexpr bool kHasNibbles = kType == TensorType::q4_k;
+  static __device__ __forceinline__ void multiply(int c[4], const uint8_t* const rows[2], int quad, int j,
+                                                  int i, uint32_t b0, uint32_t b1, const uint32_t* grid) {
+    uint32_t a[4];
+    if constexpr (kHasNibbles) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        a[k] = Format::word(rows[k % 2], quad * kQuad + 32 * j + k / 2 * 16, 4 * i) &
+               (j % 2 ? 0xf0f0f0f0u : 0x0f0f0f0fu);
+      multiply_u8_s8(c, a, b0, b1);
+    } else {
+      load(rows, quad, j, i, a, grid);
+      multiply_s8(c, a, b0, b1);
+    }
+  }
+};
+
+// What a lane reads of one token's x in shared memory: addresses for the first group of 32 values, and which
+// scale group of four its column is for.
+template <TensorType kType>
+struct LaneX {
+  uint32_t words, scales, sums;
+  uint32_t is_own[4];  // 0 or 1: a product by it goes to another unit than all else that a step does
+
+  __device__ LaneX(const IntegerX& x, int lane) {
+    constexpr bool kHasWide = Codes<kType>::kGroup == 32;
+    const int g = lane / 4, i = lane % 4, own = kHasWide ? i : i / 2;
+    words = opaque(shared_address(x.words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
+                                                       : (g / 4 * 4 + i) * 16 + g % 2 * 8 + g / 2 % 2 * 4));
+    scales = opaque(shared_address(x.scales) + own * 4);
+    sums = opaque(shared_address(x.sums) + own * 8);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) is_own[j] = opaque(g / 2 == j);
   }
 };
 
@@ -100,12 +140,11 @@ struct StepCodes {
 // sums of scale group i, whose scale that lane has.
 template <TensorType kType, int kMats>
 __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
-                                             const uint8_t* const step[kMats][2], const IntegerX& x,
-                                             int first_group, const uint32_t* grid) {
+                                             const uint8_t* const step[kMats][2], const LaneX<kType>& x,
+                                             int first_group, int i, const uint32_t* grid) {
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
   constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32;
-  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
 #pragma unroll
   for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
     const int group = first_group + quad * kGroups32;
@@ -113,36 +152,29 @@ __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad);
+      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad, i);
     int c[kMats][4] = {};
     if constexpr (kGroup == 32) {
-      const uint2 word = reinterpret_cast<const uint2*>(x.words)[((group + g / 2) * 4 + i) * 2 + g % 2];
+      const uint2 word = load_shared_u32x2(x.words + group * 64);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
 #pragma unroll
-        for (int m = 0; m < kMats; ++m) {
-          uint32_t a[4];
-          Read::load(step[m], quad, j, a, grid);
-          multiply_s8(c[m], a, g / 2 == j ? word.x : 0, g / 2 == j ? word.y : 0);
-        }
+        for (int m = 0; m < kMats; ++m)
+          Read::multiply(c[m], step[m], quad, j, i, word.x * x.is_own[j], word.y * x.is_own[j], grid);
     } else {
-      const int half = g / 2 % 2;
-      const uint32_t word =
-          reinterpret_cast<const uint32_t*>(x.words)[((group + g / 4) * 4 + i) * 4 + g % 2 * 2 + half];
+      const uint32_t word = load_shared_u32(x.words + group * 64);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
 #pragma unroll
-        for (int m = 0; m < kMats; ++m) {
-          uint32_t a[4];
-          Read::load(step[m], quad, j, a, grid);
-          multiply_s8(c[m], a, g / 2 == 2 * j ? word : 0, g / 2 == 2 * j + 1 ? word : 0);
-        }
+        for (int m = 0; m < kMats; ++m)
+          Read::multiply(c[m], step[m], quad, j, i, word * x.is_own[2 * j], word * x.is_own[2 * j + 1], grid);
     }
-    const int own = group + (kGroup == 32 ? i : i / 2);
-    const float x_scale = x.scales[own];
+    float x_scale = __uint_as_float(load_shared_u32(x.scales + group * 4));
+    if constexpr (Read::kHasNibbles) x_scale *= i % 2 ? 0.0625f : 1.0f;
     float x_sum = 0;
     if constexpr (Format::kHasMin) {
-      const float2 halves = x.sums[own];
+      const uint2 bits = load_shared_u32x2(x.sums + group * 8);
+      const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
       x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
     }
 #pragma unroll
@@ -173,12 +205,12 @@ __device__ __forceinline__ void add_step(Sums<kType, kMats, false>& sums, const 
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad);
+      for (int r = 0; r < 2; ++r) scale[m][r] = Read::scale(step[m][r], quad, i);
 #pragma unroll
     for (int j = 0; j < kGroups32; ++j) {
       uint32_t a[kMats][4];
 #pragma unroll
-      for (int m = 0; m < kMats; ++m) Read::load(step[m], quad, j, a[m], grid);
+      for (int m = 0; m < kMats; ++m) Read::load(step[m], quad, j, i, a[m], grid);
       ScaleMin own[kMats][32 / kGroup][2];  // of the rows g and g + 8
 #pragma unroll
       for (int m = 0; m < kMats; ++m)

@@ -7,10 +7,12 @@
 //   before it reads what a kernel writes and before it writes to memory that others use.
 //
 // Then the kernel ahead is complete, and as its threads have waited likewise, so is every kernel before it.
-// Before the wait only what no kernel of the step writes may be read: weights, tables, the step's tokens and
-// positions. What kernels write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take
-// memory for constant while the kernel runs, and the compiler may move them ahead of the wait. Kernels
-// launched by <<<>>> wait as ever for all that is before them.
+// A kernel that calls let_next_start() after wait_for_inputs() lets the next one read, past the first cache
+// and without waiting, what the kernels before both wrote (DecodeRows::is_known). Before the wait only what
+// no kernel of the step writes may be read: weights, tables, the step's tokens and positions. What kernels
+// write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take memory for constant
+// while the kernel runs, and the compiler may move them ahead of the wait. Kernels launched by <<<>>> wait as
+// ever for all that is before them.
 #pragma once
 
 #include "cuda/launch.h"

@@ -173,26 +173,32 @@ struct Codes<TensorType::q3_k> : BlockFormat<256, sizeof(BlockQ3_K), 16> {
   }
 };
 
-// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales). head: a block's
-// first 16 bytes.
-__device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
-  const bool is_upper = i16 >= 128;
+// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales), of which that of
+// group `index`. head: a block's first 16 bytes.
+__device__ __forceinline__ ScaleMin k_scale(const uint4& head, bool is_upper, uint32_t index) {
   const uint32_t a = head.y, m = head.z, low = head.w;
   const uint32_t scales = is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu;
   const uint32_t mins = is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu;
-  const uint32_t index = i16 / 32 % 4;
   const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
   return {d.x * byte_to_float(scales, index), -d.y * byte_to_float(mins, index)};
 }
-__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) {
-  const auto* words = reinterpret_cast<const uint32_t*>(b);
-  return k_scale(make_uint4(words[0], words[1], words[2], words[3]), i16);
+__device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
+  return k_scale(head, i16 >= 128, i16 / 32 % 4);
 }
+__device__ __forceinline__ uint4 k_head(const uint8_t* b) {
+  const auto* words = reinterpret_cast<const uint32_t*>(b);
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
 
 template <>
 struct Codes<TensorType::q4_k> : BlockFormat<256, sizeof(BlockQ4_K), 32, true> {
+  // Whose lower nibbles are the codes of an even group of 32, the upper ones of the next.
+  __device__ static uint32_t word(const uint8_t* b, int i16, int j) {
+    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j);
+  }
   __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
-    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+    return word(b, i16, j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
 };

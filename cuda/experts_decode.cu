@@ -186,6 +186,7 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
   run_gate_up(op, runs, h, here);
   DecodeRows rows = decode::rows_of(op.w2);
   set_uses(op, runs, rows);
+  rows.is_known = is_one_product(op.w1, op.w3);
   rows.x = h;
   rows.x_problem_stride = op.w2.n_cols;
   rows.matrices[0].y = y;

@@ -18,6 +18,23 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// x, of which the compiler knows nothing: it keeps it in a register instead of making it again.
+__device__ __forceinline__ uint32_t opaque(uint32_t x) {
+  asm("" : "+r"(x));
+  return x;
+}
+
+__device__ __forceinline__ uint32_t load_shared_u32(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ uint2 load_shared_u32x2(uint32_t address) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
+  return x;
+}
+
 // ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
 
 // Of which the first n_bytes are read and the rest is zero.
@@ -27,6 +44,14 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int n_
 // L2 fetches the whole line of 128 bytes.
 __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same where is_wanted, without a branch.
+__device__ __forceinline__ void copy_line_async_if(uint32_t to, const void* from, bool is_wanted) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(is_wanted))
+      : "memory");
 }
 // The same; zeros when !is_there (then nothing is read).
 __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, bool is_there) {
@@ -81,6 +106,12 @@ __device__ __forceinline__ void multiply_bf16(float* d, const uint32_t (&a)[4], 
 // the same of row g + 8.
 __device__ __forceinline__ void multiply_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same with a of u8.
+__device__ __forceinline__ void multiply_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
