@@ -37,7 +37,7 @@ class Batch {
         input_(input),
         maker_(std::move(maker)),
         output_(output),
-        runner_(model.engine, *model.tokenizer),
+        runner_(model.engine, *model.tokenizer, [this] { show_progress(); }),
         status_(terminal.can_redraw, options.quiet) {}
 
   int run() {
@@ -45,7 +45,7 @@ class Batch {
       fill();
       if (runner_.n_running() > 0)
         for (BatchRunner::Finished& finished : runner_.turn()) conclude(finished);
-      status_.show(batch_progress(tally()));
+      show_progress();
     }
     status_.erase();
     const bool is_batch = options_.command == Command::batch;
@@ -131,6 +131,7 @@ class Batch {
     output_.put(job.place, std::move(text));
   }
 
+  void show_progress() { status_.show(batch_progress(tally())); }
   bool is_json() const { return options_.json || options_.command == Command::batch; }
 
   std::string body_of(const BatchRunner::Finished& finished) const {

@@ -9,20 +9,23 @@ namespace dsv32 {
 
 // A request on the loop, and what is heard of it: a piece of text is a token, near enough for progress.
 struct BatchRunner::Running : Listener {
-  explicit Running(BatchJob own_job) : job(std::move(own_job)) {}
+  Running(BatchJob own_job, const std::function<void()>& tells)
+      : job(std::move(own_job)), on_progress(tells) {}
   void on_prefill(int64_t n_done, int64_t /*n_total*/, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // perhaps anew
+    if (on_progress) on_progress();
   }
   void on_reasoning(const std::string& /*text*/) override { ++counts.n_generated; }
   void on_answer(const std::string& /*text*/) override { ++counts.n_generated; }
 
   BatchJob job;
+  const std::function<void()>& on_progress;
   int64_t number = 0;  // on the loop
   Counts counts;
 };
 
-BatchRunner::BatchRunner(Engine& engine, const Tokenizer& tokenizer)
-    : engine_(engine), tokenizer_(tokenizer) {}
+BatchRunner::BatchRunner(Engine& engine, const Tokenizer& tokenizer, std::function<void()> on_progress)
+    : engine_(engine), tokenizer_(tokenizer), on_progress_(std::move(on_progress)) {}
 
 BatchRunner::~BatchRunner() {
   for (const std::unique_ptr<Running>& running : running_) engine_.loop().drop(running->number);
@@ -40,7 +43,7 @@ Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
 bool BatchRunner::has_room() const { return n_running() < engine_.plan().cache.max_seqs; }
 
 void BatchRunner::begin(BatchJob job) {
-  auto running = std::make_unique<Running>(std::move(job));
+  auto running = std::make_unique<Running>(std::move(job), on_progress_);
   GenerationOptions options = running->job.request().options;
   options.thinking = running->job.prompt.thinking;
   running->number =

@@ -3,6 +3,7 @@
 // As many as have a share of the buffers; which of them run, and which wait for room, is the loop's business.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -24,8 +25,8 @@ struct BatchJob {
 
 class BatchRunner {
  public:
-  // Both must outlive the object.
-  BatchRunner(Engine& engine, const Tokenizer& tokenizer);
+  // Both must outlive the object. `on_progress` is called in turn(), when a prompt has been read further.
+  BatchRunner(Engine& engine, const Tokenizer& tokenizer, std::function<void()> on_progress = {});
   ~BatchRunner();
 
   // The prompt of a line's request. Throws Error for one that cannot be made.
@@ -55,6 +56,7 @@ class BatchRunner {
 
   Engine& engine_;
   const Tokenizer& tokenizer_;
+  const std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Running>> running_;
 };
 
