@@ -129,7 +129,7 @@ clean:  ## remove everything that was built
 	rm -rf build $(TINY)
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-9s %s\n", $$1, $$2 }'
 
 $(BUILD)/dsv32: $(BUILD)/main.o $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
