@@ -54,6 +54,7 @@ namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
+constexpr int kColumns = 32;     // at most, that a block of decode_columns.cu has
 
 // The eight tokens, or fewer, of a problem that a block computes: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
@@ -98,7 +99,6 @@ struct Layout {
   int n_groups;       // groups of 8 / W tiles: what a block works on at a time
   int n_stages;       // steps in the ring, of which n_slots need room: a warp may have fewer
   int n_slots;
-  int n_tile_warps;   // of decode_columns.cuh: warps of a block that share a tile
   int n_x_groups;     // groups of 32 values of x, padded to whole steps
   int n_x_block;      // those that a block needs
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
@@ -123,9 +123,9 @@ __device__ __forceinline__ void make_integers4(const float4& v, float factor, ui
 }
 
 // A group of 32 values to integers by four lanes: lane i has the values 4 i.. (first) and 16 + 4 i.. (last).
-// Whole warps call it; is_there: whether the group is written.
-__device__ __forceinline__ void make_integer_group(const float4& first, const float4& last,
-                                                   const IntegerX& to, int64_t at, bool is_there) {
+// words_to [4], scale: where they go, if is_there; returns the sums of both halves. Whole warps call it.
+__device__ __forceinline__ float2 make_integer_group(const float4& first, const float4& last, uint4* words_to,
+                                                     float* scale, bool is_there) {
   const auto largest_of = [](const float4& v) {
     return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   };
@@ -142,13 +142,11 @@ __device__ __forceinline__ void make_integer_group(const float4& first, const fl
   uint4 words;
   make_integers4(first, factor, words.x, words.z);
   make_integers4(last, factor, words.y, words.w);
-  if (!is_there) return;
   const int i = threadIdx.x % 4;
-  to.words[at * 4 + i] = words;
-  if (i != 0) return;
+  if (is_there) words_to[i] = words;
   // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
-  to.scales[at] = (is_zero ? 0 : largest / kLargestInteger) + 0 * (sum.x + sum.y);
-  to.sums[at] = sum;
+  if (is_there && i == 0) *scale = (is_zero ? 0 : largest / kLargestInteger) + 0 * (sum.x + sum.y);
+  return sum;
 }
 
 // A block's x to integers by teams of four lanes, a group of 32 values each; team `first` of n_teams.
@@ -176,8 +174,10 @@ __device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layo
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         const int group = first + begin + k * n_teams;
-        make_integer_group(v[k][0], v[k][1], to, static_cast<int64_t>(group) * to.stride + t,
-                           group < n_groups);
+        const int64_t at = static_cast<int64_t>(group) * to.stride + t;
+        const bool is_there = group < n_groups;
+        const float2 sums = make_integer_group(v[k][0], v[k][1], to.words + at * 4, to.scales + at, is_there);
+        if (is_there && threadIdx.x % 4 == 0) to.sums[at] = sums;
       }
     }
   }
@@ -305,6 +305,34 @@ __device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlac
         stage + (m * kTileRows + r) * Steps<kType>::kSlot + reinterpret_cast<uintptr_t>(from) % 32;
   }
 }
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+// Columns that a block of decode_columns.cu has room for.
+inline int most_columns() {
+  constexpr int kEnough = 120 << 10;  // two stages of every format
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kEnough ? kColumns : kColumns / 2;
+}
+
+// Tells each matrix its last group; returns their number.
+inline int number_groups(DecodeRows& rows, int n_tiles) {
+  int n = 0;
+  for (int k = 0; k < rows.n_matrices; ++k) {
+    n += static_cast<int>(ceil_div(rows.matrices[k].n_rows, kTileRows * n_tiles));
+    rows.matrices[k].end_group = n;
+  }
+  return n;
+}
+
+// Products of more columns than decode_rows.cuh is for, or of the uses of runs; gated: of two matrices. In
+// decode_columns.cu, for types that have codes.
+void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+                      TensorType type, const Launch& launch);
 
 }  // namespace decode
 }  // namespace dsv32::cuda

@@ -1,4 +1,5 @@
-// Weight rows times vectors, in groups of eight: what matmul_decode.cu and experts_decode.cu are made of.
+// Weight rows times up to eight vectors: what matmul_decode.cu and experts_decode.cu are made of. More are
+// decode_columns.cu's; those of F32, F16 and BF16 come in groups of eight.
 //
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
 // many of them in flight. A warp owns 16 rows and every W-th step of their columns; it copies a step
@@ -21,7 +22,7 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda/decode_columns.cuh"
+#include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda {
 
@@ -361,8 +362,8 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
   if constexpr (kIsFloat<kType>) {
     launch_rows<kType, kMats, true>(rows, layout, launch);
-  } else if (runs.runs || (kMats == 2 && rows.n_tokens > 1)) {
-    launch_columns<kType, kMats>(rows, layout, runs, launch);
+  } else if (runs.runs || rows.n_tokens > kGroupTokens || (kMats == 2 && rows.n_tokens > 1)) {
+    multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
   } else if (rows.n_tokens == 1) {
     launch_rows<kType, kMats, true>(rows, layout, launch);
   } else if constexpr (kMats == 1) {

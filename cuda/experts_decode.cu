@@ -1,5 +1,5 @@
 // The gated products in decode: an MLP's, and the chosen experts of each token. The kernels are in
-// decode_rows.cuh and decode_columns.cuh; which experts is known on the device only.
+// decode_rows.cuh and decode_columns.cu; which experts is known on the device only.
 //
 // Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
 // token's results are added in ascending order of k. With many tokens the uses are sorted by expert, so
@@ -11,8 +11,8 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kTokensTogether = 256;  // whose uses' results have room in the scratch memory
-constexpr int kMostInRun = 8;
+constexpr int64_t kTokensTogether = 256;          // whose uses' results have room in the scratch memory
+constexpr int kMostInRun = decode::kColumns / 2;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
 // Uses by expert, the runs of them, and the experts of each round.
@@ -38,14 +38,14 @@ __global__ void __launch_bounds__(kSortThreads)
     int first = 0, place = 0, round = 0, run = 0;
     for (int before = 0; before < e; ++before) {
       if (counts[before] == 0) continue;
-      first += counts[before], run += (counts[before] + kMostInRun - 1) / kMostInRun;
+      first += counts[before], run += (counts[before] + to.most - 1) / to.most;
       if (++place == to.n_together) place = 0, run = 0, ++round;
     }
     taken[e] = first;
     if (to.chosen) to.chosen[round * to.n_together + place] = e;
     const int mat = to.chosen ? place : e;
-    for (int done = 0; done < counts[e]; done += kMostInRun)
-      to.runs[round * to.n_runs + run++] = {mat, first + done, min(kMostInRun, counts[e] - done)};
+    for (int done = 0; done < counts[e]; done += to.most)
+      to.runs[round * to.n_runs + run++] = {mat, first + done, min(to.most, counts[e] - done)};
   }
   __syncthreads();
   for (int use = thread; use < n_uses; use += kSortThreads) to.uses[atomicAdd(&taken[experts[use]], 1)] = use;
@@ -72,8 +72,8 @@ UseRounds take_rounds(const RunExperts& op, int64_t n_rounds, int64_t n_together
   const int64_t n_uses = op.n_tokens * op.n_activated;
   UseRounds rounds;
   rounds.n_rounds = static_cast<int>(n_rounds), rounds.n_together = static_cast<int>(n_together);
-  rounds.n_runs = static_cast<int>(std::min(n_uses, n_together + n_uses / kMostInRun));
-  rounds.most = std::min<int>(kMostInRun, static_cast<int>(op.n_tokens + 1) / 2 * 2);
+  rounds.most = std::min(static_cast<int>(op.n_tokens), kMostInRun);
+  rounds.n_runs = static_cast<int>(std::min(n_uses, n_together + n_uses / rounds.most));
   rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(n_rounds * rounds.n_runs));
   rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
   return rounds;
@@ -155,8 +155,7 @@ void run_together(const RunExperts& op, const Launch& launch) {
 }  // namespace
 
 void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
-  // More columns than the gated kernel has: apart, in the same order of sums.
-  if (!is_one_product(op.w1, op.w3) || op.n_tokens > decode::kGroupTokens) {
+  if (!is_one_product(op.w1, op.w3)) {  // apart, in the same order of sums
     const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
                            {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
     matmuls_decode(both, launch);

@@ -1,5 +1,5 @@
 // Products in decode: a matrix, several of the same x, and one small matrix per head. The kernels are in
-// decode_rows.cuh and decode_columns.cuh.
+// decode_rows.cuh and decode_columns.cu.
 #include "cuda/decode_rows.cuh"
 
 namespace dsv32::cuda {

@@ -59,6 +59,11 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
                "r"(is_there ? 16 : 0)
                : "memory");
 }
+// 4 or 8 bytes, through L1.
+template <int kBytes>
+__device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+}
 // A thread's copies since its last commit are a group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of this thread's groups are on their way.
@@ -115,7 +120,13 @@ __device__ __forceinline__ void multiply_u8_s8(int d[4], const uint32_t a[4], ui
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
+// The same of 16: a, b the columns and rows 4 i.. .
+__device__ __forceinline__ void multiply_s8_16(int d[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+// d += a b with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
 // (2, 3).
 __device__ __forceinline__ void multiply_tf32(float d[4], const float a[4], float b0, float b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "

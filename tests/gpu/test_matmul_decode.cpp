@@ -7,6 +7,7 @@
 // times larger: 2.5e-4. F32, F16 and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32
 // times a step by 2^-24: 1e-5. One element may be off by six times that, measured by the root mean square of
 // all (errors are normal sums). The equalities (tokens together or alone) are exact.
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -144,10 +145,16 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_tes
         const std::vector<float> together = matmul_on_gpu(
             weights.on_device(), {x.begin() + first * n_cols, x.begin() + (first + n_tokens) * n_cols},
             n_cols, n_tokens);
-        BOOST_TEST(std::memcmp(alone.data() + static_cast<size_t>(first) * width, together.data(),
-                               together.size() * sizeof(float)) == 0,
-                   type_name(type) << " " << n_rows << " x " << n_cols << ", " << n_tokens << " tokens from "
-                                   << first);
+        int n_others = 0;
+        size_t last = 0;
+        for (size_t i = 0; i < together.size(); ++i)
+          if (std::memcmp(&alone[static_cast<size_t>(first) * width + i], &together[i], sizeof(float)) != 0)
+            ++n_others, last = i;
+        BOOST_TEST(n_others == 0, type_name(type)
+                                      << " " << n_rows << " x " << n_cols << ", " << n_tokens
+                                      << " tokens from " << first << ": " << n_others
+                                      << " values differ, the last is " << together[last] << " of token "
+                                      << last / width << ", row " << last % width);
       }
     }
 }
@@ -156,19 +163,20 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_tes
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_the_number_of_multiprocessors,
                      *boost::unit_test::precondition(needs_gpu)) {
   for (const TensorType type : {q4_k, q6_k, bf16})
-    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{576, 7168}, {2112, 2048}}) {
+    for (const auto& [n_rows, n_cols, n_tokens] :
+         {std::array<int64_t, 3>{576, 7168, 3}, {2112, 2048, 3}, {2112, 7168, 12}, {3000, 2048, 40}}) {
       const TestWeights weights(type, 1, n_rows, n_cols, 11);
-      const DeviceArray<float> x(random_floats(static_cast<size_t>(3 * n_cols), 9)),
-          y(static_cast<size_t>(3 * n_rows));
+      const DeviceArray<float> x(random_floats(static_cast<size_t>(n_tokens * n_cols), 9)),
+          y(static_cast<size_t>(n_tokens * n_rows));
       std::vector<float> first;
       for (const int n_sms : {16, 78, 114, 132, 160}) {
         cuda::Launch launch = gpu().launch();
         launch.n_sms = n_sms;
-        cuda::matmul_decode({weights.on_device(), x.data(), n_cols, y.data(), 3}, launch);
+        cuda::matmul_decode({weights.on_device(), x.data(), n_cols, y.data(), n_tokens}, launch);
         const std::vector<float> values = y.values();
         if (first.empty()) first = values;
         BOOST_TEST(std::memcmp(first.data(), values.data(), first.size() * sizeof(float)) == 0,
-                   type_name(type) << ", " << n_sms << " multiprocessors");
+                   type_name(type) << ", " << n_tokens << " tokens, " << n_sms << " multiprocessors");
       }
     }
 }
@@ -463,6 +471,29 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
       std::printf("run_experts_decode %-8s %lld tokens x 8 of [7168 x 2048]: %.2f us, %.0f GB/s\n",
                   type_name(type), static_cast<long long>(n_tokens), seconds * 1e6, n_bytes / seconds / 1e9);
     }
+  }
+}
+
+// V3.2's experts, chosen at random by many tokens: most that are chosen are chosen a few times.
+BOOST_AUTO_TEST_CASE(timing_of_chosen_experts,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  constexpr int64_t kDim = 7168, kInter = 2048, kExperts = 256, kMost = 128;
+  const size_t mat_bytes = row_bytes(q4_k, kDim) * kInter;
+  const DeviceArray<uint8_t> pool(3 * kExperts * mat_bytes, false, DeviceWeights::kPaddingBytes);
+  CUDA_CHECK(cudaMemset(pool.data(), 0, 3 * kExperts * mat_bytes));
+  const DeviceArray<float> x(std::vector<float>(kMost * kDim, 1.0f)), y(size_t{kMost} * kDim),
+      weights(std::vector<float>(kMost * 8, 0.1f));
+  const DeviceArray<int32_t> experts(choose_experts({q4_k, q4_k, q4_k, kExperts, kDim, kInter, kMost, 8}));
+  const WeightMatrix w1{pool.data(), q4_k, kInter, kDim, kExperts, row_bytes(q4_k, kDim), mat_bytes};
+  WeightMatrix w3 = w1, w2{pool.data(), q4_k, kDim, kInter, kExperts, row_bytes(q4_k, kInter), mat_bytes};
+  w3.data += kExperts * mat_bytes, w2.data += 2 * kExperts * mat_bytes;
+  for (const int64_t n_tokens : {2, 4, 8, 16, 32, 33, 64, 128}) {
+    const double seconds = gpu().seconds([&] {
+      cuda::run_experts_decode({w1, w3, w2, x.data(), experts.data(), weights.data(), n_tokens, 8, y.data()},
+                               gpu().launch());
+    });
+    std::printf("run_experts_decode Q4_K, %lld tokens x 8 of 256: %.0f us\n",
+                static_cast<long long>(n_tokens), seconds * 1e6);
   }
 }
 

@@ -1,0 +1,500 @@
+// Weight rows times many vectors: what decode_rows.cuh computes for up to eight, with the same bits.
+//
+// A block has eight tiles of 16 rows, one a warp, and up to 32 columns: tokens of a problem, or uses of an
+// expert. Codes are taken apart once for all of them. Weights come into a ring of the warp's own; x, made
+// into integers by a kernel before, comes into a ring that the block shares. For a gated product half of the
+// warps have rows of W0 and half the same rows of W1.
+//
+// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit of steps W
+// apart in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes the
+// units one after the other. Where tiles are too few for the device, the blocks of a cluster have some of the
+// units each, and add up all of them in that same order at the end.
+#include <cooperative_groups.h>
+
+#include "cuda/decode_problem.cuh"
+
+namespace dsv32::cuda {
+namespace decode {
+namespace {
+
+constexpr int kTiles = kColumns / 8;  // of columns, as the tensor cores have them
+
+// x of all columns as integers. Column: a token of a problem, those of problems that share x counted once.
+struct ColumnX {
+  uint4* words;                     // [n_columns, n_groups, 4], as IntegerX
+  float* scales;                    // [n_columns, n_groups]
+  float* sums;                      // [n_columns, n_groups, 32 / values of a scale group]
+  int n_columns, n_groups, n_sums;  // n_sums: of a group of 32
+};
+
+// How the work is cut.
+struct Cut {
+  bool is_gated;
+  int n_parts;    // blocks of a cluster that share a tile's units
+  int n_slots;    // sums that each keeps: one, or one a unit
+  int n_stages;   // of the rings
+  int n_columns;  // that a block has room for: of x; of sums whole tiles of 8
+
+  // Sums of a row lie so far apart that eight rows are in different banks.
+  __host__ __device__ int row_sums() const { return (n_columns + 7) / 8 * 8 + 4; }
+  __host__ __device__ int slot_sums() const { return kWarps * kTileRows * row_sums(); }
+};
+
+// A team of 4 lanes has a group of 32 values of a column; grid: teams.
+// Layout: as ColumnX. Bound by bytes: 128 read and up to 76 written a group.
+__global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, const ColumnX to,
+                                    bool is_x_aligned) {
+  let_next_start();
+  wait_for_inputs();
+  const int64_t team = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 4, column = team / to.n_groups;
+  const bool is_there = column < to.n_columns;
+  const float* x =
+      rows.x + column / rows.n_tokens * rows.x_problem_stride + column % rows.n_tokens * rows.x_token_stride;
+  const int i = threadIdx.x % 4;
+  float4 v[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int col = static_cast<int>(team % to.n_groups) * 32 + half * 16 + i * 4;
+    if (is_there && col < rows.n_cols) v[half] = load_x4(x + col, is_x_aligned);
+  }
+  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, to.scales + team, is_there);
+  if (!is_there || i != 0) return;
+  if (to.n_sums == 1)
+    to.sums[team] = sums.x + sums.y;
+  else
+    reinterpret_cast<float2*>(to.sums)[team] = sums;
+}
+
+// The columns of a block and their matrix.
+struct BlockColumns {
+  const int32_t* uses = nullptr;  // [n], or null
+  int mat, first, n;              // first: of the tokens
+
+  // Reads what a kernel wrote when there are runs. most: columns of a chunk.
+  __device__ __forceinline__ BlockColumns(const DecodeRows& rows, const UseRuns& runs, int most, int chunk,
+                                          int problem)
+      : problem_(problem) {
+    if (runs.runs) {
+      const UseRuns::Run run = runs.runs[problem];
+      uses = runs.uses + run.first, mat = run.mat, first = 0, n = run.n;
+    } else {
+      mat = problem, first = chunk * most;
+      n = min(most, rows.n_tokens - first);
+    }
+  }
+  __device__ __forceinline__ int problem(int c) const { return uses ? uses[c] : problem_; }
+  __device__ __forceinline__ int token(int c) const { return first + (uses ? 0 : c); }
+
+ private:
+  int problem_;
+};
+
+// The steps of a block, unit after unit. A unit is what a warp of decode_rows.cuh adds up: steps W apart.
+struct UnitWalk {
+  int unit, end_unit, step;
+
+  __device__ __forceinline__ UnitWalk(const Layout& layout, int first, int n)
+      : unit(first), end_unit(first + n) {
+    step = first_step(layout);
+    skip_empty(layout);
+  }
+  __device__ __forceinline__ bool is_done() const { return unit >= end_unit; }
+  __device__ __forceinline__ void advance(const Layout& layout) {
+    step += 1 << layout.log_warps;
+    skip_empty(layout);
+  }
+
+ private:
+  __device__ __forceinline__ int first_step(const Layout& layout) const {
+    return (unit >> layout.log_warps) * layout.n_steps_block + (unit & ((1 << layout.log_warps) - 1));
+  }
+  __device__ __forceinline__ void skip_empty(const Layout& layout) {
+    while (unit < end_unit &&
+           step >= min(((unit >> layout.log_warps) + 1) * layout.n_steps_block, layout.n_steps)) {
+      ++unit;
+      step = first_step(layout);
+    }
+  }
+};
+
+// A stage of x in shared memory: of the step's groups of 32 values of each column. Words of odd columns have
+// neighbouring groups exchanged, so that eight columns at once are read from different banks.
+template <TensorType kType>
+struct StageX {
+  static constexpr int kGroups = Steps<kType>::kCols / 32, kHalves = 32 / Codes<kType>::kGroup;
+  static constexpr int kScaleBytes = kGroups * kColumns * 4;
+  static constexpr int kSumBytes = Codes<kType>::kHasMin ? kScaleBytes * kHalves : 0;
+  static constexpr int kRecord = kGroups * 64;  // words of a column
+  static constexpr int n_bytes(int n_columns) { return kScaleBytes + kSumBytes + n_columns * kRecord; }
+
+  uint8_t* begin;
+
+  __device__ __forceinline__ float* scales() const { return reinterpret_cast<float*>(begin); }
+  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(begin + kScaleBytes); }
+  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes + kSumBytes; }
+
+  // Starts the copies of a step. columns [n]: of x.
+  __device__ __forceinline__ void copy(const ColumnX& x, const int* columns, int n, int step) const {
+    for (int k = threadIdx.x; k < n * kGroups * 4; k += kThreads) {
+      const int c = k / (kGroups * 4), group = k / 4 % kGroups, i = k % 4;
+      const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
+      copy_line_async(shared_address(words() + c * kRecord + (group * 64 ^ c % 2 * 64) + i * 16),
+                      x.words + at * 4 + i);
+    }
+    const int c = static_cast<int>(threadIdx.x) / kGroups, group = static_cast<int>(threadIdx.x) % kGroups;
+    if (c >= n) return;
+    const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
+    copy_small_async<4>(shared_address(scales() + group * kColumns + c), x.scales + at);
+    if constexpr (Codes<kType>::kHasMin)
+      copy_small_async<4 * kHalves>(shared_address(sums() + (group * kColumns + c) * kHalves),
+                                    x.sums + at * kHalves);
+  }
+};
+
+// Sums of a warp's 16 rows: [scale group mod 4][tile of columns][as the tensor cores have them].
+using ColumnSums = float[4][kTiles][4];
+
+// Adds the products of a step and kN tiles of columns; past the last column they may hold anything.
+// As add_step() of decode_steps.cuh, with the same terms in the same order.
+template <TensorType kType, int kN>
+__device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* const step[2],
+                                            const StageX<kType>& x, const uint32_t* grid) {
+  using Format = Codes<kType>;
+  using Read = StepCodes<kType>;
+  using Stage = StageX<kType>;
+  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = Stage::kHalves;
+  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
+  const uint8_t* words = x.words() + g * Stage::kRecord + i * 16;
+  const float *scales = x.scales() + 2 * i, *x_sums = x.sums() + 2 * i * kHalves;
+#pragma unroll
+  for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
+    const ScaleMin scale[2] = {Read::scale(step[0], quad, i), Read::scale(step[1], quad, i)};
+#pragma unroll
+    for (int j = 0; j < kGroups32; ++j) {
+      const int group = quad * kGroups32 + j;
+      uint32_t a[4];
+      Read::load(step, quad, j, i, a, grid);
+      ScaleMin own[kHalves][2];  // of the rows g and g + 8
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          own[half][r].scale = __shfl_sync(0xffffffffu, scale[r].scale, kHalves * j + half, 4);
+          if constexpr (Format::kHasMin)
+            own[half][r].min = __shfl_sync(0xffffffffu, scale[r].min, kHalves * j + half, 4);
+        }
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const uint4 word =
+            *reinterpret_cast<const uint4*>(words + n * 8 * Stage::kRecord + (group * 64 ^ g % 2 * 64));
+        const float2 x_scale = *reinterpret_cast<const float2*>(scales + group * kColumns + 8 * n);
+        float x_sum[2 * kHalves] = {};  // [column][half]
+        if constexpr (Format::kHasMin)
+#pragma unroll
+          for (int k = 0; k < kHalves; ++k)
+            *reinterpret_cast<float2*>(x_sum + 2 * k) =
+                *reinterpret_cast<const float2*>(x_sums + (group * kColumns + 8 * n) * kHalves + 2 * k);
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          int high[4] = {}, low[4] = {};
+          if constexpr (kGroup == 32) {
+            multiply_s8(high, a, word.x, word.y);
+            multiply_s8(low, a, word.z, word.w);
+          } else {
+            multiply_s8_16(high, a[2 * half], a[2 * half + 1], half ? word.y : word.x);
+            multiply_s8_16(low, a[2 * half], a[2 * half + 1], half ? word.w : word.z);
+          }
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            float& sum = sums[kHalves * j + half][n][k];
+            const float term = static_cast<float>(high[k] * 256 + low[k]) * (k % 2 ? x_scale.y : x_scale.x);
+            sum = fmaf(term, own[half][k / 2].scale, sum);
+            if constexpr (Format::kHasMin)
+              sum = fmaf(own[half][k / 2].min, x_sum[k % 2 * kHalves + half], sum);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <TensorType kType>
+__device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* const step[2],
+                                            const StageX<kType>& x, int n_columns, const uint32_t* grid) {
+  if (n_columns > 24)
+    add_columns<kType, 4>(sums, step, x, grid);
+  else if (n_columns > 16)
+    add_columns<kType, 3>(sums, step, x, grid);
+  else if (n_columns > 8)
+    add_columns<kType, 2>(sums, step, x, grid);
+  else
+    add_columns<kType, 1>(sums, step, x, grid);
+}
+
+// Adds a unit's sums to the warp's of a slot [kWarps * kTileRows, row_sums()], and starts anew.
+__device__ __forceinline__ void flush_sums(ColumnSums& sums, const Cut& cut, float* slot) {
+  const int lane = threadIdx.x % 32;
+  float* to = slot + (threadIdx.x / 32 * kTileRows + lane / 4) * cut.row_sums() + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    if (8 * n >= cut.n_columns) continue;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float2& at = *reinterpret_cast<float2*>(to + r * 8 * cut.row_sums() + 8 * n);
+      float both[2];
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const int k = 2 * r + u;
+        both[u] = (sums[0][n][k] + sums[1][n][k]) + (sums[2][n][k] + sums[3][n][k]);
+#pragma unroll
+        for (int set = 0; set < 4; ++set) sums[set][n][k] = 0;
+      }
+      at = {at.x + both[0], at.y + both[1]};
+    }
+  }
+}
+
+// A value of a block of the cluster that lies where `value` does here.
+__device__ __forceinline__ float value_of_part(const float* value, int part, int n_parts) {
+#if __CUDA_ARCH__ >= 900
+  if (n_parts > 1)
+    return *cooperative_groups::this_cluster().map_shared_rank(const_cast<float*>(value), part);
+#endif
+  return *value;
+}
+
+__device__ __forceinline__ void sync_parts(int n_parts) {
+#if __CUDA_ARCH__ >= 900
+  if (n_parts > 1) {
+    cooperative_groups::this_cluster().sync();
+    return;
+  }
+#endif
+  __syncthreads();
+}
+
+// What a block computes at a time: rows of a matrix times columns.
+struct BlockWork {
+  BlockColumns columns;
+  const DecodeRows::Matrix* matrix;
+  int first_row, n_tiles;  // of each matrix
+  int part;
+
+  __device__ __forceinline__ BlockWork(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
+                                       int problem)
+      : columns(rows, runs, cut.n_columns, static_cast<int>(blockIdx.x) / cut.n_parts, problem),
+        n_tiles(cut.is_gated ? kWarps / 2 : kWarps),
+        part(static_cast<int>(blockIdx.x) % cut.n_parts) {
+    int first_group;
+    matrix = &matrix_of(rows, static_cast<int>(blockIdx.y), &first_group);
+    first_row = (static_cast<int>(blockIdx.y) - first_group) * n_tiles * kTileRows;
+  }
+};
+
+// The sums of the block's units into its slots. Waits for inputs if `waits`; weights are on their way before.
+template <TensorType kType>
+__device__ __forceinline__ void add_units(const DecodeRows& rows, const Layout& layout, const ColumnX& x,
+                                          const Cut& cut, const BlockWork& work, bool waits, uint8_t* shared,
+                                          float* slots, const uint32_t* grid) {
+  using Step = Steps<kType>;
+  using Stage = StageX<kType>;
+  constexpr int kWarpStage = kTileRows * Step::kSlot;
+  __shared__ int x_columns[kColumns];
+  const BlockColumns& columns = work.columns;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+            warp_row = work.first_row + warp % work.n_tiles * kTileRows;
+  const int n_stage_bytes = kWarps * kWarpStage + Stage::n_bytes(cut.n_columns);
+  const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts, first_unit = work.part * n_units;
+  const UnitWalk begin(layout, first_unit, n_units);
+  StepPlace place = place_step<kType>(rows, *work.matrix, columns.mat, warp_row, 0);
+  if (warp >= work.n_tiles) place.row += rows.gate_offset;
+  const auto place_of = [&](int step) {
+    StepPlace at = place;
+    at.step = step, at.row += static_cast<int64_t>(step) * Step::kBytes;
+    return at;
+  };
+  const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
+  const auto x_of = [&](int stage) { return Stage{shared + stage * n_stage_bytes + kWarps * kWarpStage}; };
+
+  UnitWalk put = begin;
+  for (int stage = 0; stage < cut.n_stages - 1 && !put.is_done(); ++stage, put.advance(layout))
+    copy_step<kType, 1>(rows, layout, place_of(put.step), lane, shared_address(ring_of(stage)));
+  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  if (waits) wait_for_inputs();
+  for (int c = threadIdx.x; c < columns.n; c += kThreads)
+    x_columns[c] = columns.problem(c) / rows.x_sharing * rows.n_tokens + columns.token(c);
+  __syncthreads();
+  put = begin;
+  for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
+    if (!put.is_done()) {
+      x_of(stage).copy(x, x_columns, columns.n, put.step);
+      put.advance(layout);
+    }
+    commit_copies();
+  }
+
+  ColumnSums sums = {};
+  int taken = 0;
+  for (UnitWalk take = begin; !take.is_done();) {
+    wait_until_pending(cut.n_stages - 2);
+    __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
+    if (!put.is_done()) {
+      const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
+      copy_step<kType, 1>(rows, layout, place_of(put.step), lane, shared_address(ring_of(stage)));
+      x_of(stage).copy(x, x_columns, columns.n, put.step);
+      put.advance(layout);
+    }
+    commit_copies();
+    if (warp_row < work.matrix->n_rows) {
+      const uint8_t* step[1][2];
+      find_step<kType, 1>(rows, place_of(take.step), lane, ring_of(taken), step);
+      add_columns<kType>(sums, step[0], x_of(taken), columns.n, grid);
+    }
+    const int unit = take.unit;
+    take.advance(layout);
+    if (take.unit != unit)
+      flush_sums(sums, cut, slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums());
+    taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
+  }
+}
+
+// Adds up the parts' slots and writes y; each block of a cluster a share of it.
+__device__ __forceinline__ void finish_units(const DecodeRows& rows, const Cut& cut, const BlockWork& work,
+                                             const float* slots) {
+  const int n_rows = work.n_tiles * kTileRows;
+  const auto sum_of = [&](int at) {
+    float total = 0;
+    for (int part = 0; part < cut.n_parts; ++part)
+      for (int slot = 0; slot < cut.n_slots; ++slot)
+        total += value_of_part(slots + slot * cut.slot_sums() + at, part, cut.n_parts);
+    return total;
+  };
+  for (int k = work.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * work.columns.n;
+       k += cut.n_parts * kThreads) {
+    const int c = k / n_rows, r = k % n_rows, row = work.first_row + r;
+    if (row >= work.matrix->n_rows) continue;
+    const int problem = work.columns.problem(c), token = work.columns.token(c), at = r * cut.row_sums() + c;
+    if (cut.is_gated) {
+      const float totals[2] = {sum_of(at), sum_of(at + n_rows * cut.row_sums())};
+      finish_row<2>(rows, *work.matrix, totals, problem, token, row);
+    } else {
+      const float totals[1] = {sum_of(at)};
+      finish_row<1>(rows, *work.matrix, totals, problem, token, row);
+    }
+  }
+}
+
+// y as in decode_rows_kernel, for the columns of chunks of tokens or of runs.
+// Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or runs, of which a block may
+// have several); clusters of parts.
+// Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
+// A block adds its units in ascending order; the parts' are added likewise.
+// Bound: issue slots: some 27 instructions for each 16 x 32 weights and 8 columns, and a few more for their
+// share of taking the weights apart.
+template <TensorType kType>
+__global__ void __launch_bounds__(kThreads, 2)
+    decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
+                          const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
+                          const __grid_constant__ Cut cut) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ uint32_t grid[kGridWords<kType> + 1];
+  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + StageX<kType>::n_bytes(cut.n_columns);
+  float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
+  let_next_start();
+  fill_grid<kType>(grid);
+  if (runs.runs) wait_for_inputs();  // which matrices
+  const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
+  for (int problem = static_cast<int>(blockIdx.z); problem < n_problems;
+       problem += static_cast<int>(gridDim.z)) {
+    const BlockWork work(rows, runs, cut, problem);
+    if (work.columns.n == 0) break;  // so have the runs that follow
+    add_units<kType>(rows, layout, x, cut, work, !runs.runs, shared, slots, grid);
+    sync_parts(cut.n_parts);
+    finish_units(rows, cut, work, slots);
+    sync_parts(cut.n_parts);  // until all is read
+  }
+}
+
+// The parts with which the busiest place for a block has least to do; a block's beginning and end take as
+// long as some steps. Two blocks fit on a multiprocessor. fits: whether a number of parts does.
+template <typename Fits>
+int choose_parts(const Layout& layout, int64_t n_blocks, int n_sms, const Fits& fits) {
+  constexpr int kStepsBeside = 4;
+  if (layout.n_split > 1) return layout.n_split;
+  int best = 1;
+  int64_t least = INT64_MAX;
+  for (int n = 1; n <= 1 << layout.log_warps; n *= 2) {
+    const int64_t time = ceil_div(n_blocks * n, 2 * n_sms) * (ceil_div(layout.n_steps, n) + kStepsBeside);
+    if (time < least && (n == 1 || fits(n))) least = time, best = n;
+  }
+  return best;
+}
+
+template <TensorType kType>
+void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+                    const Launch& launch) {
+  using Stage = StageX<kType>;
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kColumns * 4 + 128;
+  const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
+  const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
+  const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
+
+  const size_t n_x = static_cast<size_t>(n_columns * layout.n_x_groups);
+  const ColumnX x = {launch.workspace->take<uint4>(n_x * 4),
+                     launch.workspace->take<float>(n_x),
+                     launch.workspace->take<float>(n_x * Stage::kHalves),
+                     static_cast<int>(n_columns),
+                     layout.n_x_groups,
+                     Stage::kHalves};
+  const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_columns * layout.n_x_groups, kThreads / 4)));
+  launch_kernel("make_columns_kernel", make_columns_kernel, {x_blocks, kThreads}, launch, rows, x,
+                layout.is_x_aligned);
+
+  const int n_together = std::min(runs.runs ? runs.most : rows.n_tokens, most_columns());
+  Cut cut{is_gated, 1, 1, 0, static_cast<int>(ceil_div(n_together, 4)) * 4};
+  const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
+  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + Stage::n_bytes(cut.n_columns);
+  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
+  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
+  const auto stages_in = [&](int room, int n_slots) {
+    return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
+  };
+  const int n_warps = 1 << layout.log_warps;
+  // A part with several units keeps them apart, if there is room.
+  const auto slots_of = [&](int n_parts) {
+    return layout.n_split > 1 || n_parts == 1 ? 1 : n_warps / n_parts;
+  };
+  cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, launch.n_sms, [&](int n) {
+    return is_hopper_or_later() && (n == n_warps || stages_in(half_sm, slots_of(n)) >= 2);
+  });
+  cut.n_slots = slots_of(cut.n_parts);
+  const int room = stages_in(half_sm, cut.n_slots) >= 2 ? half_sm : block_limit;
+  const int n_steps = static_cast<int>(ceil_div(layout.n_steps, cut.n_parts));
+  cut.n_stages = std::min({stages_in(room, cut.n_slots), 4, std::max(2, n_steps + 1)});
+  if (cut.n_stages < 2)
+    fail(ErrorKind::internal,
+         format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
+                type_name(kType)));
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  block_limit));
+  const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
+  // Most runs may have no uses: no more blocks than a few times those that run at a time.
+  const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups, 1, n_problems) : n_problems;
+  const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
+                    static_cast<unsigned>(n_z));
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType>,
+                {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
+                x, cut);
+}
+
+}  // namespace
+
+void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+                      TensorType type, const Launch& launch) {
+  with_type(type, [&]<TensorType kType>() {
+    if constexpr (!kIsFloat<kType>) launch_columns<kType>(rows, layout, runs, is_gated, launch);
+  });
+}
+
+}  // namespace decode
+}  // namespace dsv32::cuda
