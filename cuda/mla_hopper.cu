@@ -34,7 +34,7 @@ constexpr int kSharedBytesWanted = kSharedBytes + 1024;  // the arrays start at 
 
 constexpr int kGroupColumns = kRank / 2;   // of the output, for each of the two groups that multiply
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
-constexpr int kAtOnce = 4;                 // of these, rows that it has under way together
+constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
 constexpr int kQueriesAtOnce = 4;          // of a multiplying warp's eight
 constexpr int kFillRegisters = 136,
               kProductRegisters = 184;  // 136 + 2 * 184 = 3 * 168, what the CTA starts with
@@ -62,11 +62,10 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
 
 // ---- filling the stages ----
 
-// Two e4m3 values, each in the upper byte of a half, as fp16. The seven bits of exponent and fraction,
-// shifted to where fp16 has them, are the value times 2^-8 (denormals too), which the scale makes up for.
-__device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t halves, __half2 scale_256) {
-  const uint32_t bits = (halves & 0x80008000u) | ((halves >> 1) & 0x3f803f80u);
-  const __half2 value = __hmul2(*reinterpret_cast<const __half2*>(&bits), scale_256);
+// Two e4m3 values as fp16, times their tile's scale.
+__device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
+  const __half2 value =
+      __hmul2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3)), scale);
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
@@ -76,13 +75,13 @@ __device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t halves, __half2 scale_2
 __device__ __forceinline__ void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row,
                                           int lane) {
   const uint32_t code = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u);
-  const __half2 scale_256 = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)) * 256.0f);
+  const __half2 scale = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t out[8];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    out[2 * i] = e4m3_to_f16(__byte_perm(in[i], 0, 0x1404), scale_256);
-    out[2 * i + 1] = e4m3_to_f16(__byte_perm(in[i], 0, 0x3424), scale_256);
+    out[2 * i] = e4m3_to_f16(in[i] & 0xffffu, scale);
+    out[2 * i + 1] = e4m3_to_f16(in[i] >> 16, scale);
   }
   // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
   // banks.
@@ -100,23 +99,25 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& from) {
   return {convert(from.x), convert(from.y), convert(from.z), convert(from.w)};
 }
 
-// What a filling lane has under way of four fp8 rows: its chunk of each, and a chunk of the k_pe of one.
+// What a filling lane has under way of fp8 rows: its chunk of each, and a chunk of the k_pe of every fourth.
 struct Arriving {
-  uint4 latent[kAtOnce], rope;
+  uint4 latent[kAtOnce], rope[kAtOnce / 4];
 };
 
-// Rows first ... first + 3 of the warp's 16, whose places lanes 0 ... 15 know. For rows past the end row 0 is
-// taken: their weights are 0, and what e4m3 bytes are widened to is finite whatever they are.
+// Rows first ... first + kAtOnce - 1 of the warp's 16, whose places lanes 0 ... 15 know.
 __device__ __forceinline__ Arriving load_rows(const uint8_t* rows, int64_t id, int first, int lane) {
   constexpr int row_bytes = kRowBytes<KvType::fp8>;
   Arriving arriving;
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
-    const int64_t row = max(__shfl_sync(0xffffffffu, id, first + i), int64_t{0});
+    const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
     arriving.latent[i] = load_chunk(rows + row * row_bytes + lane * 16);
   }
-  const int64_t row = max(__shfl_sync(0xffffffffu, id, first + lane / 8), int64_t{0});
-  arriving.rope = load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
+#pragma unroll
+  for (int i = 0; i < kAtOnce / 4; ++i) {
+    const int64_t row = __shfl_sync(0xffffffffu, id, first + 4 * i + lane / 8);
+    arriving.rope[i] = load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
+  }
   return arriving;
 }
 
@@ -126,8 +127,10 @@ __device__ __forceinline__ void store_rows(const Arriving& arriving, uint32_t sc
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i)
     store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
-  *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + lane / 8, kBlockRows)) =
-      bf16_to_f16(arriving.rope);
+#pragma unroll
+  for (int i = 0; i < kAtOnce / 4; ++i)
+    *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
+                                              kBlockRows)) = bf16_to_f16(arriving.rope[i]);
 }
 
 // What the lane wrote, the products of those who wait for the stage see.
@@ -137,7 +140,7 @@ __device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
   if (lane == 0) arrive(full);
 }
 
-// fp8: four rows are under way while the four before are widened, across blocks too. A row's scales hang on
+// fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales hang on
 // its page, and that on its position: each link of that chain is loaded a step or a block ahead.
 __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, const Share& share,
                                          uint8_t* stages, Barriers* barriers, int warp, int lane) {
@@ -145,8 +148,11 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
   RowPlace place = find(share.first), next = find(share.first + share.step);
+  // What is taken for rows past the end: their weights are 0, but a row that nobody wrote might have NaN.
+  const int64_t some_id = max(find_row(op, share.t, 0, share.n).id, int64_t{0});
+  const auto id_of = [&](const RowPlace& of) { return of.id < 0 ? some_id : of.id; };
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
-  Arriving arriving = load_rows(plan.rows, place.id, 0, lane);
+  Arriving arriving = load_rows(plan.rows, id_of(place), 0, lane);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     uint8_t* k = stages + turn % 2 * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
@@ -157,7 +163,7 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
       const Arriving following =
-          load_rows(plan.rows, is_last ? next.id : place.id, is_last ? 0 : first + kAtOnce, lane);
+          load_rows(plan.rows, id_of(is_last ? next : place), is_last ? 0 : first + kAtOnce, lane);
       if (is_last) next_scales = load_scales(op, plan.page_bytes, next_page, next);
       store_rows(arriving, scales, k, warp, first, lane);
       arriving = following;
@@ -368,7 +374,7 @@ __device__ __forceinline__ void multiply(const Attend& op, const Plan& plan, con
 //   maximum grows by 2^kSlack.
 // Bound: a block of 64 heads and rows: 1152 + 1024 cycles of products at the full rate, but the scores read
 //   1728 cycles' worth of shared memory, and scores, softmax and values follow one another.
-// Measured (H200, 2026-11-21): 2048 tokens, 128 heads, 2048 rows: fp8 301 TFLOP/s, bf16 420.
+// Measured (H100, 2026-11-23): 2048 tokens, 128 heads, 2048 rows: fp8 350 TFLOP/s, bf16 422.
 template <KvType kKv>
 __global__ void __launch_bounds__(3 * kGroupThreads, 1) mla_hopper_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
