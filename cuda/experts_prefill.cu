@@ -131,13 +131,15 @@ void PromptExperts::check(const RunExperts& op) {
 PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
     : op_(op),
       launch_(launch),
+      is_paired_(op.w1.type == op.w3.type && has_pairs(op.w1) && has_pairs(op.w3) && has_pairs(op.w2)),
       n_uses_(op.n_tokens * op.n_activated),
       n_columns_(padded_columns(op.w1.n_cols)),
       n_hidden_(padded_columns(op.w1.n_rows)),
       uses_(list_uses()),
       x_(take_rows(op.n_tokens, n_columns_, launch)),
       h_(take_rows(n_uses_, n_hidden_, launch)) {
-  round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_, false, launch);
+  round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_,
+                    is_paired_ ? RowForm::turned : RowForm::plain, launch);
   if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
     CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
   const int64_t dim = op.w2.n_rows;
@@ -179,7 +181,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   product.x = x_.values, product.x_units = x_.units, product.x_columns = n_columns_;
   product.x_rows = uses_.tokens;
   product.y = h_.values, product.y_stride = n_hidden_;
-  if (stacks.w1.type == stacks.w3.type && has_pairs(stacks.w1.type)) {
+  if (is_paired_) {
     product.y_units = h_.units;
     return multiply_pairs({product, stacks.w3, true}, launch_);
   }
@@ -200,7 +202,7 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
     Product product = over_tiles(part, first, end);
     product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
     product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
-    if (has_pairs(part.type))
+    if (is_paired_)
       multiply_pairs({product, {}, false}, launch_);
     else
       multiply(product, launch_);

@@ -2,8 +2,8 @@
 // the other.
 //
 // Four warps load and eight multiply, so that the first columns of a tile are there when the sums of the one
-// before have been written. A tile is 256 rows by 128 tokens, or 128 rows by 256 tokens where a matrix has no
-// more rows.
+// before have been written. A tile is 128 rows by 256 tokens: each four of the eight warps multiply 64 rows
+// by all tokens, so that of what they read in shared memory most is read once for 64 rows, not twice.
 #include "cuda/gemm_hopper.cuh"
 
 namespace dsv32::cuda {
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kLoadThreads = 128, kThreads = kLoadThreads + kProductThreads;
 constexpr int kStages = 4;
-constexpr int kStageTiles = 3;
+constexpr int kStageTiles = 3;  // one of rows, two of tokens
+constexpr int kItemTokens = 2 * kTileTokens;
 
 using Barriers = StageBarriers<kStages>;
 constexpr int kSharedBytes = kStages * kStageTiles * kTileBytes + static_cast<int>(sizeof(Barriers));
@@ -24,32 +25,28 @@ struct Item {
 };
 
 struct Shape {
-  bool is_wide;  // 128 rows by 256 tokens
   int64_t n_token_tiles, n_row_tiles, n_items;
 };
 
 Shape shape_of(const Product& product) {
-  const bool is_wide = product.weight.n_rows <= kTileRows;
-  const int64_t n_token_tiles = ceil_div(product.n_places, (is_wide ? 2 : 1) * kTileTokens),
-                n_row_tiles = ceil_div(product.weight.n_rows, (is_wide ? 1 : 2) * kTileRows);
-  return {is_wide, n_token_tiles, n_row_tiles,
+  const int64_t n_token_tiles = ceil_div(product.n_places, kItemTokens),
+                n_row_tiles = ceil_div(product.weight.n_rows, kTileRows);
+  return {n_token_tiles, n_row_tiles,
           n_token_tiles * n_row_tiles * std::max(product.weight.n_mats, product.n_splits)};
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kStepsUnderWay = 2;  // of copies, while a third is asked for
 constexpr int kLoadRegisters = 40,
               kProductRegisters = 232;  // 40 + 2 * 232 = 3 * 168, what the CTA starts with
 
 // Tiles of the same rows follow one another, so that CTAs that run together share both operands in L2.
 __device__ __forceinline__ Item item_of(const Product& product, const Shape& shape, int64_t index) {
   Item item;
-  const int tile_tokens = (shape.is_wide ? 2 : 1) * kTileTokens;
-  item.first_token = index % shape.n_token_tiles * tile_tokens;
-  item.n_tokens = static_cast<int>(min(int64_t{tile_tokens}, product.n_places - item.first_token));
+  item.first_token = index % shape.n_token_tiles * kItemTokens;
+  item.n_tokens = static_cast<int>(min(int64_t{kItemTokens}, product.n_places - item.first_token));
   index /= shape.n_token_tiles;
-  item.first_row = index % shape.n_row_tiles * (shape.is_wide ? 1 : 2) * kTileRows;
+  item.first_row = index % shape.n_row_tiles * kTileRows;
   const int part = static_cast<int>(index / shape.n_row_tiles);
   const bool is_split = product.n_splits > 1;
   item.mat = is_split ? 0 : part;
@@ -79,27 +76,18 @@ __device__ __forceinline__ Source source_of(const void* first, size_t row_bytes,
 // Starts the copy of a step's 128 bytes of up to kTiles tiles of rows; not is_inside: zeros.
 template <int kTiles>
 __device__ __forceinline__ void load_rows(const Source& from, bool is_inside, uint32_t to) {
+  size_t stride = from.stride;
+  asm volatile("" : "+l"(stride));  // a pointer for each row would take more registers than there are
 #pragma unroll
   for (int i = 0; i < kTiles * kTileRows / kRowsAtOnce; ++i)
-    if (i < from.n) copy_async(to + i * kRowsAtOnce * 128, from.at + i * from.stride, is_inside ? 16 : 0);
+    if (i < from.n) copy_async(to + i * kRowsAtOnce * 128, from.at + i * stride, is_inside ? 16 : 0);
 }
 
-// The part of the warps that load: two steps' copies are under way while a third is asked for. A stage's
-// tiles are rows that follow one another, those of weights first.
-template <bool kIsWide>
+// The part of the warps that load. A stage's tiles are rows that follow one another, those of weights first.
 __device__ __forceinline__ void load_stages(const Product& product, const Shape& shape, uint32_t stages,
                                             Barriers* barriers) {
-  constexpr int kWeightTiles = kIsWide ? 1 : 2;
   const uint32_t place = stages + tile_offset(threadIdx.x / 8, threadIdx.x % 8 * 16);
-  StageWalk<kStages> walk, told;
-  int n_untold = 0;
-  const auto tell_full = [&] {
-    fence_async_proxy();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&barriers->full[told.stage]);
-    told.advance();
-    --n_untold;
-  };
+  StageWalk<kStages> walk;
   for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
     const Item item = item_of(product, shape, index);
     const int64_t first_column = int64_t{item.first_step} * kStep,
@@ -114,43 +102,81 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
     for (int step = 0; step < item.n_steps; ++step, walk.advance()) {
       wait_for_phase(&barriers->empty[walk.stage], walk.parity ^ 1);
       const uint32_t to = place + walk.stage * kStageTiles * kTileBytes;
-      load_rows<kWeightTiles>(weights, n_columns > 0, to);
-      load_rows<kStageTiles - kWeightTiles>(tokens, true, to + kWeightTiles * kTileBytes);
-      commit_copies();
+      load_rows<1>(weights, n_columns > 0, to);
+      load_rows<2>(tokens, true, to + kTileBytes);
+      fill_stage(&barriers->full[walk.stage]);
       weights.at += kStep * 2, tokens.at += kStep * 2, n_columns -= kStep;
-      if (++n_untold <= kStepsUnderWay) continue;
-      wait_copies<kStepsUnderWay>();
-      tell_full();
     }
   }
-  wait_copies<0>();
-  while (n_untold > 0) tell_full();
+  wait_all_copies();
+}
+
+// A tile's sums in one thread of a group: sums[4 j + e] is row 16 (warp of the group) + lane / 4 + 8 (e / 2),
+// token 8 j + 2 (lane % 4) + e % 2. One step's products are always under way.
+template <int kTokens>
+__device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uint32_t rows,
+                                               Barriers* barriers, StageWalk<kStages>& walk,
+                                               float (&sums)[kTokens / 2]) {
+  const bool tells = threadIdx.x % 32 == 0;
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
+  StageWalk<kStages> done = walk;
+  for (int step = 0; step < n_steps; ++step, walk.advance()) {
+    const uint32_t stage = stages + walk.stage * kStageTiles * kTileBytes;
+    const uint64_t a = wgmma_operand(stage + rows), b = wgmma_operand(stage + kTileBytes);
+    wait_for_phase(&barriers->full[walk.stage], walk.parity);
+    fence_async_proxy();
+    __syncwarp();
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < kStep / 16; ++k) wgmma<kTokens>(sums, a + 2 * k, b + 2 * k);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (step == 0) continue;
+    if (tells) arrive(&barriers->empty[done.stage]);
+    done.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  if (n_steps > 0 && tells) arrive(&barriers->empty[done.stage]);
+}
+
+template <class Work>
+__device__ __forceinline__ void with_item_tokens(int n_tokens, const Work& work) {
+  if (n_tokens <= 64)
+    work.template operator()<64>();
+  else if (n_tokens <= 128)
+    work.template operator()<128>();
+  else
+    work.template operator()<256>();
 }
 
 // The part of one of the two groups that multiply.
 __device__ __forceinline__ void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
                                                Barriers* barriers) {
-  const int group = static_cast<int>(threadIdx.x - kLoadThreads) / 128;
-  const int row_tile = shape.is_wide ? 0 : group, token_tile = shape.is_wide ? group : 0;
-  const auto rows = [&](int stage) { return stages + (stage * kStageTiles + row_tile) * kTileBytes; };
-  const auto tokens = [&](int stage, int) {
-    return stages + (stage * kStageTiles + (shape.is_wide ? 1 : 2) + token_tile) * kTileBytes;
-  };
+  const int lane = static_cast<int>(threadIdx.x) % 32,
+            warp = static_cast<int>(threadIdx.x - kLoadThreads) / 32;
   StageWalk<kStages> walk;
   for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
     const Item item = item_of(product, shape, index);
-    const int64_t first_token = item.first_token + token_tile * kTileTokens,
-                  first_row = item.first_row + row_tile * kTileRows,
-                  n_rows = product.weight.n_rows - first_row;
-    const int n_tokens = min(kTileTokens, item.n_tokens - token_tile * kTileTokens);
+    const int64_t row = item.first_row + 16 * warp + lane / 4, n_rows = product.weight.n_rows,
+                  first_token = item.first_token + lane % 4 * 2;
+    const int n_tokens = item.n_tokens - lane % 4 * 2;
     const float* units = product.x_units + first_token * product.x_mats + (product.x_mats > 1 ? item.mat : 0);
-    float* y = static_cast<float*>(product.y) + first_token * product.y_stride + item.y_offset + first_row;
-    with_tokens(n_tokens, [&]<int kTokens>() {
-      Sums sums;
-      multiply_stages<kTokens>(item.n_steps, walk, barriers, rows, tokens, sums);
-      for_each_sum<kTokens>(sums, n_tokens, [&](int token, int row, float sum) {
-        if (row < n_rows) y[token * product.y_stride + row] = sum * units[token * product.x_mats];
-      });
+    float* y = static_cast<float*>(product.y) + first_token * product.y_stride + item.y_offset + row;
+    with_item_tokens(item.n_tokens, [&]<int kTokens>() {
+      float sums[kTokens / 2];
+      multiply_steps<kTokens>(item.n_steps, stages, warp / 4 * 64 * 128, barriers, walk, sums);
+#pragma unroll
+      for (int j = 0; j < kTokens / 4; ++j) {
+        const int token = j / 2 * 8 + j % 2;
+        if (token >= n_tokens) continue;
+        const float unit = units[token * product.x_mats];
+        float* to = y + token * product.y_stride;
+        if (row < n_rows) to[0] = sums[j / 2 * 4 + j % 2] * unit;
+        if (row + 8 < n_rows) to[8] = sums[j / 2 * 4 + 2 + j % 2] * unit;
+      }
     });
   }
 }
@@ -158,27 +184,25 @@ __device__ __forceinline__ void multiply_items(const Product& product, const Sha
 #endif
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
-// A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 128 rows by 128
+// A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 64 rows by 256
 // tokens.
 //
 // Four stages of 64 columns; who multiplies never waits for others who do, and the next tile's columns come
 // while sums are written.
 //
-// Bound by the tensor cores: 1024 cycles a step, of which shared memory is busy for 900.
-// Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 508 TFLOP/s, Q4_K with its expansion 414.
+// Bound by the tensor cores, 1024 cycles a step, and nearly as much by shared memory: 640 cycles are read,
+// 384 written. Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 590 TFLOP/s, Q4_K with its
+// expansion 478.
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_direct_hopper_kernel(const Product product, const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   auto* barriers = reinterpret_cast<Barriers*>(shared + kStages * kStageTiles * kTileBytes);
-  init_stages(barriers, kLoadThreads / 32);
+  init_stages(barriers, kLoadThreads);
   __syncthreads();
   if (threadIdx.x < kLoadThreads) {
     give_registers<kLoadRegisters>();
-    if (shape.is_wide)
-      load_stages<true>(product, shape, shared_address(shared), barriers);
-    else
-      load_stages<false>(product, shape, shared_address(shared), barriers);
+    load_stages(product, shape, shared_address(shared), barriers);
   } else {
     take_registers<kProductRegisters>();
     multiply_items(product, shape, shared_address(shared), barriers);

@@ -1,8 +1,8 @@
-// What prefill's products on Hopper share: two groups of four warps multiply, each 128 rows by the tokens of
-// a tile, and other warps bring in what they multiply.
+// What prefill's products on Hopper share: eight warps multiply, and others bring in what they multiply.
 //
-// They meet at stages, each 64 columns of two tiles of rows and of one of tokens, whose barriers tell when a
-// stage is full and when it is empty again. Sums lie in registers as gemm_tile.cuh says (Sums).
+// They meet at stages, each 64 columns of rows and of tokens, whose barriers tell when a stage is full and
+// when it is empty again. Copies tell by themselves that they are done, so that whoever loads asks for as
+// many steps ahead as there are stages.
 #pragma once
 
 #include "cuda/gemm_tile.cuh"
@@ -20,16 +20,11 @@ struct StageBarriers {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int kStages>
-__device__ __forceinline__ void init_stages(StageBarriers<kStages>* barriers, int n_filling_warps) {
+__device__ __forceinline__ void init_stages(StageBarriers<kStages>* barriers, int n_load_threads) {
   if (threadIdx.x >= kStages) return;
-  init_barrier(&barriers->full[threadIdx.x], n_filling_warps);
+  init_barrier(&barriers->full[threadIdx.x], n_load_threads + n_load_threads / 32);
   init_barrier(&barriers->empty[threadIdx.x], kProductThreads / 32);
   publish_barriers();
-}
-
-// Until all who multiply are here.
-__device__ __forceinline__ void sync_products() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kProductThreads) : "memory");
 }
 
 // Where in the stages somebody is: the same steps for those who fill them and those who empty them.
@@ -42,48 +37,12 @@ struct StageWalk {
   }
 };
 
-// The sums over the next n_steps of a tile of rows and one of tokens. rows(), tokens(): the shared addresses
-// of the tiles of stage i. Of many stages one step's products are always under way; of two a stage is given
-// back as soon as its products are done, since the next cannot be full before.
-template <int kTokens, int kStages, class Rows, class Tokens>
-__device__ __forceinline__ void multiply_stages(int n_steps, StageWalk<kStages>& walk,
-                                                StageBarriers<kStages>* barriers, const Rows& rows,
-                                                const Tokens& tokens, Sums& sums) {
-  constexpr int kUnderWay = kStages > 2 ? 1 : 0;
-  const bool tells = threadIdx.x % 32 == 0;
-#pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) sums.of[0][i] = sums.of[1][i] = 0;
-  StageWalk<kStages> done = walk;
-  for (int step = 0; step < n_steps; ++step, walk.advance()) {
-    const uint64_t a = wgmma_operand(rows(walk.stage)), b = wgmma_operand(tokens(walk.stage, step));
-    wait_for_phase(&barriers->full[walk.stage], walk.parity);
-    __syncwarp();
-    start_products<kTokens>(sums, a, b);
-    wgmma_wait<kUnderWay>();
-    if (step < kUnderWay) continue;
-    if (tells) arrive(&barriers->empty[done.stage]);
-    done.advance();
-  }
-  wgmma_wait<0>();
-#pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
-  if (kUnderWay && n_steps > 0 && tells) arrive(&barriers->empty[done.stage]);
-}
-
-// Calls work(token, row, sum) for each of this thread's sums.
-template <int kTokens, class Work>
-__device__ __forceinline__ void for_each_sum(const Sums& sums, int n_tokens, const Work& work) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int token = 8 * j + lane % 4 * 2 + e % 2;
-      if (token >= n_tokens) continue;
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        work(token, 64 * i + 16 * warp + lane / 4 + e / 2 * 8, sums.of[i][4 * j + e]);
-    }
+// In a stage's barrier: what the thread has stored is there, and what it has asked for tells when it comes.
+// All of a warp that loads. Who waits for the stage needs fence_async_proxy() before products.
+__device__ __forceinline__ void fill_stage(uint64_t* full) {
+  arrive_when_copied(full);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(full);
 }
 
 #endif

@@ -1,206 +1,422 @@
 // Products of the experts of a prompt on Hopper: two tiles of rows at a time, w1's and w3's, or two of w2.
 //
-// Eight warps dequantise and eight multiply. They meet at two stages, each 64 columns of the two tiles of
-// weights and of the tokens' tile, whose barriers tell when a stage is full and when it is empty again. So
-// dequantising, which every weight needs once for 128 tokens, hides behind the products, and gate and up meet
-// where their sums are: y = silu(w1 x) * (w3 x) is rounded once.
+// As many CTAs as multiprocessors, each of which makes one item after the other. Four warps load and eight
+// multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while its
+// products before run. So weights pass shared memory once, as they are stored, and gate and up meet in the
+// registers of one thread: y = silu(w1 x) * (w3 x) is rounded once.
+//
+// A thread has four neighbouring codes of every sixteen, which the tensor core takes for columns 2 i, 2 i +
+// 1, 2 i + 8 and 2 i + 9: activations come in that order (turned_column).
 #include "cuda/gemm_hopper.cuh"
 #include "cuda/weight_tile.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFillThreads = 2 * kTileThreads, kThreads = kFillThreads + kProductThreads;
-constexpr int kStages = 2;
-constexpr int kSumPitch = kTileRows * 4 + 16, kHalfPitch = kTileRows * 2 + 16;  // of a token; banks differ
+constexpr int kLoadThreads = kTileThreads, kThreads = kLoadThreads + kProductThreads;
+constexpr int kMostStages = 5;  // of tokens
 
-using Barriers = StageBarriers<kStages>;
+// Of the tokens of an item, for those who write its sums.
+struct ItemTokens {
+  int64_t y[kTileTokens];
+  float units[kTileTokens];
+};
 
-// What a CTA keeps in shared memory. Tokens are asked for a step ahead where there is room for a third tile
-// of them.
+struct Barriers {
+  StageBarriers<kMostStages> stages;
+  uint64_t written[2];  // an item's sums: its ItemTokens may be another's
+};
+
+// What a CTA keeps in shared memory. A span is loaded with the tokens of its first step, when all but the
+// last kStages - 1 steps before it are done.
 template <TensorType kType>
 struct PairStaging {
-  static constexpr int kRawBytes = 2 * RawSpan<kType>::kBytes;  // of one tile: two spans
-  static constexpr int n_bytes(int n_token_stages) {
-    return (2 * kStages + n_token_stages) * kTileBytes + 2 * kRawBytes + static_cast<int>(sizeof(TokenRows)) +
-           static_cast<int>(sizeof(Barriers)) + 4 * kGridWords<kType>;
+  static constexpr int kSpanBytes = 2 * RawSpan<kType>::kBytes;  // of both tiles
+  static constexpr int n_spans(int n_stages) {
+    return 1 + (n_stages - 1 + RawSpan<kType>::kSteps - 1) / RawSpan<kType>::kSteps;
   }
-  static constexpr int kAhead = n_bytes(kStages + 1) <= kMostSharedBytes ? 1 : 0;
-  static constexpr int kTokenStages = kStages + kAhead;
-  static constexpr int kBytes = n_bytes(kTokenStages);
+  static constexpr int n_bytes(int n_stages) {
+    return n_stages * kTileBytes + n_spans(n_stages) * kSpanBytes +
+           static_cast<int>(2 * sizeof(ItemTokens) + sizeof(Barriers)) + 4 * kGridWords<kType>;
+  }
+  static constexpr int kStages = n_bytes(kMostStages) <= kMostSharedBytes ? kMostStages : kMostStages - 1;
+  static constexpr int kBytes = n_bytes(kStages);
   static constexpr bool kFits = kBytes <= kMostSharedBytes;
 };
 
-static_assert(kTileTokens * kSumPitch <= 3 * kStages * kTileBytes);
+template <TensorType kType>
+constexpr int kSpans = PairStaging<kType>::n_spans(PairStaging<kType>::kStages);
+
+// Spans are whole pieces of 16 bytes.
+template <TensorType kType>
+constexpr bool kIsWhole = RawSpan<kType>::kRowBytes % 16 == 0;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-constexpr int kFillRegisters = 88,
-              kProductRegisters = 168;  // 2 * (88 + 168) = 4 * 128, what the CTA starts with
+constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
+constexpr int kLoadRegisters = 56,
+              kProductRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what the CTA starts with
 
-// Among the four warps that fill a tile.
-__device__ __forceinline__ void sync_tile(int half) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + half), "n"(kTileThreads) : "memory");
+// Two tiles of rows and one of tokens.
+struct Item {
+  TokenTile tile;
+  int64_t first_row;
+  int n_steps, n_walked;  // the latter in whole spans
+};
+
+template <TensorType kType>
+__device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
+  constexpr int kSteps = RawSpan<kType>::kSteps;
+  Item item;
+  item.tile = op.product.tiles[index / n_row_tiles];
+  item.first_row = int64_t{index % n_row_tiles} * (op.is_gated ? kTileRows : 2 * kTileRows);
+  item.n_steps = static_cast<int>((op.product.weight.n_cols + kStep - 1) / kStep);
+  item.n_walked = (item.n_steps + kSteps - 1) / kSteps * kSteps;
+  return item;
 }
 
-// The part of the warps that dequantise: thread i < 128 fills row i of the first tile, the others of the
-// second. The tokens' tile is brought by all.
+// The first row of tile `half` of an item.
+__device__ __forceinline__ const uint8_t* half_of(const PairProduct& op, const Item& item, int half) {
+  return op.is_gated ? row_of(half ? op.up : op.product.weight, item.tile.mat, item.first_row)
+                     : row_of(op.product.weight, item.tile.mat, item.first_row + half * kTileRows);
+}
+
+__device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item, ItemTokens* out) {
+  const Product& product = op.product;
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= item.tile.n) return;
+  const int64_t at = item.tile.first + i;
+  const float unit = product.x_units[product.x_rows ? product.x_rows[at] : at];
+  out->units[i] = unit;
+  out->y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride;
+  if (product.y_units && item.first_row == 0) {
+    const float power = unit * kLargestInUnits;
+    product.y_units[at] = power * power / kHiddenScale;
+  }
+}
+
+// The part of the warps that load.
 template <TensorType kType>
-__device__ __forceinline__ void fill_stages(const PairProduct& op, const Place& place,
-                                            const TokenRows& token_rows, uint8_t* stages, uint8_t* raw,
-                                            const uint32_t* grid, Barriers* barriers) {
-  using Raw = RawSpan<kType>;
+__device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tiles, int n_items,
+                                           uint32_t stages, uint32_t raw, ItemTokens* item_tokens,
+                                           Barriers* barriers) {
   using S = PairStaging<kType>;
-  const int half = static_cast<int>(threadIdx.x) / kTileThreads,
-            row = static_cast<int>(threadIdx.x) % kTileThreads;
-  const WeightMatrix& weight = half && op.is_gated ? op.up : op.product.weight;
-  const int64_t first_row = place.first_row + (op.is_gated ? 0 : half * kTileRows);
-  const int n_rows = static_cast<int>(min(int64_t{kTileRows}, weight.n_rows - first_row));  // may be below 0
-  const uint8_t* first = row_of(weight, place.tile.mat, first_row);
-  const uint8_t* row_begin = first + row * weight.row_bytes;
-  const int n_spans = (place.n_steps + Raw::kSteps - 1) / Raw::kSteps;
-  raw += half * S::kRawBytes;
-  const auto load_raw = [&](int span) {
-    load_span<kType>(first, weight.row_bytes, n_rows, span, shared_address(raw) + span % 2 * Raw::kBytes,
-                     row);
-  };
-  const uint32_t tokens = shared_address(stages) + 2 * kStages * kTileBytes;
-  const auto load_tokens = [&](int step) {
-    if (step < place.n_steps)
-      load_activations<kFillThreads>(op.product, token_rows, place.tile.n, step,
-                                     tokens + step % S::kTokenStages * kTileBytes);
-    commit_copies();
-  };
-  load_raw(0);
-  commit_copies();
-  if constexpr (S::kAhead == 1) load_tokens(0);
-  for (int step = 0; step < place.n_steps; ++step) {
-    const int stage = step % kStages, span = step / Raw::kSteps;
-    const bool begins_span = step % Raw::kSteps == 0, follows_begin = (step - 1) % Raw::kSteps == 0;
-    if (begins_span) {  // its bytes are there, and nobody reads the span before
-      wait_copies<0>();
-      sync_tile(half);
+  using Raw = RawSpan<kType>;
+  constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
+  const Product& product = op.product;
+  const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
+  StageWalk<S::kStages> walk;
+  StageWalk<kSpans<kType>> span_walk;
+  StageWalk<2> item_walk;
+  for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
+    const Item item = item_of<kType>(op, n_row_tiles, index);
+    wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
+    find_item_tokens(op, item, item_tokens + item_walk.stage);
+    item_walk.advance();
+    const uint8_t* firsts[2] = {half_of(op, item, 0), half_of(op, item, 1)};
+    const int n_rows = static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
+    uint32_t pieces[kTileTokens / kTokensAtOnce];  // of x: this thread's of each of its tokens
+#pragma unroll
+    for (int i = 0; i < kTileTokens / kTokensAtOnce; ++i) {
+      const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
+      pieces[i] =
+          static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) + piece;
     }
-    wait_for_phase(&barriers->empty[stage], step / kStages % 2 ^ 1);
-    load_tokens(step + S::kAhead);
-    if (begins_span) {
-      if (span + 1 < n_spans) load_raw(span + 1);
-      commit_copies();
+    for (int step = 0; step < item.n_walked; ++step, walk.advance()) {
+      wait_for_phase(&barriers->stages.empty[walk.stage], walk.parity ^ 1);
+      if (step % Raw::kSteps == 0) {
+        const uint32_t to = raw + span_walk.stage * S::kSpanBytes;
+        load_span<kType, kIsWhole<kType>>(firsts[0], product.weight.row_bytes, min(n_rows, kTileRows),
+                                          step / Raw::kSteps, to, thread);
+        load_span<kType, kIsWhole<kType>>(firsts[1], product.weight.row_bytes,
+                                          op.is_gated ? n_rows : n_rows - kTileRows, step / Raw::kSteps,
+                                          to + Raw::kBytes, thread);
+        span_walk.advance();
+      }
+      if (step < item.n_steps) {
+        const uint32_t to = stages + walk.stage * kTileBytes + tile_offset(thread / 8, piece * 16);
+        const auto* x = reinterpret_cast<const uint4*>(product.x) + step * (kStep / 8);
+#pragma unroll
+        for (int i = 0; i < kTileTokens / kTokensAtOnce; ++i)
+          if (i * kTokensAtOnce + thread / 8 < item.tile.n)
+            copy_async(to + i * kTokensAtOnce * 128, x + pieces[i], 16);
+      }
+      fill_stage(&barriers->stages.full[walk.stage]);
     }
-    fill_tile<kType>(raw + span % 2 * Raw::kBytes, row_begin, span, step % Raw::kSteps, grid,
-                     stages + (2 * stage + half) * kTileBytes, row);
-    // The step's tokens are here; younger are those of the next and the next span, where they were asked for.
-    if (S::kAhead == 0 && begins_span)
-      wait_copies<1>();
-    else if (S::kAhead == 0)
-      wait_copies<0>();
-    else if (follows_begin)
-      wait_copies<2>();
-    else if (!begins_span)
-      wait_copies<1>();
+  }
+  wait_all_copies();
+}
+
+// What load_span() moved the span of a row by: it keeps its place among 16 bytes. 0 where has_pairs() wants
+// whole pieces.
+template <TensorType kType>
+__device__ __forceinline__ uint32_t moved_by(uint32_t row_begin, uint32_t span) {
+  return kIsWhole<kType> ? 0 : (row_begin + span * RawSpan<kType>::kRowBytes) % 16;
+}
+
+// The same, to be kept in a register and not worked out again.
+__device__ __forceinline__ uint32_t keep(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// The block of a span that has column `column`, and the column in it.
+template <TensorType kType>
+struct InBlock {
+  const uint8_t* block;
+  int i16;
+  __device__ __forceinline__ InBlock(const uint8_t* span, uint32_t column)
+      : block(span + column / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes),
+        i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
+};
+
+// The rows of one of the warps that multiply: 16 of each of two tiles. Lane 4 g + i has codes of rows g and g
+// + 8; the scales of row lane % 16 of tile lane / 16 it works out for all.
+struct WarpRows {
+  uint32_t begins[2][2];  // lowest bits of the addresses of the lane's rows
+  uint32_t scale_begin;
+  uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
+  uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first tile
+};
+
+template <TensorType kType>
+__device__ __forceinline__ WarpRows warp_rows(const PairProduct& op, const Item& item) {
+  using Raw = RawSpan<kType>;
+  const uint32_t lane = threadIdx.x % 32, first = (threadIdx.x - kLoadThreads) / 32 * 16;
+  WarpRows rows;
+  rows.row = first + lane / 4;
+  rows.at = keep(rows.row * Raw::kPitch);
+  rows.scale_at = keep(lane / 16 * Raw::kBytes + (first + lane % 16) * Raw::kPitch);
+  rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
+  const auto row_bytes = static_cast<uint32_t>(op.product.weight.row_bytes);
+  uint32_t begins[2];
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    begins[tile] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of(op, item, tile)));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) rows.begins[tile][h] = begins[tile] + (rows.row + 8 * h) * row_bytes;
+  }
+  rows.scale_begin = begins[lane / 16] + (first + lane % 16) * row_bytes;
+  return rows;
+}
+
+// Scale and min of a group, as the format says; of Q4_K and Q5_K in one read.
+template <TensorType kType>
+__device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
+  if constexpr (kType == TensorType::q4_k || kType == TensorType::q5_k)
+    return k_scale(*reinterpret_cast<const uint4*>(at.block), at.i16);
+  else
+    return Codes<kType>::scale(at.block, at.i16);
+}
+
+// 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
+template <TensorType kType>
+__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& rows, uint32_t span,
+                                           uint32_t column, const uint32_t* grid, uint32_t (&a)[2][2][4]) {
+  using Raw = RawSpan<kType>;
+  const auto span_of = [&](int tile, int h) {
+    return raw + rows.at + moved_by<kType>(rows.begins[tile][h], span) + tile * Raw::kBytes +
+           8 * h * Raw::kPitch;
+  };
+  if constexpr (kIsFloat<kType>) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int tile = i / 4, k = i / 2 % 2, h = i % 2;
+      const uint8_t* from = span_of(tile, h) + 2 * (column + 16 * k + rows.first_code);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const uint32_t pair = load_word<2>(from + 4 * e);
+        a[tile][k][h + 2 * e] = kType == TensorType::f16 ? pair
+                                                         : pack_f16(__uint_as_float(pair << 16),
+                                                                    __uint_as_float(pair & 0xffff0000u));
+      }
+    }
+  } else {
+    using Format = Codes<kType>;
+    constexpr int kGroups = Format::kGroup < kHalf ? 2 : 1;
+    const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span);
+    float scales[kGroups], constants[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const ScaleMin s = scale_of<kType>(InBlock<kType>(scale_span, column + 16 * group));
+      scales[group] = s.scale, constants[group] = widen_constant<kType>(s);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int tile = i / 2, h = i % 2;
+      const uint32_t owner = rows.owner + 16 * tile + 8 * h;
+      const uint8_t* from = span_of(tile, h);
+      float scale = 0, constant = 0;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        if (k < kGroups) {
+          scale = __shfl_sync(0xffffffffu, scales[k % kGroups], owner);
+          constant = Format::kHasMin ? __shfl_sync(0xffffffffu, constants[k % kGroups], owner)
+                                     : widen_constant<kType>({scale, 0.0f});
+        }
+        const InBlock<kType> at(from, column + 16 * k);
+        uint32_t pairs[2];
+        widen4<kType>(Format::codes4(at.block, at.i16, static_cast<int>(rows.first_code), grid), scale,
+                      constant, pairs);
+        a[tile][k][h] = pairs[0], a[tile][k][h + 2] = pairs[1];
+      }
+    }
+  }
+}
+
+// The sums of the warp's rows of both tiles with the item's tokens: as Sums, one 64 rows' part for each tile.
+template <TensorType kType, int kTokens>
+__device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& rows, uint32_t stages,
+                                              const uint8_t* raw, const uint32_t* grid,
+                                              StageBarriers<kMostStages>* barriers,
+                                              StageWalk<PairStaging<kType>::kStages>& walk,
+                                              StageWalk<kSpans<kType>>& span_walk, Sums& sums) {
+  constexpr uint32_t kSteps = RawSpan<kType>::kSteps;
+  const bool tells = threadIdx.x % 32 == 0;
+  uint32_t a[2][2][2][4];
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) sums.of[0][i] = sums.of[1][i] = 0;
+  StageWalk<PairStaging<kType>::kStages> done = walk;
+  for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance()) {
+    const uint64_t tokens = wgmma_operand(stages + walk.stage * kTileBytes);
+    const uint8_t* from = raw + span_walk.stage * PairStaging<kType>::kSpanBytes;
+    wait_for_phase(&barriers->full[walk.stage], walk.parity);
     fence_async_proxy();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&barriers->full[stage]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      widen_half<kType>(from, rows, step / kSteps, step % kSteps * kStep + half * kHalf, grid, a[half]);
+      wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile)
+          wgmma<kTokens>(sums.of[tile], a[half][tile][k], tokens + 2 * (2 * half + k));
+      wgmma_commit();
+      wgmma_wait<1>();  // the half before
+      if (half == 0 && step > 0) {
+        if (tells) arrive(&barriers->empty[done.stage]);
+        done.advance();
+      }
+    }
+    if (step % kSteps == kSteps - 1) span_walk.advance();
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+  if (tells) arrive(&barriers->empty[done.stage]);
+  for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance()) {
+    wait_for_phase(&barriers->full[walk.stage], walk.parity);
+    if (tells) arrive(&barriers->empty[walk.stage]);
+    if (step == item.n_walked - 1) span_walk.advance();
   }
 }
 
-// y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output). The second group hands
-// its sums to the first through the stages, which all have left; all write the tile's rows in pieces of 16
-// bytes.
+// y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
+// both tiles' sums as f32.
 template <int kTokens>
-__device__ __forceinline__ void store_gated(const PairProduct& op, const Place& place,
-                                            const TokenRows& token_rows, uint8_t* stages, uint8_t* halves,
-                                            int group, const Sums& sums) {
-  const int n_tokens = place.tile.n;
-  sync_products();
-  if (group == 1)
-    for_each_sum<kTokens>(sums, n_tokens, [&](int token, int row, float up) {
-      *reinterpret_cast<float*>(stages + token * kSumPitch + row * 4) = up;
-    });
-  sync_products();
-  if (group == 0)
-    for_each_sum<kTokens>(sums, n_tokens, [&](int token, int row, float gate) {
-      const float unit = token_rows.units[token];
-      const float up = *reinterpret_cast<const float*>(stages + token * kSumPitch + row * 4);
+__device__ __forceinline__ void store_item(const PairProduct& op, const Item& item, uint32_t tile_row,
+                                           const ItemTokens& tokens, const Sums& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = item.first_row + tile_row;
+  const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
+  const auto each = [&](const auto& store) {
+#pragma unroll
+    for (int j = 0; j < kTokens / 4; ++j) {
+      const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
+      if (token >= item.tile.n) continue;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int i = j / 2 * 4 + h * 2 + j % 2;
+        store(tokens.y[token], tokens.units[token], h, sums.of[0][i], sums.of[1][i]);
+      }
+    }
+  };
+  if (op.is_gated) {
+    auto* y = static_cast<__half*>(op.product.y) + keep(static_cast<uint32_t>(turned_column(row)));
+    each([&](int64_t at, float unit, int h, float gate, float up) {
       const float gated = silu(gate * unit) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));
-      *reinterpret_cast<__half*>(halves + token * kHalfPitch + row * 2) =
-          to_f16(gated * (up * (1.0f / kLargestInUnits)));
+      if (8 * h < n_left) y[at + turned_column(8 * h)] = to_f16(gated * (up * (1.0f / kLargestInUnits)));
     });
-  sync_products();
-  auto* y = static_cast<__half*>(op.product.y);
-  const int n_rows = static_cast<int>(min(int64_t{kTileRows}, op.product.weight.n_rows - place.first_row));
-  for (int i = static_cast<int>(threadIdx.x) - kFillThreads; i < n_tokens * (kTileRows / 8);
-       i += kProductThreads) {
-    const int token = i / (kTileRows / 8), row = i % (kTileRows / 8) * 8;
-    const auto* from = reinterpret_cast<const __half*>(halves + token * kHalfPitch) + row;
-    __half* to = y + token_rows.y[token] + place.first_row + row;
-    if (row + 8 <= n_rows)
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    else
-      for (int k = 0; k < n_rows - row; ++k) to[k] = from[k];
+  } else {
+    auto* y = static_cast<float*>(op.product.y) + row;
+    each([&](int64_t at, float unit, int h, float first, float second) {
+      if (8 * h < n_left) y[at + 8 * h] = first * unit;
+      if (8 * h + kTileRows < n_left) y[at + 8 * h + kTileRows] = second * unit;
+    });
   }
 }
 
-template <int kTokens, int kTokenStages>
-__device__ __forceinline__ void multiply_tiles(const PairProduct& op, const Place& place,
-                                               const TokenRows& token_rows, uint8_t* stages, uint8_t* halves,
+// As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three widths.
+template <class Work>
+__device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
+  if (n_tokens <= 64)
+    work.template operator()<64>();
+  else if (n_tokens <= 96)
+    work.template operator()<96>();
+  else
+    work.template operator()<128>();
+}
+
+// The part of the warps that multiply.
+template <TensorType kType>
+__device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
+                                               uint32_t stages, const uint8_t* raw,
+                                               const ItemTokens* item_tokens, const uint32_t* grid,
                                                Barriers* barriers) {
-  const int group = static_cast<int>(threadIdx.x) / 128 - 2;
-  Sums sums;
-  const uint32_t rows = shared_address(stages) + group * kTileBytes,
-                 tokens = shared_address(stages) + 2 * kStages * kTileBytes;
-  StageWalk<kStages> walk;
-  multiply_stages<kTokens>(
-      place.n_steps, walk, barriers, [&](int stage) { return rows + 2 * stage * kTileBytes; },
-      [&](int, int step) { return tokens + step % kTokenStages * kTileBytes; }, sums);
-  if (op.is_gated) return store_gated<kTokens>(op, place, token_rows, stages, halves, group, sums);
-  auto* y = static_cast<float*>(op.product.y);
-  const int64_t first_row = place.first_row + group * kTileRows,
-                n_rows = op.product.weight.n_rows - first_row;
-  for_each_sum<kTokens>(sums, place.tile.n, [&](int token, int row, float sum) {
-    if (row < n_rows) y[token_rows.y[token] + first_row + row] = sum * token_rows.units[token];
-  });
+  StageWalk<PairStaging<kType>::kStages> walk;
+  StageWalk<kSpans<kType>> span_walk;
+  StageWalk<2> item_walk;
+  for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
+    const Item item = item_of<kType>(op, n_row_tiles, index);
+    const WarpRows rows = warp_rows<kType>(op, item);
+    with_widths(item.tile.n, [&]<int kTokens>() {
+      Sums sums;
+      multiply_item<kType, kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk, sums);
+      store_item<kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);
+    });
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&barriers->written[item_walk.stage]);
+    item_walk.advance();
+  }
 }
 
 #endif
 
 // y[use, r] = sum over c of f16(W[r, c]) * x[use, c], or silu of that times the same of a second matrix; f32
-// sums in ascending c.
-// A CTA makes up to 128 tokens x 2 tiles of 128 rows; grid: (row tiles, most token tiles).
+// sums in ascending c, sixteen at a time.
+// A CTA makes every gridDim.x-th item, up to 128 tokens x 2 tiles of 128 rows: warps 0-3 load, 4-11 multiply,
+// each 16 rows of both tiles.
 //
-// Warps 0-7 bring columns in, 8-15 multiply, each four of them one tile of rows; registers go from those to
-// these.
+// Five stages of 64 columns of tokens, and as many spans of weights as these need; a warp dequantises 32
+// columns while its products with the 32 before run.
 //
-// Bound by dequantising and by shared memory, which both sides use: a step takes 1 550 cycles with 32 tokens
-// and 2 600 with 64, where products alone would take 512.
-// Measured (H100, 2026-11-23): 256 experts, Q4_K, 2048 tokens 175 TFLOP/s, 8192 tokens 264.
+// Bound by dequantising with few tokens: of 64 columns some 560 cycles of integer instructions, beside 8
+// cycles of products a token. As much depends on the warps that load: what they work out for a copy is on the
+// way of everything, and five stages are better than four.
+// Measured (H100, 2026-11-23): 256 experts, Q4_K, 2048 tokens 285 TFLOP/s, 8192 tokens 340.
 template <TensorType kType>
-__global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op) {
+__global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op, int n_row_tiles) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
   using S = PairStaging<kType>;
-  uint8_t* stages =
-      shared;  // [kStages][2] tiles of weights, [kTokenStages] of tokens; in the end the upper sums
-  uint8_t* raw =
-      stages + (2 * kStages + S::kTokenStages) * kTileBytes;  // [2][2] spans; in the end the gated values
-  auto& token_rows = *reinterpret_cast<TokenRows*>(raw + 2 * S::kRawBytes);
-  auto* barriers = reinterpret_cast<Barriers*>(&token_rows + 1);
+  uint8_t* raw = shared + S::kStages * kTileBytes;  // [kSpans][2] spans, behind [kStages] tiles of tokens
+  auto* item_tokens = reinterpret_cast<ItemTokens*>(raw + kSpans<kType> * S::kSpanBytes);  // [2]
+  auto* barriers = reinterpret_cast<Barriers*>(item_tokens + 2);
   auto* grid = reinterpret_cast<uint32_t*>(barriers + 1);
-  Place place;
-  if (!find_place(op.product, op.is_gated ? kTileRows : 2 * kTileRows, place)) return;
-  find_token_rows(op.product, place, token_rows);
+  const int n_items = *op.product.n_tiles * n_row_tiles;
   fill_grid<kType>(grid);
-  init_stages(barriers, kFillThreads / 32);
+  if (threadIdx.x < 2) init_barrier(&barriers->written[threadIdx.x], kProductThreads / 32);
+  init_stages(&barriers->stages, kLoadThreads);
   __syncthreads();
-  if (threadIdx.x < kFillThreads) {
-    give_registers<kFillRegisters>();
-    fill_stages<kType>(op, place, token_rows, stages, raw, grid, barriers);
-    return;
+  if (threadIdx.x < kLoadThreads) {
+    give_registers<kLoadRegisters>();
+    load_items<kType>(op, n_row_tiles, n_items, shared_address(shared), shared_address(raw), item_tokens,
+                      barriers);
+  } else {
+    take_registers<kProductRegisters>();
+    multiply_items<kType>(op, n_row_tiles, n_items, shared_address(shared), raw, item_tokens, grid, barriers);
   }
-  take_registers<kProductRegisters>();
-  with_tokens(place.tile.n, [&]<int kTokens>() {
-    multiply_tiles<kTokens, S::kTokenStages>(op, place, token_rows, stages, raw, barriers);
-  });
 #else
   __trap();
 #endif
@@ -210,20 +426,26 @@ template <TensorType kType>
 void start(const PairProduct& op, const Launch& launch) {
   if constexpr (PairStaging<kType>::kFits) {
     constexpr int kBytes = PairStaging<kType>::kBytes;
-    static_assert(kTileTokens * kHalfPitch <= 2 * PairStaging<kType>::kRawBytes);
     CUDA_CHECK(cudaFuncSetAttribute(multiply_pairs_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kBytes));
-    const dim3 grid = product_grid(op.product, op.is_gated ? kTileRows : 2 * kTileRows);
-    multiply_pairs_kernel<kType><<<grid, kThreads, kBytes, launch.stream>>>(op);
+    const auto n_row_tiles =
+        static_cast<int>(ceil_div(op.product.weight.n_rows, op.is_gated ? kTileRows : 2 * kTileRows));
+    const auto n_ctas =
+        static_cast<unsigned>(std::min<int64_t>(n_row_tiles * op.product.max_tiles, launch.n_sms));
+    multiply_pairs_kernel<kType><<<n_ctas, kThreads, kBytes, launch.stream>>>(op, n_row_tiles);
     check_launch("multiply_pairs_kernel");
   }
 }
 
 }  // namespace
 
-bool has_pairs(TensorType type) {
+bool has_pairs(const WeightMatrix& weight) {
   bool fits = false;
-  with_type(type, [&]<TensorType kType>() { fits = PairStaging<kType>::kFits; });
+  with_type(weight.type, [&]<TensorType kType>() {
+    const bool is_whole = reinterpret_cast<uintptr_t>(weight.data) % 16 + weight.row_bytes % 16 == 0 &&
+                          (weight.n_mats == 1 || weight.mat_bytes % 16 == 0);
+    fits = PairStaging<kType>::kFits && (!kIsWhole<kType> || is_whole);
+  });
   return fits && has_hopper_products();
 }
 

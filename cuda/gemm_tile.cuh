@@ -81,15 +81,19 @@ void multiply_direct_hopper(const Product& product, const Launch& launch);  // w
 bool has_hopper_products();                                                 // on this device
 void multiply_blocks(const Product& product, const Launch& launch);
 
-// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up` (as
-// product.weight in type and shape) in the units of Output::times_f16. gemm_pairs.cu.
+// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of
+// `up` (as product.weight in type and shape), as f32 or in the units of Output::times_f16. The columns of x
+// are in turned order, and so are those of a gated y in fp16. gemm_pairs.cu.
 struct PairProduct {
   Product product;
   WeightMatrix up;
   bool is_gated = false;
 };
-bool has_pairs(TensorType type);  // on this device
+bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
+
+// Where column c is in turned order: of every sixteen, the even pairs of columns come first.
+constexpr int64_t turned_column(int64_t c) { return c / 16 * 16 + (c / 2 % 2 * 4 + c / 4 % 4) * 2 + c % 2; }
 
 constexpr int64_t padded_columns(int64_t n) { return ceil_div(n, kStep) * kStep; }
 
@@ -109,9 +113,10 @@ struct RoundedRows {
   float* units = nullptr;  // [n_tokens, n_mats]
 };
 constexpr float kLowScale = 2048;
+enum class RowForm : int { plain, turned, split };
 
 // matmul_prefill.cu
-void round_activations(const Activations& x, const RoundedRows& out, bool is_split, const Launch& launch);
+void round_activations(const Activations& x, const RoundedRows& out, RowForm form, const Launch& launch);
 
 // Throws Error{internal} unless the type is one that is computed and the rows are long enough.
 void check_weight(const WeightMatrix& weight);
@@ -305,7 +310,7 @@ __device__ __forceinline__ void finish_products(Sums&) {}
 
 #endif
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // What stands in `y` after a sum of a token with that unit.
 __device__ __forceinline__ void store_sum(const Product& product, int64_t at, float sum, float unit) {

@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_piece(const float* row, int64_t column, int
   }
 }
 
-// A row's values times `inverse` (1 / unit), eight at a time, as round_activations() says.
+// A row's values times `inverse` (1 / unit), eight at a time from `column` on, as round_activations() says.
 __device__ __forceinline__ void store_piece(const float (&values)[8], float inverse, __half* to,
-                                            int64_t n_padded, bool is_split) {
+                                            int64_t column, int64_t n_padded, RowForm form) {
   alignas(16) __half2 high[4], low[4], small[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -42,8 +42,16 @@ __device__ __forceinline__ void store_piece(const float (&values)[8], float inve
     low[i] = __floats2half2_rn(pair.x - rounded.x, pair.y - rounded.y);
     small[i] = __floats2half2_rn(rounded.x * (1.0f / kLowScale), rounded.y * (1.0f / kLowScale));
   }
+  if (form == RowForm::turned) {
+    const auto* pairs = reinterpret_cast<const uint32_t*>(high);
+    to += turned_column(column);
+    *reinterpret_cast<uint2*>(to) = {pairs[0], pairs[2]};
+    *reinterpret_cast<uint2*>(to + 8) = {pairs[1], pairs[3]};
+    return;
+  }
+  to += column;
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(high);
-  if (!is_split) return;
+  if (form == RowForm::plain) return;
   *reinterpret_cast<uint4*>(to + n_padded) = *reinterpret_cast<const uint4*>(low);
   *reinterpret_cast<uint4*>(to + 2 * n_padded) = *reinterpret_cast<const uint4*>(small);
 }
@@ -63,7 +71,7 @@ __device__ __forceinline__ float block_max(float x) {
 // Rows are read twice, the second time from L1 or L2; 16-byte accesses where x allows them.
 // Bound by bytes: 4 read and 2 (6) written a value.
 __global__ void __launch_bounds__(kMostRowThreads)
-    round_activations_kernel(const Activations x, const RoundedRows out, int64_t n_padded, bool is_split,
+    round_activations_kernel(const Activations x, const RoundedRows out, int64_t n_padded, RowForm form,
                              int row_threads) {
   const int64_t row =
       int64_t{blockIdx.x} * (blockDim.x / row_threads) + static_cast<int>(threadIdx.x) / row_threads;
@@ -80,10 +88,10 @@ __global__ void __launch_bounds__(kMostRowThreads)
   largest = row_threads == 32 ? warp_max(largest) : block_max(largest);
   const float unit = unit_of(largest), inverse = inverse_of_power(unit);
   if (thread == 0) out.units[row] = unit;
-  __half* to = out.values + row * n_padded * (is_split ? 3 : 1);
+  __half* to = out.values + row * n_padded * (form == RowForm::split ? 3 : 1);
   for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
     load_piece(from, column, x.n_cols, values);
-    store_piece(values, inverse, to + column, n_padded, is_split);
+    store_piece(values, inverse, to, column, n_padded, form);
   }
 }
 
@@ -209,7 +217,7 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     Activations part = x;
     part.data += token * x.token_stride;
     part.n_tokens = std::min(run, x.n_tokens - token);
-    round_activations(part, rounded, is_split, launch);
+    round_activations(part, rounded, is_split ? RowForm::split : RowForm::plain, launch);
     Product product;
     product.weight = weight;
     product.x = rounded.values, product.x_units = rounded.units;
@@ -240,7 +248,7 @@ void check_weight(const WeightMatrix& weight) {
                 static_cast<long long>(weight.n_cols), type_name(weight.type), weight.row_bytes));
 }
 
-void round_activations(const Activations& x, const RoundedRows& out, bool is_split, const Launch& launch) {
+void round_activations(const Activations& x, const RoundedRows& out, RowForm form, const Launch& launch) {
   const int64_t n_padded = padded_columns(x.n_cols), n_rows = x.n_tokens * x.n_mats;
   if (n_rows == 0) return;
   const bool is_short = n_padded <= kShortRow;
@@ -249,8 +257,7 @@ void round_activations(const Activations& x, const RoundedRows& out, bool is_spl
       is_short ? 32 : static_cast<int>(std::min<int64_t>(ceil_div(n_padded, 512) * 32, kMostRowThreads));
   const int n_threads = is_short ? kThreads : row_threads;
   const auto n_blocks = static_cast<unsigned>(ceil_div(n_rows, n_threads / row_threads));
-  round_activations_kernel<<<n_blocks, n_threads, 0, launch.stream>>>(x, out, n_padded, is_split,
-                                                                      row_threads);
+  round_activations_kernel<<<n_blocks, n_threads, 0, launch.stream>>>(x, out, n_padded, form, row_threads);
   check_launch("round_activations_kernel");
 }
 

@@ -169,6 +169,11 @@ __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t n_b
                "r"(n_bytes)
                : "memory");
 }
+// Arrives when all copies (copy_async) that this thread has started are done; one of the n_arrivals.
+__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
 // Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
 // ended.
 __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
@@ -239,73 +244,60 @@ __device__ __forceinline__ void wgmma_wait() {
 #define DSV32_SUMS_4(o) "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3])
 #define DSV32_SUMS_16(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4), DSV32_SUMS_4(o + 8), DSV32_SUMS_4(o + 12)
 #define DSV32_SUMS_32(o) DSV32_SUMS_16(o), DSV32_SUMS_16(o + 16)
+#define DSV32_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define DSV32_NAMES_32 \
+  DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV32_NAMES_48 \
+  DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define DSV32_NAMES_64 \
+  DSV32_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DSV32_NAMES_96                                                                                     \
+  DSV32_NAMES_64                                                                                           \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define DSV32_NAMES_128                                                                                  \
+  DSV32_NAMES_96                                                                                         \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
+  "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // Starts d [64, kN] += a [64, 16] times b [kN, 16] transposed, fp16 into f32; d [kN / 2] is this thread's
-// part.
+// part. a: in shared memory, or in registers as those of multiply_f16 of each warp.
 template <int kN>
 __device__ void wgmma(float* d, uint64_t a, uint64_t b);
+template <int kN>
+__device__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b);
 
-template <>
-__device__ __forceinline__ void wgmma<32>(float* d, uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "%16, %17, 1, 1, 1, 0, 0;"
-      : DSV32_SUMS_16(0)
-      : "l"(a), "l"(b));
-}
+#define DSV32_WGMMA(N, NAMES, O0, O1, O2, O3, O4, ...)                                                  \
+  template <>                                                                                           \
+  __device__ __forceinline__ void wgmma<N>(float* d, uint64_t a, uint64_t b) {                          \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, %" #O0 ", %" #O1  \
+                 ", 1, 1, 1, 0, 0;"                                                                     \
+                 : __VA_ARGS__                                                                          \
+                 : "l"(a), "l"(b));                                                                     \
+  }                                                                                                     \
+  template <>                                                                                           \
+  __device__ __forceinline__ void wgmma<N>(float* d, const uint32_t(&a)[4], uint64_t b) {               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, {%" #O0 ", %" #O1 \
+                 ", %" #O2 ", %" #O3 "}, %" #O4 ", 1, 1, 1, 0;"                                         \
+                 : __VA_ARGS__                                                                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                 \
+  }
 
-template <>
-__device__ __forceinline__ void wgmma<64>(float* d, uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, 1, 1, 1, 0, 0;"
-      : DSV32_SUMS_16(0), DSV32_SUMS_16(16)
-      : "l"(a), "l"(b));
-}
+DSV32_WGMMA(32, DSV32_NAMES_16, 16, 17, 18, 19, 20, DSV32_SUMS_16(0))
+DSV32_WGMMA(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, DSV32_SUMS_32(0))
+DSV32_WGMMA(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, DSV32_SUMS_32(0), DSV32_SUMS_16(32))
+DSV32_WGMMA(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, DSV32_SUMS_32(0), DSV32_SUMS_32(32))
+DSV32_WGMMA(256, DSV32_NAMES_128, 128, 129, 130, 131, 132, DSV32_SUMS_32(0), DSV32_SUMS_32(32),
+            DSV32_SUMS_32(64), DSV32_SUMS_32(96))
 
-template <>
-__device__ __forceinline__ void wgmma<96>(float* d, uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-      "%48, %49, 1, 1, 1, 0, 0;"
-      : DSV32_SUMS_16(0), DSV32_SUMS_16(16), DSV32_SUMS_16(32)
-      : "l"(a), "l"(b));
-}
-
-template <>
-__device__ __forceinline__ void wgmma<128>(float* d, uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, 1, 1, 1, 0, 0;"
-      : DSV32_SUMS_16(0), DSV32_SUMS_16(16), DSV32_SUMS_16(32), DSV32_SUMS_16(48)
-      : "l"(a), "l"(b));
-}
+#undef DSV32_WGMMA
 
 // Starts d [64, 256] += a [64, 16] b [16, 256]: rows of b lie side by side, not its columns.
 __device__ __forceinline__ void wgmma_rows_256(float (&d)[128], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, 1, 1, 1, 0, 1;"
-      : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
-      : "l"(a), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" DSV32_NAMES_128
+               "}, %128, %129, 1, 1, 1, 0, 1;"
+               : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
+               : "l"(a), "l"(b));
 }
 
 #define DSV32_WGMMA_64(SHAPE, TAIL)                                                                   \
@@ -326,6 +318,12 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4
 }
 
 #undef DSV32_WGMMA_64
+#undef DSV32_NAMES_128
+#undef DSV32_NAMES_96
+#undef DSV32_NAMES_64
+#undef DSV32_NAMES_48
+#undef DSV32_NAMES_32
+#undef DSV32_NAMES_16
 #undef DSV32_SUMS_32
 #undef DSV32_SUMS_16
 #undef DSV32_SUMS_4

@@ -40,22 +40,28 @@ struct RawSpan {
 };
 
 // Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads
-// as the value 0.
-template <TensorType kType>
+// as the value 0. A thread has the same piece of every kTogether-th row, so that little is worked out for
+// each. kIsAligned: rows and spans are whole pieces of 16 bytes.
+template <TensorType kType, bool kIsAligned = false>
 __device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span,
                                           uint32_t to, int thread) {
   using S = RawSpan<kType>;
+  constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kTileThreads / kPieces;
+  if (thread >= kTogether * kPieces) return;
   const uint8_t* aligned_first = first - (reinterpret_cast<uintptr_t>(first) & 15);  // where nothing is read
-  for (int i = thread; i < kTileRows * S::kPieces; i += kTileThreads) {
-    const int row = i / S::kPieces, piece = i % S::kPieces;
-    if (row >= n_rows) break;
-    const uint8_t* row_begin = first + static_cast<size_t>(row) * row_bytes;
-    const uint8_t* begin = row_begin + static_cast<size_t>(span) * S::kRowBytes;
-    const uint8_t* from = begin - (reinterpret_cast<uintptr_t>(begin) & 15) + 16 * piece;
-    if (from >= begin + S::kRowBytes) continue;
-    const int64_t n_left = row_begin + row_bytes - from;
-    const int n_bytes = n_left >= 16 ? 16 : n_left > 0 ? static_cast<int>(n_left) : 0;
-    copy_async(to + row * S::kPitch + piece * 16, n_bytes ? from : aligned_first, n_bytes);
+  const int row = thread / kPieces, piece = thread % kPieces;
+  n_rows = min(n_rows, kTileRows) - row;
+  const auto n_left = static_cast<int>(min(row_bytes - static_cast<size_t>(span) * S::kRowBytes,
+                                           static_cast<size_t>(S::kRowBytes + 16)));  // of a row
+  const uint8_t* begin = first + row * row_bytes + static_cast<size_t>(span) * S::kRowBytes;
+  to += row * S::kPitch + piece * 16;
+#pragma unroll
+  for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i, begin += kTogether * row_bytes) {
+    if (i * kTogether >= n_rows) break;
+    const int at = 16 * piece - (kIsAligned ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15));
+    if (at >= S::kRowBytes) continue;
+    const int n_bytes = min(16, max(n_left - at, 0));
+    copy_async(to + i * kTogether * S::kPitch, n_bytes > 0 ? begin + at : aligned_first, n_bytes);
   }
 }
 
