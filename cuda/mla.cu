@@ -317,7 +317,8 @@ Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
   Attend part = op;
   part.step.n_tokens = n, part.step.seq += first;
   part.q_c += first * op.n_heads * kRank, part.q_pe += first * op.q_pe_token_stride;
-  part.selected += first * op.topk, part.n_selected += first, part.row_ids += op.row_ids ? first * op.topk : 0;
+  part.selected += first * op.topk, part.n_selected += first,
+      part.row_ids += op.row_ids ? first * op.topk : 0;
   part.o_c += first * op.n_heads * kRank;
   return part;
 }
