@@ -123,7 +123,10 @@ uninstall:  ## remove what install has put there
 	@rmdir $(SHARE)/doc/dsv32 2>/dev/null || true
 
 deb: all  ## a Debian package in build/
-	@packaging/make_deb.sh $(BUILD)
+	+@packaging/make_deb.sh $(BUILD)
+
+test-deb: deb  ## the package in a bare Debian: installed, used, removed (root, debootstrap and Debian's servers)
+	@tests/deb_in_bare_root.sh $(BUILD)
 
 clean:  ## remove everything that was built
 	rm -rf build $(TINY)
@@ -204,5 +207,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb clean help
+.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
 .DELETE_ON_ERROR:

@@ -189,7 +189,7 @@ check "thinking is not on standard output" test "$(cat out)" = ""
 check "thinking is on standard error" has err "thinking:"
 check "a line for the prompt with -v" has err "prompt: "
 check "the seed is reported with -v" has err "seed: 7"
-run_ run "${m[@]}" --seed 7 --think-max 0 -n 150 --topk-buffer 64 -v hi
+run_ run "${m[@]}" --think-max 0 -n 2 --topk-buffer 64 -v "$(seq -s ' ' 100)"
 check "the buffer's tally with -v" has err "top-k buffer: "
 check "no colour outside a terminal" lacks err "$esc"
 run_ run "${answer[@]}" -q hi
@@ -280,6 +280,28 @@ check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "pl
 check "completion: flags" test "$(completed dsv32 run --think)" = "--think --think-max --thinking"
 check "completion: flags of a group's command" test "$(completed dsv32 cache verify --dry)" = "--dry-run"
 check "completion: files elsewhere" test -z "$(completed dsv32 run mod)"
+zsh_cases() {
+  expect "completion for zsh" 0 completion zsh
+  completed_by_zsh() {
+    zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${flags%%:*}:#$PREFIX*}; }
+      _files() {}; compdef() {}; words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./out "$@" | xargs
+  }
+  check "completion for zsh: commands" test "$(completed_by_zsh dsv32 in)" = "inspect"
+  check "completion for zsh: a group's commands" test "$(completed_by_zsh dsv32 inspect p)" = "plan prompt"
+  check "completion for zsh: flags" test "$(completed_by_zsh dsv32 run --think)" = "--think --think-max --thinking"
+  check "completion for zsh: flags of a group's command" test "$(completed_by_zsh dsv32 cache verify --dry)" = "--dry-run"
+  check "completion for zsh: files elsewhere" test -z "$(completed_by_zsh dsv32 run mod)"
+}
+fish_cases() {
+  expect "completion for fish" 0 completion fish
+  completed_by_fish() { fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
+  check "completion for fish: commands" test "$(completed_by_fish "dsv32 in")" = "inspect"
+  check "completion for fish: a group's commands" test "$(completed_by_fish "dsv32 inspect p")" = "plan prompt"
+  check "completion for fish: flags" test "$(completed_by_fish "dsv32 run --think")" = "--think --think-max --thinking"
+  check "completion for fish: flags of a group's command" test "$(completed_by_fish "dsv32 cache verify --dry")" = "--dry-run"
+}
+if command -v zsh >/dev/null; then zsh_cases; else skip zsh_cases; fi
+if command -v fish >/dev/null; then fish_cases; else skip fish_cases; fi
 manual_cases() {
   groff -man -ww -z page 2>err
   check "manual page: nothing to complain of" empty err
@@ -437,7 +459,7 @@ for part in '"id":"' '"object":"chat.completion"' '"created":' '"model":"' '"rol
   '"seed":7,' '"timings":{'; do
   check "json has $part" has out "$part"
 done
-run_ run "${m[@]}" --seed 7 -n 150 --json --no-think --topk-buffer 64 hi
+run_ run "${m[@]}" --seed 7 -n 2 --json --no-think --topk-buffer 64 "$(seq -s ' ' 100)"
 check "json without thinking: null" has out '"reasoning_content":null'
 check "json: the buffer's tally" has out '"topk_buffer":{"rows":'
 contents() { grep -aoE '"content":"([^"\\]|\\.)*"' "$1" | sed 's/^"content":"//; s/"$//' | tr -d '\n'; }
