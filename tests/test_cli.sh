@@ -189,7 +189,7 @@ check "thinking is not on standard output" test "$(cat out)" = ""
 check "thinking is on standard error" has err "thinking:"
 check "a line for the prompt with -v" has err "prompt: "
 check "the seed is reported with -v" has err "seed: 7"
-run_ run "${m[@]}" --think-max 0 -n 2 --topk-buffer 64 -v "$(seq -s ' ' 100)"
+run_ run "${m[@]}" --no-cache --think-max 0 -n 2 --topk-buffer 64 -v "$(seq -s ' ' 100)"
 check "the buffer's tally with -v" has err "top-k buffer: "
 check "no colour outside a terminal" lacks err "$esc"
 run_ run "${answer[@]}" -q hi
@@ -459,7 +459,7 @@ for part in '"id":"' '"object":"chat.completion"' '"created":' '"model":"' '"rol
   '"seed":7,' '"timings":{'; do
   check "json has $part" has out "$part"
 done
-run_ run "${m[@]}" --seed 7 -n 2 --json --no-think --topk-buffer 64 "$(seq -s ' ' 100)"
+run_ run "${m[@]}" --no-cache --seed 7 -n 2 --json --no-think --topk-buffer 64 "$(seq -s ' ' 100)"
 check "json without thinking: null" has out '"reasoning_content":null'
 check "json: the buffer's tally" has out '"topk_buffer":{"rows":'
 contents() { grep -aoE '"content":"([^"\\]|\\.)*"' "$1" | sed 's/^"content":"//; s/"$//' | tr -d '\n'; }
@@ -511,6 +511,11 @@ check "plan: experts on the host" grep -qE '"expert_layers":\[[0-9]+,' out
 check "plan: what a token reads" grep -qE '"decode_bytes":\{"devices":[0-9]{11},"host":[0-9]{10},"link":[0-9]{9,10}\}' out
 expect "plan: no GPU" 0 inspect plan --synthetic 671b --on 0+768G --json
 check "plan: no devices" has out '"devices":[]'
+small_machine_cases() {
+  expect "plan: weights larger than memory" 0 inspect plan --synthetic 671b --backend cpu -c 4096 --chunk 64
+  check "plan: weights larger than memory: says so" has out "the rest is read from the disk anew for each token"
+}
+if (($(awk '/MemTotal/ { print $2 }' /proc/meminfo) < 300000000)); then small_machine_cases; else skip small_machine_cases; fi
 expect "plan: too small a machine" 4 inspect plan --synthetic 671b --type Q8_0 --on 1x24G+256G --json
 check "plan: it does not fit" has out '"fits":false,"reason":"not enough memory for'
 expect "plan: experts of so many layers" 0 inspect plan --synthetic 671b --type Q2_K --on 2x141G+256G --cpu-experts 3

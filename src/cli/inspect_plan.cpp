@@ -22,6 +22,7 @@ constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
 struct Planned {
   Machine machine;
   MemoryPlan plan;
+  bool is_mapped = false;  // the weights, from a file: they need not fit into what the host has free
 };
 
 // Named by what they are: the layers whose experts lie in host memory, all of them where there is no GPU.
@@ -99,6 +100,10 @@ std::string host_text(const Planned& planned) {
       human_bytes(host_bytes(planned)).c_str(), human_bytes(host_free_after(planned)).c_str());
   if (!planned.machine.is_apart) {
     text += item_line("the weights, where they lie", plan.n_weight_bytes);
+    const uint64_t n_left = host_free_after(planned);
+    if (planned.is_mapped && plan.n_weight_bytes > n_left)
+      text += format("    memory holds %s of them: the rest is read from the disk anew for each token\n",
+                     human_bytes(n_left).c_str());
     text += items_text(plan.items(), Place::device);
   }
   return text + items_text(plan.items(), Place::host);
@@ -195,6 +200,7 @@ int inspect_plan(const Options& options) {
     planned.machine = options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
                                        : machine_here(model, options, backend);
     planned.plan = make_plan(model.args(), options.engine, planned.machine);
+    planned.is_mapped = !options.imagined;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory || !options.json) throw;
     write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");

@@ -269,12 +269,14 @@ void check_host(const PlacementInput& input, const Placement& placement) {
   const uint64_t n_wanted = placement.host_bytes - input.host_bytes;
   const uint64_t n_free = input.host_room - input.host_bytes;
   if (n_wanted > n_free)
-    fail_memory(
-        format("the experts of %td layers in host memory",
-               std::ranges::count(placement.has_host_experts, true))
-            .c_str(),
-        n_wanted, n_free,
-        "a larger --host-mem allows more; more GPUs (--gpus), or --cpu-experts auto, leave less to it");
+    fail_memory(format("the experts of %td layers in host memory",
+                       std::ranges::count(placement.has_host_experts, true))
+                    .c_str(),
+                n_wanted, n_free,
+                input.n_host_layers
+                    ? "a larger --host-mem allows more; a smaller --cpu-experts, or auto, leaves less to it"
+                    : "a larger --host-mem allows more; more GPUs (--gpus) or more of each (--gpu-mem) leave "
+                      "less to it");
 }
 
 // Rows for what the fullest device has left.
