@@ -317,6 +317,7 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::label("timing")) {
   print_time("fp8, 1 token, 16 heads", {.n_heads = 16, .context = 8192});
   print_time("fp8, 8 tokens", {.n_tokens = 8, .context = 8192});
   print_time("fp8, 64 tokens", {.n_tokens = 64, .context = 8192});
+  print_time("fp8, 128 tokens", {.n_tokens = 128, .context = 8192, .n_queries = 32});
   print_time("fp8, prefill, 1 token", {.context = 8192, .role = Role::prefill});
   print_time("fp8, prefill, 64 tokens", {.n_tokens = 64, .context = 8192, .role = Role::prefill});
   print_time("fp8, prefill, 2048 tokens",
