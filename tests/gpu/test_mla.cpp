@@ -63,7 +63,8 @@ void print_time(const char* what, const Shape& shape) {
   const Scene scene(shape);
   const DeviceScene device(scene);
   TestLaunch launch;
-  const double seconds = launch.seconds([&] { cuda::attend(device.attend(), launch.launch()); });
+  const Attend op = shape.role == Role::prefill ? device.attend_by_position() : device.attend();
+  const double seconds = launch.seconds([&] { cuda::attend(op, launch.launch()); });
   const double n_pairs = static_cast<double>(shape.n_tokens * shape.n_heads) * shape.n_selected[0];
   const double n_row_bytes =
       static_cast<double>(shape.n_tokens) * shape.n_selected[0] *
@@ -242,6 +243,24 @@ BOOST_AUTO_TEST_CASE(slots_and_resident_rows_give_the_same_bits) {
       const std::vector<float> resident = device.o_c().values();
       BOOST_TEST(std::equal(first.begin(), first.end(), resident.begin()));
     }
+}
+
+// Rows of a prompt that many tokens share are widened once, those that few do by each token: the same bits.
+BOOST_AUTO_TEST_CASE(rows_widened_ahead_give_the_same_bits) {
+  TestLaunch launch;
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+    const Scene scene({.kv_type = kv_type,
+                       .n_heads = 100,
+                       .n_tokens = 40,
+                       .context = 2300,
+                       .topk = 2240,
+                       .n_selected = {2240, 65, 1, 2047, 2048, 2049, 700, 64, 129},
+                       .role = Role::prefill});
+    const DeviceScene device(scene);
+    const std::vector<float> apart = device.run(launch);
+    const std::vector<float> ahead = device.run(device.attend_by_position(), launch);
+    BOOST_TEST(std::memcmp(apart.data(), ahead.data(), apart.size() * sizeof(float)) == 0);
+  }
 }
 
 // Alone, beside others, at any place among them, and with a top-k that leaves more room: the same bits. 70
