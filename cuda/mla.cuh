@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "cuda/common.cuh"
+#include "cuda/f16.cuh"
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
@@ -62,6 +62,7 @@ struct Plan {
   int64_t page_bytes;                  // of a key page
   float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
+  RoundedRows rounded;   // [n_tokens, n_heads, kRank] instead of op.o_c; without values: f32 there
 };
 
 template <KvType kKv>

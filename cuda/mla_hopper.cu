@@ -12,7 +12,6 @@
 // for all of them. That is the same conversion, so the same bits.
 #include <cmath>
 
-#include "cuda/f16.cuh"
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
@@ -56,6 +55,9 @@ constexpr int kFillRegisters = 96, kScoreRegisters = 96,
               kValueRegisters = 160;  // 96 + 96 + 2 * 160 = 4 * 128, what the CTA starts with
 
 // ---- instructions that C++ has no name for ----
+
+// Among the two groups that have values.
+__device__ __forceinline__ void sync_values() { asm volatile("bar.sync 2, 256;" ::: "memory"); }
 
 // Among the three groups that multiply.
 __device__ __forceinline__ void sync_products() { asm volatile("bar.sync 1, 384;" ::: "memory"); }
@@ -401,12 +403,10 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
   }
 }
 
-__device__ __forceinline__ void multiply_values(const Attend& op, const Plan& plan, const Share& share,
-                                                const uint8_t* stages, const uint8_t* p, const Heads* heads,
-                                                Barriers* barriers, int warp, int lane) {
-  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
-  float o[kGroupColumns / 2];
-  add_values(share, stages, p, heads, barriers, group, head_row, lane, o);
+// Sums as f32, in decode those of the share's rows alone.
+__device__ __forceinline__ void store_f32(const Attend& op, const Plan& plan, const Share& share,
+                                          const Heads* heads, int group, int head_row, int lane,
+                                          const float (&o)[kGroupColumns / 2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t head = share.first_head + head_row + 8 * h;
@@ -421,6 +421,63 @@ __device__ __forceinline__ void multiply_values(const Attend& op, const Plan& pl
     for (int c = 0; c < kGroupColumns / 8; ++c)
       *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
   }
+}
+
+// Sums as fp16, each head's in units of its own, as round_activations() makes them: the place of the queries
+// holds the rows until they are copied out. `heads` has the two groups' maxima where units and largest were.
+__device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, const Share& share,
+                                          uint8_t* rows, Heads* heads, int group, int head_row, int lane,
+                                          float (&o)[kGroupColumns / 2]) {
+  constexpr int kPitch = 2 * kRank + 16;  // eight rows meet eight different groups of banks
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t first_row = share.t * op.n_heads + share.first_head;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float sum = share.first < share.n_blocks ? heads->sum[head_row + 8 * h] : 0.0f;
+    const float factor = sum == 0 ? 1.0f : 1.0f / sum;
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kGroupColumns / 4; ++i) {
+      float& value = o[i / 2 * 4 + 2 * h + i % 2];
+      value *= factor;
+      largest = fmaxf(largest, fabsf(value));
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    if (lane % 4 == 0) (group ? heads->largest : heads->units)[head_row + 8 * h] = largest;
+  }
+  sync_values();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = head_row + 8 * h;
+    const float unit = unit_of(fmaxf(heads->units[row], heads->largest[row]));
+    const float inverse = inverse_of_power(unit);
+    if (group == 0 && lane % 4 == 0 && share.first_head + row < op.n_heads)
+      plan.rounded.units[first_row + row] = unit;
+    uint8_t* to = rows + row * kPitch + (group * kGroupColumns + lane % 4 * 2) * 2;
+#pragma unroll
+    for (int c = 0; c < kGroupColumns / 8; ++c)
+      *reinterpret_cast<__half2*>(to + c * 16) =
+          __floats2half2_rn(o[4 * c + 2 * h] * inverse, o[4 * c + 2 * h + 1] * inverse);
+  }
+  fence_async_proxy();
+  sync_values();
+  if (thread >= kHeads || share.first_head + thread >= op.n_heads) return;
+  copy_out(plan.rounded.values + (first_row + thread) * kRank, rows + thread * kPitch, 2 * kRank);
+  commit_copies_out();
+  wait_until_read<0>();
+}
+
+__device__ __forceinline__ void multiply_values(const Attend& op, const Plan& plan, const Share& share,
+                                                uint8_t* q, const uint8_t* stages, const uint8_t* p,
+                                                Heads* heads, Barriers* barriers, int warp, int lane) {
+  const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
+  float o[kGroupColumns / 2];
+  add_values(share, stages, p, heads, barriers, group, head_row, lane, o);
+  if (plan.rounded.values)
+    store_f16(op, plan, share, q, heads, group, head_row, lane, o);
+  else
+    store_f32(op, plan, share, heads, group, head_row, lane, o);
 }
 
 #endif
@@ -479,7 +536,7 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
     load_queries_f16(op, share.t, share.first_head, q, heads->units, warp, lane);
     fence_async_proxy();
     sync_products();
-    multiply_values(op, plan, share, stages, p, heads, barriers, warp, lane);
+    multiply_values(op, plan, share, q, stages, p, heads, barriers, warp, lane);
   }
 #else
   __trap();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/gpu/mla_scene.h"
+#include "tests/gpu/products.h"
 
 using namespace dsv32;
 using namespace dsv32::mla_test;
@@ -260,6 +261,34 @@ BOOST_AUTO_TEST_CASE(rows_widened_ahead_give_the_same_bits) {
     const std::vector<float> apart = device.run(launch);
     const std::vector<float> ahead = device.run(device.attend_by_position(), launch);
     BOOST_TEST(std::memcmp(apart.data(), ahead.data(), apart.size() * sizeof(float)) == 0);
+  }
+}
+
+// What attention leaves to the product with W_UV as fp16 is what that product makes of f32 outputs.
+BOOST_AUTO_TEST_CASE(rounded_outputs_are_the_next_products_activations) {
+  TestLaunch launch;
+  constexpr int64_t kHeads = 100, kTokens = 300, kRows = 64;
+  const TestWeights weights(TensorType::q8_0, kHeads, kRows, 512, 4);
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+    const Scene scene({.kv_type = kv_type,
+                       .n_heads = kHeads,
+                       .n_tokens = kTokens,
+                       .context = 300,
+                       .topk = 192,
+                       .n_selected = {192, 1, 63, 64, 65, 190},
+                       .role = Role::prefill});
+    const DeviceScene device(scene);
+    const Attend op = device.attend_by_position();
+    BOOST_TEST(cuda::attends_rounded(op) == (prefill_error() == kPrefillError));
+    const auto outputs = [&](bool is_rounded) {
+      cuda::attend(op, launch.launch(), is_rounded);
+      const DeviceArray<float> y(static_cast<size_t>(kTokens * kHeads * kRows));
+      cuda::matmul_heads_prefill({weights.on_device(), op.o_c, kHeads * 512, 512, y.data(), kTokens},
+                                 launch.launch(), is_rounded);
+      return y.values();
+    };
+    const std::vector<float> plain = outputs(false), rounded = outputs(cuda::attends_rounded(op));
+    BOOST_TEST(std::memcmp(plain.data(), rounded.data(), plain.size() * sizeof(float)) == 0);
   }
 }
 
