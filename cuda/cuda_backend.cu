@@ -35,7 +35,7 @@ constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
-constexpr int kNumericsEpoch = 5;
+constexpr int kNumericsEpoch = 6;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
@@ -343,7 +343,7 @@ class CudaBackend : public Backend {
   }
   void matmul_heads(const MatmulHeads& op) override {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
-                            : cuda::matmul_heads_prefill(op, launch());
+                            : cuda::matmul_heads_prefill(op, launch(), op.x == rounded_);
   }
   void add(const Add& op) override {
     if (host_ && (host_->makes(op.x) || host_->makes(op.y))) join();
@@ -384,7 +384,8 @@ class CudaBackend : public Backend {
   void attend(const Attend& op) override {
     const cuda::Launch joined = launch();
     if (std::exchange(is_fetching_, false)) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
-    cuda::attend(op, joined);
+    rounded_ = cuda::attends_rounded(op) ? op.o_c : nullptr;
+    cuda::attend(op, joined, rounded_ != nullptr);
   }
   void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
   void run_experts(const RunExperts& op) override {
@@ -517,6 +518,7 @@ class CudaBackend : public Backend {
   cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
   cudaEvent_t left_ = nullptr, arrived_ = nullptr;         // of hand_over
   bool is_fetching_ = false;                               // attend has not joined the fetch yet
+  const float* rounded_ = nullptr;                         // attend's newest o_c, where it is fp16 rows
   std::vector<cudaEvent_t> marks_;                         // kept for later marks
   size_t n_marks_ = 0;                                     // since laps() was called
   int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;

@@ -13,6 +13,19 @@ namespace dsv32::cuda {
 // the largest keep all their bits, and every sum of products has room in f32.
 constexpr float kLargestInUnits = 16384;
 
+// Rows of activations as fp16, each in units of its own.
+struct RoundedRows {
+  __half* values = nullptr;
+  float* units = nullptr;
+};
+
+// Where n_rows f32 rows of n_cols have room, 2 at least: values, then units. What an operation leaves to the
+// one that reads it next.
+inline RoundedRows rounded_rows_in(const float* room, int64_t n_rows, int64_t n_cols) {
+  auto* values = reinterpret_cast<__half*>(const_cast<float*>(room));
+  return {values, reinterpret_cast<float*>(values + n_rows * n_cols)};
+}
+
 // Rounded to nearest; what is beyond 65504, and infinity, becomes 65504. NaN stays.
 __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
   uint32_t pair;

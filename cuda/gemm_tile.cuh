@@ -104,14 +104,9 @@ struct Activations {
   int64_t n_tokens = 0, n_mats = 1, n_cols = 0;
 };
 
-// The same as fp16, each row in units of its own: [n_tokens, n_mats, padded_columns(n_cols)]. Split: three
-// times that many columns, high | low | high / kLowScale with x = high + low, 22 bits together. The third
-// part goes with the weights' low parts, which are stored kLowScale times as large, lest they be too small
-// for fp16.
-struct RoundedRows {
-  __half* values = nullptr;
-  float* units = nullptr;  // [n_tokens, n_mats]
-};
+// Of these as RoundedRows: padded_columns(n_cols) a row. Split: three times that many columns, high | low |
+// high / kLowScale with x = high + low, 22 bits together. The third part goes with the weights' low parts,
+// which are stored kLowScale times as large, lest they be too small for fp16.
 constexpr float kLowScale = 2048;
 enum class RowForm : int { plain, turned, split };
 

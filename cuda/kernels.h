@@ -31,7 +31,8 @@ void run_link_share(const RunExperts&, const Launch&);
 
 // matmul_prefill.cu, experts_prefill.cu: any number of tokens, bound by the tensor cores
 void matmul_prefill(const Matmul&, const Launch&);
-void matmul_heads_prefill(const MatmulHeads&, const Launch&);
+void matmul_heads_prefill(const MatmulHeads&, const Launch&,
+                          bool is_rounded = false);  // x: rounded_rows_in()
 void run_experts_prefill(const RunExperts&, const Launch&);
 // experts_streamed.cu: the same with experts in host memory
 void run_experts_streamed(const RunExperts&, ExpertRing&, const Launch&);
@@ -57,7 +58,8 @@ void indexer_scores(const IndexerScores&, const Launch&);
 void select_topk(const SelectTopk&, const Launch&);
 
 // mla.cu
-void attend(const Attend&, const Launch&);
+void attend(const Attend&, const Launch&, bool is_rounded = false);  // o_c: rounded_rows_in() (f16.cuh)
+bool attends_rounded(const Attend&);                                 // whether it can
 
 // sample.cu
 void sample(const Sample&, const Launch&);

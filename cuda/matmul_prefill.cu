@@ -200,13 +200,32 @@ bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
          (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
 }
 
-// Both launchers: y[t, mat] = W[mat] @ x[t, mat], tokens in runs whose fp16 activations take up to half of
-// the scratch memory.
+bool is_split(const WeightMatrix& weight) { return weight.type == TensorType::f32 && weight.n_mats == 1; }
+
+// y[t, mat] = W[mat] @ x[t, mat] of n_tokens whose activations are fp16 already, n_cols a row.
+void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t n_cols, int64_t n_tokens,
+                      float* y, const Launch& launch) {
+  Product product;
+  product.weight = weight;
+  product.x = x.values, product.x_units = x.units;
+  product.x_columns = n_cols, product.x_mats = weight.n_mats;
+  product.y = y, product.y_stride = weight.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
+  product.n_splits = weight.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
+  product.n_places = n_tokens;
+  Launch with_rest = launch;
+  Workspace rest = *launch.workspace;  // what a product takes of it is free again for the next one
+  with_rest.workspace = &rest;
+  if (is_split(weight) || pays_to_expand(weight, n_tokens))
+    multiply_expanded(product, with_rest);
+  else
+    multiply(product, with_rest);
+}
+
+// Both launchers, of f32 activations: tokens in runs whose fp16 activations take up to half of the scratch
+// memory.
 void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, const Launch& launch) {
-  if (x.n_tokens == 0 || weight.n_rows == 0 || weight.n_mats == 0) return;
-  check_weight(weight);
-  const bool is_split = weight.type == TensorType::f32 && x.n_mats == 1;
-  const int64_t n_cols = padded_columns(weight.n_cols) * (is_split ? 3 : 1);
+  const RowForm form = is_split(weight) ? RowForm::split : RowForm::plain;
+  const int64_t n_cols = padded_columns(weight.n_cols) * (is_split(weight) ? 3 : 1);
   int64_t run = static_cast<int64_t>(launch.workspace->n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
   run = std::min(run, x.n_tokens);
@@ -217,24 +236,14 @@ void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, 
     Activations part = x;
     part.data += token * x.token_stride;
     part.n_tokens = std::min(run, x.n_tokens - token);
-    round_activations(part, rounded, is_split ? RowForm::split : RowForm::plain, launch);
-    Product product;
-    product.weight = weight;
-    product.x = rounded.values, product.x_units = rounded.units;
-    product.x_columns = n_cols, product.x_mats = x.n_mats;
-    product.y_stride = x.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
-    product.y = y + token * product.y_stride;
-    product.n_splits = x.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
-    product.n_places = part.n_tokens;
-    const bool is_expanded = is_split || pays_to_expand(weight, part.n_tokens);
-    Launch with_rest = launch;
-    Workspace rest = *launch.workspace;  // each run takes its slab from the same place
-    with_rest.workspace = &rest;
-    if (is_expanded)
-      multiply_expanded(product, with_rest);
-    else
-      multiply(product, launch);
+    round_activations(part, rounded, form, launch);
+    multiply_rounded(weight, rounded, n_cols, part.n_tokens, y + token * x.n_mats * weight.n_rows, launch);
   }
+}
+
+bool has_work(const WeightMatrix& weight, int64_t n_tokens) {
+  check_weight(weight);
+  return n_tokens > 0 && weight.n_rows > 0 && weight.n_mats > 0;
 }
 
 }  // namespace
@@ -263,13 +272,20 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
 
 void matmul_prefill(const Matmul& op, const Launch& launch) {
   if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
-  multiply_dense(op.weight, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, op.y, launch);
+  if (has_work(op.weight, op.n_tokens))
+    multiply_dense(op.weight, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, op.y, launch);
 }
 
-void matmul_heads_prefill(const MatmulHeads& op, const Launch& launch) {
-  multiply_dense(op.weight,
-                 {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, op.weight.n_mats, op.weight.n_cols},
-                 op.y, launch);
+void matmul_heads_prefill(const MatmulHeads& op, const Launch& launch, bool is_rounded) {
+  const WeightMatrix& weight = op.weight;
+  if (!has_work(weight, op.n_tokens)) return;
+  if (is_rounded)
+    multiply_rounded(weight, rounded_rows_in(op.x, op.n_tokens * weight.n_mats, weight.n_cols), weight.n_cols,
+                     op.n_tokens, op.y, launch);
+  else
+    multiply_dense(weight,
+                   {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, weight.n_mats, weight.n_cols},
+                   op.y, launch);
 }
 
 }  // namespace dsv32::cuda

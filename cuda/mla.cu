@@ -343,14 +343,17 @@ void in_parts(const Attend& op, Plan plan, int n_splits, const Launch& launch, A
   }
 }
 
+bool is_hoppers(const Attend& op) { return op.n_heads > 32 && has_hopper_kernel(); }
+
 // False when the device has too little shared memory.
 template <KvType kKv>
-bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
+bool attend_fast(const Attend& op, const uint8_t* rows, bool is_rounded, const Launch& launch) {
   const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   Plan plan{};
   plan.rows = rows;
   plan.page_bytes = op.cache.layout.key_page_bytes();
-  if (op.n_heads > 32 && has_hopper_kernel()) {
+  if (is_hoppers(op)) {
+    if (is_rounded) plan.rounded = rounded_rows_in(op.o_c, op.step.n_tokens * op.n_heads, kRank);
     plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 64));
     in_parts(op, plan, kHopperSplits, launch,
              [&](const Attend& part, const Plan& split) { attend_hopper(part, split, launch); });
@@ -372,9 +375,20 @@ bool attend_fast(const Attend& op, const uint8_t* rows, const Launch& launch) {
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
+bool has_fast_shape(const Attend& op) {
+  const CacheLayout& layout = op.cache.layout;
+  return layout.kv_type != KvType::f32 && layout.kv_lora_rank == kRank && layout.qk_rope_head_dim == kRope &&
+         is_aligned(op.cache.slots) && is_aligned(op.q_c) && is_aligned(op.o_c) &&
+         is_aligned(op.cache.key_pages);
+}
+
 }  // namespace
 
-void attend(const Attend& op, const Launch& launch) {
+bool attends_rounded(const Attend& op) {
+  return op.step.role == Role::prefill && has_fast_shape(op) && is_hoppers(op);
+}
+
+void attend(const Attend& op, const Launch& launch, bool is_rounded) {
   if (op.step.n_tokens == 0 || op.n_heads == 0) return;
   const CacheLayout& layout = op.cache.layout;
   const uint8_t* rows = op.cache.slots;
@@ -385,11 +399,10 @@ void attend(const Attend& op, const Launch& launch) {
                 static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
                 static_cast<long long>(op.topk), static_cast<long long>(layout.kv_lora_rank)));
   if (!rows) fail(ErrorKind::internal, "attend: the cache has no slots");
-  const bool has_fast_shape = layout.kv_lora_rank == kRank && layout.qk_rope_head_dim == kRope &&
-                              is_aligned(rows) && is_aligned(op.q_c) && is_aligned(op.o_c) &&
-                              is_aligned(op.cache.key_pages);
-  if (has_fast_shape && layout.kv_type == KvType::fp8 && attend_fast<KvType::fp8>(op, rows, launch)) return;
-  if (has_fast_shape && layout.kv_type == KvType::bf16 && attend_fast<KvType::bf16>(op, rows, launch)) return;
+  const bool is_fp8 = layout.kv_type == KvType::fp8;
+  if (has_fast_shape(op) && (is_fp8 ? attend_fast<KvType::fp8>(op, rows, is_rounded, launch)
+                                    : attend_fast<KvType::bf16>(op, rows, is_rounded, launch)))
+    return;
   attend_plain(op, rows, launch);
 }
 

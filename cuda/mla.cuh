@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "cuda/common.cuh"
+#include "cuda/f16.cuh"
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
@@ -24,7 +24,7 @@ struct Plan;
 
 // mla_hopper.cu: Hopper's products, 64 heads a CTA; fp8 and bf16 rows.
 bool has_hopper_kernel();
-void attend_hopper(const Attend& op, const Plan& plan, const Launch& launch);
+void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are worked on at once
@@ -54,13 +54,15 @@ class DeviceOnce {
 
 // What the tensor-core kernel needs besides the operation.
 struct Plan {
-  int n_head_tiles;      // CTAs side by side for one token and split
-  int n_splits;          // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
-  int n_stages;          // bf16 rows: tiles in shared memory, 1 or 2
-  const uint8_t* rows;   // cache.slots
-  int64_t page_bytes;    // of a key page
+  int n_head_tiles;     // CTAs side by side for one token and split
+  int n_splits;         // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
+  int n_stages;         // bf16 rows: tiles in shared memory, 1 or 2
+  const uint8_t* rows;  // cache.slots
+  const uint8_t* wide_rows = nullptr;  // the same as fp16, by position (mla_hopper.cu)
+  int64_t page_bytes;                  // of a key page
   float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
+  RoundedRows rounded;   // [n_tokens, n_heads, kRank] instead of op.o_c; without values: f32 there
 };
 
 template <KvType kKv>

@@ -292,11 +292,11 @@ DSV32_WGMMA(256, DSV32_NAMES_128, 128, 129, 130, 131, 132, DSV32_SUMS_32(0), DSV
 
 #undef DSV32_WGMMA
 
-// Starts d [64, 256] += a [64, 16] b [16, 256]: rows of b lie side by side, not its columns.
-__device__ __forceinline__ void wgmma_rows_256(float (&d)[128], uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" DSV32_NAMES_128
-               "}, %128, %129, 1, 1, 1, 0, 1;"
-               : DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_32(64), DSV32_SUMS_32(96)
+// Starts d [64, 128] += a [64, 16] b [16, 128]: rows of b lie side by side, not its columns.
+__device__ __forceinline__ void wgmma_rows_128(float* d, uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" DSV32_NAMES_64
+               "}, %64, %65, 1, 1, 1, 0, 1;"
+               : DSV32_SUMS_32(0), DSV32_SUMS_32(32)
                : "l"(a), "l"(b));
 }
 

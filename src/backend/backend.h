@@ -255,7 +255,8 @@ struct Attend {
   const int32_t* n_selected = nullptr;  // [n_tokens]
   const int64_t* row_ids = nullptr;     // [n_tokens, topk]; null: rows lie in the slots of their positions
   int64_t topk = 0;
-  float* o_c = nullptr;  // [n_tokens, n_heads, kv_lora_rank]
+  // [n_tokens, n_heads, kv_lora_rank]; in prefill in a form of the backend's own, for matmul_heads alone.
+  float* o_c = nullptr;
 };
 
 // p = sigmoid(logits); s = p + bias; the best groups by the sum of their two largest s; the best experts of

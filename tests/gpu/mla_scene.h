@@ -213,6 +213,7 @@ class DeviceScene {
         slots_(scene.slots_),
         key_pages_(scene.key_pages_),
         key_page_ids_(scene.key_page_ids_),
+        row_pages_(scene.row_pages_),
         seq_(scene.seq_),
         selected_(scene.selected_),
         n_selected_(scene.n_selected_),
@@ -228,8 +229,17 @@ class DeviceScene {
                           selected_.data(), n_selected_.data(), row_ids_.data(), q_c_.data(), q_pe_.data()},
                          o_c_.data(), first, n_tokens);
   }
-  std::vector<float> run(TestLaunch& launch) const {
-    cuda::attend(attend(), launch.launch());
+  // The same of rows that lie in the slots of their positions, as a step finds them without a buffer.
+  Attend attend_by_position() const {
+    Attend op = attend();
+    op.row_ids = nullptr;
+    op.cache.slots = rows_.data(), op.cache.slot_pages = row_pages_.data();
+    op.step.max_pos = scene_.shape().context - 1;
+    return op;
+  }
+  std::vector<float> run(TestLaunch& launch) const { return run(attend(), launch); }
+  std::vector<float> run(const Attend& op, TestLaunch& launch) const {
+    cuda::attend(op, launch.launch());
     return o_c_.values();
   }
   uint8_t* rows() const { return rows_.data(); }
@@ -238,7 +248,7 @@ class DeviceScene {
  private:
   const Scene& scene_;
   DeviceArray<uint8_t> rows_, slots_, key_pages_;
-  DeviceArray<int32_t> key_page_ids_, seq_, selected_, n_selected_;
+  DeviceArray<int32_t> key_page_ids_, row_pages_, seq_, selected_, n_selected_;
   DeviceArray<int64_t> row_ids_;
   DeviceArray<float> q_c_, q_pe_, o_c_;
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/gpu/mla_scene.h"
+#include "tests/gpu/products.h"
 
 using namespace dsv32;
 using namespace dsv32::mla_test;
@@ -63,7 +64,8 @@ void print_time(const char* what, const Shape& shape) {
   const Scene scene(shape);
   const DeviceScene device(scene);
   TestLaunch launch;
-  const double seconds = launch.seconds([&] { cuda::attend(device.attend(), launch.launch()); });
+  const Attend op = shape.role == Role::prefill ? device.attend_by_position() : device.attend();
+  const double seconds = launch.seconds([&] { cuda::attend(op, launch.launch()); });
   const double n_pairs = static_cast<double>(shape.n_tokens * shape.n_heads) * shape.n_selected[0];
   const double n_row_bytes =
       static_cast<double>(shape.n_tokens) * shape.n_selected[0] *
@@ -242,6 +244,52 @@ BOOST_AUTO_TEST_CASE(slots_and_resident_rows_give_the_same_bits) {
       const std::vector<float> resident = device.o_c().values();
       BOOST_TEST(std::equal(first.begin(), first.end(), resident.begin()));
     }
+}
+
+// Rows of a prompt that many tokens share are widened once, those that few do by each token: the same bits.
+BOOST_AUTO_TEST_CASE(rows_widened_ahead_give_the_same_bits) {
+  TestLaunch launch;
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+    const Scene scene({.kv_type = kv_type,
+                       .n_heads = 100,
+                       .n_tokens = 40,
+                       .context = 2300,
+                       .topk = 2240,
+                       .n_selected = {2240, 65, 1, 2047, 2048, 2049, 700, 64, 129},
+                       .role = Role::prefill});
+    const DeviceScene device(scene);
+    const std::vector<float> apart = device.run(launch);
+    const std::vector<float> ahead = device.run(device.attend_by_position(), launch);
+    BOOST_TEST(std::memcmp(apart.data(), ahead.data(), apart.size() * sizeof(float)) == 0);
+  }
+}
+
+// What attention leaves to the product with W_UV as fp16 is what that product makes of f32 outputs.
+BOOST_AUTO_TEST_CASE(rounded_outputs_are_the_next_products_activations) {
+  TestLaunch launch;
+  constexpr int64_t kHeads = 100, kTokens = 300, kRows = 64;
+  const TestWeights weights(TensorType::q8_0, kHeads, kRows, 512, 4);
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16}) {
+    const Scene scene({.kv_type = kv_type,
+                       .n_heads = kHeads,
+                       .n_tokens = kTokens,
+                       .context = 300,
+                       .topk = 192,
+                       .n_selected = {192, 1, 63, 64, 65, 190},
+                       .role = Role::prefill});
+    const DeviceScene device(scene);
+    const Attend op = device.attend_by_position();
+    BOOST_TEST(cuda::attends_rounded(op) == (prefill_error() == kPrefillError));
+    const auto outputs = [&](bool is_rounded) {
+      cuda::attend(op, launch.launch(), is_rounded);
+      const DeviceArray<float> y(static_cast<size_t>(kTokens * kHeads * kRows));
+      cuda::matmul_heads_prefill({weights.on_device(), op.o_c, kHeads * 512, 512, y.data(), kTokens},
+                                 launch.launch(), is_rounded);
+      return y.values();
+    };
+    const std::vector<float> plain = outputs(false), rounded = outputs(cuda::attends_rounded(op));
+    BOOST_TEST(std::memcmp(plain.data(), rounded.data(), plain.size() * sizeof(float)) == 0);
+  }
 }
 
 // Alone, beside others, at any place among them, and with a top-k that leaves more room: the same bits. 70
