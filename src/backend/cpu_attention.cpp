@@ -63,8 +63,8 @@ void encode_e4m3(const float* x, int64_t n, uint8_t* values, uint8_t* scales) {
     float amax = 0;
     for (int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));  // passes over NaN
     const uint8_t bits = e4m3_tile_scale(amax);
-    const float scale = ue8m0_to_f32(bits);
-    for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] / scale);
+    const float scale = ue8m0_to_f32(bits), inverse = 1.0f / scale;  // powers of two
+    for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] * inverse);
     std::memcpy(scales, sizeof(Scale) == 1 ? static_cast<const void*>(&bits) : &scale, sizeof(Scale));
     scales += sizeof(Scale);
   }
@@ -168,13 +168,19 @@ class KeyTile {
 
 // Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
 uint32_t rank_key(float score) {
-  if (std::isnan(score)) return 0;
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 + 0 = 0
-  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+  const int32_t bits = std::bit_cast<int32_t>(score + 0.0f);  // -0 + 0 = 0
+  const uint32_t key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+  return std::isnan(score) ? 0 : key;
 }
 
-// The n-th largest of `keys`, n from 1 on: the bin of their upper bits that it lies in, then among these.
-uint32_t nth_largest(std::span<const uint32_t> keys, int64_t n) {
+// What n of some keys are chosen: all that are larger than `least`, and the first n_equal that equal it.
+struct Threshold {
+  uint32_t least;
+  int32_t n_equal;
+};
+
+// Of the n largest keys, n from 1 on: the bin of its upper bits that the n-th lies in, then among these.
+Threshold threshold_of(std::span<const uint32_t> keys, int32_t n) {
   constexpr int kShift = 21;
   std::array<int32_t, 1 << (32 - kShift)> counts{};
   for (const uint32_t key : keys) ++counts[key >> kShift];
@@ -184,16 +190,16 @@ uint32_t nth_largest(std::span<const uint32_t> keys, int64_t n) {
   in_bin.reserve(static_cast<size_t>(counts[bin]));
   for (const uint32_t key : keys)
     if (key >> kShift == bin) in_bin.push_back(key);
-  std::ranges::nth_element(in_bin, in_bin.begin() + (n - 1), std::greater());
-  return in_bin[static_cast<size_t>(n - 1)];
+  const auto nth = in_bin.begin() + (n - 1);
+  std::ranges::nth_element(in_bin, nth, std::greater());
+  return {*nth, n - static_cast<int32_t>(std::ranges::count_if(in_bin.begin(), nth,
+                                                               [&](uint32_t key) { return key > *nth; }))};
 }
 
 void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* selected) {
   std::vector<uint32_t> keys(static_cast<size_t>(n_visible));
   std::ranges::transform(std::span(scores, keys.size()), keys.begin(), rank_key);
-  const uint32_t least = nth_largest(keys, topk);
-  int32_t n_equal = topk;  // of those that equal the least, so many are taken
-  for (const uint32_t key : keys) n_equal -= key > least;
+  auto [least, n_equal] = threshold_of(keys, topk);
   for (int32_t pos = 0, n = 0; n < topk; ++pos) {
     const uint32_t key = keys[static_cast<size_t>(pos)];
     const bool is_tie = key == least && n_equal > 0;
@@ -265,12 +271,11 @@ void attend_heads(const Attend& op, const RowGroup& group, const float* decoded,
   std::fill_n(q, n_heads * width, 0.0f);
   for (int64_t i = 0; i < n_heads; ++i) {
     const int64_t h = first + i;
-    const float *q_c = op.q_c + (t * op.n_heads + h) * rank,
-                *q_pe = op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride;
-    for (int64_t k = 0; k < rank; ++k) q[i * width + k] = q_c[k] * op.scale;
-    for (int64_t k = 0; k < rope_dim; ++k) q[i * width + padded(rank) + k] = q_pe[k] * op.scale;
+    std::copy_n(op.q_c + (t * op.n_heads + h) * rank, rank, q + i * width);
+    std::copy_n(op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride, rope_dim,
+                q + i * width + padded(rank));
   }
-  cpu_attend({rows.data(), n, width, padded(rank), q, n_heads, weights, out});
+  cpu_attend({rows.data(), n, width, padded(rank), q, n_heads, op.scale, weights, out});
   for (int64_t i = 0; i < n_heads; ++i)
     std::copy_n(out + i * padded(rank), rank, op.o_c + (t * op.n_heads + first + i) * rank);
 }

@@ -151,10 +151,11 @@ struct HeadSum {
   float largest = -INFINITY, sum = 0;
 };
 
-// weights [kBlock]: n scores  ->  exp(score - largest), and zeros. Returns by what all sums so far are to be
-// multiplied. A NaN stays one.
-float exponentials(float* weights, int64_t n, HeadSum& head) {
+// weights [kBlock]: n scores, to be scaled  ->  exp(score - largest), and zeros. Returns by what all sums so
+// far are to be multiplied. A NaN stays one.
+float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
   const FloatTag tag;
+  for (int64_t j = 0; j < n; ++j) weights[j] *= scale;
   std::fill(weights + n, weights + kBlock, -INFINITY);
   Floats largest = broadcast(head.largest), sum = zeros();
   for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p)
@@ -200,7 +201,8 @@ void attend(const CpuAttention& op) {
     const int64_t end = std::min(begin + kBlock, op.n_rows);
     score_rows(op, begin, end);
     for (int64_t h = 0; h < op.n_heads; ++h) {
-      const float factor = exponentials(op.weights + h * kBlock, end - begin, heads[static_cast<size_t>(h)]);
+      const float factor =
+          exponentials(op.weights + h * kBlock, end - begin, op.scale, heads[static_cast<size_t>(h)]);
       if (begin > 0 && factor != 1.0f) multiply(op.out + h * op.rank, op.rank, factor);
     }
     int64_t h = 0;

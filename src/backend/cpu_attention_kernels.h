@@ -31,13 +31,14 @@ struct CpuAttention {
   const float* const* rows = nullptr;  // [n_rows] of `width` values each, the first `rank` of them c
   int64_t n_rows = 0;
   int64_t width = 0, rank = 0;  // multiples of 16
-  const float* q = nullptr;     // [n_heads, width], times the factor that scores want
+  const float* q = nullptr;     // [n_heads, width]
   int64_t n_heads = 0;
+  float scale = 0;
   float* weights = nullptr;  // [n_heads, kAttentionBlock] for the function's own use
   float* out = nullptr;      // [n_heads, rank]
 };
 
-// out[h] = sum over j of softmax(rows . q[h])(j) * c_j, j ascending, the exponents of each block
+// out[h] = sum over j of softmax(scale * rows . q[h])(j) * c_j, j ascending, the exponents of each block
 // relative to the largest so far.
 void cpu_attend(const CpuAttention& op);
 
