@@ -202,7 +202,7 @@ $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
 SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
 # -MD: a header of Highway includes these sources, once per instruction set, and -MMD passes over what a system header includes.
-$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
+$(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
 $(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
 
 $(BUILD)/%.o: %.cpp | deps

@@ -28,6 +28,11 @@ namespace HWY_NAMESPACE {
 
 // An e4m3 is an f16 of the same sign and mantissa, 2^8 times smaller; its NaN is one of no f16.
 HWY_INLINE Floats load_e4m3(const uint8_t* from) {
+#if HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4  // no instruction for f16
+  alignas(64) float values[16];
+  for (int i = 0; i < 16; ++i) values[i] = e4m3_to_f32(from[i]);
+  return load_floats(values);
+#else
   const hn::Rebind<uint8_t, FloatTag> byte_tag;
   const hn::Rebind<uint16_t, FloatTag> bits_tag;
   const hn::Rebind<hwy::float16_t, FloatTag> half_tag;
@@ -43,6 +48,7 @@ HWY_INLINE Floats load_e4m3(const uint8_t* from) {
         hn::Mul(hn::PromoteTo(FloatTag(), hn::BitCast(half_tag, half)), hn::Set(FloatTag(), 256.0f));
   }
   return out;
+#endif
 }
 
 void decode_e4m3(const uint8_t* values, int64_t n, float scale, float* out) {
