@@ -1,58 +1,25 @@
-// Steps 1 to 5 of sparse attention on the CPU: store, score, select, resolve and fetch, attend.
+// Steps 1, 4 and 5 of sparse attention on the CPU: store, resolve and fetch, attend.
 //
-// Rows are decoded to f32 once per token and shared by its heads. Selected positions are ascending, and sums
+// Rows are decoded to f32 once for the tokens that select them. Selected positions are ascending, and sums
 // run in that order, so that a row gives the same bits wherever it is read from.
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <numeric>
-#include <span>
+#include <vector>
 
 #include "backend/cpu_attention_kernels.h"
 #include "backend/cpu_backend.h"
+#include "backend/cpu_pages.h"
 #include "backend/cpu_threads.h"
 #include "base/numbers.h"
 
 namespace dsv32 {
 namespace {
 
-// A place in a paged pool: the page and the entry within it.
-struct PagedPlace {
-  int64_t page, entry;
-};
-
-PagedPlace find_place(const int32_t* pages, int64_t max_pages, int64_t seq, int64_t pos) {
-  return {pages[seq * max_pages + pos / kPageTokens], pos % kPageTokens};
-}
-
-// The number of the row in the pool that `pages` leads to.
-int64_t row_number(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
-  const PagedPlace place = find_place(pages, cache.max_pages, seq, pos);
-  return place.page * kPageTokens + place.entry;
-}
-
 bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
-}
-
-// Where the scales, the key and the key's scales of one token lie.
-struct KeyEntry {
-  uint8_t* scales;      // [tiles(kv_lora_rank)] ue8m0
-  uint8_t* key;         // [index_head_dim] e4m3 or f32
-  uint8_t* key_scales;  // [tiles(index_head_dim)] f32
-};
-
-KeyEntry key_entry(const CacheView& cache, int64_t seq, int64_t pos) {
-  const PagedPlace place = find_place(cache.key_page_ids, cache.max_pages, seq, pos);
-  uint8_t* page = cache.key_pages + place.page * cache.layout.key_page_bytes();
-  return {page + place.entry * cache.layout.scale_bytes(),
-          page + cache.layout.keys_offset() + place.entry * cache.layout.key_bytes(),
-          page + cache.layout.key_scales_offset() + place.entry * cache.layout.key_scale_bytes()};
 }
 
 // x [n] to e4m3, with one scale per tile: ue8m0 when Scale is uint8_t, f32 when it is float.
@@ -91,15 +58,6 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
 }
 
-// What vectors of sixteen take at a time.
-constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
-
-// Where a line of the caches begins in `scratch`, which has room for n values from there on.
-float* aligned(std::vector<float>& scratch, int64_t n) {
-  scratch.resize(static_cast<size_t>(n) + 16);
-  return scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64 / sizeof(float);
-}
-
 // out [padded kv_lora_rank | padded qk_rope_head_dim] f32, zeros where it is padded
 void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out) {
   const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim;
@@ -118,95 +76,6 @@ void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* sc
       cpu_decode_e4m3(row + i, std::min(kTileValues, rank - i), ue8m0_to_f32(scales[i / kTileValues]),
                       out + i);
   cpu_decode_bf16(row + layout.latent_bytes(), rope_dim, k_pe);
-}
-
-// The queries as f32, whichever form they come in: [n_tokens, n_heads, padded index_head_dim].
-void decode_query(const IndexerScores& op, int64_t query, float* out) {
-  const int64_t dim = op.cache.layout.index_head_dim;
-  std::fill(out + dim, out + padded(dim), 0.0f);
-  if (op.q) std::copy_n(op.q + query * dim, dim, out);
-  for (int64_t i = 0; !op.q && i < dim; i += kTileValues)
-    cpu_decode_e4m3(op.q_fp8 + query * dim + i, std::min(kTileValues, dim - i),
-                    op.q_scales[query * CacheLayout::tiles(dim) + i / kTileValues], out + i);
-}
-
-// Keys that are scored side by side, from position `first` on; those from `end` on are anything.
-class KeyTile {
- public:
-  explicit KeyTile(int64_t dim)
-      : dim_(dim),
-        bytes_(static_cast<size_t>(kKeyTile * padded(dim))),
-        scales_(static_cast<size_t>(kKeyTile * CacheLayout::tiles(dim))),
-        keys_(hwy::AllocateAligned<float>(static_cast<size_t>(padded(dim) * kKeyTile))) {}
-
-  void decode(const CacheView& cache, int64_t seq, int64_t first, int64_t end) {
-    for (int64_t s = 0; s < kKeyTile; ++s) {
-      if (first + s < end) take(cache.layout, key_entry(cache, seq, first + s), s);
-    }
-    if (cache.layout.kv_type != KvType::f32)
-      cpu_decode_keys(bytes_.data(), padded(dim_), scales_.data(), keys_.get());
-  }
-  const float* keys() const { return keys_.get(); }  // [padded dim, kKeyTile]
-
- private:
-  void take(const CacheLayout& layout, const KeyEntry& entry, int64_t s) {
-    if (layout.kv_type == KvType::f32) {
-      for (int64_t i = 0; i < dim_; ++i)
-        std::memcpy(keys_.get() + i * kKeyTile + s, entry.key + i * 4, sizeof(float));
-      return;
-    }
-    std::memcpy(bytes_.data() + s * padded(dim_), entry.key, static_cast<size_t>(dim_));
-    for (int64_t i = 0; i < CacheLayout::tiles(dim_); ++i)
-      std::memcpy(scales_.data() + i * kKeyTile + s, entry.key_scales + i * 4, sizeof(float));
-  }
-
-  int64_t dim_;
-  std::vector<uint8_t> bytes_;  // [kKeyTile, padded dim]
-  std::vector<float> scales_;   // [tiles, kKeyTile]
-  hwy::AlignedFreeUniquePtr<float[]> keys_;
-};
-
-// Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
-uint32_t rank_key(float score) {
-  const int32_t bits = std::bit_cast<int32_t>(score + 0.0f);  // -0 + 0 = 0
-  const uint32_t key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
-  return std::isnan(score) ? 0 : key;
-}
-
-// What n of some keys are chosen: all that are larger than `least`, and the first n_equal that equal it.
-struct Threshold {
-  uint32_t least;
-  int32_t n_equal;
-};
-
-// Of the n largest keys, n from 1 on: the bin of its upper bits that the n-th lies in, then among these.
-Threshold threshold_of(std::span<const uint32_t> keys, int32_t n) {
-  constexpr int kShift = 21;
-  std::array<int32_t, 1 << (32 - kShift)> counts{};
-  for (const uint32_t key : keys) ++counts[key >> kShift];
-  size_t bin = counts.size() - 1;
-  for (; n > counts[bin]; --bin) n -= counts[bin];
-  std::vector<uint32_t> in_bin;
-  in_bin.reserve(static_cast<size_t>(counts[bin]));
-  for (const uint32_t key : keys)
-    if (key >> kShift == bin) in_bin.push_back(key);
-  const auto nth = in_bin.begin() + (n - 1);
-  std::ranges::nth_element(in_bin, nth, std::greater());
-  return {*nth, n - static_cast<int32_t>(std::ranges::count_if(in_bin.begin(), nth,
-                                                               [&](uint32_t key) { return key > *nth; }))};
-}
-
-void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* selected) {
-  std::vector<uint32_t> keys(static_cast<size_t>(n_visible));
-  std::ranges::transform(std::span(scores, keys.size()), keys.begin(), rank_key);
-  auto [least, n_equal] = threshold_of(keys, topk);
-  for (int32_t pos = 0, n = 0; n < topk; ++pos) {
-    const uint32_t key = keys[static_cast<size_t>(pos)];
-    const bool is_tie = key == least && n_equal > 0;
-    selected[n] = pos;
-    n += key > least || is_tie;
-    n_equal -= is_tie;
-  }
 }
 
 // The rows that some tokens that follow one another attend to, each once.
@@ -354,52 +223,6 @@ void CpuBackend::turn_queries(const TurnQueries& op) {
   std::copy_n(op.index_q, n_rows * dim, turned);
   hadamard({turned, n_rows, dim});
   if (op.turned_fp8) quantize_fp8({turned, op.turned_fp8, op.turned_scales, n_rows, dim});
-}
-
-// Keys are taken in tiles: decoded once, each stands for the queries of all tokens and heads.
-void CpuBackend::indexer_scores(const IndexerScores& op) {
-  const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens, n_heads = op.n_heads,
-                n_queries = n_tokens * n_heads;
-  float* q = aligned(scratch_, n_queries * (padded(dim) + 1));  // [n_tokens, n_heads, padded dim]
-  float* weights = q + n_queries * padded(dim);                 // [n_tokens, n_heads]
-  workers_.parallel_for(n_queries, worth_sharing(n_queries * dim), [&](int64_t i) {
-    decode_query(op, i, q + i * padded(dim));
-    weights[i] = op.weights[i] * op.weight_scale;
-  });
-  for (int64_t seq = 0; seq < op.step.n_seqs; ++seq) {
-    int64_t n_visible = 0;
-    for (int64_t t = 0; t < n_tokens; ++t)
-      if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
-    const bool is_shared = products_worth_sharing(n_queries * n_visible * dim);
-    workers_.parallel_for((n_visible + kPageTokens - 1) / kPageTokens, is_shared, [&](int64_t page) {
-      KeyTile tile(dim);
-      for (int64_t first = page * kPageTokens, end = std::min(first + kPageTokens, n_visible); first < end;
-           first += kKeyTile) {
-        tile.decode(op.cache, seq, first, end);
-        for (int64_t t = 0; t < n_tokens; ++t) {
-          const int64_t n = std::min<int64_t>(kKeyTile, op.step.pos[t] + 1 - first);
-          if (op.step.seq[t] != seq || n <= 0) continue;
-          float unseen[kKeyTile], *scores = op.scores + t * op.scores_stride + first;
-          cpu_score_keys(tile.keys(), padded(dim), q + t * n_heads * padded(dim), weights + t * n_heads,
-                         n_heads, n == kKeyTile ? scores : unseen);
-          if (n < kKeyTile) std::copy_n(unseen, n, scores);
-        }
-      }
-    });
-  }
-}
-
-void CpuBackend::select_topk(const SelectTopk& op) {
-  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.step.max_pos), [&](int64_t t) {
-    const int32_t n_visible = op.step.pos[t] + 1;
-    const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
-    int32_t* selected = op.selected + t * op.topk;
-    op.n_selected[t] = n;
-    if (n == n_visible)
-      std::iota(selected, selected + n, 0);
-    else
-      select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
-  });
 }
 
 void CpuBackend::resolve(const Resolve& op) {
