@@ -13,8 +13,8 @@ comma    := ,
 BUILD    := build$(if $(SAN),/san)
 SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 OPTIMIZE ?= -O2
-# Of the debugging information the sanitizers need lines alone; all of it takes the compiler a quarter longer.
-DEBUG    := -g$(if $(SAN),1)
+# Of the debugging information lines alone, which name the places of a backtrace: all of it takes the compiler a third longer.
+DEBUG    := -g1
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 # -Wno-psabi: how a vector of 32 bytes is passed depends on the CPU's registers; the functions that do so are inlined.
 # CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes the compiler half of its time there.
@@ -23,7 +23,8 @@ LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
 BASE_LIBS := -lcrypto  # what src/base needs by itself
-PACKAGES := g++ libboost-test-dev libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
+TEST_PACKAGES := libboost-test-dev  # large: what only runs the program does without
+PACKAGES := g++ libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
 NVCC       := nvcc
@@ -56,26 +57,29 @@ all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
 demo: all  ## set up, build, and answer a question about a long text with the small trained model
 	$(BUILD)/dsv32 run -m models/demo.gguf --temp 0 --topk-buffer 512 --verbose "Where is the Golden Cloud bound for?" < prompts/town.txt
 
-test: deps layers $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
+test: test_deps layers $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)
 
-test-gpu: deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
+test-gpu: test_deps $(BUILD)/dsv32 $(BUILD)/gpu_tests $(TINY)  ## the tests of the CUDA half (CUDA=1); skipped, and counted so, without a GPU
 	@tests/run_gpu.sh $(BUILD)
 
-eval: deps $(BUILD)/lab $(BUILD)/unit_tests  ## how many questions about long passages the trained model answers right, and with other choosers than its indexer
+eval: test_deps $(BUILD)/lab $(BUILD)/unit_tests  ## how many questions about long passages the trained model answers right, and with other choosers than its indexer
 	$(BUILD)/unit_tests --run_test=@eval
 
 lab: deps $(BUILD)/lab  ## build build/lab, the developers' instruments: answers counted, buffer policies, products on the CPU
 
-test-long: deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
+test-long: test_deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
 
 # The tests of what threads share, under ThreadSanitizer, which goes with no other sanitizer; part of make test.
-race_tests: deps
+race_tests: test_deps
 	@$(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
 
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
+
+test_deps: deps
+	@tests/support/install_packages.sh $(TEST_PACKAGES)
 
 layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- main.cpp)
 	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
@@ -191,6 +195,9 @@ $(BUILD)/.built_%:
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.built_*
 	@touch $@
+$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
+# The terminal's side waits for people and for the model: it is compiled faster instead.
+$(BUILD)/src/cli/%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
 # alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and
@@ -198,7 +205,7 @@ $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
 SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
 # -MD: a header of Highway includes these sources, once per instruction set, and -MMD passes over what a system header includes.
-$(BUILD)/src/backend/cpu_matmul.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
+$(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
 $(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
 
 $(BUILD)/%.o: %.cpp | deps
@@ -207,5 +214,5 @@ $(BUILD)/%.o: %.cpp | deps
 	@$(CXX) $(CXXFLAGS) -c $< -o $@
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all demo test test-gpu eval lab test-long race_tests deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
+.PHONY: all demo test test-gpu eval lab test-long race_tests deps test_deps layers archs cuda_objects fuzz fuzz_deps format install uninstall deb test-deb clean help
 .DELETE_ON_ERROR:

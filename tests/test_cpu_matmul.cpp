@@ -13,6 +13,7 @@
 #include "backend/cpu_matmul.h"
 #include "base/numbers.h"
 #include "gguf/random_weights.h"
+#include "tests/support/cpu_targets.h"
 #include "tests/support/supported_types.h"
 
 using namespace dsv32;
@@ -169,29 +170,6 @@ std::vector<Shape> shapes_of(TensorType type) {
     shapes.push_back({2, 2048, 1});
   return shapes;
 }
-
-// The instruction sets of this machine that the program has code for.
-std::vector<int64_t> available_targets() {
-  std::vector<int64_t> targets;
-#if HWY_ARCH_X86
-  for (const int64_t target : {HWY_AVX3_DL, HWY_AVX3, HWY_AVX2, HWY_SSE4})
-    if (hwy::SupportedTargets() & target) targets.push_back(target);
-#else
-  targets.push_back(0);
-#endif
-  targets.push_back(HWY_SCALAR);
-  return targets;
-}
-
-// Products run on `target` alone (0: on the best there is) until this goes out of scope.
-struct UseTarget {
-  explicit UseTarget(int64_t target) { set(target); }
-  ~UseTarget() { set(0); }
-  static void set(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
 
 }  // namespace
 

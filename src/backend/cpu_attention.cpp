@@ -1,60 +1,25 @@
-// Steps 1 to 5 of sparse attention on the CPU: store, score, select, resolve and fetch, attend.
+// Steps 1, 4 and 5 of sparse attention on the CPU: store, resolve and fetch, attend.
 //
-// Rows are decoded to f32 once per token and shared by its heads. Selected positions are ascending, and sums
+// Rows are decoded to f32 once for the tokens that select them. Selected positions are ascending, and sums
 // run in that order, so that a row gives the same bits wherever it is read from.
+#include <hwy/aligned_allocator.h>
+
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <numeric>
+#include <vector>
 
+#include "backend/cpu_attention_kernels.h"
 #include "backend/cpu_backend.h"
-#include "backend/cpu_matmul.h"
+#include "backend/cpu_pages.h"
 #include "backend/cpu_threads.h"
 #include "base/numbers.h"
 
 namespace dsv32 {
 namespace {
 
-const std::array<float, 256> kE4m3Values = [] {
-  std::array<float, 256> values{};
-  for (size_t i = 0; i < values.size(); ++i) values[i] = e4m3_to_f32(static_cast<uint8_t>(i));
-  return values;
-}();
-
-// A place in a paged pool: the page and the entry within it.
-struct PagedPlace {
-  int64_t page, entry;
-};
-
-PagedPlace find_place(const int32_t* pages, int64_t max_pages, int64_t seq, int64_t pos) {
-  return {pages[seq * max_pages + pos / kPageTokens], pos % kPageTokens};
-}
-
-// The number of the row in the pool that `pages` leads to.
-int64_t row_number(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
-  const PagedPlace place = find_place(pages, cache.max_pages, seq, pos);
-  return place.page * kPageTokens + place.entry;
-}
-
 bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
-}
-
-// Where the scales, the key and the key's scales of one token lie.
-struct KeyEntry {
-  uint8_t* scales;      // [tiles(kv_lora_rank)] ue8m0
-  uint8_t* key;         // [index_head_dim] e4m3 or f32
-  uint8_t* key_scales;  // [tiles(index_head_dim)] f32
-};
-
-KeyEntry key_entry(const CacheView& cache, int64_t seq, int64_t pos) {
-  const PagedPlace place = find_place(cache.key_page_ids, cache.max_pages, seq, pos);
-  uint8_t* page = cache.key_pages + place.page * cache.layout.key_page_bytes();
-  return {page + place.entry * cache.layout.scale_bytes(),
-          page + cache.layout.keys_offset() + place.entry * cache.layout.key_bytes(),
-          page + cache.layout.key_scales_offset() + place.entry * cache.layout.key_scale_bytes()};
 }
 
 // x [n] to e4m3, with one scale per tile: ue8m0 when Scale is uint8_t, f32 when it is float.
@@ -63,10 +28,10 @@ void encode_e4m3(const float* x, int64_t n, uint8_t* values, uint8_t* scales) {
   for (int64_t begin = 0; begin < n; begin += kTileValues) {
     const int64_t end = std::min(begin + kTileValues, n);
     float amax = 0;
-    for (int64_t i = begin; i < end; ++i) amax = std::fmax(amax, std::fabs(x[i]));
+    for (int64_t i = begin; i < end; ++i) amax = std::max(amax, std::fabs(x[i]));  // passes over NaN
     const uint8_t bits = e4m3_tile_scale(amax);
-    const float scale = ue8m0_to_f32(bits);
-    for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] / scale);
+    const float scale = ue8m0_to_f32(bits), inverse = 1.0f / scale;  // powers of two
+    for (int64_t i = begin; i < end; ++i) values[i] = f32_to_e4m3(x[i] * inverse);
     std::memcpy(scales, sizeof(Scale) == 1 ? static_cast<const void*>(&bits) : &scale, sizeof(Scale));
     scales += sizeof(Scale);
   }
@@ -76,14 +41,6 @@ void encode_bf16(const float* x, int64_t n, uint8_t* out) {
   for (int64_t i = 0; i < n; ++i) {
     const uint16_t bits = f32_to_bf16(x[i]);
     std::memcpy(out + 2 * i, &bits, 2);
-  }
-}
-
-void decode_bf16(const uint8_t* in, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, in + 2 * i, 2);
-    out[i] = bf16_to_f32(bits);
   }
 }
 
@@ -101,96 +58,95 @@ void encode_row(const CacheLayout& layout, const float* c, const float* k_pe, ui
   encode_bf16(k_pe, rope_dim, row + layout.latent_bytes());
 }
 
-// out [kv_lora_rank | qk_rope_head_dim] f32
+// out [padded kv_lora_rank | padded qk_rope_head_dim] f32, zeros where it is padded
 void decode_row(const CacheLayout& layout, const uint8_t* row, const uint8_t* scales, float* out) {
   const int64_t rank = layout.kv_lora_rank, rope_dim = layout.qk_rope_head_dim;
+  float* k_pe = out + padded(rank);
+  std::fill(out + rank, k_pe, 0.0f);
+  std::fill(k_pe + rope_dim, k_pe + padded(rope_dim), 0.0f);
   if (layout.kv_type == KvType::f32) {
-    std::memcpy(out, row, static_cast<size_t>(rank + rope_dim) * 4);
+    std::memcpy(out, row, static_cast<size_t>(rank) * 4);
+    std::memcpy(k_pe, row + rank * 4, static_cast<size_t>(rope_dim) * 4);
     return;
   }
   if (layout.kv_type == KvType::bf16)
-    decode_bf16(row, rank, out);
+    cpu_decode_bf16(row, rank, out);
   else
-    for (int64_t i = 0; i < rank; ++i) out[i] = kE4m3Values[row[i]] * ue8m0_to_f32(scales[i / kTileValues]);
-  decode_bf16(row + layout.latent_bytes(), rope_dim, out + rank);
+    for (int64_t i = 0; i < rank; i += kTileValues)
+      cpu_decode_e4m3(row + i, std::min(kTileValues, rank - i), ue8m0_to_f32(scales[i / kTileValues]),
+                      out + i);
+  cpu_decode_bf16(row + layout.latent_bytes(), rope_dim, k_pe);
 }
 
-// out [index_head_dim] f32
-void decode_key(const CacheLayout& layout, const KeyEntry& entry, float* out) {
-  if (layout.kv_type == KvType::f32) {
-    std::memcpy(out, entry.key, static_cast<size_t>(layout.index_head_dim) * 4);
-    return;
-  }
-  for (int64_t i = 0; i < layout.index_head_dim; ++i) {
-    float scale = 0;
-    std::memcpy(&scale, entry.key_scales + i / kTileValues * 4, 4);
-    out[i] = kE4m3Values[entry.key[i]] * scale;
-  }
-}
-
-// The queries as f32, whichever form they come in: [n_tokens * n_heads, index_head_dim].
-void decode_queries(const IndexerScores& op, float* out) {
-  const int64_t dim = op.cache.layout.index_head_dim, n_tiles = CacheLayout::tiles(dim);
-  for (int64_t r = 0; r < op.step.n_tokens * op.n_heads; ++r)
-    for (int64_t i = 0; i < dim; ++i)
-      out[r * dim + i] =
-          op.q ? op.q[r * dim + i]
-               : kE4m3Values[op.q_fp8[r * dim + i]] * op.q_scales[r * n_tiles + i / kTileValues];
-}
-
-// scores[t, first + s] = sum over h of weight[h] * max(0, products[h, s]) for the keys that token t sees.
-void sum_over_heads(const IndexerScores& op, int64_t t, int64_t first, int64_t n_keys, const float* products,
-                    int64_t products_stride) {
-  const int64_t n = std::min(n_keys, op.step.pos[t] + 1 - first);
-  float* scores = op.scores + t * op.scores_stride + first;
-  for (int64_t s = 0; s < n; ++s) scores[s] = 0;
-  for (int64_t h = 0; h < op.n_heads; ++h) {
-    const float weight = op.weights[t * op.n_heads + h] * op.weight_scale;
-    const float* product = products + h * products_stride;
-    for (int64_t s = 0; s < n; ++s) scores[s] += weight * std::max(0.0f, product[s]);
-  }
-}
-
-// Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
-uint32_t rank_key(float score) {
-  if (std::isnan(score)) return 0;
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 + 0 = 0
-  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
-}
-
-void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* selected) {
-  std::vector<int32_t> positions(static_cast<size_t>(n_visible));
-  std::iota(positions.begin(), positions.end(), 0);
-  const auto is_better = [&](int32_t a, int32_t b) {
-    const uint32_t key_a = rank_key(scores[a]), key_b = rank_key(scores[b]);
-    return key_a != key_b ? key_a > key_b : a < b;
+// The rows that some tokens that follow one another attend to, each once.
+class RowGroup {
+ public:
+  struct Row {
+    int64_t seq, pos, number;  // of cache.slots
   };
-  std::nth_element(positions.begin(), positions.begin() + (topk - 1), positions.end(), is_better);
-  std::copy_n(positions.begin(), topk, selected);
-  std::sort(selected, selected + topk);
-}
 
-// One head of one token over its decoded rows [n_selected, kv_lora_rank | qk_rope_head_dim]; scores
-// [n_selected] is scratch.
-void attend_head(const Attend& op, int64_t t, int64_t h, const float* rows, float* scores) {
+  explicit RowGroup(const Attend& op) : op_(op), place_of_(static_cast<size_t>(op.step.max_pos) + 1) {}
+
+  // Begins anew with the tokens from `first` on: as many as there is room for the rows of, at least one.
+  void gather(int64_t first, int64_t n_most_rows) {
+    rows_.clear(), places_.clear();
+    first_of_seq_ = 0, end_ = first_ = first;
+    for (int64_t seq = -1; end_ < op_.step.n_tokens; ++end_) {
+      const int64_t n = op_.n_selected[end_];
+      if (end_ > first_ && std::ssize(rows_) + n > n_most_rows) return;
+      if (op_.step.seq[end_] != seq) first_of_seq_ = std::ssize(rows_);
+      seq = op_.step.seq[end_];
+      for (int64_t j = 0; j < n; ++j) places_.push_back(place_of(end_, j));
+      places_.resize(static_cast<size_t>((end_ + 1 - first_) * op_.topk));
+    }
+  }
+
+  int64_t first() const { return first_; }
+  int64_t n_tokens() const { return end_ - first_; }
+  const std::vector<Row>& rows() const { return rows_; }
+  // [n_selected] into rows().
+  const int32_t* places(int64_t token) const { return places_.data() + (token - first_) * op_.topk; }
+
+ private:
+  // place_of_ may hold anything: what it says of a position counts if the row there is of that position.
+  int32_t place_of(int64_t token, int64_t j) {
+    const int64_t at = token * op_.topk + j, pos = op_.selected[at], seq = op_.step.seq[token];
+    int32_t& place = place_of_[static_cast<size_t>(pos)];
+    if (place >= first_of_seq_ && place < std::ssize(rows_) && rows_[static_cast<size_t>(place)].pos == pos)
+      return place;
+    place = static_cast<int32_t>(rows_.size());
+    rows_.push_back(
+        {seq, pos, op_.row_ids ? op_.row_ids[at] : row_number(op_.cache.slot_pages, op_.cache, seq, pos)});
+    return place;
+  }
+
+  const Attend& op_;
+  std::vector<int32_t> place_of_;  // [max_pos + 1]
+  std::vector<Row> rows_;
+  std::vector<int32_t> places_;
+  int64_t first_ = 0, end_ = 0, first_of_seq_ = 0;
+};
+
+// Some heads of one token, from head `first` on; decoded [group.rows(), padded rank | padded rope_dim].
+void attend_heads(const Attend& op, const RowGroup& group, const float* decoded, int64_t t, int64_t first,
+                  int64_t n_heads) {
   const int64_t rank = op.cache.layout.kv_lora_rank, rope_dim = op.cache.layout.qk_rope_head_dim;
-  const int64_t n = op.n_selected[t], width = rank + rope_dim;
-  const float* q_c = op.q_c + (t * op.n_heads + h) * rank;
-  const float* q_pe = op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride;
-  float* o_c = op.o_c + (t * op.n_heads + h) * rank;
-  float largest = -INFINITY, sum = 0;
-  for (int64_t j = 0; j < n; ++j) {
-    const float* row = rows + j * width;
-    scores[j] = (cpu_dot(q_c, row, rank) + cpu_dot(q_pe, row + rank, rope_dim)) * op.scale;
-    largest = std::fmax(largest, scores[j]);
+  const int64_t n = op.n_selected[t], width = padded(rank) + padded(rope_dim);
+  std::vector<const float*> rows(static_cast<size_t>(n));
+  for (int64_t j = 0; j < n; ++j) rows[static_cast<size_t>(j)] = decoded + group.places(t)[j] * width;
+  const auto scratch =
+      hwy::AllocateAligned<float>(static_cast<size_t>(n_heads * (width + kAttentionBlock + padded(rank))));
+  float *q = scratch.get(), *weights = q + n_heads * width, *out = weights + n_heads * kAttentionBlock;
+  std::fill_n(q, n_heads * width, 0.0f);
+  for (int64_t i = 0; i < n_heads; ++i) {
+    const int64_t h = first + i;
+    std::copy_n(op.q_c + (t * op.n_heads + h) * rank, rank, q + i * width);
+    std::copy_n(op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride, rope_dim,
+                q + i * width + padded(rank));
   }
-  std::fill_n(o_c, rank, 0.0f);
-  for (int64_t j = 0; j < n; ++j) {
-    const float weight = std::exp(scores[j] - largest);
-    sum += weight;
-    cpu_axpy(weight, rows + j * width, o_c, rank);
-  }
-  for (int64_t i = 0; i < rank; ++i) o_c[i] /= sum;
+  cpu_attend({rows.data(), n, width, padded(rank), q, n_heads, op.scale, weights, out});
+  for (int64_t i = 0; i < n_heads; ++i)
+    std::copy_n(out + i * padded(rank), rank, op.o_c + (t * op.n_heads + first + i) * rank);
 }
 
 }  // namespace
@@ -269,51 +225,6 @@ void CpuBackend::turn_queries(const TurnQueries& op) {
   if (op.turned_fp8) quantize_fp8({turned, op.turned_fp8, op.turned_scales, n_rows, dim});
 }
 
-// Keys are taken in blocks: decoded once, they are a weight matrix [n_keys, index_head_dim] for the queries
-// of all tokens and heads, whose products are then weighted and summed over the heads in order.
-void CpuBackend::indexer_scores(const IndexerScores& op) {
-  constexpr int64_t kMostProducts = int64_t{1} << 22;
-  const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens,
-                n_queries = n_tokens * op.n_heads;
-  const int64_t n_block = std::clamp<int64_t>(kMostProducts / n_queries, 16, 1024);
-  scratch_.resize(static_cast<size_t>(n_queries * dim + n_block * dim + n_queries * n_block));
-  float* q = scratch_.data();              // [n_tokens, n_heads, dim]
-  float* keys = q + n_queries * dim;       // [n_block, dim]
-  float* products = keys + n_block * dim;  // [n_tokens, n_heads, n_block]
-  decode_queries(op, q);
-  WeightMatrix key_matrix{
-      reinterpret_cast<const uint8_t*>(keys), TensorType::f32, 0, dim, 1, row_bytes(TensorType::f32, dim), 0};
-  for (int64_t seq = 0; seq < op.step.n_seqs; ++seq) {
-    int64_t n_visible = 0;
-    for (int64_t t = 0; t < n_tokens; ++t)
-      if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
-    for (int64_t first = 0; first < n_visible; first += n_block) {
-      const int64_t n_keys = key_matrix.n_rows = std::min(n_block, n_visible - first);
-      workers_.parallel_for(n_keys, worth_sharing(n_keys * dim), [&](int64_t s) {
-        decode_key(op.cache.layout, key_entry(op.cache, seq, first + s), keys + s * dim);
-      });
-      cpu_matmul({key_matrix, 0, q, dim, products, n_block, n_queries}, workers_);
-      workers_.parallel_for(n_tokens, worth_sharing(n_queries * n_keys), [&](int64_t t) {
-        if (op.step.seq[t] == seq)
-          sum_over_heads(op, t, first, n_keys, products + t * op.n_heads * n_block, n_block);
-      });
-    }
-  }
-}
-
-void CpuBackend::select_topk(const SelectTopk& op) {
-  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.step.max_pos), [&](int64_t t) {
-    const int32_t n_visible = op.step.pos[t] + 1;
-    const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
-    int32_t* selected = op.selected + t * op.topk;
-    op.n_selected[t] = n;
-    if (n == n_visible)
-      std::iota(selected, selected + n, 0);
-    else
-      select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
-  });
-}
-
 void CpuBackend::resolve(const Resolve& op) {
   const CacheView& cache = op.cache;
   workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.topk), [&](int64_t t) {
@@ -347,33 +258,28 @@ void CpuBackend::fetch_latents(const FetchLatents& op) {
   }
 }
 
-// Tokens are taken in groups: first all their rows are decoded, then every head of every token of the group
-// works alone.
+// Tokens are taken in groups: first their rows are decoded, each once however many tokens select it, then
+// some heads of a token work alone.
 void CpuBackend::attend(const Attend& op) {
   constexpr int64_t kMostDecoded = int64_t{1} << 22;  // values of a group's rows, unless one token has more
+  constexpr int64_t kHeads = 8;                       // that share the rows in the nearest caches
   const CacheLayout& layout = op.cache.layout;
-  const int64_t width = layout.kv_lora_rank + layout.qk_rope_head_dim;
-  const uint8_t* rows = op.cache.slots;
-  const int64_t n_most = *std::max_element(op.n_selected, op.n_selected + op.step.n_tokens);
-  const int64_t n_group = std::clamp<int64_t>(kMostDecoded / (n_most * width), 1, op.step.n_tokens);
-  scratch_.resize(static_cast<size_t>(n_group * n_most * (width + op.n_heads)));
-  float* decoded = scratch_.data();                    // [n_group, n_most, width]
-  float* scores = decoded + n_group * n_most * width;  // [n_group, n_heads, n_most]
-  for (int64_t first = 0; first < op.step.n_tokens; first += n_group) {
-    const int64_t n = std::min(n_group, op.step.n_tokens - first);
-    const bool is_shared = products_worth_sharing(n * n_most * width * op.n_heads);
-    workers_.parallel_for(n * n_most, is_shared, [&](int64_t i) {
-      const int64_t t = first + i / n_most, j = i % n_most, at = t * op.topk + j;
-      if (j >= op.n_selected[t]) return;
-      const int64_t seq = op.step.seq[t], pos = op.selected[at];
-      const int64_t row = op.row_ids ? op.row_ids[at] : row_number(op.cache.slot_pages, op.cache, seq, pos);
-      decode_row(layout, rows + row * layout.row_bytes(), key_entry(op.cache, seq, pos).scales,
+  const int64_t width = padded(layout.kv_lora_rank) + padded(layout.qk_rope_head_dim);
+  const int64_t n_parts = (op.n_heads + kHeads - 1) / kHeads;
+  RowGroup group(op);
+  for (int64_t first = 0; first < op.step.n_tokens; first += group.n_tokens()) {
+    group.gather(first, kMostDecoded / width);
+    const auto n_rows = std::ssize(group.rows());
+    float* decoded = aligned(scratch_, n_rows * width);
+    workers_.parallel_for(n_rows, worth_sharing(n_rows * width), [&](int64_t i) {
+      const auto& [seq, pos, number] = group.rows()[static_cast<size_t>(i)];
+      decode_row(layout, op.cache.slots + number * layout.row_bytes(), key_entry(op.cache, seq, pos).scales,
                  decoded + i * width);
     });
-    workers_.parallel_for(n * op.n_heads, is_shared, [&](int64_t i) {
-      const int64_t in_group = i / op.n_heads;
-      attend_head(op, first + in_group, i % op.n_heads, decoded + in_group * n_most * width,
-                  scores + i * n_most);
+    const bool is_shared = products_worth_sharing(group.n_tokens() * op.topk * width * op.n_heads);
+    workers_.parallel_for(group.n_tokens() * n_parts, is_shared, [&](int64_t i) {
+      const int64_t t = first + i / n_parts, h = i % n_parts * kHeads;
+      attend_heads(op, group, decoded, t, h, std::min(kHeads, op.n_heads - h));
     });
   }
 }

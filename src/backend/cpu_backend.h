@@ -105,11 +105,12 @@ class CpuBackend : public Backend {
   void stream_rows(const StreamRows&) override;
   void store_tokens(const StoreTokens&) override;
   void turn_queries(const TurnQueries&) override;
-  void indexer_scores(const IndexerScores&) override;
-  void select_topk(const SelectTopk&) override;
   void resolve(const Resolve&) override;
   void fetch_latents(const FetchLatents&) override;
   void attend(const Attend&) override;
+  // cpu_indexer.cpp
+  void indexer_scores(const IndexerScores&) override;
+  void select_topk(const SelectTopk&) override;
   // cpu_experts.cpp
   void route_experts(const RouteExperts&) override;
   void run_experts(const RunExperts&) override;

@@ -134,7 +134,7 @@ class ExpertStep {
 
  private:
   static constexpr int64_t kRows = 32;   // of a piece: in the second-level cache while tokens pass by
-  static constexpr size_t kTokens = 16;  // that pass at a time
+  static constexpr size_t kTokens = 64;  // that pass at a time
 
   static int64_t n_pieces(int64_t n_rows) { return (n_rows + kRows - 1) / kRows; }
   struct Rows {

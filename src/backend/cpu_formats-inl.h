@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 template <class B>
 struct FloatFormat {
   using Block = B;
-  static constexpr int kBlocks = 64, kValues = 64;
+  static constexpr int kBlocks = 256, kValues = 256;
   struct Stage {};
 
   static HWY_INLINE void unpack(const Block*, Stage&) {}

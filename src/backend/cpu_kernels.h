@@ -23,11 +23,21 @@ struct CpuKernels {
 
   // sums[r * n_tokens + t] = row r times token t, with n_tokens 1 and kTokens. rows[r] is row_bytes long,
   // and the next rows lie behind it; x[t] is prepared. Both do the same operations in the same order for a
-  // pair (row, token).
+  // pair (row, token). Without many_tokens there is unpack_step.
   using RowsTimesTokens = void(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
                                float* sums);
   RowsTimesTokens* one_token;
   RowsTimesTokens* many_tokens;
+
+  // A step of a row as floats: out [n_values], and zeros up to a multiple of 16.
+  void (*unpack_step)(const uint8_t* at, int n_values, float* out) = nullptr;
+};
+
+// A step of some rows as floats, zeros where it ends before a multiple of sixteen.
+struct UnpackedPanel {
+  static constexpr int64_t kRows = 16, kValues = 256;  // in the nearest cache while tokens pass by
+  alignas(64) float values[kRows][kValues];
+  int64_t n_rows;
 };
 
 // How far ahead of its reads a kernel asks for the weights of each row: the same place of the next kRows

@@ -1,9 +1,10 @@
 // The products of one target at a time (everything between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is
 // compiled once per instruction set), and the division of a matrix over tokens, rows and threads.
 //
-// A product of a row and a token is always the same chain of operations: step after step into sixteen lanes,
-// then the tree over the lanes. Dividing rows or grouping tokens changes which products run together, never
-// what one of them does.
+// A product of a row and a token is always the same chain of operations: in each step sixteen lanes, then the
+// tree over the lanes, step after step. Dividing rows or grouping tokens changes which products run together,
+// never what one of them does. Weights of several tokens are unpacked once, a panel of rows at a time; those
+// of one token go to its product from registers.
 #include "backend/cpu_matmul.h"
 
 #include <algorithm>
@@ -14,8 +15,7 @@
 #include "backend/cpu_threads.h"
 #include "base/error.h"
 
-// SSSE3 machines without SSE4 are gone; SVE's registers have no size at compile time, and NEON serves there.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "backend/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu_matmul.cpp"
 #include <hwy/foreach_target.h>
@@ -24,18 +24,20 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu_formats-inl.h"
+#include "backend/cpu_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
 namespace HWY_NAMESPACE {
 
 constexpr int kRows = CpuKernels::kRows;
+static_assert(kRows == 4);  // as add_sums()
 
-// F: of cpu_formats-inl.h. Several tokens share the weights, and a token's operations do not depend on their
-// number.
+// F: of cpu_formats-inl.h.
 template <class F>
 struct VectorFormat {
   using Block = typename F::Block;
+  static constexpr int kBlockValues = F::kValues / F::kBlocks;
   static constexpr size_t kStepBytes = F::kBlocks * sizeof(Block);
 
   static void prepare_step(const float* x, int n_values, float* out) {
@@ -43,66 +45,92 @@ struct VectorFormat {
     std::memset(out + n_values, 0, static_cast<size_t>(F::kValues - n_values) * sizeof(float));
   }
 
+  // The blocks of a step that the row's end cuts short, and zeros.
+  struct Padded {
+    alignas(64) uint8_t bytes[kStepBytes] = {};
+    const uint8_t* fill(const uint8_t* at, int n_values) {
+      std::memcpy(bytes, at, static_cast<size_t>(n_values / kBlockValues) * sizeof(Block));
+      return bytes;
+    }
+  };
+
+  static void unpack_step(const uint8_t* at, int n_values, float* out) {
+    Padded padded;
+    typename F::Stage stage;
+    if (n_values < F::kValues) at = padded.fill(at, n_values);
+    const auto* blocks = reinterpret_cast<const Block*>(at);
+    F::unpack(blocks, stage);
+    for (int i = 0; i < n_values; i += 16) store_floats(F::weights(blocks, stage, i), out + i);
+  }
+
   // One step of kRows rows. All are unpacked before the first is read again: what was stored in pieces is
   // then in the cache, and loads need not wait for the store queue.
-  template <int T>
-  static HWY_INLINE void step(const uint8_t* const* at, const float* const* x, Floats (*sums)[T]) {
+  static HWY_INLINE void step(const uint8_t* const* at, int n_values, const float* x, float* sums) {
     typename F::Stage stages[kRows];
     for (int r = 0; r < kRows; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), stages[r]);
-    for (int r = 0; r < kRows; ++r) {
-      // With a stage, registers are too few to keep x in from row to row: it must not be loaded early.
-      if constexpr (!std::is_empty_v<typename F::Stage>) __asm__ volatile("" ::: "memory");
-      add_products<T>(reinterpret_cast<const Block*>(at[r]), stages[r], x, sums[r]);
+    Floats lanes[kRows];
+    for (Floats& of_row : lanes) of_row = zeros();
+    for (int i = 0; i < n_values; i += 16) {
+      const Floats of_x = load_floats(x + i);
+      DSV32_UNROLL for (int r = 0; r < kRows; ++r) lanes[r] =
+          mul_add(F::weights(reinterpret_cast<const Block*>(at[r]), stages[r], i), of_x, lanes[r]);
     }
+    Eight halves[kRows];
+    DSV32_UNROLL for (int r = 0; r < kRows; ++r) halves[r] = add_halves(lanes[r]);
+    add_sums(halves, sums, sums);
   }
 
-  template <int T>
-  static HWY_INLINE void add_products(const Block* at, const typename F::Stage& stage, const float* const* x,
-                                      Floats* sums) {
-    HWY_UNROLL((kParts > 2 ? 1 : 4))  // code for four parts is long enough
-    for (int begin = 0; begin < F::kValues; begin += 64) {
-      Floats inner[T];
-      DSV32_UNROLL for (int t = 0; t < T; ++t) inner[t] = zeros();
-      DSV32_UNROLL for (int i = begin; i < begin + 64; i += 16) {
-        const Floats weights = F::weights(at, stage, i);
-        DSV32_UNROLL
-        for (int t = 0; t < T; ++t) inner[t] = mul_add(weights, load_floats(x[t] + i), inner[t]);
-      }
-      DSV32_UNROLL for (int t = 0; t < T; ++t) sums[t] = add(sums[t], inner[t]);
-    }
-  }
-
-  template <int T>
-  static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes, const float* const* x,
-                                float* sums) {
-    Floats lanes[kRows][T];
+  static void one_token(const uint8_t* const* rows, size_t row_bytes, const float* const* token,
+                        float* sums) {
     const uint8_t* at[kRows];
-    const float* x_at[T];
-    for (int r = 0; r < kRows; ++r)
-      for (int t = 0; t < T; ++t) lanes[r][t] = zeros();
-    for (int r = 0; r < kRows; ++r) at[r] = rows[r];
-    for (int t = 0; t < T; ++t) x_at[t] = x[t];
+    const float* x = *token;
+    for (int r = 0; r < kRows; ++r) at[r] = rows[r], sums[r] = 0;
     const size_t ahead = prefetch_distance(rows);
     size_t left = row_bytes;
-    for (; left >= kStepBytes; left -= kStepBytes) {
+    for (; left >= kStepBytes; left -= kStepBytes, x += F::kValues) {
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      step<T>(at, x_at, lanes);
+      step(at, F::kValues, x, sums);
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      for (int t = 0; t < T; ++t) x_at[t] += F::kValues;
     }
-    if (left > 0) {
-      alignas(64) uint8_t padded[kRows][kStepBytes] = {};
-      for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
-      for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      step<T>(at, x_at, lanes);
-    }
-    for (int r = 0; r < kRows; ++r)
-      for (int t = 0; t < T; ++t) sums[r * T + t] = sum_of_lanes(lanes[r][t]);
+    if (left == 0) return;
+    const int n_values = static_cast<int>(left / sizeof(Block)) * kBlockValues;
+    Padded padded[kRows];
+    for (int r = 0; r < kRows; ++r) at[r] = padded[r].fill(at[r], n_values);
+    step(at, n_values, x, sums);
   }
 
-  static constexpr CpuKernels kKernels = {F::kValues, F::kValues, prepare_step, rows_times_tokens<1>,
-                                          rows_times_tokens<CpuKernels::kTokens>};
+  static constexpr CpuKernels kKernels = {F::kValues, F::kValues, prepare_step,
+                                          one_token,  nullptr,    unpack_step};
 };
+
+// y[t * y_stride + r] = panel[r] . x[t], n_cols columns from `first` on, and what was there before unless
+// these are the first ones.
+void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
+                    std::span<const float* const> x, float* y, int64_t y_stride) {
+  const int64_t n_padded = (n_cols + 15) / 16 * 16;
+  const auto n_tokens = static_cast<int64_t>(x.size());
+  for (int64_t t = 0; t < n_tokens; t += kDotVectors) {
+    const int64_t n = std::min<int64_t>(kDotVectors, n_tokens - t);
+    const float* tokens[kDotVectors];
+    for (int64_t v = 0; v < n; ++v) tokens[v] = x[static_cast<size_t>(t + v)] + first;
+    for (int64_t row = 0; row < panel.n_rows; row += kDotRows) {
+      const float* rows[kDotRows];
+      for (int64_t r = 0; r < kDotRows; ++r) rows[r] = panel.values[std::min(row + r, panel.n_rows - 1)];
+      const int64_t n_rows = std::min<int64_t>(kDotRows, panel.n_rows - row);
+      float* to = y + t * y_stride + row;
+      const Tile tile = first == 0 ? Tile{kZeros, 0, to, y_stride} : Tile{to, y_stride, to, y_stride};
+      if (n_rows == kDotRows) {
+        dot_tile(n, rows, tokens, n_padded, tile);
+        continue;
+      }
+      float cut[kDotVectors][kDotRows];
+      dot_tile(n, rows, tokens, n_padded, {kZeros, 0, cut[0], kDotRows});
+      for (int64_t v = 0; v < n; ++v)
+        for (int64_t r = 0; r < n_rows; ++r)
+          to[v * y_stride + r] = tile.from[v * tile.from_stride + r] + cut[v][r];
+    }
+  }
+}
 
 float dot(const float* a, const float* b, int64_t n) {
   Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
@@ -179,16 +207,13 @@ namespace dsv32 {
 namespace {
 
 HWY_EXPORT(kernels_of);
+HWY_EXPORT(multiply_panel);
 HWY_EXPORT(target_name);
 HWY_EXPORT(dot);
 HWY_EXPORT(axpy);
 
 constexpr int kRows = CpuKernels::kRows;
 constexpr int kTokens = CpuKernels::kTokens;
-
-// Prepared activations of this many tokens stay in the second-level cache while rows pass by (16 x 7168
-// floats: 448 KiB).
-constexpr int64_t kTokenChunk = 16;
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
   assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
@@ -198,22 +223,67 @@ const CpuKernels& kernels_of(const WeightMatrix& weight) {
   return *kernels;
 }
 
-void multiply_rows(const CpuMatmul& args, const CpuActivations& x, int64_t row_begin, int64_t row_end) {
-  for (int64_t chunk = 0; chunk < args.n_tokens; chunk += kTokenChunk) {
-    const float* tokens[kTokenChunk];
-    const int64_t n = std::min(kTokenChunk, args.n_tokens - chunk);
-    for (int64_t t = 0; t < n; ++t) tokens[t] = x.token(chunk + t);
-    cpu_multiply_rows(args.weight, args.mat, row_begin, row_end, {tokens, static_cast<size_t>(n)},
-                      args.y + chunk * args.y_stride + row_begin, args.y_stride);
-  }
+std::vector<const float*> all_tokens(const CpuActivations& x, int64_t n_tokens) {
+  std::vector<const float*> tokens(static_cast<size_t>(n_tokens));
+  for (int64_t t = 0; t < n_tokens; ++t) tokens[static_cast<size_t>(t)] = x.token(t);
+  return tokens;
 }
 
-// Rows that a thread takes at a time: whole tiles, few enough that every thread gets several shares. The
-// first tile of a share comes without warning, so shares are long; but when tokens pass over them more than
-// once, they stay in the second-level cache.
+// Rows that a thread takes at a time: whole panels, few enough that every thread gets several shares. The
+// first tile of a share comes without warning, so the shares of one token are long.
 int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
-  const int64_t most = n_tokens <= kTokenChunk ? 256 : 32;
-  return std::clamp<int64_t>(n_rows / (4 * n_threads) / kRows * kRows, kRows, most);
+  constexpr int64_t kPanel = UnpackedPanel::kRows;
+  const int64_t most = n_tokens == 1 ? 256 : 2 * kPanel;
+  return std::clamp<int64_t>(n_rows / (4 * n_threads) / kPanel * kPanel, kPanel, most);
+}
+
+// [row_begin, row_end) of W[mat], where they lie.
+struct Rows {
+  const WeightMatrix& weight;
+  int64_t mat, begin, end;
+
+  int64_t n() const { return end - begin; }
+  const uint8_t* at(int64_t r) const { return weight.row(mat, std::min(begin + r, end - 1)); }
+};
+
+// In tiles of kRows and kTokens. What is missing to a full tile is computed from the last row or token and
+// dropped.
+void multiply_tiles(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
+                    float* y, int64_t y_stride) {
+  const size_t n_row_bytes = row_bytes(rows.weight.type, rows.weight.n_cols);
+  const auto n_tokens = static_cast<int64_t>(tokens.size());
+  for (int64_t row = 0; row < rows.n(); row += kRows)
+    for (int64_t token = 0; token < n_tokens; token += kTokens) {
+      const uint8_t* at[kRows];
+      const float* x[kTokens];
+      float sums[kRows * kTokens];
+      for (int64_t r = 0; r < kRows; ++r) at[r] = rows.at(row + r);
+      for (int64_t t = 0; t < kTokens; ++t)
+        x[t] = tokens[static_cast<size_t>(std::min(token + t, n_tokens - 1))];
+      const int64_t n_t = n_tokens - token == 1 ? 1 : kTokens;
+      (n_t == 1 ? kernels.one_token : kernels.many_tokens)(at, n_row_bytes, x, sums);
+      for (int64_t t = 0; t < std::min(n_t, n_tokens - token); ++t)
+        for (int64_t r = 0; r < std::min<int64_t>(kRows, rows.n() - row); ++r)
+          y[(token + t) * y_stride + row + r] = sums[r * n_t + t];
+    }
+}
+
+// In panels: each is unpacked once for all tokens.
+void multiply_unpacked(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
+                       float* y, int64_t y_stride) {
+  const int64_t n_cols = rows.weight.n_cols, n_values = kernels.step_values;
+  assert(n_values == UnpackedPanel::kValues);
+  UnpackedPanel panel;
+  for (int64_t row = 0; row < rows.n(); row += UnpackedPanel::kRows) {
+    panel.n_rows = std::min(UnpackedPanel::kRows, rows.n() - row);
+    for (int64_t first = 0; first < n_cols; first += n_values) {
+      const int64_t n = std::min(n_values, n_cols - first);
+      const size_t offset = row_bytes(rows.weight.type, first);
+      for (int64_t r = 0; r < panel.n_rows; ++r)
+        kernels.unpack_step(rows.at(row + r) + offset, static_cast<int>(n), panel.values[r]);
+      HWY_DYNAMIC_DISPATCH(multiply_panel)(panel, first, n, tokens, y + row, y_stride);
+    }
+  }
 }
 
 }  // namespace
@@ -245,34 +315,20 @@ void CpuActivations::prepare(int64_t u) {
                         floats_.get() + u * kernels_.step_floats);
 }
 
-// In tiles of kRows and kTokens. What is missing to a full tile is computed from the last row or token and
-// dropped.
 void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
                        std::span<const float* const> tokens, float* y, int64_t y_stride) {
   assert(weight.data != nullptr && mat >= 0 && mat < weight.n_mats);
   const CpuKernels& kernels = kernels_of(weight);
-  const size_t n_row_bytes = dsv32::row_bytes(weight.type, weight.n_cols);
-  const auto n_tokens = static_cast<int64_t>(tokens.size());
-  for (int64_t row = row_begin; row < row_end; row += kRows)
-    for (int64_t token = 0; token < n_tokens; token += kTokens) {
-      const uint8_t* rows[kRows];
-      const float* x[kTokens];
-      float sums[kRows * kTokens];
-      for (int64_t r = 0; r < kRows; ++r) rows[r] = weight.row(mat, std::min(row + r, row_end - 1));
-      for (int64_t t = 0; t < kTokens; ++t)
-        x[t] = tokens[static_cast<size_t>(std::min(token + t, n_tokens - 1))];
-      const int64_t n_t = n_tokens - token == 1 ? 1 : kTokens;
-      (n_t == 1 ? kernels.one_token : kernels.many_tokens)(rows, n_row_bytes, x, sums);
-      for (int64_t t = 0; t < std::min(n_t, n_tokens - token); ++t)
-        for (int64_t r = 0; r < std::min<int64_t>(kRows, row_end - row); ++r)
-          y[(token + t) * y_stride + row + r - row_begin] = sums[r * n_t + t];
-    }
+  const bool is_unpacked = kernels.unpack_step && tokens.size() > 1;
+  (is_unpacked ? multiply_unpacked : multiply_tiles)(kernels, {weight, mat, row_begin, row_end}, tokens, y,
+                                                     y_stride);
 }
 
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
   CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
   for (int64_t u = 0; u < x.n_units(); ++u) x.prepare(u);
-  multiply_rows(args, x, row_begin, row_end);
+  cpu_multiply_rows(args.weight, args.mat, row_begin, row_end, all_tokens(x, args.n_tokens),
+                    args.y + row_begin, args.y_stride);
 }
 
 void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
@@ -280,9 +336,11 @@ void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
   const int64_t n_rows = args.weight.n_rows;
   const bool is_shared = products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens);
   workers.parallel_for(x.n_units(), is_shared, [&](int64_t u) { x.prepare(u); });
+  const std::vector<const float*> tokens = all_tokens(x, args.n_tokens);
   const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
   workers.parallel_for((n_rows + chunk - 1) / chunk, is_shared, [&](int64_t c) {
-    multiply_rows(args, x, c * chunk, std::min((c + 1) * chunk, n_rows));
+    cpu_multiply_rows(args.weight, args.mat, c * chunk, std::min((c + 1) * chunk, n_rows), tokens,
+                      args.y + c * chunk, args.y_stride);
   });
 }
 

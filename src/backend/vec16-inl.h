@@ -109,13 +109,61 @@ HWY_INLINE Floats add(const Floats& a, const Floats& b) {
   return out;
 }
 
-// The sixteen lanes as a tree: halves, quarters, ...
+// Eight lanes: what is left of sixteen when their halves are added.
+using EightTag = hn::CappedTag<float, 8>;
+constexpr int kEightParts = 8 / static_cast<int>(hn::MaxLanes(EightTag()));
+struct Eight {
+  hn::Vec<EightTag> part[kEightParts];
+};
+
+HWY_INLINE Eight add_halves(const Floats& v) {
+  Eight out;
+#if HWY_MAX_BYTES >= 64
+  out.part[0] = hn::Add(hn::LowerHalf(EightTag(), v.part[0]), hn::UpperHalf(EightTag(), v.part[0]));
+#else
+  DSV32_UNROLL for (int p = 0; p < kEightParts; ++p) out.part[p] =
+      hn::Add(v.part[p], v.part[p + kEightParts]);
+#endif
+  return out;
+}
+
+// to[i] = from[i] + the sum of the lanes of v[i], for four of them, whose lanes are added side by side. In
+// each half, lanes 0 and 2, lanes 1 and 3, these two; then the halves.
+HWY_INLINE void add_sums(const Eight* v, const float* from, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const auto half = [](const Eight& e, int at) {
+    const auto lane = [&](int i) { return hn::GetLane(e.part[at + i]); };
+    return (lane(0) + lane(2)) + (lane(1) + lane(3));
+  };
+  for (int i = 0; i < 4; ++i) to[i] = from[i] + (half(v[i], 0) + half(v[i], 4));
+#else
+  const EightTag tag;
+  const hn::Repartition<uint64_t, EightTag> pair_tag;
+  const hn::FixedTag<float, 4> four_tag;
+  const auto pairs = [&](auto a, auto b) {
+    return hn::BitCast(pair_tag, hn::Add(hn::InterleaveLower(tag, a, b), hn::InterleaveUpper(tag, a, b)));
+  };
+  const auto fours = [&](int p) {
+    const auto ab = pairs(v[0].part[p], v[1].part[p]), cd = pairs(v[2].part[p], v[3].part[p]);
+    return hn::Add(hn::BitCast(tag, hn::InterleaveLower(pair_tag, ab, cd)),
+                   hn::BitCast(tag, hn::InterleaveUpper(pair_tag, ab, cd)));
+  };
+#if HWY_MAX_BYTES >= 32
+  const auto both = fours(0);
+  const auto sums = hn::Add(hn::LowerHalf(four_tag, both), hn::UpperHalf(four_tag, both));
+#else
+  const auto sums = hn::Add(fours(0), fours(1));
+#endif
+  hn::StoreU(hn::Add(hn::LoadU(four_tag, from), sums), four_tag, to);
+#endif
+}
+
 HWY_INLINE float sum_of_lanes(const Floats& v) {
-  alignas(64) float lanes[16];
-  store_floats(v, lanes);
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  return lanes[0];
+  const Eight folded = add_halves(v);
+  const Eight same[4] = {folded, folded, folded, folded};
+  float sums[4] = {};
+  add_sums(same, sums, sums);
+  return sums[0];
 }
 
 HWY_INLINE float half_to_float(uint16_t half) {

@@ -1,0 +1,261 @@
+// Everything between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is compiled once per instruction set.
+#include "backend/cpu_attention_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/cache_layout.h"
+#include "backend/cpu_kernels.h"
+#include "gguf/quant_codes.h"
+
+#include "backend/cpu_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu_attention_kernels.cpp"
+#include <hwy/foreach_target.h>
+
+#include <hwy/highway.h>
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include "backend/cpu_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv32 {
+namespace HWY_NAMESPACE {
+
+// ---- Decoding ----
+
+// An e4m3 is an f16 of the same sign and mantissa, 2^8 times smaller; its NaN is one of no f16.
+HWY_INLINE Floats load_e4m3(const uint8_t* from) {
+#if HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4  // no instruction for f16
+  alignas(64) float values[16];
+  for (int i = 0; i < 16; ++i) values[i] = e4m3_to_f32(from[i]);
+  return load_floats(values);
+#else
+  const hn::Rebind<uint8_t, FloatTag> byte_tag;
+  const hn::Rebind<uint16_t, FloatTag> bits_tag;
+  const hn::Rebind<hwy::float16_t, FloatTag> half_tag;
+  Floats out;
+  DSV32_EACH_PART(p) {
+    const auto bytes = hn::PromoteTo(bits_tag, hn::LoadU(byte_tag, from + p * kPartLanes));
+    const auto magnitude = hn::And(bytes, hn::Set(bits_tag, 0x7f));
+    const auto sign = hn::ShiftLeft<8>(hn::AndNot(hn::Set(bits_tag, 0x7f), bytes));
+    const auto nan = hn::And(hn::VecFromMask(bits_tag, hn::Eq(magnitude, hn::Set(bits_tag, 0x7f))),
+                             hn::Set(bits_tag, 0x7e00));
+    const auto half = hn::Or(hn::Or(hn::ShiftLeft<7>(magnitude), sign), nan);
+    out.part[p] =
+        hn::Mul(hn::PromoteTo(FloatTag(), hn::BitCast(half_tag, half)), hn::Set(FloatTag(), 256.0f));
+  }
+  return out;
+#endif
+}
+
+void decode_e4m3(const uint8_t* values, int64_t n, float scale, float* out) {
+  const Floats factor = broadcast(scale);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) store_floats(mul(load_e4m3(values + i), factor), out + i);
+  if (i == n) return;
+  uint8_t padded[16] = {};
+  float decoded[16];
+  std::copy_n(values + i, n - i, padded);
+  store_floats(mul(load_e4m3(padded), factor), decoded);
+  std::copy_n(decoded, n - i, out + i);
+}
+
+void decode_bf16(const uint8_t* in, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    store_floats(load_halves(reinterpret_cast<const hwy::bfloat16_t*>(in + 2 * i)), out + i);
+  for (; i < n; ++i) out[i] = bf16_to_f32(load<uint16_t>(in + 2 * i));
+}
+
+// Four rounds that each bring sixteen vectors to the order of a perfect shuffle turn rows into columns.
+HWY_INLINE void transpose_bytes(const uint8_t* from, int64_t stride, Bytes16* out) {
+  Bytes16 rows[16];
+  for (int i = 0; i < 16; ++i) out[i] = load<Bytes16>(from + i * stride);
+  for (int round = 0; round < 4; ++round) {
+    std::copy_n(out, 16, rows);
+    for (int i = 0; i < 8; ++i) {
+      out[2 * i] = __builtin_shufflevector(rows[i], rows[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                                           22, 7, 23);
+      out[2 * i + 1] = __builtin_shufflevector(rows[i], rows[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                               29, 14, 30, 15, 31);
+    }
+  }
+}
+
+void decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* out) {
+  for (int64_t begin = 0; begin < dim; begin += 16) {
+    Bytes16 columns[16];
+    transpose_bytes(keys + begin, dim, columns);
+    const Floats scale = load_floats_anywhere(scales + begin / kTileValues * kKeyTile);
+    for (int k = 0; k < 16; ++k)
+      store_floats(mul(load_e4m3(reinterpret_cast<const uint8_t*>(columns + k)), scale),
+                   out + (begin + k) * kKeyTile);
+  }
+}
+
+// ---- Scores of the indexer ----
+
+template <int V>
+HWY_INLINE Floats add_heads(const float* keys, int64_t dim, const float* q, const float* weights,
+                            Floats score) {
+  Floats products[V];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) products[v] = zeros();
+  sum_tile<V>(
+      q, dim, dim, [&](int64_t k) { return keys + k * kKeyTile; }, products);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    const Floats weight = broadcast(weights[v]);
+    DSV32_EACH_PART(p) {
+      const auto product = hn::Max(products[v].part[p], hn::Zero(FloatTag()));
+      score.part[p] = hn::MulAdd(weight.part[p], product, score.part[p]);
+    }
+  }
+  return score;
+}
+
+void score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
+                float* scores) {
+  Floats score = zeros();
+  int64_t h = 0;
+  for (; h + kSumVectors <= n_heads; h += kSumVectors)
+    score = add_heads<kSumVectors>(keys, dim, q + h * dim, weights + h, score);
+  for (; h < n_heads; ++h) score = add_heads<1>(keys, dim, q + h * dim, weights + h, score);
+  store_floats(score, scores);
+}
+
+// ---- Attention ----
+
+constexpr int64_t kBlock = kAttentionBlock;
+
+// Asks for the rows that follow, while those before them are multiplied.
+HWY_INLINE void prefetch_rows(const CpuAttention& op, int64_t first) {
+  for (int64_t j = first; j < std::min<int64_t>(first + kDotRows, op.n_rows); ++j)
+    prefetch_weights(reinterpret_cast<const uint8_t*>(op.rows[j]),
+                     static_cast<size_t>(op.width) * sizeof(float));
+}
+
+// weights[h][j] = rows[j] . q[h] for the rows of a block.
+void score_rows(const CpuAttention& op, int64_t begin, int64_t end) {
+  for (int64_t j = begin; j < end; j += kDotRows) {
+    prefetch_rows(op, j + kDotRows);
+    const float* rows[kDotRows];
+    for (int64_t r = 0; r < kDotRows; ++r) rows[r] = op.rows[std::min(j + r, end - 1)];
+    for (int64_t h = 0; h < op.n_heads; h += kDotVectors) {
+      const int64_t n = std::min<int64_t>(kDotVectors, op.n_heads - h);
+      const float* q[kDotVectors];
+      for (int64_t v = 0; v < n; ++v) q[v] = op.q + (h + v) * op.width;
+      dot_tile(n, rows, q, op.width, {kZeros, 0, op.weights + h * kBlock + j - begin, kBlock});
+    }
+  }
+}
+
+// What is known of a head when some blocks of rows are done: the largest score, the sum of exp(score -
+// largest).
+struct HeadSum {
+  float largest = -INFINITY, sum = 0;
+};
+
+// weights [kBlock]: n scores, to be scaled  ->  exp(score - largest), and zeros. Returns by what all sums so
+// far are to be multiplied. A NaN stays one.
+float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
+  const FloatTag tag;
+  for (int64_t j = 0; j < n; ++j) weights[j] *= scale;
+  std::fill(weights + n, weights + kBlock, -INFINITY);
+  Floats largest = broadcast(head.largest), sum = zeros();
+  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p)
+  largest.part[p] = hn::Max(largest.part[p], hn::LoadU(tag, weights + j + p * kPartLanes));
+  alignas(64) float lanes[16];
+  store_floats(largest, lanes);
+  const float most = *std::max_element(lanes, lanes + 16);
+  const float factor = most == head.largest ? 1.0f : std::exp(head.largest - most);
+  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p) {
+      float* at = weights + j + p * kPartLanes;
+      const auto x = hn::Sub(hn::LoadU(tag, at), hn::Set(tag, most));
+      const auto weight = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(tag, x));
+      sum.part[p] = hn::Add(sum.part[p], weight);
+      hn::StoreU(weight, tag, at);
+    }
+  head = {most, head.sum * factor + sum_of_lanes(sum)};
+  return factor;
+}
+
+void multiply(float* values, int64_t n, float factor) {
+  const Floats by = broadcast(factor);
+  for (int64_t i = 0; i < n; i += 16) store_floats(mul(load_floats_anywhere(values + i), by), values + i);
+}
+
+// out[v] += the rows of a block, weighted, for V heads.
+template <int V>
+void add_rows(const CpuAttention& op, int64_t begin, int64_t end, const float* weights, float* out) {
+  for (int64_t i = 0; i < op.rank; i += 16) {
+    Floats sums[V];
+    DSV32_UNROLL for (int v = 0; v < V; ++v) sums[v] = load_floats_anywhere(out + v * op.rank + i);
+    sum_tile<V>(
+        weights, kBlock, end - begin, [&](int64_t j) { return op.rows[begin + j] + i; }, sums);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) store_floats(sums[v], out + v * op.rank + i);
+  }
+}
+
+// Rows pass once, in blocks that stay in the second cache from their scores to their sums; whenever a larger
+// score comes, what was summed before is brought down to it.
+void attend(const CpuAttention& op) {
+  std::vector<HeadSum> heads(static_cast<size_t>(op.n_heads));
+  std::fill_n(op.out, op.n_heads * op.rank, 0.0f);
+  for (int64_t begin = 0; begin < op.n_rows; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, op.n_rows);
+    score_rows(op, begin, end);
+    for (int64_t h = 0; h < op.n_heads; ++h) {
+      const float factor =
+          exponentials(op.weights + h * kBlock, end - begin, op.scale, heads[static_cast<size_t>(h)]);
+      if (begin > 0 && factor != 1.0f) multiply(op.out + h * op.rank, op.rank, factor);
+    }
+    int64_t h = 0;
+    for (; h + kSumVectors <= op.n_heads; h += kSumVectors)
+      add_rows<kSumVectors>(op, begin, end, op.weights + h * kBlock, op.out + h * op.rank);
+    for (; h < op.n_heads; ++h) add_rows<1>(op, begin, end, op.weights + h * kBlock, op.out + h * op.rank);
+  }
+  for (int64_t h = 0; h < op.n_heads; ++h)
+    multiply(op.out + h * op.rank, op.rank, 1.0f / heads[static_cast<size_t>(h)].sum);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dsv32
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace dsv32 {
+namespace {
+
+HWY_EXPORT(decode_e4m3);
+HWY_EXPORT(decode_bf16);
+HWY_EXPORT(decode_keys);
+HWY_EXPORT(score_keys);
+HWY_EXPORT(attend);
+
+}  // namespace
+
+void cpu_decode_e4m3(const uint8_t* values, int64_t n, float scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(decode_e4m3)(values, n, scale, out);
+}
+
+void cpu_decode_bf16(const uint8_t* in, int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(decode_bf16)(in, n, out);
+}
+
+void cpu_decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* out) {
+  HWY_DYNAMIC_DISPATCH(decode_keys)(keys, dim, scales, out);
+}
+
+void cpu_score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
+                    float* scores) {
+  HWY_DYNAMIC_DISPATCH(score_keys)(keys, dim, q, weights, n_heads, scores);
+}
+
+void cpu_attend(const CpuAttention& op) { HWY_DYNAMIC_DISPATCH(attend)(op); }
+
+}  // namespace dsv32
+
+#endif  // HWY_ONCE

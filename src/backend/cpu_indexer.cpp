@@ -1,0 +1,162 @@
+// Steps 2 and 3 of sparse attention on the CPU: the indexer scores, the best positions are selected.
+//
+// Keys are turned over in tiles, so that those of sixteen positions lie side by side: a tile is decoded once
+// for the queries of all tokens and heads.
+#include <hwy/aligned_allocator.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "backend/cpu_attention_kernels.h"
+#include "backend/cpu_backend.h"
+#include "backend/cpu_pages.h"
+#include "backend/cpu_threads.h"
+
+namespace dsv32 {
+namespace {
+
+// The queries as f32, whichever form they come in: [n_tokens, n_heads, padded index_head_dim].
+void decode_query(const IndexerScores& op, int64_t query, float* out) {
+  const int64_t dim = op.cache.layout.index_head_dim;
+  std::fill(out + dim, out + padded(dim), 0.0f);
+  if (op.q) std::copy_n(op.q + query * dim, dim, out);
+  for (int64_t i = 0; !op.q && i < dim; i += kTileValues)
+    cpu_decode_e4m3(op.q_fp8 + query * dim + i, std::min(kTileValues, dim - i),
+                    op.q_scales[query * CacheLayout::tiles(dim) + i / kTileValues], out + i);
+}
+
+// Keys that are scored side by side, from position `first` on; those from `end` on are anything.
+class KeyTile {
+ public:
+  explicit KeyTile(int64_t dim)
+      : dim_(dim),
+        bytes_(static_cast<size_t>(kKeyTile * padded(dim))),
+        scales_(static_cast<size_t>(kKeyTile * CacheLayout::tiles(dim))),
+        keys_(hwy::AllocateAligned<float>(static_cast<size_t>(padded(dim) * kKeyTile))) {}
+
+  void decode(const CacheView& cache, int64_t seq, int64_t first, int64_t end) {
+    for (int64_t s = 0; s < kKeyTile; ++s) {
+      if (first + s < end) take(cache.layout, key_entry(cache, seq, first + s), s);
+    }
+    if (cache.layout.kv_type != KvType::f32)
+      cpu_decode_keys(bytes_.data(), padded(dim_), scales_.data(), keys_.get());
+  }
+  const float* keys() const { return keys_.get(); }  // [padded dim, kKeyTile]
+
+ private:
+  void take(const CacheLayout& layout, const KeyEntry& entry, int64_t s) {
+    if (layout.kv_type == KvType::f32) {
+      for (int64_t i = 0; i < dim_; ++i)
+        std::memcpy(keys_.get() + i * kKeyTile + s, entry.key + i * 4, sizeof(float));
+      return;
+    }
+    std::memcpy(bytes_.data() + s * padded(dim_), entry.key, static_cast<size_t>(dim_));
+    for (int64_t i = 0; i < CacheLayout::tiles(dim_); ++i)
+      std::memcpy(scales_.data() + i * kKeyTile + s, entry.key_scales + i * 4, sizeof(float));
+  }
+
+  int64_t dim_;
+  std::vector<uint8_t> bytes_;  // [kKeyTile, padded dim]
+  std::vector<float> scales_;   // [tiles, kKeyTile]
+  hwy::AlignedFreeUniquePtr<float[]> keys_;
+};
+
+// Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
+uint32_t rank_key(float score) {
+  const int32_t bits = std::bit_cast<int32_t>(score + 0.0f);  // -0 + 0 = 0
+  const uint32_t key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
+  return std::isnan(score) ? 0 : key;
+}
+
+// What n of some keys are chosen: all that are larger than `least`, and the first n_equal that equal it.
+struct Threshold {
+  uint32_t least;
+  int32_t n_equal;
+};
+
+// Of the n largest keys, n from 1 on: the bin of its upper bits that the n-th lies in, then among these.
+Threshold threshold_of(std::span<const uint32_t> keys, int32_t n) {
+  constexpr int kShift = 21;
+  std::array<int32_t, 1 << (32 - kShift)> counts{};
+  for (const uint32_t key : keys) ++counts[key >> kShift];
+  size_t bin = counts.size() - 1;
+  for (; n > counts[bin]; --bin) n -= counts[bin];
+  std::vector<uint32_t> in_bin;
+  in_bin.reserve(static_cast<size_t>(counts[bin]));
+  for (const uint32_t key : keys)
+    if (key >> kShift == bin) in_bin.push_back(key);
+  const auto nth = in_bin.begin() + (n - 1);
+  std::ranges::nth_element(in_bin, nth, std::greater());
+  return {*nth, n - static_cast<int32_t>(std::ranges::count_if(in_bin.begin(), nth,
+                                                               [&](uint32_t key) { return key > *nth; }))};
+}
+
+void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* selected) {
+  std::vector<uint32_t> keys(static_cast<size_t>(n_visible));
+  std::ranges::transform(std::span(scores, keys.size()), keys.begin(), rank_key);
+  auto [least, n_equal] = threshold_of(keys, topk);
+  for (int32_t pos = 0, n = 0; n < topk; ++pos) {
+    const uint32_t key = keys[static_cast<size_t>(pos)];
+    const bool is_tie = key == least && n_equal > 0;
+    selected[n] = pos;
+    n += key > least || is_tie;
+    n_equal -= is_tie;
+  }
+}
+
+}  // namespace
+
+// Keys are taken in tiles: decoded once, each stands for the queries of all tokens and heads.
+void CpuBackend::indexer_scores(const IndexerScores& op) {
+  const int64_t dim = op.cache.layout.index_head_dim, n_tokens = op.step.n_tokens, n_heads = op.n_heads,
+                n_queries = n_tokens * n_heads;
+  float* q = aligned(scratch_, n_queries * (padded(dim) + 1));  // [n_tokens, n_heads, padded dim]
+  float* weights = q + n_queries * padded(dim);                 // [n_tokens, n_heads]
+  workers_.parallel_for(n_queries, worth_sharing(n_queries * dim), [&](int64_t i) {
+    decode_query(op, i, q + i * padded(dim));
+    weights[i] = op.weights[i] * op.weight_scale;
+  });
+  for (int64_t seq = 0; seq < op.step.n_seqs; ++seq) {
+    int64_t n_visible = 0;
+    for (int64_t t = 0; t < n_tokens; ++t)
+      if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
+    const bool is_shared = products_worth_sharing(n_queries * n_visible * dim);
+    workers_.parallel_for((n_visible + kPageTokens - 1) / kPageTokens, is_shared, [&](int64_t page) {
+      KeyTile tile(dim);
+      for (int64_t first = page * kPageTokens, end = std::min(first + kPageTokens, n_visible); first < end;
+           first += kKeyTile) {
+        tile.decode(op.cache, seq, first, end);
+        for (int64_t t = 0; t < n_tokens; ++t) {
+          const int64_t n = std::min<int64_t>(kKeyTile, op.step.pos[t] + 1 - first);
+          if (op.step.seq[t] != seq || n <= 0) continue;
+          float unseen[kKeyTile], *scores = op.scores + t * op.scores_stride + first;
+          cpu_score_keys(tile.keys(), padded(dim), q + t * n_heads * padded(dim), weights + t * n_heads,
+                         n_heads, n == kKeyTile ? scores : unseen);
+          if (n < kKeyTile) std::copy_n(unseen, n, scores);
+        }
+      }
+    });
+  }
+}
+
+void CpuBackend::select_topk(const SelectTopk& op) {
+  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * op.step.max_pos), [&](int64_t t) {
+    const int32_t n_visible = op.step.pos[t] + 1;
+    const int32_t n = static_cast<int32_t>(std::min<int64_t>(op.topk, n_visible));
+    int32_t* selected = op.selected + t * op.topk;
+    op.n_selected[t] = n;
+    if (n == n_visible)
+      std::iota(selected, selected + n, 0);
+    else
+      select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
+  });
+}
+
+}  // namespace dsv32

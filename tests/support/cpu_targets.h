@@ -1,0 +1,34 @@
+// The instruction sets that a test's products can be made to run on.
+#pragma once
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace dsv32 {
+
+// The instruction sets of this machine that the program has code for.
+inline std::vector<int64_t> available_targets() {
+  std::vector<int64_t> targets;
+#if HWY_ARCH_X86
+  for (const int64_t target : {HWY_AVX3_DL, HWY_AVX3, HWY_AVX2, HWY_SSE4})
+    if (hwy::SupportedTargets() & target) targets.push_back(target);
+#else
+  targets.push_back(0);
+#endif
+  targets.push_back(HWY_SCALAR);
+  return targets;
+}
+
+// Products run on `target` alone (0: on the best there is) until this goes out of scope.
+struct UseTarget {
+  explicit UseTarget(int64_t target) { set(target); }
+  ~UseTarget() { set(0); }
+  static void set(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+  }
+};
+
+}  // namespace dsv32
