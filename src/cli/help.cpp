@@ -31,6 +31,7 @@ Commands:
   inspect model     the model file's metadata; also tokens, prompt, logits
   inspect plan      what would lie where, in bytes
   cache list        what is kept of earlier prompts; also show, verify, prune, clear, path
+  warm start        keep a model loaded, for what comes next; also status, stop
   talks list        the talks that are kept; also show, rename, delete, export
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do
