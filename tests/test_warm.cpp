@@ -5,10 +5,11 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <random>
-#include <thread>
+#include <sstream>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <poll.h>
 #include <sys/stat.h>
@@ -54,6 +55,16 @@ struct Warm {
 
   ~Warm() {
     if (const int64_t pid = warm_pid(); pid > 0) kill(static_cast<pid_t>(pid), SIGKILL);
+    for (const std::string& log : logs()) BOOST_TEST(log == "");
+  }
+
+  // What processes had to say after their start.
+  std::vector<std::string> logs() const {
+    std::vector<std::string> texts;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".log") texts.push_back(read_file(entry.path()));
+    return texts;
   }
 
   // A shell's words behind the program's name; exec: the child is the program.
@@ -113,6 +124,7 @@ struct Warm {
 // Of an answer in JSON what does not differ from run to run.
 Json lasting(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return {};
   for (const char* key : {"id", "created", "timings"}) json.erase(key);
   return json;
 }
@@ -123,9 +135,7 @@ std::map<std::string, Json> answers_of(const std::string& path) {
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
     const Json json = Json::parse(line);
-    answers[json.at("custom_id")] = json.at("response").is_null()
-                                        ? json.at("error")
-                                        : lasting(json.at("response").at("body").dump());
+    answers[json.at("custom_id")] = {json.at("error"), lasting(json.at("response").value("body", Json()).dump())};
   }
   return answers;
 }
@@ -192,8 +202,6 @@ BOOST_AUTO_TEST_CASE(answers_are_those_of_a_process_of_ones_own) {
   BOOST_TEST(warm.run("warm stop").code == 0);
   BOOST_TEST(warm.run("warm status").code == 1);
   BOOST_TEST(warm.socket() == "");
-  for (const auto& entry : fs::directory_iterator(warm.folder))
-    BOOST_TEST(read_file(entry.path()) == "", entry.path().string());  // of its log
 }
 
 BOOST_AUTO_TEST_CASE(batches_are_answered_the_same) {
@@ -231,8 +239,7 @@ BOOST_AUTO_TEST_CASE(chats_say_the_same, *boost::unit_test::precondition([](auto
     std::string text = chat.say("hello there");
     text += chat.say("and more");
     chat.type("/stats\n");
-    BOOST_TEST(chat.await_text("from cache"));
-    BOOST_TEST(contains(chat.written(), "of 512 tokens"));
+    BOOST_TEST(chat.await_text("of 512 tokens"));
     chat.type("/bye\n");
     BOOST_TEST(chat.end() == 0);
     return chat.screen().text().substr(0, chat.screen().text().find("/stats"));
@@ -245,6 +252,7 @@ BOOST_AUTO_TEST_CASE(signals_end_an_answer_and_nothing_else) {
   const Warm warm;
   warm.start();
   for (const auto& [number, code] : {std::pair(SIGINT, 130), {SIGTERM, 143}, {SIGKILL, kKilledBy + SIGKILL}}) {
+    fs::remove(warm.temp.file("ran.out"));
     const pid_t asking = warm.begin("run" + warm.flags + "--warm only --no-think --temp 1 -n -1 hello");
     BOOST_TEST(warm.await([&] { return !read_file(warm.temp.file("ran.out")).empty(); }));
     kill(asking, number);
