@@ -60,6 +60,7 @@ void Loop::end_talk(int64_t talk) {
 bool Loop::turn() {
   end_interrupted();
   begin_ready(false);
+  close_done();  // others may be admitted to the places
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Answer*> answers;
