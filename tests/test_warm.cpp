@@ -10,10 +10,10 @@
 #include <random>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "base/stopwatch.h"
 #include "base/text.h"
@@ -69,10 +69,11 @@ struct Warm {
 
   // A shell's words behind the program's name; exec: the child is the program.
   pid_t begin(const std::string& words, const std::string& name = "ran") const {
-    const std::string command = "exec env -u NO_COLOR XDG_RUNTIME_DIR=" + runtime + " XDG_STATE_HOME=" +
-                                temp.file("state") + " XDG_CACHE_HOME=" + temp.file("cache") + " " +
-                                program_path() + " " + words + " >" + temp.file(name + ".out") + " 2>" +
-                                temp.file(name + ".err") + (contains(words, "<") ? "" : " </dev/null");
+    const std::string command = "exec env -u NO_COLOR XDG_RUNTIME_DIR=" + runtime +
+                                " XDG_STATE_HOME=" + temp.file("state") +
+                                " XDG_CACHE_HOME=" + temp.file("cache") + " " + program_path() + " " + words +
+                                " >" + temp.file(name + ".out") + " 2>" + temp.file(name + ".err") +
+                                (contains(words, "<") ? "" : " </dev/null");
     return fork_child([&] { return execl("/bin/sh", "sh", "-c", command.c_str(), nullptr), 98; });
   }
   Ran end(pid_t pid, const std::string& name = "ran") const {
@@ -135,7 +136,8 @@ std::map<std::string, Json> answers_of(const std::string& path) {
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
     const Json json = Json::parse(line);
-    answers[json.at("custom_id")] = {json.at("error"), lasting(json.at("response").value("body", Json()).dump())};
+    answers[json.at("custom_id")] = {json.at("error"),
+                                     lasting(json.at("response").value("body", Json()).dump())};
   }
   return answers;
 }
@@ -227,8 +229,8 @@ BOOST_AUTO_TEST_CASE(batches_are_answered_the_same) {
 }
 
 BOOST_AUTO_TEST_CASE(chats_say_the_same, *boost::unit_test::precondition([](auto) {
-  return boost::test_tools::assertion_result(can_have_terminal());
-})) {
+                       return boost::test_tools::assertion_result(can_have_terminal());
+                     })) {
   const auto talked = [](const char* how, bool is_warm) {
     const Warm warm;
     if (is_warm) warm.start("--no-cache");
@@ -251,7 +253,8 @@ BOOST_AUTO_TEST_CASE(chats_say_the_same, *boost::unit_test::precondition([](auto
 BOOST_AUTO_TEST_CASE(signals_end_an_answer_and_nothing_else) {
   const Warm warm;
   warm.start();
-  for (const auto& [number, code] : {std::pair(SIGINT, 130), {SIGTERM, 143}, {SIGKILL, kKilledBy + SIGKILL}}) {
+  for (const auto& [number, code] :
+       {std::pair(SIGINT, 130), {SIGTERM, 143}, {SIGKILL, kKilledBy + SIGKILL}}) {
     fs::remove(warm.temp.file("ran.out"));
     const pid_t asking = warm.begin("run" + warm.flags + "--warm only --no-think --temp 1 -n -1 hello");
     BOOST_TEST(warm.await([&] { return !read_file(warm.temp.file("ran.out")).empty(); }));
@@ -437,8 +440,8 @@ void many_clients(double seconds) {
   const auto churn = [&](double lasting) {
     std::vector<pid_t> clients;
     for (int i = 0; i < kClients; ++i)
-      clients.push_back(fork_child(
-          [&] { return be_client(warm, static_cast<uint64_t>(i) + 1, lasting, asked, answers); }));
+      clients.push_back(
+          fork_child([&] { return be_client(warm, static_cast<uint64_t>(i) + 1, lasting, asked, answers); }));
     for (const pid_t client : clients) BOOST_TEST(wait_for(client) == 0);
     BOOST_TEST(warm.await([&] { return warm.is_idle() && warm.status().value("clients", 1) == 0; }));
   };

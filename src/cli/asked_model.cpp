@@ -23,7 +23,8 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
     why = error.what();
   }
   if (options.warm == WarmUse::only)
-    fail(ErrorKind::io, why, "dsv32 warm start with the same -m and flags; dsv32 warm status lists those there are");
+    fail(ErrorKind::io, why,
+         "dsv32 warm start with the same -m and flags; dsv32 warm status lists those there are");
   if (options.verbose) say("warm: " + why + "; it is loaded here");
   return nullptr;
 }

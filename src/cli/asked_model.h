@@ -12,8 +12,8 @@ namespace dsv32 {
 
 class AskedModel {
  public:
-  // Loads it unless a warm process has it (warm_path()). Says what it warns of, and with --verbose who answers.
-  // Throws as LoadedModel does, and Error{io} when with --warm only there is no such process.
+  // Loads it unless a warm process has it (warm_path()). Says what it warns of, and with --verbose who
+  // answers. Throws as LoadedModel does, and Error{io} when with --warm only there is no such process.
   explicit AskedModel(const Options& options, const LoadedModel::Prefetch& prefetch = {});
 
   const ModelFile& opened() const { return here_ ? *here_ : *file_; }

@@ -61,8 +61,8 @@ class Conversation {
   const ChatFormat format_;
   GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;
-  uint64_t seed_;  // of the next answer
-  int64_t n_held_ = 0;  // tokens, since the last one
+  uint64_t seed_;                      // of the next answer
+  int64_t n_held_ = 0;                 // tokens, since the last one
   Forward::BufferTally buffer_tally_;  // of all
   Talk talk_;
   std::string attached_, draft_;  // what goes with the next message, and what /edit begins with

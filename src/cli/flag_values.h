@@ -22,7 +22,7 @@ namespace dsv32 {
 // Decimal.
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most);
 float parse_float(const std::string& flag, const std::string& text);
-float parse_share(const std::string& flag, const std::string& text);  // from 0 to 1
+float parse_share(const std::string& flag, const std::string& text);                    // from 0 to 1
 std::chrono::seconds parse_duration(const std::string& flag, const std::string& text);  // "90s", "30m", "8h"
 uint64_t parse_seed(const std::string& flag, const std::string& text);
 // A number of rows, "full" (kEveryRow), or "auto" (nothing).

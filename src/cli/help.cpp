@@ -21,7 +21,6 @@ std::string overview() {
   dsv32 run "Why is the sky blue?"           the answer, on standard output
   dsv32 run -f notes.txt "Summarise this."   a file, then the question
   git diff | dsv32 run "Review this."        standard input, then the question
-  dsv32 run --json --no-think "Hello" | jq   one JSON object
   dsv32 batch asked.jsonl -o answers.jsonl   many prompts, many at a time
 
 Commands:

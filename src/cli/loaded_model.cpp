@@ -101,8 +101,7 @@ Hash256 rough_digest(const GgufFile& file) {
   return hash.finish();
 }
 
-ModelFile::ModelFile(const Options& options)
-    : file(find_model(options)), tokenizer(load_tokenizer(file)) {}
+ModelFile::ModelFile(const Options& options) : file(find_model(options)), tokenizer(load_tokenizer(file)) {}
 
 LoadedModel::LoadedModel(const Options& options, const Prefetch& prefetch)
     : LoadedModel(ModelFile(options), options, prefetch) {}

@@ -128,10 +128,10 @@ struct Options {
 
   WarmUse warm = WarmUse::automatic;
   std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: as long it may be idle
-  bool is_dry_run = false;     // cache verify: nothing is removed
-  bool parse_special = false;  // inspect tokens
-  std::string token_list;      // inspect logits: ids, or @FILE
-  std::string output_path;     // inspect logits, batch: -o
+  bool is_dry_run = false;                               // cache verify: nothing is removed
+  bool parse_special = false;                            // inspect tokens
+  std::string token_list;                                // inspect logits: ids, or @FILE
+  std::string output_path;                               // inspect logits, batch: -o
   BenchOptions bench;
   BatchOptions batch;
   std::optional<ImaginedMachine> imagined;  // inspect plan: --on

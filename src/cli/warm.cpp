@@ -65,8 +65,9 @@ int hold(const Options& options, OwnedFd ready) {
   const GracefulStop stop;
   WarmServer server(loaded.engine, *loaded.tokenizer, listen_warm(path), {model, options.keep});
   leave_terminal(log.get());
-  report_ready(std::move(ready), format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
-                             model.c_str(), duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
+  report_ready(std::move(ready),
+               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
+                      model.c_str(), duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
   try {
     server.serve(stop);
   } catch (...) {
@@ -144,7 +145,8 @@ int warm_status_command(const Options& options) {
 int warm_stop_command(const Options& options) {
   std::error_code error;
   const std::string& named = options.engine.model_path;
-  const std::string model = named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
+  const std::string model =
+      named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
   for (const std::string& path : warm_paths()) {
     std::optional<WarmGreeting> greeting = greet_warm(path, "status");
     if (!greeting || (!model.empty() && warm_bytes(greeting->answer.at("model")) != model)) continue;

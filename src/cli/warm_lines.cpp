@@ -49,11 +49,16 @@ Json options_json(const GenerationOptions& options) {
   const SamplingOptions& sampling = options.sampling;
   Json stops = Json::array();
   for (const std::string& stop : options.stops) stops.push_back(warm_text(stop));
-  return {{"max_answer", options.max_answer},   {"max_thinking", options.max_thinking},
-          {"max_tokens", options.max_tokens},   {"stops", std::move(stops)},
-          {"thinking", options.thinking},       {"top_logprobs", options.n_top_logprobs},
-          {"temperature", sampling.temperature}, {"top_k", sampling.top_k},
-          {"top_p", sampling.top_p},            {"min_p", sampling.min_p},
+  return {{"max_answer", options.max_answer},
+          {"max_thinking", options.max_thinking},
+          {"max_tokens", options.max_tokens},
+          {"stops", std::move(stops)},
+          {"thinking", options.thinking},
+          {"top_logprobs", options.n_top_logprobs},
+          {"temperature", sampling.temperature},
+          {"top_k", sampling.top_k},
+          {"top_p", sampling.top_p},
+          {"min_p", sampling.min_p},
           {"seed", sampling.seed}};
 }
 

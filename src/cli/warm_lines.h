@@ -4,7 +4,8 @@
 //           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
 //   tells:  {"dsv32": 1, "facts": {...}}, of a status what it is; then
 //           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
-//           {"of": 7, "text": "..."}, and at the end  {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}
+//           {"of": 7, "text": "..."}, and at the end  {"of": 7, "result": {...}}  or  {"of": 7, "error":
+//           {...}}
 //           {"error": {...}}: of the connection, which ends
 //
 // Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.

@@ -19,7 +19,7 @@ namespace {
 using Json = WarmJson;
 
 constexpr size_t kMostClients = 256, kMostAskedEach = 4096;
-constexpr int kMaxDepth = 8;          // of JSON
+constexpr int kMaxDepth = 8;             // of JSON
 constexpr double kGreetingSeconds = 10;  // who has not said by then what it wants is no client
 constexpr double kLastWordsSeconds = 1;  // that who is slow has for what is queued at the end
 constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;

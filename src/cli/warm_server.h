@@ -1,7 +1,7 @@
 // A warm process's work: the engine's loop, and all who ask it over a socket.
 //
-// The one idea: one thread. Between the loop's steps, and within those of a prompt where it asks whether to go
-// on, sockets are looked at and never waited for; whoever is slow, gone or talks nonsense costs nobody but
+// The one idea: one thread. Between the loop's steps, and within those of a prompt where it asks whether to
+// go on, sockets are looked at and never waited for; whoever is slow, gone or talks nonsense costs nobody but
 // itself. A request is added, and forgotten, only between steps.
 #pragma once
 
@@ -18,8 +18,8 @@
 namespace dsv32 {
 
 struct WarmTerms {
-  std::string model;           // its file
-  std::chrono::seconds keep;   // as long it may be idle
+  std::string model;          // its file
+  std::chrono::seconds keep;  // as long it may be idle
 };
 
 class WarmServer {

@@ -1,5 +1,5 @@
-// Where warm processes are found, and how one talks with them: UNIX sockets in a folder of the user's own, and
-// lines over them.
+// Where warm processes are found, and how one talks with them: UNIX sockets in a folder of the user's own,
+// and lines over them.
 //
 // The one idea: a socket is named after all that decides an engine, so that whoever finds the name has found
 // the right process, and a lock on the log beside it tells whether that process is alive. The folder is

@@ -100,9 +100,8 @@ void Loop::close_done() {
 void Loop::close(Entry& entry) {
   const Session& session = *entry.session;
   const Forward::BufferTally now = engine_.forward().buffer_tally();
-  entry.answer->note_session(
-      session.decoded(), std::ssize(session.tokens()),
-      {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
+  entry.answer->note_session(session.decoded(), std::ssize(session.tokens()),
+                             {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
   const int64_t talk = entry.answer->request().talk;
   const bool is_whole = !entry.is_shrunk && !session.timeline().is_suspended();
   if (talk != 0 && entries_.size() == 1 && is_whole)
