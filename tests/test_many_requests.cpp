@@ -264,8 +264,7 @@ class Reading {
                                                .seed = request.options.sampling.seed,
                                                .load_seconds = {},
                                                .thinking = job.prompt.thinking,
-                                               .is_text_completion = request.is_completion,
-                                               .buffer_tally = {}})));
+                                               .is_text_completion = request.is_completion})));
   }
   void conclude(const BatchJob& job, const Error& error) { add(failure_line(job.line, error)); }
 
