@@ -47,14 +47,14 @@ struct Ran {
   std::string out, err;
 };
 
-// A home, and perhaps a warm process in it, which goes with the object.
+// A home, and perhaps warm processes in it, which go with the object.
 struct Warm {
   const std::string flags = " -m " + model_path() + " -c 512 -t 1 ";
   const TempDir temp;
   const std::string runtime = temp.file("runtime"), folder = runtime + "/dsv32";
 
   ~Warm() {
-    if (const int64_t pid = warm_pid(); pid > 0) kill(static_cast<pid_t>(pid), SIGKILL);
+    run("warm stop");
     for (const std::string& log : logs()) BOOST_TEST(log == "");
   }
 
