@@ -12,7 +12,7 @@ demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers e
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
-export LC_ALL=C XDG_STATE_HOME=$work/state XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config TERM=xterm
+export LC_ALL=C XDG_STATE_HOME=$work/state XDG_RUNTIME_DIR=$work/runtime XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config TERM=xterm
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL DSV32_MODELS
 esc=$'\e'

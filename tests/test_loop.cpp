@@ -238,6 +238,46 @@ BOOST_AUTO_TEST_CASE(one_request_that_ends_early_leaves_the_others_alone) {
   BOOST_TEST(other.n_done.back() == 90);
 }
 
+// Who was interrupted may not stand in the way of those who wait for its place.
+BOOST_AUTO_TEST_CASE(a_place_that_an_interruption_leaves_is_taken) {
+  Scene scene(Scene::small(2, 512, {}));
+  Loop& loop = scene.engine->loop();
+  std::vector<Ear> ears(6);
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < ears.size(); ++i) {
+    ears[i].n_before_stop = i < 3 ? 6 : -1;
+    Request request = scene.request(i);
+    request.session = nullptr;
+    numbers.push_back(loop.add(std::move(request), ears[i]));
+  }
+  while (loop.turn()) {
+  }
+  for (size_t i = 0; i < ears.size(); ++i)
+    BOOST_TEST((loop.take(numbers[i]).finish_reason == FinishReason::interrupted) == (i < 3));
+}
+
+// The session of a talk is there for its next request, unless somebody else asked in between.
+BOOST_AUTO_TEST_CASE(a_talk_goes_on_where_it_was) {
+  Scene scene(Scene::small(2, 512, {}));
+  Loop& loop = scene.engine->loop();
+  const auto asked = [&](int64_t talk) {
+    Request request = scene.request(0);
+    request.session = nullptr, request.talk = talk;
+    Ear ear;
+    return generate(loop, request, ear);
+  };
+  const int64_t n_prompt = std::ssize(scene.request(0).prompt);
+  BOOST_TEST(asked(1).n_cached_tokens == 0);
+  BOOST_TEST(asked(1).n_cached_tokens == n_prompt - 1);
+  BOOST_TEST(asked(2).n_cached_tokens == 0);
+  BOOST_TEST(asked(1).n_cached_tokens == 0);
+  BOOST_TEST(asked(1).n_held_tokens > n_prompt);
+  BOOST_TEST(asked(0).n_cached_tokens == 0);
+  BOOST_TEST(asked(1).n_cached_tokens == 0);
+  loop.end_talk(1);
+  BOOST_TEST(asked(1).n_cached_tokens == 0);
+}
+
 // Each of the three limits by itself, and what they allow together. The end of thinking that a limit sets
 // has no record, and what was thought before it is what would have been thought anyway.
 BOOST_AUTO_TEST_CASE(thinking_and_answer_have_limits_of_their_own) {

@@ -253,7 +253,7 @@ class Reading {
   bool next(BatchJob& job) {
     if (input_.next(job.line, maker_, -1) != LineReader::Result::line) return false;
     if (!job.line.refusal())
-      job.prompt = BatchRunner(model_.engine, *model_.tokenizer).prompt_of(job.request());
+      job.prompt = BatchRunner(model_.engine.loop(), 1, *model_.tokenizer).prompt_of(job.request());
     return true;
   }
 
@@ -264,8 +264,7 @@ class Reading {
                                                .seed = request.options.sampling.seed,
                                                .load_seconds = {},
                                                .thinking = job.prompt.thinking,
-                                               .is_text_completion = request.is_completion,
-                                               .buffer_tally = {}})));
+                                               .is_text_completion = request.is_completion})));
   }
   void conclude(const BatchJob& job, const Error& error) { add(failure_line(job.line, error)); }
 
@@ -311,7 +310,7 @@ struct Together {
 // All lines on the loop of one engine, as many at a time as it takes.
 Together answers_together(const std::string& path, const Options& options) {
   LoadedModel model(options);
-  BatchRunner runner(model.engine, *model.tokenizer);
+  BatchRunner runner(model.engine.loop(), model.engine.plan().cache.max_seqs, *model.tokenizer);
   Reading reading(path, model, options);
   for (bool has_more = true; has_more || runner.n_running() > 0;) {
     for (BatchJob job; has_more && runner.has_room();) {

@@ -2,19 +2,20 @@
 // same loop.
 #include "cli/batch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/asked_model.h"
 #include "cli/batch_input.h"
 #include "cli/batch_output.h"
 #include "cli/batch_progress.h"
 #include "cli/batch_runner.h"
 #include "cli/completion_json.h"
 #include "cli/help.h"
-#include "cli/loaded_model.h"
 #include "cli/run.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
@@ -29,15 +30,15 @@ constexpr int kInputWaitMs = 200;    // between two looks at whether a signal ca
 
 class Batch {
  public:
-  Batch(const Options& options, const Terminal& terminal, LoadedModel& model, BatchInput& input,
-        LineMaker maker, BatchOutput& output)
+  Batch(const Options& options, const Terminal& terminal, AskedModel& model, int64_t n_at_a_time,
+        BatchInput& input, LineMaker maker, BatchOutput& output)
       : options_(options),
         terminal_(terminal),
         model_(model),
         input_(input),
         maker_(std::move(maker)),
         output_(output),
-        runner_(model.engine, *model.tokenizer, [this] { show_progress(); }),
+        runner_(model.answerer(), n_at_a_time, model.tokenizer(), [this] { show_progress(); }),
         status_(terminal.can_redraw, options.quiet) {}
 
   int run() {
@@ -136,13 +137,12 @@ class Batch {
 
   std::string body_of(const BatchRunner::Finished& finished) const {
     const BatchRequest& request = finished.job.request();
-    return completion_json(std::get<GenerationResult>(finished.outcome), *model_.tokenizer,
-                           {.model_name = model_name(model_.file.path()),
+    return completion_json(std::get<GenerationResult>(finished.outcome), model_.tokenizer(),
+                           {.model_name = model_name(model_.path()),
                             .seed = request.options.sampling.seed,
                             .load_seconds = {},
                             .thinking = finished.job.prompt.thinking,
-                            .is_text_completion = request.is_completion,
-                            .buffer_tally = {}});
+                            .is_text_completion = request.is_completion});
   }
 
   // "==> name <==", the answer, and an empty line.
@@ -166,7 +166,7 @@ class Batch {
 
   const Options& options_;
   const Terminal& terminal_;
-  LoadedModel& model_;
+  AskedModel& model_;
   BatchInput& input_;
   LineMaker maker_;
   BatchOutput& output_;
@@ -195,19 +195,20 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   status.show("opening the model");
   Options on_engine = options;
   on_engine.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit), on_engine.engine.pool = kAllContexts;
-  LoadedModel model(on_engine);
+  AskedModel model(on_engine);
   status.erase();
-  report_model(model, options);
-  const CachePlan& cache = model.engine.plan().cache;
+  const EngineFacts& facts = model.facts();
+  report_model(model.opened(), facts, options);
+  const int64_t n_at_a_time = std::min(facts.max_seqs, batch.n_parallel.value_or(facts.max_seqs));
   if (options.verbose)
-    say(format("at a time: %lld, %s tokens together", static_cast<long long>(cache.max_seqs),
-               with_thousands(cache.pool_tokens).c_str()));
+    say(format("at a time: %lld, %s tokens together", static_cast<long long>(n_at_a_time),
+               with_thousands(facts.pool_tokens).c_str()));
   UnknownFields unknown([&](const std::string& name) {
     if (!options.quiet)
       say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
   });
-  LineMaker maker(rough_digest(model.file), std::move(defaults), std::move(unknown));
-  return Batch(options, terminal, model, input, std::move(maker), output).run();
+  LineMaker maker(rough_digest(model.opened().file), std::move(defaults), std::move(unknown));
+  return Batch(options, terminal, model, n_at_a_time, input, std::move(maker), output).run();
 }
 
 std::string question_of(const Options& options) {

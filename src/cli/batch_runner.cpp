@@ -20,15 +20,19 @@ struct BatchRunner::Running : Listener {
 
   BatchJob job;
   const std::function<void()>& on_progress;
-  int64_t number = 0;  // on the loop
+  int64_t number = 0;  // the answerer's
   Counts counts;
 };
 
-BatchRunner::BatchRunner(Engine& engine, const Tokenizer& tokenizer, std::function<void()> on_progress)
-    : engine_(engine), tokenizer_(tokenizer), on_progress_(std::move(on_progress)) {}
+BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer,
+                         std::function<void()> on_progress)
+    : answerer_(answerer),
+      n_at_a_time_(n_at_a_time),
+      tokenizer_(tokenizer),
+      on_progress_(std::move(on_progress)) {}
 
 BatchRunner::~BatchRunner() {
-  for (const std::unique_ptr<Running>& running : running_) engine_.loop().drop(running->number);
+  for (const std::unique_ptr<Running>& running : running_) answerer_.drop(running->number);
 }
 
 Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
@@ -40,32 +44,31 @@ Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
   return prompt;
 }
 
-bool BatchRunner::has_room() const { return n_running() < engine_.plan().cache.max_seqs; }
+bool BatchRunner::has_room() const { return n_running() < n_at_a_time_; }
 
 void BatchRunner::begin(BatchJob job) {
   auto running = std::make_unique<Running>(std::move(job), on_progress_);
   GenerationOptions options = running->job.request().options;
   options.thinking = running->job.prompt.thinking;
   running->number =
-      engine_.loop().add({nullptr, &tokenizer_, running->job.prompt.ids, std::move(options)}, *running);
+      answerer_.add({nullptr, &tokenizer_, running->job.prompt.ids, std::move(options)}, *running);
   running_.push_back(std::move(running));
 }
 
 std::vector<BatchRunner::Finished> BatchRunner::turn() {
-  Loop& loop = engine_.loop();
-  loop.turn();
+  answerer_.turn();
   std::vector<Finished> finished;
   std::erase_if(running_, [&](const std::unique_ptr<Running>& running) {
-    if (!loop.is_done(running->number)) return false;
-    auto outcome = outcome_of(loop, running->number);
+    if (!answerer_.is_done(running->number)) return false;
+    auto outcome = outcome_of(answerer_, running->number);
     finished.push_back({std::move(running->job), std::move(outcome)});
     return true;
   });
   return finished;
 }
 
-std::variant<GenerationResult, Error> BatchRunner::outcome_of(Loop& loop, int64_t number) try {
-  return loop.take(number);
+std::variant<GenerationResult, Error> BatchRunner::outcome_of(Answerer& answerer, int64_t number) try {
+  return answerer.take(number);
 } catch (const Error& error) {
   return error;
 }

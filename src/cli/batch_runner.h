@@ -1,6 +1,7 @@
-// The requests of a batch that are on the engine's loop, and what is heard of them.
+// The requests of a batch that are being answered, and what is heard of them.
 //
-// As many as have a share of the buffers; which of them run, and which wait for room, is the loop's business.
+// As many as have a share of the buffers; which of them run, and which wait for room, is the engine's
+// business.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,7 @@
 #include <vector>
 
 #include "cli/batch_line.h"
-#include "engine/engine.h"
-#include "engine/loop.h"
+#include "engine/request.h"
 
 namespace dsv32 {
 
@@ -25,14 +25,16 @@ struct BatchJob {
 
 class BatchRunner {
  public:
-  // Both must outlive the object. `on_progress` is called in turn(), when a prompt has been read further.
-  BatchRunner(Engine& engine, const Tokenizer& tokenizer, std::function<void()> on_progress = {});
+  // Both must outlive the object. At most so many requests at a time. `on_progress` is called in turn(), when
+  // a prompt has been read further.
+  BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer,
+              std::function<void()> on_progress = {});
   ~BatchRunner();
 
   // The prompt of a line's request. Throws Error for one that cannot be made.
   Prompt prompt_of(const BatchRequest& request) const;
 
-  // The loop takes one more.
+  // One more may begin.
   bool has_room() const;
   void begin(BatchJob job);
 
@@ -40,7 +42,7 @@ class BatchRunner {
     BatchJob job;
     std::variant<GenerationResult, Error> outcome;
   };
-  // Makes the loop's next step. Returns those that are done with it.
+  // Goes a step further. Returns those that are done with it.
   std::vector<Finished> turn();
 
   int64_t n_running() const { return std::ssize(running_); }
@@ -52,9 +54,10 @@ class BatchRunner {
 
  private:
   struct Running;
-  static std::variant<GenerationResult, Error> outcome_of(Loop& loop, int64_t number);
+  static std::variant<GenerationResult, Error> outcome_of(Answerer& answerer, int64_t number);
 
-  Engine& engine_;
+  Answerer& answerer_;
+  const int64_t n_at_a_time_;
   const Tokenizer& tokenizer_;
   const std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Running>> running_;

@@ -3,10 +3,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/asked_model.h"
 #include "cli/conversation.h"
-#include "cli/loaded_model.h"
 #include "cli/prompt.h"
-#include "cli/run.h"
 #include "cli/streams.h"
 #include "cli/talk.h"
 #include "cli/terminal.h"
@@ -49,15 +48,15 @@ int chat_command(const Options& options) {
   Talk talk(options, read_system(options));
   StatusLine status(terminal.can_redraw, options.quiet);
   status.show("opening the model");
-  LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+  AskedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(known_prompt(talk, tokenizer), talk.saved.decoded);
   });
   status.erase();
-  report_model(model, options);
-  const std::string name = model_name(model.file.path());
+  report_model(model.opened(), model.facts(), options);
+  const std::string name = model_name(model.path());
   if (!options.quiet) {
     say(format("%s, context %s tokens, /help lists commands", name.c_str(),
-               with_thousands(model.engine.plan().cache.max_context).c_str()));
+               with_thousands(model.facts().context).c_str()));
     report_talk(talk, name);
   }
   return Conversation(options, terminal, model, std::move(talk)).run();

@@ -18,6 +18,7 @@
 #include "cli/inspect_logits.h"
 #include "cli/run.h"
 #include "cli/talks.h"
+#include "cli/warm.h"
 
 namespace dsv32 {
 namespace {
@@ -39,7 +40,7 @@ std::string members_of(const std::string& group) {
 }
 
 [[noreturn]] void fail_unknown(const std::string& name) {
-  std::vector<std::string> names{"help", "version", "inspect", "cache", "talks"};
+  std::vector<std::string> names{"help", "version", "inspect", "cache", "talks", "warm"};
   for (const CommandRow& row : commands()) names.push_back(row.name());
   const std::string near = nearest(name, names);
   fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
@@ -135,6 +136,19 @@ std::span<const CommandRow> commands() {
        {"dsv32 config", "[COMMAND]", "What holds for a command without flags, run for one, and from where.",
         true},
        config_command},
+      {Command::warm_start,
+       {"dsv32 warm start", "[flags]",
+        "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
+        false},
+       warm_start_command},
+      {Command::warm_status,
+       {"dsv32 warm status", "[flags]", "The processes that hold a model. Exit code 1: there is none.",
+        false},
+       warm_status_command},
+      {Command::warm_stop,
+       {"dsv32 warm stop", "[flags]",
+        "Ends those processes, or those of -m, when what is under way has been answered.", false},
+       warm_stop_command},
       {Command::completion,
        {"dsv32 completion", "bash|zsh|fish|man",
         "What the shell completes, or the manual page, on standard output.", true},

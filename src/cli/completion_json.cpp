@@ -83,8 +83,9 @@ void add_figures(Json& json, const GenerationResult& result, const CompletionCon
   json["usage"] = usage_json(result);
   json["seed"] = context.seed;
   json["timings"] = timings_json(result, context.load_seconds);
-  if (context.buffer_tally.n_rows > 0)
-    json["topk_buffer"] = {{"rows", context.buffer_tally.n_rows}, {"misses", context.buffer_tally.n_misses}};
+  const Forward::BufferTally& tally = result.buffer_tally;
+  if (context.load_seconds && tally.n_rows > 0)
+    json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
 }
 
 // What every object begins with.

@@ -16,10 +16,9 @@ namespace dsv32 {
 struct CompletionContext {
   std::string model_name;
   uint64_t seed = 0;
-  std::optional<double> load_seconds;
-  bool thinking = false;              // else "reasoning_content" is null
-  bool is_text_completion = false;    // of OpenAI's older form: a text in place of a message
-  Forward::BufferTally buffer_tally;  // left out when no rows were looked up
+  std::optional<double> load_seconds;  // nothing: of several answers, which share top-k buffers' figures
+  bool thinking = false;               // else "reasoning_content" is null
+  bool is_text_completion = false;     // of OpenAI's older form: a text in place of a message
 };
 
 // One line without a newline at its end.

@@ -44,21 +44,20 @@ class ChatListener : public AnswerListener {
 
 }  // namespace
 
-Conversation::Conversation(const Options& options, const Terminal& terminal, LoadedModel& model, Talk talk)
+Conversation::Conversation(const Options& options, const Terminal& terminal, AskedModel& model, Talk talk)
     : options_(options),
       terminal_(terminal),
       model_(model),
-      format_(*model.tokenizer),
+      format_(model.tokenizer()),
       editor_(terminal.is_in, terminal.can_redraw, stop_,
               terminal.is_in && options.keeps_history ? history_path() : "", complete_chat_line),
-      session_(model.engine),
       seed_(choose_seed(options)),
       talk_(std::move(talk)) {
   options_.generation.thinking = talk_.saved.thinking;
 }
 
 void Conversation::save() {
-  talk_.saved.model = model_name(model_.file.path());
+  talk_.saved.model = model_name(model_.path());
   talk_.saved.thinking = options_.generation.thinking;
   talk_.save();
 }
@@ -183,9 +182,14 @@ void Conversation::answer() {
   if (options_.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   options_.generation.sampling.seed = seed_++;
   try {
-    const std::vector<int32_t> prompt = format_.encode(talk_.messages(), options_.generation.thinking);
     const GenerationResult result =
-        generate(session_, *model_.tokenizer, prompt, options_.generation, listener, talk_.saved.decoded);
+        generate(model_.answerer(),
+                 {.tokenizer = &model_.tokenizer(),
+                  .prompt = format_.encode(talk_.messages(), options_.generation.thinking),
+                  .options = options_.generation,
+                  .decoded = talk_.saved.decoded,
+                  .talk = 1},
+                 listener);
     status.erase();
     printer.finish(result.completion.thinking_closed);
     conclude(result);
@@ -200,13 +204,15 @@ void Conversation::conclude(const GenerationResult& result) {
   stats_ = format("seed: %llu; ", static_cast<unsigned long long>(options_.generation.sampling.seed)) +
            prefill_summary(result) + "; " + decode_summary(result);
   if (options_.verbose) say(stats_);
-  if (result.finish_reason == FinishReason::length && session_.context_left() == 0)
+  n_held_ = result.n_held_tokens;
+  buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
+  if (result.finish_reason == FinishReason::length && n_held_ == model_.facts().context)
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
   if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");
   talk_.messages().push_back(
       {Message::Role::assistant, result.completion.content, result.completion.reasoning});
-  talk_.saved.decoded = session_.decoded();
+  talk_.saved.decoded = result.decoded;
   try_save();
 }
 

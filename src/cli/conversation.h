@@ -8,13 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include "cli/asked_model.h"
 #include "cli/chat_commands.h"
 #include "cli/line_editor.h"
-#include "cli/loaded_model.h"
 #include "cli/signals.h"
 #include "cli/talk.h"
 #include "cli/terminal.h"
-#include "engine/session.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -22,7 +21,7 @@ namespace dsv32 {
 class Conversation {
  public:
   // What it is given must outlive it.
-  Conversation(const Options& options, const Terminal& terminal, LoadedModel& model, Talk talk);
+  Conversation(const Options& options, const Terminal& terminal, AskedModel& model, Talk talk);
   // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when a talk
   // that is kept could not be saved at last.
   int run();
@@ -58,12 +57,13 @@ class Conversation {
 
   Options options_;
   const Terminal& terminal_;
-  LoadedModel& model_;
+  AskedModel& model_;
   const ChatFormat format_;
   GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;
-  Session session_;
-  uint64_t seed_;  // of the next answer
+  uint64_t seed_;                      // of the next answer
+  int64_t n_held_ = 0;                 // tokens, since the last one
+  Forward::BufferTally buffer_tally_;  // of all
   Talk talk_;
   std::string attached_, draft_;  // what goes with the next message, and what /edit begins with
   bool is_unsaved_ = false;       // as has been told

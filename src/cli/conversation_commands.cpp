@@ -168,18 +168,17 @@ void Conversation::print_tokens() {
                visible(messages[i].content, false, kShownChars).c_str()));
     n_before = n;
   }
-  const int64_t n_context = model_.engine.plan().cache.max_context;
+  const int64_t n_context = model_.facts().context;
   say(format("%9s  of %s tokens of context", with_thousands(static_cast<int64_t>(n_before)).c_str(),
              with_thousands(n_context).c_str()));
 }
 
 void Conversation::print_stats() const {
   if (!talk_.name().empty()) say("talk: " + talk_.name());
-  const int64_t n_tokens = static_cast<int64_t>(session_.tokens().size());
-  say(format("context: %s of %s tokens", with_thousands(n_tokens).c_str(),
-             with_thousands(n_tokens + session_.context_left()).c_str()));
+  say(format("context: %s of %s tokens", with_thousands(n_held_).c_str(),
+             with_thousands(model_.facts().context).c_str()));
   say(stats_);
-  const std::string buffer = buffer_summary(model_.engine.forward().buffer_tally());
+  const std::string buffer = buffer_summary(buffer_tally_);
   if (!buffer.empty()) say(buffer);
 }
 

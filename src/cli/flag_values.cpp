@@ -96,6 +96,16 @@ TensorType parse_type(const std::string& flag, const std::string& text) {
   fail_value(flag, "one of " + names, text);
 }
 
+std::chrono::seconds parse_duration(const std::string& flag, const std::string& text) {
+  constexpr int64_t kMost = 1'000'000;
+  const char unit = text.empty() ? ' ' : text.back();
+  const int64_t seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
+  int64_t value = 0;
+  if (seconds == 0 || !parse_whole(text.substr(0, text.size() - 1), value) || value < 1 || value > kMost)
+    fail_value(flag, "a time such as 90s, 30m or 8h", text);
+  return std::chrono::seconds(value * seconds);
+}
+
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < least || value > most)

@@ -4,6 +4,7 @@
 // Each throws Error{usage} that names `flag`, which is "--max-tokens".
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -21,7 +22,8 @@ namespace dsv32 {
 // Decimal.
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most);
 float parse_float(const std::string& flag, const std::string& text);
-float parse_share(const std::string& flag, const std::string& text);  // from 0 to 1
+float parse_share(const std::string& flag, const std::string& text);                    // from 0 to 1
+std::chrono::seconds parse_duration(const std::string& flag, const std::string& text);  // "90s", "30m", "8h"
 uint64_t parse_seed(const std::string& flag, const std::string& text);
 // A number of rows, "full" (kEveryRow), or "auto" (nothing).
 std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text);

@@ -28,12 +28,14 @@ constexpr unsigned kTalksList = bit(Command::talks_list), kTalksExport = bit(Com
                             bit(Command::talks_rename) | bit(Command::talks_delete);
 constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes),
                    kBenchBatch = bit(Command::bench_batch);
+constexpr unsigned kWarmStart = bit(Command::warm_start), kWarmStop = bit(Command::warm_stop),
+                   kWarm = kWarmStart | kWarmStop | bit(Command::warm_status);
 constexpr unsigned kPlain = bit(Command::config) | bit(Command::completion);
 constexpr unsigned kMeasuring = kBench | kPrefixes | kBenchBatch;
 constexpr unsigned kAll =
-    kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring;
+    kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring | kWarmStart;
 constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
-constexpr unsigned kComputing = kGenerating | kLogits;
+constexpr unsigned kComputing = kGenerating | kLogits | kWarmStart, kCaching = kGenerating | kWarmStart;
 constexpr unsigned kPlanned = kComputing | kPlan | kMeasuring, kOnEngine = kPlanned | kCheck;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
@@ -45,7 +47,7 @@ constexpr Flag kFlags[] = {
     {"model,m", "FILE",
      "the GGUF file, of a split model its first part, or a part of its name if it is in models/, "
      "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
-     "Model", kAll, [](O& o, S& v, S&) { o.engine.model_path = v; }},
+     "Model", kAll | kWarmStop, [](O& o, S& v, S&) { o.engine.model_path = v; }},
     {"ctx,ctx-size,ctx_size,c", "N",
      "tokens of context (default: the model's, or what half of the free memory "
      "holds)",
@@ -99,6 +101,19 @@ constexpr Flag kFlags[] = {
     {"chunk", "N", "most prompt tokens computed at a time (default: 512, on a GPU 2048, with experts in host memory 8192)", "Model",
      kOnEngine & ~kBench, [](O& o, S& v, S& f) { o.engine.chunk = parse_integer(f, v, 1, 1 << 16); }},
 
+    {"warm", "HOW",
+     "whether a process that dsv32 warm start left answers, which holds the same file with the same flags of "
+     "Model and Prefix cache: auto, if there is one; only; never (default: auto)",
+     "Model", kGenerating,
+     [](O& o, S& v, S& f) {
+       o.warm = parse_choice<WarmUse>(
+           f, v, {{"auto", WarmUse::automatic}, {"only", WarmUse::only}, {"never", WarmUse::never}});
+     }},
+    {"keep", "TIME", "how long the process stays while nobody asks, such as 90s, 30m or 8h (default: 30m)",
+     "Model", kWarmStart, [](O& o, S& v, S& f) { o.keep = parse_duration(f, v); }},
+    {"parallel", "N", "most requests at a time, of all who ask (default: what suits the machine)", "Model",
+     kWarmStart, [](O& o, S& v, S& f) { o.batch.n_parallel = parse_integer(f, v, 1, 4096); }},
+
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", "Measured",
      kMeasuring | kOnce, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
     {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan | kOnce,
@@ -145,17 +160,17 @@ constexpr Flag kFlags[] = {
     {"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured",
      kPrefixes, [](O& o, S& v, S&) { o.bench.folder = v; }},
 
-    {"no-cache,no_cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kGenerating,
+    {"no-cache,no_cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kCaching,
      [](O& o, S&, S&) { o.uses_cache = false; }},
     {"cache-dir,cache_dir", "DIR",
      "where prefixes are kept (default: $XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32)", "Prefix cache",
-     kGenerating | kCache, [](O& o, S& v, S&) { o.cache.directory = v; }},
+     kCaching | kCache, [](O& o, S& v, S&) { o.cache.directory = v; }},
     {"cache-size,cache_size", "SIZE",
      "most bytes of that folder, such as 200G (default: a tenth of the free disk, at most 256 GB)",
-     "Prefix cache", kGenerating, [](O& o, S& v, S& f) { o.cache.max_bytes = parse_bytes(v, f.c_str()); }},
+     "Prefix cache", kCaching, [](O& o, S& v, S& f) { o.cache.max_bytes = parse_bytes(v, f.c_str()); }},
     {"cache-policy,cache_policy", "NAME",
      "what goes first when room is wanted: lru, lfu, fifo or slru (default: lru)", "Prefix cache",
-     kGenerating | kCachePrune,
+     kCaching | kCachePrune,
      [](O& o, S& v, S& f) {
        o.cache.eviction = parse_choice<EvictionPolicy>(f, v,
                                                        {{"lru", EvictionPolicy::lru},
@@ -166,7 +181,7 @@ constexpr Flag kFlags[] = {
     {"cache-write,cache_write", "WHEN",
      "when prefixes go to disk: through, at once; back, when memory wants their place and at the end "
      "(default: through)",
-     "Prefix cache", kGenerating,
+     "Prefix cache", kCaching,
      [](O& o, S& v, S& f) {
        o.cache.write = parse_choice<WritePolicy>(f, v,
                                                  {{"through", WritePolicy::write_through},
@@ -175,7 +190,7 @@ constexpr Flag kFlags[] = {
     {"cache-wait,cache_wait", "HOW",
      "for prefixes on their way from the disk: none; all; or timeout, no longer than seems worth it "
      "(default: timeout)",
-     "Prefix cache", kGenerating,
+     "Prefix cache", kCaching,
      [](O& o, S& v, S& f) {
        o.cache.prefetch = parse_choice<PrefetchPolicy>(f, v,
                                                        {{"none", PrefetchPolicy::best_effort},
@@ -183,7 +198,7 @@ constexpr Flag kFlags[] = {
                                                         {"timeout", PrefetchPolicy::timeout}});
      }},
     {"cache-salt,cache_salt", "TEXT", "prefixes are shared only under the same TEXT (default: empty)",
-     "Prefix cache", kGenerating, [](O& o, S& v, S&) { o.cache.salt = v; }},
+     "Prefix cache", kCaching, [](O& o, S& v, S&) { o.cache.salt = v; }},
 
     {"input,i", "FILE", "the requests: JSON objects of OpenAI's batch form, or {\"prompt\": ...}, or "
      "{\"messages\": ...}, one a line; - is standard input", "Batch", kBatch | kOnce,
@@ -298,6 +313,8 @@ constexpr Flag kFlags[] = {
      "Output", kRun, [](O& o, S&, S&) { o.json = true; }},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, [](O& o, S&, S&) { o.json = true; }},
+    {"json", nullptr, "a JSON object for each process, one a line", "Output", bit(Command::warm_status),
+     [](O& o, S&, S&) { o.json = true; }},
     {"dry-run,dry_run", nullptr, "what is damaged is only named", "Output", kCacheVerify | kOnce,
      [](O& o, S&, S&) { o.is_dry_run = true; }},
     {"json", nullptr, "a JSON object for each talk, one a line", "Output", kTalksList,
@@ -319,8 +336,8 @@ constexpr Flag kFlags[] = {
      [](O& o, S&, S&) { o.is_streamed = true; }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o, S&, S&) { o.verbose = true; }},
-    {"help,h", nullptr, "this text", "Output", kAll | kCache | kTalks | kPlain | kOnce, [](O& o, S&, S&) { o.wants_help = true; }},
-    {"version,V", nullptr, "the version", "Output", kAll | kCache | kTalks | kPlain | kOnce,
+    {"help,h", nullptr, "this text", "Output", kAll | kCache | kTalks | kPlain | kWarm | kOnce, [](O& o, S&, S&) { o.wants_help = true; }},
+    {"version,V", nullptr, "the version", "Output", kAll | kCache | kTalks | kPlain | kWarm | kOnce,
      [](O& o, S&, S&) { o.wants_version = true; }},
 };
 

@@ -21,7 +21,6 @@ std::string overview() {
   dsv32 run "Why is the sky blue?"           the answer, on standard output
   dsv32 run -f notes.txt "Summarise this."   a file, then the question
   git diff | dsv32 run "Review this."        standard input, then the question
-  dsv32 run --json --no-think "Hello" | jq   one JSON object
   dsv32 batch asked.jsonl -o answers.jsonl   many prompts, many at a time
 
 Commands:
@@ -31,6 +30,7 @@ Commands:
   inspect model     the model file's metadata; also tokens, prompt, logits
   inspect plan      what would lie where, in bytes
   cache list        what is kept of earlier prompts; also show, verify, prune, clear, path
+  warm start        keep a model loaded, for what comes next; also status, stop
   talks list        the talks that are kept; also show, rename, delete, export
   check             whether this machine computes the model as it should
   bench             speed against what the machine can do

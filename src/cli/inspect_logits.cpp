@@ -10,9 +10,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "cli/loaded_model.h"
+#include "cli/asked_model.h"
 #include "cli/output_file.h"
-#include "cli/run.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
 #include "engine/session.h"
@@ -65,7 +64,7 @@ int inspect_logits(const Options& options) {
   if (static_cast<int64_t>(ids.size()) > context)
     fail(ErrorKind::context_full,
          format("--tokens has %zu ids, the context holds %lld", ids.size(), static_cast<long long>(context)));
-  report_model(model, options);
+  report_model(model, facts_of(model.engine), options);
   const GracefulStop stop;
   Session session(model.engine);
   const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());

@@ -302,7 +302,7 @@ void LineEditor::remember(const std::string& line) {
 }
 
 std::string history_path() {
-  const std::string folder = make_state_folder();
+  const std::string folder = make_user_folder(UserFolder::state);
   return folder.empty() ? folder : folder + "/history";
 }
 

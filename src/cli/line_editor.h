@@ -57,7 +57,7 @@ class LineEditor {
   std::string waiting_;  // read and not yet taken
 };
 
-// The file in make_state_folder(), which is made; empty when there is none.
+// The file in the folder for state, which is made; empty when there is none.
 std::string history_path();
 
 }  // namespace dsv32

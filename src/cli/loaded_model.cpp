@@ -64,7 +64,7 @@ EngineOptions engine_options(const Options& options, const std::string& path) {
   engine.model_path = path;
   if (!options.quiet) engine.on_loading = loading_line(options.verbose);
   const bool generates = options.command == Command::run || options.command == Command::batch ||
-                         options.command == Command::chat;
+                         options.command == Command::chat || options.command == Command::warm_start;
   if (!generates || !options.uses_cache) return engine;
   engine.cache = options.cache;
   engine.cache->directory = cache_directory(options);
@@ -101,9 +101,13 @@ Hash256 rough_digest(const GgufFile& file) {
   return hash.finish();
 }
 
+ModelFile::ModelFile(const Options& options) : file(find_model(options)), tokenizer(load_tokenizer(file)) {}
+
 LoadedModel::LoadedModel(const Options& options, const Prefetch& prefetch)
-    : file(find_model(options)),
-      tokenizer(load_tokenizer(file)),
+    : LoadedModel(ModelFile(options), options, prefetch) {}
+
+LoadedModel::LoadedModel(ModelFile opened, const Options& options, const Prefetch& prefetch)
+    : ModelFile(std::move(opened)),
       engine(file, engine_options(options, file.path()), [&](PrefixCache& prefixes) {
         if (prefetch) prefetch(prefixes, *tokenizer);
       }) {
@@ -111,6 +115,11 @@ LoadedModel::LoadedModel(const Options& options, const Prefetch& prefetch)
     fail(ErrorKind::model, format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
                                   visible(file.path()).c_str(), tokenizer->n_vocab(),
                                   static_cast<long long>(engine.args().vocab_size)));
+}
+
+EngineFacts facts_of(const Engine& engine) {
+  const CachePlan& cache = engine.plan().cache;
+  return {engine.args().vocab_size, cache.max_context, cache.max_seqs, cache.pool_tokens, engine.warnings()};
 }
 
 std::string model_name(const std::string& path) {

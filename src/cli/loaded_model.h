@@ -23,16 +23,33 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
 // Says what it warns of, unless --quiet.
 void report_tokenizer(const Tokenizer& tokenizer, const Options& options);
 
-struct LoadedModel {
+// The file that is meant, open, and nothing of it loaded.
+struct ModelFile {
+  // Throws Error{usage, model}.
+  explicit ModelFile(const Options& options);
+
+  GgufFile file;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+struct LoadedModel : ModelFile {
   // Who knows so early what will be asked first has it read from disk while the weights are loaded.
   using Prefetch = std::function<void(PrefixCache& prefixes, const Tokenizer& tokenizer)>;
   // Throws Error{usage, model, memory}, and what `prefetch` throws.
   explicit LoadedModel(const Options& options, const Prefetch& prefetch = {});
+  LoadedModel(ModelFile opened, const Options& options, const Prefetch& prefetch = {});
 
-  GgufFile file;
-  std::unique_ptr<Tokenizer> tokenizer;
   Engine engine;
 };
+
+// What those who ask an engine go by.
+struct EngineFacts {
+  int64_t vocab_size = 0;
+  int64_t context = 0;                    // most tokens of a request
+  int64_t max_seqs = 0, pool_tokens = 0;  // requests at a time, and their tokens together
+  std::vector<std::string> warnings;      // that a user should hear once
+};
+EngineFacts facts_of(const Engine& engine);
 
 // Tells models apart without reading them whole: the same for copies of a file, wherever they lie.
 Hash256 rough_digest(const GgufFile& file);

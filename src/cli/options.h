@@ -5,6 +5,7 @@
 // Nothing here opens a file.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,8 +42,14 @@ enum class Command {
   bench_prefixes,
   bench_batch,
   config,
+  warm_start,
+  warm_status,
+  warm_stop,
   completion
 };
+// Whether a process that `warm start` left is asked in place of loading the model: if there is one, at any
+// rate, not at all.
+enum class WarmUse { automatic, only, never };
 enum class ThinkingDisplay { show, hide, on_stdout };
 enum class ColorMode { automatic, always, never };
 
@@ -119,10 +126,12 @@ struct Options {
     return thinking_display.value_or(quiet ? ThinkingDisplay::hide : ThinkingDisplay::show);
   }
 
-  bool is_dry_run = false;     // cache verify: nothing is removed
-  bool parse_special = false;  // inspect tokens
-  std::string token_list;      // inspect logits: ids, or @FILE
-  std::string output_path;     // inspect logits, batch: -o
+  WarmUse warm = WarmUse::automatic;
+  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: as long it may be idle
+  bool is_dry_run = false;                               // cache verify: nothing is removed
+  bool parse_special = false;                            // inspect tokens
+  std::string token_list;                                // inspect logits: ids, or @FILE
+  std::string output_path;                               // inspect logits, batch: -o
   BenchOptions bench;
   BatchOptions batch;
   std::optional<ImaginedMachine> imagined;  // inspect plan: --on

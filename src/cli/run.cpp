@@ -13,15 +13,13 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/answer.h"
+#include "cli/asked_model.h"
 #include "cli/batch.h"
 #include "cli/completion_json.h"
 #include "cli/help.h"
-#include "cli/loaded_model.h"
-#include "cli/model_lookup.h"
 #include "cli/prompt.h"
 #include "cli/streams.h"
 #include "cli/talk.h"
-#include "engine/session.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -29,14 +27,13 @@ namespace {
 
 constexpr int kNoWholeAnswer = 6;  // the exit code
 
-void report(const GenerationResult& result, const Options& options, const Terminal& terminal, uint64_t seed,
-            const Forward::BufferTally& tally) {
+void report(const GenerationResult& result, const Options& options, const Terminal& terminal, uint64_t seed) {
   if (options.quiet) return;
   const std::string seed_text = format("seed: %llu", static_cast<unsigned long long>(seed));
   if (options.verbose) {
     say(prefill_summary(result));
     say(decode_summary(result));
-    if (tally.n_rows > 0) say(buffer_summary(tally));
+    if (result.buffer_tally.n_rows > 0) say(buffer_summary(result.buffer_tally));
     say(seed_text);
   } else if (terminal.is_err) {
     say(prefill_summary(result) + "; " + decode_summary(result) + "; " + seed_text);
@@ -123,15 +120,6 @@ void keep_answer(Talk& talk, const Completion& completion, const std::vector<Tok
 
 uint64_t choose_seed(const Options& options) { return options.seed ? *options.seed : std::random_device{}(); }
 
-void report_model(const LoadedModel& model, const Options& options) {
-  report_tokenizer(*model.tokenizer, options);
-  if (options.quiet) return;
-  for (const std::string& warning : model.engine.warnings()) say("warning: " + warning);
-  if (options.verbose || is_stopgap(options, model.file.path())) say("model: " + model.file.path());
-  if (options.verbose)
-    say(format("context: %s tokens", with_thousands(model.engine.plan().cache.max_context).c_str()));
-}
-
 int run_command(const Options& options) {
   if (options.batch.is_each || options.batch.is_lines) return run_many(options);
   const Terminal terminal = examine_terminal(options.color);
@@ -145,14 +133,14 @@ int run_command(const Options& options) {
     if (talk) return talk_prompt(tokenizer, talk->saved);
     return make_prompt(tokenizer, text, options.is_raw, options.generation.thinking);
   };
-  LoadedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+  AskedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(in_form(tokenizer).ids, talk ? talk->saved.decoded : std::vector<TokenRun>());
   });
   const double load_seconds = seconds_since(start);
   status.erase();
-  report_model(model, options);
+  report_model(model.opened(), model.facts(), options);
 
-  const Prompt prompt = in_form(*model.tokenizer);
+  const Prompt prompt = in_form(model.tokenizer());
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
   GenerationOptions generation = options.generation;
@@ -162,31 +150,32 @@ int run_command(const Options& options) {
   Printer printer({options.shown_thinking(), terminal.is_out, terminal.has_color}, write_out, write_err);
   const GracefulStop stop;
   std::optional<CompletionChunks> chunks;
-  if (options.is_streamed) chunks.emplace(model_name(model.file.path()));
+  if (options.is_streamed) chunks.emplace(model_name(model.path()));
   RunListener listener(printer, status, stop, !options.json, chunks);
   if (options.json || options.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   if (options.json || !terminal.is_out) listener.count_answer();
-  Session session(model.engine);
-  const GenerationResult result = generate(session, *model.tokenizer, prompt.ids, generation, listener,
-                                           talk ? talk->saved.decoded : std::vector<TokenRun>());
+  const GenerationResult result = generate(model.answerer(),
+                                           {.tokenizer = &model.tokenizer(),
+                                            .prompt = prompt.ids,
+                                            .options = generation,
+                                            .decoded = talk ? talk->saved.decoded : std::vector<TokenRun>()},
+                                           listener);
   status.erase();
-  if (talk) talk->saved.model = model_name(model.file.path());
-  if (talk) keep_answer(*talk, result.completion, session.decoded());
-  const Forward::BufferTally tally = model.engine.forward().buffer_tally();
-  const CompletionContext context{.model_name = model_name(model.file.path()),
+  if (talk) talk->saved.model = model_name(model.path());
+  if (talk) keep_answer(*talk, result.completion, result.decoded);
+  const CompletionContext context{.model_name = model_name(model.path()),
                                   .seed = generation.sampling.seed,
                                   .load_seconds = load_seconds,
-                                  .thinking = prompt.thinking,
-                                  .buffer_tally = tally};
+                                  .thinking = prompt.thinking};
   if (chunks)
-    write_line(chunks->last(result, *model.tokenizer, context));
+    write_line(chunks->last(result, model.tokenizer(), context));
   else if (options.json)
-    write_line(completion_json(result, *model.tokenizer, context));
+    write_line(completion_json(result, model.tokenizer(), context));
   else
     printer.finish(result.completion.thinking_closed);
-  report(result, options, terminal, generation.sampling.seed, tally);
+  report(result, options, terminal, generation.sampling.seed);
   if (result.finish_reason == FinishReason::interrupted) return stop.exit_code();
-  return conclude(result, generation.max_answer, model.engine.plan().cache.max_context, options.quiet);
+  return conclude(result, generation.max_answer, model.facts().context, options.quiet);
 }
 
 }  // namespace dsv32

@@ -15,8 +15,4 @@ int run_command(const Options& options);
 // The seed asked for, or a random one, which the caller reports.
 uint64_t choose_seed(const Options& options);
 
-// Warnings of the tokenizer and the engine, and with --verbose its context; nothing with --quiet.
-struct LoadedModel;
-void report_model(const LoadedModel& model, const Options& options);
-
 }  // namespace dsv32

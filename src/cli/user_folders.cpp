@@ -14,7 +14,8 @@ struct Place {
 constexpr Place kPlaces[] = {{"XDG_CONFIG_HOME", "/.config"},
                              {"XDG_CACHE_HOME", "/.cache"},
                              {"XDG_DATA_HOME", "/.local/share"},
-                             {"XDG_STATE_HOME", "/.local/state"}};
+                             {"XDG_STATE_HOME", "/.local/state"},
+                             {"XDG_RUNTIME_DIR", "/.local/state"}};
 
 // Makes `path` and the folders above it.
 void make_folders(const std::string& path) {
@@ -33,10 +34,10 @@ std::string user_folder(UserFolder folder) {
   return {};
 }
 
-std::string make_state_folder() {
-  const std::string folder = user_folder(UserFolder::state);
-  if (!folder.empty()) make_folders(folder);
-  return folder;
+std::string make_user_folder(UserFolder folder) {
+  const std::string path = user_folder(folder);
+  if (!path.empty()) make_folders(path);
+  return path;
 }
 
 }  // namespace dsv32

@@ -125,6 +125,10 @@ void Answer::fail(std::exception_ptr error) {
   phase_ = Phase::is_done;
 }
 
+void Answer::note_session(std::vector<TokenRun> decoded, int64_t n_held, const Forward::BufferTally& tally) {
+  result_.decoded = std::move(decoded), result_.n_held_tokens = n_held, result_.buffer_tally = tally;
+}
+
 GenerationResult Answer::take_result() {
   if (error_) std::rethrow_exception(error_);
   return std::move(result_);

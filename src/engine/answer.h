@@ -50,6 +50,8 @@ class Answer {
   // Ends it, with what is there.
   void interrupt() { finish(FinishReason::interrupted); }
   void fail(std::exception_ptr error);
+  // What its session, which goes, says at the end.
+  void note_session(std::vector<TokenRun> decoded, int64_t n_held, const Forward::BufferTally& tally);
 
   // Once it is done. Throws what it failed with.
   GenerationResult take_result();

@@ -16,7 +16,8 @@ Loop::Loop(Engine& engine)
 Loop::~Loop() = default;
 
 int64_t Loop::add(Request request, Listener& listener) {
-  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener), &listener, {}, {}});
+  if (request.talk != kept_talk_) kept_.reset();  // others need its room
+  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener), &listener, {}});
   find_donor(entries_.size() - 1);
   Answer& answer = *entries_.back().answer;
   if (answer.phase() == Phase::waits_for_room) try {
@@ -52,9 +53,14 @@ void Loop::drop(int64_t request) {
   entries_.erase(entry);
 }
 
+void Loop::end_talk(int64_t talk) {
+  if (talk == kept_talk_) kept_.reset();
+}
+
 bool Loop::turn() {
   end_interrupted();
   begin_ready(false);
+  close_done();  // others may be admitted to the places
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Answer*> answers;
@@ -84,10 +90,24 @@ void Loop::end_interrupted() {
 void Loop::close_done() {
   for (Entry& entry : entries_) {
     if (entry.answer->phase() != Phase::is_done || !entry.session) continue;
-    entry.session.reset();
+    close(entry);
     ++n_answers_;
     n_answer_tokens_ += entry.answer->n_tokens();
   }
+}
+
+// Of a talk that is alone the session is kept, as whole as it was.
+void Loop::close(Entry& entry) {
+  const Session& session = *entry.session;
+  const Forward::BufferTally now = engine_.forward().buffer_tally();
+  entry.answer->note_session(session.decoded(), std::ssize(session.tokens()),
+                             {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
+  const int64_t talk = entry.answer->request().talk;
+  const bool is_whole = !entry.is_shrunk && !session.timeline().is_suspended();
+  if (talk != 0 && entries_.size() == 1 && is_whole)
+    kept_ = std::move(entry.session), kept_talk_ = talk;
+  else
+    entry.session.reset();
 }
 
 // A request whose pages are there begins when nobody else reads a prompt: so it finds what the one before it
@@ -206,20 +226,24 @@ void Loop::compute(const Step& step) {
   for (const StepPart& part : step.parts) engine_.cache().append(*part.timeline, part.tokens, step.role);
 }
 
+GenerationResult generate(Answerer& answerer, Request request, Listener& listener) {
+  const int64_t number = answerer.add(std::move(request), listener);
+  try {
+    while (!answerer.is_done(number)) answerer.turn();
+  } catch (...) {  // no request's own fault: it is still there
+    answerer.drop(number);
+    throw;
+  }
+  return answerer.take(number);
+}
+
 GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                           const GenerationOptions& options, Listener& listener,
                           std::span<const TokenRun> decoded) {
-  Loop& loop = session.loop();
-  const int64_t request = loop.add(
+  return generate(
+      session.loop(),
       {&session, &tokenizer, {prompt.begin(), prompt.end()}, options, {decoded.begin(), decoded.end()}},
       listener);
-  try {
-    while (!loop.is_done(request)) loop.turn();
-  } catch (...) {  // no request's own fault: it is still there
-    loop.drop(request);
-    throw;
-  }
-  return loop.take(request);
 }
 
 }  // namespace dsv32

@@ -3,7 +3,8 @@
 // The only caller of Forward. It takes requests, asks the scheduler for the next step, makes it, draws a
 // token from each of its rows at once, and feeds each request's Answer, which tells its listener. A request
 // whose pages are still on their way from the disk is simply not scheduled; one that came without a session
-// gets one when there is room, and may have to wait, or to begin anew, in between. One thread at a time.
+// gets one when there is room, and may have to wait, or to begin anew, in between. A talk's session is kept
+// for its next request until somebody else asks. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +23,18 @@ namespace dsv32 {
 
 class Engine;
 
-class Loop {
+class Loop : public Answerer {
  public:
   explicit Loop(Engine& engine);  // which must outlive it
-  ~Loop();
+  ~Loop() override;
 
-  // A request joins those that are on their way. Its listener is called in turn(), and must outlive it.
-  // Returns its number. Throws Error{usage} for options out of range.
-  int64_t add(Request request, Listener& listener);
-  // Makes the next step. False: every request is done.
-  bool turn();
-  bool is_done(int64_t request) const;
-  // What came of it, once. Throws what ended it.
-  GenerationResult take(int64_t request);
-  // Forgets it, done or not. Its session and its listener may go.
-  void drop(int64_t request);
+  int64_t add(Request request, Listener& listener) override;
+  bool turn() override;
+  bool is_done(int64_t request) const override;
+  GenerationResult take(int64_t request) override;
+  void drop(int64_t request) override;
+  // No further request of this talk comes.
+  void end_talk(int64_t talk);
 
   // How often a request was suspended, began anew or got a smaller buffer for others' sake.
   int64_t n_suspended() const { return n_suspended_; }
@@ -54,8 +52,9 @@ class Loop {
     std::unique_ptr<Answer> answer;
     Listener* listener;
     std::unique_ptr<Session> session;  // of a request that came without one, while it is admitted
+    Forward::BufferTally tally = {};   // the engine's, when it was
     // The earlier request that has most of its prompt in common, if there is one, and how many tokens.
-    std::optional<int64_t> donor;
+    std::optional<int64_t> donor = {};
     int64_t n_common = 0;
     int64_t n_overtaken = 0;
     bool is_shrunk = false;
@@ -63,6 +62,7 @@ class Loop {
   void end_interrupted();
   void stop_waiting(const Answer& answer);
   void close_done();
+  void close(Entry& entry);
   void begin_ready(bool waits);
   void begin(Answer& answer);
   int64_t read_chunk(Answer& answer);
@@ -76,12 +76,15 @@ class Loop {
   void find_donor(size_t i);
   void share(size_t i, std::span<RequestState> states);
   void carry_out(const StepPlan& plan);
+  void admit(Entry& entry);
   void begin_anew(Entry& entry);
   void set_shrunk(Entry& entry, bool is_shrunk);
 
   Engine& engine_;
   RowSampler sampler_;
-  std::vector<Entry> entries_;  // in the order of arrival
+  std::vector<Entry> entries_;     // in the order of arrival
+  std::unique_ptr<Session> kept_;  // of this talk, between two of its requests
+  int64_t kept_talk_ = 0;
   int64_t n_added_ = 0;
   int64_t n_answers_ = 0, n_answer_tokens_ = 0;  // of those that ended on the loop's own sessions
   int64_t n_suspended_ = 0, n_restarted_ = 0, n_shrunk_ = 0;

@@ -82,14 +82,20 @@ void Loop::carry_out(const StepPlan& plan) {
   for (const size_t i : plan.suspended) entries_[i].session->suspend();
   for (const size_t i : plan.restarted) begin_anew(entries_[i]);
   for (const size_t i : plan.admitted) {
-    entries_[i].session = std::make_unique<Session>(engine_);
-    entries_[i].answer->admit(*entries_[i].session);
+    admit(entries_[i]);
     for (size_t j = 0; j < i; ++j)
       if (entries_[j].answer->phase() == Phase::waits_for_room) ++entries_[j].n_overtaken;
   }
   for (const size_t i : plan.shrunk) set_shrunk(entries_[i], true);
   for (const size_t i : plan.resumed) entries_[i].session->resume();
   for (const size_t i : plan.grown) set_shrunk(entries_[i], false);
+}
+
+void Loop::admit(Entry& entry) {
+  const bool goes_on = kept_ && entry.answer->request().talk == kept_talk_;
+  entry.session = goes_on ? std::move(kept_) : std::make_unique<Session>(engine_);
+  entry.tally = engine_.forward().buffer_tally();
+  entry.answer->admit(*entry.session);
 }
 
 void Loop::begin_anew(Entry& entry) {

@@ -1,4 +1,4 @@
-// What is asked of the loop, what is heard of it meanwhile, and what comes of it.
+// What is asked of the model, what is heard of it meanwhile, what comes of it, and who can be asked.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "context/timeline.h"
 #include "engine/sampler.h"
+#include "model/forward.h"
 #include "text/completion_parser.h"
 #include "text/tokenizer.h"
 
@@ -38,6 +39,9 @@ struct Request {
   GenerationOptions options;
   std::vector<TokenRun> decoded = {};  // of the prompt: what a former session says of it (Session::decoded)
   bool is_held = false;  // the session holds the prompt but for its last token: decode goes on from there
+  // Requests of one number, not 0, go on with each other: where nobody else asks in between, a later one has
+  // the session of the one before, which the loop keeps.
+  int64_t talk = 0;
 };
 
 // What a request waits for: its admission, pages from the disk, its prompt's next chunk, its next token,
@@ -55,6 +59,11 @@ struct GenerationResult {
   std::string why_none_cached;    // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
   std::vector<TokenRecord> logprobs;  // of all that were drawn: the end of thinking may have been set
+  // Of a session of the loop's, at the end: what a later request says of the same tokens (Request::decoded),
+  // how many it holds, and what was looked up in top-k buffers in the steps since its beginning.
+  std::vector<TokenRun> decoded;
+  int64_t n_held_tokens = 0;
+  Forward::BufferTally buffer_tally;
 
   int64_t n_answer_tokens() const { return n_completion_tokens - n_thinking_tokens; }
 };
@@ -70,5 +79,24 @@ class Listener {
   // Asked between steps, and on a CPU often within those of a prompt.
   virtual bool is_interrupted() { return false; }
 };
+
+// Who answers requests, several at once: the engine's loop, or that of another process.
+class Answerer {
+ public:
+  virtual ~Answerer() = default;
+  // A request joins those that are on their way. Its listener is called in turn(), and must outlive it.
+  // Returns its number. Throws Error{usage} for options out of range.
+  virtual int64_t add(Request request, Listener& listener) = 0;
+  // Goes a step further. False: every request is done.
+  virtual bool turn() = 0;
+  virtual bool is_done(int64_t request) const = 0;
+  // What came of it, once. Throws what ended it.
+  virtual GenerationResult take(int64_t request) = 0;
+  // Forgets it, done or not. Its session and its listener may go.
+  virtual void drop(int64_t request) = 0;
+};
+
+// Answers one request, while the others go on. Throws what ended it.
+GenerationResult generate(Answerer& answerer, Request request, Listener& listener);
 
 }  // namespace dsv32

@@ -156,13 +156,15 @@ std::vector<float> Session::all_logits(std::span<const int32_t> tokens) {
 }
 
 void check_prompt(const Engine& engine, std::span<const int32_t> tokens) {
-  const int64_t vocab_size = engine.args().vocab_size;
+  check_prompt(engine.args().vocab_size, engine.plan().cache.max_context, tokens);
+}
+
+void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens) {
   if (tokens.empty()) fail(ErrorKind::usage, "the prompt is empty, expected at least one token");
   for (const int32_t token : tokens)
     if (token < 0 || token >= vocab_size)
       fail(ErrorKind::usage, format("token id %d is outside the model's vocabulary of %lld", token,
                                     static_cast<long long>(vocab_size)));
-  const int64_t context = engine.plan().cache.max_context;
   if (std::ssize(tokens) > context)
     fail(ErrorKind::context_full,
          format("the prompt has %zu tokens, the context holds %lld", tokens.size(),

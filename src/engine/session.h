@@ -19,6 +19,7 @@ namespace dsv32 {
 
 // Throws Error{context_full} with the counts when the tokens are more than a context holds, Error{usage} when
 // there is none and for ids outside the vocabulary.
+void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens);
 void check_prompt(const Engine& engine, std::span<const int32_t> tokens);
 
 class Session {

@@ -344,6 +344,15 @@ void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
   }
 }
 
+bool PrefixCache::tend() {
+  if (to_store_.empty() && !(writer_ && writer_->is_busy())) return false;
+  or_miss([this] {
+    open_store();
+    if (options_.write != WritePolicy::write_back) pump(false);
+  });
+  return is_unidentified() || (writer_ && writer_->is_busy());
+}
+
 void PrefixCache::flush() {
   or_miss([this] {
     open_store();

@@ -79,6 +79,9 @@ class PrefixCache {
   // stored from now on.
   void distrust(Tokens history);
 
+  // Gives the disk what it may take now; for times in which nobody asks. Returns whether there is more.
+  bool tend();
+
   // Waits until all that the policy wants stored is on the disk, or has failed.
   void flush();
 

@@ -29,6 +29,7 @@ winsize window(size_t n_columns) { return {24, static_cast<unsigned short>(n_col
   for (const auto& [name, value] :
        std::initializer_list<std::pair<const char*, std::string>>{{"XDG_STATE_HOME", home + "/state"},
                                                                   {"XDG_CACHE_HOME", home + "/cache"},
+                                                                  {"XDG_RUNTIME_DIR", home + "/runtime"},
                                                                   {"TERM", "xterm"},
                                                                   {"TMPDIR", home}})
     setenv(name, value.c_str(), 1);

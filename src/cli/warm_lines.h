@@ -1,0 +1,46 @@
+// What a warm process and those who ask it say to each other: one JSON object a line.
+//
+//   asks:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
+//           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
+//   tells:  {"dsv32": 1, "facts": {...}}, of a status what it is; then
+//           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
+//           {"of": 7, "text": "..."}, and at the end  {"of": 7, "result": {...}}  or  {"of": 7, "error":
+//           {...}}
+//           {"error": {...}}: of the connection, which ends
+//
+// Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/loaded_model.h"
+#include "engine/request.h"
+
+namespace dsv32 {
+
+inline constexpr int kWarmVersion = 1;
+// Of a line: a request's tokens, an answer's with log-probabilities of twenty others each.
+inline constexpr size_t kMostAskedBytes = size_t{64} << 20, kMostToldBytes = size_t{1} << 30;
+
+using WarmJson = nlohmann::json;
+
+std::string warm_text(std::string_view bytes);
+std::string warm_bytes(const WarmJson& text);  // throws Error{usage}
+
+// What comes from who asks is checked, and Error{usage} for what cannot be; without session and tokenizer.
+WarmJson warm_json(const Request& request);
+Request warm_request(const WarmJson& json);
+
+// What the process tells is believed: nlohmann's exceptions for what cannot be read.
+WarmJson warm_json(const GenerationResult& result);
+GenerationResult warm_result(const WarmJson& json);
+WarmJson warm_json(const Error& error);
+Error warm_error(const WarmJson& json);
+WarmJson warm_json(const EngineFacts& facts);
+EngineFacts warm_facts(const WarmJson& json);
+
+}  // namespace dsv32
