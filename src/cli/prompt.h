@@ -19,7 +19,8 @@ struct PromptText {
 };
 
 // Reads everything to its end, 64 MiB at most. Standard input is read when it is no terminal and not left to
-// others, or where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot be read.
+// others, or where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot be
+// read.
 PromptText read_prompt(const Options& options, bool is_in_terminal);
 
 // The system prompt alone, as `chat` needs it. Empty when there is none.

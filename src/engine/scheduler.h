@@ -65,8 +65,8 @@ struct StepPlan {
   };
   What what = What::nothing;
   std::vector<size_t> requests;
-  // Before the step, in this order: these are suspended, these begin anew when there is room, these begin, the
-  // buffers of these shrink, these go on, the buffers of these are whole again.
+  // Before the step, in this order: these are suspended, these begin anew when there is room, these begin,
+  // the buffers of these shrink, these go on, the buffers of these are whole again.
   std::vector<size_t> suspended, restarted, admitted, shrunk, resumed, grown;
   bool operator==(const StepPlan&) const = default;
 };
