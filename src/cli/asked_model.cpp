@@ -5,6 +5,7 @@
 #include "cli/model_lookup.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
+#include "cli/warm_client.h"
 #include "engine/loop.h"
 
 namespace dsv32 {
@@ -40,6 +41,8 @@ AskedModel::AskedModel(const Options& options, const LoadedModel::Prefetch& pref
     here_ = std::make_unique<LoadedModel>(std::move(opened), options, prefetch);
   facts_ = warm_ ? warm_->facts() : facts_of(here_->engine);
 }
+
+AskedModel::~AskedModel() = default;
 
 Answerer& AskedModel::answerer() { return warm_ ? static_cast<Answerer&>(*warm_) : here_->engine.loop(); }
 

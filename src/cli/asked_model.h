@@ -6,15 +6,17 @@
 #include <memory>
 
 #include "cli/loaded_model.h"
-#include "cli/warm_client.h"
 
 namespace dsv32 {
+
+class WarmClient;
 
 class AskedModel {
  public:
   // Loads it unless a warm process has it (warm_path()). Says what it warns of, and with --verbose who
   // answers. Throws as LoadedModel does, and Error{io} when with --warm only there is no such process.
   explicit AskedModel(const Options& options, const LoadedModel::Prefetch& prefetch = {});
+  ~AskedModel();
 
   const ModelFile& opened() const { return here_ ? *here_ : *file_; }
   const std::string& path() const { return opened().file.path(); }
