@@ -3,6 +3,8 @@
 
 #include <hwy/highway.h>
 
+#include <boost/test/unit_test.hpp>
+
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +21,15 @@ inline std::vector<int64_t> available_targets() {
 #endif
   targets.push_back(HWY_SCALAR);
   return targets;
+}
+
+// Whether products were compiled for several instruction sets: with sanitizers they are for one alone.
+inline boost::test_tools::assertion_result has_several_targets(boost::unit_test::test_unit_id) {
+#ifdef __SANITIZE_ADDRESS__
+  return false;
+#else
+  return true;
+#endif
 }
 
 // Products run on `target` alone (0: on the best there is) until this goes out of scope.
