@@ -27,6 +27,8 @@ suite() {  # NAME COMMAND...
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
+export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machine with a GPU
+
 # Of a build with sanitizers.
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
