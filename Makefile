@@ -17,8 +17,9 @@ OPTIMIZE ?= -O2
 DEBUG    := -g1
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 # -Wno-psabi: how a vector of 32 bytes is passed depends on the CPU's registers; the functions that do so are inlined.
+# -Wno-subobject-linkage: it takes the files that are compiled as one for headers.
 # CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes the compiler half of its time there.
-CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -Wno-psabi -ffp-contract=off -pthread -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
+CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -Wno-psabi -Wno-subobject-linkage -ffp-contract=off -pthread -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
 LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
@@ -42,9 +43,16 @@ else
   BACKENDS     := cpu (no nvcc or no GPU here, or CUDA=0; CUDA=1 builds cuda all the same)
 endif
 
-SOURCES      := $(wildcard src/*/*.cpp)
+# The files of a station are compiled as one, cli's sixteen at a time: headers, which they share, take most of the compiler's time.
+# Alone: what is compiled once per instruction set or with flags of its own, and what a test program takes by itself.
+ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/engine/engine.cpp src/cli/version.cpp
+STATIONS     := base gguf text backend weights context model engine prefix
+files_of      = $(filter-out $(ALONE),$(wildcard src/$(1)/*.cpp))
+$(foreach station,$(STATIONS),$(eval FILES_$(station) := $(call files_of,$(station))))
+$(foreach n,1 17 33 49,$(eval FILES_cli_$(n) := $(wordlist $(n),$(if $(filter 49,$(n)),999,$(shell expr $(n) + 15)),$(call files_of,cli))))
+STATIONS     += $(foreach n,1 17 33 49,cli_$(n))
 TEST_SOURCES := $(wildcard tests/*.cpp)
-OBJECTS      := $(SOURCES:%.cpp=$(BUILD)/%.o)
+OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
 LAB_OBJECTS  := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %/main.cpp,$(wildcard tests/tools/lab/*.cpp)))
 GPU_TEST_OBJECTS := $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard tests/gpu/*.cpp))
@@ -152,8 +160,8 @@ $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
-RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_numa.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp $(wildcard src/base/*.cpp)
-$(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o)
+RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_numa.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp
+$(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o) $(BUILD)/src/base.o
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(BASE_LIBS) -o $@
 
@@ -197,7 +205,7 @@ $(BUILD)/.built_%:
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
 # The terminal's side waits for people and for the model: it is compiled faster instead.
-$(BUILD)/src/cli/%.o: CXXFLAGS += -O1
+$(BUILD)/src/cli/version.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
 # alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and
@@ -207,6 +215,15 @@ SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)a
 # -MD: a header of Highway includes these sources, once per instruction set, and -MMD passes over what a system header includes.
 $(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
 $(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
+
+# A station's list of files is written when it is another, the names of its files with it.
+$(BUILD)/src/%.cpp: FORCE
+	@mkdir -p $(@D)
+	@printf '#include "%s"\n' $(FILES_$*) >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(STATIONS:%=$(BUILD)/src/%.o): $(BUILD)/src/%.o: $(BUILD)/src/%.cpp | deps
+	@echo "c++ src/$*"
+	@$(CXX) $(CXXFLAGS) -c $< -o $@
+FORCE:
 
 $(BUILD)/%.o: %.cpp | deps
 	@echo "c++ $<"

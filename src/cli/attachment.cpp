@@ -11,7 +11,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{16} << 20;
+constexpr size_t kMostAttachedBytes = size_t{16} << 20;
 constexpr std::string_view kSpaces = " \t\n";
 
 }  // namespace
@@ -27,7 +27,7 @@ std::string read_attachment(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(real, error))  // a pipe would be waited for
     fail(ErrorKind::usage, format("%s is no file", visible(path).c_str()));
-  std::string text = read_text(real, kMaxBytes);
+  std::string text = read_text(real, kMostAttachedBytes);
   if (text.find('\0') != std::string::npos)
     fail(ErrorKind::usage, format("%s is no text: it has NUL bytes", visible(path).c_str()));
   if (!text.ends_with('\n')) text += '\n';

@@ -11,17 +11,15 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/line_reader.h"
 #include "cli/streams.h"
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // How a line begins, goes on behind the digest, and ends when nothing went wrong.
 constexpr std::string_view kLineBegin = "{\"id\":\"batch_req_",

@@ -4,25 +4,24 @@
 #include <limits>
 
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/json_fields.h"
 
 namespace dsv32 {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMostTold = 32;  // unknown names
-constexpr int kMaxDepth = 64;     // of nested JSON
+constexpr int kLineDepth = 64;    // of nested JSON
 
 // What is not supported, and the values of it that change nothing.
 void refuse_unsupported(JsonFields& body) {
-  static const Json kHarmless = Json::parse(R"({
+  static const ReadJson kHarmless = ReadJson::parse(R"({
     "stream": [false], "n": [1], "best_of": [1], "echo": [false], "suffix": [""],
     "frequency_penalty": [0], "presence_penalty": [0], "repetition_penalty": [1], "logit_bias": [{}],
     "response_format": [{"type": "text"}], "tools": [[]], "tool_choice": ["none", "auto"],
     "functions": [[]], "function_call": ["none", "auto"]})");
   for (const auto& row : kHarmless.items()) {
-    const Json* value = body.find(row.key());
+    const ReadJson* value = body.find(row.key());
     if (!value || std::ranges::count(row.value(), *value) > 0) continue;
     fail(ErrorKind::usage,
          format("%s is %s, which is not supported", row.key().c_str(), JsonFields::shown(*value).c_str()));
@@ -31,11 +30,11 @@ void refuse_unsupported(JsonFields& body) {
 
 // A text, or a list of parts that are texts.
 std::string content_of(JsonFields& message) {
-  const Json* content = message.find("content");
+  const ReadJson* content = message.find("content");
   if (!content) return {};
   if (!content->is_array()) return *message.text("content");
   std::string text;
-  for (const Json& part : *content) {
+  for (const ReadJson& part : *content) {
     JsonFields fields(part, "a part of content");
     if (fields.text("type").value_or("text") != "text")
       fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
@@ -44,7 +43,7 @@ std::string content_of(JsonFields& message) {
   return text;
 }
 
-Message parse_message(const Json& json, UnknownFields& unknown) {
+Message parse_message(const ReadJson& json, UnknownFields& unknown) {
   using Role = Message::Role;
   JsonFields fields(json, "a message");
   const std::string role = fields.text("role").value_or("");
@@ -57,24 +56,24 @@ Message parse_message(const Json& json, UnknownFields& unknown) {
     fail(ErrorKind::usage, format("a message's role is '%s', expected system, user or assistant",
                                   visible(role, false, 40).c_str()));
   for (const char* key : {"tool_calls", "function_call"})
-    if (const Json* calls = fields.find(key); calls && !calls->empty())
+    if (const ReadJson* calls = fields.find(key); calls && !calls->empty())
       fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
   for (const std::string& name : fields.unknown()) unknown.note(name);
   return message;
 }
 
-std::vector<Message> parse_messages(const Json& list, UnknownFields& unknown) {
+std::vector<Message> parse_messages(const ReadJson& list, UnknownFields& unknown) {
   if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
   std::vector<Message> messages;
-  for (const Json& json : list) messages.push_back(parse_message(json, unknown));
+  for (const ReadJson& json : list) messages.push_back(parse_message(json, unknown));
   if (messages.back().role != Message::Role::user)
     fail(ErrorKind::usage, "the last message is not the user's: there is nothing to answer");
   return messages;
 }
 
-std::vector<std::string> parse_stops(const Json& stop) {
+std::vector<std::string> parse_stops(const ReadJson& stop) {
   std::vector<std::string> stops;
-  for (const Json& text : stop.is_array() ? stop : Json::array({stop})) {
+  for (const ReadJson& text : stop.is_array() ? stop : ReadJson::array({stop})) {
     if (!text.is_string() || text.get_ref<const std::string&>().empty())
       fail(ErrorKind::usage, "stop is no text or list of texts that are not empty");
     stops.push_back(text.get<std::string>());
@@ -84,7 +83,7 @@ std::vector<std::string> parse_stops(const Json& stop) {
 
 // true and top_logprobs, or their number.
 void read_logprobs(JsonFields& body, int64_t& n_top) {
-  const Json* logprobs = body.find("logprobs");
+  const ReadJson* logprobs = body.find("logprobs");
   const std::optional<int64_t> n_asked = body.integer("top_logprobs", 0, kMostTopLogprobs);
   const bool is_number = logprobs && !logprobs->is_boolean();
   if (is_number)
@@ -97,7 +96,7 @@ void read_logprobs(JsonFields& body, int64_t& n_top) {
 // true, false, or as DeepSeek's own service has it {"type": "enabled"}.
 void read_thinking(JsonFields& body, bool& thinking) {
   if (const std::optional<std::string> effort = body.text("reasoning_effort")) thinking = *effort != "none";
-  const Json* asked = body.find("thinking");
+  const ReadJson* asked = body.find("thinking");
   if (!asked) return;
   if (asked->is_boolean()) {
     thinking = asked->get<bool>();
@@ -126,7 +125,7 @@ void read_options(JsonFields& body, BatchRequest& request) {
   const std::optional<uint64_t> seed = body.seed("seed");
   request.has_seed = seed.has_value();
   sampling.seed = seed.value_or(sampling.seed);
-  if (const Json* stop = body.find("stop")) options.stops = parse_stops(*stop);
+  if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
   read_logprobs(body, options.n_top_logprobs);
   read_thinking(body, options.thinking);
 }
@@ -140,7 +139,7 @@ void read_body(JsonFields& body, BatchRequest& request, UnknownFields& unknown) 
   refuse_unsupported(body);
   body.find("model");
   read_options(body, request);
-  const Json* messages = body.find("messages");
+  const ReadJson* messages = body.find("messages");
   const bool has_prompt = body.find("prompt") != nullptr;
   if (messages && has_prompt) fail(ErrorKind::usage, "messages and prompt are both given");
   if (messages && request.is_completion)
@@ -155,7 +154,7 @@ void read_body(JsonFields& body, BatchRequest& request, UnknownFields& unknown) 
 }
 
 // {"method", "url", "body"} around the body.
-void read_envelope(JsonFields& line, const Json& body, BatchRequest& request, UnknownFields& unknown) {
+void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request, UnknownFields& unknown) {
   if (const std::string method = line.text("method").value_or("POST"); method != "POST")
     fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
   const std::string url = line.text("url").value_or("");
@@ -187,12 +186,12 @@ void UnknownFields::note(const std::string& name) {
 ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown) {
   ParsedLine parsed;
   try {
-    const Json root = parse_outside_json(json, kMaxDepth);
+    const ReadJson root = parse_outside_json(json, kLineDepth);
     JsonFields line(root, "the line");
     parsed.custom_id = custom_id_of(line);
     parsed.is_named = true;
     BatchRequest request = defaults;
-    if (const Json* body = line.find("body"))
+    if (const ReadJson* body = line.find("body"))
       read_envelope(line, *body, request, unknown);
     else if (line.find("url") || line.find("method"))
       fail(ErrorKind::usage, "body is missing");

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/batch_timing.h"
 #include "cli/fabricated.h"
 #include "cli/forced_choices.h"
+#include "cli/json.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/capacity.h"
@@ -154,29 +154,29 @@ void print_tables(const BatchBench& bench, bool is_capacity) {
   write_out(text);
 }
 
-nlohmann::json to_json(const BatchTiming& timing, double row_bytes) {
-  nlohmann::json parts = nlohmann::json::object();
+Json to_json(const BatchTiming& timing, double row_bytes) {
+  Json parts = Json::object();
   for (const auto& [part, seconds] : timing.seconds) parts[part] = 1e3 * seconds;
-  nlohmann::json json = {{"sequences", timing.n_sequences},
-                         {"tokens_per_second", static_cast<double>(timing.n_sequences) / timing.step_seconds},
-                         {"step_ms", 1e3 * timing.step_seconds},
-                         {"hit_rate", nullptr},
-                         {"fetched_bytes_per_step", timing.n_misses * row_bytes},
-                         {"parts_ms", parts}};
+  Json json = {{"sequences", timing.n_sequences},
+               {"tokens_per_second", static_cast<double>(timing.n_sequences) / timing.step_seconds},
+               {"step_ms", 1e3 * timing.step_seconds},
+               {"hit_rate", nullptr},
+               {"fetched_bytes_per_step", timing.n_misses * row_bytes},
+               {"parts_ms", parts}};
   if (timing.n_rows > 0) json["hit_rate"] = 1 - timing.n_misses / timing.n_rows;
   return json;
 }
 
 void print_json(const BatchBench& bench) {
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   for (const Residency& at : bench.residencies()) {
-    nlohmann::json batches = nlohmann::json::array();
+    Json batches = Json::array();
     for (const BatchTiming& timing : at.timings) batches.push_back(to_json(timing, bench.row_bytes()));
-    nlohmann::json rows = at.is_full() ? nlohmann::json(nullptr) : nlohmann::json(at.buffer_rows);
+    Json rows = at.is_full() ? Json(nullptr) : Json(at.buffer_rows);
     list.push_back(
         {{"context", at.context}, {"buffer_rows", rows}, {"fitting", at.n_fitting}, {"batches", batches}});
   }
-  write_out(nlohmann::json{{"residencies", list}}.dump() + "\n");
+  write_out(Json{{"residencies", list}}.dump() + "\n");
 }
 
 }  // namespace

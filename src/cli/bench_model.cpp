@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/forced_choices.h"
+#include "cli/json.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/session.h"
@@ -118,9 +118,8 @@ void print_table(const std::vector<Frontier>& frontiers, const Engine& engine, u
   write_out(text);
 }
 
-nlohmann::json to_json(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes,
-                       double ceiling) {
-  nlohmann::json list = nlohmann::json::array();
+Json to_json(const std::vector<Frontier>& frontiers, const Engine& engine, uint64_t n_bytes, double ceiling) {
+  Json list = Json::array();
   for (const Frontier& at : frontiers)
     list.push_back({{"context", at.context},
                     {"prefill_tokens_per_second", at.prefill_tps},

@@ -13,11 +13,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "engine/session.h"
@@ -110,7 +109,7 @@ double rate(const ReadStats& stats) {
   return stats.seconds > 0 ? static_cast<double>(stats.n_bytes) / stats.seconds : 0;
 }
 
-void print_table(const std::vector<Timed>& all, double disk, const char* backend) {
+void print_prefixes(const std::vector<Timed>& all, double disk, const char* backend) {
   std::string text = disk > 0
                          ? format("%s; the disk gives %.2f GB/s past the page cache\n", backend, disk / 1e9)
                          : format("%s; the disk cannot be read past the page cache\n", backend);
@@ -124,8 +123,8 @@ void print_table(const std::vector<Timed>& all, double disk, const char* backend
   write_out(text);
 }
 
-void print_json(const std::vector<Timed>& all, double disk, const char* backend) {
-  nlohmann::json list = nlohmann::json::array();
+void print_prefixes_json(const std::vector<Timed>& all, double disk, const char* backend) {
+  Json list = Json::array();
   for (const Timed& at : all)
     list.push_back({{"tokens", at.n_tokens},
                     {"restored_tokens", at.n_restored},
@@ -133,8 +132,7 @@ void print_json(const std::vector<Timed>& all, double disk, const char* backend)
                     {"restored_seconds", at.warm_seconds},
                     {"read_bytes", at.reading.n_bytes},
                     {"read_bytes_per_second", rate(at.reading)}});
-  write_out(nlohmann::json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}.dump() +
-            "\n");
+  write_out(Json{{"backend", backend}, {"disk_bytes_per_second", disk}, {"prompts", list}}.dump() + "\n");
 }
 
 }  // namespace
@@ -177,7 +175,7 @@ int bench_prefixes_command(const Options& options) {
     before = after;
   }
   const double disk = std::max(disk_before, best_disk_rate(folder.path()));
-  (options.json ? print_json : print_table)(all, disk, engine->backend_name());
+  (options.json ? print_prefixes_json : print_prefixes)(all, disk, engine->backend_name());
   return 0;
 }
 

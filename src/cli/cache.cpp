@@ -3,10 +3,9 @@
 #include <filesystem>
 #include <limits>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/loaded_model.h"
 #include "cli/saved_talk.h"
 #include "cli/streams.h"
@@ -15,8 +14,6 @@
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownDigits = 16;  // of a fingerprint: enough to name one
 

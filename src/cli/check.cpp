@@ -5,9 +5,8 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "cli/json.h"
 #include "cli/loaded_model.h"
 #include "cli/model_lookup.h"
 #include "cli/prompt.h"
@@ -17,7 +16,6 @@
 namespace dsv32 {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Tokens = std::span<const int32_t>;
 
 constexpr int64_t kMostTokens = 4096;  // without -c

@@ -6,15 +6,12 @@
 #include <ctime>
 #include <random>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/json.h"
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string random_id(const char* prefix) {
   std::random_device device;

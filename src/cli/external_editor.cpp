@@ -16,7 +16,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kMostEditedBytes = size_t{64} << 20;
 
 std::string editor_command() {
   for (const char* name : {"VISUAL", "EDITOR"})
@@ -55,7 +55,7 @@ std::string edit_text(const std::string& draft) {
   if (!run_editor(path))
     fail(ErrorKind::io, format("the editor %s failed; the text is in %s", visible(editor_command()).c_str(),
                                visible(path).c_str()));
-  std::string text = read_text(path, kMaxBytes);
+  std::string text = read_text(path, kMostEditedBytes);
   unlink(path.c_str());
   if (text.ends_with('\n')) text.pop_back();
   return text;

@@ -2,11 +2,10 @@
 // contracts that other programs read byte by byte: token ids, and the rendered prompt in a pipe.
 #include "cli/inspect.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/loaded_model.h"
 #include "cli/model_lookup.h"
 #include "cli/prompt.h"
@@ -18,8 +17,6 @@
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // "[256, 512]", the contiguous dimension first, as in the file.
 std::string shape_text(const GgufTensor& tensor) {

@@ -1,11 +1,11 @@
 // `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
 // what a decode token would read of each memory.
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/imagined_machine.h"
 #include "cli/inspect.h"
+#include "cli/json.h"
 #include "cli/loaded_model.h"
 #include "cli/measured_model.h"
 #include "cli/streams.h"
@@ -13,8 +13,6 @@
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Of a common NVMe disk, and of weights from the page cache to a GPU.
 constexpr double kDiskRate = 3e9, kCachedRate = 25e9;

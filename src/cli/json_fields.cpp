@@ -2,59 +2,58 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/json.h"
 
 namespace dsv32 {
 namespace {
 
-[[noreturn]] void fail_type(const std::string& key, const std::string& expected,
-                            const nlohmann::json& value) {
+[[noreturn]] void fail_type(const std::string& key, const std::string& expected, const ReadJson& value) {
   fail(ErrorKind::usage,
        format("%s is %s, expected %s", key.c_str(), JsonFields::shown(value).c_str(), expected.c_str()));
 }
 
 }  // namespace
 
-nlohmann::json parse_outside_json(std::string_view text, int max_depth) {
-  using Json = nlohmann::json;
-  const auto check_depth = [max_depth](int depth, Json::parse_event_t, const Json&) {
+ReadJson parse_outside_json(std::string_view text, int max_depth) {
+  const auto check_depth = [max_depth](int depth, ReadJson::parse_event_t, const ReadJson&) {
     if (depth > max_depth) fail(ErrorKind::usage, "it nests too deep");
     return true;
   };
   try {
-    return Json::parse(text, check_depth);
-  } catch (const Json::parse_error& error) {
+    return ReadJson::parse(text, check_depth);
+  } catch (const ReadJson::parse_error& error) {
     fail(ErrorKind::usage, format("it is no JSON from byte %zu on", error.byte));
-  } catch (const Json::exception&) {
+  } catch (const ReadJson::exception&) {
     fail(ErrorKind::usage, "it holds a number that is out of range");
   }
 }
 
-JsonFields::JsonFields(const Json& json, const std::string& name) : json_(json) {
+JsonFields::JsonFields(const ReadJson& json, const std::string& name) : json_(json) {
   if (!json.is_object()) fail(ErrorKind::usage, name + " is no JSON object");
 }
 
-const nlohmann::json* JsonFields::find(const std::string& key) {
+const ReadJson* JsonFields::find(const std::string& key) {
   known_.insert(key);
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::optional<std::string> JsonFields::text(const std::string& key) {
-  const Json* value = find(key);
+  const ReadJson* value = find(key);
   if (!value) return {};
   if (!value->is_string()) fail_type(key, "a text", *value);
   return value->get<std::string>();
 }
 
 std::optional<bool> JsonFields::truth(const std::string& key) {
-  const Json* value = find(key);
+  const ReadJson* value = find(key);
   if (!value) return {};
   if (!value->is_boolean()) fail_type(key, "true or false", *value);
   return value->get<bool>();
 }
 
 std::optional<double> JsonFields::number(const std::string& key, double least, double most) {
-  const Json* value = find(key);
+  const ReadJson* value = find(key);
   if (!value) return {};
   const double found = value->is_number() ? value->get<double>() : least - 1;
   if (!(found >= least && found <= most)) fail_type(key, format("%g to %g", least, most), *value);
@@ -62,7 +61,7 @@ std::optional<double> JsonFields::number(const std::string& key, double least, d
 }
 
 std::optional<int64_t> JsonFields::integer(const std::string& key, int64_t least, int64_t most) {
-  const Json* value = find(key);
+  const ReadJson* value = find(key);
   if (!value) return {};
   const bool is_small = value->is_number_integer() &&
                         (!value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX});
@@ -76,14 +75,14 @@ std::optional<int64_t> JsonFields::integer(const std::string& key, int64_t least
 }
 
 std::optional<uint64_t> JsonFields::seed(const std::string& key) {
-  const Json* value = find(key);
+  const ReadJson* value = find(key);
   if (!value) return {};
   if (!value->is_number_unsigned()) fail_type(key, "an integer from 0 to 18446744073709551615", *value);
   return value->get<uint64_t>();
 }
 
-std::string JsonFields::shown(const Json& value) {
-  return visible(value.dump(-1, ' ', false, Json::error_handler_t::replace), false, 40);
+std::string JsonFields::shown(const ReadJson& value) {
+  return visible(value.dump(-1, ' ', false, ReadJson::error_handler_t::replace), false, 40);
 }
 
 std::vector<std::string> JsonFields::unknown() const {

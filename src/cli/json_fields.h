@@ -10,22 +10,21 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "cli/json.h"
 
 namespace dsv32 {
 
 // Of text from outside. Throws Error{usage} when it is no JSON or nests deeper: what nests a million times
 // would take all memory. Never anything else.
-nlohmann::json parse_outside_json(std::string_view text, int max_depth);
+ReadJson parse_outside_json(std::string_view text, int max_depth);
 
 class JsonFields {
  public:
-  using Json = nlohmann::json;
   // `json` must outlive the object. Throws when it is no object; `name` is what it is called then.
-  JsonFields(const Json& json, const std::string& name);
+  JsonFields(const ReadJson& json, const std::string& name);
 
   // Null when it is absent.
-  const Json* find(const std::string& key);
+  const ReadJson* find(const std::string& key);
   std::optional<std::string> text(const std::string& key);
   std::optional<bool> truth(const std::string& key);
   std::optional<double> number(const std::string& key, double least, double most);
@@ -33,13 +32,13 @@ class JsonFields {
   std::optional<uint64_t> seed(const std::string& key);
 
   // A value as it looks in a message.
-  static std::string shown(const Json& value);
+  static std::string shown(const ReadJson& value);
 
   // Those that nobody asked for.
   std::vector<std::string> unknown() const;
 
  private:
-  const Json& json_;
+  const ReadJson& json_;
   std::set<std::string> known_;
 };
 

@@ -13,21 +13,19 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/replace_file.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/json_fields.h"
 
 namespace dsv32 {
 namespace {
 
-using Json = nlohmann::json;  // for reading: an ordered one looks for keys one by one
-
 constexpr const char* kVersionKey = "dsv32_talk";
 constexpr uint64_t kVersion = 1;
-constexpr int kMaxDepth = 16;  // of nested JSON
+constexpr int kTalkDepth = 16;  // of nested JSON
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kHeadBytes = 4096;    // that hold the time
 constexpr time_t kLeftoverAge = 3600;  // seconds
@@ -57,29 +55,29 @@ const char* role_name(Message::Role role) {
 [[noreturn]] void fail_damaged(const std::string& what) { fail(ErrorKind::usage, "it is damaged, " + what); }
 
 // The value of `key`; `where` is "" or such as "messages[3].".
-const Json& value_of(const Json& object, const char* key, const std::string& where) {
+const ReadJson& value_of(const ReadJson& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end()) fail_damaged(where + key + " is missing");
   return *found;
 }
 
-std::string text_of(const Json& object, const char* key, const std::string& where) {
-  const Json& value = value_of(object, key, where);
+std::string text_of(const ReadJson& object, const char* key, const std::string& where) {
+  const ReadJson& value = value_of(object, key, where);
   if (!value.is_string()) fail_damaged(where + key + " is no text");
   return value.get<std::string>();
 }
 
-Json parse_json(std::string_view json) {
+ReadJson parse_json(std::string_view json) {
   try {
-    return parse_outside_json(json, kMaxDepth);
+    return parse_outside_json(json, kTalkDepth);
   } catch (const Error& error) {
     fail_damaged(error.what());
   }
 }
 
-void check_version(const Json& root) {
+void check_version(const ReadJson& root) {
   if (!root.is_object() || !root.contains(kVersionKey)) fail(ErrorKind::usage, "it is no talk of dsv32");
-  const Json& version = root[kVersionKey];
+  const ReadJson& version = root[kVersionKey];
   if (!version.is_number_unsigned()) fail_damaged(format("%s is no version", kVersionKey));
   const uint64_t found = version.get<uint64_t>();
   if (found > kVersion)
@@ -89,7 +87,7 @@ void check_version(const Json& root) {
   if (found < kVersion) fail_damaged(format("%s is no version", kVersionKey));
 }
 
-int64_t parse_time(const Json& value) {
+int64_t parse_time(const ReadJson& value) {
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
   if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost)
     fail_damaged("used_ms is no number of milliseconds");
@@ -97,7 +95,7 @@ int64_t parse_time(const Json& value) {
 }
 
 // A talk may begin with the system's message; after it user and assistant take turns.
-Message parse_message(const Json& object, const std::vector<Message>& before) {
+Message parse_message(const ReadJson& object, const std::vector<Message>& before) {
   using Role = Message::Role;
   const std::string where = format("messages[%zu].", before.size());
   if (!object.is_object()) fail_damaged(format("messages[%zu] is no object", before.size()));
@@ -112,21 +110,21 @@ Message parse_message(const Json& object, const std::vector<Message>& before) {
   return message;
 }
 
-std::vector<Message> parse_messages(const Json& list) {
+std::vector<Message> parse_messages(const ReadJson& list) {
   if (!list.is_array()) fail_damaged("messages is no list");
   std::vector<Message> messages;
   messages.reserve(list.size());
-  for (const Json& object : list) messages.push_back(parse_message(object, messages));
+  for (const ReadJson& object : list) messages.push_back(parse_message(object, messages));
   return messages;
 }
 
-std::vector<TokenRun> parse_runs(const Json& list) {
+std::vector<TokenRun> parse_runs(const ReadJson& list) {
   std::vector<TokenRun> runs;
-  const auto position = [](const Json& value) {
+  const auto position = [](const ReadJson& value) {
     return value.is_number_unsigned() && value.get<uint64_t>() < kMadeByDecode ? value.get<int64_t>() : -1;
   };
   if (!list.is_array()) fail_damaged("decoded is no list");
-  for (const Json& run : list) {
+  for (const ReadJson& run : list) {
     if (!run.is_array() || run.size() != 2) fail_damaged("decoded holds no pairs");
     runs.push_back({position(run[0]), position(run[1])});
     if (runs.back().begin < 0 || runs.back().end < 0) fail_damaged("decoded holds no positions");
@@ -138,15 +136,15 @@ std::vector<TokenRun> parse_runs(const Json& list) {
 int64_t time_in(std::string_view head) {
   bool is_time = false;
   int64_t time = -1;
-  const auto look = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth == 1 && event == Json::parse_event_t::key)
+  const auto look = [&](int depth, ReadJson::parse_event_t event, const ReadJson& parsed) {
+    if (depth == 1 && event == ReadJson::parse_event_t::key)
       is_time = parsed == "used_ms";
-    else if (depth == 1 && event == Json::parse_event_t::value && is_time)
+    else if (depth == 1 && event == ReadJson::parse_event_t::value && is_time)
       time = parse_time(parsed);
     return true;
   };
   try {
-    [[maybe_unused]] const Json cut = Json::parse(head, look, false);
+    [[maybe_unused]] const ReadJson cut = ReadJson::parse(head, look, false);
   } catch (const Error&) {
     return -1;
   }
@@ -164,26 +162,25 @@ void check_talk_name(const std::string& name) {
 }
 
 std::string talk_json(const SavedTalk& talk) {
-  using Ordered = nlohmann::ordered_json;
-  Ordered messages = Ordered::array();
+  Json messages = Json::array();
   for (const Message& message : talk.messages)
     messages.push_back(
         {{"role", role_name(message.role)}, {"content", message.content}, {"reasoning", message.reasoning}});
-  Ordered decoded = Ordered::array();
+  Json decoded = Json::array();
   for (const TokenRun& run : talk.decoded) decoded.push_back({run.begin, run.end});
-  const Ordered root{{kVersionKey, kVersion},         {"used_ms", talk.used_ms},
-                     {"model", talk.model},           {"thinking", talk.thinking},
-                     {"decoded", std::move(decoded)}, {"messages", std::move(messages)}};
-  return root.dump(-1, ' ', false, Ordered::error_handler_t::replace) + "\n";
+  const Json root{{kVersionKey, kVersion},         {"used_ms", talk.used_ms},
+                  {"model", talk.model},           {"thinking", talk.thinking},
+                  {"decoded", std::move(decoded)}, {"messages", std::move(messages)}};
+  return root.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 SavedTalk parse_talk(std::string_view json) {
-  const Json root = parse_json(json);
+  const ReadJson root = parse_json(json);
   check_version(root);
   SavedTalk talk;
   talk.used_ms = parse_time(value_of(root, "used_ms", ""));
   talk.model = text_of(root, "model", "");
-  const Json& thinking = value_of(root, "thinking", "");
+  const ReadJson& thinking = value_of(root, "thinking", "");
   if (!thinking.is_boolean()) fail_damaged("thinking is neither true nor false");
   talk.thinking = thinking.get<bool>();
   if (root.contains("decoded")) talk.decoded = parse_runs(root["decoded"]);

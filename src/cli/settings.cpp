@@ -15,7 +15,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMostSettingsBytes = 1 << 20;
 
 // Of these no more than one is meant: the one on the command line.
 constexpr const char* kRivals[][2] = {
@@ -40,7 +40,7 @@ std::vector<Line> read_lines(const std::string& path) {
   std::vector<Line> lines;
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return lines;
-  std::istringstream file(read_text(path, kMaxBytes));
+  std::istringstream file(read_text(path, kMostSettingsBytes));
   std::string section, text;
   for (int number = 1; std::getline(file, text); ++number) {
     const std::string line = trimmed(text), where = format("%s:%d", path.c_str(), number);

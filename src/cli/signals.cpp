@@ -11,16 +11,17 @@
 namespace dsv32 {
 namespace {
 
-enum class Answer { ends, first_is_request, is_request };
+enum class Reaction { ends, first_is_request, is_request };
 
-std::atomic<Answer> answer{Answer::ends};
+std::atomic<Reaction> reaction{Reaction::ends};
 std::atomic<int> pending{0};  // the signal's number
-static_assert(std::atomic<Answer>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<Reaction>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void on_signal(int number) {
   int former = 0;
   const bool is_first = pending.compare_exchange_strong(former, number);
-  if (answer == Answer::ends || (answer == Answer::first_is_request && !is_first)) _exit(128 + number);
+  if (reaction == Reaction::ends || (reaction == Reaction::first_is_request && !is_first))
+    _exit(128 + number);
   if (former == SIGINT) pending = number;  // what only interrupts gives way to what ends
 }
 
@@ -44,7 +45,7 @@ void install_signal_handlers() {
 
 GracefulStop::GracefulStop(Second second) {
   pending = 0;
-  answer = second == Second::ends ? Answer::first_is_request : Answer::is_request;
+  reaction = second == Second::ends ? Reaction::first_is_request : Reaction::is_request;
 }
 
 void GracefulStop::forget_interrupt() {
@@ -54,7 +55,7 @@ void GracefulStop::forget_interrupt() {
 
 void GracefulStop::hang_up() { on_signal(SIGHUP); }
 
-GracefulStop::~GracefulStop() { answer = Answer::ends; }
+GracefulStop::~GracefulStop() { reaction = Reaction::ends; }
 
 int GracefulStop::exit_code() const { return pending == 0 ? 0 : 128 + pending; }
 

@@ -4,17 +4,15 @@
 #include <algorithm>
 
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/streams.h"
 #include "cli/talk.h"
 
 namespace dsv32 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // A talk, or why it cannot be read.
 struct Found {

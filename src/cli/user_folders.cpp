@@ -7,15 +7,15 @@
 namespace dsv32 {
 namespace {
 
-struct Place {
+struct FolderPlace {
   const char *variable, *below_home;
 };
 
-constexpr Place kPlaces[] = {{"XDG_CONFIG_HOME", "/.config"},
-                             {"XDG_CACHE_HOME", "/.cache"},
-                             {"XDG_DATA_HOME", "/.local/share"},
-                             {"XDG_STATE_HOME", "/.local/state"},
-                             {"XDG_RUNTIME_DIR", "/.local/state"}};
+constexpr FolderPlace kPlaces[] = {{"XDG_CONFIG_HOME", "/.config"},
+                                   {"XDG_CACHE_HOME", "/.cache"},
+                                   {"XDG_DATA_HOME", "/.local/share"},
+                                   {"XDG_STATE_HOME", "/.local/state"},
+                                   {"XDG_RUNTIME_DIR", "/.local/state"}};
 
 // Makes `path` and the folders above it.
 void make_folders(const std::string& path) {
@@ -27,7 +27,7 @@ void make_folders(const std::string& path) {
 }  // namespace
 
 std::string user_folder(UserFolder folder) {
-  const Place& place = kPlaces[static_cast<size_t>(folder)];
+  const FolderPlace& place = kPlaces[static_cast<size_t>(folder)];
   const char *named = std::getenv(place.variable), *home = std::getenv("HOME");
   if (named && *named == '/') return std::string(named) + "/dsv32";
   if (home && *home == '/') return std::string(home) + place.below_home + "/dsv32";

@@ -96,7 +96,7 @@ int await(pid_t child, OwnedFd ready, bool is_quiet) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::string status_line(const WarmJson& status) {
+std::string status_line(const ReadJson& status) {
   return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
                 static_cast<long long>(status.at("pid").get<int64_t>()),
                 visible(warm_bytes(status.at("model"))).c_str(),

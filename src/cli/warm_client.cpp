@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "base/text.h"
+#include "cli/json.h"
 #include "engine/session.h"
 
 namespace dsv32 {
@@ -21,8 +22,8 @@ void wait_for(const WarmLink& link, int wait_ms) {
 
 [[noreturn]] void fail_unread() { fail(ErrorKind::io, "the warm process said what cannot be understood"); }
 
-WarmJson parse(const std::string& line) {
-  WarmJson json = WarmJson::parse(line, nullptr, false);
+ReadJson parse(const std::string& line) {
+  ReadJson json = ReadJson::parse(line, nullptr, false);
   if (!json.is_object()) fail_unread();
   return json;
 }
@@ -33,13 +34,13 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   OwnedFd socket = connect_warm(path);
   if (!socket.is_open()) return std::nullopt;
   WarmLink link(std::move(socket), kMostToldBytes, kMostToldBytes);
-  link.queue(WarmJson{{"dsv32", kWarmVersion}, {"want", want}}.dump());
+  link.queue(ReadJson{{"dsv32", kWarmVersion}, {"want", want}}.dump());
   link.send();
   wait_for(link, kPatienceMs);
   link.receive();
   const std::optional<std::string> line = link.next_line();
   if (!line) fail(ErrorKind::io, "a warm process does not answer");
-  WarmJson answer = parse(*line);
+  ReadJson answer = parse(*line);
   if (const auto error = answer.find("error"); error != answer.end()) throw warm_error(*error);
   if (answer.value("dsv32", 0) != kWarmVersion) fail_unread();
   return WarmGreeting{std::move(link), std::move(answer)};
@@ -57,7 +58,7 @@ int64_t WarmClient::add(Request request, Listener& listener) {
   Asked& asked = asked_.insert({n_added_, {&listener}}).first->second;
   try {
     check_prompt(facts_.vocab_size, facts_.context, request.prompt);
-    link_.queue(WarmJson{{"ask", n_added_}, {"request", warm_json(request)}}.dump());
+    link_.queue(ReadJson{{"ask", n_added_}, {"request", warm_json(request)}}.dump());
   } catch (const Error& error) {
     asked.outcome = error;
   }
@@ -71,7 +72,7 @@ bool WarmClient::turn() {
     is_waiting = true;
     if (asked.is_cancelled || !asked.listener->is_interrupted()) continue;
     asked.is_cancelled = true;
-    link_.queue(WarmJson{{"cancel", number}}.dump());
+    link_.queue(ReadJson{{"cancel", number}}.dump());
   }
   if (!is_waiting) return false;
   bool is_there = link_.send();
@@ -79,7 +80,7 @@ bool WarmClient::turn() {
   is_there = link_.receive() && is_there;
   while (const std::optional<std::string> line = link_.next_line()) try {
       hear(parse(*line));
-    } catch (const WarmJson::exception&) {
+    } catch (const ReadJson::exception&) {
       fail_unread();
     }
   const auto is_done = [](const auto& row) { return row.second.is_done(); };
@@ -89,17 +90,17 @@ bool WarmClient::turn() {
   return true;
 }
 
-void WarmClient::hear(const WarmJson& line) {
+void WarmClient::hear(const ReadJson& line) {
   const auto of = line.find("of");
   if (of == line.end()) throw warm_error(line.at("error"));
   const auto asked = asked_.find(of->get<int64_t>());
   if (asked != asked_.end() && !asked->second.is_done()) tell(asked->second, line);
 }
 
-void WarmClient::tell(Asked& asked, const WarmJson& line) {
+void WarmClient::tell(Asked& asked, const ReadJson& line) {
   const auto has = [&](const char* key) { return line.contains(key); };
   if (has("prefill")) {
-    const WarmJson& n = line["prefill"];
+    const ReadJson& n = line["prefill"];
     asked.listener->on_prefill(n.at(0).get<int64_t>(), n.at(1).get<int64_t>(), n.at(2).get<int64_t>());
   } else if (has("thinking")) {
     asked.listener->on_reasoning(warm_bytes(line["thinking"]));
@@ -123,7 +124,7 @@ GenerationResult WarmClient::take(int64_t request) {
 void WarmClient::drop(int64_t request) {
   const auto asked = asked_.extract(request);
   if (asked.empty() || asked.mapped().is_done()) return;
-  link_.queue(WarmJson{{"cancel", request}}.dump());
+  link_.queue(ReadJson{{"cancel", request}}.dump());
   link_.send();
 }
 

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "cli/json.h"
 #include "cli/warm_lines.h"
 #include "cli/warm_socket.h"
 
@@ -38,8 +39,8 @@ class WarmClient : public Answerer {
     bool is_done() const { return outcome.index() != 0; }
   };
   WarmClient(WarmLink link, std::string log) : link_(std::move(link)), log_(std::move(log)) {}
-  void hear(const WarmJson& line);
-  void tell(Asked& asked, const WarmJson& line);
+  void hear(const ReadJson& line);
+  void tell(Asked& asked, const ReadJson& line);
 
   WarmLink link_;
   std::string log_;  // of the process
@@ -51,7 +52,7 @@ class WarmClient : public Answerer {
 // Says `want` at `path` and waits for the answer. Nothing: nobody listens. Throws Error{io}.
 struct WarmGreeting {
   WarmLink link;
-  WarmJson answer;
+  ReadJson answer;
 };
 std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want);
 

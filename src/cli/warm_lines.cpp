@@ -5,16 +5,15 @@
 #include <limits>
 
 #include "base/text.h"
+#include "cli/json.h"
 #include "cli/json_fields.h"
 
 namespace dsv32 {
 namespace {
 
-using Json = WarmJson;
-
 constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
 
-int64_t whole_number(const Json& json, int64_t least) {
+int64_t whole_number(const ReadJson& json, int64_t least) {
   const bool is_small = json.is_number_integer() &&
                         (!json.is_number_unsigned() || json.get<uint64_t>() <= uint64_t{kMostInt32});
   if (!is_small || json.get<int64_t>() < least)
@@ -22,22 +21,22 @@ int64_t whole_number(const Json& json, int64_t least) {
   return json.get<int64_t>();
 }
 
-const Json& list(JsonFields& fields, const std::string& key) {
-  const Json* found = fields.find(key);
+const ReadJson& list(JsonFields& fields, const std::string& key) {
+  const ReadJson* found = fields.find(key);
   if (!found || !found->is_array()) fail(ErrorKind::usage, key + " is no list");
   return *found;
 }
 
-Json runs_json(const std::vector<TokenRun>& runs) {
-  Json json = Json::array();
+ReadJson runs_json(const std::vector<TokenRun>& runs) {
+  ReadJson json = ReadJson::array();
   for (const TokenRun& run : runs) json.push_back({run.begin, run.end});
   return json;
 }
 
 // Ascending, and none empty.
-std::vector<TokenRun> runs_of(const Json& json) {
+std::vector<TokenRun> runs_of(const ReadJson& json) {
   std::vector<TokenRun> runs;
-  for (const Json& run : json) {
+  for (const ReadJson& run : json) {
     if (!run.is_array() || run.size() != 2) fail(ErrorKind::usage, "a run is no pair");
     const int64_t begin = whole_number(run[0], runs.empty() ? 0 : runs.back().end);
     runs.push_back({begin, whole_number(run[1], begin + 1)});
@@ -45,9 +44,9 @@ std::vector<TokenRun> runs_of(const Json& json) {
   return runs;
 }
 
-Json options_json(const GenerationOptions& options) {
+ReadJson options_json(const GenerationOptions& options) {
   const SamplingOptions& sampling = options.sampling;
-  Json stops = Json::array();
+  ReadJson stops = ReadJson::array();
   for (const std::string& stop : options.stops) stops.push_back(warm_text(stop));
   return {{"max_answer", options.max_answer},
           {"max_thinking", options.max_thinking},
@@ -62,7 +61,7 @@ Json options_json(const GenerationOptions& options) {
           {"seed", sampling.seed}};
 }
 
-GenerationOptions options_of(const Json& json) {
+GenerationOptions options_of(const ReadJson& json) {
   JsonFields fields(json, "options");
   GenerationOptions options;
   const auto integer = [&](const char* key, int64_t least, int64_t most, int64_t& value) {
@@ -81,24 +80,24 @@ GenerationOptions options_of(const Json& json) {
   number("min_p", 1, options.sampling.min_p);
   options.sampling.seed = fields.seed("seed").value_or(0);
   options.thinking = fields.truth("thinking").value_or(true);
-  for (const Json& stop : list(fields, "stops")) options.stops.push_back(warm_bytes(stop));
+  for (const ReadJson& stop : list(fields, "stops")) options.stops.push_back(warm_bytes(stop));
   if (std::ranges::count(options.stops, "") > 0) fail(ErrorKind::usage, "a stop is empty");
   return options;
 }
 
-Json logprobs_json(const std::vector<TokenRecord>& records) {
-  Json json = Json::array();
+ReadJson logprobs_json(const std::vector<TokenRecord>& records) {
+  ReadJson json = ReadJson::array();
   for (const TokenRecord& record : records) {
-    Json row = Json::array({record.chosen.id, record.chosen.logprob});
+    ReadJson row = ReadJson::array({record.chosen.id, record.chosen.logprob});
     for (const TokenLogprob& other : record.top) row.push_back(other.id), row.push_back(other.logprob);
     json.push_back(std::move(row));
   }
   return json;
 }
 
-std::vector<TokenRecord> logprobs_of(const Json& json) {
+std::vector<TokenRecord> logprobs_of(const ReadJson& json) {
   std::vector<TokenRecord> records;
-  for (const Json& row : json) {
+  for (const ReadJson& row : json) {
     TokenRecord record;
     for (size_t i = 0; i + 1 < row.size(); i += 2) {
       const TokenLogprob token{row.at(i).get<int32_t>(), row.at(i + 1).get<float>()};
@@ -117,7 +116,7 @@ std::string warm_text(std::string_view bytes) {
   return text;
 }
 
-std::string warm_bytes(const Json& json) {
+std::string warm_bytes(const ReadJson& json) {
   if (!json.is_string()) fail(ErrorKind::usage, JsonFields::shown(json) + " is no text");
   const auto& text = json.get_ref<const std::string&>();
   std::string bytes;
@@ -131,27 +130,27 @@ std::string warm_bytes(const Json& json) {
   return bytes;
 }
 
-Json warm_json(const Request& request) {
+ReadJson warm_json(const Request& request) {
   return {{"prompt", request.prompt},
           {"decoded", runs_json(request.decoded)},
           {"options", options_json(request.options)},
           {"is_talk", request.talk != 0}};
 }
 
-Request warm_request(const Json& json) {
+Request warm_request(const ReadJson& json) {
   JsonFields fields(json, "request");
   Request request;
-  for (const Json& token : list(fields, "prompt"))
+  for (const ReadJson& token : list(fields, "prompt"))
     request.prompt.push_back(static_cast<int32_t>(whole_number(token, 0)));
   request.decoded = runs_of(list(fields, "decoded"));
-  const Json* options = fields.find("options");
+  const ReadJson* options = fields.find("options");
   if (!options) fail(ErrorKind::usage, "options are missing");
   request.options = options_of(*options);
   request.talk = fields.truth("is_talk").value_or(false);
   return request;
 }
 
-Json warm_json(const GenerationResult& result) {
+ReadJson warm_json(const GenerationResult& result) {
   return {{"reasoning", warm_text(result.completion.reasoning)},
           {"content", warm_text(result.completion.content)},
           {"thinking_closed", result.completion.thinking_closed},
@@ -169,7 +168,7 @@ Json warm_json(const GenerationResult& result) {
           {"buffer", {result.buffer_tally.n_rows, result.buffer_tally.n_misses}}};
 }
 
-GenerationResult warm_result(const Json& json) {
+GenerationResult warm_result(const ReadJson& json) {
   GenerationResult result;
   result.completion = {warm_bytes(json.at("reasoning")), warm_bytes(json.at("content")),
                        json.at("thinking_closed").get<bool>()};
@@ -188,19 +187,19 @@ GenerationResult warm_result(const Json& json) {
   return result;
 }
 
-Json warm_json(const Error& error) {
+ReadJson warm_json(const Error& error) {
   return {{"kind", static_cast<int>(error.kind())},
           {"message", warm_text(error.what())},
           {"hint", warm_text(error.hint())}};
 }
 
-Error warm_error(const Json& json) {
+Error warm_error(const ReadJson& json) {
   return {static_cast<ErrorKind>(json.at("kind").get<int>()), warm_bytes(json.at("message")),
           warm_bytes(json.at("hint"))};
 }
 
-Json warm_json(const EngineFacts& facts) {
-  Json warnings = Json::array();
+ReadJson warm_json(const EngineFacts& facts) {
+  ReadJson warnings = ReadJson::array();
   for (const std::string& warning : facts.warnings) warnings.push_back(warm_text(warning));
   return {{"vocab_size", facts.vocab_size},
           {"context", facts.context},
@@ -209,13 +208,13 @@ Json warm_json(const EngineFacts& facts) {
           {"warnings", std::move(warnings)}};
 }
 
-EngineFacts warm_facts(const Json& json) {
+EngineFacts warm_facts(const ReadJson& json) {
   EngineFacts facts;
   json.at("vocab_size").get_to(facts.vocab_size);
   json.at("context").get_to(facts.context);
   json.at("max_seqs").get_to(facts.max_seqs);
   json.at("pool_tokens").get_to(facts.pool_tokens);
-  for (const Json& warning : json.at("warnings")) facts.warnings.push_back(warm_bytes(warning));
+  for (const ReadJson& warning : json.at("warnings")) facts.warnings.push_back(warm_bytes(warning));
   return facts;
 }
 

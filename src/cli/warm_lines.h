@@ -14,9 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "cli/json.h"
 #include "cli/loaded_model.h"
 #include "engine/request.h"
 
@@ -26,21 +25,19 @@ inline constexpr int kWarmVersion = 1;
 // Of a line: a request's tokens, an answer's with log-probabilities of twenty others each.
 inline constexpr size_t kMostAskedBytes = size_t{64} << 20, kMostToldBytes = size_t{1} << 30;
 
-using WarmJson = nlohmann::json;
-
 std::string warm_text(std::string_view bytes);
-std::string warm_bytes(const WarmJson& text);  // throws Error{usage}
+std::string warm_bytes(const ReadJson& text);  // throws Error{usage}
 
 // What comes from who asks is checked, and Error{usage} for what cannot be; without session and tokenizer.
-WarmJson warm_json(const Request& request);
-Request warm_request(const WarmJson& json);
+ReadJson warm_json(const Request& request);
+Request warm_request(const ReadJson& json);
 
 // What the process tells is believed: nlohmann's exceptions for what cannot be read.
-WarmJson warm_json(const GenerationResult& result);
-GenerationResult warm_result(const WarmJson& json);
-WarmJson warm_json(const Error& error);
-Error warm_error(const WarmJson& json);
-WarmJson warm_json(const EngineFacts& facts);
-EngineFacts warm_facts(const WarmJson& json);
+ReadJson warm_json(const GenerationResult& result);
+GenerationResult warm_result(const ReadJson& json);
+ReadJson warm_json(const Error& error);
+Error warm_error(const ReadJson& json);
+ReadJson warm_json(const EngineFacts& facts);
+EngineFacts warm_facts(const ReadJson& json);
 
 }  // namespace dsv32

@@ -10,21 +10,20 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "cli/json.h"
 #include "cli/json_fields.h"
 #include "engine/loop.h"
 
 namespace dsv32 {
 namespace {
 
-using Json = WarmJson;
-
 constexpr size_t kMostClients = 256, kMostAskedEach = 4096;
-constexpr int kMaxDepth = 8;             // of JSON
+constexpr int kWarmDepth = 8;            // of JSON
 constexpr double kGreetingSeconds = 10;  // who has not said by then what it wants is no client
 constexpr double kLastWordsSeconds = 1;  // that who is slow has for what is queued at the end
 constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
-void queue(WarmLink& link, const Json& json) { link.queue(json.dump()); }
+void queue(WarmLink& link, const ReadJson& json) { link.queue(json.dump()); }
 
 }  // namespace
 
@@ -70,7 +69,7 @@ struct WarmServer::Asked : Listener {
   void tell_text(const char* what, const std::string& text) {
     if (!text.empty()) tell(what, warm_text(text));
   }
-  void tell(const char* what, const Json& json) { queue(client.link, {{"of", number}, {what, json}}); }
+  void tell(const char* what, const ReadJson& json) { queue(client.link, {{"of", number}, {what, json}}); }
 
   WarmServer& server;
   Client& client;
@@ -161,7 +160,7 @@ void WarmServer::listen_to(Client& client) {
 
 void WarmServer::obey(Client& client, const std::string& line) {
   constexpr int64_t kMostNumber = int64_t{1} << 53;
-  const Json json = parse_outside_json(line, kMaxDepth);
+  const ReadJson json = parse_outside_json(line, kWarmDepth);
   JsonFields fields(json, "the line");
   if (!client.is_greeted) return greet(client, json);
   if (const auto cancelled = fields.integer("cancel", 0, kMostNumber)) {
@@ -170,13 +169,13 @@ void WarmServer::obey(Client& client, const std::string& line) {
     return;
   }
   const auto number = fields.integer("ask", 0, kMostNumber);
-  const Json* request = fields.find("request");
+  const ReadJson* request = fields.find("request");
   if (!number || !request || !client.wants_answers)
     fail(ErrorKind::usage, "the line asks for nothing that there is");
   take_request(client, *number, *request);
 }
 
-void WarmServer::greet(Client& client, const Json& line) {
+void WarmServer::greet(Client& client, const ReadJson& line) {
   JsonFields fields(line, "the line");
   const std::string want = fields.text("want").value_or("");
   if (fields.integer("dsv32", 0, INT32_MAX) != kWarmVersion)
@@ -194,7 +193,7 @@ void WarmServer::greet(Client& client, const Json& line) {
   }
 }
 
-void WarmServer::take_request(Client& client, int64_t number, const Json& json) {
+void WarmServer::take_request(Client& client, int64_t number, const ReadJson& json) {
   Request request = warm_request(json);
   if (client.asked.size() >= kMostAskedEach) fail(ErrorKind::usage, "too many requests at a time");
   if (is_ending_) fail(ErrorKind::io, "the warm process is about to end");
@@ -272,7 +271,7 @@ int64_t WarmServer::n_asked() const {
   return n;
 }
 
-Json WarmServer::status() const {
+ReadJson WarmServer::status() const {
   const auto holds = [](const auto& client) { return client->wants_answers; };
   return {{"dsv32", kWarmVersion},
           {"pid", getpid()},

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/json.h"
 #include "cli/signals.h"
 #include "cli/warm_lines.h"
 #include "cli/warm_socket.h"
@@ -41,8 +42,8 @@ class WarmServer {
   void take_in();
   void listen_to(Client& client);
   void obey(Client& client, const std::string& line);
-  void greet(Client& client, const WarmJson& line);
-  void take_request(Client& client, int64_t number, const WarmJson& request);
+  void greet(Client& client, const ReadJson& line);
+  void take_request(Client& client, int64_t number, const ReadJson& request);
   bool begin_asked();
   void turn();
   void conclude();
@@ -50,7 +51,7 @@ class WarmServer {
   void see_off();
   bool is_over(const GracefulStop& stop);
   int idle_ms();
-  WarmJson status() const;
+  ReadJson status() const;
   int64_t n_asked() const;
 
   Engine& engine_;

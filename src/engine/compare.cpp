@@ -72,19 +72,20 @@ double deviation(const std::vector<int32_t>& values, const std::vector<int32_t>&
 }
 
 // What one token of a step leaves at one stage of a layer.
-struct Stage {
+struct SeenStage {
   std::string name;
   int64_t layer = 0;
   std::vector<float> values;
   std::vector<int32_t> ints;
 };
 
-std::vector<Stage> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders, size_t pos) {
-  std::vector<Stage> stages;
+std::vector<SeenStage> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
+                                 size_t pos) {
+  std::vector<SeenStage> stages;
   const size_t last = static_cast<size_t>(std::ranges::upper_bound(borders, pos) - borders.begin()) - 1;
   const int64_t row = static_cast<int64_t>(pos - borders[last]);
   const auto keep_row = [&](const Observation& seen) {
-    Stage stage{seen.stage, seen.layer, {}, {}};
+    SeenStage stage{seen.stage, seen.layer, {}, {}};
     if (!seen.values.empty())
       stage.values.assign(seen.values.begin() + row * seen.width,
                           seen.values.begin() + (row + 1) * seen.width);
@@ -102,7 +103,7 @@ std::vector<Stage> stages_at(Engine& engine, Tokens tokens, const std::vector<si
   return stages;
 }
 
-void locate(Deviation& found, const std::vector<Stage>& stages, const std::vector<Stage>& reference) {
+void locate(Deviation& found, const std::vector<SeenStage>& stages, const std::vector<SeenStage>& reference) {
   for (size_t i = 0; i < std::min(stages.size(), reference.size()); ++i) {
     const double d = reference[i].ints.empty() ? deviation(stages[i].values, reference[i].values)
                                                : deviation(stages[i].ints, reference[i].ints);

@@ -17,10 +17,6 @@ constexpr uint64_t kRingShare = 32;
 // Weights that leave less than this share of the devices leave too little for a step and a context.
 constexpr uint64_t kLeastRest = 16;
 
-long long as_ll(int64_t value) { return value; }
-
-uint64_t less(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
-
 // Rows of the buffers that are asked for; 0: every row is to be resident. Nothing: it is open.
 std::optional<int64_t> wanted_rows(const ModelArgs& args, const EngineOptions& options,
                                    const CachePlan& cache) {
@@ -148,9 +144,9 @@ void place_apart(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& o
   // What is chosen fills the memory.
   const bool leaves = may_leave(machine, options);
   for (MemoryInfo& device : machine.devices)
-    device.n_bytes_free = less(device.n_bytes_free, leaves                ? device.n_bytes_free / kDriverShare
-                                                    : options.topk_buffer ? 0
-                                                                          : kSlackBytes);
+    device.n_bytes_free = minus(device.n_bytes_free, leaves ? device.n_bytes_free / kDriverShare
+                                                     : options.topk_buffer ? 0
+                                                                           : kSlackBytes);
   const std::optional<int64_t> wanted = wanted_rows(args, options, plan.cache);
   const auto place_with = [&](int64_t buffer_rows) {
     set_buffers(plan.cache, options, buffer_rows);

@@ -6,7 +6,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr std::string_view kMagic = "dsv32 model 1\n";
+constexpr std::string_view kPiecesMagic = "dsv32 model 1\n";
 
 void add_number(std::string& bytes, uint64_t value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -16,7 +16,7 @@ void add_number(std::string& bytes, uint64_t value) {
 
 KnownPieces::KnownPieces(const std::string& directory, FileSystem& fs, std::span<const FileStamp> stamps,
                          uint64_t piece_bytes, uint64_t n_pieces)
-    : head_(kMagic), n_pieces_(n_pieces) {
+    : head_(kPiecesMagic), n_pieces_(n_pieces) {
   std::string places, reason;
   add_number(head_, piece_bytes);
   add_number(head_, stamps.size());

@@ -16,7 +16,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr std::string_view kTag = "dsv32 model digest 1";
+constexpr std::string_view kDigestTag = "dsv32 model digest 1";
 constexpr size_t kReadBytes = size_t{1} << 20;
 constexpr std::chrono::seconds kMostWait{2};  // for a read that hangs
 constexpr int kNice = 10;                     // of the threads: computing goes first
@@ -161,7 +161,7 @@ std::optional<Hash256> ModelDigest::Work::finish() const {
   if (is_remembered && n_bytes_hashed > 0) memory->save(known);
   if (known.size() < pieces.size()) return std::nullopt;
   Sha256 sha;
-  sha.add_field(kTag);
+  sha.add_field(kDigestTag);
   sha.add_number(stamps.size());
   for (const FileStamp& stamp : stamps) sha.add_number(stamp.n_bytes);
   for (const Hash256& hash : known) sha.add(hash.data(), hash.size());

@@ -12,7 +12,7 @@
 namespace dsv32 {
 namespace {
 
-constexpr std::chrono::seconds kPatience{2};  // from one sign of life to the next
+constexpr std::chrono::seconds kWritersPatience{2};  // from one sign of life to the next
 
 // Stores a job's pages segment by segment, in their order; stops at the first that is not stored.
 void store_job(PrefixStore& store, StoreJob& job) try {
@@ -86,7 +86,8 @@ std::unique_ptr<StoreJob> PageWriter::take(bool waits) {
   const auto is_idle = [this] { return !shared_->wanted && !shared_->is_storing; };
   while (waits && !hangs_ && !is_idle()) {
     const uint64_t n_seen = shared_->files->n_writes_done;
-    hangs_ = !shared_->changed.wait_for(lock, kPatience, is_idle) && n_seen == shared_->files->n_writes_done;
+    hangs_ = !shared_->changed.wait_for(lock, kWritersPatience, is_idle) &&
+             n_seen == shared_->files->n_writes_done;
   }
   return std::move(shared_->done);
 }

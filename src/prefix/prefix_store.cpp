@@ -78,14 +78,14 @@ std::vector<StoredSegment> PrefixStore::reachable_segments() {
     if (one.segment.fingerprint == sizes_.fingerprint && one.segment.has_sizes_of(sizes_))
       children.insert({one.segment.parent, &one});
 
-  struct Place {
+  struct KnownPlace {
     Hash256 chain;
     int64_t id, first_page, next_page;
   };
-  std::vector<Place> reached = {{root_, -1, -1, 0}};
+  std::vector<KnownPlace> reached = {{root_, -1, -1, 0}};
   std::vector<StoredSegment> found;
   for (size_t i = 0; i < reached.size(); ++i) {
-    const Place parent = reached[i];
+    const KnownPlace parent = reached[i];
     const auto [begin, end] = children.equal_range(parent.chain);
     for (auto child = begin; child != end; ++child) {
       SegmentInfo& segment = child->second->segment;

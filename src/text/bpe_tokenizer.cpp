@@ -35,7 +35,7 @@ constexpr std::array<int, kAlphabetEnd> make_byte_of_char() {
 constexpr std::array<int, kAlphabetEnd> kByteOfChar = make_byte_of_char();
 
 // A token that strays from the alphabet means what it says.
-std::string bytes_of_text(const std::string& token) {
+std::string bytes_of_bpe_text(const std::string& token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
     uint32_t code_point = 0;
@@ -51,7 +51,8 @@ std::string bytes_of_text(const std::string& token) {
 
 // A merge may only make normal tokens: a file whose merges spell a control token would let text forge one.
 BpeTokenizer::BpeTokenizer(Vocabulary given)
-    : Tokenizer(std::move(given), bytes_of_text), merges_(vocabulary().merges, [this](std::string_view name) {
+    : Tokenizer(std::move(given), bytes_of_bpe_text),
+      merges_(vocabulary().merges, [this](std::string_view name) {
         const std::optional<int32_t> id = find(name);
         return id && type_of(*id) == TokenType::normal ? id : std::nullopt;
       }) {

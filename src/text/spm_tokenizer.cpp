@@ -79,7 +79,7 @@ std::string make_model(const Vocabulary& vocabulary) {
   return model.bytes();
 }
 
-std::string bytes_of_text(const std::string& token) {
+std::string bytes_of_spm_text(const std::string& token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
     const bool is_space = token.compare(at, kSpace.size(), kSpace) == 0;
@@ -92,7 +92,7 @@ std::string bytes_of_text(const std::string& token) {
 }  // namespace
 
 SpmTokenizer::SpmTokenizer(Vocabulary given)
-    : Tokenizer(std::move(given), bytes_of_text),
+    : Tokenizer(std::move(given), bytes_of_spm_text),
       processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   int n_byte_tokens = 0;  // check_vocabulary() has seen that none occurs twice
   for (int32_t id = 0; id < n_vocab(); ++id) {
