@@ -114,7 +114,6 @@ __global__ void __launch_bounds__(kArrangeThreads)
 
 constexpr int kPrefillThreads = 256, kPrefillKeys = 256, kPrefillTokens = 128;
 constexpr int kSlots = 8;
-constexpr int kTogether = 4;  // tokens whose products follow one another without a pause
 
 struct PrefillShared {
   uint8_t queries[kSlots][kQueryBytes];  // first: aligned to 1024
@@ -194,6 +193,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + own_key % kPage);
   };
 
+  constexpr int kTogether = 4;  // tokens whose products follow one another without a pause
   float products[2][32];
   const auto start = [&](int o, int slot) {
     const uint64_t b = wgmma_operand(shared_address(sm.queries[slot]));
