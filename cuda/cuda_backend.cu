@@ -332,13 +332,14 @@ class CudaBackend : public Backend {
     if (op.sum) cuda::add({op.y, op.sum, n_values}, launch());
   }
   void matmuls(std::span<const Matmul> ops) override {
-    if (ops.front().role == Role::prefill) return Backend::matmuls(ops);
-    cuda::matmuls_decode(ops, launch());
+    ops.front().role == Role::decode ? cuda::matmuls_decode(ops, launch())
+                                     : cuda::matmuls_prefill(ops, launch());
   }
   void matmul_gated(const GatedMatmul& op) override {
     if (op.role == Role::decode) return cuda::matmul_gated_decode(op, launch());
-    cuda::matmul_prefill({op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens}, launch());
-    cuda::matmul_prefill({op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}, launch());
+    const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
+                           {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
+    cuda::matmuls_prefill(both, launch());
     cuda::gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
