@@ -392,7 +392,11 @@ class CudaBackend : public Backend {
   void run_experts(const RunExperts& op) override {
     const bool is_decode = op.role == Role::decode;
     if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
-    is_decode ? cuda::run_experts_decode(op, launch()) : cuda::run_experts_prefill(op, launch());
+    if (is_decode) return cuda::run_experts_decode(op, launch());
+    cuda::Launch here = launch();  // with the larger of two scratch memories
+    cuda::Workspace window(op.window, op.n_window_bytes);
+    if (window.n_bytes_left() > workspace_.n_bytes_left()) here.workspace = &window;
+    cuda::run_experts_prefill(op, here);
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
   // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for

@@ -226,7 +226,8 @@ void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) 
 void run_experts_prefill(const RunExperts& op, const Launch& launch) {
   if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
   PromptExperts::check(op);
-  const int64_t run = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
+  const int64_t most = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
+  const int64_t run = ceil_div(op.n_tokens, ceil_div(op.n_tokens, most));  // all as long
   for (int64_t token = 0; token < op.n_tokens; token += run) {
     Workspace scratch = *launch.workspace;
     PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)),
