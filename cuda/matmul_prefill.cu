@@ -5,6 +5,7 @@
 // and read from there as fp16. The sums are the same bits either way.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -176,7 +177,11 @@ void multiply_expanded(Product product, const Launch& launch) {
   if (max_rows < (has_mats ? unit : 1))
     fail(ErrorKind::internal, "no scratch memory is left for dequantised rows");
   const int64_t n_slabs = ceil_div(n_all, max_rows);
-  const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
+  int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
+  // So many rows' tiles are a whole number of rounds of the multiprocessors.
+  const int64_t n_token_tiles = ceil_div(product.n_places, 2 * kTileTokens),
+                round_rows = kTileRows * (launch.n_sms / std::gcd(int64_t{launch.n_sms}, n_token_tiles));
+  if (!has_mats && n_slabs > 1 && max_rows >= round_rows) slab_rows = max_rows / round_rows * round_rows;
   auto* slab = launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, n_all) * n_cols));
   for (int64_t row = 0; row < n_all; row += slab_rows) {
     const int64_t n_rows = std::min(slab_rows, n_all - row), n_mats = has_mats ? n_rows / weight.n_rows : 1;
@@ -238,6 +243,8 @@ void multiply_dense(std::span<const Target> targets, const Activations& x, const
   Workspace scratch = *launch.workspace;
   int64_t run = static_cast<int64_t>(scratch.n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
+  if (run < x.n_tokens && run > kTileTokens)  // all as long
+    run = ceil_div(ceil_div(x.n_tokens, ceil_div(x.n_tokens, run)), kTileTokens) * kTileTokens;
   run = std::min(run, x.n_tokens);
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
   const RoundedRows rounded = {scratch.take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
