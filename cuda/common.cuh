@@ -37,10 +37,11 @@ __device__ __forceinline__ float block_sum(float x) {
 template <typename Sync>
 __device__ __forceinline__ void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
                                                 const Sync& sync) {
-  for (int64_t half = 1; half < dim; half *= 2) {
+  const auto n_pairs = static_cast<unsigned>(dim / 2);
+  for (unsigned half = 1; half <= n_pairs; half *= 2) {
     sync();
-    for (int64_t i = thread; i < dim / 2; i += n_threads) {
-      float* pair = x + i / half * 2 * half + i % half;
+    for (unsigned i = thread; i < n_pairs; i += n_threads) {
+      float* pair = x + 2 * i - (i & (half - 1));  // half is a power of two
       const float a = pair[0], b = pair[half];
       pair[0] = a + b;
       pair[half] = a - b;

@@ -35,7 +35,7 @@ constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
-constexpr int kNumericsEpoch = 6;
+constexpr int kNumericsEpoch = 7;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
@@ -332,13 +332,14 @@ class CudaBackend : public Backend {
     if (op.sum) cuda::add({op.y, op.sum, n_values}, launch());
   }
   void matmuls(std::span<const Matmul> ops) override {
-    if (ops.front().role == Role::prefill) return Backend::matmuls(ops);
-    cuda::matmuls_decode(ops, launch());
+    ops.front().role == Role::decode ? cuda::matmuls_decode(ops, launch())
+                                     : cuda::matmuls_prefill(ops, launch());
   }
   void matmul_gated(const GatedMatmul& op) override {
     if (op.role == Role::decode) return cuda::matmul_gated_decode(op, launch());
-    cuda::matmul_prefill({op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens}, launch());
-    cuda::matmul_prefill({op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}, launch());
+    const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
+                           {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
+    cuda::matmuls_prefill(both, launch());
     cuda::gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
@@ -391,7 +392,11 @@ class CudaBackend : public Backend {
   void run_experts(const RunExperts& op) override {
     const bool is_decode = op.role == Role::decode;
     if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
-    is_decode ? cuda::run_experts_decode(op, launch()) : cuda::run_experts_prefill(op, launch());
+    if (is_decode) return cuda::run_experts_decode(op, launch());
+    cuda::Launch here = launch();  // with the larger of two scratch memories
+    cuda::Workspace window(op.window, op.n_window_bytes);
+    if (window.n_bytes_left() > workspace_.n_bytes_left()) here.workspace = &window;
+    cuda::run_experts_prefill(op, here);
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
   // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for

@@ -16,6 +16,7 @@ namespace {
 constexpr int kListThreads = 1024;
 constexpr int kThreads = 256;
 constexpr int64_t kMostTokens = 65535;  // of a grid's second dimension
+constexpr int64_t kWideUses = 160;      // of an expert on average, from which tiles are wide
 
 // The sum over the block, for every thread.
 __device__ int block_count(int x, int* partial) {
@@ -63,17 +64,17 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// tiles = for each expert of [first, end), ascending, its places in runs of up to 128.
+// tiles = for each expert of [first, end), ascending, its places in runs of up to n_together.
 // One block; a thread an expert.
 // A thread adds up the tiles of the experts before its own: counts are few and stay in L1.
 // Bound by latency.
-__global__ void list_tiles_kernel(int32_t first, int32_t end, Uses out) {
+__global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, Uses out) {
   for (int expert = first + static_cast<int>(threadIdx.x); expert < end; expert += blockDim.x) {
     int at = 0;
-    for (int e = first; e < expert; ++e) at += (out.counts[e] + kTileTokens - 1) / kTileTokens;
+    for (int e = first; e < expert; ++e) at += (out.counts[e] + n_together - 1) / n_together;
     const int count = out.counts[expert];
-    for (int i = 0; i < count; i += kTileTokens)
-      out.tiles[at++] = {expert, out.firsts[expert] + i, min(count - i, kTileTokens)};
+    for (int i = 0; i < count; i += n_together)
+      out.tiles[at++] = {expert, out.firsts[expert] + i, min(count - i, n_together)};
     if (expert == end - 1) *out.n_tiles = at;
   }
 }
@@ -133,6 +134,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       launch_(launch),
       is_paired_(op.w1.type == op.w3.type && has_pairs(op.w1) && has_pairs(op.w3) && has_pairs(op.w2)),
       n_uses_(op.n_tokens * op.n_activated),
+      is_wide_(is_paired_ && n_uses_ >= kWideUses * op.w1.n_mats),
       n_columns_(padded_columns(op.w1.n_cols)),
       n_hidden_(padded_columns(op.w1.n_rows)),
       uses_(list_uses()),
@@ -183,7 +185,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   product.y = h_.values, product.y_stride = n_hidden_;
   if (is_paired_) {
     product.y_units = h_.units;
-    return multiply_pairs({product, stacks.w3, true}, launch_);
+    return multiply_pairs({product, stacks.w3, true, is_wide_}, launch_);
   }
   product.output = Output::silu_f16;
   multiply(product, launch_);
@@ -203,7 +205,7 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
     product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
     product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
     if (is_paired_)
-      multiply_pairs({product, {}, false}, launch_);
+      multiply_pairs({product, {}, false, is_wide_}, launch_);
     else
       multiply(product, launch_);
     const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
@@ -215,8 +217,8 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
 }
 
 void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) {
-  list_tiles_kernel<<<1, kThreads, 0, launch_.stream>>>(static_cast<int32_t>(first),
-                                                        static_cast<int32_t>(end), uses_);
+  list_tiles_kernel<<<1, kThreads, 0, launch_.stream>>>(
+      static_cast<int32_t>(first), static_cast<int32_t>(end), is_wide_ ? kWideTokens : kTileTokens, uses_);
   check_launch("list_tiles_kernel");
   make_hidden(stacks, first, end);
   combine(stacks.w2, first, end);
@@ -226,7 +228,8 @@ void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) 
 void run_experts_prefill(const RunExperts& op, const Launch& launch) {
   if (op.n_tokens == 0 || op.w2.n_rows == 0) return;
   PromptExperts::check(op);
-  const int64_t run = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
+  const int64_t most = PromptExperts::tokens_together(op, launch.workspace->n_bytes_left());
+  const int64_t run = ceil_div(op.n_tokens, ceil_div(op.n_tokens, most));  // all as long
   for (int64_t token = 0; token < op.n_tokens; token += run) {
     Workspace scratch = *launch.workspace;
     PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)),

@@ -39,7 +39,9 @@ class PromptExperts {
   const RunExperts op_;
   const Launch launch_;
   const bool is_paired_;  // all products by multiply_pairs(): x_ and h_ are in turned order
-  const int64_t n_uses_, n_columns_, n_hidden_;  // padded widths of x and of the hidden values
+  const int64_t n_uses_;
+  const bool is_wide_;                  // tiles of tokens
+  const int64_t n_columns_, n_hidden_;  // padded widths of x and of the hidden values
   Uses uses_;
   RoundedRows x_, h_;     // by token; by place
   int64_t slab_ = 0;      // columns of y at a time

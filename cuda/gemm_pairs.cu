@@ -1,5 +1,8 @@
 // Products of the experts of a prompt on Hopper: two tiles of rows at a time, w1's and w3's, or two of w2.
 //
+// A CTA has 256 x 128 sums: two tiles of 128 rows by up to 128 tokens, or, wide, two of 64 rows by up to 256
+// tokens, of which each row is dequantised for twice as many.
+//
 // As many CTAs as multiprocessors, each of which makes one item after the other. Four warps load and eight
 // multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while its
 // products before run. So weights pass shared memory once, as they are stored, and gate and up meet in the
@@ -16,10 +19,16 @@ namespace {
 constexpr int kLoadThreads = kTileThreads, kThreads = kLoadThreads + kProductThreads;
 constexpr int kMostStages = 5;  // of tokens
 
+template <bool kWide>
+constexpr int kItemTokens = kWide ? 2 * kTileTokens : kTileTokens;
+template <bool kWide>
+constexpr int kHalfRows = kWide ? kTileRows / 2 : kTileRows;  // of each of the two tiles
+
 // Of the tokens of an item, for those who write its sums.
+template <bool kWide>
 struct ItemTokens {
-  int64_t y[kTileTokens];
-  float units[kTileTokens];
+  int64_t y[kItemTokens<kWide>];
+  float units[kItemTokens<kWide>];
 };
 
 struct Barriers {
@@ -29,23 +38,30 @@ struct Barriers {
 
 // What a CTA keeps in shared memory. A span is loaded with the tokens of its first step, when all but the
 // last kStages - 1 steps before it are done.
-template <TensorType kType>
+template <TensorType kType, bool kWide>
 struct PairStaging {
-  static constexpr int kSpanBytes = 2 * RawSpan<kType>::kBytes;  // of both tiles
+  static constexpr int kStageBytes = kItemTokens<kWide> * kStep * 2;
+  static constexpr int kHalfBytes = kHalfRows<kWide> * RawSpan<kType>::kPitch;
+  static constexpr int kSpanBytes = 2 * kHalfBytes;  // of both tiles
   static constexpr int n_spans(int n_stages) {
     return 1 + (n_stages - 1 + RawSpan<kType>::kSteps - 1) / RawSpan<kType>::kSteps;
   }
   static constexpr int n_bytes(int n_stages) {
-    return n_stages * kTileBytes + n_spans(n_stages) * kSpanBytes +
-           static_cast<int>(2 * sizeof(ItemTokens) + sizeof(Barriers)) + 4 * kGridWords<kType>;
+    return n_stages * kStageBytes + n_spans(n_stages) * kSpanBytes +
+           static_cast<int>(2 * sizeof(ItemTokens<kWide>) + sizeof(Barriers)) + 4 * kGridWords<kType>;
   }
-  static constexpr int kStages = n_bytes(kMostStages) <= kMostSharedBytes ? kMostStages : kMostStages - 1;
+  static constexpr int most_stages() {
+    int n = kMostStages;
+    while (n > (kWide ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
+    return n;
+  }
+  static constexpr int kStages = most_stages();
   static constexpr int kBytes = n_bytes(kStages);
   static constexpr bool kFits = kBytes <= kMostSharedBytes;
 };
 
-template <TensorType kType>
-constexpr int kSpans = PairStaging<kType>::n_spans(PairStaging<kType>::kStages);
+template <TensorType kType, bool kWide>
+constexpr int kSpans = PairStaging<kType, kWide>::n_spans(PairStaging<kType, kWide>::kStages);
 
 // Spans are whole pieces of 16 bytes.
 template <TensorType kType>
@@ -53,9 +69,14 @@ constexpr bool kIsWhole = RawSpan<kType>::kRowBytes % 16 == 0;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+constexpr int kItemSums = 128;    // of a thread
 constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
-constexpr int kLoadRegisters = 56,
-              kProductRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what the CTA starts with
+// Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
+// the CTA starts with.
+template <bool kWide>
+constexpr int kLoadRegisters = kWide ? 72 : 56;
+template <bool kWide>
+constexpr int kProductRegisters = (3 * 168 - kLoadRegisters<kWide>) / 2;
 
 // Two tiles of rows and one of tokens.
 struct Item {
@@ -64,60 +85,63 @@ struct Item {
   int n_steps, n_walked;  // the latter in whole spans
 };
 
-template <TensorType kType>
+template <TensorType kType, bool kWide>
 __device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
   constexpr int kSteps = RawSpan<kType>::kSteps;
   Item item;
   item.tile = op.product.tiles[index / n_row_tiles];
-  item.first_row = int64_t{index % n_row_tiles} * (op.is_gated ? kTileRows : 2 * kTileRows);
+  item.first_row = int64_t{index % n_row_tiles} * (op.is_gated ? 1 : 2) * kHalfRows<kWide>;
   item.n_steps = static_cast<int>((op.product.weight.n_cols + kStep - 1) / kStep);
   item.n_walked = (item.n_steps + kSteps - 1) / kSteps * kSteps;
   return item;
 }
 
 // The first row of tile `half` of an item.
+template <bool kWide>
 __device__ __forceinline__ const uint8_t* half_of(const PairProduct& op, const Item& item, int half) {
   return op.is_gated ? row_of(half ? op.up : op.product.weight, item.tile.mat, item.first_row)
-                     : row_of(op.product.weight, item.tile.mat, item.first_row + half * kTileRows);
+                     : row_of(op.product.weight, item.tile.mat, item.first_row + half * kHalfRows<kWide>);
 }
 
-__device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item, ItemTokens* out) {
+template <bool kWide>
+__device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item,
+                                                 ItemTokens<kWide>* out) {
   const Product& product = op.product;
-  const int i = static_cast<int>(threadIdx.x);
-  if (i >= item.tile.n) return;
-  const int64_t at = item.tile.first + i;
-  const float unit = product.x_units[product.x_rows ? product.x_rows[at] : at];
-  out->units[i] = unit;
-  out->y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride;
-  if (product.y_units && item.first_row == 0) {
-    const float power = unit * kLargestInUnits;
-    product.y_units[at] = power * power / kHiddenScale;
+  for (int i = static_cast<int>(threadIdx.x); i < item.tile.n; i += kLoadThreads) {
+    const int64_t at = item.tile.first + i;
+    const float unit = product.x_units[product.x_rows ? product.x_rows[at] : at];
+    out->units[i] = unit;
+    out->y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride;
+    if (product.y_units && item.first_row == 0) {
+      const float power = unit * kLargestInUnits;
+      product.y_units[at] = power * power / kHiddenScale;
+    }
   }
 }
 
 // The part of the warps that load.
-template <TensorType kType>
+template <TensorType kType, bool kWide>
 __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tiles, int n_items,
-                                           uint32_t stages, uint32_t raw, ItemTokens* item_tokens,
+                                           uint32_t stages, uint32_t raw, ItemTokens<kWide>* item_tokens,
                                            Barriers* barriers) {
-  using S = PairStaging<kType>;
+  using S = PairStaging<kType, kWide>;
   using Raw = RawSpan<kType>;
   constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
   const Product& product = op.product;
   const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
   StageWalk<S::kStages> walk;
-  StageWalk<kSpans<kType>> span_walk;
+  StageWalk<kSpans<kType, kWide>> span_walk;
   StageWalk<2> item_walk;
   for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
-    const Item item = item_of<kType>(op, n_row_tiles, index);
+    const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
     wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
     find_item_tokens(op, item, item_tokens + item_walk.stage);
     item_walk.advance();
-    const uint8_t* firsts[2] = {half_of(op, item, 0), half_of(op, item, 1)};
+    const uint8_t* firsts[2] = {half_of<kWide>(op, item, 0), half_of<kWide>(op, item, 1)};
     const int n_rows = static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
-    uint32_t pieces[kTileTokens / kTokensAtOnce];  // of x: this thread's of each of its tokens
+    uint32_t pieces[kItemTokens<kWide> / kTokensAtOnce];  // of x: this thread's of each of its tokens
 #pragma unroll
-    for (int i = 0; i < kTileTokens / kTokensAtOnce; ++i) {
+    for (int i = 0; i < kItemTokens<kWide> / kTokensAtOnce; ++i) {
       const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
       pieces[i] =
           static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) + piece;
@@ -126,18 +150,19 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
       wait_for_phase(&barriers->stages.empty[walk.stage], walk.parity ^ 1);
       if (step % Raw::kSteps == 0) {
         const uint32_t to = raw + span_walk.stage * S::kSpanBytes;
-        load_span<kType, kIsWhole<kType>>(firsts[0], product.weight.row_bytes, min(n_rows, kTileRows),
-                                          step / Raw::kSteps, to, thread);
-        load_span<kType, kIsWhole<kType>>(firsts[1], product.weight.row_bytes,
-                                          op.is_gated ? n_rows : n_rows - kTileRows, step / Raw::kSteps,
-                                          to + Raw::kBytes, thread);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          load_span<kType, kIsWhole<kType>>(
+              firsts[half], product.weight.row_bytes,
+              min(op.is_gated ? n_rows : n_rows - half * kHalfRows<kWide>, kHalfRows<kWide>),
+              step / Raw::kSteps, to + half * S::kHalfBytes, thread);
         span_walk.advance();
       }
       if (step < item.n_steps) {
-        const uint32_t to = stages + walk.stage * kTileBytes + tile_offset(thread / 8, piece * 16);
+        const uint32_t to = stages + walk.stage * S::kStageBytes + tile_offset(thread / 8, piece * 16);
         const auto* x = reinterpret_cast<const uint4*>(product.x) + step * (kStep / 8);
 #pragma unroll
-        for (int i = 0; i < kTileTokens / kTokensAtOnce; ++i)
+        for (int i = 0; i < kItemTokens<kWide> / kTokensAtOnce; ++i)
           if (i * kTokensAtOnce + thread / 8 < item.tile.n)
             copy_async(to + i * kTokensAtOnce * 128, x + pieces[i], 16);
       }
@@ -170,33 +195,42 @@ struct InBlock {
         i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
 };
 
-// The rows of one of the warps that multiply: 16 of each of two tiles. Lane 4 g + i has codes of rows g and g
-// + 8; the scales of row lane % 16 of tile lane / 16 it works out for all.
+// The rows of one of the warps that multiply, in eights: eights 0 and 1 of one tile and 2 and 3 of the other,
+// or, wide, one of each. Lane 4 g + i has codes of row g of each; the scales of row lane % 8 of eight lane /
+// 8 it works out for all.
+template <bool kWide>
 struct WarpRows {
-  uint32_t begins[2][2];  // lowest bits of the addresses of the lane's rows
+  static constexpr int kEights = kWide ? 2 : 4;
+  uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
   uint32_t scale_begin;
   uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
-  uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first tile
+  uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
+  static constexpr __device__ uint32_t half_of(uint32_t eight) { return kWide ? eight : eight / 2; }
+  static constexpr __device__ uint32_t row_of(uint32_t eight) { return kWide ? 0 : eight % 2 * 8; }
 };
 
-template <TensorType kType>
-__device__ __forceinline__ WarpRows warp_rows(const PairProduct& op, const Item& item) {
+template <TensorType kType, bool kWide>
+__device__ __forceinline__ WarpRows<kWide> warp_rows(const PairProduct& op, const Item& item) {
   using Raw = RawSpan<kType>;
-  const uint32_t lane = threadIdx.x % 32, first = (threadIdx.x - kLoadThreads) / 32 * 16;
-  WarpRows rows;
+  using Rows = WarpRows<kWide>;
+  constexpr uint32_t kHalfBytes = PairStaging<kType, kWide>::kHalfBytes;
+  const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x - kLoadThreads) / 32;
+  const uint32_t first = warp * kHalfRows<kWide> / 8, eight = lane / 8 % Rows::kEights,
+                 scale_row = first + Rows::row_of(eight) + lane % 8;
+  Rows rows;
   rows.row = first + lane / 4;
   rows.at = keep(rows.row * Raw::kPitch);
-  rows.scale_at = keep(lane / 16 * Raw::kBytes + (first + lane % 16) * Raw::kPitch);
+  rows.scale_at = keep(Rows::half_of(eight) * kHalfBytes + scale_row * Raw::kPitch);
   rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
   const auto row_bytes = static_cast<uint32_t>(op.product.weight.row_bytes);
   uint32_t begins[2];
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-    begins[tile] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of(op, item, tile)));
+  for (int half = 0; half < 2; ++half)
+    begins[half] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of<kWide>(op, item, half)));
 #pragma unroll
-    for (int h = 0; h < 2; ++h) rows.begins[tile][h] = begins[tile] + (rows.row + 8 * h) * row_bytes;
-  }
-  rows.scale_begin = begins[lane / 16] + (first + lane % 16) * row_bytes;
+  for (int i = 0; i < Rows::kEights; ++i)
+    rows.begins[i] = begins[Rows::half_of(i)] + (rows.row + Rows::row_of(i)) * row_bytes;
+  rows.scale_begin = begins[Rows::half_of(eight)] + scale_row * row_bytes;
   return rows;
 }
 
@@ -210,19 +244,21 @@ __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
 }
 
 // 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
-template <TensorType kType>
-__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& rows, uint32_t span,
-                                           uint32_t column, const uint32_t* grid, uint32_t (&a)[2][2][4]) {
+template <TensorType kType, bool kWide>
+__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kWide>& rows, uint32_t span,
+                                           uint32_t column, const uint32_t* grid,
+                                           uint32_t (&a)[WarpRows<kWide>::kEights / 2][2][4]) {
   using Raw = RawSpan<kType>;
-  const auto span_of = [&](int tile, int h) {
-    return raw + rows.at + moved_by<kType>(rows.begins[tile][h], span) + tile * Raw::kBytes +
-           8 * h * Raw::kPitch;
+  using Rows = WarpRows<kWide>;
+  const auto span_of = [&](int eight) {
+    return raw + rows.at + moved_by<kType>(rows.begins[eight], span) +
+           Rows::half_of(eight) * PairStaging<kType, kWide>::kHalfBytes + Rows::row_of(eight) * Raw::kPitch;
   };
   if constexpr (kIsFloat<kType>) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 2 * Rows::kEights; ++i) {
       const int tile = i / 4, k = i / 2 % 2, h = i % 2;
-      const uint8_t* from = span_of(tile, h) + 2 * (column + 16 * k + rows.first_code);
+      const uint8_t* from = span_of(2 * tile + h) + 2 * (column + 16 * k + rows.first_code);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const uint32_t pair = load_word<2>(from + 4 * e);
@@ -242,10 +278,10 @@ __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& r
       scales[group] = s.scale, constants[group] = widen_constant<kType>(s);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < Rows::kEights; ++i) {
       const int tile = i / 2, h = i % 2;
-      const uint32_t owner = rows.owner + 16 * tile + 8 * h;
-      const uint8_t* from = span_of(tile, h);
+      const uint32_t owner = rows.owner + 8 * i;
+      const uint8_t* from = span_of(i);
       float scale = 0, constant = 0;
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -264,34 +300,40 @@ __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& r
   }
 }
 
-// The sums of the warp's rows of both tiles with the item's tokens: as Sums, one 64 rows' part for each tile.
-template <TensorType kType, int kTokens>
-__device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& rows, uint32_t stages,
+// The sums of the warp's rows of both tiles with the item's tokens: sums[64 tile + 4 j + e] is row 8 (e / 2)
+// + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; wide, sums[4 j + e] of tile e / 2.
+template <TensorType kType, bool kWide, int kTokens>
+__device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<kWide>& rows, uint32_t stages,
                                               const uint8_t* raw, const uint32_t* grid,
                                               StageBarriers<kMostStages>* barriers,
-                                              StageWalk<PairStaging<kType>::kStages>& walk,
-                                              StageWalk<kSpans<kType>>& span_walk, Sums& sums) {
+                                              StageWalk<PairStaging<kType, kWide>::kStages>& walk,
+                                              StageWalk<kSpans<kType, kWide>>& span_walk,
+                                              float (&sums)[kItemSums]) {
+  using S = PairStaging<kType, kWide>;
   constexpr uint32_t kSteps = RawSpan<kType>::kSteps;
+  constexpr int kTiles = kWide ? 1 : 2;
   const bool tells = threadIdx.x % 32 == 0;
-  uint32_t a[2][2][2][4];
+  uint32_t a[2][kTiles][2][4];
 #pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) sums.of[0][i] = sums.of[1][i] = 0;
-  StageWalk<PairStaging<kType>::kStages> done = walk;
+  for (int i = 0; i < kTiles * kTokens / 2; ++i)
+    sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
+  StageWalk<S::kStages> done = walk;
   for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance()) {
-    const uint64_t tokens = wgmma_operand(stages + walk.stage * kTileBytes);
-    const uint8_t* from = raw + span_walk.stage * PairStaging<kType>::kSpanBytes;
+    const uint64_t tokens = wgmma_operand(stages + walk.stage * S::kStageBytes);
+    const uint8_t* from = raw + span_walk.stage * S::kSpanBytes;
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
     fence_async_proxy();
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      widen_half<kType>(from, rows, step / kSteps, step % kSteps * kStep + half * kHalf, grid, a[half]);
+      widen_half<kType, kWide>(from, rows, step / kSteps, step % kSteps * kStep + half * kHalf, grid,
+                               a[half]);
       wgmma_begin();
 #pragma unroll
       for (int k = 0; k < 2; ++k)
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile)
-          wgmma<kTokens>(sums.of[tile], a[half][tile][k], tokens + 2 * (2 * half + k));
+        for (int tile = 0; tile < kTiles; ++tile)
+          wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
       wgmma_commit();
       wgmma_wait<1>();  // the half before
       if (half == 0 && step > 0) {
@@ -303,7 +345,8 @@ __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& 
   }
   wgmma_wait<0>();
 #pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+  for (int i = 0; i < kTiles * kTokens / 2; ++i)
+    asm volatile("" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
   if (tells) arrive(&barriers->empty[done.stage]);
   for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance()) {
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
@@ -314,9 +357,9 @@ __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& 
 
 // y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
 // both tiles' sums as f32.
-template <int kTokens>
+template <bool kWide, int kTokens>
 __device__ __forceinline__ void store_item(const PairProduct& op, const Item& item, uint32_t tile_row,
-                                           const ItemTokens& tokens, const Sums& sums) {
+                                           const ItemTokens<kWide>& tokens, const float (&sums)[kItemSums]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = item.first_row + tile_row;
   const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
@@ -326,9 +369,9 @@ __device__ __forceinline__ void store_item(const PairProduct& op, const Item& it
       const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
       if (token >= item.tile.n) continue;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < (kWide ? 1 : 2); ++h) {
         const int i = j / 2 * 4 + h * 2 + j % 2;
-        store(tokens.y[token], tokens.units[token], h, sums.of[0][i], sums.of[1][i]);
+        store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kWide ? 2 : kItemSums / 2)]);
       }
     }
   };
@@ -342,38 +385,39 @@ __device__ __forceinline__ void store_item(const PairProduct& op, const Item& it
     auto* y = static_cast<float*>(op.product.y) + row;
     each([&](int64_t at, float unit, int h, float first, float second) {
       if (8 * h < n_left) y[at + 8 * h] = first * unit;
-      if (8 * h + kTileRows < n_left) y[at + 8 * h + kTileRows] = second * unit;
+      if (8 * h + kHalfRows<kWide> < n_left) y[at + 8 * h + kHalfRows<kWide>] = second * unit;
     });
   }
 }
 
 // As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three widths.
-template <class Work>
+template <bool kWide, class Work>
 __device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
   if (n_tokens <= 64)
     work.template operator()<64>();
-  else if (n_tokens <= 96)
-    work.template operator()<96>();
+  else if (n_tokens <= (kWide ? 128 : 96))
+    work.template operator()<kWide ? 128 : 96>();
   else
-    work.template operator()<128>();
+    work.template operator()<kItemTokens<kWide>>();
 }
 
 // The part of the warps that multiply.
-template <TensorType kType>
+template <TensorType kType, bool kWide>
 __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
                                                uint32_t stages, const uint8_t* raw,
-                                               const ItemTokens* item_tokens, const uint32_t* grid,
+                                               const ItemTokens<kWide>* item_tokens, const uint32_t* grid,
                                                Barriers* barriers) {
-  StageWalk<PairStaging<kType>::kStages> walk;
-  StageWalk<kSpans<kType>> span_walk;
+  StageWalk<PairStaging<kType, kWide>::kStages> walk;
+  StageWalk<kSpans<kType, kWide>> span_walk;
   StageWalk<2> item_walk;
   for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
-    const Item item = item_of<kType>(op, n_row_tiles, index);
-    const WarpRows rows = warp_rows<kType>(op, item);
-    with_widths(item.tile.n, [&]<int kTokens>() {
-      Sums sums;
-      multiply_item<kType, kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk, sums);
-      store_item<kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);
+    const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
+    const WarpRows<kWide> rows = warp_rows<kType, kWide>(op, item);
+    with_widths<kWide>(item.tile.n, [&]<int kTokens>() {
+      float sums[kItemSums];
+      multiply_item<kType, kWide, kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk,
+                                           sums);
+      store_item<kWide, kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);
     });
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&barriers->written[item_walk.stage]);
@@ -385,8 +429,8 @@ __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_
 
 // y[use, r] = sum over c of f16(W[r, c]) * x[use, c], or silu of that times the same of a second matrix; f32
 // sums in ascending c, sixteen at a time.
-// A CTA makes every gridDim.x-th item, up to 128 tokens x 2 tiles of 128 rows: warps 0-3 load, 4-11 multiply,
-// each 16 rows of both tiles.
+// A CTA makes every gridDim.x-th item, up to 128 tokens x 2 tiles of 128 rows, or 256 x 2 of 64: warps 0-3
+// load, 4-11 multiply, each 16 (8) rows of both tiles.
 //
 // Five stages of 64 columns of tokens, and as many spans of weights as these need; a warp dequantises 32
 // columns while its products with the 32 before run.
@@ -394,14 +438,15 @@ __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_
 // Bound by dequantising with few tokens: of 64 columns some 560 cycles of integer instructions, beside 8
 // cycles of products a token. As much depends on the warps that load: what they work out for a copy is on the
 // way of everything, and five stages are better than four.
-// Measured (H100, 2026-11-23): 256 experts, Q4_K, 2048 tokens 285 TFLOP/s, 8192 tokens 340.
-template <TensorType kType>
+// Measured (H100, 2026-11-23): 256 experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
+template <TensorType kType, bool kWide>
 __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op, int n_row_tiles) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
-  using S = PairStaging<kType>;
-  uint8_t* raw = shared + S::kStages * kTileBytes;  // [kSpans][2] spans, behind [kStages] tiles of tokens
-  auto* item_tokens = reinterpret_cast<ItemTokens*>(raw + kSpans<kType> * S::kSpanBytes);  // [2]
+  using S = PairStaging<kType, kWide>;
+  uint8_t* raw = shared + S::kStages * S::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
+  auto* item_tokens =
+      reinterpret_cast<ItemTokens<kWide>*>(raw + kSpans<kType, kWide> * S::kSpanBytes);  // [2]
   auto* barriers = reinterpret_cast<Barriers*>(item_tokens + 2);
   auto* grid = reinterpret_cast<uint32_t*>(barriers + 1);
   const int n_items = *op.product.n_tiles * n_row_tiles;
@@ -410,29 +455,30 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairP
   init_stages(&barriers->stages, kLoadThreads);
   __syncthreads();
   if (threadIdx.x < kLoadThreads) {
-    give_registers<kLoadRegisters>();
-    load_items<kType>(op, n_row_tiles, n_items, shared_address(shared), shared_address(raw), item_tokens,
-                      barriers);
+    give_registers<kLoadRegisters<kWide>>();
+    load_items<kType, kWide>(op, n_row_tiles, n_items, shared_address(shared), shared_address(raw),
+                             item_tokens, barriers);
   } else {
-    take_registers<kProductRegisters>();
-    multiply_items<kType>(op, n_row_tiles, n_items, shared_address(shared), raw, item_tokens, grid, barriers);
+    take_registers<kProductRegisters<kWide>>();
+    multiply_items<kType, kWide>(op, n_row_tiles, n_items, shared_address(shared), raw, item_tokens, grid,
+                                 barriers);
   }
 #else
   __trap();
 #endif
 }
 
-template <TensorType kType>
+template <TensorType kType, bool kWide>
 void start(const PairProduct& op, const Launch& launch) {
-  if constexpr (PairStaging<kType>::kFits) {
-    constexpr int kBytes = PairStaging<kType>::kBytes;
-    CUDA_CHECK(cudaFuncSetAttribute(multiply_pairs_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kBytes));
+  if constexpr (PairStaging<kType, kWide>::kFits) {
+    constexpr int kBytes = PairStaging<kType, kWide>::kBytes;
+    CUDA_CHECK(cudaFuncSetAttribute(multiply_pairs_kernel<kType, kWide>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     const auto n_row_tiles =
-        static_cast<int>(ceil_div(op.product.weight.n_rows, op.is_gated ? kTileRows : 2 * kTileRows));
+        static_cast<int>(ceil_div(op.product.weight.n_rows, (op.is_gated ? 1 : 2) * kHalfRows<kWide>));
     const auto n_ctas =
         static_cast<unsigned>(std::min<int64_t>(n_row_tiles * op.product.max_tiles, launch.n_sms));
-    multiply_pairs_kernel<kType><<<n_ctas, kThreads, kBytes, launch.stream>>>(op, n_row_tiles);
+    multiply_pairs_kernel<kType, kWide><<<n_ctas, kThreads, kBytes, launch.stream>>>(op, n_row_tiles);
     check_launch("multiply_pairs_kernel");
   }
 }
@@ -444,13 +490,16 @@ bool has_pairs(const WeightMatrix& weight) {
   with_type(weight.type, [&]<TensorType kType>() {
     const bool is_whole = reinterpret_cast<uintptr_t>(weight.data) % 16 + weight.row_bytes % 16 == 0 &&
                           (weight.n_mats == 1 || weight.mat_bytes % 16 == 0);
-    fits = PairStaging<kType>::kFits && (!kIsWhole<kType> || is_whole);
+    fits =
+        PairStaging<kType, false>::kFits && PairStaging<kType, true>::kFits && (!kIsWhole<kType> || is_whole);
   });
   return fits && has_hopper_products();
 }
 
 void multiply_pairs(const PairProduct& op, const Launch& launch) {
-  with_type(op.product.weight.type, [&]<TensorType kType>() { start<kType>(op, launch); });
+  with_type(op.product.weight.type, [&]<TensorType kType>() {
+    op.is_wide ? start<kType, true>(op, launch) : start<kType, false>(op, launch);
+  });
 }
 
 }  // namespace dsv32::cuda

@@ -88,7 +88,9 @@ struct PairProduct {
   Product product;
   WeightMatrix up;
   bool is_gated = false;
+  bool is_wide = false;  // tiles have up to kWideTokens
 };
+constexpr int kWideTokens = 2 * kTileTokens;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 

@@ -166,6 +166,14 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
 #pragma unroll 1
     for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
   }
+  int n_left = 0;  // of thread 0: slots that were waited for, in the order of tokens
+  const auto refill = [&](int n_done) {
+#pragma unroll 1
+    for (; n_left < n_done && copied < n_tokens; ++n_left) {
+      wait_for_phase(&sm.empty[n_left % kSlots], n_left / kSlots & 1);
+      copy_next(n_left % kSlots);
+    }
+  };
 
   // Key 32 * warp + 16 * o + r of the block is row 16 * (warp % 4) + r of operand o; lane c of a row ends
   // with o = c / 2 and the row's half c % 2.
@@ -185,49 +193,71 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     key_scale = __ldg(reinterpret_cast<const float*>(page + op.scales_offset) + own_key % kPage);
   };
 
-  constexpr int kSlotsBehind = 2;  // a slot is filled again two tokens after its own: nobody waits for long
-  int n_done = 0;
-  for (int i = next_token(0); i < n_tokens; i = next_token(i + 1), ++n_done) {
-    if (sm.seq[i] != loaded_seq) load_keys(i);
-    if (threadIdx.x == 0 && n_done >= kSlotsBehind) {
-      const int behind = n_done - kSlotsBehind;
-      if (copied < n_tokens) {
-        wait_for_phase(&sm.empty[behind % kSlots], behind / kSlots & 1);
-        copy_next(behind % kSlots);
-      }
-    }
-    __syncwarp();
-    const int slot = n_done % kSlots;
-    wait_for_phase(&sm.full[slot], n_done / kSlots & 1);
+  constexpr int kTogether = 4;  // tokens whose products follow one another without a pause
+  float products[2][32];
+  const auto start = [&](int o, int slot) {
     const uint64_t b = wgmma_operand(shared_address(sm.queries[slot]));
-    float products[2][32];
+    __syncwarp();
     wgmma_begin();
 #pragma unroll
-    for (int o = 0; o < 2; ++o) {
+    for (int step = 0; step < 4; ++step)
+      wgmma_e4m3(products[o],
+                 {keys[o].word(0, 2 * step), keys[o].word(1, 2 * step), keys[o].word(0, 2 * step + 1),
+                  keys[o].word(1, 2 * step + 1)},
+                 b + 2 * step, step > 0);
+    wgmma_commit();
+  };
+  // Of operand o, when its products are there.
+  const auto add = [&](int o, int slot, float(&sums)[2]) {
 #pragma unroll
-      for (int step = 0; step < 4; ++step)
-        wgmma_e4m3(products[o],
-                   {keys[o].word(0, 2 * step), keys[o].word(1, 2 * step), keys[o].word(0, 2 * step + 1),
-                    keys[o].word(1, 2 * step + 1)},
-                   b + 2 * step, step > 0);
-      wgmma_commit();
+    for (int j = 0; j < 32; ++j) asm volatile("" : "+f"(products[o][j])::"memory");
+    add_heads(
+        products[o],
+        [&](int j) { return *reinterpret_cast<const float2*>(&sm.factors[slot][8 * j + 2 * c]); }, sums);
+  };
+
+  int n_done = 0;
+  for (int i = next_token(0); i < n_tokens;) {
+    if (sm.seq[i] != loaded_seq) load_keys(i);
+    int tokens[kTogether], n = 1;  // n of them; the last one again for those that there are not
+    tokens[0] = i;
+    i = next_token(i + 1);
+#pragma unroll
+    for (int u = 1; u < kTogether; ++u) {
+      const bool is_one = n == u && i < n_tokens && sm.seq[i] == loaded_seq;
+      tokens[u] = is_one ? i : tokens[u - 1];
+      if (is_one) ++n, i = next_token(i + 1);
     }
-    const auto weights = [&](int j) {
-      return *reinterpret_cast<const float2*>(&sm.factors[slot][8 * j + 2 * c]);
-    };
-    float sums[2][2] = {{0, 0}, {0, 0}};
-    wgmma_wait<1>();
-    add_heads(products[0], weights, sums[0]);
-    wgmma_wait<0>();
-    add_heads(products[1], weights, sums[1]);
+    wait_for_phase(&sm.full[n_done % kSlots], n_done / kSlots & 1);
+    start(0, n_done % kSlots), start(1, n_done % kSlots);
+#pragma unroll
+    for (int u = 0; u < kTogether; ++u) {
+      const int at = n_done + min(u, n - 1), next = n_done + min(u + 1, n - 1);
+      float sums[2][2] = {{0, 0}, {0, 0}};
+      wgmma_wait<1>();
+      add(0, at % kSlots, sums[0]);
+      if (u + 1 < kTogether) {
+        wait_for_phase(&sm.full[next % kSlots], next / kSlots & 1);
+        start(0, next % kSlots);
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
+      add(1, at % kSlots, sums[1]);
+      if (u + 1 < kTogether) start(1, next % kSlots);
+      const float of_0 = (c & 1 ? sums[0][1] : sums[0][0]) +
+                         __shfl_xor_sync(0xffffffffu, c & 1 ? sums[0][0] : sums[0][1], 1);
+      const float of_1 = (c & 1 ? sums[1][1] : sums[1][0]) +
+                         __shfl_xor_sync(0xffffffffu, c & 1 ? sums[1][0] : sums[1][1], 1);
+      const float sum = (c & 2 ? of_1 : of_0) + __shfl_xor_sync(0xffffffffu, c & 2 ? of_0 : of_1, 2);
+      if (own_key <= sm.pos[tokens[u]])
+        op.scores[(first_token + tokens[u]) * op.scores_stride + own_key] = sum * key_scale;
+      // The slots of the tokens before these are filled again.
+      if (u == kTogether / 2 && threadIdx.x == 0) refill(n_done);
+    }
     __syncwarp();
-    if (lane == 0) arrive(&sm.empty[slot]);
-    const float of_0 =
-        (c & 1 ? sums[0][1] : sums[0][0]) + __shfl_xor_sync(0xffffffffu, c & 1 ? sums[0][0] : sums[0][1], 1);
-    const float of_1 =
-        (c & 1 ? sums[1][1] : sums[1][0]) + __shfl_xor_sync(0xffffffffu, c & 1 ? sums[1][0] : sums[1][1], 1);
-    const float sum = (c & 2 ? of_1 : of_0) + __shfl_xor_sync(0xffffffffu, c & 2 ? of_0 : of_1, 2);
-    if (own_key <= sm.pos[i]) op.scores[(first_token + i) * op.scores_stride + own_key] = sum * key_scale;
+    if (lane < n) arrive(&sm.empty[(n_done + lane) % kSlots]);
+    n_done += n;
   }
 #else
   __trap();

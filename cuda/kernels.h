@@ -31,6 +31,7 @@ void run_link_share(const RunExperts&, const Launch&);
 
 // matmul_prefill.cu, experts_prefill.cu: any number of tokens, bound by the tensor cores
 void matmul_prefill(const Matmul&, const Launch&);
+void matmuls_prefill(std::span<const Matmul>, const Launch&);  // of the same x
 void matmul_heads_prefill(const MatmulHeads&, const Launch&,
                           bool is_rounded = false);  // x: rounded_rows_in()
 void run_experts_prefill(const RunExperts&, const Launch&);

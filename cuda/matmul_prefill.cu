@@ -5,6 +5,9 @@
 // and read from there as fp16. The sums are the same bits either way.
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "cuda/gemm_tile.cuh"
 #include "cuda/widen.cuh"
@@ -174,7 +177,11 @@ void multiply_expanded(Product product, const Launch& launch) {
   if (max_rows < (has_mats ? unit : 1))
     fail(ErrorKind::internal, "no scratch memory is left for dequantised rows");
   const int64_t n_slabs = ceil_div(n_all, max_rows);
-  const int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
+  int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);
+  // So many rows' tiles are a whole number of rounds of the multiprocessors.
+  const int64_t n_token_tiles = ceil_div(product.n_places, 2 * kTileTokens),
+                round_rows = kTileRows * (launch.n_sms / std::gcd(int64_t{launch.n_sms}, n_token_tiles));
+  if (!has_mats && n_slabs > 1 && max_rows >= round_rows) slab_rows = max_rows / round_rows * round_rows;
   auto* slab = launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, n_all) * n_cols));
   for (int64_t row = 0; row < n_all; row += slab_rows) {
     const int64_t n_rows = std::min(slab_rows, n_all - row), n_mats = has_mats ? n_rows / weight.n_rows : 1;
@@ -221,23 +228,36 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
     multiply(product, with_rest);
 }
 
-// Both launchers, of f32 activations: tokens in runs whose fp16 activations take up to half of the scratch
-// memory.
-void multiply_dense(const WeightMatrix& weight, const Activations& x, float* y, const Launch& launch) {
-  const RowForm form = is_split(weight) ? RowForm::split : RowForm::plain;
-  const int64_t n_cols = padded_columns(weight.n_cols) * (is_split(weight) ? 3 : 1);
-  int64_t run = static_cast<int64_t>(launch.workspace->n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
+// y = W x
+struct Target {
+  WeightMatrix weight;
+  float* y;
+};
+
+// All launchers, of f32 activations, which are rounded once for targets that want them in the same form:
+// tokens in runs whose fp16 activations take up to half of the scratch memory.
+void multiply_dense(std::span<const Target> targets, const Activations& x, const Launch& launch) {
+  const bool splits = is_split(targets.front().weight);
+  const RowForm form = splits ? RowForm::split : RowForm::plain;
+  const int64_t n_cols = padded_columns(x.n_cols) * (splits ? 3 : 1);
+  Workspace scratch = *launch.workspace;
+  int64_t run = static_cast<int64_t>(scratch.n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
+  if (run < x.n_tokens && run > kTileTokens)  // all as long
+    run = ceil_div(ceil_div(x.n_tokens, ceil_div(x.n_tokens, run)), kTileTokens) * kTileTokens;
   run = std::min(run, x.n_tokens);
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
-  const RoundedRows rounded = {launch.workspace->take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
-                               launch.workspace->take<float>(static_cast<size_t>(run * x.n_mats))};
+  const RoundedRows rounded = {scratch.take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
+                               scratch.take<float>(static_cast<size_t>(run * x.n_mats))};
+  const Launch with_rest = {launch.stream, &scratch, launch.n_sms};
   for (int64_t token = 0; token < x.n_tokens; token += run) {
     Activations part = x;
     part.data += token * x.token_stride;
     part.n_tokens = std::min(run, x.n_tokens - token);
     round_activations(part, rounded, form, launch);
-    multiply_rounded(weight, rounded, n_cols, part.n_tokens, y + token * x.n_mats * weight.n_rows, launch);
+    for (const auto& [weight, y] : targets)
+      multiply_rounded(weight, rounded, n_cols, part.n_tokens, y + token * x.n_mats * weight.n_rows,
+                       with_rest);
   }
 }
 
@@ -270,22 +290,31 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
   check_launch("round_activations_kernel");
 }
 
-void matmul_prefill(const Matmul& op, const Launch& launch) {
-  if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
-  if (has_work(op.weight, op.n_tokens))
-    multiply_dense(op.weight, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, op.y, launch);
+void matmuls_prefill(std::span<const Matmul> ops, const Launch& launch) {
+  std::vector<Target> plain, split;
+  for (const Matmul& op : ops) {
+    if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
+    if (has_work(op.weight, op.n_tokens)) (is_split(op.weight) ? split : plain).push_back({op.weight, op.y});
+  }
+  const Matmul& op = ops.front();
+  for (const auto* targets : {&plain, &split})
+    if (!targets->empty())
+      multiply_dense(*targets, {op.x, op.x_stride, 0, op.n_tokens, 1, op.weight.n_cols}, launch);
 }
+
+void matmul_prefill(const Matmul& op, const Launch& launch) { matmuls_prefill({&op, 1}, launch); }
 
 void matmul_heads_prefill(const MatmulHeads& op, const Launch& launch, bool is_rounded) {
   const WeightMatrix& weight = op.weight;
   if (!has_work(weight, op.n_tokens)) return;
+  const Target target = {weight, op.y};
   if (is_rounded)
     multiply_rounded(weight, rounded_rows_in(op.x, op.n_tokens * weight.n_mats, weight.n_cols), weight.n_cols,
                      op.n_tokens, op.y, launch);
   else
-    multiply_dense(weight,
+    multiply_dense({&target, 1},
                    {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, weight.n_mats, weight.n_cols},
-                   op.y, launch);
+                   launch);
 }
 
 }  // namespace dsv32::cuda

@@ -25,7 +25,7 @@ struct Share {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
-constexpr int kAtOnce = 4;                 // of these, rows that it has under way together
+constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
 
 // Sixteen bytes of a row that L2 keeps for other tokens and heads.
 __device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
@@ -84,33 +84,34 @@ struct Arriving {
   uint4 latent[kAtOnce], rope[kAtOnce / 4];
 };
 
-// Rows first ... first + kAtOnce - 1 of the warp's 16, whose places lanes 0 ... 15 know.
-__device__ __forceinline__ Arriving load_rows(const uint8_t* rows, int64_t id, int first, int lane) {
-  constexpr int row_bytes = kRowBytes<KvType::fp8>;
-  Arriving arriving;
+// Asks for chunk i of the rows from `first` of the warp's 16 on, whose places lanes 0 ... 15 know.
+__device__ __forceinline__ void load_latent(Arriving& arriving, int i, const uint8_t* rows, int64_t id,
+                                            int first, int lane) {
+  const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
+  arriving.latent[i] = load_chunk(rows + row * kRowBytes<KvType::fp8> + lane * 16);
+}
+__device__ __forceinline__ void load_rope(Arriving& arriving, int i, const uint8_t* rows, int64_t id,
+                                          int first, int lane) {
+  const int64_t row = __shfl_sync(0xffffffffu, id, first + 4 * i + lane / 8);
+  arriving.rope[i] = load_chunk(rows + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16);
+}
+
+// Widens what has arrived of the rows from `first` on, and asks for the rows from next_first on in its place.
+__device__ __forceinline__ void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k, int warp,
+                                              int first, const uint8_t* rows, int64_t next_id, int next_first,
+                                              int lane) {
+  const int first_row = warp * kFillRows + first;
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
-    const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
-    arriving.latent[i] = load_chunk(rows + row * row_bytes + lane * 16);
+    store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
+    load_latent(arriving, i, rows, next_id, next_first, lane);
   }
 #pragma unroll
   for (int i = 0; i < kAtOnce / 4; ++i) {
-    const int64_t row = __shfl_sync(0xffffffffu, id, first + 4 * i + lane / 8);
-    arriving.rope[i] = load_chunk(rows + row * row_bytes + kRank + lane % 8 * 16);
-  }
-  return arriving;
-}
-
-__device__ __forceinline__ void store_rows(const Arriving& arriving, uint32_t scales, uint8_t* k, int warp,
-                                           int first, int lane) {
-  const int first_row = warp * kFillRows + first;
-#pragma unroll
-  for (int i = 0; i < kAtOnce; ++i)
-    store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
-#pragma unroll
-  for (int i = 0; i < kAtOnce / 4; ++i)
     *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
                                               kBlockRows)) = bf16_to_f16(arriving.rope[i]);
+    load_rope(arriving, i, rows, next_id, next_first, lane);
+  }
 }
 
 // What the lane wrote, the products of those who wait for the stage see.
@@ -132,7 +133,11 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
   const int64_t some_id = max(find_row(op, share.t, 0, share.n).id, int64_t{0});
   const auto id_of = [&](const RowPlace& of) { return of.id < 0 ? some_id : of.id; };
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
-  Arriving arriving = load_rows(plan.rows, id_of(place), 0, lane);
+  Arriving arriving;
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) load_latent(arriving, i, plan.rows, id_of(place), 0, lane);
+#pragma unroll
+  for (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     uint8_t* k = stages + turn % 2 * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
@@ -142,11 +147,9 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
 #pragma unroll
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
-      const Arriving following =
-          load_rows(plan.rows, id_of(is_last ? next : place), is_last ? 0 : first + kAtOnce, lane);
       if (is_last) next_scales = load_scales(op, plan.page_bytes, next_page, next);
-      store_rows(arriving, scales, k, warp, first, lane);
-      arriving = following;
+      exchange_rows(arriving, scales, k, warp, first, plan.rows, id_of(is_last ? next : place),
+                    is_last ? 0 : first + kAtOnce, lane);
     }
     tell_full(&barriers->full[turn % 2], lane);
     place = next, next = after, scales = next_scales;

@@ -37,8 +37,8 @@ constexpr int kWideRowBytes = kRowLines * kLine;
 
 constexpr int kGroupColumns = kRank / 2;  // of the output, for each of the two groups that multiply
 constexpr int kQueriesAtOnce = 4;         // of a multiplying warp's eight
-constexpr int kFillRegisters = 96, kScoreRegisters = 96,
-              kValueRegisters = 160;  // 96 + 96 + 2 * 160 = 4 * 128, what the CTA starts with
+constexpr int kFillRegisters = 112, kScoreRegisters = 80,
+              kValueRegisters = 160;  // 112 + 80 + 2 * 160 = 4 * 128, what the CTA starts with
 
 // ---- instructions that C++ has no name for ----
 

@@ -2,9 +2,11 @@
 //
 // Floats become 32-bit integers that sort alike. Three histograms (11, 11 and 10 bits) find the k-th largest
 // key T exactly; then the positions with a key above T, and the lowest ones of those equal to it, are written
-// in order. Nothing is ever listed before it is selected, so no candidate list can overflow, and counts are
-// integers, so no order of arrival shows in the result.
+// in order. Counts are integers, so no order of arrival shows in the result. Of many rows each is one
+// block's, which first lists what lies above a bound that a sample of the row gives; where the bound turns
+// out not to leave enough or too much, the row is gone through as a whole.
 #include <algorithm>
+#include <cmath>
 
 #include <cooperative_groups.h>
 
@@ -67,7 +69,7 @@ struct Team {
 };
 
 // One block's part of a row. The first n_cached keys are kept in shared memory (whole groups of 32, or all),
-// the others are made again from the scores.
+// the others are made again from the scores. Without scores all are there from the beginning.
 struct Keys {
   const float* scores;
   uint32_t* cached;
@@ -94,6 +96,7 @@ struct Shared {
   uint32_t warp_above[kWarps], warp_ties[kWarps];  // of each warp's segment, then of all segments before it
   uint32_t block_counts[2];                        // above, ties
   uint32_t bin, n_above_bin;
+  uint32_t warp_found[2][kWarps];  // candidates of a tile, of one and of the next
 };
 
 __device__ __forceinline__ uint32_t warp_prefix(uint32_t x) {  // inclusive
@@ -165,7 +168,7 @@ __device__ uint32_t find_threshold(Shared& sm, const Team& team, const Keys& key
     const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, n_bits = pass == 2 ? 10 : 11;
     for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[i] = 0;
     __syncthreads();
-    if (pass == 0) {
+    if (pass == 0 && keys.scores) {
       count_first_digits(sm, keys);
     } else {
       const uint32_t mask = (1u << n_bits) - 1;
@@ -212,10 +215,13 @@ __device__ void count_segments(Shared& sm, const Team& team, const Keys& keys, u
     }
 }
 
-// Writes the selected positions of a warp's segment in ascending order. n_above and n_ties: keys above and at
-// the threshold before the segment; the first n_wanted ties of the row are selected.
+// Writes the selected positions of a warp's segment in ascending order: position_of(i) of key i. n_above and
+// n_ties: keys above and at the threshold before the segment; the first n_wanted ties of the row are
+// selected.
+template <typename PositionOf>
 __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_wanted, int begin, int end,
-                              uint32_t n_above, uint32_t n_ties, int first_pos, int32_t* selected) {
+                              uint32_t n_above, uint32_t n_ties, const PositionOf& position_of,
+                              int32_t* selected) {
   constexpr int kTogether = 4;  // groups of 32 whose keys are loaded at once
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t lower_lanes = (1u << lane) - 1;
@@ -236,7 +242,7 @@ __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_w
         const uint32_t ties = __ballot_sync(0xffffffffu, is_tie);
         const bool is_selected = is_above || (is_tie && n_ties + __popc(ties & lower_lanes) < n_wanted);
         const uint32_t taken = __ballot_sync(0xffffffffu, is_selected);
-        if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = first_pos + i;
+        if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = position_of(i);
         n_before += __popc(taken);
         n_ties += __popc(ties);
       }
@@ -245,6 +251,33 @@ __device__ void write_segment(const Keys& keys, uint32_t threshold, uint32_t n_w
   const int cached_end = max(begin, min(end, keys.n_cached));
   write(begin, cached_end, [&](int i) { return keys.cached[i]; });
   write(cached_end, end, [&](int i) { return rank_key(keys.scores[i]); });
+}
+
+// Selects the n_wanted largest keys of the team, of which this block has `keys`. n_part: what each block has
+// at most, whole groups of kThreads keys, so that every warp's segment is whole groups of 32.
+template <typename PositionOf>
+__device__ void select_keys(Shared& sm, const Team& team, const Keys& keys, int n_part, uint32_t n_wanted,
+                            const PositionOf& position_of, int32_t* selected) {
+  const uint32_t threshold = find_threshold(sm, team, keys, n_wanted);
+  const int n_segment = n_part / kWarps;
+  const int begin = min(static_cast<int>(threadIdx.x) / 32 * n_segment, keys.n),
+            end = min(begin + n_segment, keys.n);
+  uint32_t n_above = 0, n_ties = 0;
+  count_segments(sm, team, keys, threshold, begin, end, n_above, n_ties);
+  write_segment(keys, threshold, n_wanted, begin, end, n_above, n_ties, position_of, selected);
+}
+
+__device__ __forceinline__ int whole_groups(int n) { return (n + kThreads - 1) / kThreads * kThreads; }
+
+// Where there is nothing to choose: true, and all visible positions are selected. Also counts them.
+__device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, int32_t n_visible) {
+  const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
+  if (team.rank == 0 && threadIdx.x == 0) op.n_selected[t] = n_selected;
+  if (op.scores && n_visible > topk) return false;
+  for (int i = team.rank * kThreads + static_cast<int>(threadIdx.x); i < n_selected;
+       i += team.size * kThreads)
+    op.selected[t * op.topk + i] = i;
+  return true;
 }
 
 // selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
@@ -261,29 +294,112 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm)
   const Team team;
   const int64_t t = blockIdx.x / team.size;
   const int32_t n_visible = op.step.pos[t] + 1;
-  const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
-  int32_t* selected = op.selected + t * op.topk;
-  if (team.rank == 0 && threadIdx.x == 0) op.n_selected[t] = n_selected;
-  if (!op.scores || n_visible <= topk) {
-    for (int i = team.rank * kThreads + static_cast<int>(threadIdx.x); i < n_selected;
-         i += team.size * kThreads)
-      selected[i] = i;
-    return;
-  }
-  // Whole groups of kThreads keys, so that every warp's segment is whole groups of 32.
-  const int n_part = ((n_visible + team.size - 1) / team.size + kThreads - 1) / kThreads * kThreads;
+  if (select_all(op, team, t, n_visible)) return;
+  const int n_part = whole_groups((n_visible + team.size - 1) / team.size);
   const int first_pos = min(team.rank * n_part, n_visible), n_own = min(n_part, n_visible - first_pos);
   const Keys keys{op.scores + t * op.scores_stride + first_pos, cached, n_own, min(n_own, n_cached_most)};
-  uint32_t n_wanted = static_cast<uint32_t>(topk);
-  const uint32_t threshold = find_threshold(sm, team, keys, n_wanted);
-
-  const int n_segment = n_part / kWarps;
-  const int begin = min(static_cast<int>(threadIdx.x) / 32 * n_segment, n_own),
-            end = min(begin + n_segment, n_own);
-  uint32_t n_above = 0, n_ties = 0;
-  count_segments(sm, team, keys, threshold, begin, end, n_above, n_ties);
-  write_segment(keys, threshold, n_wanted, begin, end, n_above, n_ties, first_pos, selected);
+  select_keys(
+      sm, team, keys, n_part, static_cast<uint32_t>(op.topk), [&](int j) { return first_pos + j; },
+      op.selected + t * op.topk);
   team.sync();  // no block's shared memory goes while another reads its counts
+}
+
+// Of many rows: candidates and their positions, in shared memory one behind the other, and how they are
+// found.
+constexpr int kMostCandidates = 6144;
+constexpr int kTileKeys = 8;     // of a thread
+constexpr int kSampleRun = 4;    // neighbours in the sample
+constexpr int kSampleStep = 16;  // one key of so many is in it, of a row that is not too long
+
+// The sampled keys of a row's n: kSampleRun of each kSampleRun * step. Returns how many there are.
+__device__ int take_sample(const float* scores, int n, int step, uint32_t* keys) {
+  const int n_sample = n / (kSampleRun * step) * kSampleRun;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < n_sample; i += kThreads)
+    keys[i] = rank_key(scores[i / kSampleRun * (kSampleRun * step) + i % kSampleRun]);
+  __syncthreads();
+  return n_sample;
+}
+
+// Lists the keys of a row that are at least `bound`, in order, as far as there is room. Returns how many
+// there are. A warp takes 32 kTileKeys neighbouring keys at a time.
+__device__ uint32_t list_candidates(Shared& sm, const float* scores, int n, uint32_t bound, uint32_t* keys,
+                                    int32_t* positions) {
+  constexpr int kWarpKeys = 32 * kTileKeys;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t lower_lanes = (1u << lane) - 1;
+  const auto load = [&](int first, float(&values)[kTileKeys]) {
+#pragma unroll
+    for (int u = 0; u < kTileKeys; ++u) {
+      const int i = first + 32 * u + lane;
+      values[u] = i < n ? scores[i] : 0.0f;
+    }
+  };
+  float values[kTileKeys], next[kTileKeys];
+  uint32_t n_found = 0;
+  int first = warp * kWarpKeys, turn = 0;
+  load(first, values);
+  for (int begin = 0; begin < n; begin += kWarps * kWarpKeys, first += kWarps * kWarpKeys, turn ^= 1) {
+    load(first + kWarps * kWarpKeys, next);
+    uint32_t found[kTileKeys], n_warp = 0;
+#pragma unroll
+    for (int u = 0; u < kTileKeys; ++u) {
+      found[u] = __ballot_sync(0xffffffffu, first + 32 * u + lane < n && rank_key(values[u]) >= bound);
+      n_warp += __popc(found[u]);
+    }
+    if (lane == 0) sm.warp_found[turn][warp] = n_warp;
+    __syncthreads();
+    const uint32_t up_to = warp_prefix(sm.warp_found[turn][lane]);
+    uint32_t at = n_found + __shfl_sync(0xffffffffu, up_to, warp) - n_warp;
+    n_found += __shfl_sync(0xffffffffu, up_to, 31);
+#pragma unroll
+    for (int u = 0; u < kTileKeys; ++u) {
+      const uint32_t own = at + __popc(found[u] & lower_lanes);
+      if ((found[u] >> lane & 1) && own < kMostCandidates)
+        keys[own] = rank_key(values[u]), positions[own] = first + 32 * u + lane;
+      at += __popc(found[u]);
+      values[u] = next[u];
+    }
+  }
+  __syncthreads();
+  return n_found;
+}
+
+// The same of many rows: a block has a token.
+// The bound is the n_above-th largest key of the sample, below which the topk-th key of the row lies as good
+// as never. A row is read once, beside the sample's 1/8 of its sectors.
+// Bound by reading the scores.
+__global__ void __launch_bounds__(kThreads, kBlocksOnSm)
+    select_topk_of_many_kernel(SelectTopk op, int sample_step, uint32_t n_above) {
+  extern __shared__ uint32_t cached[];
+  __shared__ Shared sm;
+  let_next_start();
+  wait_for_inputs();
+  const Team team;
+  const int64_t t = blockIdx.x;
+  const int32_t n_visible = op.step.pos[t] + 1;
+  if (select_all(op, team, t, n_visible)) return;
+  const float* scores = op.scores + t * op.scores_stride;
+  uint32_t* keys = cached;
+  auto* positions = reinterpret_cast<int32_t*>(cached + kMostCandidates);
+  uint32_t bound = 0;
+  if (n_visible > kMostCandidates) {
+    const int n_sample = take_sample(scores, n_visible, sample_step, cached);
+    uint32_t need = n_above;
+    if (n_above <= static_cast<uint32_t>(n_sample))
+      bound = find_threshold(sm, team, {nullptr, cached, n_sample, n_sample}, need);
+  }
+  const uint32_t n = list_candidates(sm, scores, n_visible, bound, keys, positions);
+  const auto n_wanted = static_cast<uint32_t>(op.topk);
+  int32_t* selected = op.selected + t * op.topk;
+  if (n_wanted <= n && n <= kMostCandidates)
+    select_keys(
+        sm, team, {nullptr, keys, static_cast<int>(n), static_cast<int>(n)}, whole_groups(n), n_wanted,
+        [&](int i) { return positions[i]; }, selected);
+  else
+    select_keys(
+        sm, team, {scores, nullptr, n_visible, 0}, whole_groups(n_visible), n_wanted, [](int i) { return i; },
+        selected);
 }
 
 int most_shared_bytes() {
@@ -291,6 +407,20 @@ int most_shared_bytes() {
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&n_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   return n_bytes;
+}
+
+// A row's sample has room where the candidates will be. Of a random one the bound is far enough from topk in
+// 1 case of 10^9: six deviations of how many of the topk are in it.
+void select_of_many(const SelectTopk& op, const Launch& launch) {
+  const int64_t n_visible = op.step.max_pos + 1;
+  const int64_t step = std::max<int64_t>(kSampleStep, ceil_div(n_visible, 2 * kMostCandidates));
+  const double root = (6 + std::sqrt(36 + 4 * static_cast<double>(op.topk) / static_cast<double>(step))) / 2;
+  constexpr size_t kBytes = 2 * kMostCandidates * sizeof(uint32_t);
+  CUDA_CHECK(cudaFuncSetAttribute(select_topk_of_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kBytes)));
+  launch_kernel("select_topk_of_many_kernel", select_topk_of_many_kernel,
+                {static_cast<unsigned>(op.step.n_tokens), kThreads, kBytes}, launch, op,
+                static_cast<int>(step), static_cast<uint32_t>(root * root) + 1);
 }
 
 // How many blocks share a row: enough that its keys fit, more when few rows would leave the device idle.
@@ -314,6 +444,7 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("select_topk: rows of %lld scores for %lld positions",
                 static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
+  if (n_tokens * 2 > launch.n_sms) return select_of_many(op, launch);
   cudaFuncAttributes attributes{};
   CUDA_CHECK(cudaFuncGetAttributes(&attributes, select_topk_kernel));
   const bool has_clusters = attributes.ptxVersion >= 90;

@@ -293,9 +293,12 @@ struct RunExperts : ExpertStacks {
   int64_t n_tokens = 0, n_activated = 0;
   float* y = nullptr;  // [n_tokens, dim]
   Role role = Role::prefill;
-  Place place = Place::device;         // of the matrices
-  uint8_t* window = nullptr;           // device; nobody else's from op to op, the same for all of a device
-  size_t n_window_bytes = 0;           // at least expert_window_bytes() (backend/expert_window.h)
+  Place place = Place::device;  // of the matrices
+  // Device memory. Of experts in host memory: nobody else's from op to op, the same for all of a device, and
+  // at least expert_window_bytes() (backend/expert_window.h). Of others: scratch memory, of use where it is
+  // larger than the backend's own.
+  uint8_t* window = nullptr;
+  size_t n_window_bytes = 0;
   size_t n_link_bytes = 0;             // of these, the same for all of a device; 0: the host computes all
   const ExpertStacks* next = nullptr;  // in host memory too; null: nothing is known
 };

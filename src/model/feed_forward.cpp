@@ -32,7 +32,10 @@ void Stage::routed_experts(const ExpertWeights& w) {
   if (const int32_t* experts = forced().experts)
     op.experts = experts + (layer_ - cache_.first_layer()) * op.n_tokens * op.n_activated;
   op.place = w.place;
-  if (w.place == Place::host) op.next = host_experts_after(layer_);
+  if (w.place == Place::host)
+    op.next = host_experts_after(layer_);
+  else  // attention is done with it
+    op.window = reinterpret_cast<uint8_t*>(act_.q_c.data()), op.n_window_bytes = act_.q_c.n_bytes();
   backend_.run_experts(op);
 }
 

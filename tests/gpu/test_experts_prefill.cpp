@@ -100,6 +100,7 @@ BOOST_AUTO_TEST_CASE(experts_of_every_type, *boost::unit_test::precondition(need
   for (const TensorType type : kTypes) {
     const Experts e(type, type, type, 12, 512, 256);
     check_experts(e, choose_experts(100, 4, 0, 12, 1), 4, test);
+    check_experts(e, choose_experts(520, 4, 0, 8, 1), 4, test);  // wide tiles
   }
   const Experts mixed(TensorType::q4_k, TensorType::q5_k, TensorType::bf16, 12, 512, 256);
   check_experts(mixed, choose_experts(100, 4, 0, 12, 1), 4, test);
@@ -118,7 +119,7 @@ BOOST_AUTO_TEST_CASE(experts_with_hidden_values_of_any_magnitude,
 BOOST_AUTO_TEST_CASE(experts_of_odd_sizes, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   const Experts e(TensorType::q8_0, TensorType::q5_1, TensorType::q4_0, 5, 160, 96);
-  for (const int64_t n_tokens : {1, 9, 70, 300})
+  for (const int64_t n_tokens : {1, 9, 70, 300, 1000})
     check_experts(e, choose_experts(n_tokens, 2, 0, 5, 2), 2, test);
 }
 
@@ -133,10 +134,11 @@ BOOST_AUTO_TEST_CASE(experts_with_skew, *boost::unit_test::precondition(needs_gp
   check_experts(e, choose_experts(128, 8, 100, 9, 2), 8, test);  // about as many as a tile holds
 }
 
-// However a prompt is cut into steps, and whatever company a token has at its experts: the same bits.
+// However a prompt is cut into steps, and whatever company a token has at its experts: the same bits. All
+// tokens together have wide tiles, the others have not.
 BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test, little(size_t{1} << 20);
-  constexpr int64_t kTokens = 300, kActivated = 3, kDim = 512;
+  constexpr int64_t kTokens = 700, kActivated = 3, kDim = 512;
   int n_cases = 0;
   for (const auto& [up, down] : {std::pair{TensorType::q4_k, TensorType::q6_k},
                                  {TensorType::q8_0, TensorType::q8_0},
@@ -155,9 +157,9 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
     };
     run(0, kTokens, test.launch());
     const std::vector<float> whole = y.values();
-    for (const int64_t chunk : {1, 9, 64, 200, 300}) {
+    for (const int64_t chunk : {int64_t{1}, int64_t{9}, int64_t{64}, int64_t{200}, kTokens}) {
       for (int64_t first = 0; first < kTokens; first += chunk)
-        run(first, std::min(chunk, kTokens - first), chunk == 300 ? little.launch() : test.launch());
+        run(first, std::min(chunk, kTokens - first), chunk == kTokens ? little.launch() : test.launch());
       BOOST_TEST((y.values() == whole), type_name(up) << ", chunks of " << chunk);
       CUDA_CHECK(cudaMemset(y.data(), 0xff, y.size() * sizeof(float)));
     }
