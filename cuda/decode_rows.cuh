@@ -131,7 +131,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
 
-  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x, lane);  // of one token
+  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x.words, x.scales, x.sums,
+                                                                 lane);  // of one token
   int taken = 0, n_done = 0;
   const int n_steps = share.end - share.first;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {

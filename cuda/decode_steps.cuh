@@ -116,21 +116,35 @@ struct StepCodes {
 };
 
 // What a lane reads of one token's x in shared memory: addresses for the first group of 32 values, and which
-// scale group of four its column is for.
-template <TensorType kType>
+// scale group of four its column is for. kColumns: that share scales and sums, which are then the format's
+// own (ColumnX); 0: as IntegerX.
+template <TensorType kType, int kColumns = 0>
 struct LaneX {
+  static constexpr bool kHasWide = Codes<kType>::kGroup == 32;
+  static constexpr uint32_t kScale = kColumns == 0 ? 4 : 4 * kColumns;  // bytes from group to group
+  static constexpr uint32_t kSum = kColumns == 0 ? 8 : kScale * (kHasWide ? 1 : 2);
   uint32_t words, scales, sums;
   uint32_t is_own[4];  // 0 or 1: a product by it goes to another unit than all else that a step does
 
-  __device__ LaneX(const IntegerX& x, int lane) {
-    constexpr bool kHasWide = Codes<kType>::kGroup == 32;
+  __device__ LaneX(const void* x_words, const void* x_scales, const void* x_sums, int lane) {
     const int g = lane / 4, i = lane % 4, own = kHasWide ? i : i / 2;
-    words = opaque(shared_address(x.words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
+    words = opaque(shared_address(x_words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
                                                        : (g / 4 * 4 + i) * 16 + g % 2 * 8 + g / 2 % 2 * 4));
-    scales = opaque(shared_address(x.scales) + own * 4);
-    sums = opaque(shared_address(x.sums) + own * 8);
+    scales = opaque(shared_address(x_scales) + own * kScale);
+    sums = opaque(shared_address(x_sums) + own * kSum);
 #pragma unroll
     for (int j = 0; j < 4; ++j) is_own[j] = opaque(g / 2 == j);
+  }
+  __device__ __forceinline__ LaneX after(uint32_t n_bytes) const {
+    LaneX x = *this;
+    x.words += n_bytes, x.scales += n_bytes, x.sums += n_bytes;
+    return x;
+  }
+  __device__ __forceinline__ float sum(int group, int i) const {
+    if constexpr (kColumns != 0 && kHasWide) return __uint_as_float(load_shared_u32(sums + group * kSum));
+    const uint2 bits = load_shared_u32x2(sums + group * kSum);
+    const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
+    return kHasWide ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
   }
 };
 
@@ -138,10 +152,11 @@ struct LaneX {
 // values of x.
 // The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane i both
 // sums of scale group i, whose scale that lane has.
-template <TensorType kType, int kMats>
+template <TensorType kType, int kMats, int kColumns>
 __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
-                                             const uint8_t* const step[kMats][2], const LaneX<kType>& x,
-                                             int first_group, int i, const uint32_t* grid) {
+                                             const uint8_t* const step[kMats][2],
+                                             const LaneX<kType, kColumns>& x, int first_group, int i,
+                                             const uint32_t* grid) {
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
   constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32;
@@ -169,14 +184,10 @@ __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
         for (int m = 0; m < kMats; ++m)
           Read::multiply(c[m], step[m], quad, j, i, word * x.is_own[2 * j], word * x.is_own[2 * j + 1], grid);
     }
-    float x_scale = __uint_as_float(load_shared_u32(x.scales + group * 4));
+    float x_scale = __uint_as_float(load_shared_u32(x.scales + group * x.kScale));
     if constexpr (Read::kHasNibbles) x_scale *= i % 2 ? 0.0625f : 1.0f;
     float x_sum = 0;
-    if constexpr (Format::kHasMin) {
-      const uint2 bits = load_shared_u32x2(x.sums + group * 8);
-      const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
-      x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
-    }
+    if constexpr (Format::kHasMin) x_sum = x.sum(group, i);
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
