@@ -5,10 +5,11 @@
 // into integers by a kernel before, comes into a ring that the block shares. For a gated product half of the
 // warps have rows of W0 and half the same rows of W1.
 //
-// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit of steps W
-// apart in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes the
-// units one after the other. Where tiles are too few for the device, the blocks of a cluster have some of the
-// units each, and add up all of them in that same order at the end.
+// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit, a W-th of
+// the steps, in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes
+// the units one after the other, so that it reads a row's bytes in their order. Where tiles are too few for
+// the device, the blocks of a cluster have some of the units each, and add up all of them in that same order
+// at the end.
 #include <cooperative_groups.h>
 
 #include "cuda/decode_problem.cuh"
@@ -17,12 +18,18 @@ namespace dsv32::cuda {
 namespace decode {
 namespace {
 
+// What a column's group of 32 values has besides its integers: the scale, and the sums that a format with
+// minima wants, of all 32 or of each half.
+template <TensorType kType>
+constexpr int kScaleFloats = !Codes<kType>::kHasMin       ? 1
+                             : Codes<kType>::kGroup == 32 ? 2
+                                                          : 4;
+
 // x of all columns as integers. Column: a token of a problem, those of problems that share x counted once.
 struct ColumnX {
-  uint4* words;                     // [n_columns, n_groups, 4], as IntegerX
-  float* scales;                    // [n_columns, n_groups]
-  float* sums;                      // [n_columns, n_groups, 32 / values of a scale group]
-  int n_columns, n_groups, n_sums;  // n_sums: of a group of 32
+  uint4* words;   // [n_columns, n_groups, 4], as IntegerX
+  float* scales;  // [n_columns, n_groups, n_floats], see kScaleFloats
+  int n_columns, n_groups, n_floats;
 };
 
 // How the work is cut.
@@ -55,12 +62,11 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
     const int col = static_cast<int>(team % to.n_groups) * 32 + half * 16 + i * 4;
     if (is_there && col < rows.n_cols) v[half] = load_x4(x + col, is_x_aligned);
   }
-  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, to.scales + team, is_there);
+  float* scale = to.scales + team * to.n_floats;
+  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, scale, is_there);
   if (!is_there || i != 0) return;
-  if (to.n_sums == 1)
-    to.sums[team] = sums.x + sums.y;
-  else
-    reinterpret_cast<float2*>(to.sums)[team] = sums;
+  if (to.n_floats == 2) scale[1] = sums.x + sums.y;
+  if (to.n_floats == 4) scale[1] = sums.x, scale[2] = sums.y;
 }
 
 // What a block multiplies, one thing after another: a matrix times some columns. Of runs: those of the
@@ -94,34 +100,12 @@ struct BlockItems {
   }
 };
 
-// The units that a block has of each item.
-struct UnitShare {
-  int first, end;
-};
-
-// The steps of a block, item after item and unit after unit. A unit is what a warp of decode_rows.cuh adds
-// up: steps W apart.
+// The steps of a block, item after item.
 struct StepWalk {
-  int item = 0, unit, step;
+  int item, step;
 
-  __device__ __forceinline__ StepWalk(const Layout& layout, const UnitShare& share)
-      : unit(share.first), step(first_step(layout)) {
-    skip_empty(layout, share);
-  }
-  __device__ __forceinline__ void advance(const Layout& layout, const UnitShare& share) {
-    step += 1 << layout.log_warps;
-    skip_empty(layout, share);
-  }
-
- private:
-  __device__ __forceinline__ int first_step(const Layout& layout) const {
-    return (unit >> layout.log_warps) * layout.n_steps_block + (unit & ((1 << layout.log_warps) - 1));
-  }
-  __device__ __forceinline__ void skip_empty(const Layout& layout, const UnitShare& share) {
-    while (step >= min(((unit >> layout.log_warps) + 1) * layout.n_steps_block, layout.n_steps)) {
-      if (++unit == share.end) unit = share.first, ++item;
-      step = first_step(layout);
-    }
+  __device__ __forceinline__ void advance(int first, int end) {
+    if (++step == end) step = first, ++item;
   }
 };
 
@@ -129,34 +113,55 @@ struct StepWalk {
 // neighbouring groups exchanged, so that eight columns at once are read from different banks.
 template <TensorType kType, int kTiles>
 struct StageX {
-  static constexpr int kColumns = 8 * kTiles;
-  static constexpr int kGroups = Steps<kType>::kCols / 32, kHalves = 32 / Codes<kType>::kGroup;
-  static constexpr int kScaleBytes = kGroups * kColumns * 4;
-  static constexpr int kSumBytes = Codes<kType>::kHasMin ? kScaleBytes * kHalves : 0;
+  static constexpr int kColumns = 8 * kTiles, kFloats = kScaleFloats<kType>;
+  static constexpr int kGroups = Steps<kType>::kCols / 32;
+  static constexpr int kScaleBytes = kGroups * kColumns * kFloats * 4;
   static constexpr int kRecord = kGroups * 64;  // words of a column
-  static constexpr int n_bytes(int n_columns) { return kScaleBytes + kSumBytes + n_columns * kRecord; }
+  static constexpr int n_bytes(int n_columns) { return kScaleBytes + n_columns * kRecord; }
 
   uint8_t* begin;
 
   __device__ __forceinline__ float* scales() const { return reinterpret_cast<float*>(begin); }
-  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(begin + kScaleBytes); }
-  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes + kSumBytes; }
+  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes; }
 
   // Starts the copies of a step. columns [n]: of x.
   __device__ __forceinline__ void copy(const ColumnX& x, const int* columns, int n, int step) const {
-    for (int k = threadIdx.x; k < n * kGroups * 4; k += kThreads) {
-      const int c = k / (kGroups * 4), group = k / 4 % kGroups, i = k % 4;
-      const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
-      copy_line_async(shared_address(words() + c * kRecord + (group * 64 ^ c % 2 * 64) + i * 16),
-                      x.words + at * 4 + i);
-    }
+    constexpr int kChunks = kGroups * 4, kTogether = kThreads / kChunks;
+    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    const int first_group = step * kGroups;
+    const uint32_t to = shared_address(words()) + first * kRecord + (chunk * 16 ^ first % 2 * 64);
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kTogether)
+      if (first + c < n)
+        copy_line_async(
+            to + c * kRecord,
+            x.words + static_cast<int64_t>(columns[first + c] * x.n_groups + first_group) * 4 + chunk);
     const int c = static_cast<int>(threadIdx.x) / kGroups, group = static_cast<int>(threadIdx.x) % kGroups;
-    if (c >= n) return;
-    const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
-    copy_small_async<4>(shared_address(scales() + group * kColumns + c), x.scales + at);
-    if constexpr (Codes<kType>::kHasMin)
-      copy_small_async<4 * kHalves>(shared_address(sums() + (group * kColumns + c) * kHalves),
-                                    x.sums + at * kHalves);
+    if (c < n)
+      copy_small_async<4 * kFloats>(
+          shared_address(scales() + (group * kColumns + c) * kFloats),
+          x.scales + static_cast<int64_t>(columns[c] * x.n_groups + first_group + group) * kFloats);
+  }
+};
+
+// The scales of two columns beside each other, and the sums of their halves.
+template <TensorType kType>
+struct PairScales {
+  static constexpr int kFloats = kScaleFloats<kType>;
+  float values[2 * kFloats];
+
+  __device__ __forceinline__ explicit PairScales(const float* from) {
+    if constexpr (kFloats == 1) {
+      *reinterpret_cast<float2*>(values) = *reinterpret_cast<const float2*>(from);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2 * kFloats; k += 4)
+        *reinterpret_cast<float4*>(values + k) = *reinterpret_cast<const float4*>(from + k);
+    }
+  }
+  __device__ __forceinline__ float scale(int column) const { return values[column * kFloats]; }
+  __device__ __forceinline__ float sum(int column, int half) const {
+    return values[column * kFloats + 1 + half];
   }
 };
 
@@ -172,10 +177,10 @@ __device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
   using Stage = StageX<kType, kTiles>;
-  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = Stage::kHalves;
+  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = 32 / kGroup;
   const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
   const uint8_t* words = x.words() + g * Stage::kRecord + i * 16;
-  const float *scales = x.scales() + 2 * i, *x_sums = x.sums() + 2 * i * kHalves;
+  const float* scales = x.scales() + 2 * i * Stage::kFloats;
 #pragma unroll
   for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
     const ScaleMin scale[2] = {Read::scale(step[0], quad, i), Read::scale(step[1], quad, i)};
@@ -197,13 +202,7 @@ __device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint
       for (int n = 0; n < kN; ++n) {
         const uint4 word =
             *reinterpret_cast<const uint4*>(words + n * 8 * Stage::kRecord + (group * 64 ^ g % 2 * 64));
-        const float2 x_scale = *reinterpret_cast<const float2*>(scales + group * Stage::kColumns + 8 * n);
-        float x_sum[2 * kHalves] = {};  // [column][half]
-        if constexpr (Format::kHasMin)
-#pragma unroll
-          for (int k = 0; k < kHalves; ++k)
-            *reinterpret_cast<float2*>(x_sum + 2 * k) = *reinterpret_cast<const float2*>(
-                x_sums + (group * Stage::kColumns + 8 * n) * kHalves + 2 * k);
+        const PairScales<kType> pair(scales + (group * Stage::kColumns + 8 * n) * Stage::kFloats);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           int high[4] = {}, low[4] = {};
@@ -217,10 +216,9 @@ __device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             float& sum = sums[kHalves * j + half][n][k];
-            const float term = static_cast<float>(high[k] * 256 + low[k]) * (k % 2 ? x_scale.y : x_scale.x);
+            const float term = static_cast<float>(high[k] * 256 + low[k]) * pair.scale(k % 2);
             sum = fmaf(term, own[half][k / 2].scale, sum);
-            if constexpr (Format::kHasMin)
-              sum = fmaf(own[half][k / 2].min, x_sum[k % 2 * kHalves + half], sum);
+            if constexpr (Format::kHasMin) sum = fmaf(own[half][k / 2].min, pair.sum(k % 2, half), sum);
           }
         }
       }
@@ -378,8 +376,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
   const BlockRows block(rows, cut);
   const int warp_row = block.first + warp % block.n_tiles * kTileRows;
-  const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts;
-  const UnitShare share = {block.part * n_units, (block.part + 1) * n_units};
+  // The units of the block: of its share of a split tile all, else some of all.
+  const StepShare share(layout, layout.n_split > 1 ? block.part : 0);
+  const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
+            first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
+  const int first_step = share.begin_of(layout, first_unit),
+            end_step = share.begin_of(layout, first_unit + n_units);
   StepPlace place = place_step<kType>(rows, *block.matrix, 0, warp_row, 0);
   if (warp >= block.n_tiles) place.row += rows.gate_offset;
   const auto place_of = [&](const StepWalk& walk) {
@@ -397,31 +399,37 @@ __global__ void __launch_bounds__(kThreads, 2)
     copy_step<kType, 1>(rows, layout, place_of(walk), lane, shared_address(ring_of(stage)));
   };
 
-  const StepWalk begin(layout, share);
-  StepWalk put = begin;
-  for (int stage = 0; stage < cut.n_stages - 1 && put.item < n_items; ++stage, put.advance(layout, share))
+  StepWalk put{0, first_step};
+  for (int stage = 0; stage < cut.n_stages - 1 && put.item < n_items;
+       ++stage, put.advance(first_step, end_step))
     copy_weights(put, stage);
   for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
-  items.find_columns(rows, runs, n_items, cut.n_columns);
   if (!runs.runs) wait_for_inputs();
+  items.find_columns(rows, runs, n_items, cut.n_columns);
   __syncthreads();
-  put = begin;
+  put = {0, first_step};
   for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
-    if (put.item < n_items) copy_x(put, stage), put.advance(layout, share);
+    if (put.item < n_items) copy_x(put, stage), put.advance(first_step, end_step);
     commit_copies();
   }
 
   ColumnSums<kTiles> sums = {};
   Sums<kType, 1, true> sums_of_one;
-  const LaneX<kType, Stage::kColumns> lane_x(x_of(0).words(), x_of(0).scales(), x_of(0).sums(), lane);
-  int taken = 0;
-  for (StepWalk take = begin; take.item < n_items;) {
+  const LaneX<kType, Stage::kColumns * Stage::kFloats> lane_x(x_of(0).words(), x_of(0).scales(),
+                                                              x_of(0).scales() + 1, lane);
+  // The first unit from `unit` on that is not over before a step: of few steps some units have none.
+  const auto unit_at = [&](int unit, int step) {
+    while (share.begin_of(layout, unit + 1) <= step) ++unit;
+    return unit;
+  };
+  int taken = 0, unit = unit_at(first_unit, first_step);
+  for (StepWalk take{0, first_step}; take.item < n_items;) {
     wait_until_pending(cut.n_stages - 2);
     __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
     if (put.item < n_items) {
       const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
       copy_weights(put, stage), copy_x(put, stage);
-      put.advance(layout, share);
+      put.advance(first_step, end_step);
     }
     commit_copies();
     const UseRuns::Run item = items.at[take.item];
@@ -435,14 +443,16 @@ __global__ void __launch_bounds__(kThreads, 2)
         add_columns<kType, kTiles>(sums, step[0], x_of(taken), item.n, grid);
     }
     taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
-    const StepWalk done = take;
-    take.advance(layout, share);
-    const bool is_last = take.item != done.item;
-    if (is_last || take.unit != done.unit) {
-      float* slot = slots + (cut.n_slots == 1 ? 0 : done.unit - share.first) * cut.slot_sums();
+    if (take.step + 1 == share.begin_of(layout, unit + 1)) {
+      float* slot = slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums();
       is_one ? flush_one<kType>(sums_of_one, cut, slot) : flush_sums<kTiles>(sums, cut, slot);
+      if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
     }
-    if (is_last) finish_item(rows, runs, cut, block, item, slots);
+    if (take.step + 1 == end_step) {
+      finish_item(rows, runs, cut, block, item, slots);
+      unit = unit_at(first_unit, first_step);
+    }
+    take.advance(first_step, end_step);
   }
 }
 
@@ -472,11 +482,8 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
 
   const size_t n_x = static_cast<size_t>(n_columns * layout.n_x_groups);
   const ColumnX x = {launch.workspace->take<uint4>(n_x * 4),
-                     launch.workspace->take<float>(n_x),
-                     launch.workspace->take<float>(n_x * Stage::kHalves),
-                     static_cast<int>(n_columns),
-                     layout.n_x_groups,
-                     Stage::kHalves};
+                     launch.workspace->take<float>(n_x * Stage::kFloats), static_cast<int>(n_columns),
+                     layout.n_x_groups, Stage::kFloats};
   const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_columns * layout.n_x_groups, kThreads / 4)));
   launch_kernel("make_columns_kernel", make_columns_kernel, {x_blocks, kThreads}, launch, rows, x,
                 layout.is_x_aligned);
@@ -525,7 +532,10 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
 
 void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
                       TensorType type, const Launch& launch) {
-  const int n_together = std::min(runs.runs ? runs.most : rows.n_tokens, most_columns());
+  // Chunks of equal numbers of tokens.
+  const int n_together =
+      runs.runs ? runs.most
+                : static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, most_columns())));
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>) {
       if (n_together <= 16)

@@ -189,22 +189,31 @@ __device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups)
   return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 
-// The steps that the block has, and how far apart its groups of tiles are.
-struct BlockShare {
-  int first, end;
-  int n_groups_apart;
-  int n_steps_apart, n_bytes_apart;  // W steps
+// The steps that a block has. Each of the W warps of a tile adds up one unit of them, a run.
+struct StepShare {
+  int first, n;
+
+  __device__ __forceinline__ StepShare(const Layout& layout, int part)
+      : first(part * layout.n_steps_block), n(min(layout.n_steps_block, layout.n_steps - first)) {}
+  // The first step of a unit, or the end of the unit before.
+  __device__ __forceinline__ int begin_of(const Layout& layout, int unit) const {
+    return first + (unit * n >> layout.log_warps);
+  }
 };
 
-template <TensorType kType, bool kSplits>
-__device__ __forceinline__ BlockShare share_of_block(const Layout& layout) {
-  const int n_steps_apart = opaque(1 << layout.log_warps),
-            n_bytes_apart = opaque(Steps<kType>::kBytes << layout.log_warps);
-  if (!kSplits || layout.n_split == 1)
-    return {0, layout.n_steps, static_cast<int>(gridDim.x), n_steps_apart, n_bytes_apart};
-  const int first = static_cast<int>(blockIdx.x) % layout.n_split * layout.n_steps_block;
-  return {first, min(first + layout.n_steps_block, layout.n_steps),
-          static_cast<int>(gridDim.x) / layout.n_split, n_steps_apart, n_bytes_apart};
+// The steps that a warp has of each of its block's tiles, and how far apart the block's groups of tiles are.
+struct WarpShare {
+  int first_of_block, first, end;
+  int n_groups_apart;
+};
+
+template <bool kSplits>
+__device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
+  const int n_split = kSplits ? layout.n_split : 1;
+  const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
+  const int unit = static_cast<int>(threadIdx.x) / 32 & ((1 << layout.log_warps) - 1);
+  return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1),
+          static_cast<int>(gridDim.x) / n_split};
 }
 
 // Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
@@ -226,28 +235,28 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
           static_cast<int>((second - first) * rows.row_bytes)};
 }
 
-// A warp's way through its steps, W apart, tile after tile, and where the step lies for this lane.
+// A warp's way through its steps, tile after tile, and where the step lies for this lane.
 template <TensorType kType>
 struct Walk {
   int group;
   StepPlace at;
 
   // A warp without any step is past the last group at once.
-  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const BlockShare& share,
+  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
                                         int mat) {
-    const int warp = threadIdx.x / 32, step = share.first + (warp & ((1 << layout.log_warps) - 1));
-    if (step >= share.end) group = layout.n_groups;
+    const int warp = threadIdx.x / 32;
+    if (share.first == share.end) group = layout.n_groups;
     if (group >= layout.n_groups) return;
     int first_group;
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
     const int first_row =
         ((group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
-    at = place_step<kType>(rows, matrix, mat, first_row, step);
+    at = place_step<kType>(rows, matrix, mat, first_row, share.first);
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
-                                          const BlockShare& share, int mat) {
-    at.step += share.n_steps_apart;
-    at.row += share.n_bytes_apart;
+                                          const WarpShare& share, int mat) {
+    ++at.step;
+    at.row += Steps<kType>::kBytes;
     if (at.step < share.end) return;
     group += share.n_groups_apart;
     start(rows, layout, share, mat);

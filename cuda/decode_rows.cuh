@@ -2,7 +2,7 @@
 // decode_columns.cu's; those of F32, F16 and BF16 come in groups of eight.
 //
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
-// many of them in flight. A warp owns 16 rows and every W-th step of their columns; it copies a step
+// many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
 // alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
 // with one scale per 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the
@@ -67,10 +67,10 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows.
 // Who: grid (blocks, problems, groups of kGroupTokens tokens), persistent over groups of tiles; a warp has 16
-// rows and every W-th step of their columns. Layout: head of this file. Sums of the W warps meet in shared
-// memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes
-// of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416
-// GB/s.
+// rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
+// shared memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound:
+// bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
+// 3416 GB/s.
 template <TensorType kType, int kMats, bool kOne>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.x_memory.stride;
   uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
-  const BlockShare share = share_of_block<kType, kMats == 1>(layout);
-  const int n_warps_tile = share.n_steps_apart;
+  const WarpShare share = share_of_warp<kMats == 1>(layout);
+  const int n_warps_tile = 1 << layout.log_warps;
 
   // A product by mats lets the next one in when it knows them itself: then that one does.
   const bool is_chosen = rows.mats && !rows.is_known;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (!kIsFloat<kType>) {
     if (!kOne && layout.x_memory.words) {
       x = block_x(layout.x_memory, layout.n_x_groups);
-      const int n_before = share.first * (Step::kCols / 32) * x.stride;
+      const int n_before = share.first_of_block * (Step::kCols / 32) * x.stride;
       x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
     } else {
       x.stride = stride;
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
       x.sums = reinterpret_cast<float2*>(sums);
       partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
-      make_integer_x(rows, layout, tokens, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 4,
-                     kThreads / 4);
+      make_integer_x(rows, layout, tokens, share.first_of_block * Step::kCols, layout.n_x_block, x,
+                     threadIdx.x / 4, kThreads / 4);
       __syncthreads();
     }
   }
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x.words, x.scales, x.sums,
                                                                  lane);  // of one token
   int taken = 0, n_done = 0;
-  const int n_steps = share.end - share.first;
+  const int first_step = share.first - share.first_of_block, end_step = share.end - share.first_of_block;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kType, kMats, kOne> sums;
-    for (int s = warp & (n_warps_tile - 1); s < n_steps; s += n_warps_tile) {
+    for (int s = first_step; s < end_step; ++s) {
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);

@@ -116,13 +116,12 @@ struct StepCodes {
 };
 
 // What a lane reads of one token's x in shared memory: addresses for the first group of 32 values, and which
-// scale group of four its column is for. kColumns: that share scales and sums, which are then the format's
-// own (ColumnX); 0: as IntegerX.
-template <TensorType kType, int kColumns = 0>
+// scale group of four its column is for. kApart: floats from a group's scale, which the sums follow that the
+// format wants, to the next; 0: as IntegerX.
+template <TensorType kType, int kApart = 0>
 struct LaneX {
   static constexpr bool kHasWide = Codes<kType>::kGroup == 32;
-  static constexpr uint32_t kScale = kColumns == 0 ? 4 : 4 * kColumns;  // bytes from group to group
-  static constexpr uint32_t kSum = kColumns == 0 ? 8 : kScale * (kHasWide ? 1 : 2);
+  static constexpr uint32_t kScale = kApart == 0 ? 4 : 4 * kApart, kSum = kApart == 0 ? 8 : 4 * kApart;
   uint32_t words, scales, sums;
   uint32_t is_own[4];  // 0 or 1: a product by it goes to another unit than all else that a step does
 
@@ -131,7 +130,7 @@ struct LaneX {
     words = opaque(shared_address(x_words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
                                                        : (g / 4 * 4 + i) * 16 + g % 2 * 8 + g / 2 % 2 * 4));
     scales = opaque(shared_address(x_scales) + own * kScale);
-    sums = opaque(shared_address(x_sums) + own * kSum);
+    sums = opaque(shared_address(x_sums) + own * kSum + (kApart == 0 || kHasWide ? 0 : i % 2 * 4));
 #pragma unroll
     for (int j = 0; j < 4; ++j) is_own[j] = opaque(g / 2 == j);
   }
@@ -141,7 +140,7 @@ struct LaneX {
     return x;
   }
   __device__ __forceinline__ float sum(int group, int i) const {
-    if constexpr (kColumns != 0 && kHasWide) return __uint_as_float(load_shared_u32(sums + group * kSum));
+    if constexpr (kApart != 0) return __uint_as_float(load_shared_u32(sums + group * kSum));
     const uint2 bits = load_shared_u32x2(sums + group * kSum);
     const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
     return kHasWide ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
@@ -152,10 +151,10 @@ struct LaneX {
 // values of x.
 // The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane i both
 // sums of scale group i, whose scale that lane has.
-template <TensorType kType, int kMats, int kColumns>
+template <TensorType kType, int kMats, int kApart>
 __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
                                              const uint8_t* const step[kMats][2],
-                                             const LaneX<kType, kColumns>& x, int first_group, int i,
+                                             const LaneX<kType, kApart>& x, int first_group, int i,
                                              const uint32_t* grid) {
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
