@@ -364,6 +364,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Step = Steps<kType>;
   using Stage = StageX<kType, kTiles>;
   constexpr int kWarpStage = kTileRows * Step::kSlot;
+  constexpr bool kHasRuns = kTiles == 2;  // else a block has one item
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
@@ -382,18 +383,20 @@ __global__ void __launch_bounds__(kThreads, 2)
             first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
   const int first_step = share.begin_of(layout, first_unit),
             end_step = share.begin_of(layout, first_unit + n_units);
-  StepPlace place = place_step<kType>(rows, *block.matrix, 0, warp_row, 0);
+  StepPlace place = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, warp_row, 0);
   if (warp >= block.n_tiles) place.row += rows.gate_offset;
   const auto place_of = [&](const StepWalk& walk) {
     StepPlace at = place;
     at.step = walk.step;
-    at.row += items.at[walk.item].mat * rows.mat_bytes + static_cast<int64_t>(walk.step) * Step::kBytes;
+    if constexpr (kHasRuns) at.row += items.at[walk.item].mat * rows.mat_bytes;
+    at.row += walk.step * Step::kBytes;
     return at;
   };
   const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
   const auto x_of = [&](int stage) { return Stage{shared + stage * n_stage_bytes + kWarps * kWarpStage}; };
   const auto copy_x = [&](const StepWalk& walk, int stage) {
-    x_of(stage).copy(x, items.x_columns + walk.item * cut.n_columns, items.at[walk.item].n, walk.step);
+    const int item = kHasRuns ? walk.item : 0;
+    x_of(stage).copy(x, items.x_columns + item * cut.n_columns, items.at[item].n, walk.step);
   };
   const auto copy_weights = [&](const StepWalk& walk, int stage) {
     copy_step<kType, 1>(rows, layout, place_of(walk), lane, shared_address(ring_of(stage)));
@@ -432,8 +435,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       put.advance(first_step, end_step);
     }
     commit_copies();
-    const UseRuns::Run item = items.at[take.item];
-    const bool is_one = kTiles == 2 && item.n == 1;
+    const UseRuns::Run item = items.at[kHasRuns ? take.item : 0];
+    const bool is_one = kHasRuns && item.n == 1;
     if (warp_row < block.matrix->n_rows) {
       const uint8_t* step[1][2];
       find_step<kType, 1>(rows, place_of(take), lane, ring_of(taken), step);

@@ -54,16 +54,18 @@ namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
-constexpr int kColumns = 32;     // at most, that a block of decode_columns.cu has
+template <TensorType kType, bool kOne>
+constexpr int kBlockTokens = kIsFloat<kType> && !kOne ? 2 * kGroupTokens : kGroupTokens;
+constexpr int kColumns = 32;  // at most, that a block of decode_columns.cu has
 
-// The eight tokens, or fewer, of a problem that a block computes: blockIdx is (tiles, problem, tokens).
+// The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
   const float* x;  // [n, n_cols], rows x_token_stride apart
   int first, n;
-  __device__ explicit BlockTokens(const DecodeRows& rows) {
-    first = static_cast<int>(blockIdx.z) * kGroupTokens;
+  __device__ BlockTokens(const DecodeRows& rows, int n_most) {
+    first = static_cast<int>(blockIdx.z) * n_most;
     x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride + first * rows.x_token_stride;
-    n = min(kGroupTokens, rows.n_tokens - first);
+    n = min(n_most, rows.n_tokens - first);
   }
 };
 
@@ -202,18 +204,22 @@ struct StepShare {
 };
 
 // The steps that a warp has of each of its block's tiles, and how far apart the block's groups of tiles are.
+// Of rows of floats, whose steps are short, a warp has every W-th step instead of a run: the warps of a tile
+// then ask for neighbouring bytes together, and nobody else adds up such units.
 struct WarpShare {
-  int first_of_block, first, end;
+  int first_of_block, first, end, n_apart;
   int n_groups_apart;
 };
 
-template <bool kSplits>
+template <TensorType kType, bool kSplits>
 __device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
   const int n_split = kSplits ? layout.n_split : 1;
   const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
-  const int unit = static_cast<int>(threadIdx.x) / 32 & ((1 << layout.log_warps) - 1);
-  return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1),
-          static_cast<int>(gridDim.x) / n_split};
+  const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
+  const int n_groups_apart = static_cast<int>(gridDim.x) / n_split;
+  if constexpr (kIsFloat<kType>)
+    return {share.first, share.first + unit, share.first + share.n, n_warps, n_groups_apart};
+  return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
 }
 
 // Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
@@ -245,7 +251,7 @@ struct Walk {
   __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
                                         int mat) {
     const int warp = threadIdx.x / 32;
-    if (share.first == share.end) group = layout.n_groups;
+    if (share.first >= share.end) group = layout.n_groups;
     if (group >= layout.n_groups) return;
     int first_group;
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
@@ -255,8 +261,9 @@ struct Walk {
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
                                           const WarpShare& share, int mat) {
-    ++at.step;
-    at.row += Steps<kType>::kBytes;
+    const int n_apart = kIsFloat<kType> ? share.n_apart : 1;
+    at.step += n_apart;
+    at.row += n_apart * Steps<kType>::kBytes;
     if (at.step < share.end) return;
     group += share.n_groups_apart;
     start(rows, layout, share, mat);

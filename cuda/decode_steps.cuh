@@ -59,11 +59,13 @@ __device__ __forceinline__ float tf32_part(float x) {
 }
 
 // The sums of a warp's 16 rows, times kMats matrices. kSets: scale groups are added in four separate sums
-// (group mod 4), which is what the lanes of one row do when there is one token.
+// (group mod 4), which is what the lanes of one row do when there is one token. Of floats kOne are eight
+// tokens, else sixteen.
 template <TensorType kType, int kMats, bool kOne>
 struct Sums {
   static constexpr int kSets = kOne || kIsFloat<kType> ? 1 : 4;
-  static constexpr int kOutputs = kOne && !kIsFloat<kType> ? 2 : 4;
+  static constexpr int kTiles = kIsFloat<kType> && !kOne ? 2 : 1;  // of eight tokens
+  static constexpr int kOutputs = kOne && !kIsFloat<kType> ? 2 : 4 * kTiles;
   float of[kMats][kSets][kOutputs] = {};
 };
 
@@ -284,21 +286,25 @@ __device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
   }
 }
 
-// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column; n_cols: from
-// there to the row's end (none for a lane whose token does not exist).
+// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column, x_apart from
+// there to that of token g + 8; n_cols: to the row's end; n_tokens: from token g on, none or less for a lane
+// whose token does not exist.
 template <TensorType kType, int kMats, bool kOne>
 __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
                                                const uint8_t* const step[kMats][2], const float* x,
-                                               int n_cols) {
-  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;
+                                               int64_t x_apart, int n_cols, int n_tokens) {
+  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2, kTiles = Sums<kType, kMats, kOne>::kTiles;
   const int i = threadIdx.x % 4;
-  float c[kMats][4] = {};
+  float c[kMats][kTiles][4] = {};
 #pragma unroll
   for (int col = 0; col < Steps<kType>::kCols; col += 16) {
     const int own = col + 4 * i;
-    float4 v = {0, 0, 0, 0};
-    if (own < n_cols) v = *reinterpret_cast<const float4*>(x + own);
-    const float xs[4] = {v.x, v.y, v.z, v.w};
+    float4 xs4[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      xs4[n] = {0, 0, 0, 0};
+      if (own < n_cols && 8 * n < n_tokens) xs4[n] = *reinterpret_cast<const float4*>(x + n * x_apart + own);
+    }
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {
       float w[2][4];
@@ -307,15 +313,19 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
 #pragma unroll
       for (int k = 0; k < 4; k += 2) {
         const float a[4] = {w[0][k], w[1][k], w[0][k + 1], w[1][k + 1]};
-        const float high0 = tf32_part(xs[k]), high1 = tf32_part(xs[k + 1]);
-        multiply_tf32(c[m], a, xs[k] - high0, xs[k + 1] - high1);
-        if constexpr (kType == TensorType::f32) {
-          float rest[4];
 #pragma unroll
-          for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
-          multiply_tf32(c[m], rest, high0, high1);
+        for (int n = 0; n < kTiles; ++n) {
+          const float x0 = k ? xs4[n].z : xs4[n].x, x1 = k ? xs4[n].w : xs4[n].y;
+          const float high0 = tf32_part(x0), high1 = tf32_part(x1);
+          multiply_tf32(c[m][n], a, x0 - high0, x1 - high1);
+          if constexpr (kType == TensorType::f32) {
+            float rest[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
+            multiply_tf32(c[m][n], rest, high0, high1);
+          }
+          multiply_tf32(c[m][n], a, high0, high1);
         }
-        multiply_tf32(c[m], a, high0, high1);
       }
     }
   }
@@ -323,7 +333,7 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
 #pragma unroll
   for (int m = 0; m < kMats; ++m)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) sums.of[m][0][k] += c[m][k];
+    for (int k = 0; k < 4 * kTiles; ++k) sums.of[m][0][k] += c[m][k / 4][k % 4];
 }
 
 }  // namespace dsv32::cuda::decode
