@@ -5,10 +5,11 @@
 // into integers by a kernel before, comes into a ring that the block shares. For a gated product half of the
 // warps have rows of W0 and half the same rows of W1.
 //
-// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit of steps W
-// apart in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes the
-// units one after the other. Where tiles are too few for the device, the blocks of a cluster have some of the
-// units each, and add up all of them in that same order at the end.
+// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit, a W-th of
+// the steps, in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes
+// the units one after the other, so that it reads a row's bytes in their order. Where tiles are too few for
+// the device, the blocks of a cluster have some of the units each, and add up all of them in that same order
+// at the end.
 #include <cooperative_groups.h>
 
 #include "cuda/decode_problem.cuh"
@@ -17,14 +18,18 @@ namespace dsv32::cuda {
 namespace decode {
 namespace {
 
-constexpr int kTiles = kColumns / 8;  // of columns, as the tensor cores have them
+// What a column's group of 32 values has besides its integers: the scale, and the sums that a format with
+// minima wants, of all 32 or of each half.
+template <TensorType kType>
+constexpr int kScaleFloats = !Codes<kType>::kHasMin       ? 1
+                             : Codes<kType>::kGroup == 32 ? 2
+                                                          : 4;
 
 // x of all columns as integers. Column: a token of a problem, those of problems that share x counted once.
 struct ColumnX {
-  uint4* words;                     // [n_columns, n_groups, 4], as IntegerX
-  float* scales;                    // [n_columns, n_groups]
-  float* sums;                      // [n_columns, n_groups, 32 / values of a scale group]
-  int n_columns, n_groups, n_sums;  // n_sums: of a group of 32
+  uint4* words;   // [n_columns, n_groups, 4], as IntegerX
+  float* scales;  // [n_columns, n_groups, n_floats], see kScaleFloats
+  int n_columns, n_groups, n_floats;
 };
 
 // How the work is cut.
@@ -57,115 +62,125 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
     const int col = static_cast<int>(team % to.n_groups) * 32 + half * 16 + i * 4;
     if (is_there && col < rows.n_cols) v[half] = load_x4(x + col, is_x_aligned);
   }
-  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, to.scales + team, is_there);
+  float* scale = to.scales + team * to.n_floats;
+  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, scale, is_there);
   if (!is_there || i != 0) return;
-  if (to.n_sums == 1)
-    to.sums[team] = sums.x + sums.y;
-  else
-    reinterpret_cast<float2*>(to.sums)[team] = sums;
+  if (to.n_floats == 2) scale[1] = sums.x + sums.y;
+  if (to.n_floats == 4) scale[1] = sums.x, scale[2] = sums.y;
 }
 
-// The columns of a block and their matrix.
-struct BlockColumns {
-  const int32_t* uses = nullptr;  // [n], or null
-  int mat, first, n;              // first: of the tokens
+// What a block multiplies, one thing after another: a matrix times some columns. Of runs: those of the
+// block's share that have uses; else one problem's chunk of tokens, `first` of them the first.
+struct BlockItems {
+  static constexpr int kMost = 32, kMostColumns = 512;
+  UseRuns::Run at[kMost];
+  int x_columns[kMostColumns];  // of x, most_columns of each
 
-  // Reads what a kernel wrote when there are runs. most: columns of a chunk.
-  __device__ __forceinline__ BlockColumns(const DecodeRows& rows, const UseRuns& runs, int most, int chunk,
-                                          int problem)
-      : problem_(problem) {
+  // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
+  __device__ __forceinline__ int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
+    const int k = static_cast<int>(threadIdx.x), z = static_cast<int>(blockIdx.z);
+    bool is_there = false;
     if (runs.runs) {
-      const UseRuns::Run run = runs.runs[problem];
-      uses = runs.uses + run.first, mat = run.mat, first = 0, n = run.n;
-    } else {
-      mat = problem, first = chunk * most;
-      n = min(most, rows.n_tokens - first);
+      const int run = z + k * static_cast<int>(gridDim.z);
+      if (k < kMost && run < runs.n_runs) at[k] = runs.runs[run], is_there = at[k].n > 0;
+    } else if (k == 0) {
+      at[0] = {z, chunk * most, min(most, rows.n_tokens - chunk * most)}, is_there = true;
+    }
+    return __syncthreads_count(is_there);
+  }
+  __device__ __forceinline__ void find_columns(const DecodeRows& rows, const UseRuns& runs, int n_items,
+                                               int most) {
+    for (int k = threadIdx.x; k < n_items * most; k += kThreads) {
+      const UseRuns::Run& item = at[k / most];
+      const int c = k % most;
+      if (c >= item.n) continue;
+      x_columns[k] = runs.runs ? runs.uses[item.first + c] / rows.x_sharing
+                               : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
     }
   }
-  __device__ __forceinline__ int problem(int c) const { return uses ? uses[c] : problem_; }
-  __device__ __forceinline__ int token(int c) const { return first + (uses ? 0 : c); }
-
- private:
-  int problem_;
 };
 
-// The steps of a block, unit after unit. A unit is what a warp of decode_rows.cuh adds up: steps W apart.
-struct UnitWalk {
-  int unit, end_unit, step;
+// The steps of a block, item after item.
+struct StepWalk {
+  int item, step;
 
-  __device__ __forceinline__ UnitWalk(const Layout& layout, int first, int n)
-      : unit(first), end_unit(first + n) {
-    step = first_step(layout);
-    skip_empty(layout);
-  }
-  __device__ __forceinline__ bool is_done() const { return unit >= end_unit; }
-  __device__ __forceinline__ void advance(const Layout& layout) {
-    step += 1 << layout.log_warps;
-    skip_empty(layout);
-  }
-
- private:
-  __device__ __forceinline__ int first_step(const Layout& layout) const {
-    return (unit >> layout.log_warps) * layout.n_steps_block + (unit & ((1 << layout.log_warps) - 1));
-  }
-  __device__ __forceinline__ void skip_empty(const Layout& layout) {
-    while (unit < end_unit &&
-           step >= min(((unit >> layout.log_warps) + 1) * layout.n_steps_block, layout.n_steps)) {
-      ++unit;
-      step = first_step(layout);
-    }
+  __device__ __forceinline__ void advance(int first, int end) {
+    if (++step == end) step = first, ++item;
   }
 };
 
 // A stage of x in shared memory: of the step's groups of 32 values of each column. Words of odd columns have
 // neighbouring groups exchanged, so that eight columns at once are read from different banks.
-template <TensorType kType>
+template <TensorType kType, int kTiles>
 struct StageX {
-  static constexpr int kGroups = Steps<kType>::kCols / 32, kHalves = 32 / Codes<kType>::kGroup;
-  static constexpr int kScaleBytes = kGroups * kColumns * 4;
-  static constexpr int kSumBytes = Codes<kType>::kHasMin ? kScaleBytes * kHalves : 0;
+  static constexpr int kColumns = 8 * kTiles, kFloats = kScaleFloats<kType>;
+  static constexpr int kGroups = Steps<kType>::kCols / 32;
+  static constexpr int kScaleBytes = kGroups * kColumns * kFloats * 4;
   static constexpr int kRecord = kGroups * 64;  // words of a column
-  static constexpr int n_bytes(int n_columns) { return kScaleBytes + kSumBytes + n_columns * kRecord; }
+  static constexpr int n_bytes(int n_columns) { return kScaleBytes + n_columns * kRecord; }
 
   uint8_t* begin;
 
   __device__ __forceinline__ float* scales() const { return reinterpret_cast<float*>(begin); }
-  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(begin + kScaleBytes); }
-  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes + kSumBytes; }
+  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes; }
 
   // Starts the copies of a step. columns [n]: of x.
   __device__ __forceinline__ void copy(const ColumnX& x, const int* columns, int n, int step) const {
-    for (int k = threadIdx.x; k < n * kGroups * 4; k += kThreads) {
-      const int c = k / (kGroups * 4), group = k / 4 % kGroups, i = k % 4;
-      const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
-      copy_line_async(shared_address(words() + c * kRecord + (group * 64 ^ c % 2 * 64) + i * 16),
-                      x.words + at * 4 + i);
-    }
+    constexpr int kChunks = kGroups * 4, kTogether = kThreads / kChunks;
+    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    const int first_group = step * kGroups;
+    const uint32_t to = shared_address(words()) + first * kRecord + (chunk * 16 ^ first % 2 * 64);
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kTogether)
+      if (first + c < n)
+        copy_line_async(
+            to + c * kRecord,
+            x.words + static_cast<int64_t>(columns[first + c] * x.n_groups + first_group) * 4 + chunk);
     const int c = static_cast<int>(threadIdx.x) / kGroups, group = static_cast<int>(threadIdx.x) % kGroups;
-    if (c >= n) return;
-    const int64_t at = static_cast<int64_t>(columns[c]) * x.n_groups + step * kGroups + group;
-    copy_small_async<4>(shared_address(scales() + group * kColumns + c), x.scales + at);
-    if constexpr (Codes<kType>::kHasMin)
-      copy_small_async<4 * kHalves>(shared_address(sums() + (group * kColumns + c) * kHalves),
-                                    x.sums + at * kHalves);
+    if (c < n)
+      copy_small_async<4 * kFloats>(
+          shared_address(scales() + (group * kColumns + c) * kFloats),
+          x.scales + static_cast<int64_t>(columns[c] * x.n_groups + first_group + group) * kFloats);
+  }
+};
+
+// The scales of two columns beside each other, and the sums of their halves.
+template <TensorType kType>
+struct PairScales {
+  static constexpr int kFloats = kScaleFloats<kType>;
+  float values[2 * kFloats];
+
+  __device__ __forceinline__ explicit PairScales(const float* from) {
+    if constexpr (kFloats == 1) {
+      *reinterpret_cast<float2*>(values) = *reinterpret_cast<const float2*>(from);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2 * kFloats; k += 4)
+        *reinterpret_cast<float4*>(values + k) = *reinterpret_cast<const float4*>(from + k);
+    }
+  }
+  __device__ __forceinline__ float scale(int column) const { return values[column * kFloats]; }
+  __device__ __forceinline__ float sum(int column, int half) const {
+    return values[column * kFloats + 1 + half];
   }
 };
 
 // Sums of a warp's 16 rows: [scale group mod 4][tile of columns][as the tensor cores have them].
+template <int kTiles>
 using ColumnSums = float[4][kTiles][4];
 
 // Adds the products of a step and kN tiles of columns; past the last column they may hold anything.
 // As add_step() of decode_steps.cuh, with the same terms in the same order.
-template <TensorType kType, int kN>
-__device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* const step[2],
-                                            const StageX<kType>& x, const uint32_t* grid) {
+template <TensorType kType, int kN, int kTiles>
+__device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint8_t* const step[2],
+                                            const StageX<kType, kTiles>& x, const uint32_t* grid) {
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
-  using Stage = StageX<kType>;
-  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = Stage::kHalves;
+  using Stage = StageX<kType, kTiles>;
+  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = 32 / kGroup;
   const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
   const uint8_t* words = x.words() + g * Stage::kRecord + i * 16;
-  const float *scales = x.scales() + 2 * i, *x_sums = x.sums() + 2 * i * kHalves;
+  const float* scales = x.scales() + 2 * i * Stage::kFloats;
 #pragma unroll
   for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
     const ScaleMin scale[2] = {Read::scale(step[0], quad, i), Read::scale(step[1], quad, i)};
@@ -187,13 +202,7 @@ __device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* con
       for (int n = 0; n < kN; ++n) {
         const uint4 word =
             *reinterpret_cast<const uint4*>(words + n * 8 * Stage::kRecord + (group * 64 ^ g % 2 * 64));
-        const float2 x_scale = *reinterpret_cast<const float2*>(scales + group * kColumns + 8 * n);
-        float x_sum[2 * kHalves] = {};  // [column][half]
-        if constexpr (Format::kHasMin)
-#pragma unroll
-          for (int k = 0; k < kHalves; ++k)
-            *reinterpret_cast<float2*>(x_sum + 2 * k) =
-                *reinterpret_cast<const float2*>(x_sums + (group * kColumns + 8 * n) * kHalves + 2 * k);
+        const PairScales<kType> pair(scales + (group * Stage::kColumns + 8 * n) * Stage::kFloats);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           int high[4] = {}, low[4] = {};
@@ -207,10 +216,9 @@ __device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* con
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             float& sum = sums[kHalves * j + half][n][k];
-            const float term = static_cast<float>(high[k] * 256 + low[k]) * (k % 2 ? x_scale.y : x_scale.x);
+            const float term = static_cast<float>(high[k] * 256 + low[k]) * pair.scale(k % 2);
             sum = fmaf(term, own[half][k / 2].scale, sum);
-            if constexpr (Format::kHasMin)
-              sum = fmaf(own[half][k / 2].min, x_sum[k % 2 * kHalves + half], sum);
+            if constexpr (Format::kHasMin) sum = fmaf(own[half][k / 2].min, pair.sum(k % 2, half), sum);
           }
         }
       }
@@ -218,21 +226,30 @@ __device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* con
   }
 }
 
-template <TensorType kType>
-__device__ __forceinline__ void add_columns(ColumnSums& sums, const uint8_t* const step[2],
-                                            const StageX<kType>& x, int n_columns, const uint32_t* grid) {
-  if (n_columns > 24)
-    add_columns<kType, 4>(sums, step, x, grid);
-  else if (n_columns > 16)
-    add_columns<kType, 3>(sums, step, x, grid);
-  else if (n_columns > 8)
-    add_columns<kType, 2>(sums, step, x, grid);
-  else
-    add_columns<kType, 1>(sums, step, x, grid);
+template <TensorType kType, int kTiles>
+__device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint8_t* const step[2],
+                                            const StageX<kType, kTiles>& x, int n_columns,
+                                            const uint32_t* grid) {
+  if constexpr (kTiles == 2) {
+    if (n_columns > 8)
+      add_columns<kType, 2, kTiles>(sums, step, x, grid);
+    else
+      add_columns<kType, 1, kTiles>(sums, step, x, grid);
+  } else {
+    if (n_columns > 24)
+      add_columns<kType, 4, kTiles>(sums, step, x, grid);
+    else if (n_columns > 16)
+      add_columns<kType, 3, kTiles>(sums, step, x, grid);
+    else if (n_columns > 8)
+      add_columns<kType, 2, kTiles>(sums, step, x, grid);
+    else
+      add_columns<kType, 1, kTiles>(sums, step, x, grid);
+  }
 }
 
 // Adds a unit's sums to the warp's of a slot [kWarps * kTileRows, row_sums()], and starts anew.
-__device__ __forceinline__ void flush_sums(ColumnSums& sums, const Cut& cut, float* slot) {
+template <int kTiles>
+__device__ __forceinline__ void flush_sums(ColumnSums<kTiles>& sums, const Cut& cut, float* slot) {
   const int lane = threadIdx.x % 32;
   float* to = slot + (threadIdx.x / 32 * kTileRows + lane / 4) * cut.row_sums() + lane % 4 * 2;
 #pragma unroll
@@ -251,6 +268,20 @@ __device__ __forceinline__ void flush_sums(ColumnSums& sums, const Cut& cut, flo
       }
       at = {at.x + both[0], at.y + both[1]};
     }
+  }
+}
+
+// The same of one column: lane 4 g + i has the sums of set i.
+template <TensorType kType>
+__device__ __forceinline__ void flush_one(Sums<kType, 1, true>& sums, const Cut& cut, float* slot) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = sums.of[0][0][r];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (lane % 4 == 0) slot[(threadIdx.x / 32 * kTileRows + lane / 4 + 8 * r) * cut.row_sums()] += sum;
+    sums.of[0][0][r] = 0;
   }
 }
 
@@ -273,95 +304,26 @@ __device__ __forceinline__ void sync_parts(int n_parts) {
   __syncthreads();
 }
 
-// What a block computes at a time: rows of a matrix times columns.
-struct BlockWork {
-  BlockColumns columns;
+// The rows that a block has of each item's matrix.
+struct BlockRows {
   const DecodeRows::Matrix* matrix;
-  int first_row, n_tiles;  // of each matrix
+  int first, n_tiles;  // of each of a gated product's matrices
   int part;
 
-  __device__ __forceinline__ BlockWork(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
-                                       int problem)
-      : columns(rows, runs, cut.n_columns, static_cast<int>(blockIdx.x) / cut.n_parts, problem),
-        n_tiles(cut.is_gated ? kWarps / 2 : kWarps),
-        part(static_cast<int>(blockIdx.x) % cut.n_parts) {
+  __device__ __forceinline__ BlockRows(const DecodeRows& rows, const Cut& cut)
+      : n_tiles(cut.is_gated ? kWarps / 2 : kWarps), part(static_cast<int>(blockIdx.x) % cut.n_parts) {
     int first_group;
     matrix = &matrix_of(rows, static_cast<int>(blockIdx.y), &first_group);
-    first_row = (static_cast<int>(blockIdx.y) - first_group) * n_tiles * kTileRows;
+    first = (static_cast<int>(blockIdx.y) - first_group) * n_tiles * kTileRows;
   }
 };
 
-// The sums of the block's units into its slots. Waits for inputs if `waits`; weights are on their way before.
-template <TensorType kType>
-__device__ __forceinline__ void add_units(const DecodeRows& rows, const Layout& layout, const ColumnX& x,
-                                          const Cut& cut, const BlockWork& work, bool waits, uint8_t* shared,
-                                          float* slots, const uint32_t* grid) {
-  using Step = Steps<kType>;
-  using Stage = StageX<kType>;
-  constexpr int kWarpStage = kTileRows * Step::kSlot;
-  __shared__ int x_columns[kColumns];
-  const BlockColumns& columns = work.columns;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-            warp_row = work.first_row + warp % work.n_tiles * kTileRows;
-  const int n_stage_bytes = kWarps * kWarpStage + Stage::n_bytes(cut.n_columns);
-  const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts, first_unit = work.part * n_units;
-  const UnitWalk begin(layout, first_unit, n_units);
-  StepPlace place = place_step<kType>(rows, *work.matrix, columns.mat, warp_row, 0);
-  if (warp >= work.n_tiles) place.row += rows.gate_offset;
-  const auto place_of = [&](int step) {
-    StepPlace at = place;
-    at.step = step, at.row += static_cast<int64_t>(step) * Step::kBytes;
-    return at;
-  };
-  const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
-  const auto x_of = [&](int stage) { return Stage{shared + stage * n_stage_bytes + kWarps * kWarpStage}; };
-
-  UnitWalk put = begin;
-  for (int stage = 0; stage < cut.n_stages - 1 && !put.is_done(); ++stage, put.advance(layout))
-    copy_step<kType, 1>(rows, layout, place_of(put.step), lane, shared_address(ring_of(stage)));
-  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
-  if (waits) wait_for_inputs();
-  for (int c = threadIdx.x; c < columns.n; c += kThreads)
-    x_columns[c] = columns.problem(c) / rows.x_sharing * rows.n_tokens + columns.token(c);
-  __syncthreads();
-  put = begin;
-  for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
-    if (!put.is_done()) {
-      x_of(stage).copy(x, x_columns, columns.n, put.step);
-      put.advance(layout);
-    }
-    commit_copies();
-  }
-
-  ColumnSums sums = {};
-  int taken = 0;
-  for (UnitWalk take = begin; !take.is_done();) {
-    wait_until_pending(cut.n_stages - 2);
-    __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
-    if (!put.is_done()) {
-      const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
-      copy_step<kType, 1>(rows, layout, place_of(put.step), lane, shared_address(ring_of(stage)));
-      x_of(stage).copy(x, x_columns, columns.n, put.step);
-      put.advance(layout);
-    }
-    commit_copies();
-    if (warp_row < work.matrix->n_rows) {
-      const uint8_t* step[1][2];
-      find_step<kType, 1>(rows, place_of(take.step), lane, ring_of(taken), step);
-      add_columns<kType>(sums, step[0], x_of(taken), columns.n, grid);
-    }
-    const int unit = take.unit;
-    take.advance(layout);
-    if (take.unit != unit)
-      flush_sums(sums, cut, slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums());
-    taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
-  }
-}
-
-// Adds up the parts' slots and writes y; each block of a cluster a share of it.
-__device__ __forceinline__ void finish_units(const DecodeRows& rows, const Cut& cut, const BlockWork& work,
-                                             const float* slots) {
-  const int n_rows = work.n_tiles * kTileRows;
+// Adds up the parts' slots and writes y of an item; each block of a cluster a share of it. Leaves the slots
+// at zero.
+__device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
+                                            const BlockRows& block, const UseRuns::Run& item, float* slots) {
+  sync_parts(cut.n_parts);
+  const int n_rows = block.n_tiles * kTileRows;
   const auto sum_of = [&](int at) {
     float total = 0;
     for (int part = 0; part < cut.n_parts; ++part)
@@ -369,49 +331,131 @@ __device__ __forceinline__ void finish_units(const DecodeRows& rows, const Cut& 
         total += value_of_part(slots + slot * cut.slot_sums() + at, part, cut.n_parts);
     return total;
   };
-  for (int k = work.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * work.columns.n;
+  for (int k = block.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * item.n;
        k += cut.n_parts * kThreads) {
-    const int c = k / n_rows, r = k % n_rows, row = work.first_row + r;
-    if (row >= work.matrix->n_rows) continue;
-    const int problem = work.columns.problem(c), token = work.columns.token(c), at = r * cut.row_sums() + c;
+    const int c = k / n_rows, r = k % n_rows, row = block.first + r;
+    if (row >= block.matrix->n_rows) continue;
+    const int problem = runs.runs ? runs.uses[item.first + c] : item.mat,
+              token = runs.runs ? 0 : item.first + c, at = r * cut.row_sums() + c;
     if (cut.is_gated) {
       const float totals[2] = {sum_of(at), sum_of(at + n_rows * cut.row_sums())};
-      finish_row<2>(rows, *work.matrix, totals, problem, token, row);
+      finish_row<2>(rows, *block.matrix, totals, problem, token, row);
     } else {
       const float totals[1] = {sum_of(at)};
-      finish_row<1>(rows, *work.matrix, totals, problem, token, row);
+      finish_row<1>(rows, *block.matrix, totals, problem, token, row);
     }
   }
+  sync_parts(cut.n_parts);  // until all is read
+  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
 }
 
 // y as in decode_rows_kernel, for the columns of chunks of tokens or of runs.
-// Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or runs, of which a block may
-// have several); clusters of parts.
+// Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or shares of the runs);
+// clusters of parts.
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
-// A block adds its units in ascending order; the parts' are added likewise.
-// Bound: issue slots: some 27 instructions for each 16 x 32 weights and 8 columns, and a few more for their
-// share of taking the weights apart.
-template <TensorType kType>
+// A block adds its units in ascending order; the parts' are added likewise. Copies run ahead from item to
+// item. Bound: issue slots: some 27 instructions for each 16 x 32 weights and 8 columns, and a few more for
+// their share of taking the weights apart; a run of one use has the loop of one token.
+template <TensorType kType, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
+  using Step = Steps<kType>;
+  using Stage = StageX<kType, kTiles>;
+  constexpr int kWarpStage = kTileRows * Step::kSlot;
+  constexpr bool kHasRuns = kTiles == 2;  // else a block has one item
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
-  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + StageX<kType>::n_bytes(cut.n_columns);
+  __shared__ BlockItems items;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int n_stage_bytes = kWarps * kWarpStage + Stage::n_bytes(cut.n_columns);
   float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
   let_next_start();
   fill_grid<kType>(grid);
   if (runs.runs) wait_for_inputs();  // which matrices
-  const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
-  for (int problem = static_cast<int>(blockIdx.z); problem < n_problems;
-       problem += static_cast<int>(gridDim.z)) {
-    const BlockWork work(rows, runs, cut, problem);
-    if (work.columns.n == 0) break;  // so have the runs that follow
-    add_units<kType>(rows, layout, x, cut, work, !runs.runs, shared, slots, grid);
-    sync_parts(cut.n_parts);
-    finish_units(rows, cut, work, slots);
-    sync_parts(cut.n_parts);  // until all is read
+  const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
+  const BlockRows block(rows, cut);
+  const int warp_row = block.first + warp % block.n_tiles * kTileRows;
+  // The units of the block: of its share of a split tile all, else some of all.
+  const StepShare share(layout, layout.n_split > 1 ? block.part : 0);
+  const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
+            first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
+  const int first_step = share.begin_of(layout, first_unit),
+            end_step = share.begin_of(layout, first_unit + n_units);
+  StepPlace place = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, warp_row, 0);
+  if (warp >= block.n_tiles) place.row += rows.gate_offset;
+  const auto place_of = [&](const StepWalk& walk) {
+    StepPlace at = place;
+    at.step = walk.step;
+    if constexpr (kHasRuns) at.row += items.at[walk.item].mat * rows.mat_bytes;
+    at.row += walk.step * Step::kBytes;
+    return at;
+  };
+  const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
+  const auto x_of = [&](int stage) { return Stage{shared + stage * n_stage_bytes + kWarps * kWarpStage}; };
+  const auto copy_x = [&](const StepWalk& walk, int stage) {
+    const int item = kHasRuns ? walk.item : 0;
+    x_of(stage).copy(x, items.x_columns + item * cut.n_columns, items.at[item].n, walk.step);
+  };
+  const auto copy_weights = [&](const StepWalk& walk, int stage) {
+    copy_step<kType, 1>(rows, layout, place_of(walk), lane, shared_address(ring_of(stage)));
+  };
+
+  StepWalk put{0, first_step};
+  for (int stage = 0; stage < cut.n_stages - 1 && put.item < n_items;
+       ++stage, put.advance(first_step, end_step))
+    copy_weights(put, stage);
+  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  if (!runs.runs) wait_for_inputs();
+  items.find_columns(rows, runs, n_items, cut.n_columns);
+  __syncthreads();
+  put = {0, first_step};
+  for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
+    if (put.item < n_items) copy_x(put, stage), put.advance(first_step, end_step);
+    commit_copies();
+  }
+
+  ColumnSums<kTiles> sums = {};
+  Sums<kType, 1, true> sums_of_one;
+  const LaneX<kType, Stage::kColumns * Stage::kFloats> lane_x(x_of(0).words(), x_of(0).scales(),
+                                                              x_of(0).scales() + 1, lane);
+  // The first unit from `unit` on that is not over before a step: of few steps some units have none.
+  const auto unit_at = [&](int unit, int step) {
+    while (share.begin_of(layout, unit + 1) <= step) ++unit;
+    return unit;
+  };
+  int taken = 0, unit = unit_at(first_unit, first_step);
+  for (StepWalk take{0, first_step}; take.item < n_items;) {
+    wait_until_pending(cut.n_stages - 2);
+    __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
+    if (put.item < n_items) {
+      const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
+      copy_weights(put, stage), copy_x(put, stage);
+      put.advance(first_step, end_step);
+    }
+    commit_copies();
+    const UseRuns::Run item = items.at[kHasRuns ? take.item : 0];
+    const bool is_one = kHasRuns && item.n == 1;
+    if (warp_row < block.matrix->n_rows) {
+      const uint8_t* step[1][2];
+      find_step<kType, 1>(rows, place_of(take), lane, ring_of(taken), step);
+      if (is_one)
+        add_step_one<kType, 1>(sums_of_one, step, lane_x.after(taken * n_stage_bytes), 0, lane % 4, grid);
+      else
+        add_columns<kType, kTiles>(sums, step[0], x_of(taken), item.n, grid);
+    }
+    taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
+    if (take.step + 1 == share.begin_of(layout, unit + 1)) {
+      float* slot = slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums();
+      is_one ? flush_one<kType>(sums_of_one, cut, slot) : flush_sums<kTiles>(sums, cut, slot);
+      if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
+    }
+    if (take.step + 1 == end_step) {
+      finish_item(rows, runs, cut, block, item, slots);
+      unit = unit_at(first_unit, first_step);
+    }
+    take.advance(first_step, end_step);
   }
 }
 
@@ -430,27 +474,23 @@ int choose_parts(const Layout& layout, int64_t n_blocks, int n_sms, const Fits& 
   return best;
 }
 
-template <TensorType kType>
-void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+template <TensorType kType, int kTiles>
+void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
-  using Stage = StageX<kType>;
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kColumns * 4 + 128;
+  using Stage = StageX<kType, kTiles>;
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + static_cast<int>(sizeof(BlockItems)) + 128;
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
   const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
 
   const size_t n_x = static_cast<size_t>(n_columns * layout.n_x_groups);
   const ColumnX x = {launch.workspace->take<uint4>(n_x * 4),
-                     launch.workspace->take<float>(n_x),
-                     launch.workspace->take<float>(n_x * Stage::kHalves),
-                     static_cast<int>(n_columns),
-                     layout.n_x_groups,
-                     Stage::kHalves};
+                     launch.workspace->take<float>(n_x * Stage::kFloats), static_cast<int>(n_columns),
+                     layout.n_x_groups, Stage::kFloats};
   const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_columns * layout.n_x_groups, kThreads / 4)));
   launch_kernel("make_columns_kernel", make_columns_kernel, {x_blocks, kThreads}, launch, rows, x,
                 layout.is_x_aligned);
 
-  const int n_together = std::min(runs.runs ? runs.most : rows.n_tokens, most_columns());
   Cut cut{is_gated, 1, 1, 0, static_cast<int>(ceil_div(n_together, 4)) * 4};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
   const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + Stage::n_bytes(cut.n_columns);
@@ -469,20 +509,24 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   });
   cut.n_slots = slots_of(cut.n_parts);
   const int room = stages_in(half_sm, cut.n_slots) >= 2 ? half_sm : block_limit;
-  const int n_steps = static_cast<int>(ceil_div(layout.n_steps, cut.n_parts));
-  cut.n_stages = std::min({stages_in(room, cut.n_slots), 4, std::max(2, n_steps + 1)});
+  // Blocks of runs: a few times as many as run at a time, since some have less to do.
+  const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
+  const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups,
+                                         static_cast<int>(ceil_div(n_problems, n_items)), n_problems)
+                            : n_problems;
+  const int64_t n_steps = ceil_div(layout.n_steps, cut.n_parts) * ceil_div(n_problems, n_z);
+  cut.n_stages = static_cast<int>(
+      std::min<int64_t>({stages_in(room, cut.n_slots), 4, std::max<int64_t>(2, n_steps + 1)}));
   if (cut.n_stages < 2)
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  block_limit));
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kTiles>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
-  // Most runs may have no uses: no more blocks than a few times those that run at a time.
-  const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups, 1, n_problems) : n_problems;
   const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
                     static_cast<unsigned>(n_z));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType>,
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kTiles>,
                 {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
                 x, cut);
 }
@@ -491,8 +535,17 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
 
 void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
                       TensorType type, const Launch& launch) {
+  // Chunks of equal numbers of tokens.
+  const int n_together =
+      runs.runs ? runs.most
+                : static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, most_columns())));
   with_type(type, [&]<TensorType kType>() {
-    if constexpr (!kIsFloat<kType>) launch_columns<kType>(rows, layout, runs, is_gated, launch);
+    if constexpr (!kIsFloat<kType>) {
+      if (n_together <= 16)
+        launch_columns<kType, 2>(rows, layout, runs, is_gated, n_together, launch);
+      else
+        launch_columns<kType, 4>(rows, layout, runs, is_gated, n_together, launch);
+    }
   });
 }
 

@@ -54,16 +54,18 @@ namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
-constexpr int kColumns = 32;     // at most, that a block of decode_columns.cu has
+template <TensorType kType, bool kOne>
+constexpr int kBlockTokens = kIsFloat<kType> && !kOne ? 2 * kGroupTokens : kGroupTokens;
+constexpr int kColumns = 32;  // at most, that a block of decode_columns.cu has
 
-// The eight tokens, or fewer, of a problem that a block computes: blockIdx is (tiles, problem, tokens).
+// The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
   const float* x;  // [n, n_cols], rows x_token_stride apart
   int first, n;
-  __device__ explicit BlockTokens(const DecodeRows& rows) {
-    first = static_cast<int>(blockIdx.z) * kGroupTokens;
+  __device__ BlockTokens(const DecodeRows& rows, int n_most) {
+    first = static_cast<int>(blockIdx.z) * n_most;
     x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride + first * rows.x_token_stride;
-    n = min(kGroupTokens, rows.n_tokens - first);
+    n = min(n_most, rows.n_tokens - first);
   }
 };
 
@@ -189,22 +191,35 @@ __device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups)
   return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 
-// The steps that the block has, and how far apart its groups of tiles are.
-struct BlockShare {
-  int first, end;
+// The steps that a block has. Each of the W warps of a tile adds up one unit of them, a run.
+struct StepShare {
+  int first, n;
+
+  __device__ __forceinline__ StepShare(const Layout& layout, int part)
+      : first(part * layout.n_steps_block), n(min(layout.n_steps_block, layout.n_steps - first)) {}
+  // The first step of a unit, or the end of the unit before.
+  __device__ __forceinline__ int begin_of(const Layout& layout, int unit) const {
+    return first + (unit * n >> layout.log_warps);
+  }
+};
+
+// The steps that a warp has of each of its block's tiles, and how far apart the block's groups of tiles are.
+// Of rows of floats, whose steps are short, a warp has every W-th step instead of a run: the warps of a tile
+// then ask for neighbouring bytes together, and nobody else adds up such units.
+struct WarpShare {
+  int first_of_block, first, end, n_apart;
   int n_groups_apart;
-  int n_steps_apart, n_bytes_apart;  // W steps
 };
 
 template <TensorType kType, bool kSplits>
-__device__ __forceinline__ BlockShare share_of_block(const Layout& layout) {
-  const int n_steps_apart = opaque(1 << layout.log_warps),
-            n_bytes_apart = opaque(Steps<kType>::kBytes << layout.log_warps);
-  if (!kSplits || layout.n_split == 1)
-    return {0, layout.n_steps, static_cast<int>(gridDim.x), n_steps_apart, n_bytes_apart};
-  const int first = static_cast<int>(blockIdx.x) % layout.n_split * layout.n_steps_block;
-  return {first, min(first + layout.n_steps_block, layout.n_steps),
-          static_cast<int>(gridDim.x) / layout.n_split, n_steps_apart, n_bytes_apart};
+__device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
+  const int n_split = kSplits ? layout.n_split : 1;
+  const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
+  const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
+  const int n_groups_apart = static_cast<int>(gridDim.x) / n_split;
+  if constexpr (kIsFloat<kType>)
+    return {share.first, share.first + unit, share.first + share.n, n_warps, n_groups_apart};
+  return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
 }
 
 // Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
@@ -226,28 +241,29 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
           static_cast<int>((second - first) * rows.row_bytes)};
 }
 
-// A warp's way through its steps, W apart, tile after tile, and where the step lies for this lane.
+// A warp's way through its steps, tile after tile, and where the step lies for this lane.
 template <TensorType kType>
 struct Walk {
   int group;
   StepPlace at;
 
   // A warp without any step is past the last group at once.
-  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const BlockShare& share,
+  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
                                         int mat) {
-    const int warp = threadIdx.x / 32, step = share.first + (warp & ((1 << layout.log_warps) - 1));
-    if (step >= share.end) group = layout.n_groups;
+    const int warp = threadIdx.x / 32;
+    if (share.first >= share.end) group = layout.n_groups;
     if (group >= layout.n_groups) return;
     int first_group;
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
     const int first_row =
         ((group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
-    at = place_step<kType>(rows, matrix, mat, first_row, step);
+    at = place_step<kType>(rows, matrix, mat, first_row, share.first);
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
-                                          const BlockShare& share, int mat) {
-    at.step += share.n_steps_apart;
-    at.row += share.n_bytes_apart;
+                                          const WarpShare& share, int mat) {
+    const int n_apart = kIsFloat<kType> ? share.n_apart : 1;
+    at.step += n_apart;
+    at.row += n_apart * Steps<kType>::kBytes;
     if (at.step < share.end) return;
     group += share.n_groups_apart;
     start(rows, layout, share, mat);

@@ -1,8 +1,8 @@
 // Weight rows times up to eight vectors: what matmul_decode.cu and experts_decode.cu are made of. More are
-// decode_columns.cu's; those of F32, F16 and BF16 come in groups of eight.
+// decode_columns.cu's; those of F32, F16 and BF16 come in groups of sixteen.
 //
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
-// many of them in flight. A warp owns 16 rows and every W-th step of their columns; it copies a step
+// many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
 // alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
 // with one scale per 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the
@@ -33,7 +33,7 @@ namespace decode {
 static __global__ void make_integer_x_kernel(const DecodeRows rows, const Layout layout) {
   let_next_start();
   wait_for_inputs();
-  make_integer_x(rows, layout, BlockTokens(rows), 0, layout.n_x_groups,
+  make_integer_x(rows, layout, BlockTokens(rows, kGroupTokens), 0, layout.n_x_groups,
                  block_x(layout.x_memory, layout.n_x_groups), (blockIdx.x * blockDim.x + threadIdx.x) / 4,
                  gridDim.x * blockDim.x / 4);
 }
@@ -67,10 +67,10 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows.
 // Who: grid (blocks, problems, groups of kGroupTokens tokens), persistent over groups of tiles; a warp has 16
-// rows and every W-th step of their columns. Layout: head of this file. Sums of the W warps meet in shared
-// memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound: bytes
-// of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16 3416
-// GB/s.
+// rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
+// shared memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound:
+// bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
+// 3416 GB/s.
 template <TensorType kType, int kMats, bool kOne>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.x_memory.stride;
   uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
-  const BlockShare share = share_of_block<kType, kMats == 1>(layout);
-  const int n_warps_tile = share.n_steps_apart;
+  const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
+  const int n_warps_tile = 1 << layout.log_warps;
 
   // A product by mats lets the next one in when it knows them itself: then that one does.
   const bool is_chosen = rows.mats && !rows.is_known;
@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   IntegerX x{};
   uint8_t* x_begin = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x_begin;
-  const BlockTokens tokens(rows);
+  const BlockTokens tokens(rows, kBlockTokens<kType, kOne>);
   if constexpr (!kIsFloat<kType>) {
     if (!kOne && layout.x_memory.words) {
       x = block_x(layout.x_memory, layout.n_x_groups);
-      const int n_before = share.first * (Step::kCols / 32) * x.stride;
+      const int n_before = share.first_of_block * (Step::kCols / 32) * x.stride;
       x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
     } else {
       x.stride = stride;
@@ -125,18 +125,19 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
       x.sums = reinterpret_cast<float2*>(sums);
       partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
-      make_integer_x(rows, layout, tokens, share.first * Step::kCols, layout.n_x_block, x, threadIdx.x / 4,
-                     kThreads / 4);
+      make_integer_x(rows, layout, tokens, share.first_of_block * Step::kCols, layout.n_x_block, x,
+                     threadIdx.x / 4, kThreads / 4);
       __syncthreads();
     }
   }
 
-  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x, lane);  // of one token
+  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x.words, x.scales, x.sums,
+                                                                 lane);  // of one token
   int taken = 0, n_done = 0;
-  const int n_steps = share.end - share.first;
+  const int first_step = share.first - share.first_of_block, end_step = share.end - share.first_of_block;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kType, kMats, kOne> sums;
-    for (int s = warp & (n_warps_tile - 1); s < n_steps; s += n_warps_tile) {
+    for (int s = first_step; s < end_step; s += kIsFloat<kType> ? share.n_apart : 1) {
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
@@ -145,7 +146,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;
-        add_step_float<kType, kMats, kOne>(sums, step, from, g < tokens.n ? rows.n_cols - col : 0);
+        add_step_float<kType, kMats, kOne>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col,
+                                           tokens.n - g);
       } else if constexpr (kOne) {
         add_step_one<kType, kMats>(sums, step, lane_x, s * (Step::kCols / 32), i, grid);
       } else {
@@ -171,12 +173,12 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       } else {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < sums.kOutputs; ++k) {
           float sum = sums.of[m][0][k];
           if constexpr (!kIsFloat<kType>)
             sum = (sum + sums.of[m][1][k]) + (sums.of[m][2][k] + sums.of[m][3][k]);
-          const int t = 2 * i + k % 2;
-          if (t < stride) to[(g + k / 2 * 8) * stride + t] = sum;
+          const int t = k / 4 * 8 + 2 * i + k % 2;
+          if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sum;
         }
       }
     }
@@ -221,7 +223,7 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   wait_for_inputs();
   let_next_start();  // late: the next one may go by the same mats
   if (row >= matrix.n_rows) return;
-  const BlockTokens tokens(rows);
+  const BlockTokens tokens(rows, kGroupTokens);
   const int64_t mat = rows.mats ? rows.mats[blockIdx.y] : static_cast<int>(blockIdx.y);
   for (int t = 0; t < tokens.n; ++t) {
     float totals[kMats] = {};
@@ -272,7 +274,7 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
 template <TensorType kType, int kMats, bool kOne>
 void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
-  const int n_together = std::min(rows.n_tokens, kGroupTokens);
+  const int n_together = std::min(rows.n_tokens, kBlockTokens<kType, kOne>);
   const int stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
   const int n_x = layout.n_steps_block * (Steps<kType>::kCols / 32);
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
@@ -287,7 +289,7 @@ void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
-  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kGroupTokens));
+  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens<kType, kOne>));
   const int n_problems = rows.n_problems * n_token_groups;
   const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
   bool is_x_shared = true;
@@ -361,7 +363,10 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
   layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
   if constexpr (kIsFloat<kType>) {
-    launch_rows<kType, kMats, true>(rows, layout, launch);
+    if (rows.n_tokens <= kGroupTokens)
+      launch_rows<kType, kMats, true>(rows, layout, launch);
+    else
+      launch_rows<kType, kMats, false>(rows, layout, launch);
   } else if (runs.runs || rows.n_tokens > kGroupTokens || (kMats == 2 && rows.n_tokens > 1)) {
     multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
   } else if (rows.n_tokens == 1) {

@@ -59,11 +59,13 @@ __device__ __forceinline__ float tf32_part(float x) {
 }
 
 // The sums of a warp's 16 rows, times kMats matrices. kSets: scale groups are added in four separate sums
-// (group mod 4), which is what the lanes of one row do when there is one token.
+// (group mod 4), which is what the lanes of one row do when there is one token. Of floats kOne are eight
+// tokens, else sixteen.
 template <TensorType kType, int kMats, bool kOne>
 struct Sums {
   static constexpr int kSets = kOne || kIsFloat<kType> ? 1 : 4;
-  static constexpr int kOutputs = kOne && !kIsFloat<kType> ? 2 : 4;
+  static constexpr int kTiles = kIsFloat<kType> && !kOne ? 2 : 1;  // of eight tokens
+  static constexpr int kOutputs = kOne && !kIsFloat<kType> ? 2 : 4 * kTiles;
   float of[kMats][kSets][kOutputs] = {};
 };
 
@@ -116,21 +118,34 @@ struct StepCodes {
 };
 
 // What a lane reads of one token's x in shared memory: addresses for the first group of 32 values, and which
-// scale group of four its column is for.
-template <TensorType kType>
+// scale group of four its column is for. kApart: floats from a group's scale, which the sums follow that the
+// format wants, to the next; 0: as IntegerX.
+template <TensorType kType, int kApart = 0>
 struct LaneX {
+  static constexpr bool kHasWide = Codes<kType>::kGroup == 32;
+  static constexpr uint32_t kScale = kApart == 0 ? 4 : 4 * kApart, kSum = kApart == 0 ? 8 : 4 * kApart;
   uint32_t words, scales, sums;
   uint32_t is_own[4];  // 0 or 1: a product by it goes to another unit than all else that a step does
 
-  __device__ LaneX(const IntegerX& x, int lane) {
-    constexpr bool kHasWide = Codes<kType>::kGroup == 32;
+  __device__ LaneX(const void* x_words, const void* x_scales, const void* x_sums, int lane) {
     const int g = lane / 4, i = lane % 4, own = kHasWide ? i : i / 2;
-    words = opaque(shared_address(x.words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
+    words = opaque(shared_address(x_words) + (kHasWide ? (g / 2 * 4 + i) * 16 + g % 2 * 8
                                                        : (g / 4 * 4 + i) * 16 + g % 2 * 8 + g / 2 % 2 * 4));
-    scales = opaque(shared_address(x.scales) + own * 4);
-    sums = opaque(shared_address(x.sums) + own * 8);
+    scales = opaque(shared_address(x_scales) + own * kScale);
+    sums = opaque(shared_address(x_sums) + own * kSum + (kApart == 0 || kHasWide ? 0 : i % 2 * 4));
 #pragma unroll
     for (int j = 0; j < 4; ++j) is_own[j] = opaque(g / 2 == j);
+  }
+  __device__ __forceinline__ LaneX after(uint32_t n_bytes) const {
+    LaneX x = *this;
+    x.words += n_bytes, x.scales += n_bytes, x.sums += n_bytes;
+    return x;
+  }
+  __device__ __forceinline__ float sum(int group, int i) const {
+    if constexpr (kApart != 0) return __uint_as_float(load_shared_u32(sums + group * kSum));
+    const uint2 bits = load_shared_u32x2(sums + group * kSum);
+    const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
+    return kHasWide ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
   }
 };
 
@@ -138,10 +153,11 @@ struct LaneX {
 // values of x.
 // The columns of B are not tokens but (scale group, high or low): one chain of products leaves in lane i both
 // sums of scale group i, whose scale that lane has.
-template <TensorType kType, int kMats>
+template <TensorType kType, int kMats, int kApart>
 __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
-                                             const uint8_t* const step[kMats][2], const LaneX<kType>& x,
-                                             int first_group, int i, const uint32_t* grid) {
+                                             const uint8_t* const step[kMats][2],
+                                             const LaneX<kType, kApart>& x, int first_group, int i,
+                                             const uint32_t* grid) {
   using Format = Codes<kType>;
   using Read = StepCodes<kType>;
   constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32;
@@ -169,14 +185,10 @@ __device__ __forceinline__ void add_step_one(Sums<kType, kMats, true>& sums,
         for (int m = 0; m < kMats; ++m)
           Read::multiply(c[m], step[m], quad, j, i, word * x.is_own[2 * j], word * x.is_own[2 * j + 1], grid);
     }
-    float x_scale = __uint_as_float(load_shared_u32(x.scales + group * 4));
+    float x_scale = __uint_as_float(load_shared_u32(x.scales + group * x.kScale));
     if constexpr (Read::kHasNibbles) x_scale *= i % 2 ? 0.0625f : 1.0f;
     float x_sum = 0;
-    if constexpr (Format::kHasMin) {
-      const uint2 bits = load_shared_u32x2(x.sums + group * 8);
-      const float2 halves = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
-      x_sum = kGroup == 32 ? halves.x + halves.y : i % 2 == 0 ? halves.x : halves.y;
-    }
+    if constexpr (Format::kHasMin) x_sum = x.sum(group, i);
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
@@ -274,21 +286,25 @@ __device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
   }
 }
 
-// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column; n_cols: from
-// there to the row's end (none for a lane whose token does not exist).
+// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column, x_apart from
+// there to that of token g + 8; n_cols: to the row's end; n_tokens: from token g on, none or less for a lane
+// whose token does not exist.
 template <TensorType kType, int kMats, bool kOne>
 __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
                                                const uint8_t* const step[kMats][2], const float* x,
-                                               int n_cols) {
-  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;
+                                               int64_t x_apart, int n_cols, int n_tokens) {
+  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2, kTiles = Sums<kType, kMats, kOne>::kTiles;
   const int i = threadIdx.x % 4;
-  float c[kMats][4] = {};
+  float c[kMats][kTiles][4] = {};
 #pragma unroll
   for (int col = 0; col < Steps<kType>::kCols; col += 16) {
     const int own = col + 4 * i;
-    float4 v = {0, 0, 0, 0};
-    if (own < n_cols) v = *reinterpret_cast<const float4*>(x + own);
-    const float xs[4] = {v.x, v.y, v.z, v.w};
+    float4 xs4[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      xs4[n] = {0, 0, 0, 0};
+      if (own < n_cols && 8 * n < n_tokens) xs4[n] = *reinterpret_cast<const float4*>(x + n * x_apart + own);
+    }
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {
       float w[2][4];
@@ -297,15 +313,19 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
 #pragma unroll
       for (int k = 0; k < 4; k += 2) {
         const float a[4] = {w[0][k], w[1][k], w[0][k + 1], w[1][k + 1]};
-        const float high0 = tf32_part(xs[k]), high1 = tf32_part(xs[k + 1]);
-        multiply_tf32(c[m], a, xs[k] - high0, xs[k + 1] - high1);
-        if constexpr (kType == TensorType::f32) {
-          float rest[4];
 #pragma unroll
-          for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
-          multiply_tf32(c[m], rest, high0, high1);
+        for (int n = 0; n < kTiles; ++n) {
+          const float x0 = k ? xs4[n].z : xs4[n].x, x1 = k ? xs4[n].w : xs4[n].y;
+          const float high0 = tf32_part(x0), high1 = tf32_part(x1);
+          multiply_tf32(c[m][n], a, x0 - high0, x1 - high1);
+          if constexpr (kType == TensorType::f32) {
+            float rest[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
+            multiply_tf32(c[m][n], rest, high0, high1);
+          }
+          multiply_tf32(c[m][n], a, high0, high1);
         }
-        multiply_tf32(c[m], a, high0, high1);
       }
     }
   }
@@ -313,7 +333,7 @@ __device__ __forceinline__ void add_step_float(Sums<kType, kMats, kOne>& sums,
 #pragma unroll
   for (int m = 0; m < kMats; ++m)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) sums.of[m][0][k] += c[m][k];
+    for (int k = 0; k < 4 * kTiles; ++k) sums.of[m][0][k] += c[m][k / 4][k % 4];
 }
 
 }  // namespace dsv32::cuda::decode

@@ -2,7 +2,7 @@
 // decode_rows.cuh and decode_columns.cu; which experts is known on the device only.
 //
 // Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
-// token's results are added in ascending order of k. With many tokens the uses are sorted by expert, so
+// token's results are added in ascending order of k. With several tokens the uses are sorted by expert, so
 // that an expert's weights are read once for all that chose it; a use's bits are the same either way.
 #include "cuda/common.cuh"
 #include "cuda/decode_rows.cuh"
@@ -88,12 +88,11 @@ void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& laun
                 static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
 }
 
-// The uses of several tokens, of the matrices where they are; none where most experts that are chosen are
-// chosen once, and for weights that have no codes.
+// The uses of several tokens, of the matrices where they are; none for weights that have no codes.
 UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
   const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
-  if (op.n_tokens * op.n_activated <= op.w1.n_mats || op.w1.n_mats > kMostSorted || !has_codes(op.w1) ||
-      !has_codes(op.w3) || !has_codes(op.w2))
+  if (op.n_tokens < 2 || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
+      !has_codes(op.w2))
     return {};
   const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);
   sort_into(all, op, launch);
