@@ -8,12 +8,12 @@
 #include <random>
 #include <vector>
 
-#include "tests/tools/lab/buffer_policies.h"
 #include "context/topk_buffer.h"
-#include "tests/tools/lab/recorded_steps.h"
 #include "gguf/gguf.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
+#include "tests/tools/lab/buffer_policies.h"
+#include "tests/tools/lab/recorded_steps.h"
 
 using namespace dsv32;
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/session.h"
-#include "tests/support/company.h"
 #include "model/rope_frequencies.h"
+#include "tests/support/company.h"
 #include "tests/support/golden.h"
 
 using namespace dsv32;
