@@ -44,6 +44,7 @@ else
 endif
 
 # The files of a station are compiled as one, cli's sixteen at a time: headers, which they share, take most of the compiler's time.
+# So the names in their unnamed namespaces differ.
 # Alone: what is compiled once per instruction set or with flags of its own, and what a test program takes by itself.
 ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/engine/engine.cpp src/cli/version.cpp
 STATIONS     := base gguf text backend weights context model engine prefix
