@@ -13,7 +13,6 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "base/stopwatch.h"
 #include "base/text.h"
@@ -27,7 +26,6 @@
 
 using namespace dsv32;
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -99,14 +97,14 @@ struct Warm {
         if (entry.path().extension() == ".sock") return entry.path().string();
     return {};
   }
-  Json status() const {
+  ReadJson status() const {
     const std::string path = socket();
     if (path.empty()) return {};
     std::optional<WarmGreeting> greeting = greet_warm(path, "status");
-    return greeting ? greeting->answer : Json();
+    return greeting ? greeting->answer : ReadJson();
   }
   int64_t warm_pid() const try {
-    const Json now = status();
+    const ReadJson now = status();
     return now.is_null() ? 0 : now.at("pid").get<int64_t>();
   } catch (const Error&) {
     return 0;
@@ -123,21 +121,21 @@ struct Warm {
 };
 
 // Of an answer in JSON what does not differ from run to run.
-Json lasting(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
+ReadJson lasting(const std::string& text) {
+  ReadJson json = ReadJson::parse(text, nullptr, false);
   if (!json.is_object()) return {};
   for (const char* key : {"id", "created", "timings"}) json.erase(key);
   return json;
 }
 
 // Answers by their ids.
-std::map<std::string, Json> answers_of(const std::string& path) {
-  std::map<std::string, Json> answers;
+std::map<std::string, ReadJson> answers_of(const std::string& path) {
+  std::map<std::string, ReadJson> answers;
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line);
+    const ReadJson json = ReadJson::parse(line);
     answers[json.at("custom_id")] = {json.at("error"),
-                                     lasting(json.at("response").value("body", Json()).dump())};
+                                     lasting(json.at("response").value("body", ReadJson()).dump())};
   }
   return answers;
 }
@@ -161,7 +159,7 @@ std::string said_to(WarmLink link, const std::string& bytes) {
 
 constexpr const char* kHello = "{\"dsv32\": 1, \"want\": \"answers\"}";
 
-Json small_request() {
+ReadJson small_request() {
   Request request;
   request.prompt = {0, 1, 2, 3, 4, 5, 6, 7};
   request.options.max_tokens = 4, request.options.thinking = false;
@@ -210,10 +208,10 @@ BOOST_AUTO_TEST_CASE(batches_are_answered_the_same) {
   const Warm warm;
   std::string lines;
   for (int i = 0; i < 12; ++i)
-    lines += Json{{"custom_id", std::to_string(i)},
-                  {"prompt", i == 7 ? std::string(3000, 'y') : "question " + std::to_string(i)},
-                  {"max_tokens", 5 + i},
-                  {"thinking", i % 2 == 0}}
+    lines += ReadJson{{"custom_id", std::to_string(i)},
+                      {"prompt", i == 7 ? std::string(3000, 'y') : "question " + std::to_string(i)},
+                      {"max_tokens", 5 + i},
+                      {"thinking", i % 2 == 0}}
                  .dump() +
              "\n";
   write_file(warm.temp.file("asked"), lines);
@@ -270,8 +268,8 @@ BOOST_AUTO_TEST_CASE(garbage_is_refused_in_one_line) {
   const Warm warm;
   warm.start();
   const std::string hello = std::string(kHello) + "\n";
-  const Json ask = {{"ask", 1}, {"request", small_request()}};
-  Json bad_token = ask, bad_option = ask, no_list = ask, far_token = ask;
+  const ReadJson ask = {{"ask", 1}, {"request", small_request()}};
+  ReadJson bad_token = ask, bad_option = ask, no_list = ask, far_token = ask;
   bad_token["request"]["prompt"] = {1, -7};
   far_token["request"]["prompt"] = {1, 1 << 30};
   bad_option["request"]["options"]["top_logprobs"] = 1000;
@@ -385,7 +383,7 @@ struct Fate : Listener {
 };
 
 // One of several: asks, cancels or vanishes at random, and holds whole answers against those of before.
-int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector<Json>& asked,
+int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector<ReadJson>& asked,
               const std::vector<std::string>& answers) {
   std::mt19937_64 random(seed);
   const auto begin = std::chrono::steady_clock::now();
@@ -416,7 +414,7 @@ void many_clients(double seconds) {
   constexpr int kClients = 8;
   const Warm warm;
   warm.start("--parallel 4");
-  std::vector<Json> asked;
+  std::vector<ReadJson> asked;
   std::vector<std::string> answers;
   std::mt19937_64 random(7);
   for (int i = 0; i < 24; ++i) {
@@ -434,7 +432,7 @@ void many_clients(double seconds) {
     answers.clear();
     const auto client = WarmClient::connect(warm.socket());
     Listener nobody;
-    for (const Json& request : asked)
+    for (const ReadJson& request : asked)
       answers.push_back(generate(*client, warm_request(request), nobody).completion.content);
   }
   const auto churn = [&](double lasting) {
