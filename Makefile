@@ -45,8 +45,8 @@ endif
 
 # The files of a station are compiled as one, cli's sixteen at a time: headers, which they share, take most of the compiler's time.
 # So the names in their unnamed namespaces differ.
-# Alone: what is compiled once per instruction set or with flags of its own, and what a test program takes by itself.
-ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/engine/engine.cpp src/cli/version.cpp
+# Alone: what is compiled once per instruction set or with flags of its own, and what tests take by itself or replace.
+ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/version.cpp
 STATIONS     := base gguf text backend weights context model engine prefix
 files_of      = $(filter-out $(ALONE),$(wildcard src/$(1)/*.cpp))
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(call files_of,$(station))))
@@ -161,7 +161,7 @@ $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(LDLIBS) -o $@
 
-RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_numa.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp
+RACE_SOURCES := tests/main.cpp tests/support/failing_threads.cpp tests/test_numa.cpp tests/test_pinned_memory.cpp tests/test_worker_pool.cpp src/backend/pinned_memory.cpp src/base/thread.cpp
 $(BUILD)/race_tests: $(RACE_SOURCES:%.cpp=$(BUILD)/%.o) $(BUILD)/src/base.o
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(BASE_LIBS) -o $@
