@@ -769,7 +769,7 @@ interrupt INT --color always --temp 0 hello
 check "SIGINT while thinking in colour is 130" test $code = 130
 check "SIGINT: colours are reset" \
   test "$(grep -ao "${esc}\[2m" err | wc -l)" = "$(grep -ao "${esc}\[0m" err | wc -l)"
-interrupt INT -v --json "${endless[@]}"
+interrupt INT -v --warm never --json "${endless[@]}"  # the first that is said comes with the loaded model
 check "SIGINT with --json is 130" test $code = 130
 check "SIGINT with --json: the object all the same" has out '"finish_reason":"interrupted"'
 
