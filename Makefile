@@ -43,15 +43,17 @@ else
   BACKENDS     := cpu (no nvcc or no GPU here, or CUDA=0; CUDA=1 builds cuda all the same)
 endif
 
-# The files of a station are compiled as one, cli's sixteen at a time: headers, which they share, take most of the compiler's time.
+# The files of a station are compiled as one, cli's in three parts: headers, which they share, take most of the compiler's time.
 # So the names in their unnamed namespaces differ.
 # Alone: what is compiled once per instruction set or with flags of its own, and what tests take by itself or replace.
 ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/version.cpp
 STATIONS     := base gguf text backend weights context model engine prefix
 files_of      = $(filter-out $(ALONE),$(wildcard src/$(1)/*.cpp))
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(call files_of,$(station))))
-$(foreach n,1 17 33 49,$(eval FILES_cli_$(n) := $(wordlist $(n),$(if $(filter 49,$(n)),999,$(shell expr $(n) + 15)),$(call files_of,cli))))
-STATIONS     += $(foreach n,1 17 33 49,cli_$(n))
+FILES_cli_1  := $(wordlist 1,20,$(call files_of,cli))
+FILES_cli_2  := $(wordlist 21,40,$(call files_of,cli))
+FILES_cli_3  := $(wordlist 41,999,$(call files_of,cli))
+STATIONS     += cli_1 cli_2 cli_3
 TEST_SOURCES := $(wildcard tests/*.cpp)
 OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)

@@ -38,7 +38,6 @@ struct CacheLayout {
   constexpr int64_t scale_bytes() const { return kv_type == KvType::fp8 ? tiles(kv_lora_rank) : 0; }
   constexpr int64_t key_bytes() const { return index_head_dim * (kv_type == KvType::f32 ? 4 : 1); }
   constexpr int64_t key_scale_bytes() const { return kv_type == KvType::f32 ? 0 : tiles(index_head_dim) * 4; }
-  constexpr int64_t key_entry_bytes() const { return scale_bytes() + key_bytes() + key_scale_bytes(); }
 
   constexpr int64_t key_page_bytes() const {  // rounded up so that every page's f32 arrays are aligned
     return (key_scales_offset() + kPageTokens * key_scale_bytes() + 127) / 128 * 128;

@@ -19,6 +19,9 @@ struct MemoryLimits {
   std::optional<uint64_t> device = {}, host = {};
 };
 
+// What is left of `from`; nothing when there is less.
+inline uint64_t less_bytes(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
+
 // Says which thing does not fit, by how much, and what helps.
 [[noreturn]] inline void fail_memory(const char* what, uint64_t n_wanted, uint64_t n_free, const char* hint) {
   fail(ErrorKind::memory,
@@ -35,14 +38,14 @@ class MemoryBudget {
 
   // Of the bytes that the machine has free, those within the limit.
   uint64_t n_bytes_free(uint64_t n_machine_free) const {
-    return std::min(n_machine_free, limit_ - std::min(limit_, n_used_));
+    return std::min(n_machine_free, less_bytes(limit_, n_used_));
   }
   // The limit is believed where there is one: the memory of some machines grows as it is touched.
   uint64_t n_bytes_allowed(uint64_t n_machine_free) const {
-    return limit_ == kNoLimit ? n_machine_free : limit_ - std::min(limit_, n_used_);
+    return limit_ == kNoLimit ? n_machine_free : less_bytes(limit_, n_used_);
   }
 
-  bool holds(uint64_t n_bytes) const { return n_bytes <= limit_ - std::min(limit_, n_used_); }
+  bool holds(uint64_t n_bytes) const { return n_bytes <= less_bytes(limit_, n_used_); }
   void take(uint64_t n_bytes) { n_used_ += n_bytes; }
   void give(uint64_t n_bytes) { n_used_ -= n_bytes; }
 

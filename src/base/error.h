@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -64,6 +65,8 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
   va_end(again);
   return text;
 }
+
+constexpr long long as_ll(int64_t value) { return value; }  // for "%lld"
 
 [[noreturn]] inline void fail(ErrorKind kind, const std::string& message, std::string hint = {}) {
   throw Error(kind, message, std::move(hint));

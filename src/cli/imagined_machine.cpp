@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -14,8 +15,6 @@ namespace {
 constexpr uint64_t kCudaBytes = uint64_t{1} << 30, kScratchBytes = uint64_t{256} << 20;
 constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{2} << 30;
 constexpr size_t kMostGpus = 1024;
-
-uint64_t less(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& text) {
   fail(ErrorKind::usage, format("%s takes GPUs and host memory, such as 2x141G+256G or 0+768G, not '%s'",
@@ -45,15 +44,16 @@ ImaginedMachine parse_machine(const std::string& flag, const std::string& text) 
 }
 
 Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
-  Machine machine{!imagined.gpus.empty(), bytes, {}, {imagined.host, less(imagined.host, kSystemBytes), 0}};
+  Machine machine{
+      !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
   for (size_t i = 0; i < imagined.gpus.size(); ++i) {
     const uint64_t n_most = options.limits(i).device.value_or(imagined.gpus[i]);
-    const uint64_t n_free = std::min(n_most, less(imagined.gpus[i], kCudaBytes));
-    machine.devices.push_back({imagined.gpus[i], less(n_free, kScratchBytes), kScratchBytes});
+    const uint64_t n_free = std::min(n_most, less_bytes(imagined.gpus[i], kCudaBytes));
+    machine.devices.push_back({imagined.gpus[i], less_bytes(n_free, kScratchBytes), kScratchBytes});
   }
   machine.host.n_bytes_free = options.host_mem.value_or(machine.host.n_bytes_free);
   machine.host.n_bytes_used = imagined.gpus.size() * kStagingBytes;
-  machine.host.n_bytes_free = less(machine.host.n_bytes_free, machine.host.n_bytes_used);
+  machine.host.n_bytes_free = less_bytes(machine.host.n_bytes_free, machine.host.n_bytes_used);
   if (machine.is_apart) return machine;
   machine.devices = {machine.host};
   const uint64_t n_weights = total_bytes(bytes);

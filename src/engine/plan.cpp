@@ -39,7 +39,7 @@ int64_t choose_chunk(const ModelArgs& args, const EngineOptions& options, const 
                      int64_t n_suitable, uint64_t n_held) {
   const int64_t context = options.context.value_or(args.max_seq_len);
   int64_t chunk = options.chunk.value_or(n_suitable);
-  const uint64_t n_free = minus(machine.free_device_bytes(), n_held) / machine.devices.size();
+  const uint64_t n_free = less_bytes(machine.free_device_bytes(), n_held) / machine.devices.size();
   while (!options.chunk && machine.is_apart && chunk > kLeastChunk &&
          activation_bytes(args, chunk, context) > n_free / 4)
     chunk /= 2;
@@ -57,10 +57,10 @@ int64_t fitting_context(const CachePlan& cache, const EngineOptions& options, co
   const auto key_bytes = static_cast<uint64_t>(n_layers * cache.layout.key_page_bytes() / kPageTokens);
   const uint64_t n_host = machine.host.n_bytes_free / (options.host_mem ? 1 : 2);
   if (!machine.is_apart)
-    return static_cast<int64_t>(minus(n_host, options.host_mem ? n_taken + kSlackBytes : 0) /
+    return static_cast<int64_t>(less_bytes(n_host, options.host_mem ? n_taken + kSlackBytes : 0) /
                                 (row_bytes + key_bytes));
   const uint64_t window_bytes = static_cast<uint64_t>(2 * cache.layout.row_bytes()) * machine.devices.size();
-  const uint64_t n_device = minus(machine.free_device_bytes(), n_taken) / 2;
+  const uint64_t n_device = less_bytes(machine.free_device_bytes(), n_taken) / 2;
   return static_cast<int64_t>(std::min(n_host / row_bytes, n_device / (key_bytes + window_bytes)));
 }
 

@@ -144,9 +144,9 @@ void place_apart(MemoryPlan& plan, const ModelArgs& args, const EngineOptions& o
   // What is chosen fills the memory.
   const bool leaves = may_leave(machine, options);
   for (MemoryInfo& device : machine.devices)
-    device.n_bytes_free = minus(device.n_bytes_free, leaves ? device.n_bytes_free / kDriverShare
-                                                     : options.topk_buffer ? 0
-                                                                           : kSlackBytes);
+    device.n_bytes_free = less_bytes(device.n_bytes_free, leaves ? device.n_bytes_free / kDriverShare
+                                                          : options.topk_buffer ? 0
+                                                                                : kSlackBytes);
   const std::optional<int64_t> wanted = wanted_rows(args, options, plan.cache);
   const auto place_with = [&](int64_t buffer_rows) {
     set_buffers(plan.cache, options, buffer_rows);

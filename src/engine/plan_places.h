@@ -2,17 +2,9 @@
 // plan.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-
 #include "engine/plan.h"
 
 namespace dsv32 {
-
-inline long long as_ll(int64_t value) { return value; }  // for "%lld"
-
-// Nothing when there is less.
-inline uint64_t minus(uint64_t from, uint64_t n_bytes) { return from - std::min(from, n_bytes); }
 
 // Whether experts may have to be the host's.
 bool may_leave(const Machine& machine, const EngineOptions& options);

@@ -12,8 +12,6 @@ namespace {
 // No published model of this kind comes near these; they keep every product of dimensions far from overflow.
 constexpr int64_t kMostLayers = 1000, kWidestDim = 1 << 20, kMostExperts = 1 << 15, kLongestContext = 1 << 28;
 
-constexpr long long as_ll(int64_t value) { return value; }
-
 // Reads one model's keys under its architecture's prefix.
 class Keys {
  public:

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/support/sanitized.h"
+
 namespace dsv32 {
 
 // The instruction sets of this machine that the program has code for.
@@ -25,11 +27,7 @@ inline std::vector<int64_t> available_targets() {
 
 // Whether products were compiled for several instruction sets: with sanitizers they are for one alone.
 inline boost::test_tools::assertion_result has_several_targets(boost::unit_test::test_unit_id) {
-#ifdef __SANITIZE_ADDRESS__
-  return false;
-#else
-  return true;
-#endif
+  return !kIsSanitized;
 }
 
 // Products run on `target` alone (0: on the best there is) until this goes out of scope.
