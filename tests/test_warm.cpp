@@ -229,23 +229,29 @@ BOOST_AUTO_TEST_CASE(batches_are_answered_the_same) {
 BOOST_AUTO_TEST_CASE(chats_say_the_same, *boost::unit_test::precondition([](auto) {
                        return boost::test_tools::assertion_result(can_have_terminal());
                      })) {
-  const auto talked = [](const char* how, bool is_warm) {
+  const auto talked = [](const char* how, bool is_warm, bool ends = false) {
     const Warm warm;
     if (is_warm) warm.start("--no-cache");
     ChatTerminal chat(warm.temp.file(""),
                       {"chat", "-m", model_path(), "-c", "512", "-t", "1", "--no-cache", "--warm", how,
                        "--temp", "0", "--no-think", "-n", "12", "--no-save", "--color", "never"});
     BOOST_REQUIRE(chat.await_prompt());
-    std::string text = chat.say("hello there");
-    text += chat.say("and more");
+    chat.say("hello there");
+    if (ends) BOOST_TEST(warm.run("warm stop").code == 0);
+    chat.say("and more");
     chat.type("/stats\n");
     BOOST_TEST(chat.await_text("of 512 tokens"));
     chat.type("/bye\n");
     BOOST_TEST(chat.end() == 0);
-    return chat.screen().text().substr(0, chat.screen().text().find("/stats"));
+    std::string text = chat.screen().text().substr(0, chat.screen().text().find("/stats"));
+    const std::string notice = "the warm process ended: the model is opened anew\n";
+    const size_t at = text.find(notice);
+    BOOST_TEST((at != std::string::npos) == ends);
+    return ends ? text.erase(at, notice.size()) : text;
   };
   const std::string through = talked("only", true);
   BOOST_TEST(through == talked("never", false));
+  BOOST_TEST(through == talked("auto", true, true));
 }
 
 BOOST_AUTO_TEST_CASE(signals_end_an_answer_and_nothing_else) {

@@ -32,19 +32,28 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
 
 }  // namespace
 
-AskedModel::AskedModel(const Options& options, const LoadedModel::Prefetch& prefetch) {
-  ModelFile opened(options);
-  warm_ = find_warm(options, opened.file);
-  if (warm_)
-    file_ = std::make_unique<ModelFile>(std::move(opened));
-  else
-    here_ = std::make_unique<LoadedModel>(std::move(opened), options, prefetch);
-  facts_ = warm_ ? warm_->facts() : facts_of(here_->engine);
+AskedModel::AskedModel(const Options& options, const LoadedModel::Prefetch& prefetch) : options_(options) {
+  find(ModelFile(options), prefetch);
 }
 
 AskedModel::~AskedModel() = default;
 
-Answerer& AskedModel::answerer() { return warm_ ? static_cast<Answerer&>(*warm_) : here_->engine.loop(); }
+void AskedModel::find(ModelFile opened, const LoadedModel::Prefetch& prefetch) {
+  warm_ = find_warm(options_, opened.file);
+  if (warm_)
+    file_ = std::make_unique<ModelFile>(std::move(opened));
+  else
+    here_ = std::make_unique<LoadedModel>(std::move(opened), options_, prefetch);
+  facts_ = warm_ ? warm_->facts() : facts_of(here_->engine);
+}
+
+Answerer& AskedModel::answerer() {
+  if (warm_ && !warm_->is_there()) {
+    if (!options_.quiet) say("the warm process ended: the model is opened anew");
+    find(std::move(*file_), {});
+  }
+  return warm_ ? static_cast<Answerer&>(*warm_) : here_->engine.loop();
+}
 
 void report_model(const ModelFile& model, const EngineFacts& facts, const Options& options) {
   report_tokenizer(*model.tokenizer, options);

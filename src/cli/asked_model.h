@@ -21,10 +21,15 @@ class AskedModel {
   const ModelFile& opened() const { return here_ ? *here_ : *file_; }
   const std::string& path() const { return opened().file.path(); }
   const Tokenizer& tokenizer() const { return *opened().tokenizer; }
+  // Who is asked next. When a warm process is gone, another that holds the model, or it is loaded here;
+  // throws as the constructor does.
   Answerer& answerer();
   const EngineFacts& facts() const { return facts_; }
 
  private:
+  void find(ModelFile opened, const LoadedModel::Prefetch& prefetch);
+
+  const Options& options_;
   std::unique_ptr<WarmClient> warm_;
   std::unique_ptr<ModelFile> file_;  // when that answers
   std::unique_ptr<LoadedModel> here_;

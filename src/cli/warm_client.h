@@ -22,6 +22,7 @@ class WarmClient : public Answerer {
   static std::unique_ptr<WarmClient> connect(const std::string& path);
 
   const EngineFacts& facts() const { return facts_; }
+  bool is_there() { return link_.send() && link_.receive(); }
 
   // Errors of a request's options are its own.
   int64_t add(Request request, Listener& listener) override;
