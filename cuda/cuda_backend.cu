@@ -17,6 +17,7 @@
 #include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
+#include "cuda/devices.h"
 #include "cuda/expert_ring.h"
 #include "cuda/host_experts.h"
 #include "cuda/kernels.h"
@@ -39,54 +40,6 @@ constexpr int kNumericsEpoch = 7;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
-
-// One kernel of this build, to ask whether the device can run it.
-__global__ void probe_kernel() {}
-
-// Why that GPU cannot be used; an empty message when it can.
-struct Problem {
-  std::string message, hint;
-};
-
-std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
-
-// Of the first call that needs a driver. Without one, and with one that is too old, the status is the same.
-Problem driver_problem(cudaError_t status) {
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
-  if (status == cudaErrorNoDevice) return {"no NVIDIA GPU is visible", "--backend cpu runs without one"};
-  if (driver == 0) return {"no NVIDIA driver is installed", "--backend cpu runs without one"};
-  if (driver < runtime)
-    return {format("the NVIDIA driver is too old: it knows CUDA %s, this build needs %s",
-                   version_text(driver).c_str(), version_text(runtime).c_str()),
-            "update the driver, or build with an older CUDA toolkit"};
-  return {format("the NVIDIA driver does not answer: %s", cudaGetErrorString(status)),
-          "nvidia-smi may say more"};
-}
-
-Problem find_problem(int device) {
-  int n_devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&n_devices);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    return driver_problem(status);
-  }
-  if (device < 0 || device >= n_devices)
-    return {format("there is no GPU %d, expected 0 to %d", device, n_devices - 1), "--gpus names others"};
-  cudaFuncAttributes attributes;
-  const bool is_built_for =
-      cudaSetDevice(device) == cudaSuccess && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
-  cudaGetLastError();
-  if (is_built_for) return {};
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
-    cudaGetLastError();
-    return {format("GPU %d does not answer", device), "nvidia-smi may say more"};
-  }
-  return {format("this build has no code for %s (compute capability %d.%d)", properties.name,
-                 properties.major, properties.minor),
-          "build with CUDA_ARCHS for it, or run with --backend cpu"};
-}
 
 PinningDriver pinning_driver(int device) {
   return {.pin =
@@ -155,7 +108,7 @@ class CudaBackend : public Backend {
         host_memory_(limits.host),
         nodes_(NumaNodes::of_machine()),
         pinned_(pinning_driver(device), nodes_) {
-    if (const Problem problem = find_problem(device); !problem.message.empty())
+    if (const DeviceProblem problem = find_problem(device); !problem.message.empty())
       fail(ErrorKind::device, problem.message, problem.hint);
     CUDA_CHECK(cudaSetDevice(device));
     CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, device));
@@ -546,14 +499,5 @@ std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limit
                                            std::shared_ptr<HostLane> lane) {
   return std::make_unique<CudaBackend>(device, limits, n_threads, std::move(lane));
 }
-
-int n_cuda_devices() {
-  int n_devices = 0;
-  if (cudaGetDeviceCount(&n_devices) == cudaSuccess) return n_devices;
-  cudaGetLastError();
-  return 0;
-}
-
-std::string why_no_cuda(int device) { return find_problem(device).message; }
 
 }  // namespace dsv32

@@ -1,0 +1,64 @@
+// See devices.h.
+#include "cuda/devices.h"
+
+#include "base/error.h"
+#include "cuda/cuda_backend.h"
+
+namespace dsv32 {
+namespace {
+
+// One kernel of this build, to ask whether the device can run it.
+__global__ void probe_kernel() {}
+
+std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
+
+// Of the first call that needs a driver. Without one, and with one that is too old, the status is the same.
+DeviceProblem driver_problem(cudaError_t status) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+  if (status == cudaErrorNoDevice) return {"no NVIDIA GPU is visible", "--backend cpu runs without one"};
+  if (driver == 0) return {"no NVIDIA driver is installed", "--backend cpu runs without one"};
+  if (driver < runtime)
+    return {format("the NVIDIA driver is too old: it knows CUDA %s, this build needs %s",
+                   version_text(driver).c_str(), version_text(runtime).c_str()),
+            "update the driver, or build with an older CUDA toolkit"};
+  return {format("the NVIDIA driver does not answer: %s", cudaGetErrorString(status)),
+          "nvidia-smi may say more"};
+}
+
+}  // namespace
+
+DeviceProblem find_problem(int device) {
+  int n_devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n_devices);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    return driver_problem(status);
+  }
+  if (device < 0 || device >= n_devices)
+    return {format("there is no GPU %d, expected 0 to %d", device, n_devices - 1), "--gpus names others"};
+  cudaFuncAttributes attributes;
+  const bool is_built_for =
+      cudaSetDevice(device) == cudaSuccess && cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess;
+  cudaGetLastError();
+  if (is_built_for) return {};
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+    cudaGetLastError();
+    return {format("GPU %d does not answer", device), "nvidia-smi may say more"};
+  }
+  return {format("this build has no code for %s (compute capability %d.%d)", properties.name,
+                 properties.major, properties.minor),
+          "build with CUDA_ARCHS for it, or run with --backend cpu"};
+}
+
+int n_cuda_devices() {
+  int n_devices = 0;
+  if (cudaGetDeviceCount(&n_devices) == cudaSuccess) return n_devices;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string why_no_cuda(int device) { return find_problem(device).message; }
+
+}  // namespace dsv32
