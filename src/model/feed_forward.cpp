@@ -72,7 +72,8 @@ const ExpertStacks* Stage::host_experts_after(int64_t layer) const {
   if (step_.role == Role::decode) return nullptr;
   const auto on_host = [&](int64_t l) -> const ExpertStacks* {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(l)];
-    return !w.is_dense && w.experts.place == Place::host ? &w.experts.routed : nullptr;
+    const bool is_streamed = !w.is_dense && w.experts.place == Place::host && !leaves_rows_only(l);
+    return is_streamed ? &w.experts.routed : nullptr;
   };
   for (int64_t l = layer + 1; l < cache_.end_layer(); ++l)
     if (const ExpertStacks* found = on_host(l)) return found;

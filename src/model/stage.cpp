@@ -144,10 +144,21 @@ bool Stage::run_next_layer() {
   return false;
 }
 
+// Of a step that wants no logits nobody reads the last h: rows and keys are all that its last layer leaves.
+bool Stage::leaves_rows_only(int64_t layer) const {
+  return layer + 1 == args_.n_layers && !wants_logits_ && !observer_;
+}
+
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
 void Stage::run_layer(int64_t layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const CacheView cache = cache_.enter(layer);
+  if (leaves_rows_only(layer))
+    return in_pieces([&] {
+      norm(w.attn_norm, "attn_norm");
+      project(w);
+      store(w, cache);
+    });
   in_pieces([&] {
     norm(w.attn_norm, "attn_norm");
     attention(w, cache);

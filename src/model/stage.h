@@ -86,6 +86,7 @@ class Stage {
   void place_logits(const Step& step);
   bool is_recorded() const;
   bool run_next_layer();
+  bool leaves_rows_only(int64_t layer) const;
   void run_layer(int64_t layer);
   void run_head();
 
