@@ -40,7 +40,7 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
 # With sanitizers models compute for minutes, on one core mostly: their tests beside all others.
-models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,mixed_types,roles_in_the_cache,stages
+models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
 if [ "$(basename "$build")" = san ]; then
   run "$second_tally" "$build/unit_tests" --run_test="$models" &
   run_of_models=$!
