@@ -22,10 +22,18 @@ bool is_skipped(const ut::test_unit& unit) {
   return parent != ut::INV_TEST_UNIT_ID && is_skipped(ut::framework::get(parent, ut::TUT_SUITE));
 }
 
+// What --run_test leaves to another process, which then counts it.
+bool is_left_out(const ut::test_unit& unit) {
+  if (unit.p_default_status == ut::test_unit::RS_ENABLED && !unit.is_enabled()) return true;
+  const ut::test_unit_id parent = unit.p_parent_id;
+  return parent != ut::INV_TEST_UNIT_ID && is_left_out(ut::framework::get(parent, ut::TUT_SUITE));
+}
+
 struct Tally : ut::test_tree_visitor {
   int n_passed = 0, n_failed = 0, n_skipped = 0;
   void visit(const ut::test_case& test) override {
     const ut::test_results& result = ut::results_collector.results(test.p_id);
+    if (is_left_out(test)) return;
     if (is_skipped(test))
       ++n_skipped;
     else if (result.passed())

@@ -5,19 +5,26 @@
 set -u
 build=$(realpath "${1:?usage: tests/run.sh BUILD_DIR}")
 cd "$(dirname "$0")/.." || exit 1
-tally=$(mktemp)
-trap 'rm -f "$tally"' EXIT
+tally=$(mktemp) second_tally=$(mktemp)
+trap 'rm -f "$tally" "$second_tally"' EXIT
 passed=0 failed=0 skipped=0
 
 suite() {  # NAME COMMAND...
-  local name=$1 status p f s
-  shift
-  : >"$tally"
-  "$@" | awk -v tally="$tally" '
+  run "$tally" "${@:2}"
+  add_up "$1" $? "$tally"
+}
+
+run() {  # TALLY COMMAND...: its output without the tally, which goes to the file
+  : >"$1"
+  "${@:2}" | awk -v tally="$1" '
     /^tally: [0-9]+ [0-9]+ [0-9]+$/ { print $2, $3, $4 > tally; next }
     { print; fflush() }'
-  status=${PIPESTATUS[0]}
-  if ! read -r p f s < <(tail -n 1 "$tally"); then
+  return "${PIPESTATUS[0]}"
+}
+
+add_up() {  # NAME STATUS TALLY
+  local name=$1 status=$2 p f s
+  if ! read -r p f s < <(tail -n 1 "$3"); then
     echo "FAILED $name: no tally, exit code $status"
     p=0 f=1 s=0
   elif ((status != 0 && f == 0)); then  # leaks and the like are told by the exit code alone
@@ -32,7 +39,17 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 # Of a build with sanitizers.
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
-suite unit_tests "$build/unit_tests"
+# With sanitizers models compute for minutes, on one core mostly: their tests beside all others.
+models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
+if [ "$(basename "$build")" = san ]; then
+  run "$second_tally" "$build/unit_tests" --run_test="$models" &
+  run_of_models=$!
+  suite "unit_tests but of models" "$build/unit_tests" --run_test="!$models"
+  wait $run_of_models
+  add_up "unit_tests of models" $? "$second_tally"
+else
+  suite unit_tests "$build/unit_tests"
+fi
 suite race_tests build/races/race_tests
 suite test_cli tests/test_cli.sh "$build/dsv32"
 echo "$passed passed, $failed failed, $skipped skipped"

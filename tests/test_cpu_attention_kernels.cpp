@@ -124,8 +124,12 @@ BOOST_AUTO_TEST_CASE(keys_are_scored_by_all_heads) {
       const float *q = random.data(), *weights = q + n_heads * kDim;
       const auto keys = hwy::AllocateAligned<float>(kDim * kKeyTile);
       std::ranges::copy(random_floats(kDim * kKeyTile, 7), keys.get());
-      float scores[kKeyTile];
-      cpu_score_keys(keys.get(), kDim, q, weights, n_heads, scores);
+      float scores[kKeyTile], first[kKeyTile];
+      cpu_score_keys(keys.get(), kDim, q, weights, n_heads, kKeyTile, scores);
+      for (const int64_t n_keys : {1, 24, 25, 47}) {
+        cpu_score_keys(keys.get(), kDim, q, weights, n_heads, n_keys, first);
+        BOOST_TEST(std::memcmp(first, scores, static_cast<size_t>(n_keys) * sizeof(float)) == 0, n_keys);
+      }
       for (int64_t s = 0; s < kKeyTile; ++s) {
         double expected = 0, magnitude = 0;
         for (int64_t h = 0; h < n_heads; ++h) {

@@ -11,6 +11,7 @@
 #include "backend/cpu_experts.h"
 #include "backend/link_share.h"
 #include "gguf/random_weights.h"
+#include "tests/support/cpu_targets.h"
 #include "tests/support/host_experts.h"
 #include "tests/support/made_up_nodes.h"
 
@@ -69,10 +70,14 @@ std::vector<std::vector<float>> adversarial_rows(size_t n) {
 BOOST_AUTO_TEST_SUITE(cpu_backend)
 
 BOOST_AUTO_TEST_CASE(top_k_is_exact_on_adversarial_rows) {
-  for (const size_t n : {1, 7, 64, 65, 300})
-    for (const std::vector<float>& row : adversarial_rows(n))
-      for (const int64_t topk : {1, 8, 64, 299})
-        BOOST_TEST(select_with_backend(row, topk) == select_by_sorting(row, static_cast<size_t>(topk)));
+  for (const int64_t target : available_targets()) {
+    const UseTarget use(target);
+    for (const size_t n : {1, 7, 64, 65, 300})
+      for (const std::vector<float>& row : adversarial_rows(n))
+        for (const int64_t topk : {1, 8, 64, 299})
+          BOOST_TEST(select_with_backend(row, topk) == select_by_sorting(row, static_cast<size_t>(topk)),
+                     hwy::TargetName(target));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(hadamard_is_the_orthonormal_sylvester_matrix) {

@@ -14,6 +14,7 @@
 #include "engine/loop.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/company.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -98,10 +99,12 @@ BOOST_AUTO_TEST_CASE(decode_one_by_one_and_any_chunk_equal_prefill_at_once) {
   for (const KvType kv_type : kKvTypes) {
     BOOST_TEST(same_bits(logits_of({.kv_type = kv_type, .decodes = true}, random_tokens(kTokens, 1)),
                          whole(kv_type)));
-    for (const int64_t chunk : {1, 2, 7, 64, 149})
+    for (const int64_t chunk : {1, 2, 7, 64, 149}) {
+      if (kIsSanitized && chunk != 7 && chunk != 149) continue;
       BOOST_TEST(same_bits(logits_of({.kv_type = kv_type, .chunk = chunk}, random_tokens(kTokens, 1)),
                            whole(kv_type)),
                  "chunk " << chunk << ", kv type " << static_cast<int>(kv_type));
+    }
   }
 }
 
@@ -110,6 +113,7 @@ BOOST_AUTO_TEST_CASE(decode_one_by_one_and_any_chunk_equal_prefill_at_once) {
 BOOST_AUTO_TEST_CASE(any_topk_buffer_equals_full_residency) {
   for (const KvType kv_type : kKvTypes)
     for (const int64_t n_rows : {32, 63, 64, 127}) {  // a page of slots, two
+      if (kIsSanitized && n_rows != 32 && n_rows != 127) continue;
       Forward::BufferTally tally;
       const Run run{.kv_type = kv_type, .decodes = true, .topk_buffer = n_rows};
       BOOST_TEST(same_bits(logits_of(run, random_tokens(kTokens, 1), &tally), whole(kv_type)),
@@ -221,7 +225,7 @@ BOOST_AUTO_TEST_CASE(any_number_of_threads_equals_one) {
 BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
   for (const int64_t buffer_rows : {0, 40})
     for (const bool is_apart : {false, true})
-      check_company({.buffer_rows = buffer_rows, .is_apart = is_apart});
+      if (!kIsSanitized) check_company({.buffer_rows = buffer_rows, .is_apart = is_apart});
   check_company(
       {.n_seqs = 8, .n_decoded = 10, .shortest = 1, .longest = 90, .buffer_rows = 40, .is_apart = true});
 }

@@ -137,16 +137,18 @@ void attend_heads(const Attend& op, const RowGroup& group, const float* decoded,
   const auto scratch =
       hwy::AllocateAligned<float>(static_cast<size_t>(n_heads * (width + kAttentionBlock + padded(rank))));
   float *q = scratch.get(), *weights = q + n_heads * width, *out = weights + n_heads * kAttentionBlock;
-  std::fill_n(q, n_heads * width, 0.0f);
+  if (width != rank + rope_dim) std::fill_n(q, n_heads * width, 0.0f);
   for (int64_t i = 0; i < n_heads; ++i) {
     const int64_t h = first + i;
     std::copy_n(op.q_c + (t * op.n_heads + h) * rank, rank, q + i * width);
     std::copy_n(op.q_pe + t * op.q_pe_token_stride + h * op.q_pe_head_stride, rope_dim,
                 q + i * width + padded(rank));
   }
-  cpu_attend({rows.data(), n, width, padded(rank), q, n_heads, op.scale, weights, out});
-  for (int64_t i = 0; i < n_heads; ++i)
-    std::copy_n(out + i * padded(rank), rank, op.o_c + (t * op.n_heads + first + i) * rank);
+  float* o_c = op.o_c + (t * op.n_heads + first) * rank;
+  const bool is_padded = padded(rank) != rank;
+  cpu_attend({rows.data(), n, width, padded(rank), q, n_heads, op.scale, weights, is_padded ? out : o_c});
+  for (int64_t i = 0; is_padded && i < n_heads; ++i)
+    std::copy_n(out + i * padded(rank), rank, o_c + i * rank);
 }
 
 }  // namespace

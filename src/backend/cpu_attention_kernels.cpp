@@ -2,7 +2,9 @@
 #include "backend/cpu_attention_kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "backend/cache_layout.h"
@@ -86,43 +88,112 @@ HWY_INLINE void transpose_bytes(const uint8_t* from, int64_t stride, Bytes16* ou
 }
 
 void decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* out) {
-  for (int64_t begin = 0; begin < dim; begin += 16) {
-    Bytes16 columns[16];
-    transpose_bytes(keys + begin, dim, columns);
-    const Floats scale = load_floats_anywhere(scales + begin / kTileValues * kKeyTile);
-    for (int k = 0; k < 16; ++k)
-      store_floats(mul(load_e4m3(reinterpret_cast<const uint8_t*>(columns + k)), scale),
-                   out + (begin + k) * kKeyTile);
-  }
+  for (int64_t first = 0; first < kKeyTile; first += 16)
+    for (int64_t begin = 0; begin < dim; begin += 16) {
+      Bytes16 columns[16];
+      transpose_bytes(keys + first * dim + begin, dim, columns);
+      const Floats scale = load_floats_anywhere(scales + begin / kTileValues * kKeyTile + first);
+      for (int k = 0; k < 16; ++k)
+        store_floats(mul(load_e4m3(reinterpret_cast<const uint8_t*>(columns + k)), scale),
+                     out + (begin + k) * kKeyTile + first);
+    }
 }
 
 // ---- Scores of the indexer ----
 
+static_assert(kKeyTile % kSumLanes == 0);
+
+// scores += those of V heads
 template <int V>
-HWY_INLINE Floats add_heads(const float* keys, int64_t dim, const float* q, const float* weights,
-                            Floats score) {
-  Floats products[V];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) products[v] = zeros();
-  sum_tile<V>(
+HWY_INLINE void add_heads(const float* keys, int64_t dim, const float* q, const float* weights,
+                          hn::Vec<FloatTag> (&scores)[kSumParts]) {
+  const FloatTag tag;
+  hn::Vec<FloatTag> products[V][kSumParts];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (auto& product : products[v]) product =
+      hn::Zero(tag);
+  sum_tile(
       q, dim, dim, [&](int64_t k) { return keys + k * kKeyTile; }, products);
-  DSV32_UNROLL for (int v = 0; v < V; ++v) {
-    const Floats weight = broadcast(weights[v]);
-    DSV32_EACH_PART(p) {
-      const auto product = hn::Max(products[v].part[p], hn::Zero(FloatTag()));
-      score.part[p] = hn::MulAdd(weight.part[p], product, score.part[p]);
-    }
-  }
-  return score;
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) scores[p] =
+      hn::MulAdd(hn::Set(tag, weights[v]), hn::Max(products[v][p], hn::Zero(tag)), scores[p]);
 }
 
 void score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
-                float* scores) {
-  Floats score = zeros();
-  int64_t h = 0;
-  for (; h + kSumVectors <= n_heads; h += kSumVectors)
-    score = add_heads<kSumVectors>(keys, dim, q + h * dim, weights + h, score);
-  for (; h < n_heads; ++h) score = add_heads<1>(keys, dim, q + h * dim, weights + h, score);
-  store_floats(score, scores);
+                int64_t n_keys, float* out) {
+  const FloatTag tag;
+  for (int64_t s = 0; s < n_keys; s += kSumLanes) {
+    hn::Vec<FloatTag> scores[kSumParts];
+    for (auto& score : scores) score = hn::Zero(tag);
+    int64_t h = 0;
+    for (; h + kSums <= n_heads; h += kSums)
+      add_heads<kSums>(keys + s, dim, q + h * dim, weights + h, scores);
+    for (; h < n_heads; ++h) add_heads<1>(keys + s, dim, q + h * dim, weights + h, scores);
+    DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) hn::StoreU(scores[p], tag, out + s + p * kPartLanes);
+  }
+}
+
+// ---- The largest scores ----
+
+constexpr int64_t kMaskKeys = 64;  // that a mask tells of
+
+// The bits of floats become integers that sort alike, with -0 equal to 0 and NaN below everything.
+void rank_keys(int32_t* keys, int64_t n) {
+  const hn::RebindToSigned<FloatTag> tag;
+  for (int64_t i = 0; i < n; i += kPartLanes) {
+    const auto score = hn::Add(hn::BitCast(FloatTag(), hn::LoadU(tag, keys + i)), hn::Zero(FloatTag()));
+    const auto bits = hn::BitCast(tag, score);
+    const auto key = hn::Xor(bits, hn::And(hn::ShiftRight<31>(bits), hn::Set(tag, INT32_MAX)));
+    const auto is_nan = hn::RebindMask(tag, hn::IsNaN(score));
+    hn::StoreU(hn::IfThenElse(is_nan, hn::Set(tag, INT32_MIN), key), tag, keys + i);
+  }
+}
+
+// How many of the keys, a multiple of kMaskKeys, are not below `least`.
+int64_t count_from(const int32_t* keys, int64_t n, int32_t least) {
+  const hn::RebindToSigned<FloatTag> tag;
+  auto below = hn::Zero(tag);  // -1 for each
+  for (int64_t i = 0; i < n; i += kPartLanes)
+    below = hn::Add(below, hn::VecFromMask(tag, hn::Lt(hn::LoadU(tag, keys + i), hn::Set(tag, least))));
+  return n + hn::GetLane(hn::SumOfLanes(tag, below));
+}
+
+// Bit i: whether keys[i] is not below `least`.
+uint64_t mask_from(const int32_t* keys, int32_t least) {
+  const hn::RebindToSigned<FloatTag> tag;
+  uint64_t below = 0;
+  for (int64_t i = 0; i < kMaskKeys; i += kPartLanes) {
+    uint8_t bits[8] = {};
+    hn::StoreMaskBits(tag, hn::Lt(hn::LoadU(tag, keys + i), hn::Set(tag, least)), bits);
+    below |= static_cast<uint64_t>(load<uint16_t>(bits)) << i;
+  }
+  return ~below;
+}
+
+// A key that at least k of the keys are not below, and as few others as may be: bit after bit from the top,
+// until there are no others.
+int32_t threshold_of(const int32_t* keys, int64_t n, int64_t k) {
+  const auto signed_key = [](uint32_t key) { return static_cast<int32_t>(key ^ 0x80000000u); };
+  uint32_t least = 0;
+  for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+    const int64_t n_above = count_from(keys, n, signed_key(least | bit));
+    if (n_above >= k) least |= bit;
+    if (n_above == k) break;
+  }
+  return signed_key(least);
+}
+
+void select_largest(const float* scores, int64_t n, int64_t k, int32_t* selected) {
+  const int64_t n_padded = (n + kMaskKeys - 1) / kMaskKeys * kMaskKeys;
+  std::vector<int32_t> keys(static_cast<size_t>(n_padded), -1);  // a NaN
+  std::memcpy(keys.data(), scores, static_cast<size_t>(n) * sizeof(float));
+  rank_keys(keys.data(), n_padded);
+  const int32_t least = threshold_of(keys.data(), n_padded, k);
+  int64_t n_equal = k - count_from(keys.data(), n_padded, least + 1);  // no float is INT32_MAX
+  for (int64_t begin = 0, n_selected = 0; n_selected < k; begin += kMaskKeys)
+    for (uint64_t mask = mask_from(keys.data() + begin, least); mask && n_selected < k; mask &= mask - 1) {
+      const int64_t i = begin + std::countr_zero(mask);
+      selected[n_selected] = static_cast<int32_t>(i);
+      n_selected += keys[static_cast<size_t>(i)] > least || n_equal-- > 0;
+    }
 }
 
 // ---- Attention ----
@@ -142,11 +213,12 @@ void score_rows(const CpuAttention& op, int64_t begin, int64_t end) {
     prefetch_rows(op, j + kDotRows);
     const float* rows[kDotRows];
     for (int64_t r = 0; r < kDotRows; ++r) rows[r] = op.rows[std::min(j + r, end - 1)];
+    const auto at = [&](int r, int64_t i, int p) { return rows[r] + i + p * kPartLanes; };
     for (int64_t h = 0; h < op.n_heads; h += kDotVectors) {
       const int64_t n = std::min<int64_t>(kDotVectors, op.n_heads - h);
       const float* q[kDotVectors];
       for (int64_t v = 0; v < n; ++v) q[v] = op.q + (h + v) * op.width;
-      dot_tile(n, rows, q, op.width, {kZeros, 0, op.weights + h * kBlock + j - begin, kBlock});
+      dot_tile(n, at, q, op.width, {kZeros, 0, op.weights + h * kBlock + j - begin, kBlock});
     }
   }
 }
@@ -161,11 +233,13 @@ struct HeadSum {
 // far are to be multiplied. A NaN stays one.
 float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
   const FloatTag tag;
-  for (int64_t j = 0; j < n; ++j) weights[j] *= scale;
   std::fill(weights + n, weights + kBlock, -INFINITY);
   Floats largest = broadcast(head.largest), sum = zeros();
-  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p)
-  largest.part[p] = hn::Max(largest.part[p], hn::LoadU(tag, weights + j + p * kPartLanes));
+  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p) {
+      const auto score = hn::Mul(hn::LoadU(tag, weights + j + p * kPartLanes), hn::Set(tag, scale));
+      hn::StoreU(score, tag, weights + j + p * kPartLanes);
+      largest.part[p] = hn::Max(largest.part[p], score);
+    }
   alignas(64) float lanes[16];
   store_floats(largest, lanes);
   const float most = *std::max_element(lanes, lanes + 16);
@@ -186,16 +260,33 @@ void multiply(float* values, int64_t n, float factor) {
   for (int64_t i = 0; i < n; i += 16) store_floats(mul(load_floats_anywhere(values + i), by), values + i);
 }
 
-// out[v] += the rows of a block, weighted, for V heads.
-template <int V>
-void add_rows(const CpuAttention& op, int64_t begin, int64_t end, const float* weights, float* out) {
-  for (int64_t i = 0; i < op.rank; i += 16) {
-    Floats sums[V];
-    DSV32_UNROLL for (int v = 0; v < V; ++v) sums[v] = load_floats_anywhere(out + v * op.rank + i);
-    sum_tile<V>(
-        weights, kBlock, end - begin, [&](int64_t j) { return op.rows[begin + j] + i; }, sums);
-    DSV32_UNROLL for (int v = 0; v < V; ++v) store_floats(sums[v], out + v * op.rank + i);
-  }
+// P vectors of out[v], from value i on, += those of the rows of a block, weighted, for V heads.
+template <int V, int P>
+HWY_INLINE void add_values(const CpuAttention& op, int64_t begin, int64_t end, int64_t h, int64_t i) {
+  const FloatTag tag;
+  float* out = op.out + h * op.rank + i;
+  hn::Vec<FloatTag> sums[V][P];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] =
+      hn::LoadU(tag, out + v * op.rank + p * kPartLanes);
+  sum_tile(
+      op.weights + h * kBlock, kBlock, end - begin, [&](int64_t j) { return op.rows[begin + j] + i; }, sums);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p)
+      hn::StoreU(sums[v][p], tag, out + v * op.rank + p * kPartLanes);
+}
+
+// For all heads, while these values of the rows are in the nearest cache.
+template <int P>
+void add_values(const CpuAttention& op, int64_t begin, int64_t end, int64_t i) {
+  int64_t h = 0;
+  for (; h + kSums <= op.n_heads; h += kSums) add_values<kSums, P>(op, begin, end, h, i);
+  for (; h < op.n_heads; ++h) add_values<1, P>(op, begin, end, h, i);
+}
+
+// out[h] += the rows of a block, weighted.
+void add_rows(const CpuAttention& op, int64_t begin, int64_t end) {
+  int64_t i = 0;
+  for (; i + kSumLanes <= op.rank; i += kSumLanes) add_values<kSumParts>(op, begin, end, i);
+  for (; i < op.rank; i += kPartLanes) add_values<1>(op, begin, end, i);
 }
 
 // Rows pass once, in blocks that stay in the second cache from their scores to their sums; whenever a larger
@@ -211,10 +302,7 @@ void attend(const CpuAttention& op) {
           exponentials(op.weights + h * kBlock, end - begin, op.scale, heads[static_cast<size_t>(h)]);
       if (begin > 0 && factor != 1.0f) multiply(op.out + h * op.rank, op.rank, factor);
     }
-    int64_t h = 0;
-    for (; h + kSumVectors <= op.n_heads; h += kSumVectors)
-      add_rows<kSumVectors>(op, begin, end, op.weights + h * kBlock, op.out + h * op.rank);
-    for (; h < op.n_heads; ++h) add_rows<1>(op, begin, end, op.weights + h * kBlock, op.out + h * op.rank);
+    add_rows(op, begin, end);
   }
   for (int64_t h = 0; h < op.n_heads; ++h)
     multiply(op.out + h * op.rank, op.rank, 1.0f / heads[static_cast<size_t>(h)].sum);
@@ -233,6 +321,7 @@ HWY_EXPORT(decode_e4m3);
 HWY_EXPORT(decode_bf16);
 HWY_EXPORT(decode_keys);
 HWY_EXPORT(score_keys);
+HWY_EXPORT(select_largest);
 HWY_EXPORT(attend);
 
 }  // namespace
@@ -250,8 +339,12 @@ void cpu_decode_keys(const uint8_t* keys, int64_t dim, const float* scales, floa
 }
 
 void cpu_score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
-                    float* scores) {
-  HWY_DYNAMIC_DISPATCH(score_keys)(keys, dim, q, weights, n_heads, scores);
+                    int64_t n_keys, float* scores) {
+  HWY_DYNAMIC_DISPATCH(score_keys)(keys, dim, q, weights, n_heads, n_keys, scores);
+}
+
+void cpu_select_largest(const float* scores, int64_t n, int64_t k, int32_t* selected) {
+  HWY_DYNAMIC_DISPATCH(select_largest)(scores, n, k, selected);
 }
 
 void cpu_attend(const CpuAttention& op) { HWY_DYNAMIC_DISPATCH(attend)(op); }

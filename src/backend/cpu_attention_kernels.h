@@ -13,16 +13,20 @@ void cpu_decode_e4m3(const uint8_t* values, int64_t n, float scale, float* out);
 // in: n bf16 values at any address.
 void cpu_decode_bf16(const uint8_t* in, int64_t n, float* out);
 
-constexpr int64_t kKeyTile = 16;  // keys that are scored side by side
+constexpr int64_t kKeyTile = 48;  // keys that are scored side by side: three vectors, however wide
 
 // keys [kKeyTile, dim] e4m3; scales [tiles(dim), kKeyTile]  ->  out [dim, kKeyTile], aligned to 64 bytes. dim
 // is a multiple of 16.
 void cpu_decode_keys(const uint8_t* keys, int64_t dim, const float* scales, float* out);
 
-// scores[s] = sum over h of weights[h] * max(0, q[h] . key s), h ascending. keys [dim, kKeyTile]; q [n_heads,
-// dim]; weights [n_heads].
+// scores[s] = sum over h of weights[h] * max(0, q[h] . key s), h ascending, for s < n_keys, and anything up
+// to kKeyTile. keys [dim, kKeyTile]; q [n_heads, dim]; weights [n_heads].
 void cpu_score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
-                    float* scores);
+                    int64_t n_keys, float* scores);
+
+// selected [k] = the places of the k largest of n scores, k <= n, ascending; of equal ones the first. NaN
+// ranks below everything.
+void cpu_select_largest(const float* scores, int64_t n, int64_t k, int32_t* selected);
 
 constexpr int64_t kAttentionBlock = 64;  // rows that are worked on together
 

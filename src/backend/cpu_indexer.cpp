@@ -5,13 +5,9 @@
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include "backend/cpu_attention_kernels.h"
@@ -68,49 +64,6 @@ class KeyTile {
   hwy::AlignedFreeUniquePtr<float[]> keys_;
 };
 
-// Floats as integers that sort alike, with -0 equal to 0 and NaN below everything.
-uint32_t rank_key(float score) {
-  const int32_t bits = std::bit_cast<int32_t>(score + 0.0f);  // -0 + 0 = 0
-  const uint32_t key = static_cast<uint32_t>(bits) ^ (static_cast<uint32_t>(bits >> 31) | 0x80000000u);
-  return std::isnan(score) ? 0 : key;
-}
-
-// What n of some keys are chosen: all that are larger than `least`, and the first n_equal that equal it.
-struct Threshold {
-  uint32_t least;
-  int32_t n_equal;
-};
-
-// Of the n largest keys, n from 1 on: the bin of its upper bits that the n-th lies in, then among these.
-Threshold threshold_of(std::span<const uint32_t> keys, int32_t n) {
-  constexpr int kShift = 21;
-  std::array<int32_t, 1 << (32 - kShift)> counts{};
-  for (const uint32_t key : keys) ++counts[key >> kShift];
-  size_t bin = counts.size() - 1;
-  for (; n > counts[bin]; --bin) n -= counts[bin];
-  std::vector<uint32_t> in_bin;
-  in_bin.reserve(static_cast<size_t>(counts[bin]));
-  for (const uint32_t key : keys)
-    if (key >> kShift == bin) in_bin.push_back(key);
-  const auto nth = in_bin.begin() + (n - 1);
-  std::ranges::nth_element(in_bin, nth, std::greater());
-  return {*nth, n - static_cast<int32_t>(std::ranges::count_if(in_bin.begin(), nth,
-                                                               [&](uint32_t key) { return key > *nth; }))};
-}
-
-void select_one(const float* scores, int32_t n_visible, int32_t topk, int32_t* selected) {
-  std::vector<uint32_t> keys(static_cast<size_t>(n_visible));
-  std::ranges::transform(std::span(scores, keys.size()), keys.begin(), rank_key);
-  auto [least, n_equal] = threshold_of(keys, topk);
-  for (int32_t pos = 0, n = 0; n < topk; ++pos) {
-    const uint32_t key = keys[static_cast<size_t>(pos)];
-    const bool is_tie = key == least && n_equal > 0;
-    selected[n] = pos;
-    n += key > least || is_tie;
-    n_equal -= is_tie;
-  }
-}
-
 }  // namespace
 
 // Keys are taken in tiles: decoded once, each stands for the queries of all tokens and heads.
@@ -128,19 +81,17 @@ void CpuBackend::indexer_scores(const IndexerScores& op) {
     for (int64_t t = 0; t < n_tokens; ++t)
       if (op.step.seq[t] == seq) n_visible = std::max<int64_t>(n_visible, op.step.pos[t] + 1);
     const bool is_shared = products_worth_sharing(n_queries * n_visible * dim);
-    workers_.parallel_for((n_visible + kPageTokens - 1) / kPageTokens, is_shared, [&](int64_t page) {
+    workers_.parallel_for((n_visible + kKeyTile - 1) / kKeyTile, is_shared, [&](int64_t i) {
+      const int64_t first = i * kKeyTile;
       KeyTile tile(dim);
-      for (int64_t first = page * kPageTokens, end = std::min(first + kPageTokens, n_visible); first < end;
-           first += kKeyTile) {
-        tile.decode(op.cache, seq, first, end);
-        for (int64_t t = 0; t < n_tokens; ++t) {
-          const int64_t n = std::min<int64_t>(kKeyTile, op.step.pos[t] + 1 - first);
-          if (op.step.seq[t] != seq || n <= 0) continue;
-          float unseen[kKeyTile], *scores = op.scores + t * op.scores_stride + first;
-          cpu_score_keys(tile.keys(), padded(dim), q + t * n_heads * padded(dim), weights + t * n_heads,
-                         n_heads, n == kKeyTile ? scores : unseen);
-          if (n < kKeyTile) std::copy_n(unseen, n, scores);
-        }
+      tile.decode(op.cache, seq, first, std::min(first + kKeyTile, n_visible));
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        const int64_t n = std::min<int64_t>(kKeyTile, op.step.pos[t] + 1 - first);
+        if (op.step.seq[t] != seq || n <= 0) continue;
+        float unseen[kKeyTile], *scores = op.scores + t * op.scores_stride + first;
+        cpu_score_keys(tile.keys(), padded(dim), q + t * n_heads * padded(dim), weights + t * n_heads,
+                       n_heads, n, n == kKeyTile ? scores : unseen);
+        if (n < kKeyTile) std::copy_n(unseen, n, scores);
       }
     });
   }
@@ -155,7 +106,7 @@ void CpuBackend::select_topk(const SelectTopk& op) {
     if (n == n_visible)
       std::iota(selected, selected + n, 0);
     else
-      select_one(op.scores + t * op.scores_stride, n_visible, n, selected);
+      cpu_select_largest(op.scores + t * op.scores_stride, n_visible, n, selected);
   });
 }
 

@@ -11,6 +11,13 @@
 
 namespace dsv32 {
 
+// A step of some rows as floats, in the order in which the tiles of an instruction set read them.
+struct UnpackedPanel {
+  static constexpr int64_t kRows = 16, kValues = 256;  // in the nearest cache while tokens pass by
+  alignas(64) float values[kRows * kValues];
+  int64_t n_rows;
+};
+
 struct CpuKernels {
   static constexpr int kRows = 4;    // of one call: they share the activations in the nearest cache
   static constexpr int kTokens = 4;  // of one many_tokens call: they share the unpacked weights
@@ -29,15 +36,8 @@ struct CpuKernels {
   RowsTimesTokens* one_token;
   RowsTimesTokens* many_tokens;
 
-  // A step of a row as floats: out [n_values], and zeros up to a multiple of 16.
-  void (*unpack_step)(const uint8_t* at, int n_values, float* out) = nullptr;
-};
-
-// A step of some rows as floats, zeros where it ends before a multiple of sixteen.
-struct UnpackedPanel {
-  static constexpr int64_t kRows = 16, kValues = 256;  // in the nearest cache while tokens pass by
-  alignas(64) float values[kRows][kValues];
-  int64_t n_rows;
+  // A step of a row as floats, to where the tiles of a panel look for it, and zeros up to a multiple of 16.
+  void (*unpack_step)(const uint8_t* at, int n_values, int64_t row, UnpackedPanel& panel) = nullptr;
 };
 
 // How far ahead of its reads a kernel asks for the weights of each row: the same place of the next kRows

@@ -33,6 +33,13 @@ namespace HWY_NAMESPACE {
 constexpr int kRows = CpuKernels::kRows;
 static_assert(kRows == 4);  // as add_sums()
 
+// Where part p of row `row`'s columns [i, i + 16) lies in a panel: the rows of a tile side by side, one part
+// of all columns after the other, so that a tile reads on and on.
+HWY_INLINE constexpr int64_t place_in_panel(int64_t row, int64_t i, int64_t p) {
+  return (row / kDotRows * kParts + p) * (UnpackedPanel::kValues / kParts * kDotRows) +
+         i * kDotRows / kParts + row % kDotRows * kPartLanes;
+}
+
 // F: of cpu_formats-inl.h.
 template <class F>
 struct VectorFormat {
@@ -54,13 +61,16 @@ struct VectorFormat {
     }
   };
 
-  static void unpack_step(const uint8_t* at, int n_values, float* out) {
+  static void unpack_step(const uint8_t* at, int n_values, int64_t row, UnpackedPanel& panel) {
     Padded padded;
     typename F::Stage stage;
     if (n_values < F::kValues) at = padded.fill(at, n_values);
     const auto* blocks = reinterpret_cast<const Block*>(at);
     F::unpack(blocks, stage);
-    for (int i = 0; i < n_values; i += 16) store_floats(F::weights(blocks, stage, i), out + i);
+    for (int i = 0; i < n_values; i += 16) {
+      const Floats values = F::weights(blocks, stage, i);
+      DSV32_EACH_PART(p) hn::StoreU(values.part[p], FloatTag(), panel.values + place_in_panel(row, i, p));
+    }
   }
 
   // One step of kRows rows. All are unpacked before the first is read again: what was stored in pieces is
@@ -113,18 +123,21 @@ void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
     const int64_t n = std::min<int64_t>(kDotVectors, n_tokens - t);
     const float* tokens[kDotVectors];
     for (int64_t v = 0; v < n; ++v) tokens[v] = x[static_cast<size_t>(t + v)] + first;
+    // Where the next ones' products go: lines far apart, which none of the hardware's prefetchers foresees.
+    for (int64_t v = t + n; v < std::min(t + n + kDotVectors, n_tokens); ++v)
+      __builtin_prefetch(y + v * y_stride, 1);
     for (int64_t row = 0; row < panel.n_rows; row += kDotRows) {
-      const float* rows[kDotRows];
-      for (int64_t r = 0; r < kDotRows; ++r) rows[r] = panel.values[std::min(row + r, panel.n_rows - 1)];
+      const float* values = panel.values + place_in_panel(row, 0, 0);
+      const auto at = [&](int r, int64_t i, int p) { return values + place_in_panel(r, i, p); };
       const int64_t n_rows = std::min<int64_t>(kDotRows, panel.n_rows - row);
       float* to = y + t * y_stride + row;
       const Tile tile = first == 0 ? Tile{kZeros, 0, to, y_stride} : Tile{to, y_stride, to, y_stride};
       if (n_rows == kDotRows) {
-        dot_tile(n, rows, tokens, n_padded, tile);
+        dot_tile(n, at, tokens, n_padded, tile);
         continue;
       }
       float cut[kDotVectors][kDotRows];
-      dot_tile(n, rows, tokens, n_padded, {kZeros, 0, cut[0], kDotRows});
+      dot_tile(n, at, tokens, n_padded, {kZeros, 0, cut[0], kDotRows});
       for (int64_t v = 0; v < n; ++v)
         for (int64_t r = 0; r < n_rows; ++r)
           to[v * y_stride + r] = tile.from[v * tile.from_stride + r] + cut[v][r];
@@ -214,6 +227,8 @@ HWY_EXPORT(axpy);
 
 constexpr int kRows = CpuKernels::kRows;
 constexpr int kTokens = CpuKernels::kTokens;
+constexpr int64_t kPanels = 4;          // 64 KiB in the second cache,
+constexpr size_t kTokensOfPanels = 63;  // beside as much of so many tokens, a multiple of kDotVectors
 
 const CpuKernels& kernels_of(const WeightMatrix& weight) {
   assert(weight.row_bytes >= row_bytes(weight.type, weight.n_cols));
@@ -233,7 +248,7 @@ std::vector<const float*> all_tokens(const CpuActivations& x, int64_t n_tokens) 
 // first tile of a share comes without warning, so the shares of one token are long.
 int64_t rows_at_a_time(int64_t n_rows, int64_t n_tokens, int n_threads) {
   constexpr int64_t kPanel = UnpackedPanel::kRows;
-  const int64_t most = n_tokens == 1 ? 256 : 2 * kPanel;
+  const int64_t most = n_tokens == 1 ? 256 : kPanels * kPanel;
   return std::clamp<int64_t>(n_rows / (4 * n_threads) / kPanel * kPanel, kPanel, most);
 }
 
@@ -268,22 +283,37 @@ void multiply_tiles(const CpuKernels& kernels, const Rows& rows, std::span<const
     }
 }
 
-// In panels: each is unpacked once for all tokens.
+// Columns [first, first + n) of the panels from `row` on; returns how many there are.
+int64_t unpack(const CpuKernels& kernels, const Rows& rows, int64_t row, int64_t first, int64_t n,
+               UnpackedPanel (&panels)[kPanels]) {
+  const size_t offset = row_bytes(rows.weight.type, first);
+  int64_t p = 0;
+  for (; p < kPanels && row < rows.n(); ++p, row += UnpackedPanel::kRows) {
+    panels[p].n_rows = std::min(UnpackedPanel::kRows, rows.n() - row);
+    for (int64_t r = 0; r < (panels[p].n_rows + kRows - 1) / kRows * kRows; ++r)
+      kernels.unpack_step(rows.at(row + r) + offset, static_cast<int>(n), r, panels[p]);
+  }
+  return p;
+}
+
+// In panels: each is unpacked once for all tokens. Some panels stay in the second cache with some tokens, so
+// that tokens come from farther away less often.
 void multiply_unpacked(const CpuKernels& kernels, const Rows& rows, std::span<const float* const> tokens,
                        float* y, int64_t y_stride) {
   const int64_t n_cols = rows.weight.n_cols, n_values = kernels.step_values;
   assert(n_values == UnpackedPanel::kValues);
-  UnpackedPanel panel;
-  for (int64_t row = 0; row < rows.n(); row += UnpackedPanel::kRows) {
-    panel.n_rows = std::min(UnpackedPanel::kRows, rows.n() - row);
+  UnpackedPanel panels[kPanels];
+  for (int64_t row = 0; row < rows.n(); row += kPanels * UnpackedPanel::kRows)
     for (int64_t first = 0; first < n_cols; first += n_values) {
       const int64_t n = std::min(n_values, n_cols - first);
-      const size_t offset = row_bytes(rows.weight.type, first);
-      for (int64_t r = 0; r < panel.n_rows; ++r)
-        kernels.unpack_step(rows.at(row + r) + offset, static_cast<int>(n), panel.values[r]);
-      HWY_DYNAMIC_DISPATCH(multiply_panel)(panel, first, n, tokens, y + row, y_stride);
+      const int64_t n_panels = unpack(kernels, rows, row, first, n, panels);
+      for (size_t t = 0; t < tokens.size(); t += kTokensOfPanels) {
+        const auto some = tokens.subspan(t, std::min(kTokensOfPanels, tokens.size() - t));
+        float* to = y + static_cast<int64_t>(t) * y_stride + row;
+        for (int64_t p = 0; p < n_panels; ++p, to += UnpackedPanel::kRows)
+          HWY_DYNAMIC_DISPATCH(multiply_panel)(panels[p], first, n, some, to, y_stride);
+      }
     }
-  }
 }
 
 }  // namespace

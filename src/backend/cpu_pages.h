@@ -43,7 +43,7 @@ constexpr int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
 // Where a line of the caches begins in `scratch`, which has room for n values from there on.
 inline float* aligned(std::vector<float>& scratch, int64_t n) {
-  scratch.resize(static_cast<size_t>(n) + 16);
+  if (std::ssize(scratch) < n + 16) scratch.resize(static_cast<size_t>(n) + 16);
   return scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64 / sizeof(float);
 }
 

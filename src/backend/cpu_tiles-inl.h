@@ -18,36 +18,39 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv32 {
 namespace HWY_NAMESPACE {
 
-// Twelve sums and what they are made of fill sixteen registers of AVX2.
+// Twelve sums, three vectors and a row fill the sixteen registers of AVX2.
 constexpr int kDotRows = 4, kDotVectors = 3;
-constexpr int kDotRowsAtOnce = kParts == 1 ? kDotRows : 2;
 
-// Loads a value once, where the compiler would rather read it again for each of its uses.
-template <class V>
-HWY_INLINE void hold([[maybe_unused]] V& value) {
+// Where the compiler would rather read a value again for each of its uses.
+HWY_INLINE hn::Vec<FloatTag> load_once(const float* from) {
+  auto value = hn::LoadU(FloatTag(), from);
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
   __asm__("" : "+v"(value.raw));
 #endif
+  return value;
 }
 
-// sums[v * kDotRows + r] = rows[r] . x[v], lane by lane, over n columns, a multiple of 16.
-template <int V>
-HWY_INLINE void dot_lanes(const float* const* rows, const float* const* x, int64_t n, Eight* sums) {
-  constexpr int R = kDotRowsAtOnce;
-  Floats lanes[V][R];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int r = 0; r < R; ++r) lanes[v][r] = zeros();
-  for (int64_t i = 0; i < n; i += 16) DSV32_EACH_PART(p) {
-      hn::Vec<FloatTag> row[R];
-      DSV32_UNROLL for (int r = 0; r < R; ++r) row[r] = hn::LoadU(FloatTag(), rows[r] + i + p * kPartLanes);
-      DSV32_UNROLL for (int v = 0; v < V; ++v) {
-        auto of_x = hn::LoadU(FloatTag(), x[v] + i + p * kPartLanes);
-        hold(of_x);
-        DSV32_UNROLL for (int r = 0; r < R; ++r) lanes[v][r].part[p] =
-            hn::MulAdd(row[r], of_x, lanes[v][r].part[p]);
+// sums[v * kDotRows + r] = row r . x[v], lane by lane, over n columns, a multiple of 16. row(r, i, p): where
+// part p of row r's columns [i, i + 16) lies. One part of all columns after the other: more rows then share
+// what is loaded of x.
+template <int V, class Row>
+HWY_INLINE void dot_lanes(const Row& row, const float* const* x, int64_t n, Eight* sums) {
+  const FloatTag tag;
+  DSV32_UNROLL for (int p = 0; p < kParts; ++p) {
+    hn::Vec<FloatTag> lanes[V][kDotRows];
+    DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int r = 0; r < kDotRows; ++r) lanes[v][r] =
+        hn::Zero(tag);
+    for (int64_t i = 0; i < n; i += 16) {
+      hn::Vec<FloatTag> of_x[V];
+      DSV32_UNROLL for (int v = 0; v < V; ++v) of_x[v] = load_once(x[v] + i + p * kPartLanes);
+      DSV32_UNROLL for (int r = 0; r < kDotRows; ++r) {
+        const auto of_row = load_once(row(r, i, p));
+        DSV32_UNROLL for (int v = 0; v < V; ++v) lanes[v][r] = hn::MulAdd(of_row, of_x[v], lanes[v][r]);
       }
     }
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int r = 0; r < R; ++r) sums[v * kDotRows + r] =
-      add_halves(lanes[v][r]);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int r = 0; r < kDotRows; ++r)
+        add_part(lanes[v][r], p, sums[v * kDotRows + r]);
+  }
 }
 
 // Where the sums of a tile come from and go to: those of its vectors stride floats apart.
@@ -58,42 +61,52 @@ struct Tile {
   int64_t to_stride;
 };
 
-// to[v][r] = from[v][r] + rows[r] . x[v], for kDotRows rows and V vectors.
-template <int V>
-HWY_INLINE void dot_tile(const float* const* rows, const float* const* x, int64_t n, const Tile& tile) {
+// to[v][r] = from[v][r] + row r . x[v], for kDotRows rows and V vectors.
+template <int V, class Row>
+HWY_INLINE void dot_tile(const Row& row, const float* const* x, int64_t n, const Tile& tile) {
   Eight sums[V * kDotRows];
-  for (int r = 0; r < kDotRows; r += kDotRowsAtOnce) dot_lanes<V>(rows + r, x, n, sums + r);
+  dot_lanes<V>(row, x, n, sums);
   DSV32_UNROLL for (int v = 0; v < V; ++v)
       add_sums(sums + v * kDotRows, tile.from + v * tile.from_stride, tile.to + v * tile.to_stride);
 }
 
 // As many as there are, at most kDotVectors.
-HWY_INLINE void dot_tile(int64_t n_vectors, const float* const* rows, const float* const* x, int64_t n,
+template <class Row>
+HWY_INLINE void dot_tile(int64_t n_vectors, const Row& row, const float* const* x, int64_t n,
                          const Tile& tile) {
   static_assert(kDotVectors == 3);
   if (n_vectors >= 3)
-    dot_tile<3>(rows, x, n, tile);
+    dot_tile<3>(row, x, n, tile);
   else if (n_vectors == 2)
-    dot_tile<2>(rows, x, n, tile);
+    dot_tile<2>(row, x, n, tile);
   else
-    dot_tile<1>(rows, x, n, tile);
+    dot_tile<1>(row, x, n, tile);
 }
 
 constexpr float kZeros[kDotRows] = {};  // from where new sums come
 
-constexpr int kSumVectors = kParts == 1 ? 8 : 4;  // of a sum tile: as many as hide the latency of additions
+// Of a sum tile: vectors of outputs, which share the factors that are spread over registers, and how many
+// sums of each. Twelve of AVX2's registers, or 24 of AVX-512's, hide the latency of additions.
+constexpr int kSumParts = 3, kSums = kParts == 1 ? 8 : 4;
+constexpr int64_t kSumLanes = kSumParts * kPartLanes;
 
-// sums[v] += sum over k of factors[v * stride + k] * row(k)[0..15]
-template <int V, class Row>
-HWY_INLINE void sum_tile(const float* factors, int64_t stride, int64_t n, const Row& row, Floats* sums) {
-  Floats held[V];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) held[v] = sums[v];
+// sums[v][p] += sum over k of factors[v * stride + k] * row(k)[p * kPartLanes ..], k ascending.
+template <int V, int P, class Row>
+HWY_INLINE void sum_tile(const float* factors, int64_t stride, int64_t n, const Row& row,
+                         hn::Vec<FloatTag> (&sums)[V][P]) {
+  const FloatTag tag;
+  hn::Vec<FloatTag> held[V][P];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = sums[v][p];
   for (int64_t k = 0; k < n; ++k) {
-    const Floats values = load_floats_anywhere(row(k));
-    DSV32_UNROLL for (int v = 0; v < V; ++v) held[v] =
-        mul_add(broadcast(factors[v * stride + k]), values, held[v]);
+    const float* from = row(k);
+    hn::Vec<FloatTag> values[P];
+    DSV32_UNROLL for (int p = 0; p < P; ++p) values[p] = load_once(from + p * kPartLanes);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) {
+      const auto factor = hn::Set(tag, factors[v * stride + k]);
+      DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = hn::MulAdd(factor, values[p], held[v][p]);
+    }
   }
-  DSV32_UNROLL for (int v = 0; v < V; ++v) sums[v] = held[v];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] = held[v][p];
 }
 
 }  // namespace HWY_NAMESPACE

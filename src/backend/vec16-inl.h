@@ -127,6 +127,18 @@ HWY_INLINE Eight add_halves(const Floats& v) {
   return out;
 }
 
+// As add_halves(), of values that come part by part, in order.
+HWY_INLINE void add_part(hn::Vec<FloatTag> part, int p, Eight& halves) {
+#if HWY_MAX_BYTES >= 64
+  halves = add_halves({{part}});
+#else
+  if (p < kEightParts)
+    halves.part[p] = part;
+  else
+    halves.part[p - kEightParts] = hn::Add(halves.part[p - kEightParts], part);
+#endif
+}
+
 // to[i] = from[i] + the sum of the lanes of v[i], for four of them, whose lanes are added side by side. In
 // each half, lanes 0 and 2, lanes 1 and 3, these two; then the halves.
 HWY_INLINE void add_sums(const Eight* v, const float* from, float* to) {
