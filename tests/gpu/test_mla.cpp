@@ -363,9 +363,9 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::label("timing")) {
   print_time("fp8, 1 token", {.context = 8192});
   print_time("bf16, 1 token", {.kv_type = KvType::bf16, .context = 8192});
   print_time("fp8, 1 token, 16 heads", {.n_heads = 16, .context = 8192});
-  print_time("fp8, 8 tokens", {.n_tokens = 8, .context = 8192});
-  print_time("fp8, 64 tokens", {.n_tokens = 64, .context = 8192});
-  print_time("fp8, 128 tokens", {.n_tokens = 128, .context = 8192, .n_queries = 32});
+  for (const int64_t n_tokens : {2, 4, 8, 16, 32, 64, 128})
+    print_time(format("fp8, %lld tokens", static_cast<long long>(n_tokens)).c_str(),
+               {.n_tokens = n_tokens, .context = 8192, .n_queries = 32});
   print_time("fp8, prefill, 1 token", {.context = 8192, .role = Role::prefill});
   print_time("fp8, prefill, 64 tokens", {.n_tokens = 64, .context = 8192, .role = Role::prefill});
   print_time("fp8, prefill, 2048 tokens",
