@@ -21,10 +21,16 @@ constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
 // down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
 constexpr float kWeightPower = 15;
 
-constexpr int kWeighStages = 3;
-using WeighRing = Ring<kWeighStages, true>;
-constexpr int kWeighBytes =
-    kWeighStages * kBlockBytes + static_cast<int>(2 * kHeads * sizeof(float) + sizeof(WeighRing));
+// How the first kernel divides its shared memory. Fp8 rows land as they are, two blocks ahead.
+template <KvType kKv>
+struct WeighSizes {
+  static constexpr int kStages = kKv == KvType::fp8 ? 2 : 3;
+  static constexpr int kBlocksAhead = kKv == KvType::fp8 ? 2 : 0;
+  static constexpr int kLandingBytes = kBlocksAhead * kBlockRows * kRowBytes<kKv>;
+  using Stages = Ring<kStages, true>;
+  static constexpr int kBytes =
+      kStages * kBlockBytes + kLandingBytes + static_cast<int>(2 * kHeads * sizeof(float) + sizeof(Stages));
+};
 
 // How the second kernel divides its shared memory: it adds kColumns columns of kGroups times 64 heads.
 template <KvType kKv, int kGroups, int kColumns>
@@ -110,18 +116,71 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
   reinterpret_cast<float4*>(out)[kOperandLines * 32 + lane] = {power[0], power[1], sum[0], sum[1]};
 }
 
+// Brings the share's fp8 rows in by four warps of 16 rows of a block each. Two blocks are under way while one
+// is widened, and where rows and scales lie is looked up a block ahead of that.
+template <typename Stages>
+__device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
+                                            uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
+                                            int lane) {
+  constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
+  const int64_t seq = op.step.seq[share.t];
+  const int lane_row = warp * kFillRows + lane % kFillRows;
+  const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
+  const auto start = [&](const RowPlace& place, int turn) {
+    start_rows<KvType::fp8, kFillRows>(plan.rows, place.id, landing + turn % 2 * kSlotBytes, warp * kFillRows,
+                                       lane);
+    commit_copies();
+  };
+  const auto scales_of = [&](const RowPlace& place) {
+    return load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
+  };
+  RowPlace place = find(share.first), next = find(share.first + share.step),
+           after = find(share.first + 2 * share.step);
+  start(place, 0), start(next, 1);
+  uint32_t scales = scales_of(place), next_scales = scales_of(next);
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    note_row(plan, share, block, lane_row, place, scales, lane);
+    const uint32_t after_scales = scales_of(after);
+    const RowPlace last = find(block + 3 * share.step);
+    const uint8_t* landed = landing + turn % 2 * kSlotBytes;
+    uint8_t* k = stages + Stages::stage(turn) * kBlockBytes;
+    wait_copies<1>();
+    __syncwarp();
+    wait_empty(ring, turn);
+#pragma unroll 8
+    for (int i = 0; i < kFillRows; ++i) {
+      const int row = warp * kFillRows + i;
+      store_fp8(*reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + lane * 16),
+                __shfl_sync(0xffffffffu, scales, i), k, row, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kFillRows; i += 4) {
+      const int row = warp * kFillRows + i + lane / 8;
+      *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, row, kBlockRows)) = bf16_to_f16(
+          *reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16));
+    }
+    tell_full(&ring->full[Stages::stage(turn)], lane);
+    start(after, turn);
+    place = next, next = after, after = last, scales = next_scales, next_scales = after_scales;
+  }
+}
+
 // The part of a group that makes scores. Stages are its own until it has said that they may be filled: the
-// queries come in by those after the first.
+// queries come in by the last ones.
+template <typename Stages>
 __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
-                                             uint8_t* stages, float* units, WeighRing* ring, int group,
-                                             int warp, int lane) {
-  if (lane == 0) arrive(&ring->empty[0]);
+                                             uint8_t* stages, float* units, Stages* ring, int n_groups,
+                                             int group, int warp, int lane) {
+  const int first_room = Stages::kSize - n_groups;
+  if (lane == 0)
+    for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);
   uint32_t q[kRowLines * 4][4];
   units += group * kHeads;
-  take_queries(op, share.t, share.first_head + group * kHeads, stages + (1 + group) * kBlockBytes, units,
-               group, warp, lane, q);
+  take_queries(op, share.t, share.first_head + group * kHeads, stages + (first_room + group) * kBlockBytes,
+               units, group, warp, lane, q);
   __syncwarp();
-  if (lane == 0) arrive(&ring->empty[1]), arrive(&ring->empty[2]);
+  if (lane == 0)
+    for (int i = first_room; i < Stages::kSize; ++i) arrive(&ring->empty[i]);
   const int head = warp * 16 + lane / 4;
   const float scale = op.scale * 1.44269504f;
   const float scales[2] = {scale * units[head], scale * units[head + 8]};
@@ -131,7 +190,7 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
     fence_async_proxy();
     __syncwarp();
     float s[8][4] = {};
-    const uint64_t key = wgmma_operand(shared_address(stages) + WeighRing::stage(turn) * kBlockBytes);
+    const uint64_t key = wgmma_operand(shared_address(stages) + Stages::stage(turn) * kBlockBytes);
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < kRowLines * 4; ++step)
@@ -139,7 +198,7 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
-    if (lane == 0) arrive(&ring->empty[WeighRing::stage(turn)]);
+    if (lane == 0) arrive(&ring->empty[Stages::stage(turn)]);
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
     const float2 largest = scale_scores<8>(s, 1.0f, block * kBlockRows, share.n, lane);
@@ -328,9 +387,11 @@ template <KvType kKv, int kGroups>
 __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
     mla_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(1024) uint8_t stages[];  // [kWeighStages][kRowLines][kBlockRows] lines
-  auto* units = reinterpret_cast<float*>(stages + kWeighStages * kBlockBytes);  // [2 * kHeads]
-  auto* ring = reinterpret_cast<WeighRing*>(units + 2 * kHeads);
+  using Sizes = WeighSizes<kKv>;
+  extern __shared__ __align__(1024) uint8_t stages[];        // [kStages][kRowLines][kBlockRows] lines
+  uint8_t* landing = stages + Sizes::kStages * kBlockBytes;  // [kBlocksAhead][kBlockRows] rows
+  auto* units = reinterpret_cast<float*>(landing + Sizes::kLandingBytes);  // [2 * kHeads]
+  auto* ring = reinterpret_cast<typename Sizes::Stages*>(units + 2 * kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
     init_ring(ring, 4, 4 * kGroups);
@@ -344,12 +405,12 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   if (warp >= 4 * kGroups) {
     if constexpr (kGroups == 2) give_registers<88>();
     if constexpr (kKv == KvType::fp8)
-      fill_fp8(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
+      fill_landed(op, plan, share, stages, landing, ring, warp - 4 * kGroups, lane);
     else
       fill_bf16(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
   } else {
     if constexpr (kGroups == 2) take_registers<208>();
-    weigh_blocks(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
+    weigh_blocks(op, plan, share, stages, units, ring, kGroups, warp / 4, warp % 4, lane);
   }
 #else
   __trap();
@@ -419,13 +480,15 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
 
 template <KvType kKv, int kGroups>
 void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
+  constexpr int n_bytes = WeighSizes<kKv>::kBytes;
+  static_assert(n_bytes <= 227 * 1024);
   static DeviceOnce once;
   if (once.is_first())
     CUDA_CHECK(cudaFuncSetAttribute(mla_weigh_kernel<kKv, kGroups>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kWeighBytes));
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
   launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv, kGroups>,
-                {n_ctas, (kGroups + 1) * kGroupThreads, static_cast<size_t>(kWeighBytes)}, launch, op, plan);
+                {n_ctas, (kGroups + 1) * kGroupThreads, static_cast<size_t>(n_bytes)}, launch, op, plan);
 }
 
 template <KvType kKv, int kGroups, int kColumns>

@@ -16,6 +16,7 @@ constexpr int kHeads = 64;          // of a product
 // filled.
 template <int kStages, bool kBeginTaken = false>
 struct Ring {
+  static constexpr int kSize = kStages;
   uint64_t full[kStages], empty[kStages];
   __device__ __forceinline__ static int stage(int turn) { return turn % kStages; }
 };
@@ -261,7 +262,6 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
                     is_last ? 0 : first + kAtOnce, lane);
     }
     tell_full(&ring->full[Ring::stage(turn)], lane);
-    note_row(plan, share, block, lane_row, place, scales, lane);
     place = next, next = after, scales = next_scales;
   }
 }
