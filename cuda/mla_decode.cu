@@ -21,6 +21,10 @@ constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
 // down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
 constexpr float kWeightPower = 15;
 
+// Both kernels have groups of four warps that multiply, 64 heads each, and two that bring in.
+constexpr int kFillWarps = 8;
+constexpr int threads_of(int n_groups) { return n_groups * kGroupThreads + kFillWarps * 32; }
+
 // How the first kernel divides its shared memory. Fp8 rows land as they are, two blocks ahead.
 template <KvType kKv>
 struct WeighSizes {
@@ -41,13 +45,13 @@ struct AddSizes {
   static constexpr int kChunks = kColumns / 16, kSteps = kBlockRows * kChunks / kGroupThreads;
   static constexpr int kChunkCopies = kKv == KvType::fp8 ? 1 : 2;  // of 16 bytes
   static constexpr int kRowsAhead =
-      (kColumns == 256 ? 4 : 8) / (kColumns == 64 ? 1 : kChunkCopies);              // blocks
+      (kColumns == 256 ? 2 : 4) / (kColumns == 64 ? 1 : kChunkCopies);              // blocks
   static constexpr int kLandingBytes = kSteps * kChunkCopies * kGroupThreads * 16;  // of one
-  static constexpr int kFoundRows = 2 * kRowsAhead * kBlockRows;
+  static constexpr int kFoundRows = 4 * kRowsAhead * kBlockRows;
   static constexpr int kWeightsAhead = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // blocks
   static constexpr int kWeightBytes = kWeightLines * kGroups * kGroupThreads * 16;     // of one
   static constexpr int kBytes =
-      kStages * kStageBytes + kRowsAhead * kLandingBytes + kWeightsAhead * kWeightBytes +
+      kStages * kStageBytes + 2 * kRowsAhead * kLandingBytes + kWeightsAhead * kWeightBytes +
       kFoundRows * static_cast<int>(sizeof(FoundRow)) + static_cast<int>(sizeof(Ring<kStages>));
 };
 
@@ -116,19 +120,18 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
   reinterpret_cast<float4*>(out)[kOperandLines * 32 + lane] = {power[0], power[1], sum[0], sum[1]};
 }
 
-// Brings the share's fp8 rows in by four warps of 16 rows of a block each. Two blocks are under way while one
+// Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
 // is widened, and where rows and scales lie is looked up a block ahead of that.
-template <typename Stages>
+template <int kRows, typename Stages>
 __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
                                             uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
                                             int lane) {
   constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
   const int64_t seq = op.step.seq[share.t];
-  const int lane_row = warp * kFillRows + lane % kFillRows;
+  const int lane_row = warp * kRows + lane % kRows;
   const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
   const auto start = [&](const RowPlace& place, int turn) {
-    start_rows<KvType::fp8, kFillRows>(plan.rows, place.id, landing + turn % 2 * kSlotBytes, warp * kFillRows,
-                                       lane);
+    start_rows<KvType::fp8, kRows>(plan.rows, place.id, landing + turn % 2 * kSlotBytes, warp * kRows, lane);
     commit_copies();
   };
   const auto scales_of = [&](const RowPlace& place) {
@@ -139,7 +142,7 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
   start(place, 0), start(next, 1);
   uint32_t scales = scales_of(place), next_scales = scales_of(next);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    note_row(plan, share, block, lane_row, place, scales, lane);
+    if (lane < kRows) note_row(plan, share, block, lane_row, place, scales);
     const uint32_t after_scales = scales_of(after);
     const RowPlace last = find(block + 3 * share.step);
     const uint8_t* landed = landing + turn % 2 * kSlotBytes;
@@ -147,15 +150,15 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
     wait_copies<1>();
     __syncwarp();
     wait_empty(ring, turn);
-#pragma unroll 8
-    for (int i = 0; i < kFillRows; ++i) {
-      const int row = warp * kFillRows + i;
+#pragma unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const int row = warp * kRows + i;
       store_fp8(*reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + lane * 16),
                 __shfl_sync(0xffffffffu, scales, i), k, row, lane);
     }
 #pragma unroll
-    for (int i = 0; i < kFillRows; i += 4) {
-      const int row = warp * kFillRows + i + lane / 8;
+    for (int i = 0; i < kRows; i += 4) {
+      const int row = warp * kRows + i + lane / 8;
       *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, row, kBlockRows)) = bf16_to_f16(
           *reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16));
     }
@@ -187,7 +190,6 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
   const int head_warp = (share.first_head / kHeads + group) * 4 + warp;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     wait_full(ring, turn);
-    fence_async_proxy();
     __syncwarp();
     float s[8][4] = {};
     const uint64_t key = wgmma_operand(shared_address(stages) + Stages::stage(turn) * kBlockBytes);
@@ -305,7 +307,6 @@ __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& t
     take_weights(copies, totals, block, weights);
     copies.start(block + kAhead);
     wait_full(ring, block);
-    fence_async_proxy();
     __syncwarp();
     const uint64_t values =
         value_operand(shared_address(stages) + ValueRing::stage(block) * kBlockRows * kColumns * 2);
@@ -330,20 +331,23 @@ __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& t
 template <KvType kKv, typename Sizes, typename ValueRing>
 __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* found, int n_blocks,
                                             int first_column, uint8_t* stages, uint8_t* landing,
-                                            FoundRow* table, ValueRing* ring, int warp, int lane) {
+                                            FoundRow* table, ValueRing* ring, int group, int warp, int lane) {
   constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
   constexpr int kStepBytes = kCopies * 32 * 16;
   static_assert(kStepRows * Sizes::kSteps == kFillRows);
-  table += warp * 2 * kAhead * kFillRows, landing += warp * Sizes::kSteps * kStepBytes + lane * 16;
+  table += (group * 4 + warp) * 2 * kAhead * kFillRows;
+  landing += (group * kAhead * 4 + warp) * Sizes::kSteps * kStepBytes + lane * 16;
+  found += warp * kFillRows + lane;
   const int chunk = lane % Sizes::kChunks, first_row = lane / Sizes::kChunks;
   const uint8_t* rows = plan.rows + (first_column + 16 * chunk) * (kKv == KvType::fp8 ? 1 : 2);
-  for (int tick = -kAhead; tick < n_blocks + kAhead; ++tick) {
+  const int n_own = (n_blocks + 1 - group) / 2;
+  for (int tick = 0; tick < n_own + 2 * kAhead; ++tick) {
     wait_copies<kAhead - 1>();
     __syncwarp();
-    const FoundRow* places = table + (tick + 2 * kAhead) % (2 * kAhead) * kFillRows + first_row;
-    uint8_t* arrived = landing + (tick + kAhead) % kAhead * Sizes::kLandingBytes;
-    if (const int block = tick - kAhead; block >= 0) {
-      const FoundRow* taken = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
+    uint8_t* arrived = landing + tick % kAhead * Sizes::kLandingBytes;
+    FoundRow* taken = table + tick % (2 * kAhead) * kFillRows;
+    if (tick >= 2 * kAhead) {
+      const int block = 2 * (tick - 2 * kAhead) + group;
       uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
       wait_empty(ring, block);
 #pragma unroll
@@ -351,14 +355,15 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
         const auto* in = reinterpret_cast<const uint4*>(arrived + step * kStepBytes);
         uint4 low, high;
         if constexpr (kKv == KvType::fp8)
-          widen_fp8(in[0], taken[step * kStepRows].scales, first_column / 16 + chunk, low, high);
+          widen_fp8(in[0], taken[step * kStepRows + first_row].scales, first_column / 16 + chunk, low, high);
         else
           low = bf16_to_f16(in[0]), high = bf16_to_f16(in[32]);
         store_wide(low, high, values, warp * kFillRows + step * kStepRows + first_row, chunk);
       }
       tell_full(&ring->full[ValueRing::stage(block)], lane);
     }
-    if (tick >= 0 && tick < n_blocks) {
+    if (tick >= kAhead && tick < n_own + kAhead) {
+      const FoundRow* places = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
 #pragma unroll
       for (int step = 0; step < Sizes::kSteps; ++step) {
         const int64_t id = places[step * kStepRows].id;
@@ -369,9 +374,8 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
       }
     }
     __syncwarp();
-    if (tick + kAhead < n_blocks && lane < kFillRows)
-      copy_small_async<8>(shared_address(table + (tick + kAhead) % (2 * kAhead) * kFillRows + lane),
-                          found + (tick + kAhead) * kBlockRows + warp * kFillRows + lane);
+    if (tick < n_own && lane < kFillRows)
+      copy_small_async<8>(shared_address(taken + lane), found + (2 * tick + group) * kBlockRows);
     commit_copies();
   }
 }
@@ -384,8 +388,7 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
 // hold their heads' queries in registers and make the scores and weights. Bound: many tokens: bringing rows
 // in, which all 128 heads share; one token: latency.
 template <KvType kKv, int kGroups>
-__global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
-    mla_weigh_kernel(const Attend op, const Plan plan) {
+__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Sizes = WeighSizes<kKv>;
   extern __shared__ __align__(1024) uint8_t stages[];        // [kStages][kRowLines][kBlockRows] lines
@@ -394,7 +397,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   auto* ring = reinterpret_cast<typename Sizes::Stages*>(units + 2 * kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    init_ring(ring, 4, 4 * kGroups);
+    init_ring(ring, kFillWarps, 4 * kGroups);
     publish_barriers();
   }
   let_next_start();
@@ -403,13 +406,14 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   const Share share = share_of(op, plan, kGroups * kHeads);
   if (share.first >= share.n_blocks) return;
   if (warp >= 4 * kGroups) {
-    if constexpr (kGroups == 2) give_registers<88>();
+    give_registers<kGroups == 2 ? 48 : 136>();
+    constexpr int kRows = kBlockRows / kFillWarps;
     if constexpr (kKv == KvType::fp8)
-      fill_landed(op, plan, share, stages, landing, ring, warp - 4 * kGroups, lane);
+      fill_landed<kRows>(op, plan, share, stages, landing, ring, warp - 4 * kGroups, lane);
     else
-      fill_bf16(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
+      fill_bf16<kRows>(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
   } else {
-    if constexpr (kGroups == 2) take_registers<208>();
+    take_registers<kGroups == 2 ? 208 : 232>();
     weigh_blocks(op, plan, share, stages, units, ring, kGroups, warp / 4, warp % 4, lane);
   }
 #else
@@ -422,13 +426,12 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
 // group of four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token:
 // bringing weights in, 256 KB a CTA.
 template <KvType kKv, int kGroups, int kColumns>
-__global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
-    mla_add_kernel(const Attend op, const Plan plan) {
+__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Sizes = AddSizes<kKv, kGroups, kColumns>;
   extern __shared__ __align__(1024) uint8_t stages[];  // [kStages][kColumns / 64][kBlockRows] lines
-  uint8_t* landing = stages + Sizes::kStages * Sizes::kStageBytes;        // [kRowsAhead][kLandingBytes]
-  uint8_t* weights = landing + Sizes::kRowsAhead * Sizes::kLandingBytes;  // [kWeightsAhead][kWeightBytes]
+  uint8_t* landing = stages + Sizes::kStages * Sizes::kStageBytes;            // [kRowsAhead][kLandingBytes]
+  uint8_t* weights = landing + 2 * Sizes::kRowsAhead * Sizes::kLandingBytes;  // [kWeightsAhead][kWeightBytes]
   auto* table = reinterpret_cast<FoundRow*>(weights + Sizes::kWeightsAhead * Sizes::kWeightBytes);
   auto* ring = reinterpret_cast<Ring<Sizes::kStages>*>(table + Sizes::kFoundRows);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -445,12 +448,13 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   const int64_t t = blockIdx.x / kParts / plan.n_head_tiles;
   const int n_blocks = (op.n_selected[t] + kBlockRows - 1) / kBlockRows;
   if (warp >= 4 * kGroups) {
-    if constexpr (kColumns == 256) give_registers<88>();
+    give_registers<kColumns == 256 ? 64 : kColumns == 128 ? 88 : 136>();
+    const int fill = warp - 4 * kGroups;
     fill_values<kKv, Sizes>(plan, plan.found + t * plan.n_most_blocks * kBlockRows, n_blocks, first_column,
-                            stages, landing, table, ring, warp - 4 * kGroups, lane);
+                            stages, landing, table, ring, fill / 4, fill % 4, lane);
     return;
   }
-  if constexpr (kColumns == 256) take_registers<208>();
+  take_registers<kColumns == 256 ? 192 : kColumns == 128 ? 168 : 232>();
   const int64_t n_block_weights = weights_of(plan.n_head_warps);
   const uint4* from =
       plan.weights + t * plan.n_most_blocks * n_block_weights + weights_of(first_head / 16 + warp);
@@ -488,7 +492,7 @@ void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
   launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv, kGroups>,
-                {n_ctas, (kGroups + 1) * kGroupThreads, static_cast<size_t>(n_bytes)}, launch, op, plan);
+                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
 }
 
 template <KvType kKv, int kGroups, int kColumns>
@@ -502,7 +506,7 @@ void launch_add(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kGroups * kHeads));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles * (kRank / kColumns));
   launch_kernel("mla_add_kernel", mla_add_kernel<kKv, kGroups, kColumns>,
-                {n_ctas, (kGroups + 1) * kGroupThreads, static_cast<size_t>(n_bytes)}, launch, op, plan);
+                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
 }
 
 // CTAs that share a token's blocks: what takes the shortest, where a CTA begins as long as two blocks take.

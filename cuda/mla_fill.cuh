@@ -224,8 +224,8 @@ __device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
 
 // For the kernel that adds values (mla_decode.cu), where a row is.
 __device__ __forceinline__ void note_row(const Plan& plan, const Share& share, int block, int row,
-                                         const RowPlace& place, uint32_t scales, int lane) {
-  if (plan.found && lane < kFillRows)
+                                         const RowPlace& place, uint32_t scales) {
+  if (plan.found)
     plan.found[(share.t * plan.n_most_blocks + block) * kBlockRows + row] = {static_cast<int32_t>(place.id),
                                                                              scales};
 }
@@ -267,33 +267,37 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
 }
 
 // The rows that start_rows() has brought, each chunk by the lane that copied it.
+template <int kRows>
 __device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane) {
 #pragma unroll 1
-  for (int i = 0; i < kFillRows; i += 4) {
+  for (int i = 0; i < kRows; i += 4) {
     uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
-    uint4 chunks[kRowLines];
 #pragma unroll
-    for (int line = 0; line < kRowLines; ++line)
-      chunks[line] = *reinterpret_cast<const uint4*>(place + line * kBlockRows * kLine);
+    for (int first = 0; first < kRowLines; first += 3) {
+      uint4 chunks[3];
 #pragma unroll
-    for (int line = 0; line < kRowLines; ++line)
-      *reinterpret_cast<uint4*>(place + line * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+      for (int line = 0; line < 3; ++line)
+        chunks[line] = *reinterpret_cast<const uint4*>(place + (first + line) * kBlockRows * kLine);
+#pragma unroll
+      for (int line = 0; line < 3; ++line)
+        *reinterpret_cast<uint4*>(place + (first + line) * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+    }
   }
 }
 
-template <typename Ring>
+template <int kRows = kFillRows, typename Ring>
 __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, const Share& share,
                                           uint8_t* stages, Ring* ring, int warp, int lane) {
-  const int lane_row = warp * kFillRows + lane % kFillRows;
+  const int lane_row = warp * kRows + lane % kRows;
   RowPlace place = find_row(op, share.t, share.first * kBlockRows + lane_row, share.n);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     wait_empty(ring, turn);
     uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
-    start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, k, warp * kFillRows, lane);
-    note_row(plan, share, block, lane_row, place, 0, lane);
+    start_rows<KvType::bf16, kRows>(plan.rows, place.id, k, warp * kRows, lane);
+    if (lane < kRows) note_row(plan, share, block, lane_row, place, 0);
     place = find_row(op, share.t, (block + share.step) * kBlockRows + lane_row, share.n);
     wait_all_copies();
-    convert_rows(k, warp * kFillRows, lane);
+    convert_rows<kRows>(k, warp * kRows, lane);
     tell_full(&ring->full[Ring::stage(turn)], lane);
   }
 }
