@@ -85,11 +85,12 @@ __device__ __forceinline__ void sync_group(int group) {
 // ---- scores to weights ----
 
 // The queries of the group's heads through `room` to registers, operands of the products with 16 values each.
+template <int kQueries>
 __device__ __forceinline__ void take_queries(const Attend& op, int64_t t, int first_head, uint8_t* room,
                                              float* units, int group, int warp, int lane,
                                              uint32_t (&q)[kRowLines * 4][4]) {
-  load_queries_f16(op, t, first_head, room, units, 2 * warp, lane);
-  load_queries_f16(op, t, first_head, room, units, 2 * warp + 1, lane);
+  load_queries_f16<kQueries>(op, t, first_head, room, units, 2 * warp, lane);
+  load_queries_f16<kQueries>(op, t, first_head, room, units, 2 * warp + 1, lane);
   sync_group(group);
   const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
@@ -150,11 +151,16 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
     wait_copies<1>();
     __syncwarp();
     wait_empty(ring, turn);
-#pragma unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      const int row = warp * kRows + i;
-      store_fp8(*reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + lane * 16),
-                __shfl_sync(0xffffffffu, scales, i), k, row, lane);
+#pragma unroll
+    for (int first = 0; first < kRows; first += 2) {
+      uint4 codes[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        codes[i] = *reinterpret_cast<const uint4*>(
+            landed + (warp * kRows + first + i) * kRowBytes<KvType::fp8> + lane * 16);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        store_fp8(codes[i], __shfl_sync(0xffffffffu, scales, first + i), k, warp * kRows + first + i, lane);
     }
 #pragma unroll
     for (int i = 0; i < kRows; i += 4) {
@@ -170,17 +176,18 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
 
 // The part of a group that makes scores. Stages are its own until it has said that they may be filled: the
 // queries come in by the last ones.
-template <typename Stages>
+template <int kGroups, typename Stages>
 __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
-                                             uint8_t* stages, float* units, Stages* ring, int n_groups,
-                                             int group, int warp, int lane) {
-  const int first_room = Stages::kSize - n_groups;
+                                             uint8_t* stages, float* units, Stages* ring, int group, int warp,
+                                             int lane) {
+  const int first_room = Stages::kSize - kGroups;
   if (lane == 0)
     for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);
   uint32_t q[kRowLines * 4][4];
   units += group * kHeads;
-  take_queries(op, share.t, share.first_head + group * kHeads, stages + (first_room + group) * kBlockBytes,
-               units, group, warp, lane, q);
+  take_queries<kGroups == 1 ? 8 : 4>(op, share.t, share.first_head + group * kHeads,
+                                     stages + (first_room + group) * kBlockBytes, units, group, warp, lane,
+                                     q);
   __syncwarp();
   if (lane == 0)
     for (int i = first_room; i < Stages::kSize; ++i) arrive(&ring->empty[i]);
@@ -296,34 +303,42 @@ __device__ __forceinline__ void take_weights(const Copies& copies, const Totals&
 }
 
 // Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column
-// 64 c + 8 j + 2 (lane % 4) + e % 2. Two sets of operands, since a block's products are under way while the
-// next block's weights are made ready.
-template <int kColumns, int kAhead, typename Copies, typename ValueRing>
+// 64 c + 8 j + 2 (lane % 4) + e % 2. Two sets of operands of kTogether blocks, since products are under way
+// while the next ones' weights are made ready.
+template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
 __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
                                            ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
-  uint32_t a[2][kOperandLines][4];
-  const auto add = [&](int block, uint32_t(&weights)[kOperandLines][4]) {
-    wait_copies<kAhead - 1>();
-    take_weights(copies, totals, block, weights);
-    copies.start(block + kAhead);
-    wait_full(ring, block);
+  static_assert(kTogether == 1 || ValueRing::kSize >= 4 * kTogether);  // the last few blocks free no stages
+  uint32_t even[kTogether][kOperandLines][4], odd[kTogether][kOperandLines][4], last[1][kOperandLines][4];
+  const auto add = [&]<int kBlocks>(int block, uint32_t(&weights)[kBlocks][kOperandLines][4]) {
+    wait_copies<kAhead - kBlocks>();
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), wait_full(ring, block + i);
     __syncwarp();
-    const uint64_t values =
-        value_operand(shared_address(stages) + ValueRing::stage(block) * kBlockRows * kColumns * 2);
     wgmma_begin();
 #pragma unroll
-    for (int step = 0; step < kOperandLines; ++step)
+    for (int i = 0; i < kBlocks; ++i) {
+      const uint64_t values =
+          value_operand(shared_address(stages) + ValueRing::stage(block + i) * kBlockRows * kColumns * 2);
 #pragma unroll
-      for (int c = 0; c < kColumns / 64; ++c)
-        wgmma_rows_64(o + 32 * c, weights[step], values + (c * kBlockRows + step * 16) * kLine / 16);
+      for (int step = 0; step < kOperandLines; ++step)
+#pragma unroll
+        for (int c = 0; c < kColumns / 64; ++c)
+          wgmma_rows_64(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+    }
     wgmma_commit();
     wgmma_wait<1>();
-    if (block > 0 && lane == 0) arrive(&ring->empty[ValueRing::stage(block - 1)]);
+    if constexpr (kBlocks == kTogether) {
+      if (block > 0 && lane < kBlocks) arrive(&ring->empty[ValueRing::stage(block - kBlocks + lane)]);
+    }
   };
   int block = 0;
-  for (; block + 1 < copies.n_blocks; block += 2) add(block, a[0]), add(block + 1, a[1]);
-  if (block < copies.n_blocks) add(block, a[0]);
+  for (; block + 2 * kTogether <= copies.n_blocks; block += 2 * kTogether)
+    add(block, even), add(block + kTogether, odd);
   wgmma_wait();
+  for (; block < copies.n_blocks; ++block) add(block, last), wgmma_wait();
 }
 
 // Brings columns first_column ... of all rows in as fp16, by four warps of 16 rows of a block each. Where
@@ -335,6 +350,7 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
   constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
   constexpr int kStepBytes = kCopies * 32 * 16;
   static_assert(kStepRows * Sizes::kSteps == kFillRows);
+  constexpr int kTogether = Sizes::kSteps == 4 ? 4 : 2;  // steps whose values are loaded at once
   table += (group * 4 + warp) * 2 * kAhead * kFillRows;
   landing += (group * kAhead * 4 + warp) * Sizes::kSteps * kStepBytes + lane * 16;
   found += warp * kFillRows + lane;
@@ -351,26 +367,39 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
       uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
       wait_empty(ring, block);
 #pragma unroll
-      for (int step = 0; step < Sizes::kSteps; ++step) {
-        const auto* in = reinterpret_cast<const uint4*>(arrived + step * kStepBytes);
-        uint4 low, high;
-        if constexpr (kKv == KvType::fp8)
-          widen_fp8(in[0], taken[step * kStepRows + first_row].scales, first_column / 16 + chunk, low, high);
-        else
-          low = bf16_to_f16(in[0]), high = bf16_to_f16(in[32]);
-        store_wide(low, high, values, warp * kFillRows + step * kStepRows + first_row, chunk);
+      for (int first = 0; first < Sizes::kSteps; first += kTogether) {
+        uint4 in[kTogether][kCopies];
+        uint32_t scales[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          for (int copy = 0; copy < kCopies; ++copy)
+            in[i][copy] = *reinterpret_cast<const uint4*>(arrived + (first + i) * kStepBytes + copy * 512);
+          scales[i] = taken[(first + i) * kStepRows + first_row].scales;
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          uint4 low, high;
+          if constexpr (kKv == KvType::fp8)
+            widen_fp8(in[i][0], scales[i], first_column / 16 + chunk, low, high);
+          else
+            low = bf16_to_f16(in[i][0]), high = bf16_to_f16(in[i][1]);
+          store_wide(low, high, values, warp * kFillRows + (first + i) * kStepRows + first_row, chunk);
+        }
       }
       tell_full(&ring->full[ValueRing::stage(block)], lane);
     }
     if (tick >= kAhead && tick < n_own + kAhead) {
       const FoundRow* places = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
+      int32_t ids[Sizes::kSteps];
+#pragma unroll
+      for (int step = 0; step < Sizes::kSteps; ++step) ids[step] = places[step * kStepRows].id;
 #pragma unroll
       for (int step = 0; step < Sizes::kSteps; ++step) {
-        const int64_t id = places[step * kStepRows].id;
-        const uint8_t* from = rows + (id < 0 ? 0 : id * kRowBytes<kKv>);
+        const uint8_t* from = rows + static_cast<int64_t>(max(ids[step], 0)) * kRowBytes<kKv>;
 #pragma unroll
         for (int i = 0; i < kCopies; ++i)
-          copy_line_async(shared_address(arrived + step * kStepBytes + i * 512), from + i * 16, id >= 0);
+          copy_line_async(shared_address(arrived + step * kStepBytes + i * 512), from + i * 16,
+                          ids[step] >= 0);
       }
     }
     __syncwarp();
@@ -414,7 +443,7 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const
       fill_bf16<kRows>(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
   } else {
     take_registers<kGroups == 2 ? 208 : 232>();
-    weigh_blocks(op, plan, share, stages, units, ring, kGroups, warp / 4, warp % 4, lane);
+    weigh_blocks<kGroups>(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
   }
 #else
   __trap();
@@ -464,7 +493,7 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
   for (int block = 0; block < Sizes::kWeightsAhead; ++block) copies.start(block);
   const Totals totals = total(from, n_block_weights, n_blocks, lane);
   float o[kColumns / 2] = {};
-  add_blocks<kColumns, Sizes::kWeightsAhead>(copies, totals, stages, ring, lane, o);
+  add_blocks<kColumns, kColumns == 64 ? 2 : 1, Sizes::kWeightsAhead>(copies, totals, stages, ring, lane, o);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t head = first_head + warp * 16 + lane / 4 + 8 * h;

@@ -42,7 +42,6 @@ __device__ __forceinline__ Share share_of(const Attend& op, const Plan& plan, in
 
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
 constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
-constexpr int kQueriesAtOnce = 4;          // of a multiplying warp's eight
 
 template <int kStages, bool kBeginTaken>
 __device__ void init_ring(Ring<kStages, kBeginTaken>* ring, int n_fill, int n_empty) {
@@ -85,20 +84,21 @@ __device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, in
 }
 
 // The queries of the CTA's heads as fp16 [kHeads, kRank + kRope], each in units of its own, by eight warps of
-// eight heads each; a lane has chunks lane, lane + 32 and lane + 64.
+// eight heads each, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
+template <int kQueries>
 __device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
                                                  float* units, int warp, int lane) {
   constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
 #pragma unroll 1
-  for (int first = warp * 8; first < warp * 8 + 8; first += kQueriesAtOnce) {
-    alignas(16) float values[kQueriesAtOnce][n_chunks][8];
+  for (int first = warp * 8; first < warp * 8 + 8; first += kQueries) {
+    alignas(16) float values[kQueries][n_chunks][8];
 #pragma unroll
-    for (int h = 0; h < kQueriesAtOnce; ++h)
+    for (int h = 0; h < kQueries; ++h)
 #pragma unroll
       for (int c = 0; c < n_chunks; ++c)
         load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
 #pragma unroll
-    for (int h = 0; h < kQueriesAtOnce; ++h) {
+    for (int h = 0; h < kQueries; ++h) {
       float largest = 0;
 #pragma unroll
       for (int c = 0; c < n_chunks; ++c)
