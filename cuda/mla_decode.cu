@@ -429,11 +429,10 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const
     init_ring(ring, kFillWarps, 4 * kGroups);
     publish_barriers();
   }
-  let_next_start();
   wait_for_inputs();
+  let_next_start();  // which reads n_selected before it waits
   __syncthreads();
   const Share share = share_of(op, plan, kGroups * kHeads);
-  if (share.first >= share.n_blocks) return;
   if (warp >= 4 * kGroups) {
     give_registers<kGroups == 2 ? 48 : 136>();
     constexpr int kRows = kBlockRows / kFillWarps;
@@ -469,13 +468,13 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
     publish_barriers();
   }
   let_next_start();
-  wait_for_inputs();
-  __syncthreads();
   constexpr int kParts = kRank / kColumns;
   const int first_column = blockIdx.x % kParts * kColumns;
   const int first_head = blockIdx.x / kParts % plan.n_head_tiles * kGroups * kHeads;
   const int64_t t = blockIdx.x / kParts / plan.n_head_tiles;
-  const int n_blocks = (op.n_selected[t] + kBlockRows - 1) / kBlockRows;
+  const int n_blocks = (__ldcg(op.n_selected + t) + kBlockRows - 1) / kBlockRows;
+  wait_for_inputs();
+  __syncthreads();
   if (warp >= 4 * kGroups) {
     give_registers<kColumns == 256 ? 64 : kColumns == 128 ? 88 : 136>();
     const int fill = warp - 4 * kGroups;
@@ -555,7 +554,8 @@ template <KvType kKv>
 void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   const int64_t n_single = op.step.n_tokens * ceil_div(op.n_heads, kHeads);
   const int64_t n_double = op.step.n_tokens * ceil_div(op.n_heads, 2 * kHeads);
-  if (n_single * plan.n_most_blocks <= launch.n_sms) {
+  constexpr int kFewColumns = 64;
+  if (n_single * std::max(plan.n_most_blocks, kRank / kFewColumns) <= launch.n_sms) {
     plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = plan.n_most_blocks;
     launch_weigh<kKv, 1>(op, plan, launch);
   } else {
@@ -563,8 +563,8 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
     plan.n_splits = choose_splits(n_double, plan.n_most_blocks, launch.n_sms);
     launch_weigh<kKv, 2>(op, plan, launch);
   }
-  if (n_single * (kRank / 64) <= launch.n_sms)
-    launch_add<kKv, 1, 64>(op, plan, launch);
+  if (n_single * (kRank / kFewColumns) <= launch.n_sms)
+    launch_add<kKv, 1, kFewColumns>(op, plan, launch);
   else if (n_double * (kRank / 128) <= launch.n_sms)
     launch_add<kKv, 2, 128>(op, plan, launch);
   else
