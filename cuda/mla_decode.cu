@@ -17,10 +17,6 @@ namespace {
 // is known of its two heads (float4: their powers, the sums of their weights).
 constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
 
-// Weights are 2^(score - power + kWeightPower): the largest of a block lies between 2^14 and 2^15, and those
-// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
-constexpr float kWeightPower = 15;
-
 // Both kernels have groups of four warps that multiply, 64 heads each, and two that bring in.
 constexpr int kFillWarps = 8;
 constexpr int threads_of(int n_groups) { return n_groups * kGroupThreads + kFillWarps * 32; }
@@ -97,6 +93,10 @@ __device__ __forceinline__ void take_queries(const Attend& op, int64_t t, int fi
   for (int step = 0; step < kRowLines * 4; ++step)
     load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
+
+// Weights are 2^(score - power + kWeightPower): the largest of a block lies between 2^14 and 2^15, and those
+// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
+constexpr float kWeightPower = 15;
 
 // A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
 __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
@@ -413,7 +413,7 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
 
 // Weights of the selected rows j of a token for each head: 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) -
 // power) as fp16, a block's power being its largest score rounded up. CTA: one token, kGroups times 64 heads,
-// every n_splits-th block of 64 rows; the last four warps fill stages and note where rows lie, the others
+// every n_splits-th block of 64 rows; the last eight warps fill stages and note where rows lie, the others
 // hold their heads' queries in registers and make the scores and weights. Bound: many tokens: bringing rows
 // in, which all 128 heads share; one token: latency.
 template <KvType kKv, int kGroups>
@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const
 }
 
 // o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left.
-// CTA: one token, kGroups times 64 heads, kColumns of the columns; the last four warps bring values in, a
+// CTA: one token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a
 // group of four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token:
 // bringing weights in, 256 KB a CTA.
 template <KvType kKv, int kGroups, int kColumns>
