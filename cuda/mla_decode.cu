@@ -73,21 +73,19 @@ __device__ __forceinline__ void wgmma_rows_64(float* d, const uint32_t (&a)[4], 
 }
 #undef DSV32_SUMS_8
 
-// Among the four warps of a group.
-__device__ __forceinline__ void sync_group(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+// Among the warps that bring a group's queries in; those who only bring need not wait.
+__device__ __forceinline__ void sync_queries(int group, int n_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
+}
+__device__ __forceinline__ void tell_queries(int group, int n_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
 }
 
 // ---- scores to weights ----
 
-// The queries of the group's heads through `room` to registers, operands of the products with 16 values each.
-template <int kQueries>
-__device__ __forceinline__ void take_queries(const Attend& op, int64_t t, int first_head, uint8_t* room,
-                                             float* units, int group, int warp, int lane,
+// The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
+__device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int lane,
                                              uint32_t (&q)[kRowLines * 4][4]) {
-  load_queries_f16<kQueries>(op, t, first_head, room, units, 2 * warp, lane);
-  load_queries_f16<kQueries>(op, t, first_head, room, units, 2 * warp + 1, lane);
-  sync_group(group);
   const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
   for (int step = 0; step < kRowLines * 4; ++step)
@@ -122,11 +120,12 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
 }
 
 // Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
-// is widened, and where rows and scales lie is looked up a block ahead of that.
-template <int kRows, typename Stages>
+// is widened, and where rows and scales lie is looked up a block ahead of that. `meanwhile` is called while
+// the first ones are under way.
+template <int kRows, typename Stages, typename Meanwhile>
 __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
                                             uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
-                                            int lane) {
+                                            int lane, const Meanwhile& meanwhile) {
   constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
   const int64_t seq = op.step.seq[share.t];
   const int lane_row = warp * kRows + lane % kRows;
@@ -142,6 +141,7 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
            after = find(share.first + 2 * share.step);
   start(place, 0), start(next, 1);
   uint32_t scales = scales_of(place), next_scales = scales_of(next);
+  meanwhile();
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     if (lane < kRows) note_row(plan, share, block, lane_row, place, scales);
     const uint32_t after_scales = scales_of(after);
@@ -185,9 +185,16 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
     for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);
   uint32_t q[kRowLines * 4][4];
   units += group * kHeads;
-  take_queries<kGroups == 1 ? 8 : 4>(op, share.t, share.first_head + group * kHeads,
-                                     stages + (first_room + group) * kBlockBytes, units, group, warp, lane,
-                                     q);
+  uint8_t* room = stages + (first_room + group) * kBlockBytes;
+  if constexpr (kGroups == 1) {
+    load_queries_f16<8>(op, share.t, share.first_head, room, units, warp * 8, warp * 8 + 8, lane);
+    sync_queries(group, threads_of(1));
+  } else {
+    load_queries_f16<4>(op, share.t, share.first_head + group * kHeads, room, units, warp * 16,
+                        warp * 16 + 16, lane);
+    sync_queries(group, kGroupThreads);
+  }
+  take_queries(room, warp, lane, q);
   __syncwarp();
   if (lane == 0)
     for (int i = first_room; i < Stages::kSize; ++i) arrive(&ring->empty[i]);
@@ -429,17 +436,28 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const
     init_ring(ring, kFillWarps, 4 * kGroups);
     publish_barriers();
   }
+  let_next_start();
   wait_for_inputs();
-  let_next_start();  // which reads n_selected before it waits
   __syncthreads();
   const Share share = share_of(op, plan, kGroups * kHeads);
+  if (share.first >= share.n_blocks) return;
   if (warp >= 4 * kGroups) {
     give_registers<kGroups == 2 ? 48 : 136>();
     constexpr int kRows = kBlockRows / kFillWarps;
-    if constexpr (kKv == KvType::fp8)
-      fill_landed<kRows>(op, plan, share, stages, landing, ring, warp - 4 * kGroups, lane);
-    else
-      fill_bf16<kRows>(op, plan, share, stages, ring, warp - 4 * kGroups, lane);
+    const int fill = warp - 4 * kGroups;
+    const auto load_queries = [&] {  // of a single group half of them
+      if constexpr (kGroups == 1) {
+        uint8_t* room = stages + (Sizes::kStages - 1) * kBlockBytes;
+        load_queries_f16<4>(op, share.t, share.first_head, room, units, 32 + fill * 4, 36 + fill * 4, lane);
+        tell_queries(0, threads_of(1));
+      }
+    };
+    if constexpr (kKv == KvType::fp8) {
+      fill_landed<kRows>(op, plan, share, stages, landing, ring, fill, lane, load_queries);
+    } else {
+      load_queries();
+      fill_bf16<kRows>(op, plan, share, stages, ring, fill, lane);
+    }
   } else {
     take_registers<kGroups == 2 ? 208 : 232>();
     weigh_blocks<kGroups>(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
@@ -468,13 +486,13 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
     publish_barriers();
   }
   let_next_start();
+  wait_for_inputs();
+  __syncthreads();
   constexpr int kParts = kRank / kColumns;
   const int first_column = blockIdx.x % kParts * kColumns;
   const int first_head = blockIdx.x / kParts % plan.n_head_tiles * kGroups * kHeads;
   const int64_t t = blockIdx.x / kParts / plan.n_head_tiles;
-  const int n_blocks = (__ldcg(op.n_selected + t) + kBlockRows - 1) / kBlockRows;
-  wait_for_inputs();
-  __syncthreads();
+  const int n_blocks = (op.n_selected[t] + kBlockRows - 1) / kBlockRows;
   if (warp >= 4 * kGroups) {
     give_registers<kColumns == 256 ? 64 : kColumns == 128 ? 88 : 136>();
     const int fill = warp - 4 * kGroups;

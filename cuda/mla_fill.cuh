@@ -83,14 +83,14 @@ __device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, in
   }
 }
 
-// The queries of the CTA's heads as fp16 [kHeads, kRank + kRope], each in units of its own, by eight warps of
-// eight heads each, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
+// The queries of the heads first_head + begin ... as fp16 into q [kHeads, kRank + kRope], each in units of
+// its own, by a warp, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
 template <int kQueries>
 __device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
-                                                 float* units, int warp, int lane) {
+                                                 float* units, int begin, int end, int lane) {
   constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
 #pragma unroll 1
-  for (int first = warp * 8; first < warp * 8 + 8; first += kQueries) {
+  for (int first = begin; first < end; first += kQueries) {
     alignas(16) float values[kQueries][n_chunks][8];
 #pragma unroll
     for (int h = 0; h < kQueries; ++h)

@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
     score_blocks(op, share, q, stages, p, heads, barriers, warp - 8, lane);
   } else {
     take_registers<kValueRegisters>();
-    load_queries_f16<4>(op, share.t, share.first_head, q, heads->units, warp, lane);
+    load_queries_f16<4>(op, share.t, share.first_head, q, heads->units, warp * 8, warp * 8 + 8, lane);
     fence_async_proxy();
     sync_products();
     multiply_values(op, plan, share, q, stages, p, heads, barriers, warp, lane);

@@ -385,8 +385,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOnSm) select_topk_kernel(Sele
 // How many blocks share a row: as many as the device takes at once.
 int blocks_per_row(int64_t n_tokens, int64_t n_visible, int n_sms) {
   int n = 1;
-  while (n < kMostBlocks && n * kLeastBlockKeys < n_visible && 2 * n_tokens * n <= kBlocksOnSm * n_sms)
-    n *= 2;
+  while (n < kMostBlocks && n * kLeastBlockKeys < n_visible && 2 * n_tokens * n <= n_sms) n *= 2;
   return n;
 }
 
@@ -395,7 +394,8 @@ int blocks_per_row(int64_t n_tokens, int64_t n_visible, int n_sms) {
 Search plan_search(int64_t topk, int64_t n_visible, bool is_few) {
   constexpr int64_t kRoom = 6144;
   const int64_t n_room = is_few || n_visible > (int64_t{1} << 19) ? 2 * kRoom : kRoom;
-  const int64_t step = std::max<int64_t>(kSampleStep, ceil_div(n_visible, 2 * kRoom));
+  const int64_t step =
+      std::max<int64_t>(is_few ? 2 * kSampleStep : kSampleStep, ceil_div(n_visible, 2 * kRoom));
   const double root = (6 + std::sqrt(36 + 4 * static_cast<double>(topk) / static_cast<double>(step))) / 2;
   return {static_cast<int>(step), static_cast<uint32_t>(root * root) + 1, static_cast<uint32_t>(n_room)};
 }
