@@ -3,10 +3,11 @@
 // With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
 // heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
 // with a running softmax. In decode the blocks of a token are dealt out to kSplits CTAs, and
-// mla_combine_kernel merges their parts; in prefill one CTA has them all. On Hopper the kernel of
-// mla_hopper.cu does both. Other sizes and f32 rows go to mla_plain.cu. How many heads a CTA takes and how
-// blocks are dealt follows from the heads and the role alone, never from the tokens of the step or from where
-// a row lies: so batches, buffers and full residency give the same bits.
+// mla_combine_kernel merges their parts; in prefill one CTA has them all. Hopper has kernels of its own for
+// prompts (mla_hopper.cu) and for decode of many heads (mla_decode.cu). Other sizes and f32 rows go to
+// mla_plain.cu. How many heads a CTA takes and how blocks are dealt follows from the heads and the role
+// alone, never from the tokens of the step or from where a row lies: so batches, buffers and full residency
+// give the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -312,35 +313,19 @@ int choose_tiles(const Attend& op, int n_shared_bytes) {
   return 0;
 }
 
-// The same operation for tokens [first, first + n).
-Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
-  Attend part = op;
-  part.step.n_tokens = n, part.step.seq += first;
-  part.q_c += first * op.n_heads * kRank, part.q_pe += first * op.q_pe_token_stride;
-  part.selected += first * op.topk, part.n_selected += first,
-      part.row_ids += op.row_ids ? first * op.topk : 0;
-  part.o_c += first * op.n_heads * kRank;
-  return part;
-}
-
-// `attend_part` with the parts that the launches of a role have. Decode: as many tokens at a time as their
-// parts have room for.
+// `attend_part` with the parts that the launches of a role have.
 template <typename AttendPart>
-void in_parts(const Attend& op, Plan plan, int n_splits, const Launch& launch, AttendPart attend_part) {
-  plan.n_splits = op.step.role == Role::decode ? n_splits : 1;
+void in_parts(const Attend& op, Plan plan, const Launch& launch, AttendPart attend_part) {
+  plan.n_splits = op.step.role == Role::decode ? kSplits : 1;
   if (plan.n_splits == 1) return attend_part(op, plan);
-  const int64_t n_parts_token = n_splits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
-  const int64_t n_room = (static_cast<int64_t>(launch.workspace->n_bytes_left()) - 512) / n_bytes_part;
-  const int64_t n_together = std::min(op.step.n_tokens, n_room / n_parts_token);
-  if (n_together < 1)
-    fail(ErrorKind::internal, "no scratch memory is left for the parts of a token's attention");
-  plan.part = launch.workspace->take<float>(static_cast<size_t>(n_together * n_parts_token * kRank));
-  plan.part_max_sum = launch.workspace->take<float2>(static_cast<size_t>(n_together * n_parts_token));
-  for (int64_t first = 0; first < op.step.n_tokens; first += n_together) {
-    const Attend part = of_tokens(op, first, std::min(n_together, op.step.n_tokens - first));
-    attend_part(part, plan);
-    combine(part, plan, launch);
-  }
+  const int64_t n_parts = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
+  in_groups(op, n_parts * n_bytes_part, launch,
+            [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
+              plan.part = reinterpret_cast<float*>(scratch);
+              plan.part_max_sum = reinterpret_cast<float2*>(plan.part + n_together * n_parts * kRank);
+              attend_part(part, plan);
+              combine(part, plan, launch);
+            });
 }
 
 // In decode few heads have CTAs for all multiprocessors here; in prefill fp16 rounds queries and weights an
@@ -358,15 +343,13 @@ bool attend_fast(const Attend& op, const uint8_t* rows, bool is_rounded, const L
   plan.page_bytes = op.cache.layout.key_page_bytes();
   if (is_hoppers(op)) {
     if (is_rounded) plan.rounded = rounded_rows_in(op.o_c, op.step.n_tokens * op.n_heads, kRank);
-    plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 64));
-    in_parts(op, plan, kHopperSplits, launch,
-             [&](const Attend& part, const Plan& split) { attend_hopper(part, split, launch); });
+    (op.step.role == Role::decode ? attend_decode : attend_hopper)(op, plan, launch);
     return true;
   }
   const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
   if (n_tiles == 0) return false;
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
-  in_parts(op, plan, kSplits, launch, [&](const Attend& part, const Plan& split) {
+  in_parts(op, plan, launch, [&](const Attend& part, const Plan& split) {
     if (n_tiles == 4)
       launch_mla<kKv, 4>(part, split, n_shared_bytes, launch);
     else if (n_tiles == 2)

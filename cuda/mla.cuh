@@ -7,6 +7,7 @@
 // eight rows of one chunk cover all banks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
@@ -22,9 +23,10 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
 struct Plan;
 
-// mla_hopper.cu: Hopper's products, 64 heads a CTA; fp8 and bf16 rows.
+// Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu: decode.
 bool has_hopper_kernel();
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
+void attend_decode(const Attend& op, Plan plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are worked on at once
@@ -32,9 +34,9 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits = 32;        // CTAs that share a token's rows in decode: one block each of 2048 rows
-constexpr int kHopperSplits = 16;  // the same of mla_hopper.cu: two blocks each
-constexpr float kSlack = 8;        // the running maximum may lag behind the true one by this power of two
+constexpr int kSplits =
+    32;  // CTAs of mla.cu that share a token's rows in decode: one block each of 2048 rows
+constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
 // The first call on each device says so: what a kernel needs to be told once a device.
 class DeviceOnce {
@@ -52,7 +54,13 @@ class DeviceOnce {
 
 // ---- bringing rows in ----
 
-// What the tensor-core kernel needs besides the operation.
+// A selected row; -1: past the end. Scales are those of fp8 rows.
+struct FoundRow {
+  int32_t id;
+  uint32_t scales;
+};
+
+// What the tensor-core kernels need besides the operation.
 struct Plan {
   int n_head_tiles;     // CTAs side by side for one token and split
   int n_splits;         // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
@@ -63,7 +71,35 @@ struct Plan {
   float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
   RoundedRows rounded;   // [n_tokens, n_heads, kRank] instead of op.o_c; without values: f32 there
+
+  // What mla_decode.cu leaves from its first kernel to its second.
+  FoundRow* found = nullptr;  // [n_tokens, n_most_blocks, kBlockRows]
+  uint4* weights;             // [n_tokens, n_most_blocks, n_head_warps, kWeightLines, 32]
+  int n_most_blocks, n_head_warps;
 };
+
+// The same operation for tokens [first, first + n).
+inline Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
+  Attend part = op;
+  part.step.n_tokens = n, part.step.seq += first;
+  part.q_c += first * op.n_heads * kRank, part.q_pe += first * op.q_pe_token_stride;
+  part.selected += first * op.topk, part.n_selected += first,
+      part.row_ids += op.row_ids ? first * op.topk : 0;
+  part.o_c += first * op.n_heads * kRank;
+  return part;
+}
+
+// Calls attend_tokens(tokens, n, scratch) for as many tokens at a time, n at most, as have room with
+// n_bytes_token each of scratch memory.
+template <typename AttendTokens>
+void in_groups(const Attend& op, int64_t n_bytes_token, const Launch& launch, AttendTokens attend_tokens) {
+  const int64_t n_room = static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes_token;
+  const int64_t n_together = std::min(op.step.n_tokens, n_room);
+  if (n_together < 1) fail(ErrorKind::internal, "no scratch memory is left for a token's attention");
+  auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes_token));
+  for (int64_t first = 0; first < op.step.n_tokens; first += n_together)
+    attend_tokens(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), n_together, scratch);
+}
 
 template <KvType kKv>
 constexpr int kRowBytes = kKv == KvType::fp8 ? kRank + 2 * kRope : 2 * (kRank + kRope);

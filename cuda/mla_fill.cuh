@@ -1,4 +1,5 @@
-// How selected rows come into the stages of mla_hopper.cu, as fp16: four warps, 16 rows of a block each.
+// How queries and selected rows come into the shared memory of Hopper's kernels, as fp16: queries by the
+// warps that multiply, rows into a ring of stages by four warps, 16 rows of a block each.
 //
 // fp8 and bf16 rows are widened on their way; rows that widen_rows_kernel has made fp16 ahead are copied, and
 // the copies tell by themselves that they have come. The same conversion either way, so the same bits.
@@ -9,10 +10,15 @@
 namespace dsv32::cuda {
 
 constexpr int kGroupThreads = 128;  // four warps, what a product takes
+constexpr int kHeads = 64;          // of a product
 
-struct Barriers {
-  uint64_t full[2], empty[2];  // of a stage
-  uint64_t weighed;            // a block's weights are there; taken when its stage is empty
+// Stages are filled and emptied in turn. Of kBeginTaken ones those who empty them say first that they may be
+// filled.
+template <int kStages, bool kBeginTaken = false>
+struct Ring {
+  static constexpr int kSize = kStages;
+  uint64_t full[kStages], empty[kStages];
+  __device__ __forceinline__ static int stage(int turn) { return turn % kStages; }
 };
 
 // What a CTA computes: of the token's n selected rows the blocks first, first + step, ... of 64.
@@ -22,10 +28,99 @@ struct Share {
   int first, step, n_blocks;
 };
 
+// CTAs of a token: of each split, all tiles of n_heads.
+__device__ __forceinline__ Share share_of(const Attend& op, const Plan& plan, int n_heads) {
+  Share share;
+  share.t = blockIdx.x / plan.n_head_tiles / plan.n_splits;
+  share.first_head = blockIdx.x % plan.n_head_tiles * n_heads;
+  share.first = blockIdx.x / plan.n_head_tiles % plan.n_splits, share.step = plan.n_splits;
+  share.n = op.n_selected[share.t], share.n_blocks = (share.n + kBlockRows - 1) / kBlockRows;
+  return share;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
 constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
+
+template <int kStages, bool kBeginTaken>
+__device__ void init_ring(Ring<kStages, kBeginTaken>* ring, int n_fill, int n_empty) {
+  for (int i = 0; i < kStages; ++i)
+    init_barrier(&ring->full[i], n_fill), init_barrier(&ring->empty[i], n_empty);
+}
+template <int kStages, bool kBeginTaken>
+__device__ __forceinline__ void wait_full(Ring<kStages, kBeginTaken>* ring, int turn) {
+  wait_for_phase(&ring->full[turn % kStages], turn / kStages % 2);
+}
+template <int kStages, bool kBeginTaken>
+__device__ __forceinline__ void wait_empty(Ring<kStages, kBeginTaken>* ring, int turn) {
+  wait_for_phase(&ring->empty[turn % kStages], (turn / kStages + (kBeginTaken ? 0 : 1)) % 2);
+}
+
+// The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 begin a
+// column of lines further, the next 8 rows 1024 bytes further.
+__device__ __forceinline__ uint64_t value_operand(uint32_t address) {
+  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// ---- queries ----
+
+// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
+__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
+                                                 float (&values)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = 0;
+  if (head >= op.n_heads || chunk >= kRowLines * 8) return;
+  if (chunk < kRank / 8) {
+    const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+  } else {
+    const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = from[i];
+  }
+}
+
+// The queries of the heads first_head + begin ... as fp16 into q [kHeads, kRank + kRope], each in units of
+// its own, by a warp, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
+template <int kQueries>
+__device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
+                                                 float* units, int begin, int end, int lane) {
+  constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
+#pragma unroll 1
+  for (int first = begin; first < end; first += kQueries) {
+    alignas(16) float values[kQueries][n_chunks][8];
+#pragma unroll
+    for (int h = 0; h < kQueries; ++h)
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c)
+        load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
+#pragma unroll
+    for (int h = 0; h < kQueries; ++h) {
+      float largest = 0;
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
+      const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
+      if (lane == 0) units[first + h] = unit;
+#pragma unroll
+      for (int c = 0; c < n_chunks; ++c) {
+        alignas(16) __half2 pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
+          pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
+        if (lane + 32 * c < kRowLines * 8)
+          *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
+              *reinterpret_cast<const uint4*>(pairs);
+      }
+    }
+  }
+}
+
+// ---- rows ----
 
 // Sixteen bytes of a row that L2 keeps for other tokens and heads.
 __device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
@@ -60,15 +155,21 @@ __device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, i
   low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
 }
 
+// Two chunks of a row side by side, of 16 values `pair` of the stage's columns.
+__device__ __forceinline__ void store_wide(const uint4& low, const uint4& high, uint8_t* k, int row,
+                                           int pair) {
+  // Of each eight the last four store their second half first: eight lanes then meet eight different groups
+  // of banks.
+  const int odd = pair / 4 % 2;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + odd, row, kBlockRows)) = odd ? high : low;
+  *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + 1 - odd, row, kBlockRows)) = odd ? low : high;
+}
+
 __device__ __forceinline__ void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row,
                                           int lane) {
   uint4 low, high;
   widen_fp8(codes, scales, lane, low, high);
-  // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
-  // banks.
-  const int odd = lane / 4 % 2;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
-  *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + 1 - odd, row, kBlockRows)) = odd ? low : high;
+  store_wide(low, high, k, row, lane);
 }
 
 // Eight bf16 values: exact from 2^-17 to 65504; smaller ones err by 2^-25 at most, larger ones become 65504.
@@ -121,10 +222,19 @@ __device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
   if (lane == 0) arrive(full);
 }
 
+// For the kernel that adds values (mla_decode.cu), where a row is.
+__device__ __forceinline__ void note_row(const Plan& plan, const Share& share, int block, int row,
+                                         const RowPlace& place, uint32_t scales) {
+  if (plan.found)
+    plan.found[(share.t * plan.n_most_blocks + block) * kBlockRows + row] = {static_cast<int32_t>(place.id),
+                                                                             scales};
+}
+
 // fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales hang on
 // its page, and that on its position: each link of that chain is loaded a step or a block ahead.
+template <typename Ring>
 __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, const Share& share,
-                                         uint8_t* stages, Barriers* barriers, int warp, int lane) {
+                                         uint8_t* stages, Ring* ring, int warp, int lane) {
   const int64_t seq = op.step.seq[share.t];
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
@@ -139,11 +249,11 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
 #pragma unroll
   for (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    uint8_t* k = stages + turn % 2 * kBlockBytes;
+    uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
     const RowPlace after = find(block + 2 * share.step);
     uint32_t next_scales = 0;
-    wait_for_phase(&barriers->empty[turn % 2], turn / 2 % 2 ^ 1);
+    wait_empty(ring, turn);
 #pragma unroll
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
@@ -151,44 +261,51 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
       exchange_rows(arriving, scales, k, warp, first, plan.rows, id_of(is_last ? next : place),
                     is_last ? 0 : first + kAtOnce, lane);
     }
-    tell_full(&barriers->full[turn % 2], lane);
+    tell_full(&ring->full[Ring::stage(turn)], lane);
     place = next, next = after, scales = next_scales;
   }
 }
 
 // The rows that start_rows() has brought, each chunk by the lane that copied it.
+template <int kRows>
 __device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane) {
 #pragma unroll 1
-  for (int i = 0; i < kFillRows; i += 4) {
+  for (int i = 0; i < kRows; i += 4) {
     uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
-    uint4 chunks[kRowLines];
 #pragma unroll
-    for (int line = 0; line < kRowLines; ++line)
-      chunks[line] = *reinterpret_cast<const uint4*>(place + line * kBlockRows * kLine);
+    for (int first = 0; first < kRowLines; first += 3) {
+      uint4 chunks[3];
 #pragma unroll
-    for (int line = 0; line < kRowLines; ++line)
-      *reinterpret_cast<uint4*>(place + line * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+      for (int line = 0; line < 3; ++line)
+        chunks[line] = *reinterpret_cast<const uint4*>(place + (first + line) * kBlockRows * kLine);
+#pragma unroll
+      for (int line = 0; line < 3; ++line)
+        *reinterpret_cast<uint4*>(place + (first + line) * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+    }
   }
 }
 
+template <int kRows = kFillRows, typename Ring>
 __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, const Share& share,
-                                          uint8_t* stages, Barriers* barriers, int warp, int lane) {
-  const int lane_row = warp * kFillRows + lane % kFillRows;
+                                          uint8_t* stages, Ring* ring, int warp, int lane) {
+  const int lane_row = warp * kRows + lane % kRows;
   RowPlace place = find_row(op, share.t, share.first * kBlockRows + lane_row, share.n);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    wait_for_phase(&barriers->empty[turn % 2], turn / 2 % 2 ^ 1);
-    uint8_t* k = stages + turn % 2 * kBlockBytes;
-    start_rows<KvType::bf16, kFillRows>(plan.rows, place.id, k, warp * kFillRows, lane);
+    wait_empty(ring, turn);
+    uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
+    start_rows<KvType::bf16, kRows>(plan.rows, place.id, k, warp * kRows, lane);
+    if (lane < kRows) note_row(plan, share, block, lane_row, place, 0);
     place = find_row(op, share.t, (block + share.step) * kBlockRows + lane_row, share.n);
     wait_all_copies();
-    convert_rows(k, warp * kFillRows, lane);
-    tell_full(&barriers->full[turn % 2], lane);
+    convert_rows<kRows>(k, warp * kRows, lane);
+    tell_full(&ring->full[Ring::stage(turn)], lane);
   }
 }
 
 // Rows that are fp16 already: copies tell by themselves that they have come.
+template <typename Ring>
 __device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, const Share& share,
-                                         uint8_t* stages, Barriers* barriers, int warp, int lane) {
+                                         uint8_t* stages, Ring* ring, int warp, int lane) {
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) -> int64_t {
     const int j = block * kBlockRows + lane_row;
@@ -197,10 +314,10 @@ __device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, con
   int64_t pos = find(share.first);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const int64_t next = find(block + share.step);
-    wait_for_phase(&barriers->empty[turn % 2], turn / 2 % 2 ^ 1);
-    start_rows<KvType::bf16, kFillRows>(plan.wide_rows, pos, stages + turn % 2 * kBlockBytes,
+    wait_empty(ring, turn);
+    start_rows<KvType::bf16, kFillRows>(plan.wide_rows, pos, stages + Ring::stage(turn) * kBlockBytes,
                                         warp * kFillRows, lane);
-    arrive_when_copied(&barriers->full[turn % 2]);
+    arrive_when_copied(&ring->full[Ring::stage(turn)]);
     pos = next;
   }
   wait_all_copies();

@@ -1,5 +1,4 @@
-// Sparse MLA by Hopper's asynchronous products: a CTA takes 64 heads of a token, and in decode one of
-// kHopperSplits shares of its rows.
+// Sparse MLA of prompts by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
 // Four groups of four warps: one brings rows in, one multiplies queries with them and makes weights of the
 // scores, two multiply weights with rows, each 256 columns. They meet at two stages of 64 rows each and at
@@ -17,7 +16,10 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kHeads = 64;
+struct Barriers {
+  Ring<2> ring;
+  uint64_t weighed;  // a block's weights are there; taken when its stage is empty
+};
 
 // Of the heads of a CTA.
 struct Heads {
@@ -36,7 +38,6 @@ constexpr int kWideRowBytes = kRowLines * kLine;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kGroupColumns = kRank / 2;  // of the output, for each of the two groups that multiply
-constexpr int kQueriesAtOnce = 4;         // of a multiplying warp's eight
 constexpr int kFillRegisters = 112, kScoreRegisters = 80,
               kValueRegisters = 160;  // 112 + 80 + 2 * 160 = 4 * 128, what the CTA starts with
 
@@ -48,67 +49,7 @@ __device__ __forceinline__ void sync_values() { asm volatile("bar.sync 2, 256;" 
 // Among the three groups that multiply.
 __device__ __forceinline__ void sync_products() { asm volatile("bar.sync 1, 384;" ::: "memory"); }
 
-// The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 begin a
-// column of lines further, the next 8 rows 1024 bytes further.
-__device__ __forceinline__ uint64_t value_operand(uint32_t address) {
-  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
-
 // ---- multiplying ----
-
-// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
-__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
-                                                 float (&values)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = 0;
-  if (head >= op.n_heads || chunk >= kRowLines * 8) return;
-  if (chunk < kRank / 8) {
-    const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
-    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
-    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
-  } else {
-    const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = from[i];
-  }
-}
-
-// The queries of the CTA's heads as fp16 [kHeads, kRank + kRope], each in units of its own, by eight warps of
-// eight heads each; a lane has chunks lane, lane + 32 and lane + 64.
-__device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
-                                                 float* units, int warp, int lane) {
-  constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
-#pragma unroll 1
-  for (int first = warp * 8; first < warp * 8 + 8; first += kQueriesAtOnce) {
-    alignas(16) float values[kQueriesAtOnce][n_chunks][8];
-#pragma unroll
-    for (int h = 0; h < kQueriesAtOnce; ++h)
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c)
-        load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
-#pragma unroll
-    for (int h = 0; h < kQueriesAtOnce; ++h) {
-      float largest = 0;
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c)
-#pragma unroll
-        for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
-      const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
-      if (lane == 0) units[first + h] = unit;
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c) {
-        alignas(16) __half2 pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
-          pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
-        if (lane + 32 * c < kRowLines * 8)
-          *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
-              *reinterpret_cast<const uint4*>(pairs);
-      }
-    }
-  }
-}
 
 // What all weights are multiplied by, as a power of two: with kSlack they reach 2^15 at most, and weights
 // down to 2^-21 of the largest keep all their bits. It cancels where sums are divided by the weights' sum.
@@ -138,7 +79,7 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
   const float scales[2] = {scale * heads->units[head], scale * heads->units[head + 8]};
   Running running;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    wait_for_phase(&barriers->full[turn % 2], turn / 2 % 2);
+    wait_full(&barriers->ring, turn);
     fence_async_proxy();
     __syncwarp();
     float s[8][4] = {};
@@ -159,7 +100,7 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
     grow(running, {largest.x, largest.y}, factors);
     uint32_t pairs[8][2];
     weigh(s, running, pairs);
-    if (turn > 0) wait_for_phase(&barriers->empty[(turn - 1) % 2], (turn - 1) / 2 % 2);
+    if (turn > 0) wait_empty(&barriers->ring, turn + 1);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -187,7 +128,7 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
   for (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
-    wait_for_phase(&barriers->full[turn % 2], turn / 2 % 2);
+    wait_full(&barriers->ring, turn);
     wait_for_phase(&barriers->weighed, turn % 2);
     fence_async_proxy();
     const float factors[2] = {heads->factors[head], heads->factors[head + 8]};
@@ -207,24 +148,19 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
-    if (lane == 0) arrive(&barriers->empty[turn % 2]);
+    if (lane == 0) arrive(&barriers->ring.empty[turn % 2]);
   }
 }
 
-// Sums as f32, in decode those of the share's rows alone.
-__device__ __forceinline__ void store_f32(const Attend& op, const Plan& plan, const Share& share,
-                                          const Heads* heads, int group, int head_row, int lane,
-                                          const float (&o)[kGroupColumns / 2]) {
+__device__ __forceinline__ void store_f32(const Attend& op, const Share& share, const Heads* heads, int group,
+                                          int head_row, int lane, const float (&o)[kGroupColumns / 2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t head = share.first_head + head_row + 8 * h;
     if (head >= op.n_heads) continue;
-    const float sum = share.first < share.n_blocks ? heads->sum[head_row + 8 * h] : 0.0f;
-    const float factor = plan.part || sum == 0 ? 1.0f : 1.0f / sum;
-    const int64_t part = (share.t * plan.n_splits + share.first) * op.n_heads + head;
-    float* out = (plan.part ? plan.part : op.o_c) + part * kRank + group * kGroupColumns + lane % 4 * 2;
-    if (plan.part && group == 0 && lane % 4 == 0)
-      plan.part_max_sum[part] = {heads->largest[head_row + 8 * h], sum};
+    const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
+    const float factor = sum == 0 ? 1.0f : 1.0f / sum;
+    float* out = op.o_c + (share.t * op.n_heads + head) * kRank + group * kGroupColumns + lane % 4 * 2;
 #pragma unroll
     for (int c = 0; c < kGroupColumns / 8; ++c)
       *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
@@ -241,7 +177,7 @@ __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, co
   const int64_t first_row = share.t * op.n_heads + share.first_head;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float sum = share.first < share.n_blocks ? heads->sum[head_row + 8 * h] : 0.0f;
+    const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
     const float factor = sum == 0 ? 1.0f : 1.0f / sum;
     float largest = 0;
 #pragma unroll
@@ -285,14 +221,13 @@ __device__ __forceinline__ void multiply_values(const Attend& op, const Plan& pl
   if (plan.rounded.values)
     store_f16(op, plan, share, q, heads, group, head_row, lane, o);
   else
-    store_f32(op, plan, share, heads, group, head_row, lane, o);
+    store_f32(op, share, heads, group, head_row, lane, o);
 }
 
 #endif
 
-// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token; in decode
-// the sums of a share of the rows, for mla_combine_kernel.
-// CTA: one token, 64 heads, every n_splits-th block of 64 rows; warps 12-15 fill stages, 8-11 make a block's
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
+// CTA: one token, 64 heads; warps 12-15 fill stages, 8-11 make a block's
 // scores and weights, 0-7 load the queries and then add values, each half of them 256 columns, whose sums
 // stay in registers that the others gave up. Both products read the same latents, rows as columns of K^T
 // first and as rows of V then; weights pass through shared memory, of one block at a time. A sum is rescaled
@@ -311,37 +246,30 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
   auto* barriers = reinterpret_cast<Barriers*>(heads + 1);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) {
-      init_barrier(&barriers->full[i], kSource == Source::f16 ? kGroupThreads : 4);  // the filling warps
-      init_barrier(&barriers->empty[i], 8);                                          // those with values
-    }
+    init_ring(&barriers->ring, kSource == Source::f16 ? kGroupThreads : 4,
+              8);  // the filling warps, those with values
     init_barrier(&barriers->weighed, 4);
     publish_barriers();
   }
   let_next_start();
   wait_for_inputs();
   __syncthreads();
-  Share share;
-  share.t = blockIdx.x / plan.n_head_tiles / plan.n_splits;
-  share.first_head = blockIdx.x % plan.n_head_tiles * kHeads;
-  share.first = blockIdx.x / plan.n_head_tiles % plan.n_splits, share.step = plan.n_splits;
-  share.n = op.n_selected[share.t], share.n_blocks = (share.n + kBlockRows - 1) / kBlockRows;
-  if (plan.part && share.first >= share.n_blocks) return;  // the merge knows that this part is empty
+  const Share share = share_of(op, plan, kHeads);
   if (warp >= 12) {
     give_registers<kFillRegisters>();
     if constexpr (kSource == Source::f16)
-      fill_f16(op, plan, share, stages, barriers, warp - 12, lane);
+      fill_f16(op, plan, share, stages, &barriers->ring, warp - 12, lane);
     else if constexpr (kSource == Source::fp8)
-      fill_fp8(op, plan, share, stages, barriers, warp - 12, lane);
+      fill_fp8(op, plan, share, stages, &barriers->ring, warp - 12, lane);
     else
-      fill_bf16(op, plan, share, stages, barriers, warp - 12, lane);
+      fill_bf16(op, plan, share, stages, &barriers->ring, warp - 12, lane);
   } else if (warp >= 8) {
     give_registers<kScoreRegisters>();
     sync_products();  // queries are there
     score_blocks(op, share, q, stages, p, heads, barriers, warp - 8, lane);
   } else {
     take_registers<kValueRegisters>();
-    load_queries_f16(op, share.t, share.first_head, q, heads->units, warp, lane);
+    load_queries_f16<4>(op, share.t, share.first_head, q, heads->units, warp * 8, warp * 8 + 8, lane);
     fence_async_proxy();
     sync_products();
     multiply_values(op, plan, share, q, stages, p, heads, barriers, warp, lane);
@@ -388,7 +316,7 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
   if (once.is_first())
     CUDA_CHECK(cudaFuncSetAttribute(mla_hopper_kernel<kSource>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     kSharedBytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles);
   launch_kernel("mla_hopper_kernel", mla_hopper_kernel<kSource>,
                 {n_ctas, 4 * kGroupThreads, static_cast<size_t>(kSharedBytes)}, launch, op, plan);
 }
@@ -398,8 +326,7 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
 bool pays_to_widen(const Attend& op, const Launch& launch) {
   constexpr int64_t kRowsOfToken = 256;
   const int64_t n_rows = op.step.max_pos + 1;
-  return op.step.role == Role::prefill && op.step.n_seqs == 1 && !op.row_ids &&
-         n_rows <= kRowsOfToken * op.step.n_tokens &&
+  return op.step.n_seqs == 1 && !op.row_ids && n_rows <= kRowsOfToken * op.step.n_tokens &&
          n_rows * kWideRowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
 }
 
@@ -423,6 +350,7 @@ bool has_hopper_kernel() {
 }
 
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;
   const bool is_fp8 = op.cache.layout.kv_type == KvType::fp8;
   if (pays_to_widen(op, launch)) {
     is_fp8 ? widen_rows<KvType::fp8>(op, plan, launch) : widen_rows<KvType::bf16>(op, plan, launch);

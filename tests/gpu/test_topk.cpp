@@ -204,8 +204,9 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
   struct Size {
     size_t n_tokens, n;
   };
-  for (const Size size : {Size{1, 8192}, Size{1, 32768}, Size{1, 131072}, Size{1, 1048576}, Size{8, 131072},
-                          Size{16, 1048576}, Size{64, 131072}, Size{128, 131072}, Size{2048, 8192}}) {
+  for (const Size size :
+       {Size{1, 2048}, Size{1, 8192}, Size{1, 32768}, Size{1, 131072}, Size{1, 1048576}, Size{8, 131072},
+        Size{16, 1048576}, Size{64, 131072}, Size{128, 131072}, Size{2048, 8192}}) {
     const DeviceArray<float> scores(random_floats(size.n_tokens * size.n, 5));
     const DeviceArray<int32_t> pos(std::vector<int32_t>(size.n_tokens, static_cast<int32_t>(size.n) - 1));
     const DeviceArray<int32_t> selected(size.n_tokens * 2048), n_selected(size.n_tokens);
