@@ -91,6 +91,8 @@ struct PairProduct {
   bool is_wide = false;  // tiles have up to kWideTokens
 };
 constexpr int kWideTokens = 2 * kTileTokens;
+// Of tiles that are not full: few tokens less take no less time.
+constexpr int kMiddleTokens = 96, kMiddleWideTokens = 144;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 
