@@ -142,7 +142,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       x_(take_rows(op.n_tokens, n_columns_, launch)),
       h_(take_rows(n_uses_, n_hidden_, launch)) {
   round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_,
-                    is_paired_ ? RowForm::turned : RowForm::plain, launch);
+                    is_paired_ ? RowForm::turned : RowForm::scaled, launch);
   if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
     CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
   const int64_t dim = op.w2.n_rows;
