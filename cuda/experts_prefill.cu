@@ -64,17 +64,18 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// tiles = for each expert of [first, end), ascending, its places in runs of up to n_together.
-// One block; a thread an expert.
-// A thread adds up the tiles of the experts before its own: counts are few and stay in L1.
-// Bound by latency.
-__global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, Uses out) {
+// tiles = for each expert of [first, end), ascending, its places in runs of up to n_together, of which the
+// last two are as long where both fit tiles of n_middle. One block; a thread an expert. A thread adds up the
+// tiles of the experts before its own: counts are few and stay in L1. Bound by latency.
+__global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, int n_middle, Uses out) {
   for (int expert = first + static_cast<int>(threadIdx.x); expert < end; expert += blockDim.x) {
     int at = 0;
     for (int e = first; e < expert; ++e) at += (out.counts[e] + n_together - 1) / n_together;
-    const int count = out.counts[expert];
-    for (int i = 0; i < count; i += n_together)
-      out.tiles[at++] = {expert, out.firsts[expert] + i, min(count - i, n_together)};
+    for (int left = out.counts[expert], place = out.firsts[expert]; left > 0;) {
+      const int n = left > n_together && left <= 2 * n_middle ? (left + 1) / 2 : min(left, n_together);
+      out.tiles[at++] = {expert, place, n};
+      place += n, left -= n;
+    }
     if (expert == end - 1) *out.n_tiles = at;
   }
 }
@@ -141,7 +142,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       x_(take_rows(op.n_tokens, n_columns_, launch)),
       h_(take_rows(n_uses_, n_hidden_, launch)) {
   round_activations({op.x, op.w1.n_cols, 0, op.n_tokens, 1, op.w1.n_cols}, x_,
-                    is_paired_ ? RowForm::turned : RowForm::plain, launch);
+                    is_paired_ ? RowForm::turned : RowForm::scaled, launch);
   if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
     CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
   const int64_t dim = op.w2.n_rows;
@@ -218,7 +219,8 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
 
 void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) {
   list_tiles_kernel<<<1, kThreads, 0, launch_.stream>>>(
-      static_cast<int32_t>(first), static_cast<int32_t>(end), is_wide_ ? kWideTokens : kTileTokens, uses_);
+      static_cast<int32_t>(first), static_cast<int32_t>(end), is_wide_ ? kWideTokens : kTileTokens,
+      is_wide_ ? kMiddleWideTokens : kMiddleTokens, uses_);
   check_launch("list_tiles_kernel");
   make_hidden(stacks, first, end);
   combine(stacks.w2, first, end);

@@ -47,6 +47,12 @@ __device__ __forceinline__ float unit_of(float largest) {
   return __uint_as_float((exponent - 14) << 23);
 }
 
+// The unit of a plain row: 1, unless its values are past fp16's or so small that they lose bits.
+__device__ __forceinline__ float plain_unit(float largest) {
+  constexpr float kSmallest = 1.0f / 256;
+  return largest == 0 || (largest >= kSmallest && largest <= kLargestInUnits) ? 1.0f : unit_of(largest);
+}
+
 // 1 / x of a power of two whose inverse has an exponent.
 __device__ __forceinline__ float inverse_of_power(float x) {
   return __uint_as_float((254u << 23) - __float_as_uint(x));

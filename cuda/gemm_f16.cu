@@ -107,7 +107,7 @@ bool is_direct(const WeightMatrix& weight) {
 }
 
 int64_t splits_of(int64_t n_rows, int64_t n_cols) {
-  constexpr int64_t kPlannedTiles = 4;  // of tokens: 512 fill the device
+  constexpr int64_t kPlannedTiles = 16;  // of tokens: 2048 fill the device
   constexpr int64_t kMostSplits = 8, kLeastSteps = 2 * kSplitSteps;
   const int64_t n_tiles = kPlannedTiles * ceil_div(n_rows, kRows), n_steps = ceil_div(n_cols, kStep);
   return std::max<int64_t>(1, std::min({kPlannedSms / n_tiles, n_steps / kLeastSteps, kMostSplits}));
@@ -137,6 +137,7 @@ void multiply(const Product& product, const Launch& launch) {
 }
 
 void multiply_direct(const Product& product, const Launch& launch) {
+  if (multiply_by_library(product, launch)) return;
   if (!product.tiles && has_hopper_products()) return multiply_direct_hopper(product, launch);
   CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kSharedBytes));

@@ -22,6 +22,8 @@ constexpr int kMostStages = 5;  // of tokens
 template <bool kWide>
 constexpr int kItemTokens = kWide ? 2 * kTileTokens : kTileTokens;
 template <bool kWide>
+constexpr int kMiddle = kWide ? kMiddleWideTokens : kMiddleTokens;
+template <bool kWide>
 constexpr int kHalfRows = kWide ? kTileRows / 2 : kTileRows;  // of each of the two tiles
 
 // Of the tokens of an item, for those who write its sums.
@@ -395,8 +397,8 @@ template <bool kWide, class Work>
 __device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
   if (n_tokens <= 64)
     work.template operator()<64>();
-  else if (n_tokens <= (kWide ? 128 : 96))
-    work.template operator()<kWide ? 128 : 96>();
+  else if (n_tokens <= kMiddle<kWide>)
+    work.template operator()<kMiddle<kWide>>();
   else
     work.template operator()<kItemTokens<kWide>>();
 }

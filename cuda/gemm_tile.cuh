@@ -78,7 +78,9 @@ int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 void multiply_direct(const Product& product, const Launch& launch);
 void multiply_direct_hopper(const Product& product, const Launch& launch);  // without tiles
-bool has_hopper_products();                                                 // on this device
+// The same bits; false, and nothing done, where it cannot. cublas_products.cu.
+bool multiply_by_library(const Product& product, const Launch& launch);
+bool has_hopper_products();  // on this device
 void multiply_blocks(const Product& product, const Launch& launch);
 
 // Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of
@@ -91,6 +93,8 @@ struct PairProduct {
   bool is_wide = false;  // tiles have up to kWideTokens
 };
 constexpr int kWideTokens = 2 * kTileTokens;
+// Of tiles that are not full: few tokens less take no less time.
+constexpr int kMiddleTokens = 96, kMiddleWideTokens = 144;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 
@@ -109,8 +113,9 @@ struct Activations {
 // Of these as RoundedRows: padded_columns(n_cols) a row. Split: three times that many columns, high | low |
 // high / kLowScale with x = high + low, 22 bits together. The third part goes with the weights' low parts,
 // which are stored kLowScale times as large, lest they be too small for fp16.
+// Plain rows are in units of 1 where their values have room so: nobody has to multiply their sums.
 constexpr float kLowScale = 2048;
-enum class RowForm : int { plain, turned, split };
+enum class RowForm : int { plain, scaled, turned, split };
 
 // matmul_prefill.cu
 void round_activations(const Activations& x, const RoundedRows& out, RowForm form, const Launch& launch);

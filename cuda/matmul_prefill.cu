@@ -15,7 +15,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kExpandTokens = 2 * kTileTokens;
+constexpr int64_t kExpandTokens = 2 * kTileTokens, kFewRows = 2048;
 constexpr int kThreads = 256;
 constexpr int64_t kShortRow = 1024;  // columns, up to which a warp is enough for a row
 constexpr int kMostRowThreads = 1024;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_piece(const float (&values)[8], float inve
   }
   to += column;
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(high);
-  if (form == RowForm::plain) return;
+  if (form != RowForm::split) return;
   *reinterpret_cast<uint4*>(to + n_padded) = *reinterpret_cast<const uint4*>(low);
   *reinterpret_cast<uint4*>(to + 2 * n_padded) = *reinterpret_cast<const uint4*>(small);
 }
@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kMostRowThreads)
     for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
   }
   largest = row_threads == 32 ? warp_max(largest) : block_max(largest);
-  const float unit = unit_of(largest), inverse = inverse_of_power(unit);
+  const float unit = form == RowForm::plain ? plain_unit(largest) : unit_of(largest),
+              inverse = inverse_of_power(unit);
   if (thread == 0) out.units[row] = unit;
   __half* to = out.values + row * n_padded * (form == RowForm::split ? 3 : 1);
   for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
@@ -201,9 +202,11 @@ void multiply_expanded(Product product, const Launch& launch) {
   }
 }
 
-// Whether a matrix would be dequantised more than twice on its way into the tiles, and lies in one piece.
+// Whether a matrix would be dequantised more than twice on its way into the tiles, or is so small that it has
+// few tiles, which then have less to do; and lies in one piece.
 bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
-  return n_tokens > kExpandTokens && !is_direct(weight) &&
+  return (n_tokens > kExpandTokens || (weight.n_mats == 1 && weight.n_rows <= kFewRows)) &&
+         !is_direct(weight) &&
          (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
 }
 

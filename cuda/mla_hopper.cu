@@ -194,7 +194,7 @@ __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, co
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = head_row + 8 * h;
-    const float unit = unit_of(fmaxf(heads->units[row], heads->largest[row]));
+    const float unit = plain_unit(fmaxf(heads->units[row], heads->largest[row]));
     const float inverse = inverse_of_power(unit);
     if (group == 0 && lane % 4 == 0 && share.first_head + row < op.n_heads)
       plan.rounded.units[first_row + row] = unit;

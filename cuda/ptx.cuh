@@ -251,6 +251,7 @@ __device__ __forceinline__ void wgmma_wait() {
   DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define DSV32_NAMES_64 \
   DSV32_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DSV32_NAMES_72 DSV32_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define DSV32_NAMES_96                                                                                     \
   DSV32_NAMES_64                                                                                           \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
@@ -287,6 +288,8 @@ DSV32_WGMMA(32, DSV32_NAMES_16, 16, 17, 18, 19, 20, DSV32_SUMS_16(0))
 DSV32_WGMMA(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, DSV32_SUMS_32(0))
 DSV32_WGMMA(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, DSV32_SUMS_32(0), DSV32_SUMS_16(32))
 DSV32_WGMMA(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, DSV32_SUMS_32(0), DSV32_SUMS_32(32))
+DSV32_WGMMA(144, DSV32_NAMES_72, 72, 73, 74, 75, 76, DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_4(64),
+            DSV32_SUMS_4(68))
 DSV32_WGMMA(256, DSV32_NAMES_128, 128, 129, 130, 131, 132, DSV32_SUMS_32(0), DSV32_SUMS_32(32),
             DSV32_SUMS_32(64), DSV32_SUMS_32(96))
 
@@ -320,6 +323,7 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4
 #undef DSV32_WGMMA_64
 #undef DSV32_NAMES_128
 #undef DSV32_NAMES_96
+#undef DSV32_NAMES_72
 #undef DSV32_NAMES_64
 #undef DSV32_NAMES_48
 #undef DSV32_NAMES_32

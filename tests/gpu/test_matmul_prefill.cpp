@@ -236,6 +236,30 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
     }
 }
 
+// Steps of many tokens are cuBLASLt's where it is installed, those of few are not: the same bits, of rows in
+// units of 1 and of others.
+BOOST_AUTO_TEST_CASE(the_librarys_bits_are_ours, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test;
+  constexpr int64_t kTokens = 700, kChunk = 100;
+  for (const TensorType type : {TensorType::f16, TensorType::q4_k})
+    for (const auto& [n_rows, n_cols] : {std::pair<int64_t, int64_t>{4100, 1536}, {2064, 256}, {640, 2048}}) {
+      const TestWeights weights(type, 1, n_rows, n_cols, 19);
+      std::vector<float> values = random_floats(static_cast<size_t>(kTokens * n_cols), 20);
+      for (size_t i = 0; i < values.size(); ++i)
+        if (i / static_cast<size_t>(n_cols) % 5 == 0) values[i] *= 1e6f;
+      const DeviceArray<float> x(values), y(static_cast<size_t>(kTokens * n_rows));
+      const auto run = [&](int64_t first, int64_t n) {
+        cuda::matmul_prefill(
+            {weights.on_device(), x.data() + first * n_cols, n_cols, y.data() + first * n_rows, n},
+            test.launch());
+      };
+      run(0, kTokens);
+      const std::vector<float> whole = y.values();
+      for (int64_t first = 0; first < kTokens; first += kChunk) run(first, kChunk);
+      BOOST_TEST((y.values() == whole), describe(weights.host, kTokens));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_heads_bits_do_not_depend_on_the_cut, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test, little(size_t{1} << 20);
   for (const TensorType type : {TensorType::q8_0, TensorType::f16, TensorType::f32}) {

@@ -1,0 +1,107 @@
+// Dense products of many tokens by cuBLASLt. It is loaded when the first one comes.
+//
+// With sums in one piece it adds sixteen products at a time in ascending order of columns, as our own kernel
+// does: the same bits, whichever of its tiles (tests/gpu/test_cublas.cpp). So who makes a product is a matter
+// of speed alone, and how many tokens there are makes no difference. What it does not take, our kernel makes.
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "cuda/cublas_library.h"
+#include "cuda/gemm_tile.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int64_t kFewestTokens = 512;  // fewer gain little, and loading the library takes a moment
+constexpr int kThreads = 256;
+
+const CublasLibrary& library() {
+  static const CublasLibrary loaded;
+  return loaded;
+}
+
+// What the library has for one device. Never destroyed: at the end the driver may be gone.
+struct LibraryDevice {
+  cublasLtHandle_t handle = nullptr;
+  std::map<std::array<int64_t, 3>, std::optional<CublasAlgorithm>> algorithms;  // [rows, columns, matrices]
+};
+
+// Of the current device. `mutex` guards them.
+LibraryDevice& library_device() {
+  static std::map<int, LibraryDevice> devices;
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const auto [at, is_new] = devices.try_emplace(device);
+  LibraryDevice& found = at->second;
+  if (is_new && library().is_there() && library().Create(&found.handle) != CUBLAS_STATUS_SUCCESS)
+    found.handle = nullptr;
+  return found;
+}
+
+// Which algorithm goes by the matrix alone, as if there were always so many tokens. The library's favourite
+// is within 5 % of the fastest, but where rows are short (tests/gpu/test_cublas.cpp; H200, 2026-11-23).
+constexpr int64_t kPlannedTokens = 2048, kShortColumns = 4096;
+
+std::optional<CublasAlgorithm> choose(cublasLtHandle_t handle, CublasShape shape) {
+  shape.n_tokens = kPlannedTokens;
+  const std::vector<CublasAlgorithm> all = algorithms_of(library(), handle, CublasProduct(library(), shape));
+  if (all.empty()) return {};
+  if (shape.n_cols < kShortColumns && shape.n_mats == 1)
+    for (const CublasAlgorithm& each : all)
+      if (setting_of<uint32_t>(library(), each, CUBLASLT_ALGO_CONFIG_TILE_ID) == CUBLASLT_MATMUL_TILE_176x128)
+        return each;
+  return all.front();
+}
+
+// y[t, mat] *= units[t, mat or 0]
+// A block a token. Most units are 1 (plain_unit), and the block ends at once. Bound by latency, else by
+// bytes.
+__global__ void scale_rows_kernel(const Product product) {
+  const float* units = product.x_units + blockIdx.x * product.x_mats;
+  bool has_others = false;
+  for (int64_t mat = threadIdx.x; mat < product.x_mats; mat += kThreads) has_others |= units[mat] != 1;
+  if (!__syncthreads_or(has_others)) return;
+  for (int64_t mat = 0; mat < product.weight.n_mats; ++mat) {
+    const float unit = units[product.x_mats > 1 ? mat : 0];
+    float* y = static_cast<float*>(product.y) + blockIdx.x * product.y_stride + mat * product.y_mat_stride;
+    for (int64_t r = threadIdx.x; unit != 1 && r < product.weight.n_rows; r += kThreads) y[r] *= unit;
+  }
+}
+
+bool can_take(const Product& product) {
+  return product.n_places >= kFewestTokens && product.n_splits == 1 && !product.tiles &&
+         reinterpret_cast<uintptr_t>(product.y) % 16 == 0 && product.y_stride % 4 == 0 &&
+         product.y_mat_stride % 4 == 0 && has_hopper_products();
+}
+
+}  // namespace
+
+bool multiply_by_library(const Product& product, const Launch& launch) {
+  if (!can_take(product)) return false;
+  const WeightMatrix& w = product.weight;
+  CublasShape shape = {w.n_rows,
+                       w.n_cols,
+                       product.n_places,
+                       w.n_mats,
+                       static_cast<int64_t>(w.row_bytes / 2),
+                       product.x_mats * product.x_columns,
+                       product.y_stride};
+  shape.w_mat_stride = static_cast<int64_t>(w.mat_bytes / 2), shape.y_mat_stride = product.y_mat_stride;
+  shape.x_mat_stride = product.x_mats > 1 ? product.x_columns : 0;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  LibraryDevice& device = library_device();
+  if (!device.handle) return false;
+  const auto [at, is_new] = device.algorithms.try_emplace({w.n_rows, w.n_cols, w.n_mats});
+  if (is_new) at->second = choose(device.handle, shape);
+  if (!at->second || !CublasProduct(library(), shape)
+                          .run(device.handle, *at->second, w.data, product.x, product.y, launch.stream))
+    return false;
+  scale_rows_kernel<<<static_cast<unsigned>(product.n_places), kThreads, 0, launch.stream>>>(product);
+  check_launch("scale_rows_kernel");
+  return true;
+}
+
+}  // namespace dsv32::cuda
