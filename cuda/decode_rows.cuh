@@ -4,10 +4,10 @@
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
 // many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
-// alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
-// with one scale per 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the
-// weights are bytes already. So sums over a group of weights are exact and eight tokens cost little more than
-// one. F32, F16 and BF16 weights are TF32 products, with x (and F32 weights) split in two as well.
+// alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded to
+// fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh). Eight
+// tokens cost little more than one. F32, F16 and BF16 weights are TF32 products, with x (and F32 weights) split
+// in two.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
@@ -134,9 +134,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
   uint8_t* x = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n);
+  LaneX lane_x;
+  int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
     make_records<kType>(rows, layout, tokens, share.first_of_block, x);
     __syncthreads();
+    lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }
 
   int taken = 0, n_done = 0;
@@ -154,8 +157,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col, tokens.n - g);
       } else {
-        const LaneX lane_x = LaneX::of<kType>(x + s * tokens.n * Record<kType>::kBytes, lane, tokens.n - 1);
-        add_step<kType, 1>(sums, step, lane_x, i, grid);
+        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), i, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(rows, layout, share, mat);

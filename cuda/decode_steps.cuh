@@ -86,21 +86,34 @@ __device__ __forceinline__ void make_record(const float4 (&v)[2], uint8_t* recor
 template <int kMats, int kTiles>
 using Sums = float[kMats][kTiles][4];
 
-// Where a lane reads x of a step of the first tile of columns; of the next ones 8 records further.
+__device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address));
+  return x;
+}
+
+// Where a lane reads x of a step of the first tile of columns in shared memory; of the next ones 8 records
+// further.
 struct LaneX {
-  const uint8_t* own;       // the record of its column g, from its own values on
-  const uint8_t* units[2];  // the records of the columns 2 i and 2 i + 1, whose sums it has
+  uint32_t values;    // of its column g, from its own on
+  uint32_t sums;      // of them
+  uint32_t units[2];  // of the columns 2 i and 2 i + 1, whose sums it has
 
   // x: the first column's record. Lanes of columns past the last read that.
   template <TensorType kType>
   static __device__ __forceinline__ LaneX of(const uint8_t* x, int lane, int last_column) {
-    constexpr int kBytes = Record<kType>::kBytes;
+    using X = Record<kType>;
     const int i = lane % 4;
-    return {x + min(lane / 4, last_column) * kBytes + 16 * i,
-            {x + min(2 * i, last_column) * kBytes, x + min(2 * i + 1, last_column) * kBytes}};
+    const uint32_t begin = shared_address(x), own = begin + min(lane / 4, last_column) * X::kBytes;
+    return {opaque(own + 16 * i),
+            opaque(own + X::kSums + 4 * X::kGroups * i),
+            {opaque(begin + min(2 * i, last_column) * X::kBytes + X::kUnit),
+             opaque(begin + min(2 * i + 1, last_column) * X::kBytes + X::kUnit)}};
   }
-  __device__ __forceinline__ LaneX after(int n_bytes) const {
-    return {own + n_bytes, {units[0] + n_bytes, units[1] + n_bytes}};
+  __device__ __forceinline__ LaneX after(uint32_t n_bytes) const {
+    return {values + n_bytes, sums + n_bytes, {units[0] + n_bytes, units[1] + n_bytes}};
   }
 };
 
@@ -123,7 +136,7 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
     const int p = piece_at<kType>(k);
     uint4 b[kN], a[kMats][2];
 #pragma unroll
-    for (int n = 0; n < kN; ++n) b[n] = *reinterpret_cast<const uint4*>(x.own + n * kTile + p * 64);
+    for (int n = 0; n < kN; ++n) b[n] = load_shared_u32x4(x.values + n * kTile + p * 64);
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
@@ -143,18 +156,16 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
   for (int n = 0; n < kN; ++n) {
     float unit[2];
 #pragma unroll
-    for (int u = 0; u < 2; ++u) unit[u] = *reinterpret_cast<const float*>(x.units[u] + n * kTile + X::kUnit);
-    // The lane's sums lie at 16 i of the record, or at 8 i.
-    const uint8_t* x_sums = x.own + n * kTile + X::kSums - (X::kGroups == 2 ? 8 * i : 0);
+    for (int u = 0; u < 2; ++u) unit[u] = __uint_as_float(load_shared_u32(x.units[u] + n * kTile));
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {
       float least[4] = {};
       if constexpr (X::kGroups == 2) {
-        const uint2 b = *reinterpret_cast<const uint2*>(x_sums);
+        const uint2 b = load_shared_u32x2(x.sums + n * kTile);
         const uint32_t first = rows[m][0].mins[0], second = rows[m][1].mins[0];
         multiply_f16(least, {first, second, first, second}, b.x, b.y);
       } else if constexpr (X::kGroups == 4) {
-        const uint4 b = *reinterpret_cast<const uint4*>(x_sums);
+        const uint4 b = load_shared_u32x4(x.sums + n * kTile);
         const uint32_t mins[4] = {rows[m][0].mins[0], rows[m][1].mins[0], rows[m][0].mins[1],
                                   rows[m][1].mins[1]};
         multiply_f16(least, mins, b.x, b.y);

@@ -91,6 +91,12 @@ __device__ __forceinline__ uint32_t bytes_to_halves(uint32_t word, uint32_t sele
   return subtract2(__byte_perm(word, 0x64646464u, selector), 0x64006400u);
 }
 constexpr uint32_t kThousand = 0x64006400u;  // 1024
+// (x & mask) | bits in one instruction: of two constants the compiler makes two.
+__device__ __forceinline__ uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
+  return out;
+}
 
 // n words from an even address.
 template <int n>
@@ -203,11 +209,12 @@ struct LaneRow<kType> {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
-      uint32_t v = (words[at] >> (8 * odd) & (upper ? 0x00f000f0u : 0x000f000fu)) | kThousand;
+      uint32_t high = kThousand;
       if constexpr (kIsFive) {
         const uint32_t bits = (odd ? fifth[at] >> 4 : fifth[at] << 4) >> (2 * i);
-        v |= upper ? bits << 3 & 0x01000100u : bits & 0x00100010u;
+        high = upper ? mask_onto(bits << 3, 0x01000100u, high) : mask_onto(bits, 0x00100010u, high);
       }
+      const uint32_t v = mask_onto(words[at] >> (8 * odd), upper ? 0x00f000f0u : 0x000f000fu, high);
       out[k] = fma2(v, scale[upper], constant[upper]);
     }
     return {out[0], out[1], out[2], out[3]};
@@ -262,13 +269,13 @@ struct LaneRow<kType> {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int at = p % 2 * 2 + k / 2, odd = k % 2;
-      uint32_t v = (words[at] >> (8 * odd) & 0x00030003u << 2 * group) | kThousand;
+      const uint32_t low = words[at] >> (8 * odd), mask = 0x00030003u << 2 * group;
       if constexpr (kIsThree) {
         const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
-        v |= bits & 0x00040004u << 2 * group;
+        const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
         out[k] = multiply2(subtract2(v, kThousand + (0x00040004u << 2 * group)), scale[group]);
       } else {
-        out[k] = fma2(v, scale[group], constant[group]);
+        out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
       }
     }
     return {out[0], out[1], out[2], out[3]};
@@ -303,8 +310,8 @@ struct LaneRow<TensorType::q6_k> {
     for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       const uint32_t bits = odd ? upper[at] >> (4 + shift) : upper[at] << (4 - shift);
-      const uint32_t v = (words[at] >> (8 * odd) & (high ? 0x00f000f0u : 0x000f000fu)) |
-                         (bits & (high ? 0x03000300u : 0x00300030u)) | kThousand;
+      const uint32_t v = mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
+                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u, kThousand));
       out[k] = multiply2(subtract2(v, high ? 0x66006600u : 0x64206420u), scale[p / 2]);
     }
     return {out[0], out[1], out[2], out[3]};
