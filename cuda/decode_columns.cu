@@ -1,9 +1,10 @@
 // Weight rows times many vectors: what decode_rows.cuh computes for up to eight, with the same bits.
 //
-// A block has eight tiles of 16 rows, one a warp, and up to 32 columns: tokens of a problem, or uses of an
-// expert. Codes are taken apart once for all of them. Weights come into a ring of the warp's own; x, made
-// fp16 by a kernel before, comes into a ring that the block shares. For a gated product half of the warps
-// have rows of W0 and half the same rows of W1.
+// A block has eight tiles of 16 rows and up to 64 columns: tokens of a problem, or uses of an expert. A warp
+// has one tile and all columns, where they are few; else two tiles and half of the columns, since then what
+// it reads of x serves two tiles. Codes are taken apart once for all of a warp's columns. Weights, and x,
+// made fp16 by a kernel before, come into a ring that the block shares. For a gated product half of the tiles
+// are rows of W0 and half the same rows of W1.
 //
 // A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
 // steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
@@ -115,30 +116,30 @@ __device__ __forceinline__ void copy_records(const ColumnX& x, const int* column
 }
 
 // Adds the products of a step and n_columns columns; past the last column x may be anything.
-template <TensorType kType, int kTiles>
-__device__ __forceinline__ void add_columns(Sums<1, kTiles>& sums, const uint8_t* const (&step)[1][2],
+template <TensorType kType, int kMats, int kTiles>
+__device__ __forceinline__ void add_columns(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
                                             const LaneX& x, int n_columns, int i, const uint32_t* grid) {
   if (kTiles == 4 && n_columns > 16)
-    add_step<kType, 4 <= kTiles ? 4 : 1>(sums, step, x, i, grid);
+    add_step<kType, kTiles>(sums, step, x, i, grid);
   else if (n_columns > 8)
     add_step<kType, 2>(sums, step, x, i, grid);
-  else
+  else if (n_columns > 0)
     add_step<kType, 1>(sums, step, x, i, grid);
 }
 
-// Adds a unit's sums to the warp's of a slot [kWarps * kTileRows, row_sums()], and starts anew.
+// Adds a unit's sums of a tile and n_columns columns to a slot from their place on, and starts anew.
 template <int kTiles>
-__device__ __forceinline__ void flush_sums(Sums<1, kTiles>& sums, const Cut& cut, float* slot) {
+__device__ __forceinline__ void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
-  float* to = slot + (threadIdx.x / 32 * kTileRows + lane / 4) * cut.row_sums() + lane % 4 * 2;
+  to += lane / 4 * row_sums + lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    if (8 * n >= cut.n_columns) continue;
+    if (8 * n >= n_columns) continue;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float2& at = *reinterpret_cast<float2*>(to + r * 8 * cut.row_sums() + 8 * n);
-      at = {at.x + sums[0][n][2 * r], at.y + sums[0][n][2 * r + 1]};
-      sums[0][n][2 * r] = sums[0][n][2 * r + 1] = 0;
+      float2& at = *reinterpret_cast<float2*>(to + r * 8 * row_sums + 8 * n);
+      at = {at.x + sums[n][2 * r], at.y + sums[n][2 * r + 1]};
+      sums[n][2 * r] = sums[n][2 * r + 1] = 0;
     }
   }
 }
@@ -214,18 +215,21 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
 // A block adds its units in ascending order; the parts' are added likewise. Copies run ahead from item to
 // item. Bound: issue slots and shared memory's rate; of Q4_K some 220 instructions for each 16 x 256 weights
 // and 40 for each 8 columns.
-template <TensorType kType, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2)
+template <TensorType kType, int kMats, int kTiles>
+__global__ void __launch_bounds__(kThreads, 3 - kMats)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
   using Step = Steps<kType>;
   constexpr int kWarpStage = kTileRows * Step::kSlot;
   constexpr bool kHasRuns = kTiles == 2;  // else a block has one item
+  constexpr int kTeam = kWarps / kMats;   // warps that have all tiles of some columns
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_tile = warp % kTeam;
+  const int n_team_columns = (cut.n_columns / 8 + kMats - 1) / kMats * 8,
+            first_column = warp / kTeam * n_team_columns;
   const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * Record<kType>::kBytes;
   float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
   let_next_start();
@@ -233,31 +237,39 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (runs.runs) wait_for_inputs();  // which matrices
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
   const BlockRows block(rows, cut);
-  const int warp_row = block.first + warp % block.n_tiles * kTileRows;
+  const auto row_of = [&](int tile) { return block.first + tile % block.n_tiles * kTileRows; };
   // The units of the block: of its share of a split tile all, else some of all.
   const StepShare share(layout, layout.n_split > 1 ? block.part : 0);
   const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
             first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
   const int first_step = share.begin_of(layout, first_unit),
             end_step = share.begin_of(layout, first_unit + n_units);
-  StepPlace place = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, warp_row, 0);
-  if (warp >= block.n_tiles) place.row += rows.gate_offset;
-  const auto place_of = [&](const StepWalk& walk) {
-    StepPlace at = place;
+  const auto place_of = [&](int tile) {
+    StepPlace at = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, row_of(tile), 0);
+    if (tile >= block.n_tiles) at.row += rows.gate_offset;
+    return at;
+  };
+  const StepPlace own = place_of(warp);  // what the warp copies
+  StepPlace places[kMats];               // what it multiplies
+#pragma unroll
+  for (int m = 0; m < kMats; ++m) places[m] = place_of(first_tile + m * kTeam);
+  const auto step_of = [&](StepPlace at, const StepWalk& walk) {
     at.step = walk.step;
     if constexpr (kHasRuns) at.row += items.at[walk.item].mat * rows.mat_bytes;
     at.row += walk.step * Step::kBytes;
     return at;
   };
-  const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
-  const auto x_of = [&](int stage) { return shared + stage * n_stage_bytes + kWarps * kWarpStage; };
+  const auto tile_of = [&](int stage, int tile) {
+    return shared + stage * n_stage_bytes + tile * kWarpStage;
+  };
+  const auto x_of = [&](int stage) { return tile_of(stage, kWarps); };
   const auto copy_x = [&](const StepWalk& walk, int stage) {
     const int item = kHasRuns ? walk.item : 0;
     copy_records<kType>(x, items.x_columns + item * cut.n_columns, items.at[item].n, walk.step,
                         shared_address(x_of(stage)));
   };
   const auto copy_weights = [&](const StepWalk& walk, int stage) {
-    copy_step<kType, 1>(rows, layout, place_of(walk), lane, shared_address(ring_of(stage)));
+    copy_step<kType, 1>(rows, layout, step_of(own, walk), lane, shared_address(tile_of(stage, warp)));
   };
 
   StepWalk put{0, first_step};
@@ -274,8 +286,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     commit_copies();
   }
 
-  Sums<1, kTiles> sums = {};
-  const LaneX lane_x = LaneX::of<kType>(x_of(0), lane, 7);
+  Sums<kMats, kTiles> sums = {};
+  const LaneX lane_x = LaneX::of<kType>(x_of(0) + first_column * Record<kType>::kBytes, lane, 7);
   // The first unit from `unit` on that is not over before a step: of few steps some units have none.
   const auto unit_at = [&](int unit, int step) {
     while (share.begin_of(layout, unit + 1) <= step) ++unit;
@@ -292,15 +304,21 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     commit_copies();
     const UseRuns::Run item = items.at[kHasRuns ? take.item : 0];
-    if (warp_row < block.matrix->n_rows) {
-      const uint8_t* step[1][2];
-      find_step<kType, 1>(rows, place_of(take), lane, ring_of(taken), step);
-      add_columns<kType, kTiles>(sums, step, lane_x.after(taken * n_stage_bytes), item.n, lane % 4, grid);
+    if (row_of(first_tile) < block.matrix->n_rows) {
+      const uint8_t* step[kMats][2];
+#pragma unroll
+      for (int m = 0; m < kMats; ++m)
+        find_step<kType>(step_of(places[m], take), lane, tile_of(taken, first_tile + m * kTeam), step[m]);
+      add_columns<kType>(sums, step, lane_x.after(taken * n_stage_bytes), item.n - first_column, lane % 4,
+                         grid);
     }
     taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
     if (take.step + 1 == share.begin_of(layout, unit + 1)) {
       float* slot = slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums();
-      flush_sums<kTiles>(sums, cut, slot);
+#pragma unroll
+      for (int m = 0; m < kMats; ++m)
+        flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
+                   slot + (first_tile + m * kTeam) * kTileRows * cut.row_sums() + first_column);
       if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
     }
     if (take.step + 1 == end_step) {
@@ -312,21 +330,21 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // The parts with which the busiest place for a block has least to do; a block's beginning and end take as
-// long as some steps. Two blocks fit on a multiprocessor. fits: whether a number of parts does.
+// long as some steps. fits: whether a number of parts does.
 template <typename Fits>
-int choose_parts(const Layout& layout, int64_t n_blocks, int n_sms, const Fits& fits) {
+int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fits& fits) {
   constexpr int kStepsBeside = 4;
   if (layout.n_split > 1) return layout.n_split;
   int best = 1;
   int64_t least = INT64_MAX;
   for (int n = 1; n <= 1 << layout.log_warps; n *= 2) {
-    const int64_t time = ceil_div(n_blocks * n, 2 * n_sms) * (ceil_div(layout.n_steps, n) + kStepsBeside);
+    const int64_t time = ceil_div(n_blocks * n, n_places) * (ceil_div(layout.n_steps, n) + kStepsBeside);
     if (time < least && (n == 1 || fits(n))) least = time, best = n;
   }
   return best;
 }
 
-template <TensorType kType, int kTiles>
+template <TensorType kType, int kMats, int kTiles>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
   using X = Record<kType>;
@@ -345,7 +363,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   Cut cut{is_gated, 1, 1, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
   const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
-  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
+  const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (3 - kMats) - kReserved;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
@@ -355,11 +373,11 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const auto slots_of = [&](int n_parts) {
     return layout.n_split > 1 || n_parts == 1 ? 1 : n_warps / n_parts;
   };
-  cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, launch.n_sms, [&](int n) {
-    return is_hopper_or_later() && (n == n_warps || stages_in(half_sm, slots_of(n)) >= 2);
-  });
+  cut.n_parts = choose_parts(
+      layout, int64_t{n_groups} * n_chunks * n_problems, (3 - kMats) * launch.n_sms,
+      [&](int n) { return is_hopper_or_later() && (n == n_warps || stages_in(place, slots_of(n)) >= 2); });
   cut.n_slots = slots_of(cut.n_parts);
-  const int room = stages_in(half_sm, cut.n_slots) >= 2 ? half_sm : block_limit;
+  const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
   // Blocks of runs: a few times as many as run at a time, since some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
   const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups,
@@ -372,12 +390,12 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kTiles>,
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kMats, kTiles>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
   const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
                     static_cast<unsigned>(n_z));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kTiles>,
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kMats, kTiles>,
                 {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
                 x, cut);
 }
@@ -393,9 +411,11 @@ void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRun
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>) {
       if (n_together <= 16)
-        launch_columns<kType, 2>(rows, layout, runs, is_gated, n_together, launch);
+        launch_columns<kType, 1, 2>(rows, layout, runs, is_gated, n_together, launch);
+      else if (n_together <= 32)
+        launch_columns<kType, 1, 4>(rows, layout, runs, is_gated, n_together, launch);
       else
-        launch_columns<kType, 4>(rows, layout, runs, is_gated, n_together, launch);
+        launch_columns<kType, 2, 4>(rows, layout, runs, is_gated, n_together, launch);
     } else {
       fail(ErrorKind::internal,
            format("shared memory has no room for products with %s weights", type_name(kType)));

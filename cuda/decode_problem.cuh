@@ -54,7 +54,6 @@ namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
-constexpr int kColumns = 32;     // at most, that a block of decode_columns.cu has
 
 // The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
@@ -232,19 +231,15 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
   });
 }
 
-// Where a lane reads its rows of a step from: in the stage that copy_step() filled, as far into a line as the
+// Where a lane reads its rows of a step from: in the tile that copy_step() filled, as far into a line as the
 // step begins.
-template <TensorType kType, int kMats>
-__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
-                                          const uint8_t* stage, const uint8_t* (&step)[kMats][2]) {
-  const int g = lane / 4;
+template <TensorType kType>
+__device__ __forceinline__ void find_step(const StepPlace& at, int lane, const uint8_t* tile,
+                                          const uint8_t* (&step)[2]) {
 #pragma unroll
-  for (int k = 0; k < 2 * kMats; ++k) {
-    const int m = k / 2, r = g + k % 2 * 8;
-    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
-    step[m][k % 2] =
-        stage + (m * kTileRows + r) * Steps<kType>::kSlot + reinterpret_cast<uintptr_t>(from) % 32;
-  }
+  for (int k = 0; k < 2; ++k)
+    step[k] = tile + (lane / 4 + 8 * k) * Steps<kType>::kSlot +
+              reinterpret_cast<uintptr_t>(at.row + k * at.next) % 32;
 }
 
 inline int device_attribute(cudaDeviceAttr attribute) {
@@ -254,10 +249,10 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Columns that a block of decode_columns.cu has room for.
+// Columns that a block of decode_columns.cu has room for, beside two stages of any format.
 inline int most_columns() {
-  constexpr int kEnough = 120 << 10;  // two stages of every format
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kEnough ? kColumns : kColumns / 2;
+  const int n_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return n_bytes >= 180 << 10 ? 64 : n_bytes >= 130 << 10 ? 32 : 16;
 }
 
 // Tells each matrix its last group; returns their number.

@@ -4,10 +4,10 @@
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
 // many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
-// alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded to
-// fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh). Eight
-// tokens cost little more than one. F32, F16 and BF16 weights are TF32 products, with x (and F32 weights) split
-// in two.
+// alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded
+// to fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh).
+// Eight tokens cost little more than one. F32, F16 and BF16 weights are TF32 products, with x (and F32
+// weights) split in two.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
@@ -151,7 +151,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-      find_step<kType, kMats>(rows, take.at, lane, ring + taken * Sizes::kStage, step);
+#pragma unroll
+      for (int m = 0; m < kMats; ++m) {
+        StepPlace at = take.at;
+        at.row += m ? rows.gate_offset : 0;
+        find_step<kType>(at, lane, ring + taken * Sizes::kStage + m * kTileRows * Step::kSlot, step[m]);
+      }
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;

@@ -411,7 +411,7 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
     time(type, 576, 7168, 1);
     for (const int64_t n_tokens : {2, 4, 8}) time(type, 18432, 7168, n_tokens);
     time(type, 7168, 16384, 8);
-    for (const int64_t n_tokens : {9, 16, 32, 64, 128}) time(type, 7168, 16384, n_tokens);
+    for (const int64_t n_tokens : {9, 16, 17, 32, 33, 64, 128}) time(type, 7168, 16384, n_tokens);
     time(type, 1536, 7168, 128);
   }
   time(f32, 256, 7168, 1);
