@@ -184,10 +184,17 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
   sync_parts(cut.n_parts);
   const int n_rows = block.n_tiles * kTileRows;
   const auto sum_of = [&](int at) {
-    float total = 0;
-    for (int part = 0; part < cut.n_parts; ++part)
-      for (int slot = 0; slot < cut.n_slots; ++slot)
-        total += value_of_part(slots + slot * cut.slot_sums() + at, part, cut.n_parts);
+    constexpr int kMostSums = 8;  // units, or blocks that share a tile; their loads are on the way together
+    float values[kMostSums], total = 0;
+#pragma unroll
+    for (int k = 0; k < kMostSums; ++k) {
+      const int part = k / cut.n_slots;
+      values[k] = part < cut.n_parts
+                      ? value_of_part(slots + k % cut.n_slots * cut.slot_sums() + at, part, cut.n_parts)
+                      : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kMostSums; ++k) total += values[k];
     return total;
   };
   for (int k = block.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * item.n;
@@ -412,8 +419,6 @@ void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRun
     if constexpr (!kIsFloat<kType>) {
       if (n_together <= 16)
         launch_columns<kType, 1, 2>(rows, layout, runs, is_gated, n_together, launch);
-      else if (n_together <= 32)
-        launch_columns<kType, 1, 4>(rows, layout, runs, is_gated, n_together, launch);
       else
         launch_columns<kType, 2, 4>(rows, layout, runs, is_gated, n_together, launch);
     } else {

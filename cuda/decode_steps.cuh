@@ -130,7 +130,7 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
   for (int m = 0; m < kMats; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) rows[m][r].load(step[m][r], i);
-  float c[kMats][kN][4] = {};
+  float c[2][kMats][kN][4] = {};  // two chains
 #pragma unroll
   for (int k = 0; k < X::kPieces; ++k) {
     const int p = piece_at<kType>(k);
@@ -145,12 +145,12 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
       for (int n = 0; n < kN; ++n)
-        multiply_f16(c[m][n], {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y}, b[n].x, b[n].y);
+        multiply_f16(c[0][m][n], {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y}, b[n].x, b[n].y);
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
 #pragma unroll
       for (int n = 0; n < kN; ++n)
-        multiply_f16(c[m][n], {a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w}, b[n].z, b[n].w);
+        multiply_f16(c[1][m][n], {a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w}, b[n].z, b[n].w);
   }
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const Row& row = rows[m][k / 2];
-        float term = c[m][n][k];
+        float term = c[0][m][n][k] + c[1][m][n][k];
         if constexpr (Row::kHasD) term *= row.d;
         if constexpr (kHasSums<kType>) term = fmaf(-row.dmin, least[k], term);
         sums[m][n][k] = fmaf(term, unit[k % 2], sums[m][n][k]);
