@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
-  const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x % 32), g = lane / 4, i = lane % 4;
+  const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.stride;
   uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));

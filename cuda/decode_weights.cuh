@@ -119,6 +119,16 @@ __device__ __forceinline__ void load_aligned(const uint8_t* p, uint32_t (&out)[n
   }
 }
 
+// The place of a value in a block of 256 of which a lane has 64, as what Codes divides: the compiler then
+// sees what does not depend on the lane.
+struct LanePlace {
+  int lane, rest;  // 64 i, and a constant below 64
+
+  __device__ __forceinline__ int operator/(int n) const { return lane / n + rest / n; }  // n divides 64
+  __device__ __forceinline__ int operator%(int n) const { return rest % n; }
+  __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
+};
+
 // Any type: codes four at a time. Every LaneRow has
 //   load(row, i): row: the step's first byte; i: of the four lanes
 //   piece(p): eight values over d, in the order of the head of this file
@@ -130,15 +140,22 @@ struct LaneRow {
   static constexpr int kCols = Steps<kType>::kCols / 4, kGroups = kCols / Format::kGroup;
 
   const uint8_t* from;  // the lane's first block, or the only one
-  int first;            // the lane's first value in it
+  int lane;             // i
   uint32_t factor[kGroups], min[kGroups], words[kHasWords ? kCols / 4 : 1];
   float d = 1;
 
-  static __device__ __forceinline__ const uint8_t* block(const uint8_t* at, int value) {
-    return kHasD ? at : at + value / Format::kBlockValues * Format::kBlockBytes;
+  // Of a value of the lane's: its block, and the place there.
+  __device__ __forceinline__ const uint8_t* block(int value) const {
+    return kHasD ? from : from + value / Format::kBlockValues * Format::kBlockBytes;
+  }
+  __device__ __forceinline__ auto place(int value) const {
+    if constexpr (kHasD)
+      return LanePlace{lane * kCols, value};
+    else
+      return value % Format::kBlockValues;
   }
   __device__ __forceinline__ void load(const uint8_t* row, int i) {
-    first = kHasD ? i * kCols : 0;
+    lane = i;
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
     if constexpr (kHasWords) load_words(from + 2, words);
@@ -146,9 +163,9 @@ struct LaneRow {
     for (int group = 0; group < kGroups; ++group) {
       const int value = group * Format::kGroup;
       if constexpr (kHasD) {
-        factor[group] = twice(Format::factor(from, first + value));
+        factor[group] = twice(Format::factor(from, place(value)));
       } else {
-        const ScaleMin s = Format::scale(block(from, value), value % Format::kBlockValues);
+        const ScaleMin s = Format::scale(block(value), place(value));
         factor[group] = twice(s.scale), min[group] = twice(s.min);
       }
     }
@@ -157,13 +174,12 @@ struct LaneRow {
     uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const int value = 8 * p + 4 * k, i16 = value / 16 * 16, group = value / Format::kGroup;
+      const int value = 8 * p + 4 * k, group = value / Format::kGroup;
       uint32_t codes;
       if constexpr (kHasWords)
         codes = words[value / 4];
       else
-        codes = Format::codes4(block(from, value), kHasD ? first + i16 : i16 % Format::kBlockValues,
-                               value % 16, grid);
+        codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
       if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
       constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
 #pragma unroll
