@@ -8,9 +8,9 @@
 //
 // A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
 // steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
-// in ascending order. A block takes the units one after the other, so that it reads a row's bytes in their
-// order. Where tiles are too few for the device, the blocks of a cluster have some of the units each, and add
-// up all of them in that same order at the end.
+// in the order of sum_units(). A block takes them one after the other, so that it reads a row's bytes in
+// their order. Where tiles are too few for the device, the blocks of a cluster have some of the units each,
+// and add up all of them in that same order at the end.
 #include <cooperative_groups.h>
 
 #include "cuda/decode_problem.cuh"
@@ -30,7 +30,9 @@ struct ColumnX {
 struct Cut {
   bool is_gated;
   int n_parts;    // blocks of a cluster that share a tile's units
-  int n_slots;    // sums that each keeps: one, or one a unit
+  int n_slots;    // sums that each keeps: of each half of all units, or of each unit
+  int log_units;  // log2 of the units that share a sum
+
   int n_stages;   // of the rings
   int n_columns;  // that a block has room for, whole tiles of 8
 
@@ -180,22 +182,25 @@ struct BlockRows {
 // Adds up the parts' slots and writes y of an item; each block of a cluster a share of it. Leaves the slots
 // at zero.
 __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
-                                            const BlockRows& block, const UseRuns::Run& item, float* slots) {
+                                            const BlockRows& block, const UseRuns::Run& item, bool is_split,
+                                            float* slots) {
   sync_parts(cut.n_parts);
   const int n_rows = block.n_tiles * kTileRows;
   const auto sum_of = [&](int at) {
-    constexpr int kMostSums = 8;  // units, or blocks that share a tile; their loads are on the way together
-    float values[kMostSums], total = 0;
-#pragma unroll
-    for (int k = 0; k < kMostSums; ++k) {
-      const int part = k / cut.n_slots;
-      values[k] = part < cut.n_parts
-                      ? value_of_part(slots + k % cut.n_slots * cut.slot_sums() + at, part, cut.n_parts)
-                      : 0;
+    const auto value = [&](int k) {
+      return value_of_part(slots + k % cut.n_slots * cut.slot_sums() + at, k / cut.n_slots, cut.n_parts);
+    };
+    float total = 0;
+    if (is_split) {
+      for (int part = 0; part < cut.n_parts; ++part)
+        total += sum_units(cut.n_slots, [&](int k) { return value(part * cut.n_slots + k); });
+      return total;
     }
+    const int n = cut.n_parts * cut.n_slots;
+    float values[kWarps];  // their loads are on the way together
 #pragma unroll
-    for (int k = 0; k < kMostSums; ++k) total += values[k];
-    return total;
+    for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
+    return sum_units(n, [&](int k) { return values[k]; });
   };
   for (int k = block.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * item.n;
        k += cut.n_parts * kThreads) {
@@ -219,9 +224,8 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
 // Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or shares of the runs);
 // clusters of parts.
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
-// A block adds its units in ascending order; the parts' are added likewise. Copies run ahead from item to
-// item. Bound: issue slots and shared memory's rate; of Q4_K some 220 instructions for each 16 x 256 weights
-// and 40 for each 8 columns.
+// Copies run ahead from item to item. Bound: issue slots and shared memory's rate; of Q4_K some 220
+// instructions for each 16 x 256 weights and 40 for each 8 columns.
 template <TensorType kType, int kMats, int kTiles>
 __global__ void __launch_bounds__(kThreads, 3 - kMats)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -321,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
     }
     taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
     if (take.step + 1 == share.begin_of(layout, unit + 1)) {
-      float* slot = slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums();
+      float* slot = slots + ((unit - first_unit) >> cut.log_units) * cut.slot_sums();
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
         flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
@@ -329,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
       if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
     }
     if (take.step + 1 == end_step) {
-      finish_item(rows, runs, cut, block, item, slots);
+      finish_item(rows, runs, cut, block, item, layout.n_split > 1, slots);
       unit = unit_at(first_unit, first_step);
     }
     take.advance(first_step, end_step);
@@ -367,7 +371,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   launch_kernel("make_columns_kernel", make_columns_kernel<kType>, {x_blocks, kThreads}, launch, rows, x,
                 layout.is_x_aligned);
 
-  Cut cut{is_gated, 1, 1, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
+  Cut cut{is_gated, 1, 1, 0, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
   const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
   const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (3 - kMats) - kReserved;
@@ -375,15 +379,16 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };
-  const int n_warps = 1 << layout.log_warps;
-  // A part with several units keeps them apart, if there is room.
+  // Units of different halves are apart; all are where a part has less than a half.
   const auto slots_of = [&](int n_parts) {
-    return layout.n_split > 1 || n_parts == 1 ? 1 : n_warps / n_parts;
+    const int n_units = (layout.n_split << layout.log_warps) / n_parts;
+    return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
   };
-  cut.n_parts = choose_parts(
-      layout, int64_t{n_groups} * n_chunks * n_problems, (3 - kMats) * launch.n_sms,
-      [&](int n) { return is_hopper_or_later() && (n == n_warps || stages_in(place, slots_of(n)) >= 2); });
+  cut.n_parts =
+      choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, (3 - kMats) * launch.n_sms,
+                   [&](int n) { return is_hopper_or_later() && stages_in(place, slots_of(n)) >= 2; });
   cut.n_slots = slots_of(cut.n_parts);
+  while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
   const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
   // Blocks of runs: a few times as many as run at a time, since some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);

@@ -76,6 +76,20 @@ __device__ __forceinline__ const DecodeRows::Matrix& matrix_of(const DecodeRows&
   return rows.matrices[k];
 }
 
+// A row's sum over its n units, a power of two and at most kWarps: of each half in ascending order, then of
+// both.
+template <typename Value>
+__device__ __forceinline__ float sum_units(int n, const Value& value_of) {
+  float first = 0, second = 0;
+#pragma unroll
+  for (int k = 0; k < kWarps; ++k) {
+    if (k >= n) break;
+    const float value = value_of(k);
+    k < n / 2 ? first += value : second += value;
+  }
+  return first + second;
+}
+
 // What becomes of the sums of one row (kMats of them) for a token of a problem.
 template <int kMats>
 __device__ __forceinline__ void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,

@@ -91,7 +91,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1.
 // Who: grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16
 // rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
-// shared memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound:
+// shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
 // bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
 // 3416 GB/s.
 template <TensorType kType, int kMats, int kTiles>
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = first_row + r;
         float total = 0;
         if (t < tokens.n)
-          for (int w = 0; w < kWarps; ++w) total += partial[(w * kTileRows + r) * stride + t];
+          total = sum_units(kWarps, [&](int w) { return partial[(w * kTileRows + r) * stride + t]; });
         block_sums[threadIdx.x] = total;
         const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
         if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
@@ -204,8 +204,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       float totals[kMats] = {};
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
-        for (int w = tile * n_warps_tile; w < (tile + 1) * n_warps_tile; ++w)
-          totals[m] += partial[((w * kMats + m) * kTileRows + r) * stride + t];
+        totals[m] = sum_units(n_warps_tile, [&](int w) {
+          return partial[(((tile * n_warps_tile + w) * kMats + m) * kTileRows + r) * stride + t];
+        });
+
       finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
     }
   }
