@@ -209,7 +209,7 @@ struct Walk {
 };
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
-// lines of 32 bytes: up to 31 past the step, and past the matrix, for which there is room. Past a row that is
+// lines: up to 31 bytes past the step, and past the matrix, for which there is room. Past a row that is
 // no whole number of steps are zeros, which are weights of 0 in every format.
 template <TensorType kType, int kMats>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
@@ -221,7 +221,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
     for (int k = 0; k < 2 * kMats; ++k) {
       const int m = k / 2, r = g + k % 2 * 8;
       const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
-      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32);
+      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % Step::kLine);
       copy(stage + (m * kTileRows + r) * Step::kSlot + 16 * i, from + 16 * i - shift,
            shift + Step::kBytes - 16 * i);
     }
@@ -253,7 +253,7 @@ __device__ __forceinline__ void find_step(const StepPlace& at, int lane, const u
 #pragma unroll
   for (int k = 0; k < 2; ++k)
     step[k] = tile + (lane / 4 + 8 * k) * Steps<kType>::kSlot +
-              reinterpret_cast<uintptr_t>(at.row + k * at.next) % 32;
+              reinterpret_cast<uintptr_t>(at.row + k * at.next) % Steps<kType>::kLine;
 }
 
 inline int device_attribute(cudaDeviceAttr attribute) {

@@ -18,27 +18,6 @@
 
 namespace dsv32::cuda::decode {
 
-// How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
-// copied from the 32-byte line that it begins in. Eight rows are read at once, each by four lanes: the
-// distance spreads them over the banks.
-template <TensorType kType>
-struct Steps {
-  static constexpr int kCols = kType == TensorType::q8_0 ? 128 : 256;
-  static constexpr int kBytes = kCols / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
-  // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
-  static constexpr int kSlot = (kBytes + 32 - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
-};
-template <>
-struct Steps<TensorType::f32> {
-  static constexpr int kCols = 32, kBytes = 128, kSlot = 192;
-};
-template <>
-struct Steps<TensorType::f16> {
-  static constexpr int kCols = 128, kBytes = 256, kSlot = 288;
-};
-template <>
-struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
-
 template <TensorType kType>
 inline constexpr bool kIsK45 = kType == TensorType::q4_k || kType == TensorType::q5_k;
 template <TensorType kType>
@@ -51,6 +30,29 @@ inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
 // The alignment that a matrix wants: Q4_K and Q5_K are read 16 bytes at a time.
 template <TensorType kType>
 inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
+
+// How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
+// copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows which begin
+// at different places of longer lines are not in the same banks. Eight rows are read at once, each by four
+// lanes: the distance spreads them over the banks.
+template <TensorType kType>
+struct Steps {
+  static constexpr int kCols = kType == TensorType::q8_0 ? 128 : 256;
+  static constexpr int kBytes = kCols / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
+  static constexpr int kLine = kWeightAlign<kType> == 16 ? 32 : 16;
+  // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
+  static constexpr int kSlot = (kBytes + kLine - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
+};
+template <>
+struct Steps<TensorType::f32> {
+  static constexpr int kCols = 32, kBytes = 128, kLine = 32, kSlot = 192;
+};
+template <>
+struct Steps<TensorType::f16> {
+  static constexpr int kCols = 128, kBytes = 256, kLine = 32, kSlot = 288;
+};
+template <>
+struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
 
 // Of a step: the column of lane i's first value of a piece.
 template <TensorType kType>
