@@ -66,7 +66,7 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
 struct BlockItems {
   static constexpr int kMost = 32, kMostColumns = 512;
   UseRuns::Run at[kMost];
-  int x_columns[kMostColumns];  // of x, most_columns of each
+  uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
 
   // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
   __device__ __forceinline__ int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
@@ -81,39 +81,32 @@ struct BlockItems {
     return __syncthreads_count(is_there);
   }
   __device__ __forceinline__ void find_columns(const DecodeRows& rows, const UseRuns& runs, int n_items,
-                                               int most) {
+                                               int most, int n_steps) {
     for (int k = threadIdx.x; k < n_items * most; k += kThreads) {
       const UseRuns::Run& item = at[k / most];
       const int c = k % most;
       if (c >= item.n) continue;
-      x_columns[k] = runs.runs ? runs.uses[item.first + c] / rows.x_sharing
-                               : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
+      const int column = runs.runs ? runs.uses[item.first + c] / rows.x_sharing
+                                   : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
+      x_records[k] = static_cast<uint32_t>(column * n_steps);
     }
   }
 };
 
-// The steps of a block, item after item.
-struct StepWalk {
-  int item, step;
-
-  __device__ __forceinline__ void advance(int first, int end) {
-    if (++step == end) step = first, ++item;
-  }
-};
-
-// Starts the copies of a step of x to [n] records in shared memory; a warp has every eighth column. columns
-// [n]: of x.
-template <TensorType kType>
-__device__ __forceinline__ void copy_records(const ColumnX& x, const int* columns, int n, int step,
+// Starts a warp's copies of a step of x: of every eighth column, n more than the first at most.
+// from, to: the lane's 16 bytes of the first column's record; numbers: in shared memory, of the columns'
+// records.
+template <TensorType kType, int kMost>
+__device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane,
                                              uint32_t to) {
   constexpr int kBytes = Record<kType>::kBytes;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int c = warp; c < n; c += kWarps) {
-    const uint8_t* from = x.records + (static_cast<int64_t>(columns[c]) * x.n_steps + step) * kBytes;
+#pragma unroll
+  for (int c = 0; c < kMost; c += kWarps) {
+    if (c >= n) break;
+    const uint8_t* record = from + uint64_t{load_shared_u32(numbers + 4 * c)} * kBytes;
 #pragma unroll
     for (int k = 0; k < Record<kType>::kUsed; k += 512)
-      if (k + 16 * lane < Record<kType>::kUsed)
-        copy_line_async(to + c * kBytes + k + 16 * lane, from + k + 16 * lane);
+      if (k + 16 * lane < Record<kType>::kUsed) copy_line_async(to + c * kBytes + k, record + k);
   }
 }
 
@@ -232,16 +225,16 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
   using Step = Steps<kType>;
-  constexpr int kWarpStage = kTileRows * Step::kSlot;
-  constexpr bool kHasRuns = kTiles == 2;  // else a block has one item
-  constexpr int kTeam = kWarps / kMats;   // warps that have all tiles of some columns
+  constexpr int kWarpStage = kTileRows * Step::kSlot, kRecord = Record<kType>::kBytes;
+  constexpr int kTeam = kWarps / kMats;  // warps that have all tiles of some columns
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_tile = warp % kTeam;
+  const uint32_t thread = opaque(threadIdx.x);
+  const int warp = thread / 32, lane = thread % 32, first_tile = warp % kTeam;
   const int n_team_columns = (cut.n_columns / 8 + kMats - 1) / kMats * 8,
             first_column = warp / kTeam * n_team_columns;
-  const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * Record<kType>::kBytes;
+  const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
   float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
   let_next_start();
   fill_grid<kType>(grid);
@@ -255,88 +248,94 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
             first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
   const int first_step = share.begin_of(layout, first_unit),
             end_step = share.begin_of(layout, first_unit + n_units);
+  // Of a tile: the first step of an item.
   const auto place_of = [&](int tile) {
-    StepPlace at = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, row_of(tile), 0);
+    StepPlace at = place_step<kType>(rows, *block.matrix, 0, row_of(tile), first_step);
     if (tile >= block.n_tiles) at.row += rows.gate_offset;
+    at.next = static_cast<int>(opaque(static_cast<uint32_t>(at.next)));
     return at;
   };
-  const StepPlace own = place_of(warp);  // what the warp copies
-  StepPlace places[kMats];               // what it multiplies
-#pragma unroll
-  for (int m = 0; m < kMats; ++m) places[m] = place_of(first_tile + m * kTeam);
-  const auto step_of = [&](StepPlace at, const StepWalk& walk) {
-    at.step = walk.step;
-    if constexpr (kHasRuns) at.row += items.at[walk.item].mat * rows.mat_bytes;
-    at.row += walk.step * Step::kBytes;
+  const auto start_item = [&](StepPlace at, int item) {
+    at.row += items.at[item].mat * rows.mat_bytes;
     return at;
   };
-  const auto tile_of = [&](int stage, int tile) {
-    return shared + stage * n_stage_bytes + tile * kWarpStage;
-  };
-  const auto x_of = [&](int stage) { return tile_of(stage, kWarps); };
-  const auto copy_x = [&](const StepWalk& walk, int stage) {
-    const int item = kHasRuns ? walk.item : 0;
-    copy_records<kType>(x, items.x_columns + item * cut.n_columns, items.at[item].n, walk.step,
-                        shared_address(x_of(stage)));
-  };
-  const auto copy_weights = [&](const StepWalk& walk, int stage) {
-    copy_step<kType, 1>(rows, layout, step_of(own, walk), lane, shared_address(tile_of(stage, warp)));
-  };
+  const auto advance = [](StepPlace& at) { ++at.step, at.row += Step::kBytes; };
+  const uint32_t ring = opaque(shared_address(shared)), own_ring = opaque(ring + warp * kWarpStage),
+                 own_x = opaque(ring + kWarps * kWarpStage + warp * kRecord + 16 * lane),
+                 numbers = opaque(shared_address(items.x_records + warp));
+  const uint8_t* x_lane = x.records + 16 * lane;
 
-  StepWalk put{0, first_step};
-  for (int stage = 0; stage < cut.n_stages - 1 && put.item < n_items;
-       ++stage, put.advance(first_step, end_step))
-    copy_weights(put, stage);
-  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  const StepPlace own = place_of(warp);  // what the warp copies
+  StepPlace put = start_item(own, 0);
+  int put_item = 0, n_put = items.at[0].n - warp;  // n_put: columns from the warp's first on
+  const auto advance_put = [&] {
+    advance(put);
+    if (put.step < end_step || ++put_item == n_items) return;
+    put = start_item(own, put_item), n_put = items.at[put_item].n - warp;
+  };
+  const auto copy_weights = [&](int stage) {
+    copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
+  };
+  const auto copy_x = [&](int stage) {
+    copy_records<kType, 8 * kTiles * kMats>(x_lane + put.step * kRecord,
+                                            numbers + 4 * put_item * cut.n_columns, n_put, lane,
+                                            own_x + stage * n_stage_bytes);
+  };
+  for (int stage = 0; stage < cut.n_stages - 1 && put_item < n_items; ++stage, advance_put())
+    copy_weights(stage);
+  for (int k = thread; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
   if (!runs.runs) wait_for_inputs();
-  items.find_columns(rows, runs, n_items, cut.n_columns);
+  items.find_columns(rows, runs, n_items, cut.n_columns, x.n_steps);
   __syncthreads();
-  put = {0, first_step};
+  put = start_item(own, 0), put_item = 0, n_put = items.at[0].n - warp;
   for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
-    if (put.item < n_items) copy_x(put, stage), put.advance(first_step, end_step);
+    if (put_item < n_items) copy_x(stage), advance_put();
     commit_copies();
   }
 
+  StepPlace tiles[kMats], take[kMats];  // what it multiplies
+#pragma unroll
+  for (int m = 0; m < kMats; ++m) tiles[m] = place_of(first_tile + m * kTeam);
   Sums<kMats, kTiles> sums = {};
-  const LaneX lane_x = LaneX::of<kType>(x_of(0) + first_column * Record<kType>::kBytes, lane, 7);
-  // The first unit from `unit` on that is not over before a step: of few steps some units have none.
-  const auto unit_at = [&](int unit, int step) {
-    while (share.begin_of(layout, unit + 1) <= step) ++unit;
-    return unit;
-  };
-  int taken = 0, unit = unit_at(first_unit, first_step);
-  for (StepWalk take{0, first_step}; take.item < n_items;) {
-    wait_until_pending(cut.n_stages - 2);
-    __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
-    if (put.item < n_items) {
-      const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
-      copy_weights(put, stage), copy_x(put, stage);
-      put.advance(first_step, end_step);
-    }
-    commit_copies();
-    const UseRuns::Run item = items.at[kHasRuns ? take.item : 0];
-    if (row_of(first_tile) < block.matrix->n_rows) {
-      const uint8_t* step[kMats][2];
+  const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage + first_column * kRecord, lane, 7);
+  const bool has_rows = row_of(first_tile) < block.matrix->n_rows;
+  int taken = 0;
+  for (int item = 0; item < n_items; ++item) {
+    const int n_columns = items.at[item].n - first_column;
 #pragma unroll
-      for (int m = 0; m < kMats; ++m)
-        find_step<kType>(step_of(places[m], take), lane, tile_of(taken, first_tile + m * kTeam), step[m]);
-      add_columns<kType>(sums, step, lane_x.after(taken * n_stage_bytes), item.n - first_column, lane % 4,
-                         grid);
-    }
-    taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
-    if (take.step + 1 == share.begin_of(layout, unit + 1)) {
-      float* slot = slots + ((unit - first_unit) >> cut.log_units) * cut.slot_sums();
+    for (int m = 0; m < kMats; ++m) take[m] = start_item(tiles[m], item);
+    int unit = first_unit;
+    for (int step = first_step; step < end_step; ++step) {
+      wait_until_pending(cut.n_stages - 2);
+      __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
+      if (put_item < n_items) {
+        const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
+        copy_weights(stage), copy_x(stage);
+        advance_put();
+      }
+      commit_copies();
+      const int stage_at = taken * n_stage_bytes;
+      taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
+      if (has_rows) {
+        const uint8_t* rows_at[kMats][2];
 #pragma unroll
-      for (int m = 0; m < kMats; ++m)
-        flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
-                   slot + (first_tile + m * kTeam) * kTileRows * cut.row_sums() + first_column);
-      if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
+        for (int m = 0; m < kMats; ++m)
+          find_step<kType>(take[m], lane, shared + stage_at + (first_tile + m * kTeam) * kWarpStage,
+                           rows_at[m]);
+        add_columns<kType>(sums, rows_at, lane_x.after(stage_at), n_columns, lane % 4, grid);
+      }
+#pragma unroll
+      for (int m = 0; m < kMats; ++m) advance(take[m]);
+      // Of few steps some units have none.
+      while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
+        float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
+#pragma unroll
+        for (int m = 0; m < kMats; ++m)
+          flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
+                     slot + (first_tile + m * kTeam) * kTileRows * cut.row_sums() + first_column);
+      }
     }
-    if (take.step + 1 == end_step) {
-      finish_item(rows, runs, cut, block, item, layout.n_split > 1, slots);
-      unit = unit_at(first_unit, first_step);
-    }
-    take.advance(first_step, end_step);
+    finish_item(rows, runs, cut, block, items.at[item], layout.n_split > 1, slots);
   }
 }
 

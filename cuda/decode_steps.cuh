@@ -86,14 +86,6 @@ __device__ __forceinline__ void make_record(const float4 (&v)[2], uint8_t* recor
 template <int kMats, int kTiles>
 using Sums = float[kMats][kTiles][4];
 
-__device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(address));
-  return x;
-}
-
 // Where a lane reads x of a step of the first tile of columns in shared memory; of the next ones 8 records
 // further.
 struct LaneX {
