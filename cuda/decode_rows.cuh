@@ -82,6 +82,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
+        if (step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
         make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
       }
     }
