@@ -37,7 +37,7 @@ struct Cut {
   int n_columns;  // that a block has room for, whole tiles of 8
 
   // Sums of a row lie so far apart that eight rows are in different banks.
-  __host__ __device__ int row_sums() const { return n_columns + 4; }
+  __host__ __device__ int row_sums() const { return n_columns + 2; }
   __host__ __device__ int slot_sums() const { return kWarps * kTileRows * row_sums(); }
 };
 
@@ -64,7 +64,7 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
 // What a block multiplies, one thing after another: a matrix times some columns. Of runs: those of the
 // block's share that have uses; else one problem's chunk of tokens, `first` of them the first.
 struct BlockItems {
-  static constexpr int kMost = 32, kMostColumns = 512;
+  static constexpr int kMost = 32, kMostColumns = 256;
   UseRuns::Run at[kMost];
   uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
 
