@@ -65,7 +65,7 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
 // block's share that have uses; else one problem's chunk of tokens, `first` of them the first.
 struct BlockItems {
   static constexpr int kMost = 32, kMostColumns = 256;
-  UseRuns::Run at[kMost];
+  UseRuns::Run at[kMost + 1];        // one more to be read
   uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
 
   // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
@@ -270,7 +270,8 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
   int put_item = 0, n_put = items.at[0].n - warp;  // n_put: columns from the warp's first on
   const auto advance_put = [&] {
     advance(put);
-    if (put.step < end_step || ++put_item == n_items) return;
+    if (put.step < end_step) return;
+    ++put_item;  // past the last one is what nobody uses
     put = start_item(own, put_item), n_put = items.at[put_item].n - warp;
   };
   const auto copy_weights = [&](int stage) {
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
   const bool has_rows = row_of(first_tile) < block.matrix->n_rows;
   int taken = 0;
   for (int item = 0; item < n_items; ++item) {
-    const int n_columns = items.at[item].n - first_column;
+    const int n_columns = min(items.at[item].n - first_column, n_team_columns);
 #pragma unroll
     for (int m = 0; m < kMats; ++m) take[m] = start_item(tiles[m], item);
     int unit = first_unit;
