@@ -1,15 +1,16 @@
 // Weight rows times many vectors: what decode_rows.cuh computes for up to eight, with the same bits.
 //
-// A block has eight tiles of 16 rows, one a warp, and up to 32 columns: tokens of a problem, or uses of an
-// expert. Codes are taken apart once for all of them. Weights come into a ring of the warp's own; x, made
-// into integers by a kernel before, comes into a ring that the block shares. For a gated product half of the
-// warps have rows of W0 and half the same rows of W1.
+// A block has eight tiles of 16 rows and up to 64 columns: tokens of a problem, or uses of an expert. A warp
+// has one tile and all columns, where they are few; else two tiles and half of the columns, since then what
+// it reads of x serves two tiles. Codes are taken apart once for all of a warp's columns. Weights, and x,
+// made fp16 by a kernel before, come into a ring that the block shares. For a gated product half of the tiles
+// are rows of W0 and half the same rows of W1.
 //
-// Integer sums are exact, so what makes the bits is the order in which f32 terms are added: a unit, a W-th of
-// the steps, in four sums, as a warp of decode_rows.cuh has them, and units in ascending order. A block takes
-// the units one after the other, so that it reads a row's bytes in their order. Where tiles are too few for
-// the device, the blocks of a cluster have some of the units each, and add up all of them in that same order
-// at the end.
+// A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
+// steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
+// in the order of sum_units(). A block takes them one after the other, so that it reads a row's bytes in
+// their order. Where tiles are too few for the device, the blocks of a cluster have some of the units each,
+// and add up all of them in that same order at the end.
 #include <cooperative_groups.h>
 
 #include "cuda/decode_problem.cuh"
@@ -18,63 +19,54 @@ namespace dsv32::cuda {
 namespace decode {
 namespace {
 
-// What a column's group of 32 values has besides its integers: the scale, and the sums that a format with
-// minima wants, of all 32 or of each half.
-template <TensorType kType>
-constexpr int kScaleFloats = !Codes<kType>::kHasMin       ? 1
-                             : Codes<kType>::kGroup == 32 ? 2
-                                                          : 4;
-
-// x of all columns as integers. Column: a token of a problem, those of problems that share x counted once.
+// x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem, those of problems
+// that share x counted once.
 struct ColumnX {
-  uint4* words;   // [n_columns, n_groups, 4], as IntegerX
-  float* scales;  // [n_columns, n_groups, n_floats], see kScaleFloats
-  int n_columns, n_groups, n_floats;
+  uint8_t* records;
+  int n_columns, n_steps;
 };
 
 // How the work is cut.
 struct Cut {
   bool is_gated;
   int n_parts;    // blocks of a cluster that share a tile's units
-  int n_slots;    // sums that each keeps: one, or one a unit
+  int n_slots;    // sums that each keeps: of each half of all units, or of each unit
+  int log_units;  // log2 of the units that share a sum
+
   int n_stages;   // of the rings
-  int n_columns;  // that a block has room for: of x; of sums whole tiles of 8
+  int n_columns;  // that a block has room for, whole tiles of 8
 
   // Sums of a row lie so far apart that eight rows are in different banks.
-  __host__ __device__ int row_sums() const { return (n_columns + 7) / 8 * 8 + 4; }
+  __host__ __device__ int row_sums() const { return n_columns + 2; }
   __host__ __device__ int slot_sums() const { return kWarps * kTileRows * row_sums(); }
 };
 
-// A team of 4 lanes has a group of 32 values of a column; grid: teams.
-// Layout: as ColumnX. Bound by bytes: 128 read and up to 76 written a group.
+// Makes x fp16. A team of lanes has a step of a column; grid: teams.
+// Layout: as ColumnX. Bound by bytes: 1024 read and some 550 written a step of 256.
+template <TensorType kType>
 __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, const ColumnX to,
                                     bool is_x_aligned) {
+  using X = Record<kType>;
   let_next_start();
   wait_for_inputs();
-  const int64_t team = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 4, column = team / to.n_groups;
+  const int64_t team = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / X::kLanes;
+  const int64_t column = team / to.n_steps;
+  const int lane = threadIdx.x % X::kLanes, step = static_cast<int>(team % to.n_steps);
   const bool is_there = column < to.n_columns;
   const float* x =
       rows.x + column / rows.n_tokens * rows.x_problem_stride + column % rows.n_tokens * rows.x_token_stride;
-  const int i = threadIdx.x % 4;
-  float4 v[2] = {};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int col = static_cast<int>(team % to.n_groups) * 32 + half * 16 + i * 4;
-    if (is_there && col < rows.n_cols) v[half] = load_x4(x + col, is_x_aligned);
-  }
-  float* scale = to.scales + team * to.n_floats;
-  const float2 sums = make_integer_group(v[0], v[1], to.words + team * 4, scale, is_there);
-  if (!is_there || i != 0) return;
-  if (to.n_floats == 2) scale[1] = sums.x + sums.y;
-  if (to.n_floats == 4) scale[1] = sums.x, scale[2] = sums.y;
+  float4 v[2];
+  load_x8(x, step * Steps<kType>::kCols + column_of<kType>(lane / 4, lane % 4), is_there ? rows.n_cols : 0,
+          is_x_aligned, v);
+  make_record<kType>(v, to.records + team * X::kBytes, is_there);
 }
 
 // What a block multiplies, one thing after another: a matrix times some columns. Of runs: those of the
 // block's share that have uses; else one problem's chunk of tokens, `first` of them the first.
 struct BlockItems {
-  static constexpr int kMost = 32, kMostColumns = 512;
-  UseRuns::Run at[kMost];
-  int x_columns[kMostColumns];  // of x, most_columns of each
+  static constexpr int kMost = 32, kMostColumns = 256;
+  UseRuns::Run at[kMost + 1];        // one more to be read
+  uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
 
   // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
   __device__ __forceinline__ int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
@@ -89,199 +81,61 @@ struct BlockItems {
     return __syncthreads_count(is_there);
   }
   __device__ __forceinline__ void find_columns(const DecodeRows& rows, const UseRuns& runs, int n_items,
-                                               int most) {
+                                               int most, int n_steps) {
     for (int k = threadIdx.x; k < n_items * most; k += kThreads) {
       const UseRuns::Run& item = at[k / most];
       const int c = k % most;
       if (c >= item.n) continue;
-      x_columns[k] = runs.runs ? runs.uses[item.first + c] / rows.x_sharing
-                               : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
+      const int column = runs.runs ? runs.uses[item.first + c] / rows.x_sharing
+                                   : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
+      x_records[k] = static_cast<uint32_t>(column * n_steps);
     }
   }
 };
 
-// The steps of a block, item after item.
-struct StepWalk {
-  int item, step;
-
-  __device__ __forceinline__ void advance(int first, int end) {
-    if (++step == end) step = first, ++item;
-  }
-};
-
-// A stage of x in shared memory: of the step's groups of 32 values of each column. Words of odd columns have
-// neighbouring groups exchanged, so that eight columns at once are read from different banks.
-template <TensorType kType, int kTiles>
-struct StageX {
-  static constexpr int kColumns = 8 * kTiles, kFloats = kScaleFloats<kType>;
-  static constexpr int kGroups = Steps<kType>::kCols / 32;
-  static constexpr int kScaleBytes = kGroups * kColumns * kFloats * 4;
-  static constexpr int kRecord = kGroups * 64;  // words of a column
-  static constexpr int n_bytes(int n_columns) { return kScaleBytes + n_columns * kRecord; }
-
-  uint8_t* begin;
-
-  __device__ __forceinline__ float* scales() const { return reinterpret_cast<float*>(begin); }
-  __device__ __forceinline__ uint8_t* words() const { return begin + kScaleBytes; }
-
-  // Starts the copies of a step. columns [n]: of x.
-  __device__ __forceinline__ void copy(const ColumnX& x, const int* columns, int n, int step) const {
-    constexpr int kChunks = kGroups * 4, kTogether = kThreads / kChunks;
-    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
-    const int first_group = step * kGroups;
-    const uint32_t to = shared_address(words()) + first * kRecord + (chunk * 16 ^ first % 2 * 64);
+// Starts a warp's copies of a step of x: of every eighth column, n more than the first at most.
+// from, to: the lane's 16 bytes of the first column's record; numbers: in shared memory, of the columns'
+// records.
+template <TensorType kType, int kMost>
+__device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane,
+                                             uint32_t to) {
+  constexpr int kBytes = Record<kType>::kBytes;
 #pragma unroll
-    for (int c = 0; c < kColumns; c += kTogether)
-      if (first + c < n)
-        copy_line_async(
-            to + c * kRecord,
-            x.words + static_cast<int64_t>(columns[first + c] * x.n_groups + first_group) * 4 + chunk);
-    const int c = static_cast<int>(threadIdx.x) / kGroups, group = static_cast<int>(threadIdx.x) % kGroups;
-    if (c < n)
-      copy_small_async<4 * kFloats>(
-          shared_address(scales() + (group * kColumns + c) * kFloats),
-          x.scales + static_cast<int64_t>(columns[c] * x.n_groups + first_group + group) * kFloats);
-  }
-};
-
-// The scales of two columns beside each other, and the sums of their halves.
-template <TensorType kType>
-struct PairScales {
-  static constexpr int kFloats = kScaleFloats<kType>;
-  float values[2 * kFloats];
-
-  __device__ __forceinline__ explicit PairScales(const float* from) {
-    if constexpr (kFloats == 1) {
-      *reinterpret_cast<float2*>(values) = *reinterpret_cast<const float2*>(from);
-    } else {
+  for (int c = 0; c < kMost; c += kWarps) {
+    if (c >= n) break;
+    const uint8_t* record = from + uint64_t{load_shared_u32(numbers + 4 * c)} * kBytes;
 #pragma unroll
-      for (int k = 0; k < 2 * kFloats; k += 4)
-        *reinterpret_cast<float4*>(values + k) = *reinterpret_cast<const float4*>(from + k);
-    }
-  }
-  __device__ __forceinline__ float scale(int column) const { return values[column * kFloats]; }
-  __device__ __forceinline__ float sum(int column, int half) const {
-    return values[column * kFloats + 1 + half];
-  }
-};
-
-// Sums of a warp's 16 rows: [scale group mod 4][tile of columns][as the tensor cores have them].
-template <int kTiles>
-using ColumnSums = float[4][kTiles][4];
-
-// Adds the products of a step and kN tiles of columns; past the last column they may hold anything.
-// As add_step() of decode_steps.cuh, with the same terms in the same order.
-template <TensorType kType, int kN, int kTiles>
-__device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint8_t* const step[2],
-                                            const StageX<kType, kTiles>& x, const uint32_t* grid) {
-  using Format = Codes<kType>;
-  using Read = StepCodes<kType>;
-  using Stage = StageX<kType, kTiles>;
-  constexpr int kGroup = Format::kGroup, kGroups32 = Read::kQuad / 32, kHalves = 32 / kGroup;
-  const int lane = threadIdx.x % 32, g = lane / 4, i = lane % 4;
-  const uint8_t* words = x.words() + g * Stage::kRecord + i * 16;
-  const float* scales = x.scales() + 2 * i * Stage::kFloats;
-#pragma unroll
-  for (int quad = 0; quad < Steps<kType>::kCols / Read::kQuad; ++quad) {
-    const ScaleMin scale[2] = {Read::scale(step[0], quad, i), Read::scale(step[1], quad, i)};
-#pragma unroll
-    for (int j = 0; j < kGroups32; ++j) {
-      const int group = quad * kGroups32 + j;
-      uint32_t a[4];
-      Read::load(step, quad, j, i, a, grid);
-      ScaleMin own[kHalves][2];  // of the rows g and g + 8
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          own[half][r].scale = __shfl_sync(0xffffffffu, scale[r].scale, kHalves * j + half, 4);
-          if constexpr (Format::kHasMin)
-            own[half][r].min = __shfl_sync(0xffffffffu, scale[r].min, kHalves * j + half, 4);
-        }
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const uint4 word =
-            *reinterpret_cast<const uint4*>(words + n * 8 * Stage::kRecord + (group * 64 ^ g % 2 * 64));
-        const PairScales<kType> pair(scales + (group * Stage::kColumns + 8 * n) * Stage::kFloats);
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          int high[4] = {}, low[4] = {};
-          if constexpr (kGroup == 32) {
-            multiply_s8(high, a, word.x, word.y);
-            multiply_s8(low, a, word.z, word.w);
-          } else {
-            multiply_s8_16(high, a[2 * half], a[2 * half + 1], half ? word.y : word.x);
-            multiply_s8_16(low, a[2 * half], a[2 * half + 1], half ? word.w : word.z);
-          }
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            float& sum = sums[kHalves * j + half][n][k];
-            const float term = static_cast<float>(high[k] * 256 + low[k]) * pair.scale(k % 2);
-            sum = fmaf(term, own[half][k / 2].scale, sum);
-            if constexpr (Format::kHasMin) sum = fmaf(own[half][k / 2].min, pair.sum(k % 2, half), sum);
-          }
-        }
-      }
-    }
+    for (int k = 0; k < Record<kType>::kUsed; k += 512)
+      if (k + 16 * lane < Record<kType>::kUsed) copy_line_async(to + c * kBytes + k, record + k);
   }
 }
 
-template <TensorType kType, int kTiles>
-__device__ __forceinline__ void add_columns(ColumnSums<kTiles>& sums, const uint8_t* const step[2],
-                                            const StageX<kType, kTiles>& x, int n_columns,
-                                            const uint32_t* grid) {
-  if constexpr (kTiles == 2) {
-    if (n_columns > 8)
-      add_columns<kType, 2, kTiles>(sums, step, x, grid);
-    else
-      add_columns<kType, 1, kTiles>(sums, step, x, grid);
-  } else {
-    if (n_columns > 24)
-      add_columns<kType, 4, kTiles>(sums, step, x, grid);
-    else if (n_columns > 16)
-      add_columns<kType, 3, kTiles>(sums, step, x, grid);
-    else if (n_columns > 8)
-      add_columns<kType, 2, kTiles>(sums, step, x, grid);
-    else
-      add_columns<kType, 1, kTiles>(sums, step, x, grid);
-  }
+// Adds the products of a step and n_columns columns; past the last column x may be anything.
+template <TensorType kType, int kMats, int kTiles>
+__device__ __forceinline__ void add_columns(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
+                                            const LaneX& x, int n_columns, int i, const uint32_t* grid) {
+  if (kTiles == 4 && n_columns > 16)
+    add_step<kType, kTiles>(sums, step, x, i, grid);
+  else if (n_columns > 8)
+    add_step<kType, 2>(sums, step, x, i, grid);
+  else if (n_columns > 0)
+    add_step<kType, 1>(sums, step, x, i, grid);
 }
 
-// Adds a unit's sums to the warp's of a slot [kWarps * kTileRows, row_sums()], and starts anew.
+// Adds a unit's sums of a tile and n_columns columns to a slot from their place on, and starts anew.
 template <int kTiles>
-__device__ __forceinline__ void flush_sums(ColumnSums<kTiles>& sums, const Cut& cut, float* slot) {
+__device__ __forceinline__ void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
-  float* to = slot + (threadIdx.x / 32 * kTileRows + lane / 4) * cut.row_sums() + lane % 4 * 2;
+  to += lane / 4 * row_sums + lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    if (8 * n >= cut.n_columns) continue;
+    if (8 * n >= n_columns) continue;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float2& at = *reinterpret_cast<float2*>(to + r * 8 * cut.row_sums() + 8 * n);
-      float both[2];
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        const int k = 2 * r + u;
-        both[u] = (sums[0][n][k] + sums[1][n][k]) + (sums[2][n][k] + sums[3][n][k]);
-#pragma unroll
-        for (int set = 0; set < 4; ++set) sums[set][n][k] = 0;
-      }
-      at = {at.x + both[0], at.y + both[1]};
+      float2& at = *reinterpret_cast<float2*>(to + r * 8 * row_sums + 8 * n);
+      at = {at.x + sums[n][2 * r], at.y + sums[n][2 * r + 1]};
+      sums[n][2 * r] = sums[n][2 * r + 1] = 0;
     }
-  }
-}
-
-// The same of one column: lane 4 g + i has the sums of set i.
-template <TensorType kType>
-__device__ __forceinline__ void flush_one(Sums<kType, 1, true>& sums, const Cut& cut, float* slot) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float sum = sums.of[0][0][r];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (lane % 4 == 0) slot[(threadIdx.x / 32 * kTileRows + lane / 4 + 8 * r) * cut.row_sums()] += sum;
-    sums.of[0][0][r] = 0;
   }
 }
 
@@ -321,15 +175,25 @@ struct BlockRows {
 // Adds up the parts' slots and writes y of an item; each block of a cluster a share of it. Leaves the slots
 // at zero.
 __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
-                                            const BlockRows& block, const UseRuns::Run& item, float* slots) {
+                                            const BlockRows& block, const UseRuns::Run& item, bool is_split,
+                                            float* slots) {
   sync_parts(cut.n_parts);
   const int n_rows = block.n_tiles * kTileRows;
   const auto sum_of = [&](int at) {
+    const auto value = [&](int k) {
+      return value_of_part(slots + k % cut.n_slots * cut.slot_sums() + at, k / cut.n_slots, cut.n_parts);
+    };
     float total = 0;
-    for (int part = 0; part < cut.n_parts; ++part)
-      for (int slot = 0; slot < cut.n_slots; ++slot)
-        total += value_of_part(slots + slot * cut.slot_sums() + at, part, cut.n_parts);
-    return total;
+    if (is_split) {
+      for (int part = 0; part < cut.n_parts; ++part)
+        total += sum_units(cut.n_slots, [&](int k) { return value(part * cut.n_slots + k); });
+      return total;
+    }
+    const int n = cut.n_parts * cut.n_slots;
+    float values[kWarps];  // their loads are on the way together
+#pragma unroll
+    for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
+    return sum_units(n, [&](int k) { return values[k]; });
   };
   for (int k = block.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * item.n;
        k += cut.n_parts * kThreads) {
@@ -353,162 +217,179 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
 // Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or shares of the runs);
 // clusters of parts.
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
-// A block adds its units in ascending order; the parts' are added likewise. Copies run ahead from item to
-// item. Bound: issue slots: some 27 instructions for each 16 x 32 weights and 8 columns, and a few more for
-// their share of taking the weights apart; a run of one use has the loop of one token.
-template <TensorType kType, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2)
+// Copies run ahead from item to item. Bound: issue slots and shared memory's rate; of Q4_K some 220
+// instructions for each 16 x 256 weights and 40 for each 8 columns.
+template <TensorType kType, int kMats, int kTiles>
+__global__ void __launch_bounds__(kThreads, 3 - kMats)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
   using Step = Steps<kType>;
-  using Stage = StageX<kType, kTiles>;
-  constexpr int kWarpStage = kTileRows * Step::kSlot;
-  constexpr bool kHasRuns = kTiles == 2;  // else a block has one item
+  constexpr int kWarpStage = kTileRows * Step::kSlot, kRecord = Record<kType>::kBytes;
+  constexpr int kTeam = kWarps / kMats;  // warps that have all tiles of some columns
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int n_stage_bytes = kWarps * kWarpStage + Stage::n_bytes(cut.n_columns);
+  const uint32_t thread = opaque(threadIdx.x);
+  const int warp = thread / 32, lane = thread % 32, first_tile = warp % kTeam;
+  const int n_team_columns = (cut.n_columns / 8 + kMats - 1) / kMats * 8,
+            first_column = warp / kTeam * n_team_columns;
+  const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
   float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
   let_next_start();
   fill_grid<kType>(grid);
   if (runs.runs) wait_for_inputs();  // which matrices
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
   const BlockRows block(rows, cut);
-  const int warp_row = block.first + warp % block.n_tiles * kTileRows;
+  const auto row_of = [&](int tile) { return block.first + tile % block.n_tiles * kTileRows; };
   // The units of the block: of its share of a split tile all, else some of all.
   const StepShare share(layout, layout.n_split > 1 ? block.part : 0);
   const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
             first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
   const int first_step = share.begin_of(layout, first_unit),
             end_step = share.begin_of(layout, first_unit + n_units);
-  StepPlace place = place_step<kType>(rows, *block.matrix, kHasRuns ? 0 : items.at[0].mat, warp_row, 0);
-  if (warp >= block.n_tiles) place.row += rows.gate_offset;
-  const auto place_of = [&](const StepWalk& walk) {
-    StepPlace at = place;
-    at.step = walk.step;
-    if constexpr (kHasRuns) at.row += items.at[walk.item].mat * rows.mat_bytes;
-    at.row += walk.step * Step::kBytes;
+  // Of a tile: the first step of an item.
+  const auto place_of = [&](int tile) {
+    StepPlace at = place_step<kType>(rows, *block.matrix, 0, row_of(tile), first_step);
+    if (tile >= block.n_tiles) at.row += rows.gate_offset;
+    at.next = static_cast<int>(opaque(static_cast<uint32_t>(at.next)));
     return at;
   };
-  const auto ring_of = [&](int stage) { return shared + stage * n_stage_bytes + warp * kWarpStage; };
-  const auto x_of = [&](int stage) { return Stage{shared + stage * n_stage_bytes + kWarps * kWarpStage}; };
-  const auto copy_x = [&](const StepWalk& walk, int stage) {
-    const int item = kHasRuns ? walk.item : 0;
-    x_of(stage).copy(x, items.x_columns + item * cut.n_columns, items.at[item].n, walk.step);
+  const auto start_item = [&](StepPlace at, int item) {
+    at.row += items.at[item].mat * rows.mat_bytes;
+    return at;
   };
-  const auto copy_weights = [&](const StepWalk& walk, int stage) {
-    copy_step<kType, 1>(rows, layout, place_of(walk), lane, shared_address(ring_of(stage)));
-  };
+  const auto advance = [](StepPlace& at) { ++at.step, at.row += Step::kBytes; };
+  const uint32_t ring = opaque(shared_address(shared)), own_ring = opaque(ring + warp * kWarpStage),
+                 own_x = opaque(ring + kWarps * kWarpStage + warp * kRecord + 16 * lane),
+                 numbers = opaque(shared_address(items.x_records + warp));
+  const uint8_t* x_lane = x.records + 16 * lane;
 
-  StepWalk put{0, first_step};
-  for (int stage = 0; stage < cut.n_stages - 1 && put.item < n_items;
-       ++stage, put.advance(first_step, end_step))
-    copy_weights(put, stage);
-  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  const StepPlace own = place_of(warp);  // what the warp copies
+  StepPlace put = start_item(own, 0);
+  int put_item = 0, n_put = items.at[0].n - warp;  // n_put: columns from the warp's first on
+  const auto advance_put = [&] {
+    advance(put);
+    if (put.step < end_step) return;
+    ++put_item;  // past the last one is what nobody uses
+    put = start_item(own, put_item), n_put = items.at[put_item].n - warp;
+  };
+  const auto copy_weights = [&](int stage) {
+    copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
+  };
+  const auto copy_x = [&](int stage) {
+    copy_records<kType, 8 * kTiles * kMats>(x_lane + put.step * kRecord,
+                                            numbers + 4 * put_item * cut.n_columns, n_put, lane,
+                                            own_x + stage * n_stage_bytes);
+  };
+  for (int stage = 0; stage < cut.n_stages - 1 && put_item < n_items; ++stage, advance_put())
+    copy_weights(stage);
+  for (int k = thread; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
   if (!runs.runs) wait_for_inputs();
-  items.find_columns(rows, runs, n_items, cut.n_columns);
+  items.find_columns(rows, runs, n_items, cut.n_columns, x.n_steps);
   __syncthreads();
-  put = {0, first_step};
+  put = start_item(own, 0), put_item = 0, n_put = items.at[0].n - warp;
   for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
-    if (put.item < n_items) copy_x(put, stage), put.advance(first_step, end_step);
+    if (put_item < n_items) copy_x(stage), advance_put();
     commit_copies();
   }
 
-  ColumnSums<kTiles> sums = {};
-  Sums<kType, 1, true> sums_of_one;
-  const LaneX<kType, Stage::kColumns * Stage::kFloats> lane_x(x_of(0).words(), x_of(0).scales(),
-                                                              x_of(0).scales() + 1, lane);
-  // The first unit from `unit` on that is not over before a step: of few steps some units have none.
-  const auto unit_at = [&](int unit, int step) {
-    while (share.begin_of(layout, unit + 1) <= step) ++unit;
-    return unit;
-  };
-  int taken = 0, unit = unit_at(first_unit, first_step);
-  for (StepWalk take{0, first_step}; take.item < n_items;) {
-    wait_until_pending(cut.n_stages - 2);
-    __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
-    if (put.item < n_items) {
-      const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
-      copy_weights(put, stage), copy_x(put, stage);
-      put.advance(first_step, end_step);
+  StepPlace tiles[kMats], take[kMats];  // what it multiplies
+#pragma unroll
+  for (int m = 0; m < kMats; ++m) tiles[m] = place_of(first_tile + m * kTeam);
+  Sums<kMats, kTiles> sums = {};
+  const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage + first_column * kRecord, lane, 7);
+  const bool has_rows = row_of(first_tile) < block.matrix->n_rows;
+  int taken = 0;
+  for (int item = 0; item < n_items; ++item) {
+    const int n_columns = min(items.at[item].n - first_column, n_team_columns);
+#pragma unroll
+    for (int m = 0; m < kMats; ++m) take[m] = start_item(tiles[m], item);
+    int unit = first_unit;
+    for (int step = first_step; step < end_step; ++step) {
+      wait_until_pending(cut.n_stages - 2);
+      __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
+      if (put_item < n_items) {
+        const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
+        copy_weights(stage), copy_x(stage);
+        advance_put();
+      }
+      commit_copies();
+      const int stage_at = taken * n_stage_bytes;
+      taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
+      if (has_rows) {
+        const uint8_t* rows_at[kMats][2];
+#pragma unroll
+        for (int m = 0; m < kMats; ++m)
+          find_step<kType>(take[m], lane, shared + stage_at + (first_tile + m * kTeam) * kWarpStage,
+                           rows_at[m]);
+        add_columns<kType>(sums, rows_at, lane_x.after(stage_at), n_columns, lane % 4, grid);
+      }
+#pragma unroll
+      for (int m = 0; m < kMats; ++m) advance(take[m]);
+      // Of few steps some units have none.
+      while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
+        float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
+#pragma unroll
+        for (int m = 0; m < kMats; ++m)
+          flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
+                     slot + (first_tile + m * kTeam) * kTileRows * cut.row_sums() + first_column);
+      }
     }
-    commit_copies();
-    const UseRuns::Run item = items.at[kHasRuns ? take.item : 0];
-    const bool is_one = kHasRuns && item.n == 1;
-    if (warp_row < block.matrix->n_rows) {
-      const uint8_t* step[1][2];
-      find_step<kType, 1>(rows, place_of(take), lane, ring_of(taken), step);
-      if (is_one)
-        add_step_one<kType, 1>(sums_of_one, step, lane_x.after(taken * n_stage_bytes), 0, lane % 4, grid);
-      else
-        add_columns<kType, kTiles>(sums, step[0], x_of(taken), item.n, grid);
-    }
-    taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
-    if (take.step + 1 == share.begin_of(layout, unit + 1)) {
-      float* slot = slots + (cut.n_slots == 1 ? 0 : unit - first_unit) * cut.slot_sums();
-      is_one ? flush_one<kType>(sums_of_one, cut, slot) : flush_sums<kTiles>(sums, cut, slot);
-      if (take.step + 1 < end_step) unit = unit_at(unit + 1, take.step + 1);
-    }
-    if (take.step + 1 == end_step) {
-      finish_item(rows, runs, cut, block, item, slots);
-      unit = unit_at(first_unit, first_step);
-    }
-    take.advance(first_step, end_step);
+    finish_item(rows, runs, cut, block, items.at[item], layout.n_split > 1, slots);
   }
 }
 
 // The parts with which the busiest place for a block has least to do; a block's beginning and end take as
-// long as some steps. Two blocks fit on a multiprocessor. fits: whether a number of parts does.
+// long as some steps. fits: whether a number of parts does.
 template <typename Fits>
-int choose_parts(const Layout& layout, int64_t n_blocks, int n_sms, const Fits& fits) {
+int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fits& fits) {
   constexpr int kStepsBeside = 4;
   if (layout.n_split > 1) return layout.n_split;
   int best = 1;
   int64_t least = INT64_MAX;
   for (int n = 1; n <= 1 << layout.log_warps; n *= 2) {
-    const int64_t time = ceil_div(n_blocks * n, 2 * n_sms) * (ceil_div(layout.n_steps, n) + kStepsBeside);
+    const int64_t time = ceil_div(n_blocks * n, n_places) * (ceil_div(layout.n_steps, n) + kStepsBeside);
     if (time < least && (n == 1 || fits(n))) least = time, best = n;
   }
   return best;
 }
 
-template <TensorType kType, int kTiles>
+template <TensorType kType, int kMats, int kTiles>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
-  using Stage = StageX<kType, kTiles>;
+  using X = Record<kType>;
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + static_cast<int>(sizeof(BlockItems)) + 128;
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
   const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
 
-  const size_t n_x = static_cast<size_t>(n_columns * layout.n_x_groups);
-  const ColumnX x = {launch.workspace->take<uint4>(n_x * 4),
-                     launch.workspace->take<float>(n_x * Stage::kFloats), static_cast<int>(n_columns),
-                     layout.n_x_groups, Stage::kFloats};
-  const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_columns * layout.n_x_groups, kThreads / 4)));
-  launch_kernel("make_columns_kernel", make_columns_kernel, {x_blocks, kThreads}, launch, rows, x,
+  const int64_t n_records = n_columns * layout.n_steps;
+  const ColumnX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(n_records * X::kBytes)),
+                     static_cast<int>(n_columns), layout.n_steps};
+  const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_records, kThreads / X::kLanes)));
+  launch_kernel("make_columns_kernel", make_columns_kernel<kType>, {x_blocks, kThreads}, launch, rows, x,
                 layout.is_x_aligned);
 
-  Cut cut{is_gated, 1, 1, 0, static_cast<int>(ceil_div(n_together, 4)) * 4};
+  Cut cut{is_gated, 1, 1, 0, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
-  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + Stage::n_bytes(cut.n_columns);
-  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
+  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
+  const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (3 - kMats) - kReserved;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
   };
-  const int n_warps = 1 << layout.log_warps;
-  // A part with several units keeps them apart, if there is room.
+  // Units of different halves are apart; all are where a part has less than a half.
   const auto slots_of = [&](int n_parts) {
-    return layout.n_split > 1 || n_parts == 1 ? 1 : n_warps / n_parts;
+    const int n_units = (layout.n_split << layout.log_warps) / n_parts;
+    return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
   };
-  cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, launch.n_sms, [&](int n) {
-    return is_hopper_or_later() && (n == n_warps || stages_in(half_sm, slots_of(n)) >= 2);
-  });
+  cut.n_parts =
+      choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, (3 - kMats) * launch.n_sms,
+                   [&](int n) { return is_hopper_or_later() && stages_in(place, slots_of(n)) >= 2; });
   cut.n_slots = slots_of(cut.n_parts);
-  const int room = stages_in(half_sm, cut.n_slots) >= 2 ? half_sm : block_limit;
+  while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
+  const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
   // Blocks of runs: a few times as many as run at a time, since some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
   const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups,
@@ -521,12 +402,12 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kTiles>,
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kMats, kTiles>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
   const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
                     static_cast<unsigned>(n_z));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kTiles>,
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kMats, kTiles>,
                 {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
                 x, cut);
 }
@@ -542,9 +423,12 @@ void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRun
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>) {
       if (n_together <= 16)
-        launch_columns<kType, 2>(rows, layout, runs, is_gated, n_together, launch);
+        launch_columns<kType, 1, 2>(rows, layout, runs, is_gated, n_together, launch);
       else
-        launch_columns<kType, 4>(rows, layout, runs, is_gated, n_together, launch);
+        launch_columns<kType, 2, 4>(rows, layout, runs, is_gated, n_together, launch);
+    } else {
+      fail(ErrorKind::internal,
+           format("shared memory has no room for products with %s weights", type_name(kType)));
     }
   });
 }

@@ -1,5 +1,5 @@
-// What decode_rows.cuh computes, how the work is cut, and the two ways of data into a block: x as integers,
-// and the weights a step at a time.
+// What decode_rows.cuh computes, how the work is cut, and the two ways of data into a block: x as fp16, and
+// the weights a step at a time.
 #pragma once
 
 #include <algorithm>
@@ -54,9 +54,6 @@ namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
 constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
-template <TensorType kType, bool kOne>
-constexpr int kBlockTokens = kIsFloat<kType> && !kOne ? 2 * kGroupTokens : kGroupTokens;
-constexpr int kColumns = 32;  // at most, that a block of decode_columns.cu has
 
 // The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
@@ -77,6 +74,20 @@ __device__ __forceinline__ const DecodeRows::Matrix& matrix_of(const DecodeRows&
   while (k + 1 < rows.n_matrices && group >= rows.matrices[k].end_group)
     *first_group = rows.matrices[k++].end_group;
   return rows.matrices[k];
+}
+
+// A row's sum over its n units, a power of two and at most kWarps: of each half in ascending order, then of
+// both.
+template <typename Value>
+__device__ __forceinline__ float sum_units(int n, const Value& value_of) {
+  float first = 0, second = 0;
+#pragma unroll
+  for (int k = 0; k < kWarps; ++k) {
+    if (k >= n) break;
+    const float value = value_of(k);
+    k < n / 2 ? first += value : second += value;
+  }
+  return first + second;
 }
 
 // What becomes of the sums of one row (kMats of them) for a token of a problem.
@@ -101,94 +112,21 @@ struct Layout {
   int n_groups;       // groups of 8 / W tiles: what a block works on at a time
   int n_stages;       // steps in the ring, of which n_slots need room: a warp may have fewer
   int n_slots;
-  int n_x_groups;     // groups of 32 values of x, padded to whole steps
-  int n_x_block;      // those that a block needs
+  int stride;         // tokens that a block has room for sums of: 1 or an even number
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
-  IntegerX x_memory;  // of all problems, prepared by another kernel; words null: in shared memory
 };
 
-__device__ __forceinline__ float4 load_x4(const float* x, bool is_aligned) {
-  if (is_aligned) return *reinterpret_cast<const float4*>(x);
-  return {x[0], x[1], x[2], x[3]};
-}
-
-// Four values times `factor`, at most kLargestInteger, as 16-bit integers: their high bytes, rounded so that
-// the low ones are signed, and their low bytes. Adding 1.5 * 2^23 rounds a float to the integer in its last
-// bits.
-constexpr float kLargestInteger = 32512;  // 127 * 256: the high byte of its rounding stays below 128
-
-__device__ __forceinline__ void make_integers4(const float4& v, float factor, uint32_t& high, uint32_t& low) {
-  const auto round = [&](float x) { return __float_as_uint(__fadd_rn(__fmul_rn(x, factor), 12582912.0f)); };
-  const uint32_t a = round(v.x), b = round(v.y), c = round(v.z), d = round(v.w);
-  low = __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-  high = __byte_perm(__byte_perm(a + 128, b + 128, 0x0051), __byte_perm(c + 128, d + 128, 0x0051), 0x5410);
-}
-
-// A group of 32 values to integers by four lanes: lane i has the values 4 i.. (first) and 16 + 4 i.. (last).
-// words_to [4], scale: where they go, if is_there; returns the sums of both halves. Whole warps call it.
-__device__ __forceinline__ float2 make_integer_group(const float4& first, const float4& last, uint4* words_to,
-                                                     float* scale, bool is_there) {
-  const auto largest_of = [](const float4& v) {
-    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-  };
-  float largest = fmaxf(largest_of(first), largest_of(last));
-  float2 sum = {(first.x + first.y) + (first.z + first.w), (last.x + last.y) + (last.z + last.w)};
+// Eight values of a row of x; zeros past its end, which is a multiple of 32 values away.
+__device__ __forceinline__ void load_x8(const float* x, int col, int n_cols, bool is_aligned,
+                                        float4 (&v)[2]) {
 #pragma unroll
-  for (int offset = 1; offset < 4; offset *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-    sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
-    sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+  for (int half = 0; half < 2; ++half) {
+    const float* from = x + col + 4 * half;
+    v[half] = {0, 0, 0, 0};
+    if (col >= n_cols) continue;
+    v[half] =
+        is_aligned ? *reinterpret_cast<const float4*>(from) : float4{from[0], from[1], from[2], from[3]};
   }
-  const bool is_zero = !(largest > 1e-30f);
-  const float factor = is_zero ? 0 : kLargestInteger / largest;
-  uint4 words;
-  make_integers4(first, factor, words.x, words.z);
-  make_integers4(last, factor, words.y, words.w);
-  const int i = threadIdx.x % 4;
-  if (is_there) words_to[i] = words;
-  // 0 * sum: a NaN or an infinity in x, of which the integers know nothing, reaches the result.
-  if (is_there && i == 0) *scale = (is_zero ? 0 : largest / kLargestInteger) + 0 * (sum.x + sum.y);
-  return sum;
-}
-
-// A block's x to integers by teams of four lanes, a group of 32 values each; team `first` of n_teams.
-// n_groups groups from the column first_col on. Whole warps enter: n_teams is a multiple of eight. Several
-// loads of a lane are on their way together.
-__device__ inline void make_integer_x(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
-                                      int first_col, int n_groups, const IntegerX& to, int first,
-                                      int n_teams) {
-  constexpr int kTogether = 4;
-  const auto load = [&](int t, int group, int half) -> float4 {
-    const int col = first_col + group * 32 + half * 16 + static_cast<int>(threadIdx.x) % 4 * 4;
-    if (group >= n_groups || col >= rows.n_cols || t >= tokens.n) return {0, 0, 0, 0};
-    return load_x4(tokens.x + t * rows.x_token_stride + col, layout.is_x_aligned);
-  };
-  const int first_of_warp = first / 8 * 8;
-#pragma unroll 1
-  for (int t = 0; t < to.stride; ++t) {
-#pragma unroll 1
-    for (int begin = 0; first_of_warp + begin < n_groups; begin += kTogether * n_teams) {
-      float4 v[kTogether][2];
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) v[k][half] = load(t, first + begin + k * n_teams, half);
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k) {
-        const int group = first + begin + k * n_teams;
-        const int64_t at = static_cast<int64_t>(group) * to.stride + t;
-        const bool is_there = group < n_groups;
-        const float2 sums = make_integer_group(v[k][0], v[k][1], to.words + at * 4, to.scales + at, is_there);
-        if (is_there && threadIdx.x % 4 == 0) to.sums[at] = sums;
-      }
-    }
-  }
-}
-
-// The block's part of x in memory, [groups of tokens, problems, n_x_groups, stride].
-__device__ __forceinline__ IntegerX block_x(const IntegerX& all, int n_x_groups) {
-  const int64_t at = static_cast<int64_t>(blockIdx.z * gridDim.y + blockIdx.y) * n_x_groups * all.stride;
-  return {all.words + at * 4, all.scales + at, all.sums + at, all.stride};
 }
 
 // The steps that a block has. Each of the W warps of a tile adds up one unit of them, a run.
@@ -271,7 +209,7 @@ struct Walk {
 };
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
-// lines of 32 bytes: up to 31 past the step, and past the matrix, for which there is room. Past a row that is
+// lines: up to 31 bytes past the step, and past the matrix, for which there is room. Past a row that is
 // no whole number of steps are zeros, which are weights of 0 in every format.
 template <TensorType kType, int kMats>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
@@ -283,7 +221,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
     for (int k = 0; k < 2 * kMats; ++k) {
       const int m = k / 2, r = g + k % 2 * 8;
       const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
-      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 32);
+      const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % Step::kLine);
       copy(stage + (m * kTileRows + r) * Step::kSlot + 16 * i, from + 16 * i - shift,
            shift + Step::kBytes - 16 * i);
     }
@@ -307,19 +245,15 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
   });
 }
 
-// Where a lane reads its rows of a step from: in the stage that copy_step() filled, as far into a line as the
+// Where a lane reads its rows of a step from: in the tile that copy_step() filled, as far into a line as the
 // step begins.
-template <TensorType kType, int kMats>
-__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
-                                          const uint8_t* stage, const uint8_t* (&step)[kMats][2]) {
-  const int g = lane / 4;
+template <TensorType kType>
+__device__ __forceinline__ void find_step(const StepPlace& at, int lane, const uint8_t* tile,
+                                          const uint8_t* (&step)[2]) {
 #pragma unroll
-  for (int k = 0; k < 2 * kMats; ++k) {
-    const int m = k / 2, r = g + k % 2 * 8;
-    const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
-    step[m][k % 2] =
-        stage + (m * kTileRows + r) * Steps<kType>::kSlot + reinterpret_cast<uintptr_t>(from) % 32;
-  }
+  for (int k = 0; k < 2; ++k)
+    step[k] = tile + (lane / 4 + 8 * k) * Steps<kType>::kSlot +
+              reinterpret_cast<uintptr_t>(at.row + k * at.next) % Steps<kType>::kLine;
 }
 
 inline int device_attribute(cudaDeviceAttr attribute) {
@@ -329,10 +263,10 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Columns that a block of decode_columns.cu has room for.
+// Columns that a block of decode_columns.cu has room for, beside two stages of any format.
 inline int most_columns() {
-  constexpr int kEnough = 120 << 10;  // two stages of every format
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kEnough ? kColumns : kColumns / 2;
+  const int n_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return n_bytes >= 180 << 10 ? 64 : n_bytes >= 130 << 10 ? 32 : 16;
 }
 
 // Tells each matrix its last group; returns their number.

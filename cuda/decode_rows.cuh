@@ -4,10 +4,10 @@
 // The weights are read once for a group, so their bytes are the bound, and everything serves to keep
 // many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
-// alignment are cheap to take apart. The products are integer tensor-core products: x becomes 16-bit integers
-// with one scale per 32 values (error 2e-5 of x), split into a high and a low signed byte; the codes of the
-// weights are bytes already. So sums over a group of weights are exact and eight tokens cost little more than
-// one. F32, F16 and BF16 weights are TF32 products, with x (and F32 weights) split in two as well.
+// alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded
+// to fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh).
+// Eight tokens cost little more than one. F32, F16 and BF16 weights are TF32 products, with x (and F32
+// weights) split in two.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
@@ -28,24 +28,17 @@ namespace dsv32::cuda {
 
 namespace decode {
 
-// Integers of x for a matrix too wide for shared memory. Who: a team of 4 lanes per group of 32 values; grid
-// (blocks, problems, groups of tokens). Layout: as IntegerX. Bound: latency; x is small.
-static __global__ void make_integer_x_kernel(const DecodeRows rows, const Layout layout) {
-  let_next_start();
-  wait_for_inputs();
-  make_integer_x(rows, layout, BlockTokens(rows, kGroupTokens), 0, layout.n_x_groups,
-                 block_x(layout.x_memory, layout.n_x_groups), (blockIdx.x * blockDim.x + threadIdx.x) / 4,
-                 gridDim.x * blockDim.x / 4);
-}
-
 // Shared memory of a block, in this order.
 template <TensorType kType, int kMats>
 struct SharedSizes {
   static constexpr int kStage = kMats * kTileRows * Steps<kType>::kSlot;  // of one warp
   static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
-  static __host__ __device__ int x_words(int n_x_groups, int stride) { return n_x_groups * stride * 64; }
-  static __host__ __device__ int x_scales(int n_x_groups, int stride) { return n_x_groups * stride * 4; }
-  static __host__ __device__ int x_sums(int n_x_groups, int stride) { return n_x_groups * stride * 8; }
+  static __host__ __device__ int x(int n_steps, int n_tokens) {
+    if constexpr (kIsFloat<kType>)
+      return 0;
+    else
+      return n_steps * n_tokens * Record<kType>::kBytes;
+  }
   static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kTileRows * stride * 4; }
 };
 
@@ -65,13 +58,44 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
   return sum;
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows.
-// Who: grid (blocks, problems, groups of kGroupTokens tokens), persistent over groups of tiles; a warp has 16
+// A block's x to records [n_steps, tokens.n] of a type that has codes, from the step first_step on.
+// Several loads of a lane are on their way together.
+template <TensorType kType>
+__device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
+                                    int first_step, uint8_t* to) {
+  using X = Record<kType>;
+  constexpr int kTogether = 4, kTeams = kThreads / X::kLanes, kWarpTeams = 32 / X::kLanes;
+  const int thread = static_cast<int>(threadIdx.x), team = thread / X::kLanes, lane = thread % X::kLanes;
+  const int col = column_of<kType>(lane / 4, lane % 4);
+#pragma unroll 1
+  for (int t = 0; t < tokens.n; ++t) {
+#pragma unroll 1
+    for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
+         begin += kTogether * kTeams) {
+      float4 v[kTogether][2];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int step = begin + k * kTeams + team;
+        load_x8(tokens.x + t * rows.x_token_stride, (first_step + step) * Steps<kType>::kCols + col,
+                step < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int step = begin + k * kTeams + team;
+        if (step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
+        make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
+      }
+    }
+  }
+}
+
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1.
+// Who: grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16
 // rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
-// shared memory, added in ascending order; two buffers, so that one barrier a group of tiles suffices. Bound:
+// shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
 // bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
 // 3416 GB/s.
-template <TensorType kType, int kMats, bool kOne>
+template <TensorType kType, int kMats, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
   using Step = Steps<kType>;
@@ -79,9 +103,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
-  const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x % 32), g = lane / 4, i = lane % 4;
+  const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
   const int n_tiles = kWarps >> layout.log_warps;
-  const int stride = layout.x_memory.stride;
+  const int stride = layout.stride;
   uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
   const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
   const int n_warps_tile = 1 << layout.log_warps;
@@ -108,50 +132,38 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
   if (!is_chosen) wait_for_inputs();
 
-  IntegerX x{};
-  uint8_t* x_begin = shared + Sizes::ring(layout.n_slots);
-  uint8_t* partial_begin = x_begin;
-  const BlockTokens tokens(rows, kBlockTokens<kType, kOne>);
+  const BlockTokens tokens(rows, kTiles * kGroupTokens);
+  uint8_t* x = shared + Sizes::ring(layout.n_slots);
+  uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n);
+  LaneX lane_x;
+  int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
-    if (!kOne && layout.x_memory.words) {
-      x = block_x(layout.x_memory, layout.n_x_groups);
-      const int n_before = share.first_of_block * (Step::kCols / 32) * x.stride;
-      x.words += 4 * n_before, x.scales += n_before, x.sums += n_before;
-    } else {
-      x.stride = stride;
-      x.words = reinterpret_cast<uint4*>(x_begin);
-      uint8_t* scales = x_begin + Sizes::x_words(layout.n_x_block, stride);
-      x.scales = reinterpret_cast<float*>(scales);
-      uint8_t* sums = scales + Sizes::x_scales(layout.n_x_block, stride);
-      x.sums = reinterpret_cast<float2*>(sums);
-      partial_begin = sums + Sizes::x_sums(layout.n_x_block, stride);
-      make_integer_x(rows, layout, tokens, share.first_of_block * Step::kCols, layout.n_x_block, x,
-                     threadIdx.x / 4, kThreads / 4);
-      __syncthreads();
-    }
+    make_records<kType>(rows, layout, tokens, share.first_of_block, x);
+    __syncthreads();
+    lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }
 
-  const LaneX<kIsFloat<kType> ? TensorType::q8_0 : kType> lane_x(x.words, x.scales, x.sums,
-                                                                 lane);  // of one token
   int taken = 0, n_done = 0;
   const int first_step = share.first - share.first_of_block, end_step = share.end - share.first_of_block;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
-    Sums<kType, kMats, kOne> sums;
+    Sums<kMats, kTiles> sums = {};
     for (int s = first_step; s < end_step; s += kIsFloat<kType> ? share.n_apart : 1) {
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-      find_step<kType, kMats>(rows, take.at, lane, ring + taken * Sizes::kStage, step);
+#pragma unroll
+      for (int m = 0; m < kMats; ++m) {
+        StepPlace at = take.at;
+        at.row += m ? rows.gate_offset : 0;
+        find_step<kType>(at, lane, ring + taken * Sizes::kStage + m * kTileRows * Step::kSlot, step[m]);
+      }
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;
-        add_step_float<kType, kMats, kOne>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col,
-                                           tokens.n - g);
-      } else if constexpr (kOne) {
-        add_step_one<kType, kMats>(sums, step, lane_x, s * (Step::kCols / 32), i, grid);
+        add_step_float<kType>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col, tokens.n - g);
       } else {
-        add_step<kType, kMats>(sums, step, x, s * (Step::kCols / 32), tokens.n, grid);
+        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), i, grid);
       }
       taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
       take.advance(rows, layout, share, mat);
@@ -163,23 +175,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {
       float* to = partial + (warp * kMats + m) * kTileRows * stride;
-      if constexpr (kOne && !kIsFloat<kType>) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float sum = sums.of[m][0][r];
-          sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-          sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-          if (i == 0) to[g + 8 * r] = sum;
-        }
-      } else {
-#pragma unroll
-        for (int k = 0; k < sums.kOutputs; ++k) {
-          float sum = sums.of[m][0][k];
-          if constexpr (!kIsFloat<kType>)
-            sum = (sum + sums.of[m][1][k]) + (sums.of[m][2][k] + sums.of[m][3][k]);
-          const int t = k / 4 * 8 + 2 * i + k % 2;
-          if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sum;
-        }
+      for (int k = 0; k < 4 * kTiles; ++k) {
+        const int t = k / 4 * 8 + 2 * i + k % 2;
+        if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sums[m][k / 4][k % 4];
       }
     }
     __syncthreads();
@@ -191,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = first_row + r;
         float total = 0;
         if (t < tokens.n)
-          for (int w = 0; w < kWarps; ++w) total += partial[(w * kTileRows + r) * stride + t];
+          total = sum_units(kWarps, [&](int w) { return partial[(w * kTileRows + r) * stride + t]; });
         block_sums[threadIdx.x] = total;
         const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
         if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
@@ -206,8 +205,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       float totals[kMats] = {};
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
-        for (int w = tile * n_warps_tile; w < (tile + 1) * n_warps_tile; ++w)
-          totals[m] += partial[((w * kMats + m) * kTileRows + r) * stride + t];
+        totals[m] = sum_units(n_warps_tile, [&](int w) {
+          return partial[(((tile * n_warps_tile + w) * kMats + m) * kTileRows + r) * stride + t];
+        });
+
       finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
     }
   }
@@ -271,38 +272,28 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   return n;
 }
 
-template <TensorType kType, int kMats, bool kOne>
-void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
+// Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
+template <TensorType kType, int kMats, int kTiles>
+bool launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
-  const int n_together = std::min(rows.n_tokens, kBlockTokens<kType, kOne>);
-  const int stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
-  const int n_x = layout.n_steps_block * (Steps<kType>::kCols / 32);
+  constexpr int kBlockTokens = kTiles * kGroupTokens;
+  const int n_together = std::min(rows.n_tokens, kBlockTokens);
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
-  layout.n_x_block = n_x, layout.x_memory.stride = stride;
-  const int partial = Sizes::partial(stride);
-  const int x_bytes = kIsFloat<kType> ? 0
-                                      : Sizes::x_words(n_x, stride) + Sizes::x_scales(n_x, stride) +
-                                            Sizes::x_sums(n_x, stride);
+  layout.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
+  const int n_beside = Sizes::partial(layout.stride) + Sizes::x(layout.n_steps_block, n_together);
   // Static shared memory and the 1 KiB that the system takes of each block count too.
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
-  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens<kType, kOne>));
+  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens));
   const int n_problems = rows.n_problems * n_token_groups;
   const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
-  bool is_x_shared = true;
-  int n_stages = stages_in(half_sm - partial - x_bytes), n_blocks_sm = 2;
-  if (n_stages < 2 || n_blocks_all <= launch.n_sms) {
-    n_stages = stages_in(static_cast<int64_t>(block_limit) - partial - x_bytes), n_blocks_sm = 1;
-    if (n_stages < 2 && !kOne) is_x_shared = false, n_stages = stages_in(half_sm - partial), n_blocks_sm = 2;
-    if (n_stages < 2 && !kOne) n_stages = stages_in(block_limit - partial), n_blocks_sm = 1;
-  }
-  if (n_stages < 2)
-    fail(ErrorKind::internal,
-         format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
-                type_name(kType)));
+  int n_stages = stages_in(half_sm - n_beside), n_blocks_sm = 2;
+  if (n_stages < 2 || n_blocks_all <= launch.n_sms)
+    n_stages = stages_in(block_limit - n_beside), n_blocks_sm = 1;
+  if (n_stages < 2) return false;
   const int n_x_blocks = layout.n_split > 1
                              ? layout.n_groups
                              : std::clamp(n_blocks_sm * launch.n_sms / n_problems, 1, layout.n_groups);
@@ -310,23 +301,15 @@ void launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
       ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  if (!is_x_shared) {
-    const size_t n = static_cast<size_t>(n_problems) * layout.n_x_groups * stride;
-    layout.x_memory.words = launch.workspace->take<uint4>(n * 4);
-    layout.x_memory.scales = launch.workspace->take<float>(n);
-    layout.x_memory.sums = launch.workspace->take<float2>(n);
-    const dim3 blocks(static_cast<unsigned>(ceil_div(layout.n_x_groups, kThreads / 4)),
-                      static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
-    launch_kernel("make_integer_x_kernel", make_integer_x_kernel, {blocks, kThreads}, launch, rows, layout);
-  }
-  const int n_shared = Sizes::ring(layout.n_slots) + (is_x_shared ? x_bytes : 0) + partial;
-  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kOne>,
+  const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
+  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const dim3 blocks(static_cast<unsigned>(n_x_blocks * layout.n_split),
                     static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
-  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kOne>,
+  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
                 launch, rows, layout);
+  return true;
 }
 
 inline bool is_aligned(const void* p, size_t n_bytes) {
@@ -351,29 +334,23 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
     }
   } else {
     for (int k = 0; k < rows.n_matrices; ++k)
-      if (!is_aligned(rows.matrices[k].weights, Codes<kType>::kAlign) ||
-          rows.gate_offset % Codes<kType>::kAlign != 0)
+      if (!is_aligned(rows.matrices[k].weights, kWeightAlign<kType>) ||
+          rows.gate_offset % kWeightAlign<kType> != 0)
         fail(ErrorKind::internal,
              format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
-                    static_cast<const void*>(rows.matrices[k].weights), Codes<kType>::kAlign));
+                    static_cast<const void*>(rows.matrices[k].weights), kWeightAlign<kType>));
   }
   layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
   layout.log_warps = choose_log_warps(rows, layout.n_steps);
   layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
-  layout.n_x_groups = layout.n_steps * (Steps<kType>::kCols / 32);
-  if constexpr (kIsFloat<kType>) {
-    if (rows.n_tokens <= kGroupTokens)
-      launch_rows<kType, kMats, true>(rows, layout, launch);
-    else
-      launch_rows<kType, kMats, false>(rows, layout, launch);
-  } else if (runs.runs || rows.n_tokens > kGroupTokens || (kMats == 2 && rows.n_tokens > 1)) {
-    multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
-  } else if (rows.n_tokens == 1) {
-    launch_rows<kType, kMats, true>(rows, layout, launch);
-  } else if constexpr (kMats == 1) {
-    launch_rows<kType, 1, false>(rows, layout, launch);
-  }
+  bool is_done = false;
+  if constexpr (kIsFloat<kType>)
+    is_done = rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2>(rows, layout, launch)
+                                           : launch_rows<kType, kMats, 1>(rows, layout, launch);
+  else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens))
+    is_done = launch_rows<kType, kMats, 1>(rows, layout, launch);
+  if (!is_done) multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
 }
 
 // The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
@@ -397,7 +374,7 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
 template <int kMats>
 void launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
   if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return;
-  constexpr int kMostTokens = 32 * kGroupTokens;  // their integers have room in the scratch memory
+  constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
     DecodeRows part = rows;
     part.x += first * rows.x_token_stride;
@@ -405,7 +382,7 @@ void launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
     if (rows.plus) part.plus += first * rows.matrices[0].y_token_stride;
     if (rows.sum) part.sum += first * rows.matrices[0].y_token_stride;
     part.n_tokens = std::min(kMostTokens, rows.n_tokens - first);
-    Workspace scratch = *launch.workspace;  // each part's integers take the place of those before
+    Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
     Launch here = launch;
     here.workspace = &scratch;
     with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(part, runs, here); });

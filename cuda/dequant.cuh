@@ -2,11 +2,11 @@
 //
 // Every quantised format is the same thing seen from here: value = scale * code + min, with a code that fits
 // a signed byte and one scale and min for a group of 16 or 32 values. codes4() gives four consecutive codes
-// packed in a word, ready for integer products; dequantize16() gives f32 as the reference does, up to the
-// rounding of one fma. Pointers lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, the
-// largest of 4, 2 and 1 that divides the block's size. In (i16, j): i16 is the first value of a run of 16 in
-// the block, a constant after unrolling, so that shifts fold and loads that several runs share are made once;
-// j is 0, 4, 8 or 12.
+// packed in a word; dequantize16() gives f32 as the reference does, up to the rounding of one fma. Pointers
+// lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, the largest of 4, 2 and 1 that
+// divides the block's size. In (i16, j): i16 is the first value of a run of 16 in the block, an int or what
+// divides like one (decode_weights.cuh), a constant after unrolling, so that shifts fold and loads that
+// several runs share are made once; j is 0, 4, 8 or 12.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -103,9 +103,18 @@ struct BlockFormat {
 template <TensorType kType>
 struct Codes;
 
+// Blocks of 256 values with one scale d(block), which the groups' scales are factor(block, i16) times:
+// numbers of few bits, as is a code times its factor, so that both are exact in f32.
+template <TensorType kType, int kBytes, int kGroupValues>
+struct SuperFormat : BlockFormat<256, kBytes, kGroupValues> {
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {Codes<kType>::d(b) * Codes<kType>::factor(b, i16), 0};
+  }
+};
+
 template <>
 struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return subtract4(load_word<kAlign>(b + 2 + j) >> (i16 / 4) & 0x0f0f0f0fu, 8);
   }
   __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
@@ -113,7 +122,7 @@ struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
 
 template <>
 struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 4 + j) >> (i16 / 4) & 0x0f0f0f0fu;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
@@ -121,7 +130,7 @@ struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
 
 template <>
 struct Codes<TensorType::q5_0> : BlockFormat<32, sizeof(BlockQ5_0), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low = load_word<kAlign>(b + 6 + j) >> (i16 / 4) & 0x0f0f0f0fu;
     return subtract4(low | spread4(load_word<kAlign>(b + 2) >> (i16 + j)) << 4, 16);
   }
@@ -130,7 +139,7 @@ struct Codes<TensorType::q5_0> : BlockFormat<32, sizeof(BlockQ5_0), 32> {
 
 template <>
 struct Codes<TensorType::q5_1> : BlockFormat<32, sizeof(BlockQ5_1), 32, true> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low = load_word<kAlign>(b + 8 + j) >> (i16 / 4) & 0x0f0f0f0fu;
     return low | spread4(load_word<kAlign>(b + 4) >> (i16 + j)) << 4;
   }
@@ -139,7 +148,7 @@ struct Codes<TensorType::q5_1> : BlockFormat<32, sizeof(BlockQ5_1), 32, true> {
 
 template <>
 struct Codes<TensorType::q8_0> : BlockFormat<32, sizeof(BlockQ8_0), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 2 + i16 + j);
   }
   __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
@@ -147,7 +156,7 @@ struct Codes<TensorType::q8_0> : BlockFormat<32, sizeof(BlockQ8_0), 32> {
 
 template <>
 struct Codes<TensorType::q2_k> : BlockFormat<256, sizeof(BlockQ2_K), 16, true> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 16 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
@@ -158,32 +167,37 @@ struct Codes<TensorType::q2_k> : BlockFormat<256, sizeof(BlockQ2_K), 16, true> {
 };
 
 template <>
-struct Codes<TensorType::q3_k> : BlockFormat<256, sizeof(BlockQ3_K), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, sizeof(BlockQ3_K), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + 32 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
     const uint32_t high = load_word<kAlign>(b + i16 % 32 + j) >> (i16 / 32) & 0x01010101u;
     return subtract4(low | high << 2, 4);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+  __device__ static float d(const uint8_t* b) { return load_f16(b + 108); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
     const int quad = i16 / 64;  // scales 4 quad .. 4 quad + 3 lie in one word of lower bits
     const uint32_t low = load_word<kAlign>(b + 96 + quad % 2 * 4) >> (quad / 2 * 4) & 0x0f0f0f0fu;
     const uint32_t high = load_word<kAlign>(b + 104) >> (quad * 2) & 0x03030303u;
-    return {load_f16(b + 108) * (byte_to_float(low | high << 4, i16 / 16 % 4) - 32.0f), 0};
+    return byte_to_float(low | high << 4, i16 / 16 % 4) - 32.0f;
   }
 };
 
-// Q4_K, Q5_K: scales and mins of four groups at a time (quant_codes.h, unpack_k_scales), of which that of
-// group `index`. head: a block's first 16 bytes.
-__device__ __forceinline__ ScaleMin k_scale(const uint4& head, bool is_upper, uint32_t index) {
+// Q4_K, Q5_K: scales and mins of the lower or the upper four groups (quant_codes.h, unpack_k_scales), a byte
+// each. head: a block's first 16 bytes.
+struct KScales {
+  uint32_t scales, mins;
+};
+__device__ __forceinline__ KScales k_scales(const uint4& head, bool is_upper) {
   const uint32_t a = head.y, m = head.z, low = head.w;
-  const uint32_t scales = is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu;
-  const uint32_t mins = is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu;
-  const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
-  return {d.x * byte_to_float(scales, index), -d.y * byte_to_float(mins, index)};
+  return {is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu,
+          is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu};
 }
 __device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
-  return k_scale(head, i16 >= 128, i16 / 32 % 4);
+  const KScales of = k_scales(head, i16 >= 128);
+  const uint32_t index = i16 / 32 % 4;
+  const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
+  return {d.x * byte_to_float(of.scales, index), -d.y * byte_to_float(of.mins, index)};
 }
 __device__ __forceinline__ uint4 k_head(const uint8_t* b) {
   const auto* words = reinterpret_cast<const uint32_t*>(b);
@@ -193,19 +207,15 @@ __device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) { return 
 
 template <>
 struct Codes<TensorType::q4_k> : BlockFormat<256, sizeof(BlockQ4_K), 32, true> {
-  // Whose lower nibbles are the codes of an even group of 32, the upper ones of the next.
-  __device__ static uint32_t word(const uint8_t* b, int i16, int j) {
-    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j);
-  }
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
-    return word(b, i16, j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
   }
   __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
 };
 
 template <>
 struct Codes<TensorType::q5_k> : BlockFormat<256, sizeof(BlockQ5_K), 32, true> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + 48 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
     const uint32_t high = load_word<kAlign>(b + 16 + i16 % 32 + j) >> (i16 / 32) & 0x01010101u;
@@ -215,17 +225,17 @@ struct Codes<TensorType::q5_k> : BlockFormat<256, sizeof(BlockQ5_K), 32, true> {
 };
 
 template <>
-struct Codes<TensorType::q6_k> : BlockFormat<256, sizeof(BlockQ6_K), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, sizeof(BlockQ6_K), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + i16 / 128 * 64 + i16 % 64 + j) >> (i16 % 128 / 64 * 4) & 0x0f0f0f0fu;
     const uint32_t high =
         load_word<kAlign>(b + 128 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
     return subtract4(low | high << 4, 32);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
-    const auto scale = static_cast<int8_t>(b[192 + i16 / 16]);
-    return {load_f16(b + 208) * static_cast<float>(scale), 0};
+  __device__ static float d(const uint8_t* b) { return load_f16(b + 208); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return static_cast<float>(static_cast<int8_t>(b[192 + i16 / 16]));
   }
 };
 
@@ -241,69 +251,74 @@ __device__ __forceinline__ uint32_t iq3_s_magnitudes(uint32_t codes) {
 }
 
 template <>
-struct Codes<TensorType::iq2_xxs> : BlockFormat<256, sizeof(BlockIQ2_XXS), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq2_xxs> : SuperFormat<TensorType::iq2_xxs, sizeof(BlockIQ2_XXS), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const uint8_t* group = b + 2 + i16 / 32 * 8;
     const int i = i16 % 32 + j;  // of the group; i / 8: which grid point
     const uint32_t signs = all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u);
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * group[i / 8] + i / 4 % 2)), signs, i % 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
     const uint32_t word = load_word<kAlign>(b + 2 + i16 / 32 * 8 + 4);
-    return {load_f16(b) * (0.5f + static_cast<float>(word >> 28)) * 0.25f, 0};
+    return (0.5f + static_cast<float>(word >> 28)) * 0.25f;
   }
 };
 
 // Scales of four bits, `n` values each: that of the values from i16 on.
-__device__ __forceinline__ float nibble_scale(const uint8_t* scales, int i16, int n) {
+__device__ __forceinline__ float nibble_scale(const uint8_t* scales, auto i16, int n) {
   return byte_to_float(scales[i16 / (2 * n)] >> (i16 / n % 2 * 4) & 15u, 0);
 }
 
 template <>
-struct Codes<TensorType::iq2_xs> : BlockFormat<256, sizeof(BlockIQ2_XS), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq2_xs> : SuperFormat<TensorType::iq2_xs, sizeof(BlockIQ2_XS), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8];
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * (q & 511u) + j / 4 % 2)), all_iq_signs(q >> 9), j % 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
-    return {load_f16(b) * (0.5f + nibble_scale(b + 66, i16, 16)) * 0.25f, 0};
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return (0.5f + nibble_scale(b + 66, i16, 16)) * 0.25f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq2_s> : BlockFormat<256, sizeof(BlockIQ2_S), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq2_s> : SuperFormat<TensorType::iq2_s, sizeof(BlockIQ2_S), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 8 + j / 8;  // which grid point
     const uint32_t point = b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8;
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * point + j / 4 % 2)), b[34 + i], j % 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
-    return {load_f16(b) * (0.5f + nibble_scale(b + 74, i16, 16)) * 0.25f, 0};
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return (0.5f + nibble_scale(b + 74, i16, 16)) * 0.25f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq3_xxs> : BlockFormat<256, sizeof(BlockIQ3_XXS), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq3_xxs> : SuperFormat<TensorType::iq3_xxs, sizeof(BlockIQ3_XXS), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 % 32 + j;
     const uint32_t signs = all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u);
     return apply_signs(iq3_xxs_magnitudes(grid4(grid, b[2 + (i16 + j) / 4])), signs, i % 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
     const uint32_t word = load_word<kAlign>(b + 66 + i16 / 32 * 4);
-    return {load_f16(b) * (0.5f + static_cast<float>(word >> 28)) * 0.5f, 0};
+    return (0.5f + static_cast<float>(word >> 28)) * 0.5f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq3_s> : BlockFormat<256, sizeof(BlockIQ3_S), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq3_s> : SuperFormat<TensorType::iq3_s, sizeof(BlockIQ3_S), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 4 + j / 4;  // which grid point
     const uint32_t point = b[2 + i] | (b[66 + i / 8] >> (i % 8) & 1u) << 8;
     return apply_signs(iq3_s_magnitudes(grid4(grid, point)), b[74 + i / 2], j % 8);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
-    return {load_f16(b) * (1.0f + 2.0f * nibble_scale(b + 106, i16, 32)), 0};
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return 1.0f + 2.0f * nibble_scale(b + 106, i16, 32);
   }
 };
 
@@ -315,41 +330,44 @@ __device__ __forceinline__ uint32_t iq1_codes(const uint32_t* grid, uint32_t low
 }
 
 template <>
-struct Codes<TensorType::iq1_s> : BlockFormat<256, sizeof(BlockIQ1_S), 32> {
-  __device__ static uint32_t group(const uint8_t* b, int i16) {
+struct Codes<TensorType::iq1_s> : SuperFormat<TensorType::iq1_s, sizeof(BlockIQ1_S), 32> {
+  __device__ static uint32_t group(const uint8_t* b, auto i16) {
     return reinterpret_cast<const uint16_t*>(b + 34)[i16 / 32];
   }
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 8 + j / 8;  // which grid point
     const uint32_t qh = group(b, i16);
     return iq1_codes(grid, b[2 + i], (qh >> (i % 4 * 3) & 7u) | (qh >> 12 & 8u), j);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
-    return {load_f16(b) * byte_to_float((group(b, i16) >> 11 & 14u) | 1u, 0) * 0.125f, 0};
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return byte_to_float((group(b, i16) >> 11 & 14u) | 1u, 0) * 0.125f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq1_m> : BlockFormat<256, sizeof(BlockIQ1_M), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq1_m> : SuperFormat<TensorType::iq1_m, sizeof(BlockIQ1_M), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 8 + j / 8;
     return iq1_codes(grid, b[i], static_cast<uint32_t>(b[32 + i16 / 16]) >> (j / 8 * 4), j);
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+  __device__ static float d(const uint8_t* b) {
     const uint32_t low = load_word<kAlign>(b + 48), high = load_word<kAlign>(b + 52);
-    const uint32_t d =
+    const uint32_t bits =
         (low >> 12 & 0xfu) | (low >> 24 & 0xf0u) | (high >> 4 & 0xf00u) | (high >> 16 & 0xf000u);
+    return __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+  }
+  __device__ static float factor(const uint8_t* b, auto i16) {
     const int group = i16 / 16;
-    const uint32_t scale = (group < 8 ? low : high) >> (group / 4 % 2 * 16 + group % 4 * 3) & 7u;
-    return {
-        __half2float(__ushort_as_half(static_cast<uint16_t>(d))) * byte_to_float(2u * scale + 1u, 0) * 0.125f,
-        0};
+    const uint32_t word = load_word<kAlign>(b + 48 + group / 8 * 4);
+    const uint32_t scale = word >> (group / 4 % 2 * 16 + group % 4 * 3) & 7u;
+    return byte_to_float(2u * scale + 1u, 0) * 0.125f;
   }
 };
 
 template <>
 struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 2 + j));
     return i16 < 16 ? values.x : values.y;
   }
@@ -357,23 +375,24 @@ struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
 };
 
 template <>
-struct Codes<TensorType::iq4_xs> : BlockFormat<256, sizeof(BlockIQ4_XS), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+struct Codes<TensorType::iq4_xs> : SuperFormat<TensorType::iq4_xs, sizeof(BlockIQ4_XS), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 8 + i16 / 32 * 16 + j));
     return i16 % 32 < 16 ? values.x : values.y;
   }
-  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
     const int group = i16 / 32;
     const uint32_t low = load_word<kAlign>(b + 4) >> (4 * group) & 15u;
     const uint32_t high =
         static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(b + 2)) >> (2 * group) & 3u;
-    return {load_f16(b) * (byte_to_float(low | high << 4, 0) - 32.0f), 0};
+    return byte_to_float(low | high << 4, 0) - 32.0f;
   }
 };
 
 template <>
 struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 1 + j));
     return i16 < 16 ? values.x : values.y;
   }
@@ -385,7 +404,7 @@ struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
 
 template <>
 struct Codes<TensorType::nvfp4> : BlockFormat<64, sizeof(BlockNVFP4), 16> {
-  __device__ static uint32_t codes4(const uint8_t* b, int i16, int j, const uint32_t*) {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
     return j < 8 ? values.x : values.y;
   }

@@ -11,8 +11,8 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kTokensTogether = 256;          // whose uses' results have room in the scratch memory
-constexpr int kMostInRun = decode::kColumns / 2;  // of few columns more steps fit in the rings
+constexpr int64_t kTokensTogether = 256;  // whose uses' results have room in the scratch memory
+constexpr int kMostInRun = 16;            // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
 // Uses by expert, the runs of them, and the experts of each round.

@@ -35,6 +35,14 @@ __device__ __forceinline__ uint2 load_shared_u32x2(uint32_t address) {
   return x;
 }
 
+__device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address));
+  return x;
+}
+
 // ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
 
 // Of which the first n_bytes are read and the rest is zero.
@@ -58,11 +66,6 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_there ? 16 : 0)
                : "memory");
-}
-// 4 or 8 bytes, through L1.
-template <int kBytes>
-__device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
 // A thread's copies since its last commit are a group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -105,26 +108,6 @@ __device__ __forceinline__ void multiply_bf16(float* d, const uint32_t (&a)[4], 
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// d += a b: a [16, 32], b [32, 8] of s8. With lane = 4 g + i: a = row g | row g + 8, each columns 4 i.. (0,
-// 1) and 16 + 4 i.. (2, 3); b = column g, rows 4 i.. and 16 + 4 i..; d = row g, columns 2 i and 2 i + 1, then
-// the same of row g + 8.
-__device__ __forceinline__ void multiply_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same with a of u8.
-__device__ __forceinline__ void multiply_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// The same of 16: a, b the columns and rows 4 i.. .
-__device__ __forceinline__ void multiply_s8_16(int d[4], uint32_t a0, uint32_t a1, uint32_t b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
 }
 // d += a b with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
 // (2, 3).

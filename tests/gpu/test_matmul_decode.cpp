@@ -1,12 +1,13 @@
 // Products of decode (cuda/matmul_decode.cu, cuda/experts_decode.cu) against the CPU backend.
 //
-// Tolerances. Activations become 16-bit integers with one scale per 32 values: off by at most 2^-16 of the
-// largest of the 32, which for even random values is 1.5e-5 of them in the root mean square; so is a sum of
-// random terms. Formats with a minimum multiply larger codes than their values are: twice that. 6e-5 has room
-// for both. In experts, gate, up and h are off by that much each, and silu makes their errors at most 1.1
-// times larger: 2.5e-4. F32, F16 and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32
-// times a step by 2^-24: 1e-5. One element may be off by six times that, measured by the root mean square of
-// all (errors are normal sums). The equalities (tokens together or alone) are exact.
+// Tolerances. Activations are rounded to fp16 in units of their step, so each is off by 2^-11 at most and by
+// 2e-4 in the root mean square; so is a sum of random terms. Weights of the K and I formats are exact there
+// (or rounded at 2^-11 beyond 2048 of their block's units), those with a scale for 16 or 32 values are
+// rounded too: 2.8e-4, for which 5e-4 leaves room (products.h). In experts, gate, up and h are off by that
+// much each, and silu makes their errors at most 1.1 times larger: 5e-4 as expected, 1e-3 allowed. F32, F16
+// and BF16 keep 22 bits of x, but tensor cores cut where f32 rounds, up to 32 times a step by 2^-24: 1e-5.
+// One element may be off by six times that, measured by the root mean square of all (errors are normal sums).
+// The equalities (tokens together or alone) are exact.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -22,7 +23,7 @@ using enum TensorType;
 
 bool is_float(TensorType type) { return type == f32 || type == f16 || type == bf16; }
 Tolerance within(double relative) { return {relative, 6 * relative, 300}; }
-Tolerance tolerance(TensorType type) { return within(is_float(type) ? 1e-5 : 6e-5); }
+Tolerance tolerance(TensorType type) { return within(is_float(type) ? 1e-5 : 5e-4); }
 
 TestLaunch& gpu() {
   static TestLaunch launch(size_t{64} << 20);
@@ -141,7 +142,7 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_tes
         alone.insert(alone.end(), y.begin(), y.end());
       }
       for (const auto& [first, n_tokens] :
-           {std::pair<int64_t, int64_t>{0, 2}, {3, 5}, {0, 8}, {1, 9}, {5, 17}, {0, kMost}}) {
+           {std::pair<int64_t, int64_t>{0, 2}, {3, 5}, {0, 8}, {1, 9}, {5, 17}, {2, 33}, {0, kMost}}) {
         const std::vector<float> together = matmul_on_gpu(
             weights.on_device(), {x.begin() + first * n_cols, x.begin() + (first + n_tokens) * n_cols},
             n_cols, n_tokens);
@@ -273,7 +274,7 @@ BOOST_AUTO_TEST_CASE(gated_products, *boost::unit_test::precondition(needs_gpu))
       cuda::matmul_gated_decode({w1.on_device(), w3.on_device(), device_x.data(), up.data(), y.data(), n},
                                 gpu().launch());
       const std::vector<float> ours = y.values();
-      check_close(ours, expected, within(2.5e-4), "gated");
+      check_close(ours, expected, within(1e-3), "gated");
       if (n == 1) alone = ours;
       BOOST_TEST(std::memcmp(alone.data(), ours.data(), alone.size() * sizeof(float)) == 0);
     }
@@ -335,7 +336,7 @@ void check_experts(const ExpertShape& s) {
     cuda::run_experts_decode(op, gpu().launch());
     const std::vector<float> ours = y.values();
     const bool is_all_float = is_float(s.w1) && is_float(s.w2) && is_float(s.w3);
-    check_close(ours, expected, within(is_all_float ? 5e-5 : 2.5e-4), "experts");
+    check_close(ours, expected, within(is_all_float ? 5e-5 : 1e-3), "experts");
 
     // Each token alone: the same bits.
     op.y = last.data(), op.n_tokens = 1;
@@ -410,7 +411,7 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
     time(type, 576, 7168, 1);
     for (const int64_t n_tokens : {2, 4, 8}) time(type, 18432, 7168, n_tokens);
     time(type, 7168, 16384, 8);
-    for (const int64_t n_tokens : {9, 16, 32, 64, 128}) time(type, 7168, 16384, n_tokens);
+    for (const int64_t n_tokens : {9, 16, 17, 32, 33, 64, 128}) time(type, 7168, 16384, n_tokens);
     time(type, 1536, 7168, 128);
   }
   time(f32, 256, 7168, 1);

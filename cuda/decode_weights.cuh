@@ -1,0 +1,339 @@
+// A lane's weights of a step as fp16: LaneRow<type> takes the stored bytes of one row apart.
+//
+// Four lanes share a row of a step, and each has a quarter of its columns, whole scale groups: a lane takes
+// scales apart for itself alone. Which quarter, and in which order, is free as long as x comes in the same
+// one (column_of), so formats choose what their bytes suit. Eight values at a time are a piece; in a piece
+// the pairs are (0, 2), (1, 3), (4, 6), (5, 7), since the values of a word that a mask leaves lie two bytes
+// apart.
+//
+// A code of few bits put into the mantissa of 1024 is an fp16 number without any conversion, wherever in the
+// lower ten bits it lies; taking 1024 off again is exact. Blocks of 256 values keep their d (and dmin) for
+// the sums of the step: what is left is a code times an integer of a few bits, which fp16 has exactly up to
+// 2048 and rounds to eleven bits beyond. Other blocks' values are multiplied by their scale and rounded, as
+// those of prompts are (widen.cuh).
+#pragma once
+
+#include "cuda/dequant.cuh"
+#include "cuda/f16.cuh"
+
+namespace dsv32::cuda::decode {
+
+template <TensorType kType>
+inline constexpr bool kIsK45 = kType == TensorType::q4_k || kType == TensorType::q5_k;
+template <TensorType kType>
+inline constexpr bool kIsK23 = kType == TensorType::q2_k || kType == TensorType::q3_k;
+
+// Minima that are integers times dmin are multiplied by the sums of x over their groups.
+template <TensorType kType>
+inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
+
+// The alignment that a matrix wants: Q4_K and Q5_K are read 16 bytes at a time.
+template <TensorType kType>
+inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
+
+// How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
+// copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows which begin
+// at different places of longer lines are not in the same banks. Eight rows are read at once, each by four
+// lanes: the distance spreads them over the banks.
+template <TensorType kType>
+struct Steps {
+  static constexpr int kCols = kType == TensorType::q8_0 ? 128 : 256;
+  static constexpr int kBytes = kCols / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
+  static constexpr int kLine = kWeightAlign<kType> == 16 ? 32 : 16;
+  // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
+  static constexpr int kSlot = (kBytes + kLine - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
+};
+template <>
+struct Steps<TensorType::f32> {
+  static constexpr int kCols = 32, kBytes = 128, kLine = 32, kSlot = 192;
+};
+template <>
+struct Steps<TensorType::f16> {
+  static constexpr int kCols = 128, kBytes = 256, kLine = 32, kSlot = 288;
+};
+template <>
+struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
+
+// Of a step: the column of lane i's first value of a piece.
+template <TensorType kType>
+__device__ __forceinline__ int column_of(int piece, int i) {
+  if constexpr (kIsK23<kType>)
+    return i / 2 * 128 + piece / 2 * 32 + i % 2 * 16 + piece % 2 * 8;
+  else if constexpr (kType == TensorType::q6_k)
+    return i / 2 * 128 + piece / 4 * 64 + i % 2 * 32 + piece % 4 * 8;
+  else
+    return i * (Steps<kType>::kCols / 4) + piece * 8;
+}
+
+// The order in which pieces are best taken: k-th of all, those made of the same words together.
+template <TensorType kType>
+constexpr int piece_at(int k) {
+  constexpr int kSame = kIsK23<kType> ? 4 : kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
+  constexpr int kApart = Steps<kType>::kCols / 32 / kSame;
+  return k % kSame * kApart + k / kSame;
+}
+
+// ---- pairs of fp16 in a word ----
+
+__device__ __forceinline__ uint32_t as_word(__half2 x) { return *reinterpret_cast<const uint32_t*>(&x); }
+__device__ __forceinline__ __half2 as_half2(uint32_t x) { return *reinterpret_cast<const __half2*>(&x); }
+__device__ __forceinline__ uint32_t subtract2(uint32_t a, uint32_t b) {
+  return as_word(__hsub2(as_half2(a), as_half2(b)));
+}
+__device__ __forceinline__ uint32_t multiply2(uint32_t a, uint32_t b) {
+  return as_word(__hmul2(as_half2(a), as_half2(b)));
+}
+__device__ __forceinline__ uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
+  return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));
+}
+// x, which fp16 has, twice.
+__device__ __forceinline__ uint32_t twice(float x) { return pack_f16(x, x); }
+// Two bytes of a word as fp16: the selector names them and, as 4, the 0x64 above each.
+__device__ __forceinline__ uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
+  return subtract2(__byte_perm(word, 0x64646464u, selector), 0x64006400u);
+}
+constexpr uint32_t kThousand = 0x64006400u;  // 1024
+// (x & mask) | bits in one instruction: of two constants the compiler makes two.
+__device__ __forceinline__ uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
+  return out;
+}
+
+// n words from an even address.
+template <int n>
+__device__ __forceinline__ void load_words(const uint8_t* p, uint32_t (&out)[n]) {
+  const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) % 4);
+  const auto* words = reinterpret_cast<const uint32_t*>(p - shift);
+  uint32_t word = words[0];
+#pragma unroll
+  for (int k = 0; k < n; ++k) {
+    const uint32_t next = words[k + 1];
+    out[k] = __funnelshift_r(word, next, shift * 8), word = next;
+  }
+}
+template <int n>
+__device__ __forceinline__ void load_aligned(const uint8_t* p, uint32_t (&out)[n]) {
+#pragma unroll
+  for (int k = 0; k < n; k += 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p + 4 * k);
+    out[k] = v.x, out[k + 1] = v.y, out[k + 2] = v.z, out[k + 3] = v.w;
+  }
+}
+
+// The place of a value in a block of 256 of which a lane has 64, as what Codes divides: the compiler then
+// sees what does not depend on the lane.
+struct LanePlace {
+  int lane, rest;  // 64 i, and a constant below 64
+
+  __device__ __forceinline__ int operator/(int n) const { return lane / n + rest / n; }  // n divides 64
+  __device__ __forceinline__ int operator%(int n) const { return rest % n; }
+  __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
+};
+
+// Any type: codes four at a time. Every LaneRow has
+//   load(row, i): row: the step's first byte; i: of the four lanes
+//   piece(p): eight values over d, in the order of the head of this file
+//   d, which the step's sums are multiplied by; kHasSums: dmin and mins, the operand of the minima's products
+template <TensorType kType>
+struct LaneRow {
+  using Format = Codes<kType>;
+  static constexpr bool kHasD = Format::kBlockValues == 256, kHasWords = kType == TensorType::q8_0;
+  static constexpr int kCols = Steps<kType>::kCols / 4, kGroups = kCols / Format::kGroup;
+
+  const uint8_t* from;  // the lane's first block, or the only one
+  int lane;             // i
+  uint32_t factor[kGroups], min[kGroups], words[kHasWords ? kCols / 4 : 1];
+  float d = 1;
+
+  // Of a value of the lane's: its block, and the place there.
+  __device__ __forceinline__ const uint8_t* block(int value) const {
+    return kHasD ? from : from + value / Format::kBlockValues * Format::kBlockBytes;
+  }
+  __device__ __forceinline__ auto place(int value) const {
+    if constexpr (kHasD)
+      return LanePlace{lane * kCols, value};
+    else
+      return value % Format::kBlockValues;
+  }
+  __device__ __forceinline__ void load(const uint8_t* row, int i) {
+    lane = i;
+    from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
+    if constexpr (kHasD) d = Format::d(from);
+    if constexpr (kHasWords) load_words(from + 2, words);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int value = group * Format::kGroup;
+      if constexpr (kHasD) {
+        factor[group] = twice(Format::factor(from, place(value)));
+      } else {
+        const ScaleMin s = Format::scale(block(value), place(value));
+        factor[group] = twice(s.scale), min[group] = twice(s.min);
+      }
+    }
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t* grid) const {
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int value = 8 * p + 4 * k, group = value / Format::kGroup;
+      uint32_t codes;
+      if constexpr (kHasWords)
+        codes = words[value / 4];
+      else
+        codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
+      if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
+      constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t v = subtract2(__byte_perm(codes, 0x64646464u, odd ? 0x4341 : 0x4240), kBias);
+        out[2 * k + odd] = Format::kHasMin ? fma2(v, factor[group], min[group]) : multiply2(v, factor[group]);
+      }
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+// Lower nibbles are the codes of an even group of 32, upper nibbles those of the next. Q5_K's fifth bits: a
+// byte for the same value of all eight groups.
+template <TensorType kType>
+requires kIsK45<kType>
+struct LaneRow<kType> {
+  static constexpr bool kHasD = true, kIsFive = kType == TensorType::q5_k;
+
+  uint32_t words[8], fifth[kIsFive ? 8 : 1];
+  uint32_t scale[2], constant[2];  // of the nibbles where they lie: takes 1024 off
+  uint32_t mins[1];
+  float d, dmin;
+  int i;
+
+  __device__ __forceinline__ void load(const uint8_t* row, int lane) {
+    i = lane;
+    if constexpr (kIsFive) load_aligned(row + 16, fifth);
+    load_aligned(row + (kIsFive ? 48 : 16) + 32 * i, words);
+    const uint4 head = *reinterpret_cast<const uint4*>(row);
+    const float2 both = unpack_f16(head.x);
+    d = both.x, dmin = both.y;
+    const KScales of = k_scales(head, i >= 2);
+    const uint32_t own = of.scales >> (i % 2 * 16);
+    scale[0] = bytes_to_halves(own, 0x4040), constant[0] = multiply2(scale[0], 0xe400e400u);  // -1024
+    const uint32_t second = bytes_to_halves(own, 0x4141);
+    scale[1] = multiply2(second, 0x2c002c00u), constant[1] = multiply2(second, 0xd400d400u);  // 1/16, -64
+    mins[0] = bytes_to_halves(of.mins >> (i % 2 * 16), 0x4140);
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+    const int upper = p / 4;
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int at = p % 4 * 2 + k / 2, odd = k % 2;
+      uint32_t high = kThousand;
+      if constexpr (kIsFive) {
+        const uint32_t bits = (odd ? fifth[at] >> 4 : fifth[at] << 4) >> (2 * i);
+        high = upper ? mask_onto(bits << 3, 0x01000100u, high) : mask_onto(bits, 0x00100010u, high);
+      }
+      const uint32_t v = mask_onto(words[at] >> (8 * odd), upper ? 0x00f000f0u : 0x000f000fu, high);
+      out[k] = fma2(v, scale[upper], constant[upper]);
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+// Each two bits of a byte are the code of another group of 16. Q3_K's third bits: a byte for the same value
+// of eight groups. Lanes i: the half i / 2 of a block, bytes 16 (i % 2).. of it.
+template <TensorType kType>
+requires kIsK23<kType>
+struct LaneRow<kType> {
+  static constexpr bool kHasD = true, kIsThree = kType == TensorType::q3_k;
+
+  uint32_t words[4], third[kIsThree ? 4 : 1];
+  uint32_t scale[4], constant[4];  // of the codes where they lie, 4^k times too large
+  uint32_t mins[2];
+  float d, dmin;
+
+  __device__ __forceinline__ void load(const uint8_t* row, int i) {
+    const int half = i / 2, odd = i % 2;
+    if constexpr (kIsThree) {
+      load_words(row + 32 + 32 * half + 16 * odd, words);
+      load_words(row + 16 * odd, third);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        third[k] >>= 4 * half;
+        scale[k] = twice(Codes<kType>::factor(row, 128 * half + 32 * k + 16 * odd) / (1 << 2 * k));
+      }
+      d = Codes<kType>::d(row);
+    } else {
+      const auto* from = reinterpret_cast<const uint32_t*>(row + 16 + 32 * half + 16 * odd);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) words[k] = from[k];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint32_t packed = reinterpret_cast<const uint32_t*>(row)[2 * half + k] >> (8 * odd);
+        mins[k] = bytes_to_halves(packed >> 4 & 0x0f0f0f0fu, 0x4240);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+          const int at = 2 * k + u;
+          const uint32_t s = bytes_to_halves(packed & 0x0f0f0f0fu, u ? 0x4242 : 0x4040);
+          scale[at] = multiply2(s, 0x3c003c00u - at * 0x08000800u);     // 4^-at
+          constant[at] = multiply2(s, 0xe400e400u - at * 0x08000800u);  // -1024 times it
+        }
+      }
+      d = load_f16(row + 80), dmin = load_f16(row + 82);
+    }
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+    const int group = p / 2;
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int at = p % 2 * 2 + k / 2, odd = k % 2;
+      const uint32_t low = words[at] >> (8 * odd), mask = 0x00030003u << 2 * group;
+      if constexpr (kIsThree) {
+        const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
+        const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
+        out[k] = multiply2(subtract2(v, kThousand + (0x00040004u << 2 * group)), scale[group]);
+      } else {
+        out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
+      }
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+// Lanes i: the half i / 2 of a block, and of it 32 bytes of four bits and two of the four pairs of bits of 32
+// more: values from 32 (i % 2) on, and 64 further.
+template <>
+struct LaneRow<TensorType::q6_k> {
+  using Format = Codes<TensorType::q6_k>;
+  static constexpr bool kHasD = true;
+
+  uint32_t words[8], upper[8], scale[4];
+  float d;
+  int shift;
+
+  __device__ __forceinline__ void load(const uint8_t* row, int i) {
+    shift = i % 2 * 2;
+    load_words(row + 32 * i, words);
+    load_words(row + 128 + 32 * (i / 2), upper);
+    d = Format::d(row);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      scale[k] = twice(Format::factor(row, i / 2 * 128 + k / 2 * 64 + i % 2 * 32 + k % 2 * 16) *
+                       (k / 2 ? 0.0625f : 1.0f));
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+    const int high = p / 4;
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int at = p % 4 * 2 + k / 2, odd = k % 2;
+      const uint32_t bits = odd ? upper[at] >> (4 + shift) : upper[at] << (4 - shift);
+      const uint32_t v = mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
+                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u, kThousand));
+      out[k] = multiply2(subtract2(v, high ? 0x66006600u : 0x64206420u), scale[p / 2]);
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+}  // namespace dsv32::cuda::decode
