@@ -67,6 +67,11 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
                "r"(is_there ? 16 : 0)
                : "memory");
 }
+// 4 or 8 bytes, through L1.
+template <int kBytes>
+__device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
+}
 // A thread's copies since its last commit are a group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of this thread's groups are on their way.

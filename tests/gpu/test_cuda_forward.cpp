@@ -124,8 +124,8 @@ double share_of_close_rows(const std::vector<float>& ours, const std::vector<flo
 BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
 
 // Random weights choose chaotically: one other row of top-k, or one other expert, and a logit is somewhere
-// else. The golden tokens keep 1e-3 of distance from every such border, which decode's products respect;
-// prefill rounds activations to fp16, so there a row may choose otherwise, and the others must agree.
+// else. The golden tokens keep 1e-3 of distance from every such border. Products round activations to fp16,
+// so a row of a prompt may choose otherwise, and the others must agree; of what is decoded all do.
 BOOST_AUTO_TEST_CASE(unrounded_storage_agrees_with_the_golden_files) {
   int n_cases = 0;
   for (const char* name : {"small", "groups", "wide", "odd"})
@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(a_model_without_choices_agrees_with_the_cpu) {
       const double close = share_of_close_rows(gpu, cpu, tokens.size());
       std::printf("smooth model, kv type %d, %s: %.1f %% of the rows within 2e-2, distance %.2g\n",
                   static_cast<int>(kv_type), role_name(decodes), 100 * close, relative_error(gpu, cpu));
-      if (kv_type == KvType::fp8 && !decodes)
+      if (kv_type == KvType::fp8)
         BOOST_TEST(relative_error(gpu, cpu) < 0.03);
       else
         BOOST_TEST(close == 1.0);
@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
   }
 }
 
-// The tiny model chooses among near ties all the time: decode with nothing rounded keeps most rows, and the
+// The tiny model chooses among near ties all the time: where rows are not rounded, four in ten stay, and the
 // rest is printed.
 BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
   const std::vector<int32_t> tokens = random_tokens(300, 1);
@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(the_tiny_model_stays_near_the_cpu) {
           logits_of(tiny_path(), {.kv_type = kv_type, .decodes = decodes}, tokens), cpu, tokens.size());
       std::printf("tiny model, kv type %d, %s: %.1f %% of the rows within 2e-2 of the largest logit\n",
                   static_cast<int>(kv_type), role_name(decodes), 100 * close);
-      if (kv_type == KvType::f32 && decodes) BOOST_TEST(close >= 0.7);
+      if (kv_type == KvType::f32) BOOST_TEST(close >= 0.4);
     }
   }
 }

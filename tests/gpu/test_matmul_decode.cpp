@@ -360,10 +360,12 @@ BOOST_AUTO_TEST_CASE(experts, *boost::unit_test::precondition(needs_gpu)) {
   }
   check_experts({q4_k, q4_k, q4_k, 16, 768, 256, 8, 8});
   check_experts({q4_k, q4_k, q6_k, 16, 512, 256, 70, 8});
-  check_experts({q2_k, q2_k, q3_k, 300, 256, 256, 40, 8});  // many experts have no token
-  check_experts({q8_0, q8_0, q8_0, 4, 128, 96, 300, 2});    // more than are computed together
-  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});     // w1 and w3 of different types
-  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});          // rows that are no multiple of 16 bytes
+  check_experts({q2_k, q2_k, q3_k, 300, 256, 256, 40, 8});    // many experts have no token
+  check_experts({q8_0, q8_0, q8_0, 4, 128, 96, 300, 2});      // more than are computed together
+  check_experts({q4_k, q4_k, q4_k, 200, 256, 1024, 250, 8});  // several runs a block, of w1 and w3
+  check_experts({q4_k, q4_k, q6_k, 200, 1024, 256, 250, 8});  // of w2
+  check_experts({q4_k, q6_k, q8_0, 6, 512, 256, 2, 3});       // w1 and w3 of different types
+  check_experts({f16, f16, f16, 4, 36, 20, 2, 2});            // rows that are no multiple of 16 bytes
 }
 
 BOOST_AUTO_TEST_CASE(experts_of_671b,
