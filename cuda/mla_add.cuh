@@ -1,0 +1,311 @@
+// The second kernel of decode's attention on Hopper: weights times values, all rows in one chain
+// (mla_decode.cu).
+#pragma once
+
+#include <cmath>
+
+#include "cuda/mla_weights.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+// How the second kernel divides its shared memory: it adds kColumns columns of kGroups times 64 heads.
+template <KvType kKv, int kGroups, int kColumns>
+struct AddSizes {
+  static constexpr int kStages = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // of values as fp16
+  static constexpr int kStageBytes = kBlockRows * kColumns * 2;
+  // Rows as they lie in the cache: a lane copies and widens 16 values of kSteps rows of a block.
+  static constexpr int kChunks = kColumns / 16, kSteps = kBlockRows * kChunks / kGroupThreads;
+  static constexpr int kChunkCopies = kKv == KvType::fp8 ? 1 : 2;  // of 16 bytes
+  static constexpr int kRowsAhead =
+      (kColumns == 256 ? 2 : 4) / (kColumns == 64 ? 1 : kChunkCopies);              // blocks
+  static constexpr int kLandingBytes = kSteps * kChunkCopies * kGroupThreads * 16;  // of one
+  static constexpr int kFoundRows = 4 * kRowsAhead * kBlockRows;
+  static constexpr int kWeightsAhead = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // blocks
+  static constexpr int kWeightBytes = kWeightLines * kGroups * kGroupThreads * 16;     // of one
+  static constexpr int kBytes =
+      kStages * kStageBytes + 2 * kRowsAhead * kLandingBytes + kWeightsAhead * kWeightBytes +
+      kFoundRows * static_cast<int>(sizeof(FoundRow)) + static_cast<int>(sizeof(Ring<kStages>));
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// ---- instructions that C++ has no name for ----
+
+#define DSV32_SUMS_8(o)                                                                       \
+  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
+      "+f"(d[o + 6]), "+f"(d[o + 7])
+// Starts d [64, 64] += a [64, 16] (in registers) b [16, 64]: rows of b lie side by side, not its columns.
+__device__ __forceinline__ void wgmma_rows_64(float* d, const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+      : DSV32_SUMS_8(0), DSV32_SUMS_8(8), DSV32_SUMS_8(16), DSV32_SUMS_8(24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef DSV32_SUMS_8
+// Of a thread's two heads over all blocks: the power that weights are brought to, and their sum.
+struct Totals {
+  float power[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+};
+
+// The four lanes that share two heads take every fourth block each.
+__device__ __forceinline__ Totals total(const uint4* weights, int64_t n_block_weights, int n_blocks,
+                                        int lane) {
+  Totals totals;
+  const auto grow = [&](int h, float power) {
+    const float most = fmaxf(totals.power[h], power);
+    totals.sum[h] *= exp2_fast(totals.power[h] - most);
+    totals.power[h] = most;
+    return most;
+  };
+#pragma unroll 8
+  for (int block = lane % 4; block < n_blocks; block += 4) {
+    const float4 known =
+        reinterpret_cast<const float4*>(weights + block * n_block_weights)[kOperandLines * 32 + lane];
+    totals.sum[0] += known.z * exp2_fast(known.x - grow(0, known.x));
+    totals.sum[1] += known.w * exp2_fast(known.y - grow(1, known.y));
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float most = fmaxf(totals.power[h], __shfl_xor_sync(0xffffffffu, totals.power[h], 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    grow(h, most);
+    totals.sum[h] += __shfl_xor_sync(0xffffffffu, totals.sum[h], 1);
+    totals.sum[h] += __shfl_xor_sync(0xffffffffu, totals.sum[h], 2);
+  }
+  return totals;
+}
+
+// A thread's weights on their way through its own places in shared memory.
+template <int kAhead, int kLineThreads>
+struct WeightCopies {
+  const uint4* from;  // of this thread in block 0
+  int64_t n_block_weights;
+  uint32_t to;
+  int n_blocks;
+
+  __device__ __forceinline__ uint32_t place(int block, int line) const {
+    return to + (block % kAhead * kWeightLines + line) * kLineThreads * 16;
+  }
+  __device__ __forceinline__ void start(int block) const {
+    if (block < n_blocks) {
+#pragma unroll
+      for (int line = 0; line < kWeightLines; ++line)
+        copy_line_async(place(block, line), from + block * n_block_weights + line * 32);
+    }
+    commit_copies();
+  }
+};
+
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// The block's operands at the power of all blocks.
+template <typename Copies>
+__device__ __forceinline__ void take_weights(const Copies& copies, const Totals& totals, int block,
+                                             uint32_t (&a)[kOperandLines][4]) {
+  const uint4 known = load_shared(copies.place(block, kOperandLines));
+  const __half2 factors[2] = {__float2half2_rn(exp2_fast(__uint_as_float(known.x) - totals.power[0])),
+                              __float2half2_rn(exp2_fast(__uint_as_float(known.y) - totals.power[1]))};
+#pragma unroll
+  for (int line = 0; line < kOperandLines; ++line) {
+    const uint4 weights = load_shared(copies.place(block, line));
+    const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
+      a[line][i] = *reinterpret_cast<const uint32_t*>(&product);
+    }
+  }
+}
+
+// Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column
+// 64 c + 8 j + 2 (lane % 4) + e % 2. Two sets of operands of kTogether blocks, since products are under way
+// while the next ones' weights are made ready.
+template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
+__device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
+                                           ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
+  static_assert(kTogether == 1 || ValueRing::kSize >= 4 * kTogether);  // the last few blocks free no stages
+  uint32_t even[kTogether][kOperandLines][4], odd[kTogether][kOperandLines][4], last[1][kOperandLines][4];
+  const auto add = [&]<int kBlocks>(int block, uint32_t(&weights)[kBlocks][kOperandLines][4]) {
+    wait_copies<kAhead - kBlocks>();
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), wait_full(ring, block + i);
+    __syncwarp();
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const uint64_t values =
+          value_operand(shared_address(stages) + ValueRing::stage(block + i) * kBlockRows * kColumns * 2);
+#pragma unroll
+      for (int step = 0; step < kOperandLines; ++step)
+#pragma unroll
+        for (int c = 0; c < kColumns / 64; ++c)
+          wgmma_rows_64(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if constexpr (kBlocks == kTogether) {
+      if (block > 0 && lane < kBlocks) arrive(&ring->empty[ValueRing::stage(block - kBlocks + lane)]);
+    }
+  };
+  int block = 0;
+  for (; block + 2 * kTogether <= copies.n_blocks; block += 2 * kTogether)
+    add(block, even), add(block + kTogether, odd);
+  wgmma_wait();
+  for (; block < copies.n_blocks; ++block) add(block, last), wgmma_wait();
+}
+
+// Brings columns first_column ... of all rows in as fp16, by four warps of 16 rows of a block each. Where
+// rows lie comes kRowsAhead blocks before the rows, and these kRowsAhead blocks before they are widened.
+template <KvType kKv, typename Sizes, typename ValueRing>
+__device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* found, int n_blocks,
+                                            int first_column, uint8_t* stages, uint8_t* landing,
+                                            FoundRow* table, ValueRing* ring, int group, int warp, int lane) {
+  constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
+  constexpr int kStepBytes = kCopies * 32 * 16;
+  static_assert(kStepRows * Sizes::kSteps == kFillRows);
+  constexpr int kTogether = Sizes::kSteps == 4 ? 4 : 2;  // steps whose values are loaded at once
+  table += (group * 4 + warp) * 2 * kAhead * kFillRows;
+  landing += (group * kAhead * 4 + warp) * Sizes::kSteps * kStepBytes + lane * 16;
+  found += warp * kFillRows + lane;
+  const int chunk = lane % Sizes::kChunks, first_row = lane / Sizes::kChunks;
+  const uint8_t* rows = plan.rows + (first_column + 16 * chunk) * (kKv == KvType::fp8 ? 1 : 2);
+  const int n_own = (n_blocks + 1 - group) / 2;
+  for (int tick = 0; tick < n_own + 2 * kAhead; ++tick) {
+    wait_copies<kAhead - 1>();
+    __syncwarp();
+    uint8_t* arrived = landing + tick % kAhead * Sizes::kLandingBytes;
+    FoundRow* taken = table + tick % (2 * kAhead) * kFillRows;
+    if (tick >= 2 * kAhead) {
+      const int block = 2 * (tick - 2 * kAhead) + group;
+      uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
+      wait_empty(ring, block);
+#pragma unroll
+      for (int first = 0; first < Sizes::kSteps; first += kTogether) {
+        uint4 in[kTogether][kCopies];
+        uint32_t scales[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          for (int copy = 0; copy < kCopies; ++copy)
+            in[i][copy] = *reinterpret_cast<const uint4*>(arrived + (first + i) * kStepBytes + copy * 512);
+          scales[i] = taken[(first + i) * kStepRows + first_row].scales;
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          uint4 low, high;
+          if constexpr (kKv == KvType::fp8)
+            widen_fp8(in[i][0], scales[i], first_column / 16 + chunk, low, high);
+          else
+            low = bf16_to_f16(in[i][0]), high = bf16_to_f16(in[i][1]);
+          store_wide(low, high, values, warp * kFillRows + (first + i) * kStepRows + first_row, chunk);
+        }
+      }
+      tell_full(&ring->full[ValueRing::stage(block)], lane);
+    }
+    if (tick >= kAhead && tick < n_own + kAhead) {
+      const FoundRow* places = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
+      int32_t ids[Sizes::kSteps];
+#pragma unroll
+      for (int step = 0; step < Sizes::kSteps; ++step) ids[step] = places[step * kStepRows].id;
+#pragma unroll
+      for (int step = 0; step < Sizes::kSteps; ++step) {
+        const uint8_t* from = rows + static_cast<int64_t>(max(ids[step], 0)) * kRowBytes<kKv>;
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i)
+          copy_line_async(shared_address(arrived + step * kStepBytes + i * 512), from + i * 16,
+                          ids[step] >= 0);
+      }
+    }
+    __syncwarp();
+    if (tick < n_own && lane < kFillRows)
+      copy_small_async<8>(shared_address(taken + lane), found + (2 * tick + group) * kBlockRows);
+    commit_copies();
+  }
+}
+
+#endif
+
+// o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left.
+// CTA: one token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a
+// group of four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token:
+// bringing weights in, 256 KB a CTA.
+template <KvType kKv, int kGroups, int kColumns>
+__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Sizes = AddSizes<kKv, kGroups, kColumns>;
+  extern __shared__ __align__(1024) uint8_t stages[];  // [kStages][kColumns / 64][kBlockRows] lines
+  uint8_t* landing = stages + Sizes::kStages * Sizes::kStageBytes;            // [kRowsAhead][kLandingBytes]
+  uint8_t* weights = landing + 2 * Sizes::kRowsAhead * Sizes::kLandingBytes;  // [kWeightsAhead][kWeightBytes]
+  auto* table = reinterpret_cast<FoundRow*>(weights + Sizes::kWeightsAhead * Sizes::kWeightBytes);
+  auto* ring = reinterpret_cast<Ring<Sizes::kStages>*>(table + Sizes::kFoundRows);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    init_ring(ring, 4, 4 * kGroups);
+    publish_barriers();
+  }
+  let_next_start();
+  wait_for_inputs();
+  __syncthreads();
+  constexpr int kParts = kRank / kColumns;
+  const int first_column = blockIdx.x % kParts * kColumns;
+  const int first_head = blockIdx.x / kParts % plan.n_head_tiles * kGroups * kHeads;
+  const int64_t t = blockIdx.x / kParts / plan.n_head_tiles;
+  const int n_blocks = (op.n_selected[t] + kBlockRows - 1) / kBlockRows;
+  if (warp >= 4 * kGroups) {
+    give_registers<kColumns == 256 ? 64 : kColumns == 128 ? 88 : 136>();
+    const int fill = warp - 4 * kGroups;
+    fill_values<kKv, Sizes>(plan, plan.found + t * plan.n_most_blocks * kBlockRows, n_blocks, first_column,
+                            stages, landing, table, ring, fill / 4, fill % 4, lane);
+    return;
+  }
+  take_registers<kColumns == 256 ? 192 : kColumns == 128 ? 168 : 232>();
+  const int64_t n_block_weights = weights_of(plan.n_head_warps);
+  const uint4* from =
+      plan.weights + t * plan.n_most_blocks * n_block_weights + weights_of(first_head / 16 + warp);
+  const WeightCopies<Sizes::kWeightsAhead, kGroups * kGroupThreads> copies{
+      from + lane, n_block_weights, shared_address(weights) + threadIdx.x * 16, n_blocks};
+#pragma unroll
+  for (int block = 0; block < Sizes::kWeightsAhead; ++block) copies.start(block);
+  const Totals totals = total(from, n_block_weights, n_blocks, lane);
+  float o[kColumns / 2] = {};
+  add_blocks<kColumns, kColumns == 64 ? 2 : 1, Sizes::kWeightsAhead>(copies, totals, stages, ring, lane, o);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t head = first_head + warp * 16 + lane / 4 + 8 * h;
+    if (head >= op.n_heads) continue;
+    const float factor = n_blocks == 0 ? 0.0f : 1.0f / totals.sum[h];
+    float* out = op.o_c + (t * op.n_heads + head) * kRank + first_column + lane % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < kColumns / 8; ++c)
+      *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+  }
+#else
+  __trap();
+#endif
+}
+template <KvType kKv, int kGroups, int kColumns>
+void launch_add(const Attend& op, Plan plan, const Launch& launch) {
+  constexpr int n_bytes = AddSizes<kKv, kGroups, kColumns>::kBytes;
+  static_assert(n_bytes <= 227 * 1024);
+  static DeviceOnce once;
+  if (once.is_first())
+    CUDA_CHECK(cudaFuncSetAttribute(mla_add_kernel<kKv, kGroups, kColumns>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kGroups * kHeads));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles * (kRank / kColumns));
+  launch_kernel("mla_add_kernel", mla_add_kernel<kKv, kGroups, kColumns>,
+                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
+}
+
+}  // namespace
+}  // namespace dsv32::cuda

@@ -1,0 +1,234 @@
+// The first kernel of decode's attention on Hopper: scores of blocks of 64 rows to fp16 weights
+// (mla_decode.cu).
+#pragma once
+
+#include "cuda/mla_weights.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+// How the first kernel divides its shared memory. Fp8 rows land as they are, two blocks ahead.
+template <KvType kKv>
+struct WeighSizes {
+  static constexpr int kStages = kKv == KvType::fp8 ? 2 : 3;
+  static constexpr int kBlocksAhead = kKv == KvType::fp8 ? 2 : 0;
+  static constexpr int kLandingBytes = kBlocksAhead * kBlockRows * kRowBytes<kKv>;
+  using Stages = Ring<kStages, true>;
+  static constexpr int kBytes =
+      kStages * kBlockBytes + kLandingBytes + static_cast<int>(2 * kHeads * sizeof(float) + sizeof(Stages));
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Among the warps that bring a group's queries in; those who only bring need not wait.
+__device__ __forceinline__ void sync_queries(int group, int n_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
+}
+__device__ __forceinline__ void tell_queries(int group, int n_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
+}
+// The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
+__device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int lane,
+                                             uint32_t (&q)[kRowLines * 4][4]) {
+  const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+#pragma unroll
+  for (int step = 0; step < kRowLines * 4; ++step)
+    load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
+}
+
+// Weights are 2^(score - power + kWeightPower): the largest of a block lies between 2^14 and 2^15, and those
+// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
+constexpr float kWeightPower = 15;
+
+// A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
+__device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
+  const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
+  float sum[2] = {0, 0};
+  uint32_t pairs[8][2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float zero = power[h] - kWeightPower;
+      pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
+      const float2 weights = unpack_f16(pairs[i][h]);
+      sum[h] += weights.x + weights.y;
+    }
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+  }
+#pragma unroll
+  for (int i = 0; i < kOperandLines; ++i)
+    out[i * 32 + lane] = {pairs[2 * i][0], pairs[2 * i][1], pairs[2 * i + 1][0], pairs[2 * i + 1][1]};
+  reinterpret_cast<float4*>(out)[kOperandLines * 32 + lane] = {power[0], power[1], sum[0], sum[1]};
+}
+
+// Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
+// is widened, and where rows and scales lie is looked up a block ahead of that. `meanwhile` is called while
+// the first ones are under way.
+template <int kRows, typename Stages, typename Meanwhile>
+__device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
+                                            uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
+                                            int lane, const Meanwhile& meanwhile) {
+  constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
+  const int64_t seq = op.step.seq[share.t];
+  const int lane_row = warp * kRows + lane % kRows;
+  const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
+  const auto start = [&](const RowPlace& place, int turn) {
+    start_rows<KvType::fp8, kRows>(plan.rows, place.id, landing + turn % 2 * kSlotBytes, warp * kRows, lane);
+    commit_copies();
+  };
+  const auto scales_of = [&](const RowPlace& place) {
+    return load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
+  };
+  RowPlace place = find(share.first), next = find(share.first + share.step),
+           after = find(share.first + 2 * share.step);
+  start(place, 0), start(next, 1);
+  uint32_t scales = scales_of(place), next_scales = scales_of(next);
+  meanwhile();
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    if (lane < kRows) note_row(plan, share, block, lane_row, place, scales);
+    const uint32_t after_scales = scales_of(after);
+    const RowPlace last = find(block + 3 * share.step);
+    const uint8_t* landed = landing + turn % 2 * kSlotBytes;
+    uint8_t* k = stages + Stages::stage(turn) * kBlockBytes;
+    wait_copies<1>();
+    __syncwarp();
+    wait_empty(ring, turn);
+#pragma unroll
+    for (int first = 0; first < kRows; first += 2) {
+      uint4 codes[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        codes[i] = *reinterpret_cast<const uint4*>(
+            landed + (warp * kRows + first + i) * kRowBytes<KvType::fp8> + lane * 16);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        store_fp8(codes[i], __shfl_sync(0xffffffffu, scales, first + i), k, warp * kRows + first + i, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const int row = warp * kRows + i + lane / 8;
+      *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, row, kBlockRows)) = bf16_to_f16(
+          *reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16));
+    }
+    tell_full(&ring->full[Stages::stage(turn)], lane);
+    start(after, turn);
+    place = next, next = after, after = last, scales = next_scales, next_scales = after_scales;
+  }
+}
+
+// The part of a group that makes scores. Stages are its own until it has said that they may be filled: the
+// queries come in by the last ones.
+template <int kGroups, typename Stages>
+__device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
+                                             uint8_t* stages, float* units, Stages* ring, int group, int warp,
+                                             int lane) {
+  const int first_room = Stages::kSize - kGroups;
+  if (lane == 0)
+    for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);
+  uint32_t q[kRowLines * 4][4];
+  units += group * kHeads;
+  uint8_t* room = stages + (first_room + group) * kBlockBytes;
+  if constexpr (kGroups == 1) {
+    load_queries_f16<8>(op, share.t, share.first_head, room, units, warp * 8, warp * 8 + 8, lane);
+    sync_queries(group, threads_of(1));
+  } else {
+    load_queries_f16<4>(op, share.t, share.first_head + group * kHeads, room, units, warp * 16,
+                        warp * 16 + 16, lane);
+    sync_queries(group, kGroupThreads);
+  }
+  take_queries(room, warp, lane, q);
+  __syncwarp();
+  if (lane == 0)
+    for (int i = first_room; i < Stages::kSize; ++i) arrive(&ring->empty[i]);
+  const int head = warp * 16 + lane / 4;
+  const float scale = op.scale * 1.44269504f;
+  const float scales[2] = {scale * units[head], scale * units[head + 8]};
+  const int head_warp = (share.first_head / kHeads + group) * 4 + warp;
+  for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
+    wait_full(ring, turn);
+    __syncwarp();
+    float s[8][4] = {};
+    const uint64_t key = wgmma_operand(shared_address(stages) + Stages::stage(turn) * kBlockBytes);
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < kRowLines * 4; ++step)
+      wgmma<64>(&s[0][0], q[step], key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
+    wgmma_commit();
+    wgmma_wait();
+    __syncwarp();
+    if (lane == 0) arrive(&ring->empty[Stages::stage(turn)]);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
+    const float2 largest = scale_scores<8>(s, 1.0f, block * kBlockRows, share.n, lane);
+    store_weights(s, largest,
+                  plan.weights + (share.t * plan.n_most_blocks + block) * weights_of(plan.n_head_warps) +
+                      weights_of(head_warp),
+                  lane);
+  }
+}
+#endif
+
+// Weights of the selected rows j of a token for each head: 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) -
+// power) as fp16, a block's power being its largest score rounded up. CTA: one token, kGroups times 64 heads,
+// every n_splits-th block of 64 rows; the last eight warps fill stages and note where rows lie, the others
+// hold their heads' queries in registers and make the scores and weights. Bound: many tokens: bringing rows
+// in, which all 128 heads share; one token: latency.
+template <KvType kKv, int kGroups>
+__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Sizes = WeighSizes<kKv>;
+  extern __shared__ __align__(1024) uint8_t stages[];        // [kStages][kRowLines][kBlockRows] lines
+  uint8_t* landing = stages + Sizes::kStages * kBlockBytes;  // [kBlocksAhead][kBlockRows] rows
+  auto* units = reinterpret_cast<float*>(landing + Sizes::kLandingBytes);  // [2 * kHeads]
+  auto* ring = reinterpret_cast<typename Sizes::Stages*>(units + 2 * kHeads);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    init_ring(ring, kFillWarps, 4 * kGroups);
+    publish_barriers();
+  }
+  let_next_start();
+  wait_for_inputs();
+  __syncthreads();
+  const Share share = share_of(op, plan, kGroups * kHeads);
+  if (share.first >= share.n_blocks) return;
+  if (warp >= 4 * kGroups) {
+    give_registers<kGroups == 2 ? 48 : 136>();
+    constexpr int kRows = kBlockRows / kFillWarps;
+    const int fill = warp - 4 * kGroups;
+    const auto load_queries = [&] {  // of a single group half of them
+      if constexpr (kGroups == 1) {
+        uint8_t* room = stages + (Sizes::kStages - 1) * kBlockBytes;
+        load_queries_f16<4>(op, share.t, share.first_head, room, units, 32 + fill * 4, 36 + fill * 4, lane);
+        tell_queries(0, threads_of(1));
+      }
+    };
+    if constexpr (kKv == KvType::fp8) {
+      fill_landed<kRows>(op, plan, share, stages, landing, ring, fill, lane, load_queries);
+    } else {
+      load_queries();
+      fill_bf16<kRows>(op, plan, share, stages, ring, fill, lane);
+    }
+  } else {
+    take_registers<kGroups == 2 ? 208 : 232>();
+    weigh_blocks<kGroups>(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
+  }
+#else
+  __trap();
+#endif
+}
+template <KvType kKv, int kGroups>
+void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
+  constexpr int n_bytes = WeighSizes<kKv>::kBytes;
+  static_assert(n_bytes <= 227 * 1024);
+  static DeviceOnce once;
+  if (once.is_first())
+    CUDA_CHECK(cudaFuncSetAttribute(mla_weigh_kernel<kKv, kGroups>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
+  launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv, kGroups>,
+                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
+}
+
+}  // namespace
+}  // namespace dsv32::cuda
