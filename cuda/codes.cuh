@@ -1,0 +1,277 @@
+// Stored weight values on the device: Codes<type> reads a block of gguf/quant.h four values at a time.
+//
+// Every quantised format is the same thing seen from here: value = scale * code + min, with a code that fits
+// a signed byte and one scale and min for a group of 16 or 32 values. codes4() gives four consecutive codes
+// packed in a word. Pointers lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, the
+// largest of 4, 2 and 1 that divides the block's size. In (i16, j): i16 is the first value of a run of 16 in
+// the block, an int or what divides like one (decode_weights.cuh), a constant after unrolling, so that shifts
+// fold and loads that several runs share are made once; j is 0, 4, 8 or 12.
+#pragma once
+
+#include "cuda/common.cuh"
+#include "gguf/quant.h"
+#include "gguf/quant_tables.h"
+
+namespace dsv32::cuda {
+
+template <int kAlign>
+__device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
+  if constexpr (kAlign >= 4) return *reinterpret_cast<const uint32_t*>(p);
+  if constexpr (kAlign == 1) {  // from the words of its first and its last byte
+    const auto word = [](uintptr_t at) { return *reinterpret_cast<const uint32_t*>(at & ~uintptr_t{3}); };
+    const auto at = reinterpret_cast<uintptr_t>(p);
+    return __funnelshift_r(word(at), word(at + 3), static_cast<uint32_t>(at % 4) * 8);
+  }
+  const auto* halves = reinterpret_cast<const uint16_t*>(p);
+  return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+}
+
+__device__ __forceinline__ float load_f16(const uint8_t* p) {
+  return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
+}
+
+// Four packed codes of 0..127 less a constant, as signed bytes. The top bit keeps a borrow inside its byte.
+__device__ __forceinline__ uint32_t subtract4(uint32_t codes, uint32_t constant) {
+  return ((codes | 0x80808080u) - constant * 0x01010101u) ^ 0x80808080u;
+}
+
+// Bit k of four to bit 0 of byte k.
+__device__ __forceinline__ uint32_t spread4(uint32_t bits) {
+  return (bits & 15u) * 0x00204081u & 0x01010101u;
+}
+
+// Byte `index` of a word as f32, exactly: 2^23 + byte is a float whose last mantissa bits are the byte.
+__device__ __forceinline__ float byte_to_float(uint32_t word, uint32_t index) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | index)) - 8388608.0f;
+}
+
+// The signed bytes of a word as f32, exactly.
+__device__ __forceinline__ void codes_to_floats(uint32_t codes, float out[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
+}
+
+// What a table of four-bit codes has for each nibble: x for the low nibbles of the four bytes, y for the high
+// ones.
+template <const int8_t (&kTable)[16]>
+__device__ __forceinline__ uint2 look_up_nibbles(uint32_t nibbles) {
+  constexpr auto pack = [](int i) {
+    uint32_t word = 0;
+    for (int k = 0; k < 4; ++k) word |= static_cast<uint32_t>(static_cast<uint8_t>(kTable[i + k])) << (8 * k);
+    return word;
+  };
+  constexpr uint32_t t0 = pack(0), t1 = pack(4), t2 = pack(8), t3 = pack(12);
+  uint32_t found[2];  // of nibbles 0..3 and 4..7
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t n = nibbles >> (16 * half);
+    const uint32_t below_8 = __byte_perm(t0, t1, n & 0x7777u), from_8 = __byte_perm(t2, t3, n & 0x7777u);
+    found[half] = __byte_perm(below_8, from_8, 0x3210u | (n >> 1 & 0x4444u));
+  }
+  return {__byte_perm(found[0], found[1], 0x6420), __byte_perm(found[0], found[1], 0x7531)};
+}
+
+struct ScaleMin {
+  float scale, min;
+};
+
+// What the formats have in common; each Codes says what differs.
+template <int kValues, int kBytes, int kGroupValues, bool kMins = false>
+struct BlockFormat {
+  static constexpr int kBlockValues = kValues, kBlockBytes = kBytes;
+  static constexpr int kGroup = kGroupValues;  // values that share scale and min
+  static constexpr bool kHasMin = kMins;       // else min is 0
+  static constexpr int kAlign = kBytes % 4 == 0 ? 4 : kBytes % 2 == 0 ? 2 : 1;
+};
+
+template <TensorType kType>
+struct Codes;
+
+// Blocks of 256 values with one scale d(block), which the groups' scales are factor(block, i16) times:
+// numbers of few bits, as is a code times its factor, so that both are exact in f32.
+template <TensorType kType, int kBytes, int kGroupValues>
+struct SuperFormat : BlockFormat<256, kBytes, kGroupValues> {
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    return {Codes<kType>::d(b) * Codes<kType>::factor(b, i16), 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return subtract4(load_word<kAlign>(b + 2 + j) >> (i16 / 4) & 0x0f0f0f0fu, 8);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
+};
+
+template <>
+struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 4 + j) >> (i16 / 4) & 0x0f0f0f0fu;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
+};
+
+template <>
+struct Codes<TensorType::q5_0> : BlockFormat<32, sizeof(BlockQ5_0), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint32_t low = load_word<kAlign>(b + 6 + j) >> (i16 / 4) & 0x0f0f0f0fu;
+    return subtract4(low | spread4(load_word<kAlign>(b + 2) >> (i16 + j)) << 4, 16);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
+};
+
+template <>
+struct Codes<TensorType::q5_1> : BlockFormat<32, sizeof(BlockQ5_1), 32, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint32_t low = load_word<kAlign>(b + 8 + j) >> (i16 / 4) & 0x0f0f0f0fu;
+    return low | spread4(load_word<kAlign>(b + 4) >> (i16 + j)) << 4;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), load_f16(b + 2)}; }
+};
+
+template <>
+struct Codes<TensorType::q8_0> : BlockFormat<32, sizeof(BlockQ8_0), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 2 + i16 + j);
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
+};
+
+template <>
+struct Codes<TensorType::q2_k> : BlockFormat<256, sizeof(BlockQ2_K), 16, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 16 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    const uint32_t packed = load_word<kAlign>(b + i16 / 64 * 4), index = i16 / 16 % 4;
+    return {load_f16(b + 80) * byte_to_float(packed & 0x0f0f0f0fu, index),
+            -load_f16(b + 82) * byte_to_float(packed >> 4 & 0x0f0f0f0fu, index)};
+  }
+};
+
+template <>
+struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, sizeof(BlockQ3_K), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint32_t low =
+        load_word<kAlign>(b + 32 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
+    const uint32_t high = load_word<kAlign>(b + i16 % 32 + j) >> (i16 / 32) & 0x01010101u;
+    return subtract4(low | high << 2, 4);
+  }
+  __device__ static float d(const uint8_t* b) { return load_f16(b + 108); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    const int quad = i16 / 64;  // scales 4 quad .. 4 quad + 3 lie in one word of lower bits
+    const uint32_t low = load_word<kAlign>(b + 96 + quad % 2 * 4) >> (quad / 2 * 4) & 0x0f0f0f0fu;
+    const uint32_t high = load_word<kAlign>(b + 104) >> (quad * 2) & 0x03030303u;
+    return byte_to_float(low | high << 4, i16 / 16 % 4) - 32.0f;
+  }
+};
+
+// Q4_K, Q5_K: scales and mins of the lower or the upper four groups (quant_codes.h, unpack_k_scales), a byte
+// each. head: a block's first 16 bytes.
+struct KScales {
+  uint32_t scales, mins;
+};
+__device__ __forceinline__ KScales k_scales(const uint4& head, bool is_upper) {
+  const uint32_t a = head.y, m = head.z, low = head.w;
+  return {is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu,
+          is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu};
+}
+__device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
+  const KScales of = k_scales(head, i16 >= 128);
+  const uint32_t index = i16 / 32 % 4;
+  const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
+  return {d.x * byte_to_float(of.scales, index), -d.y * byte_to_float(of.mins, index)};
+}
+__device__ __forceinline__ uint4 k_head(const uint8_t* b) {
+  const auto* words = reinterpret_cast<const uint32_t*>(b);
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
+
+template <>
+struct Codes<TensorType::q4_k> : BlockFormat<256, sizeof(BlockQ4_K), 32, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
+};
+
+template <>
+struct Codes<TensorType::q5_k> : BlockFormat<256, sizeof(BlockQ5_K), 32, true> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint32_t low =
+        load_word<kAlign>(b + 48 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
+    const uint32_t high = load_word<kAlign>(b + 16 + i16 % 32 + j) >> (i16 / 32) & 0x01010101u;
+    return low | high << 4;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) { return k_scale(b, i16); }
+};
+
+template <>
+struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, sizeof(BlockQ6_K), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint32_t low =
+        load_word<kAlign>(b + i16 / 128 * 64 + i16 % 64 + j) >> (i16 % 128 / 64 * 4) & 0x0f0f0f0fu;
+    const uint32_t high =
+        load_word<kAlign>(b + 128 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
+    return subtract4(low | high << 4, 32);
+  }
+  __device__ static float d(const uint8_t* b) { return load_f16(b + 208); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return static_cast<float>(static_cast<int8_t>(b[192 + i16 / 16]));
+  }
+};
+
+template <>
+struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 2 + j));
+    return i16 < 16 ? values.x : values.y;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) { return {load_f16(b), 0}; }
+};
+
+template <>
+struct Codes<TensorType::iq4_xs> : SuperFormat<TensorType::iq4_xs, sizeof(BlockIQ4_XS), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 8 + i16 / 32 * 16 + j));
+    return i16 % 32 < 16 ? values.x : values.y;
+  }
+  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    const int group = i16 / 32;
+    const uint32_t low = load_word<kAlign>(b + 4) >> (4 * group) & 15u;
+    const uint32_t high =
+        static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(b + 2)) >> (2 * group) & 3u;
+    return byte_to_float(low | high << 4, 0) - 32.0f;
+  }
+};
+
+template <>
+struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 1 + j));
+    return i16 < 16 ? values.x : values.y;
+  }
+  __device__ static ScaleMin scale(const uint8_t* b, int) {
+    const uint32_t e = b[0];
+    return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0};
+  }
+};
+
+template <>
+struct Codes<TensorType::nvfp4> : BlockFormat<64, sizeof(BlockNVFP4), 16> {
+  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
+    const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
+    return j < 8 ? values.x : values.y;
+  }
+  // kHalvedScales: the code as the upper bits of a float has the exponent's bias 127, not 7, and 2^119 makes
+  // up for it and halves.
+  __device__ static ScaleMin scale(const uint8_t* b, int i16) {
+    const uint32_t code = b[i16 / 16];
+    return {code == 0x7fu ? 0.0f : __uint_as_float((code & 127u) << 20) * 0x1p119f, 0};
+  }
+};
+
+}  // namespace dsv32::cuda
