@@ -39,10 +39,11 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 # Of a build with sanitizers.
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
-# With sanitizers models compute for minutes, on one core mostly: their tests beside all others.
+# With sanitizers models compute for minutes, on one core mostly: their tests beside all others. A suite that is
+# named runs its disabled tests too, unless they are named as not to be run.
 models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
 if [ "$(basename "$build")" = san ]; then
-  run "$second_tally" "$build/unit_tests" --run_test="$models" &
+  run "$second_tally" "$build/unit_tests" --run_test="$models" --run_test='!@eval' --run_test='!@long' &
   run_of_models=$!
   suite "unit_tests but of models" "$build/unit_tests" --run_test="!$models"
   wait $run_of_models
