@@ -1,10 +1,10 @@
-// Weight rows times many vectors: what decode_rows.cuh computes for up to eight, with the same bits.
+// Weight rows times up to sixteen vectors together: what decode_rows.cuh computes for up to eight, with the
+// same bits.
 //
-// A block has eight tiles of 16 rows and up to 64 columns: tokens of a problem, or uses of an expert. A warp
-// has one tile and all columns, where they are few; else two tiles and half of the columns, since then what
-// it reads of x serves two tiles. Codes are taken apart once for all of a warp's columns. Weights, and x,
-// made fp16 by a kernel before, come into a ring that the block shares. For a gated product half of the tiles
-// are rows of W0 and half the same rows of W1.
+// A block has eight tiles of 16 rows, one a warp, and up to 16 columns: tokens of a problem, or uses of an
+// expert. Codes are taken apart once for all columns. Weights, and x, made fp16 by a kernel before, come into
+// a ring that the block shares. For a gated product half of the tiles are rows of W0 and half the same rows
+// of W1.
 //
 // A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
 // steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
@@ -18,6 +18,8 @@
 namespace dsv32::cuda {
 namespace decode {
 namespace {
+
+constexpr int kTiles = kMostTogether / kGroupTokens;  // of 8 columns
 
 // x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem, those of problems
 // that share x counted once.
@@ -110,20 +112,7 @@ __device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbe
   }
 }
 
-// Adds the products of a step and n_columns columns; past the last column x may be anything.
-template <TensorType kType, int kMats, int kTiles>
-__device__ __forceinline__ void add_columns(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                                            const LaneX& x, int n_columns, int i, const uint32_t* grid) {
-  if (kTiles == 4 && n_columns > 16)
-    add_step<kType, kTiles>(sums, step, x, i, grid);
-  else if (n_columns > 8)
-    add_step<kType, 2>(sums, step, x, i, grid);
-  else if (n_columns > 0)
-    add_step<kType, 1>(sums, step, x, i, grid);
-}
-
 // Adds a unit's sums of a tile and n_columns columns to a slot from their place on, and starts anew.
-template <int kTiles>
 __device__ __forceinline__ void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
   to += lane / 4 * row_sums + lane % 4 * 2;
@@ -219,21 +208,18 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
 // Copies run ahead from item to item. Bound: issue slots and shared memory's rate; of Q4_K some 220
 // instructions for each 16 x 256 weights and 40 for each 8 columns.
-template <TensorType kType, int kMats, int kTiles>
-__global__ void __launch_bounds__(kThreads, 3 - kMats)
+template <TensorType kType>
+__global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
   using Step = Steps<kType>;
   constexpr int kWarpStage = kTileRows * Step::kSlot, kRecord = Record<kType>::kBytes;
-  constexpr int kTeam = kWarps / kMats;  // warps that have all tiles of some columns
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
   const uint32_t thread = opaque(threadIdx.x);
-  const int warp = thread / 32, lane = thread % 32, first_tile = warp % kTeam;
-  const int n_team_columns = (cut.n_columns / 8 + kMats - 1) / kMats * 8,
-            first_column = warp / kTeam * n_team_columns;
+  const int warp = thread / 32, lane = thread % 32;
   const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
   float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
   let_next_start();
@@ -278,9 +264,8 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
     copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
   };
   const auto copy_x = [&](int stage) {
-    copy_records<kType, 8 * kTiles * kMats>(x_lane + put.step * kRecord,
-                                            numbers + 4 * put_item * cut.n_columns, n_put, lane,
-                                            own_x + stage * n_stage_bytes);
+    copy_records<kType, kMostTogether>(x_lane + put.step * kRecord, numbers + 4 * put_item * cut.n_columns,
+                                       n_put, lane, own_x + stage * n_stage_bytes);
   };
   for (int stage = 0; stage < cut.n_stages - 1 && put_item < n_items; ++stage, advance_put())
     copy_weights(stage);
@@ -294,17 +279,12 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
     commit_copies();
   }
 
-  StepPlace tiles[kMats], take[kMats];  // what it multiplies
-#pragma unroll
-  for (int m = 0; m < kMats; ++m) tiles[m] = place_of(first_tile + m * kTeam);
-  Sums<kMats, kTiles> sums = {};
-  const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage + first_column * kRecord, lane, 7);
-  const bool has_rows = row_of(first_tile) < block.matrix->n_rows;
+  Sums<1, kTiles> sums = {};
+  const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
+  const bool has_rows = row_of(warp) < block.matrix->n_rows;
   int taken = 0;
   for (int item = 0; item < n_items; ++item) {
-    const int n_columns = min(items.at[item].n - first_column, n_team_columns);
-#pragma unroll
-    for (int m = 0; m < kMats; ++m) take[m] = start_item(tiles[m], item);
+    StepPlace take = start_item(own, item);  // what it multiplies
     int unit = first_unit;
     for (int step = first_step; step < end_step; ++step) {
       wait_until_pending(cut.n_stages - 2);
@@ -318,22 +298,18 @@ __global__ void __launch_bounds__(kThreads, 3 - kMats)
       const int stage_at = taken * n_stage_bytes;
       taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
       if (has_rows) {
-        const uint8_t* rows_at[kMats][2];
-#pragma unroll
-        for (int m = 0; m < kMats; ++m)
-          find_step<kType>(take[m], lane, shared + stage_at + (first_tile + m * kTeam) * kWarpStage,
-                           rows_at[m]);
-        add_columns<kType>(sums, rows_at, lane_x.after(stage_at), n_columns, lane % 4, grid);
+        const uint8_t* rows_at[1][2];
+        find_step<kType>(take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
+        if (items.at[item].n > 8)
+          add_step<kType, kTiles>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
+        else
+          add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
       }
-#pragma unroll
-      for (int m = 0; m < kMats; ++m) advance(take[m]);
+      advance(take);
       // Of few steps some units have none.
       while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
         float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
-#pragma unroll
-        for (int m = 0; m < kMats; ++m)
-          flush_sums(sums[m], min(n_team_columns, cut.n_columns - first_column), cut.row_sums(),
-                     slot + (first_tile + m * kTeam) * kTileRows * cut.row_sums() + first_column);
+        flush_sums(sums[0], cut.n_columns, cut.row_sums(), slot + warp * kTileRows * cut.row_sums());
       }
     }
     finish_item(rows, runs, cut, block, items.at[item], layout.n_split > 1, slots);
@@ -355,7 +331,7 @@ int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fit
   return best;
 }
 
-template <TensorType kType, int kMats, int kTiles>
+template <TensorType kType>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
   using X = Record<kType>;
@@ -374,7 +350,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   Cut cut{is_gated, 1, 1, 0, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
   const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
-  const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (3 - kMats) - kReserved;
+  const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const auto stages_in = [&](int room, int n_slots) {
     return (room - n_slots * cut.slot_sums() * 4) / n_stage_bytes;
@@ -384,9 +360,9 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     const int n_units = (layout.n_split << layout.log_warps) / n_parts;
     return layout.n_split > 1 || n_parts == 1 ? std::min(n_units, 2) : n_parts == 2 ? 1 : n_units;
   };
-  cut.n_parts =
-      choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, (3 - kMats) * launch.n_sms,
-                   [&](int n) { return is_hopper_or_later() && stages_in(place, slots_of(n)) >= 2; });
+  cut.n_parts = choose_parts(layout, int64_t{n_groups} * n_chunks * n_problems, 2 * launch.n_sms, [&](int n) {
+    return is_hopper_or_later() && stages_in(place, slots_of(n)) >= 2;
+  });
   cut.n_slots = slots_of(cut.n_parts);
   while ((layout.n_split << layout.log_warps) / cut.n_parts > cut.n_slots << cut.log_units) ++cut.log_units;
   const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
@@ -402,12 +378,12 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType, kMats, kTiles>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
+  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  block_limit));
   const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
   const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
                     static_cast<unsigned>(n_z));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType, kMats, kTiles>,
+  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType>,
                 {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
                 x, cut);
 }
@@ -419,17 +395,13 @@ void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRun
   // Chunks of equal numbers of tokens.
   const int n_together =
       runs.runs ? runs.most
-                : static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, most_columns())));
+                : static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, kMostTogether)));
   with_type(type, [&]<TensorType kType>() {
-    if constexpr (!kIsFloat<kType>) {
-      if (n_together <= 16)
-        launch_columns<kType, 1, 2>(rows, layout, runs, is_gated, n_together, launch);
-      else
-        launch_columns<kType, 2, 4>(rows, layout, runs, is_gated, n_together, launch);
-    } else {
+    if constexpr (!kIsFloat<kType>)
+      launch_columns<kType>(rows, layout, runs, is_gated, n_together, launch);
+    else
       fail(ErrorKind::internal,
            format("shared memory has no room for products with %s weights", type_name(kType)));
-    }
   });
 }
 

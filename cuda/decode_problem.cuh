@@ -53,7 +53,8 @@ void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
-constexpr int kGroupTokens = 8;  // the columns of the tensor cores' products
+constexpr int kGroupTokens = 8;    // the columns of the tensor cores' products
+constexpr int kMostTogether = 16;  // columns that decode_columns.cu multiplies at a time
 
 // The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
@@ -263,12 +264,6 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Columns that a block of decode_columns.cu has room for, beside two stages of any format.
-inline int most_columns() {
-  const int n_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  return n_bytes >= 180 << 10 ? 64 : n_bytes >= 130 << 10 ? 32 : 16;
-}
-
 // Tells each matrix its last group; returns their number.
 inline int number_groups(DecodeRows& rows, int n_tiles) {
   int n = 0;
@@ -283,6 +278,10 @@ inline int number_groups(DecodeRows& rows, int n_tiles) {
 // decode_columns.cu, for types that have codes.
 void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
                       TensorType type, const Launch& launch);
+// The same of more tokens than kMostTogether, in decode_wide.cu. Returns whether the device has such
+// products; if not, nothing is done.
+bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, TensorType type,
+                   const Launch& launch);
 
 }  // namespace decode
 }  // namespace dsv32::cuda

@@ -350,6 +350,8 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
                                            : launch_rows<kType, kMats, 1>(rows, layout, launch);
   else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens))
     is_done = launch_rows<kType, kMats, 1>(rows, layout, launch);
+  else if (!runs.runs && rows.n_tokens > kMostTogether)
+    is_done = multiply_wide(rows, layout, kMats == 2, kType, launch);
   if (!is_done) multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
 }
 

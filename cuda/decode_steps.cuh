@@ -42,43 +42,67 @@ struct Record {
   static constexpr int kBytes = (kUsed + 63) / 128 * 128 + 64;
 };
 
-// A record by kLanes lanes of a warp that are beside each other: each has eight values, from
-// column_of(piece, i) on, of lane % kLanes = 4 * piece + i. All lanes of a warp call it; it is written if
-// is_there.
+// What a lane of a column's step has of it once x is fp16.
+struct RoundedX {
+  uint32_t words[4];  // its eight values
+  float unit;         // of the step
+  __half sum[2];      // of the lane's scale group and what that rounds away; of the group's first lane
+};
+
+// The first of 4 lanes i of a scale group, all of which have its sum; `group` of the lane's groups.
 template <TensorType kType>
-__device__ __forceinline__ void make_record(const float4 (&v)[2], uint8_t* record, bool is_there) {
+__device__ __forceinline__ bool has_group_sum(int lane, int* group) {
+  constexpr int kPieces = Record<kType>::kPieces / Record<kType>::kGroups;
+  *group = lane / 4 / kPieces;
+  return lane / 4 % kPieces == 0;
+}
+
+// A step of a column by kLanes lanes of a warp that are beside each other: each has eight values, from
+// column_of(piece, i) on, of lane % kLanes = 4 * piece + i. All lanes of a warp call it.
+template <TensorType kType>
+__device__ __forceinline__ RoundedX round_x(const float4 (&v)[2]) {
   using X = Record<kType>;
   const int lane = static_cast<int>(threadIdx.x) % X::kLanes,
             first = static_cast<int>(threadIdx.x) % 32 - lane;
   const float x[8] = {v[0].x, v[0].z, v[0].y, v[0].w, v[1].x, v[1].z, v[1].y, v[1].w};
+  RoundedX out;
   uint32_t largest = 0;  // as bits: what is no number is larger than all else
 #pragma unroll
   for (int k = 0; k < 8; ++k) largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
   largest = __reduce_max_sync(static_cast<uint32_t>((uint64_t{1} << X::kLanes) - 1) << first, largest);
   // The largest is 512 to 1024 units: sums of 32 values have room in fp16.
   const float unit = unit_of(__uint_as_float(largest)) * 32, inverse = inverse_of_power(unit);
-  uint32_t words[4];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) words[k] = pack_f16(x[2 * k] * inverse, x[2 * k + 1] * inverse);
-  if (is_there) *reinterpret_cast<uint4*>(record + 16 * lane) = {words[0], words[1], words[2], words[3]};
-  if (is_there && lane == 0)  // a NaN or an infinity reaches the result
-    *reinterpret_cast<float*>(record + X::kUnit) = largest < 0x7f800000u ? unit : NAN;
+  for (int k = 0; k < 4; ++k) out.words[k] = pack_f16(x[2 * k] * inverse, x[2 * k + 1] * inverse);
+  out.unit = largest < 0x7f800000u ? unit : NAN;  // a NaN or an infinity reaches the result
   if constexpr (kHasSums<kType>) {
-    constexpr int kPieces = X::kPieces / X::kGroups;  // of a group
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float2 pair = unpack_f16(words[k]);
+      const float2 pair = unpack_f16(out.words[k]);
       sum += pair.x + pair.y;
     }
 #pragma unroll
-    for (int k = 1; k < kPieces; k *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, 4 * k);
-    if (is_there && lane / 4 % kPieces == 0) {
-      const __half high = to_f16(sum);
-      auto* to = reinterpret_cast<__half*>(record + X::kSums) + lane % 4 * 2 * X::kGroups;
-      to[lane / 4 / kPieces] = high;
-      to[lane / 4 / kPieces + X::kGroups] = to_f16(sum - __half2float(high));
-    }
+    for (int k = 1; k < X::kPieces / X::kGroups; k *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, 4 * k);
+    out.sum[0] = to_f16(sum), out.sum[1] = to_f16(sum - __half2float(out.sum[0]));
+  }
+  return out;
+}
+
+// A record by the lanes of round_x(); it is written if is_there.
+template <TensorType kType>
+__device__ __forceinline__ void make_record(const float4 (&v)[2], uint8_t* record, bool is_there) {
+  using X = Record<kType>;
+  const RoundedX x = round_x<kType>(v);
+  const int lane = static_cast<int>(threadIdx.x) % X::kLanes;
+  if (!is_there) return;
+  *reinterpret_cast<uint4*>(record + 16 * lane) = {x.words[0], x.words[1], x.words[2], x.words[3]};
+  if (lane == 0) *reinterpret_cast<float*>(record + X::kUnit) = x.unit;
+  if constexpr (kHasSums<kType>) {
+    int group;
+    if (!has_group_sum<kType>(lane, &group)) return;
+    auto* to = reinterpret_cast<__half*>(record + X::kSums) + lane % 4 * 2 * X::kGroups + group;
+    to[0] = x.sum[0], to[X::kGroups] = x.sum[1];
   }
 }
 

@@ -67,10 +67,20 @@ __device__ __forceinline__ int column_of(int piece, int i) {
 
 // The order in which pieces are best taken: k-th of all, those made of the same words together.
 template <TensorType kType>
+struct PieceOrder {
+  static constexpr int kSame = kIsK23<kType> ? 4 : kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
+  static constexpr int kApart = Steps<kType>::kCols / 32 / kSame;
+};
+template <TensorType kType>
 constexpr int piece_at(int k) {
-  constexpr int kSame = kIsK23<kType> ? 4 : kIsK45<kType> || kType == TensorType::q6_k ? 2 : 1;
-  constexpr int kApart = Steps<kType>::kCols / 32 / kSame;
-  return k % kSame * kApart + k / kSame;
+  using Order = PieceOrder<kType>;
+  return k % Order::kSame * Order::kApart + k / Order::kSame;
+}
+// Its place in that order.
+template <TensorType kType>
+__host__ __device__ constexpr int place_of_piece(int p) {
+  using Order = PieceOrder<kType>;
+  return p % Order::kApart * Order::kSame + p / Order::kApart;
 }
 
 // ---- pairs of fp16 in a word ----

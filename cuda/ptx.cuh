@@ -162,6 +162,15 @@ __device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
+// Arrives at the barrier in the same place of a block of the cluster. What the thread has read is read; what
+// it has written need not be seen there: that would wait for all of its memory.
+__device__ __forceinline__ void arrive_in_block(uint64_t* barrier, uint32_t block) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
 // Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
 // ended.
 __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
@@ -180,6 +189,16 @@ __device__ __forceinline__ void copy_in(void* shared, const void* global, uint32
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           shared_address(shared)),
       "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// The same into the same place of each block of the cluster whose bit is set in `blocks`; each one's barrier
+// counts what it gets.
+__device__ __forceinline__ void copy_in_to_blocks(uint32_t shared, const void* global, uint32_t n_bytes,
+                                                  uint64_t* barrier, uint32_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared),
+      "l"(global), "r"(n_bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 // Each thread's copies out form groups: those since its last commit are one.
@@ -216,6 +235,12 @@ __device__ __forceinline__ void wait_until_written() {
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
+}
+
+// Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
+// then those of the next 8 rows.
+__device__ __forceinline__ uint64_t plain_operand(uint32_t shared_address) {
+  return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{128 >> 4} << 16 | uint64_t{256 >> 4} << 32;
 }
 
 // The sums are in registers that products may write from here on.
@@ -298,6 +323,14 @@ __device__ __forceinline__ void wgmma_rows_128(float* d, uint64_t a, uint64_t b)
                : DSV32_SUMS_32(0)                                                                     \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)))
 
+// Starts d [64, 32] = or += a b^T as below.
+__device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{" DSV32_NAMES_16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+      : DSV32_SUMS_16(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+}
 // Starts d [64, 64] = or += a b^T: a [64, 16] of fp16 in registers (as those of multiply_f16 of each warp), b
 // [64, 16] in shared memory.
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {

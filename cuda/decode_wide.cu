@@ -1,0 +1,348 @@
+// Weight rows times many vectors on Hopper: what decode_columns.cu computes, with the same bits.
+//
+// The products of four warps together (wgmma) add up as those of one do: both take 16 columns at a time into
+// f32, and which 16 a step's k-th products are is free. So x of 32 or 64 tokens lies in shared memory in the
+// order in which a lane takes weights apart (column_of), and the weights come to the products from registers,
+// as in decode_steps.cuh. While the tensor cores work the warps take the next piece apart.
+//
+// A block has 64 rows; of a gated product half of them are rows of W0 and half the same rows of W1. Its two
+// groups of four warps share the columns as the sum does: one has the first half of the units, the other the
+// second (sum_units). The blocks of a cluster have neighbouring rows and the same tokens: each brings a part
+// of x to all of them, since one copy of x a block is more than L2 gives.
+#include <cooperative_groups.h>
+
+#include "cuda/decode_wide.cuh"
+
+namespace dsv32::cuda {
+namespace decode {
+namespace {
+
+// Makes x fp16. A team of lanes has a step of a column; grid: teams.
+// Layout: WideX. Bound by bytes: 1024 read and some 550 written a step of 256.
+template <TensorType kType, int kN>
+__global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const WideX to, bool is_x_aligned) {
+  using X = Record<kType>;
+  using Step = WideStep<kType, kN>;
+  let_next_start();
+  wait_for_inputs();
+  const int64_t team = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / X::kLanes;
+  const int column = static_cast<int>(team / to.n_steps), step = static_cast<int>(team % to.n_steps);
+  const int lane = threadIdx.x % X::kLanes, piece = lane / 4, i = lane % 4;
+  const int problem = column / rows.n_tokens, token = column % rows.n_tokens;
+  const bool is_there = column < to.n_columns;
+  const float* x = rows.x + problem * rows.x_problem_stride + token * rows.x_token_stride;
+  float4 v[2];
+  load_x8(x, step * Steps<kType>::kCols + column_of<kType>(piece, i), is_there ? rows.n_cols : 0,
+          is_x_aligned, v);
+  const RoundedX own = round_x<kType>(v);
+  if (!is_there) return;
+  const int c = token % to.n_chunk;
+  const int64_t chunk = int64_t{problem} * to.n_chunks + token / to.n_chunk;
+  uint8_t* at = to.steps + (chunk * to.n_steps + step) * Step::kBytes;
+  uint8_t* values = at + 2 * place_of_piece<kType>(piece) * Step::kOperand;
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    *reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) = own.words[k];
+  if (lane == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
+  if constexpr (kHasSums<kType>) {
+    int group;
+    if (!has_group_sum<kType>(lane, &group)) return;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int at_half = k * X::kGroups + group, word = at_half / 2;
+      *reinterpret_cast<__half*>(at + Step::kSums + word / 2 * Step::kOperand +
+                                 Step::word_at(c, i, word % 2) + at_half % 2 * 2) = own.sum[k];
+    }
+  }
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kLoadRegisters = 88, kProductRegisters = 208;  // 128 * 88 + 256 * 208 = 384 * 168
+
+// What products have written is read after this.
+template <int n>
+__device__ __forceinline__ void take_sums(float (&sums)[n]) {
+#pragma unroll
+  for (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
+}
+
+// Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does.
+// step: the lane's rows g and g + 8 in shared memory. Sums: as the tensor cores have them.
+template <TensorType kType, int kN>
+__device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], const uint8_t* const (&step)[2],
+                                              XStages<kType, kN>& x, const uint32_t* grid) {
+  using X = Record<kType>;
+  using Step = WideStep<kType, kN>;
+  using Row = LaneRow<kType>;
+  const int i = static_cast<int>(threadIdx.x) % 4;
+  constexpr int kHalf = X::kPieces / 2;
+  Row row[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) row[r].load(step[r], i);
+  float c[2][kN / 2];
+  uint32_t stage = 0;
+#pragma unroll
+  for (int k = 0; k < X::kPieces; ++k) {
+    const int p = piece_at<kType>(k);
+    uint4 a[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) a[r] = row[r].piece(p, grid);
+    if (k == 0) stage = x.wait();
+    if (k == kHalf) {
+      wgmma_wait<0>();  // of all pieces of the first part
+      x.release();
+      stage = x.wait();
+    }
+    const uint64_t b = plain_operand(stage + 2 * (k % kHalf) * Step::kOperand);
+    wgmma_begin();
+    wgmma_f16(c[0], {a[0].x, a[1].x, a[0].y, a[1].y}, b, k > 0);
+    wgmma_f16(c[1], {a[0].z, a[1].z, a[0].w, a[1].w}, b + (Step::kOperand >> 4), k > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+  }
+  wgmma_wait<0>();
+  take_sums(c[0]), take_sums(c[1]);
+#pragma unroll
+  for (int k = 0; k < kN / 2; ++k) c[0][k] += c[1][k];
+  if constexpr (kHasSums<kType>) {
+    const uint64_t b = plain_operand(stage + Step::kSums - Step::kFirst);
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < X::kGroups / 2; ++k) {
+      // Two groups: the same minima by what the sums are and by what their rounding left.
+      const int second = X::kGroups == 4 ? 1 : 0;
+      wgmma_f16(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
+                b + k * (Step::kOperand >> 4), k > 0);
+    }
+    wgmma_commit();
+  }
+  if constexpr (Row::kHasD) {
+#pragma unroll
+    for (int k = 0; k < kN / 2; ++k) c[0][k] *= row[k / 2 % 2].d;
+  }
+  if constexpr (kHasSums<kType>) {
+    wgmma_wait<0>();
+    take_sums(c[1]);
+#pragma unroll
+    for (int k = 0; k < kN / 2; ++k) c[0][k] = fmaf(-row[k / 2 % 2].dmin, c[1][k], c[0][k]);
+  }
+  const uint32_t units = stage + Step::kUnits - Step::kFirst + 8 * i;
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n) {
+    const uint2 unit = load_shared_u32x2(units + 32 * n);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      sums[4 * n + e] = fmaf(c[0][4 * n + e], __uint_as_float(e % 2 ? unit.y : unit.x), sums[4 * n + e]);
+  }
+  x.release();
+}
+
+// Until all warps that multiply have come here.
+__device__ __forceinline__ void sync_products() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// A thread's sums to or from rows of row_sums in shared memory.
+template <int kN, typename Work>
+__device__ __forceinline__ void with_own_pairs(float* slot, const Work& work) {
+  constexpr int kRowSums = kN + 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
+  float* own = slot + (warp * kTileRows + lane / 4) * kRowSums + lane % 4 * 2;
+#pragma unroll
+  for (int k = 0; k < kN / 4; ++k)
+    work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
+}
+
+// Writes y of the block's rows of an item from its sums.
+template <int kN>
+__device__ __forceinline__ void finish_item(const DecodeRows& rows, const WideX& x, const WideCut& cut,
+                                            const BlockItem& item, const float* sums) {
+  constexpr int kRowSums = kN + 2;
+  if (item.group >= cut.n_groups) return;
+  int first_row;
+  const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
+  const int n_rows = cut.is_gated ? kBlockRows / 2 : kBlockRows, first_token = item.chunk * x.n_chunk;
+  const int n_tokens = min(x.n_chunk, rows.n_tokens - first_token);
+  for (int k = static_cast<int>(threadIdx.x) - kLoadThreads; k < n_rows * n_tokens; k += kThreads) {
+    const int c = k / n_rows, r = k % n_rows, row = first_row + r;
+    if (row >= matrix.n_rows) continue;
+    const float* own = sums + r * kRowSums + c;
+    if (cut.is_gated) {
+      const float totals[2] = {own[0], own[n_rows * kRowSums]};
+      finish_row<2>(rows, matrix, totals, item.problem, first_token + c, row);
+    } else {
+      const float totals[1] = {own[0]};
+      finish_row<1>(rows, matrix, totals, item.problem, first_token + c, row);
+    }
+  }
+}
+
+// The part of a warp that multiplies. The first half leaves its sums in shared memory, the second adds its
+// own to them: those of a part are added to the parts' before.
+template <TensorType kType, int kN>
+__device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layout& layout, const WideX& x,
+                                              const WideCut& cut, XStages<kType, kN> x_stages, int half,
+                                              const uint8_t* weight_ring, float* slots,
+                                              const uint32_t* grid) {
+  using Step = Steps<kType>;
+  constexpr int kSlotSums = kBlockRows * (kN + 2);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
+  float* totals = layout.n_split > 1 ? slots + kSlotSums : slots;
+  RingBarriers* barriers = x_stages.barriers;
+  RingWalk walk;
+  weight_ring += warp * kWarpStage<kType>;
+  wait_for_inputs();
+  for (int item_at = static_cast<int>(blockIdx.x) / cut.n_blocks; item_at < cut.n_items;
+       item_at += static_cast<int>(gridDim.x) / cut.n_blocks) {
+    const BlockItem item(x, cut, item_at);
+    for (int part = 0; part < layout.n_split; ++part) {
+      const StepShare share(layout, part);
+      const Half own(layout, share, half);
+      StepPlace at = place_tile<kType>(rows, cut, item, warp, own.begin);
+      float half_sums[kN / 2] = {};
+      for (int unit = own.first_unit, step = own.begin; unit < own.end_unit; ++unit) {
+        float sums[kN / 2] = {};
+        for (const int end = share.begin_of(layout, unit + 1); step < end; ++step) {
+          wait_for_phase(&barriers->weights_full[walk.stage], walk.parity);
+          const uint8_t* rows_at[2];
+          find_step<kType>(at, lane, weight_ring + walk.stage * kWeightStage<kType>, rows_at);
+          add_wide_step<kType, kN>(sums, rows_at, x_stages, grid);
+          if (lane == 0) arrive(&barriers->weights_empty[walk.stage]);
+          walk.advance(kWeightStages);
+          at.row += Step::kBytes;
+        }
+#pragma unroll
+        for (int k = 0; k < kN / 2; ++k) half_sums[k] += sums[k];
+      }
+      if (half == 0)
+        with_own_pairs<kN>(slots, [&](float2& to, int k) { to = {half_sums[k], half_sums[k + 1]}; });
+      sync_products();
+      if (half == 1) {
+        const float* first = slots;
+        with_own_pairs<kN>(totals, [&](float2& to, int k) {
+          const float2 own_first = *reinterpret_cast<const float2*>(first + (&to.x - totals));
+          const float2 both = {own_first.x + half_sums[k], own_first.y + half_sums[k + 1]};
+          to = part ? float2{to.x + both.x, to.y + both.y} : both;
+        });
+      }
+      sync_products();
+    }
+    finish_item<kN>(rows, x, cut, item, totals);
+    sync_products();  // until all is read
+  }
+}
+
+#endif
+
+// y as in decode_rows_kernel, for chunks of up to kN tokens.
+// Clusters of blocks, persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the
+// first half of the units, 8 to 11 the second, each its own 16 rows. Layout: head of this file; rings of x of
+// both halves, rings of their weights, then the sums. Bound by how long a warp waits for its own
+// instructions, of which there are some 450 a step of 256 columns and two warps on a quarter of a
+// multiprocessor. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 32, 64 and 128 tokens 49, 61 and 111 us:
+// 271 TFLOP/s where fp16 products of prompts reach 730.
+template <TensorType kType, int kN>
+__global__ void __launch_bounds__(kAllThreads, 1)
+    decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
+                       const __grid_constant__ WideX x, const __grid_constant__ WideCut cut) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ uint32_t grid[kGridWords<kType> + 1];
+  __shared__ RingBarriers barriers[kHalves];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  let_next_start();
+  fill_grid<kType>(grid);
+  if (threadIdx.x < kHalves) barriers[threadIdx.x].init(cut.n_blocks);
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.sync();
+  const int x_bytes = cut.n_x_stages * WideStep<kType, kN>::kStage;
+  constexpr int kWeightBytes = kWeightStages * kWeightStage<kType>;
+  uint8_t* weights = shared + kHalves * x_bytes;
+  if (warp < kLoadWarps) {
+    give_registers<kLoadRegisters>();
+    const int half = warp / (kLoadWarps / kHalves), first_tile = warp % (kLoadWarps / kHalves) * 2;
+    Loader<kType, kN> load{rows,
+                           layout,
+                           x,
+                           cut,
+                           shared_address(shared) + half * x_bytes,
+                           shared_address(weights) + half * kWeightBytes + first_tile * kWarpStage<kType>,
+                           &barriers[half],
+                           first_tile,
+                           {},
+                           {},
+                           {}};
+    load.run(half);
+  } else {
+    take_registers<kProductRegisters>();
+    const int half = (warp - kLoadWarps) / kHalfWarps;
+    multiply_half<kType, kN>(
+        rows, layout, x, cut,
+        {shared_address(shared) + half * x_bytes, &barriers[half], cut.n_x_stages, cut.n_blocks, {}}, half,
+        weights + half * kWeightBytes, reinterpret_cast<float*>(weights + kHalves * kWeightBytes), grid);
+  }
+  cluster.sync();  // no block goes while others write into it
+#else
+  __trap();
+#endif
+}
+
+template <TensorType kType, int kN>
+bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chunk, const Launch& launch) {
+  using X = Record<kType>;
+  using Step = WideStep<kType, kN>;
+  const auto kernel = decode_wide_kernel<kType, kN>;
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  if (attributes.binaryVersion != 90 || attributes.ptxVersion != 90) return false;
+  WideCut cut{};
+  cut.is_gated = is_gated;
+  cut.n_groups = number_groups(rows, is_gated ? kHalfWarps / 2 : kHalfWarps);
+  cut.n_blocks = cut.n_groups >= kMostBlocks ? kMostBlocks : cut.n_groups >= 2 ? 2 : 1;
+  cut.n_item_groups = static_cast<int>(ceil_div(cut.n_groups, cut.n_blocks));
+  const int n_chunks = static_cast<int>(ceil_div(rows.n_tokens, n_chunk));
+  cut.n_items = rows.n_problems * n_chunks * cut.n_item_groups;
+
+  const int n_beside = kHalves * kWeightStages * kWeightStage<kType> +
+                       (layout.n_split > 1 ? 2 : 1) * kBlockRows * (kN + 2) * static_cast<int>(sizeof(float));
+  const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -
+                   static_cast<int>(attributes.sharedSizeBytes) - n_beside;
+  cut.n_x_stages = std::min(room / (kHalves * Step::kStage), kMostXStages);
+  if (cut.n_x_stages < 2) return false;
+  const auto n_bytes = static_cast<size_t>(kHalves * cut.n_x_stages * Step::kStage + n_beside);
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
+
+  const int n_columns = rows.n_problems / rows.x_sharing * rows.n_tokens;
+  const WideX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(
+                       int64_t{rows.n_problems} / rows.x_sharing * n_chunks * layout.n_steps * Step::kBytes)),
+                   n_columns, n_chunk, n_chunks, layout.n_steps};
+  const dim3 x_blocks(
+      static_cast<unsigned>(ceil_div(int64_t{n_columns} * layout.n_steps, kThreads / X::kLanes)));
+  launch_kernel("make_wide_kernel", make_wide_kernel<kType, kN>, {x_blocks, kThreads}, launch, rows, x,
+                layout.is_x_aligned);
+  const auto n_cluster = static_cast<unsigned>(cut.n_blocks);
+  const int n_clusters = std::min(cut.n_items, most_clusters(kernel, {1, kAllThreads, n_bytes, n_cluster}));
+  launch_kernel("decode_wide_kernel", kernel, {n_clusters * n_cluster, kAllThreads, n_bytes, n_cluster},
+                launch, rows, layout, x, cut);
+  return true;
+}
+
+}  // namespace
+
+bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, TensorType type,
+                   const Launch& launch) {
+  constexpr int kMost = 64;
+  const int n_chunk = static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, kMost)));
+  bool is_done = false;
+  with_type(type, [&]<TensorType kType>() {
+    if constexpr (!kIsFloat<kType>)
+      is_done = n_chunk <= 32 ? launch_wide<kType, 32>(rows, layout, is_gated, n_chunk, launch)
+                              : launch_wide<kType, kMost>(rows, layout, is_gated, n_chunk, launch);
+  });
+  return is_done;
+}
+
+}  // namespace decode
+}  // namespace dsv32::cuda

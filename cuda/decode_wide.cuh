@@ -1,0 +1,221 @@
+// How x and weights come to the products of decode_wide.cu: what a step is in shared memory, how the work is
+// cut, and the warps that load.
+//
+// Two halves of a sum's units are two streams of steps. Each has a ring of x and one of weights, with a
+// barrier that tells when a stage is full and one that tells when it is empty; loaders run ahead from item to
+// item.
+#pragma once
+
+#include "cuda/decode_problem.cuh"
+
+namespace dsv32::cuda::decode {
+
+constexpr int kHalves = 2, kHalfWarps = kWarps / kHalves;
+constexpr int kLoadThreads = 128, kAllThreads = kLoadThreads + kThreads;
+constexpr int kBlockRows = kHalfWarps * kTileRows, kMostXStages = 8, kMostBlocks = 4;
+constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
+
+// x of a step and kN columns: the operands of its products in their order, 16 columns each (plain_operand),
+// those of the minima's products, then the columns' units. It comes in two parts, half of the pieces each.
+template <TensorType kType, int kN>
+struct WideStep {
+  using X = Record<kType>;
+  static constexpr int kOperand = kN * 32, kFirst = X::kPieces * kOperand, kSums = 2 * kFirst,
+                       kUnits = kSums + X::kGroups / 2 * kOperand, kBytes = kUnits + 4 * kN,
+                       kSecond = kBytes - kFirst, kStage = (kSecond + 127) / 128 * 128;
+  static_assert(kFirst % (16 * kMostBlocks) == 0 && kSecond % (16 * kMostBlocks) == 0);
+
+  // Of an operand: where column c has the word (two values) of lane i that is the products' first or second.
+  static __device__ __forceinline__ int word_at(int c, int i, int second) {
+    return c / 8 * 256 + second * 128 + c % 8 * 16 + 4 * i;
+  }
+};
+
+// x of all columns: [problems of x, chunks of tokens, steps] (WideStep).
+struct WideX {
+  uint8_t* steps;
+  int n_columns, n_chunk, n_chunks, n_steps;  // n_chunk: tokens of a chunk
+};
+
+// How the work is cut. An item is the rows of a cluster's blocks and a chunk of tokens of a problem.
+struct WideCut {
+  bool is_gated;
+  int n_blocks;  // of a cluster
+  int n_groups;  // of the rows that a block has
+  int n_items, n_item_groups;
+  int n_x_stages;
+};
+
+// A stage of a half's weights: a step of the block's rows.
+template <TensorType kType>
+constexpr int kWarpStage = Steps<kType>::kSlot* kTileRows;
+template <TensorType kType>
+constexpr int kWeightStage = kWarpStage<kType>* kHalfWarps;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// The units of a half, and its steps of a part of the columns (Layout::n_split).
+struct Half {
+  int first_unit, end_unit, begin, end;
+
+  __device__ __forceinline__ Half(const Layout& layout, const StepShare& share, int half) {
+    first_unit = (half << layout.log_warps) / kHalves;
+    end_unit = ((half + 1) << layout.log_warps) / kHalves;
+    begin = share.begin_of(layout, first_unit), end = share.begin_of(layout, end_unit);
+  }
+};
+
+// What a block has to do of an item.
+struct BlockItem {
+  int problem, chunk, group;
+
+  __device__ __forceinline__ BlockItem(const WideX& x, const WideCut& cut, int item) {
+    chunk = item % x.n_chunks, item /= x.n_chunks;
+    group = item % cut.n_item_groups * cut.n_blocks + static_cast<int>(blockIdx.x) % cut.n_blocks;
+    problem = item / cut.n_item_groups;
+  }
+};
+
+// The barriers of a half's rings. A stage of x is empty when the warps of all blocks of the cluster have read
+// it: then each block may write its part into all of them.
+struct RingBarriers {
+  uint64_t x_full[kMostXStages], x_empty[kMostXStages];
+  uint64_t weights_full[kWeightStages], weights_empty[kWeightStages];
+
+  __device__ __forceinline__ void init(int n_blocks) {
+    for (int k = 0; k < kMostXStages; ++k)
+      init_barrier(&x_full[k], 1), init_barrier(&x_empty[k], kHalfWarps * n_blocks);
+    for (int k = 0; k < kWeightStages; ++k)
+      init_barrier(&weights_full[k], 32 * kLoadWarps / kHalves), init_barrier(&weights_empty[k], kHalfWarps);
+    publish_barriers();
+  }
+};
+
+// Where in a ring somebody is.
+struct RingWalk {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int n_stages) {
+    if (++stage == n_stages) stage = 0, parity ^= 1;
+  }
+};
+
+// The matrix of a block's group of rows, and the first of them. Past the last group: that.
+__device__ __forceinline__ const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows,
+                                                                     const WideCut& cut, int group,
+                                                                     int* first_row) {
+  int first_group;
+  group = min(group, cut.n_groups - 1);
+  const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
+  *first_row = (group - first_group) * (cut.is_gated ? kBlockRows / 2 : kBlockRows);
+  return matrix;
+}
+
+// Where a step of the block's tile of 16 rows lies for a lane.
+template <TensorType kType>
+__device__ __forceinline__ StepPlace place_tile(const DecodeRows& rows, const WideCut& cut,
+                                                const BlockItem& item, int tile, int step) {
+  int first_row;
+  const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
+  const int n_tiles = cut.is_gated ? kHalfWarps / 2 : kHalfWarps;
+  StepPlace at = place_step<kType>(rows, matrix, item.problem, first_row + tile % n_tiles * kTileRows, step);
+  if (tile >= n_tiles) at.row += rows.gate_offset;
+  return at;
+}
+
+// The part of a warp that loads: two tiles of a half's weights, and the first warp x. Weights do not wait for
+// the kernel ahead.
+template <TensorType kType, int kN>
+struct Loader {
+  using Step = WideStep<kType, kN>;
+  const DecodeRows& rows;
+  const Layout& layout;
+  const WideX& x;
+  const WideCut& cut;
+  uint32_t x_ring, weight_ring;
+  RingBarriers* barriers;
+  int first_tile;
+  RingWalk x_walk, weight_walk;
+  StepPlace at[2];
+
+  __device__ __forceinline__ void load_weights() {
+    wait_for_phase(&barriers->weights_empty[weight_walk.stage], weight_walk.parity ^ 1);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      copy_step<kType, 1>(rows, layout, at[t], lane,
+                          weight_ring + weight_walk.stage * kWeightStage<kType> + t * kWarpStage<kType>);
+      ++at[t].step, at[t].row += Steps<kType>::kBytes;
+    }
+    arrive_when_copied(&barriers->weights_full[weight_walk.stage]);
+    weight_walk.advance(kWeightStages);
+  }
+  __device__ __forceinline__ void load_x(const uint8_t* from) {
+    const uint32_t n_blocks = cut.n_blocks, rank = blockIdx.x % n_blocks;
+#pragma unroll
+    for (int k = 0; k < 2; ++k, x_walk.advance(cut.n_x_stages)) {
+      const uint32_t n_bytes = k ? Step::kSecond : Step::kFirst, share = n_bytes / n_blocks;
+      uint64_t* full = &barriers->x_full[x_walk.stage];
+      wait_for_phase(&barriers->x_empty[x_walk.stage], x_walk.parity ^ 1);
+      arrive_expecting(full, n_bytes);
+      copy_in_to_blocks(x_ring + x_walk.stage * Step::kStage + rank * share,
+                        from + k * Step::kFirst + rank * share, share, full, (1u << n_blocks) - 1);
+    }
+  }
+  __device__ __forceinline__ void run(int half) {
+    const bool loads_x = first_tile == 0 && threadIdx.x % 32 == 0;
+    bool has_inputs = false;
+    int n_ahead = 0;  // steps whose weights are on their way before their x
+    for (int item_at = static_cast<int>(blockIdx.x) / cut.n_blocks; item_at < cut.n_items;
+         item_at += static_cast<int>(gridDim.x) / cut.n_blocks) {
+      const BlockItem item(x, cut, item_at);
+      const int64_t chunk = int64_t{item.problem / rows.x_sharing} * x.n_chunks + item.chunk;
+      for (int part = 0; part < layout.n_split; ++part) {
+        const Half own(layout, StepShare(layout, part), half);
+#pragma unroll
+        for (int t = 0; t < 2; ++t) at[t] = place_tile<kType>(rows, cut, item, first_tile + t, own.begin);
+        if (!has_inputs) {
+          for (; n_ahead < min(kWeightStages, own.end - own.begin); ++n_ahead) load_weights();
+          wait_for_inputs();
+          has_inputs = true;
+        }
+        const uint8_t* from = x.steps + (chunk * x.n_steps + own.begin) * Step::kBytes;
+        for (int step = own.begin; step < own.end; ++step, from += Step::kBytes) {
+          if (n_ahead > 0)
+            --n_ahead;
+          else
+            load_weights();
+          if (loads_x) load_x(from);
+          __syncwarp();
+        }
+      }
+    }
+    if (!has_inputs) wait_for_inputs();
+    wait_all_copies();
+  }
+};
+
+// Of a warp that multiplies: its stages of x.
+template <TensorType kType, int kN>
+struct XStages {
+  using Step = WideStep<kType, kN>;
+  uint32_t ring;
+  RingBarriers* barriers;
+  int n_stages, n_blocks;
+  RingWalk walk;
+
+  __device__ __forceinline__ uint32_t wait() {
+    wait_for_phase(&barriers->x_full[walk.stage], walk.parity);
+    return ring + walk.stage * Step::kStage;
+  }
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < n_blocks) arrive_in_block(&barriers->x_empty[walk.stage], static_cast<uint32_t>(lane));
+    walk.advance(n_stages);
+  }
+};
+
+#endif
+
+}  // namespace dsv32::cuda::decode
