@@ -76,28 +76,28 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], const uint8
   using Step = WideStep<kType, kN>;
   using Row = LaneRow<kType>;
   const int i = static_cast<int>(threadIdx.x) % 4;
-  constexpr int kHalf = X::kPieces / 2;
+  constexpr int kEach = Step::kPartPieces;
   Row row[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) row[r].load(step[r], i);
   float c[2][kN / 2];
-  uint32_t stage = 0;
+  uint32_t stage = 0, first = 0;
 #pragma unroll
   for (int k = 0; k < X::kPieces; ++k) {
     const int p = piece_at<kType>(k);
     uint4 a[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) a[r] = row[r].piece(p, grid);
-    if (k == 0) stage = x.wait();
-    if (k == kHalf) {
+    if (k > 0 && k % kEach == 0) {
       wgmma_wait<0>();  // of all pieces of the first part
       x.release();
-      stage = x.wait();
     }
-    const uint64_t b = plain_operand(stage + 2 * (k % kHalf) * Step::kOperand);
+    if (k % kEach == 0) stage = x.wait(), first = plain_operand(stage);
+    constexpr uint32_t kNext = Step::kOperand >> 4;
+    const uint32_t b = first + 2 * (k % kEach) * kNext;
     wgmma_begin();
-    wgmma_f16(c[0], {a[0].x, a[1].x, a[0].y, a[1].y}, b, k > 0);
-    wgmma_f16(c[1], {a[0].z, a[1].z, a[0].w, a[1].w}, b + (Step::kOperand >> 4), k > 0);
+    wgmma_f16(c[0], {a[0].x, a[1].x, a[0].y, a[1].y}, whole_plain_operand(b), k > 0);
+    wgmma_f16(c[1], {a[0].z, a[1].z, a[0].w, a[1].w}, whole_plain_operand(b + kNext), k > 0);
     wgmma_commit();
     wgmma_wait<1>();
   }
@@ -106,14 +106,14 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], const uint8
 #pragma unroll
   for (int k = 0; k < kN / 2; ++k) c[0][k] += c[1][k];
   if constexpr (kHasSums<kType>) {
-    const uint64_t b = plain_operand(stage + Step::kSums - Step::kFirst);
+    const uint32_t b = first + (Step::kSums - Step::kFirst >> 4);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < X::kGroups / 2; ++k) {
       // Two groups: the same minima by what the sums are and by what their rounding left.
       const int second = X::kGroups == 4 ? 1 : 0;
       wgmma_f16(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
-                b + k * (Step::kOperand >> 4), k > 0);
+                whole_plain_operand(b + k * (Step::kOperand >> 4)), k > 0);
     }
     wgmma_commit();
   }

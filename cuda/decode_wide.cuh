@@ -16,14 +16,16 @@ constexpr int kBlockRows = kHalfWarps * kTileRows, kMostXStages = 8, kMostBlocks
 constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
 
 // x of a step and kN columns: the operands of its products in their order, 16 columns each (plain_operand),
-// those of the minima's products, then the columns' units. It comes in two parts, half of the pieces each.
+// those of the minima's products, then the columns' units. That of many columns comes in two parts, half of
+// the pieces each.
 template <TensorType kType, int kN>
 struct WideStep {
   using X = Record<kType>;
-  static constexpr int kOperand = kN * 32, kFirst = X::kPieces * kOperand, kSums = 2 * kFirst,
-                       kUnits = kSums + X::kGroups / 2 * kOperand, kBytes = kUnits + 4 * kN,
-                       kSecond = kBytes - kFirst, kStage = (kSecond + 127) / 128 * 128;
-  static_assert(kFirst % (16 * kMostBlocks) == 0 && kSecond % (16 * kMostBlocks) == 0);
+  static constexpr int kParts = kN > 32 ? 2 : 1, kPartPieces = X::kPieces / kParts;
+  static constexpr int kOperand = kN * 32, kFirst = kParts == 2 ? X::kPieces * kOperand : 0,
+                       kSums = 2 * X::kPieces * kOperand, kUnits = kSums + X::kGroups / 2 * kOperand,
+                       kBytes = kUnits + 4 * kN, kLast = kBytes - kFirst, kStage = (kLast + 127) / 128 * 128;
+  static_assert(kFirst % (16 * kMostBlocks) == 0 && kLast % (16 * kMostBlocks) == 0);
 
   // Of an operand: where column c has the word (two values) of lane i that is the products' first or second.
   static __device__ __forceinline__ int word_at(int c, int i, int second) {
@@ -153,13 +155,15 @@ struct Loader {
   __device__ __forceinline__ void load_x(const uint8_t* from) {
     const uint32_t n_blocks = cut.n_blocks, rank = blockIdx.x % n_blocks;
 #pragma unroll
-    for (int k = 0; k < 2; ++k, x_walk.advance(cut.n_x_stages)) {
-      const uint32_t n_bytes = k ? Step::kSecond : Step::kFirst, share = n_bytes / n_blocks;
+    for (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
+      const bool is_last = k + 1 == Step::kParts;
+      const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst, share = n_bytes / n_blocks;
       uint64_t* full = &barriers->x_full[x_walk.stage];
       wait_for_phase(&barriers->x_empty[x_walk.stage], x_walk.parity ^ 1);
       arrive_expecting(full, n_bytes);
       copy_in_to_blocks(x_ring + x_walk.stage * Step::kStage + rank * share,
-                        from + k * Step::kFirst + rank * share, share, full, (1u << n_blocks) - 1);
+                        from + (is_last ? Step::kFirst : 0) + rank * share, share, full,
+                        (1u << n_blocks) - 1);
     }
   }
   __device__ __forceinline__ void run(int half) {

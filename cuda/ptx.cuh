@@ -239,8 +239,12 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
 
 // Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
 // then those of the next 8 rows.
-__device__ __forceinline__ uint64_t plain_operand(uint32_t shared_address) {
-  return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{128 >> 4} << 16 | uint64_t{256 >> 4} << 32;
+// They are halves of a word, of which only the lower one changes from operand to operand.
+__device__ __forceinline__ uint32_t plain_operand(uint32_t shared_address) {
+  return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
+}
+__device__ __forceinline__ uint64_t whole_plain_operand(uint32_t lower) {
+  return uint64_t{256 >> 4} << 32 | lower;
 }
 
 // The sums are in registers that products may write from here on.
