@@ -237,11 +237,13 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
 
 // y as in decode_rows_kernel, for chunks of up to kN tokens.
 // Clusters of blocks, persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the
-// first half of the units, 8 to 11 the second, each its own 16 rows. Layout: head of this file; rings of x of
-// both halves, rings of their weights, then the sums. Bound by how long a warp waits for its own
-// instructions, of which there are some 450 a step of 256 columns and two warps on a quarter of a
-// multiprocessor. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 32, 64 and 128 tokens 49, 61 and 111 us:
-// 271 TFLOP/s where fp16 products of prompts reach 730.
+// first half of the units, 8 to 11 the second, each its own 16 rows.
+//
+// Layout: head of this file; rings of x of both halves, rings of their weights, then the sums.
+//
+// Bound by how long a warp waits for its own instructions, of which there are some 450 a step of 256 columns
+// and two warps on a quarter of a multiprocessor. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 32, 64 and
+// 128 tokens 45, 59 and 108 us, the last 280 TFLOP/s where fp16 products of prompts reach 730.
 template <TensorType kType, int kN>
 __global__ void __launch_bounds__(kAllThreads, 1)
     decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
