@@ -7,10 +7,7 @@
 //
 // A block has 64 rows; of a gated product half of them are rows of W0 and half the same rows of W1. Its two
 // groups of four warps share the columns as the sum does: one has the first half of the units, the other the
-// second (sum_units). The blocks of a cluster have neighbouring rows and the same tokens: each brings a part
-// of x to all of them, since one copy of x a block is more than L2 gives.
-#include <cooperative_groups.h>
-
+// second (sum_units).
 #include "cuda/decode_wide.cuh"
 
 namespace dsv32::cuda {
@@ -143,7 +140,8 @@ __device__ __forceinline__ void sync_products() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 
-// A thread's sums to or from rows of row_sums in shared memory.
+// A thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN + 2], and the first's
+// place among its sums.
 template <int kN, typename Work>
 __device__ __forceinline__ void with_own_pairs(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
@@ -159,7 +157,6 @@ template <int kN>
 __device__ __forceinline__ void finish_item(const DecodeRows& rows, const WideX& x, const WideCut& cut,
                                             const BlockItem& item, const float* sums) {
   constexpr int kRowSums = kN + 2;
-  if (item.group >= cut.n_groups) return;
   int first_row;
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
   const int n_rows = cut.is_gated ? kBlockRows / 2 : kBlockRows, first_token = item.chunk * x.n_chunk;
@@ -193,8 +190,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
   RingWalk walk;
   weight_ring += warp * kWarpStage<kType>;
   wait_for_inputs();
-  for (int item_at = static_cast<int>(blockIdx.x) / cut.n_blocks; item_at < cut.n_items;
-       item_at += static_cast<int>(gridDim.x) / cut.n_blocks) {
+  for (int item_at = blockIdx.x; item_at < cut.n_items; item_at += gridDim.x) {
     const BlockItem item(x, cut, item_at);
     for (int part = 0; part < layout.n_split; ++part) {
       const StepShare share(layout, part);
@@ -236,7 +232,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
 #endif
 
 // y as in decode_rows_kernel, for chunks of up to kN tokens.
-// Clusters of blocks, persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the
+// Blocks are persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the
 // first half of the units, 8 to 11 the second, each its own 16 rows.
 //
 // Layout: head of this file; rings of x of both halves, rings of their weights, then the sums.
@@ -255,9 +251,8 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   let_next_start();
   fill_grid<kType>(grid);
-  if (threadIdx.x < kHalves) barriers[threadIdx.x].init(cut.n_blocks);
-  const auto cluster = cooperative_groups::this_cluster();
-  cluster.sync();
+  if (threadIdx.x < kHalves) barriers[threadIdx.x].init();
+  __syncthreads();
   const int x_bytes = cut.n_x_stages * WideStep<kType, kN>::kStage;
   constexpr int kWeightBytes = kWeightStages * kWeightStage<kType>;
   uint8_t* weights = shared + kHalves * x_bytes;
@@ -268,7 +263,7 @@ __global__ void __launch_bounds__(kAllThreads, 1)
                            layout,
                            x,
                            cut,
-                           shared_address(shared) + half * x_bytes,
+                           shared + half * x_bytes,
                            shared_address(weights) + half * kWeightBytes + first_tile * kWarpStage<kType>,
                            &barriers[half],
                            first_tile,
@@ -279,12 +274,11 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   } else {
     take_registers<kProductRegisters>();
     const int half = (warp - kLoadWarps) / kHalfWarps;
-    multiply_half<kType, kN>(
-        rows, layout, x, cut,
-        {shared_address(shared) + half * x_bytes, &barriers[half], cut.n_x_stages, cut.n_blocks, {}}, half,
-        weights + half * kWeightBytes, reinterpret_cast<float*>(weights + kHalves * kWeightBytes), grid);
+    multiply_half<kType, kN>(rows, layout, x, cut,
+                             {shared_address(shared) + half * x_bytes, &barriers[half], cut.n_x_stages, {}},
+                             half, weights + half * kWeightBytes,
+                             reinterpret_cast<float*>(weights + kHalves * kWeightBytes), grid);
   }
-  cluster.sync();  // no block goes while others write into it
 #else
   __trap();
 #endif
@@ -295,16 +289,13 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   using X = Record<kType>;
   using Step = WideStep<kType, kN>;
   const auto kernel = decode_wide_kernel<kType, kN>;
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  if (attributes.binaryVersion != 90 || attributes.ptxVersion != 90) return false;
+  const cudaFuncAttributes attributes = attributes_of(kernel);
+  if (!is_hoppers_own(attributes)) return false;
   WideCut cut{};
   cut.is_gated = is_gated;
   cut.n_groups = number_groups(rows, is_gated ? kHalfWarps / 2 : kHalfWarps);
-  cut.n_blocks = cut.n_groups >= kMostBlocks ? kMostBlocks : cut.n_groups >= 2 ? 2 : 1;
-  cut.n_item_groups = static_cast<int>(ceil_div(cut.n_groups, cut.n_blocks));
   const int n_chunks = static_cast<int>(ceil_div(rows.n_tokens, n_chunk));
-  cut.n_items = rows.n_problems * n_chunks * cut.n_item_groups;
+  cut.n_items = rows.n_problems * n_chunks * cut.n_groups;
 
   const int n_beside = kHalves * kWeightStages * kWeightStage<kType> +
                        (layout.n_split > 1 ? 2 : 1) * kBlockRows * (kN + 2) * static_cast<int>(sizeof(float));
@@ -324,10 +315,8 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
       static_cast<unsigned>(ceil_div(int64_t{n_columns} * layout.n_steps, kThreads / X::kLanes)));
   launch_kernel("make_wide_kernel", make_wide_kernel<kType, kN>, {x_blocks, kThreads}, launch, rows, x,
                 layout.is_x_aligned);
-  const auto n_cluster = static_cast<unsigned>(cut.n_blocks);
-  const int n_clusters = std::min(cut.n_items, most_clusters(kernel, {1, kAllThreads, n_bytes, n_cluster}));
-  launch_kernel("decode_wide_kernel", kernel, {n_clusters * n_cluster, kAllThreads, n_bytes, n_cluster},
-                launch, rows, layout, x, cut);
+  const auto n_blocks = static_cast<unsigned>(std::min(cut.n_items, launch.n_sms));
+  launch_kernel("decode_wide_kernel", kernel, {n_blocks, kAllThreads, n_bytes}, launch, rows, layout, x, cut);
   return true;
 }
 

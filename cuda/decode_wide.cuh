@@ -12,7 +12,7 @@ namespace dsv32::cuda::decode {
 
 constexpr int kHalves = 2, kHalfWarps = kWarps / kHalves;
 constexpr int kLoadThreads = 128, kAllThreads = kLoadThreads + kThreads;
-constexpr int kBlockRows = kHalfWarps * kTileRows, kMostXStages = 8, kMostBlocks = 4;
+constexpr int kBlockRows = kHalfWarps * kTileRows, kMostXStages = 8;
 constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
 
 // x of a step and kN columns: the operands of its products in their order, 16 columns each (plain_operand),
@@ -25,7 +25,7 @@ struct WideStep {
   static constexpr int kOperand = kN * 32, kFirst = kParts == 2 ? X::kPieces * kOperand : 0,
                        kSums = 2 * X::kPieces * kOperand, kUnits = kSums + X::kGroups / 2 * kOperand,
                        kBytes = kUnits + 4 * kN, kLast = kBytes - kFirst, kStage = (kLast + 127) / 128 * 128;
-  static_assert(kFirst % (16 * kMostBlocks) == 0 && kLast % (16 * kMostBlocks) == 0);
+  static_assert(kFirst % 16 == 0 && kLast % 16 == 0);
 
   // Of an operand: where column c has the word (two values) of lane i that is the products' first or second.
   static __device__ __forceinline__ int word_at(int c, int i, int second) {
@@ -39,12 +39,10 @@ struct WideX {
   int n_columns, n_chunk, n_chunks, n_steps;  // n_chunk: tokens of a chunk
 };
 
-// How the work is cut. An item is the rows of a cluster's blocks and a chunk of tokens of a problem.
+// How the work is cut. An item is a group of the rows that a block has and a chunk of tokens of a problem.
 struct WideCut {
   bool is_gated;
-  int n_blocks;  // of a cluster
-  int n_groups;  // of the rows that a block has
-  int n_items, n_item_groups;
+  int n_groups, n_items;
   int n_x_stages;
 };
 
@@ -67,26 +65,22 @@ struct Half {
   }
 };
 
-// What a block has to do of an item.
 struct BlockItem {
   int problem, chunk, group;
 
   __device__ __forceinline__ BlockItem(const WideX& x, const WideCut& cut, int item) {
     chunk = item % x.n_chunks, item /= x.n_chunks;
-    group = item % cut.n_item_groups * cut.n_blocks + static_cast<int>(blockIdx.x) % cut.n_blocks;
-    problem = item / cut.n_item_groups;
+    group = item % cut.n_groups, problem = item / cut.n_groups;
   }
 };
 
-// The barriers of a half's rings. A stage of x is empty when the warps of all blocks of the cluster have read
-// it: then each block may write its part into all of them.
+// The barriers of a half's rings.
 struct RingBarriers {
   uint64_t x_full[kMostXStages], x_empty[kMostXStages];
   uint64_t weights_full[kWeightStages], weights_empty[kWeightStages];
 
-  __device__ __forceinline__ void init(int n_blocks) {
-    for (int k = 0; k < kMostXStages; ++k)
-      init_barrier(&x_full[k], 1), init_barrier(&x_empty[k], kHalfWarps * n_blocks);
+  __device__ __forceinline__ void init() {
+    for (int k = 0; k < kMostXStages; ++k) init_barrier(&x_full[k], 1), init_barrier(&x_empty[k], kHalfWarps);
     for (int k = 0; k < kWeightStages; ++k)
       init_barrier(&weights_full[k], 32 * kLoadWarps / kHalves), init_barrier(&weights_empty[k], kHalfWarps);
     publish_barriers();
@@ -102,12 +96,11 @@ struct RingWalk {
   }
 };
 
-// The matrix of a block's group of rows, and the first of them. Past the last group: that.
+// The matrix of a block's group of rows, and the first of them.
 __device__ __forceinline__ const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows,
                                                                      const WideCut& cut, int group,
                                                                      int* first_row) {
   int first_group;
-  group = min(group, cut.n_groups - 1);
   const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
   *first_row = (group - first_group) * (cut.is_gated ? kBlockRows / 2 : kBlockRows);
   return matrix;
@@ -134,7 +127,8 @@ struct Loader {
   const Layout& layout;
   const WideX& x;
   const WideCut& cut;
-  uint32_t x_ring, weight_ring;
+  uint8_t* x_ring;
+  uint32_t weight_ring;
   RingBarriers* barriers;
   int first_tile;
   RingWalk x_walk, weight_walk;
@@ -153,25 +147,21 @@ struct Loader {
     weight_walk.advance(kWeightStages);
   }
   __device__ __forceinline__ void load_x(const uint8_t* from) {
-    const uint32_t n_blocks = cut.n_blocks, rank = blockIdx.x % n_blocks;
 #pragma unroll
     for (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
       const bool is_last = k + 1 == Step::kParts;
-      const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst, share = n_bytes / n_blocks;
+      const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst;
       uint64_t* full = &barriers->x_full[x_walk.stage];
       wait_for_phase(&barriers->x_empty[x_walk.stage], x_walk.parity ^ 1);
       arrive_expecting(full, n_bytes);
-      copy_in_to_blocks(x_ring + x_walk.stage * Step::kStage + rank * share,
-                        from + (is_last ? Step::kFirst : 0) + rank * share, share, full,
-                        (1u << n_blocks) - 1);
+      copy_in(x_ring + x_walk.stage * Step::kStage, from + (is_last ? Step::kFirst : 0), n_bytes, full);
     }
   }
   __device__ __forceinline__ void run(int half) {
     const bool loads_x = first_tile == 0 && threadIdx.x % 32 == 0;
     bool has_inputs = false;
     int n_ahead = 0;  // steps whose weights are on their way before their x
-    for (int item_at = static_cast<int>(blockIdx.x) / cut.n_blocks; item_at < cut.n_items;
-         item_at += static_cast<int>(gridDim.x) / cut.n_blocks) {
+    for (int item_at = blockIdx.x; item_at < cut.n_items; item_at += gridDim.x) {
       const BlockItem item(x, cut, item_at);
       const int64_t chunk = int64_t{item.problem / rows.x_sharing} * x.n_chunks + item.chunk;
       for (int part = 0; part < layout.n_split; ++part) {
@@ -205,7 +195,7 @@ struct XStages {
   using Step = WideStep<kType, kN>;
   uint32_t ring;
   RingBarriers* barriers;
-  int n_stages, n_blocks;
+  int n_stages;
   RingWalk walk;
 
   __device__ __forceinline__ uint32_t wait() {
@@ -214,8 +204,7 @@ struct XStages {
   }
   __device__ __forceinline__ void release() {
     __syncwarp();
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < n_blocks) arrive_in_block(&barriers->x_empty[walk.stage], static_cast<uint32_t>(lane));
+    if (threadIdx.x % 32 == 0) arrive(&barriers->x_empty[walk.stage]);
     walk.advance(n_stages);
   }
 };

@@ -54,22 +54,6 @@ inline bool is_hopper_or_later() {
   return major >= 9;
 }
 
-// The clusters of grid.n_cluster blocks that run at a time: fewer than multiprocessors suggest, since those
-// of a cluster are neighbours.
-template <typename... Params>
-int most_clusters(void (*kernel)(Params...), const Grid& grid) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {grid.n_cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = {grid.n_cluster, 1, 1}, config.blockDim = grid.threads;
-  config.dynamicSmemBytes = grid.shared_bytes;
-  config.attrs = &attribute, config.numAttrs = 1;
-  int n = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&n, kernel, &config));
-  return n;
-}
-
 // Launches a kernel that keeps the rule above; on older devices, where both calls are nothing, as <<<>>>
 // does. Throws Error{device} with the kernel's name. Nearly all such kernels ask for one division of an SM's
 // memory: blocks that want another one do not come in before the SM is empty.

@@ -290,11 +290,6 @@ void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   check_launch("score_prefill_kernel");
 }
 
-// Whether the code that the device runs has Hopper's products: it was built for this very chip.
-bool has_hopper_products() {
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, score_prefill_kernel));
-  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
-}
+bool has_hopper_products() { return is_hoppers_own(attributes_of(score_prefill_kernel)); }
 
 }  // namespace dsv32::cuda

@@ -68,6 +68,18 @@ inline void check_launch(const char* kernel) {
   if (status != cudaSuccess) fail(ErrorKind::device, format("%s: %s", kernel, cudaGetErrorString(status)));
 }
 
+template <typename Kernel>
+cudaFuncAttributes attributes_of(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes;
+}
+
+// Whether the code that the device runs has Hopper's products: it was built for this very chip (sm_90a).
+inline bool is_hoppers_own(const cudaFuncAttributes& attributes) {
+  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
+}
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace dsv32::cuda

@@ -342,12 +342,7 @@ void widen_rows(const Attend& op, Plan& plan, const Launch& launch) {
 
 }  // namespace
 
-// Hopper's products exist in code built for this very chip alone.
-bool has_hopper_kernel() {
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, mla_hopper_kernel<Source::fp8>));
-  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
-}
+bool has_hopper_kernel() { return is_hoppers_own(attributes_of(mla_hopper_kernel<Source::fp8>)); }
 
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;

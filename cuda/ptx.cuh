@@ -162,15 +162,6 @@ __device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives at the barrier in the same place of a block of the cluster. What the thread has read is read; what
-// it has written need not be seen there: that would wait for all of its memory.
-__device__ __forceinline__ void arrive_in_block(uint64_t* barrier, uint32_t block) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
-      "r"(block)
-      : "memory");
-}
 // Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
 // ended.
 __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
@@ -189,16 +180,6 @@ __device__ __forceinline__ void copy_in(void* shared, const void* global, uint32
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           shared_address(shared)),
       "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
-      : "memory");
-}
-// The same into the same place of each block of the cluster whose bit is set in `blocks`; each one's barrier
-// counts what it gets.
-__device__ __forceinline__ void copy_in_to_blocks(uint32_t shared, const void* global, uint32_t n_bytes,
-                                                  uint64_t* barrier, uint32_t blocks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(shared),
-      "l"(global), "r"(n_bytes), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 // Each thread's copies out form groups: those since its last commit are one.
@@ -239,7 +220,7 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
 
 // Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
 // then those of the next 8 rows.
-// They are halves of a word, of which only the lower one changes from operand to operand.
+// The lower half of a word: the upper one is the same of all.
 __device__ __forceinline__ uint32_t plain_operand(uint32_t shared_address) {
   return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
 }
