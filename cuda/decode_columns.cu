@@ -2,9 +2,9 @@
 // same bits.
 //
 // A block has eight tiles of 16 rows, one a warp, and up to 16 columns: tokens of a problem, or uses of an
-// expert. Codes are taken apart once for all columns. Weights, and x, made fp16 by a kernel before, come into
-// a ring that the block shares. For a gated product half of the tiles are rows of W0 and half the same rows
-// of W1.
+// expert. Codes are taken apart once for all columns. A warp brings in the weights of its own tile, and the
+// warps in turn the steps of x, made fp16 by a kernel before, which all share: they meet nowhere, and may be
+// steps apart. Of a gated product's tile the upper eight rows are of W0, the lower ones the same rows of W1.
 //
 // A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
 // steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
@@ -20,6 +20,7 @@ namespace decode {
 namespace {
 
 constexpr int kTiles = kMostTogether / kGroupTokens;  // of 8 columns
+constexpr int kMostStages = 4;
 
 // x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem, those of problems
 // that share x counted once.
@@ -95,16 +96,24 @@ struct BlockItems {
   }
 };
 
-// Starts a warp's copies of a step of x: of every eighth column, n more than the first at most.
+// Of the stages of x that the warps share.
+struct XBarriers {
+  uint64_t full[kMostStages], empty[kMostStages];
+
+  __device__ __forceinline__ void init() {
+    for (int k = 0; k < kMostStages; ++k) init_barrier(&full[k], 32), init_barrier(&empty[k], kWarps);
+  }
+};
+
+// Starts a warp's copies of a step of n columns of x.
 // from, to: the lane's 16 bytes of the first column's record; numbers: in shared memory, of the columns'
 // records.
-template <TensorType kType, int kMost>
+template <TensorType kType>
 __device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane,
                                              uint32_t to) {
   constexpr int kBytes = Record<kType>::kBytes;
-#pragma unroll
-  for (int c = 0; c < kMost; c += kWarps) {
-    if (c >= n) break;
+#pragma unroll 4
+  for (int c = 0; c < n; ++c) {
     const uint8_t* record = from + uint64_t{load_shared_u32(numbers + 4 * c)} * kBytes;
 #pragma unroll
     for (int k = 0; k < Record<kType>::kUsed; k += 512)
@@ -137,6 +146,7 @@ __device__ __forceinline__ float value_of_part(const float* value, int part, int
   return *value;
 }
 
+// Until what the warps of all parts with the same rows wrote is seen.
 __device__ __forceinline__ void sync_parts(int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1) {
@@ -144,30 +154,43 @@ __device__ __forceinline__ void sync_parts(int n_parts) {
     return;
   }
 #endif
-  __syncthreads();
+  __syncwarp();
 }
 
-// The rows that a block has of each item's matrix.
-struct BlockRows {
+// The rows that a warp has of each item's matrix: a tile, or of a gated product half a one of each matrix.
+struct WarpRows {
   const DecodeRows::Matrix* matrix;
-  int first, n_tiles;  // of each of a gated product's matrices
+  int first, n;
   int part;
 
-  __device__ __forceinline__ BlockRows(const DecodeRows& rows, const Cut& cut)
-      : n_tiles(cut.is_gated ? kWarps / 2 : kWarps), part(static_cast<int>(blockIdx.x) % cut.n_parts) {
+  __device__ __forceinline__ WarpRows(const DecodeRows& rows, const Cut& cut, int warp)
+      : n(cut.is_gated ? kTileRows / 2 : kTileRows), part(static_cast<int>(blockIdx.x) % cut.n_parts) {
     int first_group;
     matrix = &matrix_of(rows, static_cast<int>(blockIdx.y), &first_group);
-    first = (static_cast<int>(blockIdx.y) - first_group) * n_tiles * kTileRows;
+    first = ((static_cast<int>(blockIdx.y) - first_group) * kWarps + warp) * n;
+  }
+  // Of the first matrix, the first step of a share.
+  template <TensorType kType>
+  __device__ __forceinline__ StepPlace place(const DecodeRows& rows, const Cut& cut, int step) const {
+    StepPlace at = place_step<kType>(rows, *matrix, 0, first, step);
+    if (cut.is_gated) at.next = rows.gate_offset;
+    return at;
   }
 };
 
-// Adds up the parts' slots and writes y of an item; each block of a cluster a share of it. Leaves the slots
-// at zero.
+// slots: of the warp's rows.
+__device__ __forceinline__ void clear_slots(const Cut& cut, int lane, float* slots) {
+  for (int slot = 0; slot < cut.n_slots; ++slot)
+    for (int k = lane; k < kTileRows * cut.row_sums(); k += 32) slots[slot * cut.slot_sums() + k] = 0;
+  __syncwarp();
+}
+
+// Adds up the parts' slots and writes y of an item's rows; each part a share of it. Leaves the slots at zero.
+// slots: of the warp's rows.
 __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
-                                            const BlockRows& block, const UseRuns::Run& item, bool is_split,
-                                            float* slots) {
+                                            const WarpRows& own, const UseRuns::Run& item, bool is_split,
+                                            int lane, float* slots) {
   sync_parts(cut.n_parts);
-  const int n_rows = block.n_tiles * kTileRows;
   const auto sum_of = [&](int at) {
     const auto value = [&](int k) {
       return value_of_part(slots + k % cut.n_slots * cut.slot_sums() + at, k / cut.n_slots, cut.n_parts);
@@ -184,30 +207,28 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
     for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
     return sum_units(n, [&](int k) { return values[k]; });
   };
-  for (int k = block.part * kThreads + static_cast<int>(threadIdx.x); k < n_rows * item.n;
-       k += cut.n_parts * kThreads) {
-    const int c = k / n_rows, r = k % n_rows, row = block.first + r;
-    if (row >= block.matrix->n_rows) continue;
+  for (int k = own.part * 32 + lane; k < own.n * item.n; k += cut.n_parts * 32) {
+    const int c = k / own.n, r = k % own.n, row = own.first + r;
+    if (row >= own.matrix->n_rows) continue;
     const int problem = runs.runs ? runs.uses[item.first + c] : item.mat,
               token = runs.runs ? 0 : item.first + c, at = r * cut.row_sums() + c;
     if (cut.is_gated) {
-      const float totals[2] = {sum_of(at), sum_of(at + n_rows * cut.row_sums())};
-      finish_row<2>(rows, *block.matrix, totals, problem, token, row);
+      const float totals[2] = {sum_of(at), sum_of(at + own.n * cut.row_sums())};
+      finish_row<2>(rows, *own.matrix, totals, problem, token, row);
     } else {
       const float totals[1] = {sum_of(at)};
-      finish_row<1>(rows, *block.matrix, totals, problem, token, row);
+      finish_row<1>(rows, *own.matrix, totals, problem, token, row);
     }
   }
   sync_parts(cut.n_parts);  // until all is read
-  for (int k = threadIdx.x; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  clear_slots(cut, lane, slots);
 }
 
 // y as in decode_rows_kernel, for the columns of chunks of tokens or of runs.
-// Grid (parts of chunks, groups of 8 tiles (gated: 4 of each matrix), problems or shares of the runs);
-// clusters of parts.
+// Grid (parts of chunks, groups of 8 tiles, problems or shares of the runs); clusters of parts.
 // Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
-// Copies run ahead from item to item. Bound: issue slots and shared memory's rate; of Q4_K some 220
-// instructions for each 16 x 256 weights and 40 for each 8 columns.
+// Copies run ahead from item to item, those of x a step less. Bound: issue slots and shared memory's rate; of
+// Q4_K some 220 instructions for each 16 x 256 weights and 40 for each 8 columns.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -218,85 +239,83 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
+  __shared__ XBarriers barriers;
   const uint32_t thread = opaque(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
   const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
-  float* slots = reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes);
+  float* slots =
+      reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes) + warp * kTileRows * cut.row_sums();
   let_next_start();
   fill_grid<kType>(grid);
+  if (thread == 0) barriers.init();
   if (runs.runs) wait_for_inputs();  // which matrices
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
-  const BlockRows block(rows, cut);
-  const auto row_of = [&](int tile) { return block.first + tile % block.n_tiles * kTileRows; };
+  const WarpRows own(rows, cut, warp);
   // The units of the block: of its share of a split tile all, else some of all.
-  const StepShare share(layout, layout.n_split > 1 ? block.part : 0);
+  const StepShare share(layout, layout.n_split > 1 ? own.part : 0);
   const int n_units = (layout.n_split << layout.log_warps) / cut.n_parts,
-            first_unit = layout.n_split > 1 ? 0 : block.part * n_units;
+            first_unit = layout.n_split > 1 ? 0 : own.part * n_units;
   const int first_step = share.begin_of(layout, first_unit),
             end_step = share.begin_of(layout, first_unit + n_units);
-  // Of a tile: the first step of an item.
-  const auto place_of = [&](int tile) {
-    StepPlace at = place_step<kType>(rows, *block.matrix, 0, row_of(tile), first_step);
-    if (tile >= block.n_tiles) at.row += rows.gate_offset;
-    at.next = static_cast<int>(opaque(static_cast<uint32_t>(at.next)));
-    return at;
-  };
-  const auto start_item = [&](StepPlace at, int item) {
+  const StepPlace first = own.place<kType>(rows, cut, first_step);
+  const auto start_item = [&](int item) {
+    StepPlace at = first;
     at.row += items.at[item].mat * rows.mat_bytes;
     return at;
   };
-  const auto advance = [](StepPlace& at) { ++at.step, at.row += Step::kBytes; };
   const uint32_t ring = opaque(shared_address(shared)), own_ring = opaque(ring + warp * kWarpStage),
-                 own_x = opaque(ring + kWarps * kWarpStage + warp * kRecord + 16 * lane),
-                 numbers = opaque(shared_address(items.x_records + warp));
+                 x_ring = opaque(ring + kWarps * kWarpStage + 16 * lane),
+                 numbers = opaque(shared_address(items.x_records));
   const uint8_t* x_lane = x.records + 16 * lane;
 
-  const StepPlace own = place_of(warp);  // what the warp copies
-  StepPlace put = start_item(own, 0);
-  int put_item = 0, n_put = items.at[0].n - warp;  // n_put: columns from the warp's first on
-  const auto advance_put = [&] {
-    advance(put);
-    if (put.step < end_step) return;
-    ++put_item;  // past the last one is what nobody uses
-    put = start_item(own, put_item), n_put = items.at[put_item].n - warp;
-  };
+  StepPlace put = start_item(0);
+  int put_item = 0;
   const auto copy_weights = [&](int stage) {
-    copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
+    if (put_item < n_items) {
+      copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
+      if (++put.step < end_step)
+        put.row += Step::kBytes;
+      else
+        put = start_item(++put_item);  // past the last one is what nobody uses
+    }
+    commit_copies();
   };
-  const auto copy_x = [&](int stage) {
-    copy_records<kType, kMostTogether>(x_lane + put.step * kRecord, numbers + 4 * put_item * cut.n_columns,
-                                       n_put, lane, own_x + stage * n_stage_bytes);
+  RingWalk x_walk;
+  int x_item = 0, x_step = first_step, x_warp = 0;  // whose turn it is
+  const auto copy_x = [&] {
+    if (x_item == n_items) return;
+    if (x_warp == warp) {
+      wait_for_phase(&barriers.empty[x_walk.stage], x_walk.parity ^ 1);
+      copy_records<kType>(x_lane + x_step * kRecord, numbers + 4 * x_item * cut.n_columns, items.at[x_item].n,
+                          lane, x_ring + x_walk.stage * n_stage_bytes);
+      arrive_when_copied(&barriers.full[x_walk.stage]);
+    }
+    x_walk.advance(cut.n_stages);
+    x_warp = (x_warp + 1) % kWarps;
+    if (++x_step == end_step) x_step = first_step, ++x_item;
   };
-  for (int stage = 0; stage < cut.n_stages - 1 && put_item < n_items; ++stage, advance_put())
-    copy_weights(stage);
-  for (int k = thread; k < cut.n_slots * cut.slot_sums(); k += kThreads) slots[k] = 0;
+  for (int stage = 0; stage < cut.n_stages - 1; ++stage) copy_weights(stage);
+  clear_slots(cut, lane, slots);
   if (!runs.runs) wait_for_inputs();
   items.find_columns(rows, runs, n_items, cut.n_columns, x.n_steps);
   __syncthreads();
-  put = start_item(own, 0), put_item = 0, n_put = items.at[0].n - warp;
-  for (int stage = 0; stage < cut.n_stages - 1; ++stage) {
-    if (put_item < n_items) copy_x(stage), advance_put();
-    commit_copies();
-  }
+  copy_x();
+  for (int k = 3; k < cut.n_stages; ++k) copy_x();
 
   Sums<1, kTiles> sums = {};
   const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
-  const bool has_rows = row_of(warp) < block.matrix->n_rows;
-  int taken = 0;
+  const bool has_rows = own.first < own.matrix->n_rows;
+  RingWalk walk;
   for (int item = 0; item < n_items; ++item) {
-    StepPlace take = start_item(own, item);  // what it multiplies
+    StepPlace take = start_item(item);  // what it multiplies
     int unit = first_unit;
     for (int step = first_step; step < end_step; ++step) {
       wait_until_pending(cut.n_stages - 2);
-      __syncthreads();  // all copies of this step are there, and no warp reads the step before any more
-      if (put_item < n_items) {
-        const int stage = taken == 0 ? cut.n_stages - 1 : taken - 1;
-        copy_weights(stage), copy_x(stage);
-        advance_put();
-      }
-      commit_copies();
-      const int stage_at = taken * n_stage_bytes;
-      taken = taken + 1 == cut.n_stages ? 0 : taken + 1;
+      __syncwarp();
+      copy_weights(walk.stage == 0 ? cut.n_stages - 1 : walk.stage - 1);
+      copy_x();
+      wait_for_phase(&barriers.full[walk.stage], walk.parity);
+      const int stage_at = walk.stage * n_stage_bytes;
       if (has_rows) {
         const uint8_t* rows_at[1][2];
         find_step<kType>(take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
@@ -305,14 +324,17 @@ __global__ void __launch_bounds__(kThreads, 2)
         else
           add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
       }
-      advance(take);
+      __syncwarp();
+      if (lane == 0) arrive(&barriers.empty[walk.stage]);
+      walk.advance(cut.n_stages);
+      take.row += Step::kBytes;
       // Of few steps some units have none.
       while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
         float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();
-        flush_sums(sums[0], cut.n_columns, cut.row_sums(), slot + warp * kTileRows * cut.row_sums());
+        flush_sums(sums[0], cut.n_columns, cut.row_sums(), slot);
       }
     }
-    finish_item(rows, runs, cut, block, items.at[item], layout.n_split > 1, slots);
+    finish_item(rows, runs, cut, own, items.at[item], layout.n_split > 1, lane, slots);
   }
 }
 
@@ -335,7 +357,8 @@ template <TensorType kType>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
   using X = Record<kType>;
-  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + static_cast<int>(sizeof(BlockItems)) + 128;
+  constexpr int kReserved =
+      1024 + (kGridWords<kType> + 1) * 4 + static_cast<int>(sizeof(BlockItems) + sizeof(XBarriers)) + 128;
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
   const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
@@ -373,7 +396,7 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
                             : n_problems;
   const int64_t n_steps = ceil_div(layout.n_steps, cut.n_parts) * ceil_div(n_problems, n_z);
   cut.n_stages = static_cast<int>(
-      std::min<int64_t>({stages_in(room, cut.n_slots), 4, std::max<int64_t>(2, n_steps + 1)}));
+      std::min<int64_t>({stages_in(room, cut.n_slots), kMostStages, std::max<int64_t>(2, n_steps + 1)}));
   if (cut.n_stages < 2)
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,

@@ -165,7 +165,7 @@ __device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
 struct StepPlace {
   int step;
   const uint8_t* row;  // the step's first byte of row g
-  int next;            // from there to that of row g + 8
+  int64_t next;        // from there to that of row g + 8
 };
 
 // Rows past the matrix's last one are read as the last one.
@@ -177,8 +177,17 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
   return {step,
           matrix.weights + mat * rows.mat_bytes + first * rows.row_bytes +
               static_cast<int64_t>(step) * Steps<kType>::kBytes,
-          static_cast<int>((second - first) * rows.row_bytes)};
+          (second - first) * rows.row_bytes};
 }
+
+// Where in a ring somebody is.
+struct RingWalk {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int n_stages) {
+    if (++stage == n_stages) stage = 0, parity ^= 1;
+  }
+};
 
 // A warp's way through its steps, tile after tile, and where the step lies for this lane.
 template <TensorType kType>

@@ -87,15 +87,6 @@ struct RingBarriers {
   }
 };
 
-// Where in a ring somebody is.
-struct RingWalk {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int n_stages) {
-    if (++stage == n_stages) stage = 0, parity ^= 1;
-  }
-};
-
 // The matrix of a block's group of rows, and the first of them.
 __device__ __forceinline__ const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows,
                                                                      const WideCut& cut, int group,

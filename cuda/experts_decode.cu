@@ -11,8 +11,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kTokensTogether = 256;  // whose uses' results have room in the scratch memory
-constexpr int kMostInRun = 16;            // of few columns more steps fit in the rings
+constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
 // Uses by expert, the runs of them, and the experts of each round.
@@ -141,6 +140,15 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, float* h, const Laun
   gate(h, values, op.weights, n_values, op.w1.n_rows, launch);
 }
 
+// Whose uses have room in the scratch memory: of each use h and y, x as fp16, and w3's values where they are
+// apart. All experts are read again for each so many tokens.
+int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
+  const auto n_bytes = [](int64_t n_values) { return n_values * static_cast<int64_t>(sizeof(float)); };
+  const int64_t n_token_bytes =
+      op.n_activated * n_bytes(3 * op.w1.n_rows + op.w2.n_rows) + n_bytes(op.w1.n_cols);
+  return std::max<int64_t>(1, static_cast<int64_t>(scratch.n_bytes_left()) * 7 / 8 / n_token_bytes);
+}
+
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, const Launch& launch) {
   const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
@@ -208,11 +216,13 @@ void run_experts_decode(const RunExperts& op, const Launch& launch) {
                 static_cast<long long>(op.w1.n_cols), static_cast<long long>(op.w2.n_rows),
                 static_cast<long long>(op.w2.n_cols)));
   if (op.n_activated == 0) return;
-  for (int64_t token = 0; token < op.n_tokens; token += kTokensTogether) {
+  const int64_t n_rounds = ceil_div(op.n_tokens, tokens_together(op, *launch.workspace)),
+                n_together = ceil_div(op.n_tokens, std::max<int64_t>(1, n_rounds));
+  for (int64_t token = 0; token < op.n_tokens; token += n_together) {
     Workspace scratch = *launch.workspace;
     Launch here = launch;
     here.workspace = &scratch;
-    run_together(tokens_of(op, token, std::min(kTokensTogether, op.n_tokens - token)), here);
+    run_together(tokens_of(op, token, std::min(n_together, op.n_tokens - token)), here);
   }
 }
 

@@ -131,14 +131,41 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-#if __CUDA_ARCH__ >= 900
-
 // ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
 
 __device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
                : "memory");
 }
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile(
+      "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
+      : "memory");
+}
+// Arrives when all copies (copy_async) that this thread has started are done; one of the n_arrivals.
+__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
+// ended.
+__device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
+      "again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#else
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n@!done bra "
+      "again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+
 // What ordinary stores and cp.async wrote is seen by bulk copies and warpgroup products that start after the
 // next barrier, and the other way round.
 __device__ __forceinline__ void fence_async_proxy() {
@@ -149,27 +176,10 @@ __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_async_proxy();
 }
-__device__ __forceinline__ void arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t n_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(n_bytes)
                : "memory");
-}
-// Arrives when all copies (copy_async) that this thread has started are done; one of the n_arrivals.
-__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-// Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
-// ended.
-__device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
-      "again;\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
 }
 
 // ---- bulk copies: one thread starts a copy of a multiple of 16 bytes between multiples of 16 ----

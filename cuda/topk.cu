@@ -8,17 +8,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include <cooperative_groups.h>
-
 #include "cuda/common.cuh"
 #include "cuda/kernels.h"
+#include "cuda/team.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kBins = 2048;
-constexpr int kMostBlocks = 8;  // of a cluster that every device with clusters takes
 constexpr int kLeastBlockKeys =
     4096;  // of a row, per block: below, the waits between the blocks cost more than they save
 
@@ -29,36 +27,6 @@ __device__ __forceinline__ uint32_t rank_key(float score) {
   if (bits == 0x80000000u) bits = 0;
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
-
-// The blocks that share a row: a cluster; one block where there are no clusters.
-struct Team {
-  int rank = 0, size = 1;
-
-  __device__ Team(int own_rank, int n_blocks) : rank(own_rank), size(n_blocks) {}
-  __device__ Team() {
-#if __CUDA_ARCH__ >= 900
-    rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-    size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
-#endif
-  }
-  // All threads of all blocks; shared memory written before is seen after, by every block.
-  __device__ void sync() const {
-#if __CUDA_ARCH__ >= 900
-    if (size > 1) {
-      cooperative_groups::this_cluster().sync();
-      return;
-    }
-#endif
-    __syncthreads();
-  }
-  // The same variable in the shared memory of block `of`.
-  __device__ uint32_t* of(uint32_t* shared, int block) const {
-#if __CUDA_ARCH__ >= 900
-    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(shared, block);
-#endif
-    return shared;
-  }
-};
 
 // Calls visit(key) for keys first, first + step, ... below end, several of which are loaded at once.
 template <typename KeyAt, typename Visit>
@@ -102,10 +70,10 @@ __device__ const uint32_t* total_counts(Shared& sm, const Team& team) {
     const int bin = team.rank * n_share + i;
     uint32_t sum = 0;
 #pragma unroll
-    for (int block = 0; block < kMostBlocks; ++block)
+    for (int block = 0; block < kMostTeamBlocks; ++block)
       if (block < team.size) sum += team.of(sm.counts, block)[bin];
 #pragma unroll
-    for (int block = 0; block < kMostBlocks; ++block)
+    for (int block = 0; block < kMostTeamBlocks; ++block)
       if (block < team.size) team.of(sm.totals, block)[bin] = sum;
   }
   team.sync();
@@ -177,7 +145,7 @@ __device__ void count_segments(Shared& sm, const Team& team, const KeyAt& key_at
   if (team.size == 1) return;
   team.sync();
 #pragma unroll
-  for (int block = 0; block < kMostBlocks - 1; ++block)
+  for (int block = 0; block < kMostTeamBlocks - 1; ++block)
     if (block < team.rank) {
       const uint32_t* counts = team.of(sm.block_counts, block);
       n_above += counts[0], n_ties += counts[1];
@@ -308,7 +276,7 @@ __device__ uint32_t gather(Shared& sm, const Team& team, uint32_t n, uint32_t n_
   team.sync();
   uint32_t before = 0, total = 0;
 #pragma unroll
-  for (int block = 0; block < kMostBlocks; ++block)
+  for (int block = 0; block < kMostTeamBlocks; ++block)
     if (block < team.size) {
       if (block == team.rank) before = total;
       total += team.of(sm.block_counts, block)[0];
@@ -380,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(SelectTopk op,
 // How many blocks share a row: as many as there are multiprocessors for.
 int blocks_per_row(int64_t n_tokens, int64_t n_visible, int n_sms) {
   int n = 1;
-  while (n < kMostBlocks && n * kLeastBlockKeys < n_visible && 2 * n_tokens * n <= n_sms) n *= 2;
+  while (n < kMostTeamBlocks && n * kLeastBlockKeys < n_visible && 2 * n_tokens * n <= n_sms) n *= 2;
   return n;
 }
 
@@ -407,7 +375,8 @@ int most_shared_bytes() {
 void select_topk(const SelectTopk& op, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens, n_visible = op.step.max_pos + 1;
   if (n_tokens == 0) return;
-  if (op.topk <= 0 || op.topk > INT32_MAX || n_visible > INT32_MAX / 2 || n_tokens > INT32_MAX / kMostBlocks)
+  if (op.topk <= 0 || op.topk > INT32_MAX || n_visible > INT32_MAX / 2 ||
+      n_tokens > INT32_MAX / kMostTeamBlocks)
     fail(ErrorKind::internal,
          format("select_topk: top-k %lld of %lld positions for %lld tokens", static_cast<long long>(op.topk),
                 static_cast<long long>(n_visible), static_cast<long long>(n_tokens)));
@@ -415,10 +384,10 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("select_topk: rows of %lld scores for %lld positions",
                 static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, select_topk_kernel));
-  const bool has_clusters = attributes.ptxVersion >= 90, is_ranked = op.scores && n_visible > op.topk;
-  const int n_blocks = has_clusters && is_ranked ? blocks_per_row(n_tokens, n_visible, launch.n_sms) : 1;
+  const cudaFuncAttributes attributes = attributes_of(select_topk_kernel);
+  const bool is_ranked = op.scores && n_visible > op.topk;
+  const int n_blocks =
+      knows_teams(attributes) && is_ranked ? blocks_per_row(n_tokens, n_visible, launch.n_sms) : 1;
   const int64_t n_most_room = (most_shared_bytes() - static_cast<int64_t>(attributes.sharedSizeBytes)) / 8;
   const Search search = plan_search(op.topk, n_visible, n_tokens * n_blocks <= launch.n_sms, n_most_room);
   const size_t n_bytes = is_ranked ? 2 * search.n_room * sizeof(uint32_t) : 0;
