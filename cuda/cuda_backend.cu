@@ -34,6 +34,7 @@ constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr long kFewProcessors = 24;
 constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
+constexpr unsigned kMostFetches = 4;     // on their way at a time
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
@@ -117,8 +118,7 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaDeviceGetAttribute(&sm_minor_, cudaDevAttrComputeCapabilityMinor, device));
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&enqueued_, &streamed_, &resolved_, &fetched_, &left_, &arrived_})
-      CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    for (cudaEvent_t* event : events()) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kPostStateBytes);
     device_memory_.take(kLibraryBytes);
@@ -137,8 +137,7 @@ class CudaBackend : public Backend {
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
-    for (cudaEvent_t event : {enqueued_, streamed_, resolved_, fetched_, left_, arrived_})
-      cudaEventDestroy(event);
+    for (cudaEvent_t* event : events()) cudaEventDestroy(*event);
     for (cudaEvent_t event : marks_) cudaEventDestroy(event);
     cudaStreamDestroy(side_stream_);
     cudaStreamDestroy(stream_);
@@ -259,7 +258,7 @@ class CudaBackend : public Backend {
   // A fetch on the side stream is waited for: it is measured alone.
   void mark() override {
     join();
-    if (is_fetching_) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
+    if (is_fetching()) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_[(n_fetches_ - 1) % kMostFetches]));
     if (n_marks_ == marks_.size()) CUDA_CHECK(cudaEventCreate(&marks_.emplace_back()));
     CUDA_CHECK(cudaEventRecord(marks_[n_marks_++], stream_));
   }
@@ -327,19 +326,20 @@ class CudaBackend : public Backend {
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
   void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }
-  // On the side stream: the link is busy while the main one computes the queries; attend() joins them.
+  // On the side stream: the link is busy while the main one computes. Each attend() joins the next of them.
   void fetch_latents(const FetchLatents& op) override {
+    if (n_fetches_ - n_joined_ == kMostFetches)
+      fail(ErrorKind::internal, "fetch_latents: too many that no attend has waited for");
     select();
     CUDA_CHECK(cudaEventRecord(resolved_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(side_stream_, resolved_));
     cuda::Workspace none(nullptr, 0);
     cuda::fetch_latents(op, {side_stream_, &none, n_sms_});
-    CUDA_CHECK(cudaEventRecord(fetched_, side_stream_));
-    is_fetching_ = true;
+    CUDA_CHECK(cudaEventRecord(fetched_[n_fetches_++ % kMostFetches], side_stream_));
   }
   void attend(const Attend& op) override {
     const cuda::Launch joined = launch();
-    if (std::exchange(is_fetching_, false)) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_));
+    if (is_fetching()) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_[n_joined_++ % kMostFetches]));
     rounded_ = cuda::attends_rounded(op) ? op.o_c : nullptr;
     cuda::attend(op, joined, rounded_ != nullptr);
   }
@@ -372,14 +372,21 @@ class CudaBackend : public Backend {
   }
 
  private:
+  std::vector<cudaEvent_t*> events() {
+    std::vector<cudaEvent_t*> all = {&enqueued_, &streamed_, &resolved_, &left_, &arrived_};
+    for (cudaEvent_t& event : fetched_) all.push_back(&event);
+    return all;
+  }
+
   // The device that the driver's calls of this thread are for; costs next to nothing.
   void select() const { CUDA_CHECK(cudaSetDevice(device_)); }
 
   cuda::Launch launch() {
     select();
     workspace_.reset();
-    return {stream_, &workspace_, n_sms_, is_fetching_};
+    return {stream_, &workspace_, n_sms_, is_fetching()};
   }
+  bool is_fetching() const { return n_joined_ != n_fetches_; }
 
   // Where the two devices reach each other's memory, copies need not go by way of the host.
   void meet(CudaBackend& other) {
@@ -473,14 +480,14 @@ class CudaBackend : public Backend {
   MemoryBudget device_memory_, host_memory_;
   const NumaNodes nodes_;
   PinnedMemory pinned_;
-  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;  // the second copies rows beside the work
-  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;    // of stream_rows
-  cudaEvent_t resolved_ = nullptr, fetched_ = nullptr;     // of fetch_latents
-  cudaEvent_t left_ = nullptr, arrived_ = nullptr;         // of hand_over
-  bool is_fetching_ = false;                               // attend has not joined the fetch yet
-  const float* rounded_ = nullptr;                         // attend's newest o_c, where it is fp16 rows
-  std::vector<cudaEvent_t> marks_;                         // kept for later marks
-  size_t n_marks_ = 0;                                     // since laps() was called
+  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;        // the second copies rows beside the work
+  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;          // of stream_rows
+  cudaEvent_t resolved_ = nullptr, fetched_[kMostFetches] = {};  // of fetch_latents
+  cudaEvent_t left_ = nullptr, arrived_ = nullptr;               // of hand_over
+  unsigned n_fetches_ = 0, n_joined_ = 0;                        // those that attend has joined
+  const float* rounded_ = nullptr;                               // attend's newest o_c, where it is fp16 rows
+  std::vector<cudaEvent_t> marks_;                               // kept for later marks
+  size_t n_marks_ = 0;                                           // since laps() was called
   int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};

@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kTiles = kMostTogether / kGroupTokens;  // of 8 columns
 constexpr int kMostStages = 4;
+constexpr int kLogTileRows = 4;
+static_assert(kTileRows == 1 << kLogTileRows);
 
 // x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem, those of problems
 // that share x counted once.
@@ -160,14 +162,15 @@ __device__ __forceinline__ void sync_parts(int n_parts) {
 // The rows that a warp has of each item's matrix: a tile, or of a gated product half a one of each matrix.
 struct WarpRows {
   const DecodeRows::Matrix* matrix;
-  int first, n;
+  int first, log_n;
   int part;
 
   __device__ __forceinline__ WarpRows(const DecodeRows& rows, const Cut& cut, int warp)
-      : n(cut.is_gated ? kTileRows / 2 : kTileRows), part(static_cast<int>(blockIdx.x) % cut.n_parts) {
+      : log_n(cut.is_gated ? kLogTileRows - 1 : kLogTileRows),
+        part(static_cast<int>(blockIdx.x) % cut.n_parts) {
     int first_group;
     matrix = &matrix_of(rows, static_cast<int>(blockIdx.y), &first_group);
-    first = ((static_cast<int>(blockIdx.y) - first_group) * kWarps + warp) * n;
+    first = ((static_cast<int>(blockIdx.y) - first_group) * kWarps + warp) << log_n;
   }
   // Of the first matrix, the first step of a share.
   template <TensorType kType>
@@ -207,13 +210,14 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
     for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
     return sum_units(n, [&](int k) { return values[k]; });
   };
-  for (int k = own.part * 32 + lane; k < own.n * item.n; k += cut.n_parts * 32) {
-    const int c = k / own.n, r = k % own.n, row = own.first + r;
+  const int n_rows = 1 << own.log_n;
+  for (int k = own.part * 32 + lane; k < n_rows * item.n; k += cut.n_parts * 32) {
+    const int c = k >> own.log_n, r = k & (n_rows - 1), row = own.first + r;
     if (row >= own.matrix->n_rows) continue;
     const int problem = runs.runs ? runs.uses[item.first + c] : item.mat,
               token = runs.runs ? 0 : item.first + c, at = r * cut.row_sums() + c;
     if (cut.is_gated) {
-      const float totals[2] = {sum_of(at), sum_of(at + own.n * cut.row_sums())};
+      const float totals[2] = {sum_of(at), sum_of(at + n_rows * cut.row_sums())};
       finish_row<2>(rows, *own.matrix, totals, problem, token, row);
     } else {
       const float totals[1] = {sum_of(at)};

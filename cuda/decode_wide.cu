@@ -159,10 +159,11 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const WideX&
   constexpr int kRowSums = kN + 2;
   int first_row;
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
-  const int n_rows = cut.is_gated ? kBlockRows / 2 : kBlockRows, first_token = item.chunk * x.n_chunk;
+  const int log_rows = cut.is_gated ? kLogBlockRows - 1 : kLogBlockRows;
+  const int n_rows = 1 << log_rows, first_token = item.chunk * x.n_chunk;
   const int n_tokens = min(x.n_chunk, rows.n_tokens - first_token);
   for (int k = static_cast<int>(threadIdx.x) - kLoadThreads; k < n_rows * n_tokens; k += kThreads) {
-    const int c = k / n_rows, r = k % n_rows, row = first_row + r;
+    const int c = k >> log_rows, r = k & (n_rows - 1), row = first_row + r;
     if (row >= matrix.n_rows) continue;
     const float* own = sums + r * kRowSums + c;
     if (cut.is_gated) {
@@ -184,7 +185,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
                                               const uint32_t* grid) {
   using Step = Steps<kType>;
   constexpr int kSlotSums = kBlockRows * (kN + 2);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = uniform_warp() % kHalfWarps;
   float* totals = layout.n_split > 1 ? slots + kSlotSums : slots;
   RingBarriers* barriers = x_stages.barriers;
   RingWalk walk;
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kAllThreads, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ RingBarriers barriers[kHalves];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = uniform_warp();
   let_next_start();
   fill_grid<kType>(grid);
   if (threadIdx.x < kHalves) barriers[threadIdx.x].init();

@@ -12,7 +12,8 @@ namespace dsv32::cuda::decode {
 
 constexpr int kHalves = 2, kHalfWarps = kWarps / kHalves;
 constexpr int kLoadThreads = 128, kAllThreads = kLoadThreads + kThreads;
-constexpr int kBlockRows = kHalfWarps * kTileRows, kMostXStages = 8;
+constexpr int kLogBlockRows = 6, kBlockRows = 1 << kLogBlockRows, kMostXStages = 8;
+static_assert(kBlockRows == kHalfWarps * kTileRows);
 constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
 
 // x of a step and kN columns: the operands of its products in their order, 16 columns each (plain_operand),

@@ -23,26 +23,33 @@ __device__ __forceinline__ RowCopy missing_row(const FetchLatents& op, int64_t t
           cache.slots + op.row_ids[i] * row_bytes};
 }
 
-constexpr int kBulkBlocks = 32;     // more slow the kernel beside, and fill the link no better
+constexpr int kCarriers = 32;       // warps; more slow the kernel beside, and fill the link no better
+constexpr int kBlockCarriers = 4;   // few multiprocessors lose room
 constexpr int kStages = 3;          // two on their way over the link, one on its way to the slots
 constexpr int kMostStageRows = 16;  // lanes that have a row
-// 32 blocks with two such stages each on their way: several times what the link carries in its latency.
+// 32 warps with two such stages each on their way: several times what the link carries in its latency.
 constexpr int kStageBytes = 10240;
 
 // slot = host row, for every missing row
-// Blocks of one warp, few; lane l has row l of each of the block's stages.
-// Host row -> shared memory -> slot, both by bulk copies. Row n belongs to block n modulo the blocks: a few
+// Few warps; lane l has row l of each of the warp's stages.
+// Host row -> shared memory -> slot, both by bulk copies. Row n belongs to warp n modulo the warps: a few
 // rows are spread over all, and all are in one narrow range of ascending host addresses at any time (past a
 // gigabyte, each row out of order costs an address translation).
 // Bound by the link, and few rows by its latency.
 // Measured (H200, 2026-11-21): 4096 rows of 640 bytes in 57 us, 83 % of memcpy's 55.4 GB/s; 8192: 88 %.
-__global__ void __launch_bounds__(32) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
+__global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) uint8_t staged[];  // [kStages, n_stage_rows, row_bytes]
-  __shared__ uint64_t arrived[kStages];
-  __shared__ uint8_t* targets[kStages][32];
-  const int lane = static_cast<int>(threadIdx.x);
+  extern __shared__ __align__(128)
+      uint8_t all_staged[];  // [kBlockCarriers, kStages, n_stage_rows, row_bytes]
+  __shared__ uint64_t all_arrived[kBlockCarriers][kStages];
+  __shared__ uint8_t* all_targets[kBlockCarriers][kStages][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t n_carriers = int64_t{gridDim.x} * kBlockCarriers,
+                carrier = int64_t{warp} * gridDim.x + blockIdx.x;
+  auto& arrived = all_arrived[warp];
+  auto& targets = all_targets[warp];
   const auto row_bytes = static_cast<uint32_t>(op.cache.layout.row_bytes());
+  uint8_t* staged = all_staged + warp * kStages * n_stage_rows * row_bytes;
   const auto place = [&](int stage) { return staged + (stage * n_stage_rows + lane) * row_bytes; };
   if (lane == 0) {
     for (uint64_t& barrier : arrived) init_barrier(&barrier, 32);
@@ -64,7 +71,7 @@ __global__ void __launch_bounds__(32) fetch_bulk_kernel(FetchLatents op, int n_s
     const int stage = round % kStages;
     RowCopy row;
     if (lane < n_stage_rows)
-      row = row_of((static_cast<int64_t>(round) * n_stage_rows + lane) * gridDim.x + blockIdx.x);
+      row = row_of((static_cast<int64_t>(round) * n_stage_rows + lane) * n_carriers + carrier);
     targets[stage][lane] = row.to;
     if (row.from) {
       arrive_expecting(&arrived[stage], row_bytes);
@@ -135,9 +142,11 @@ void fetch_latents(const FetchLatents& op, const Launch& launch) {
                                      static_cast<long long>(op.topk), static_cast<long long>(row_bytes)));
   if (row_bytes <= kStageBytes && is_whole_words(op.cache) && has_bulk_copies()) {
     const auto n_stage_rows = static_cast<int>(std::min<int64_t>(kStageBytes / row_bytes, kMostStageRows));
-    const auto n_blocks = static_cast<unsigned>(std::min<int64_t>(kBulkBlocks, n_tokens * op.topk));
-    const auto n_bytes = static_cast<size_t>(kStages * n_stage_rows * row_bytes);
-    fetch_bulk_kernel<<<n_blocks, 32, n_bytes, launch.stream>>>(op, n_stage_rows);
+    const auto n_bytes = static_cast<size_t>(kBlockCarriers * kStages * n_stage_rows * row_bytes);
+    CUDA_CHECK(cudaFuncSetAttribute(fetch_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(n_bytes)));
+    fetch_bulk_kernel<<<kCarriers / kBlockCarriers, 32 * kBlockCarriers, n_bytes, launch.stream>>>(
+        op, n_stage_rows);
     check_launch("fetch_bulk_kernel");
     return;
   }

@@ -131,6 +131,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// The number of the thread's warp, in a way that shows the compiler that all of its threads have the same:
+// what follows from it, loops and places of operands, then is computed once a warp.
+__device__ __forceinline__ int uniform_warp() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
 // ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
 
 __device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {

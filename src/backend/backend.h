@@ -230,7 +230,8 @@ struct Resolve {
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
 };
 
-// Copies the missing rows from the host pool into their slots.
+// Copies the missing rows from the host pool into their slots, beside what is asked for next: each attend()
+// with row_ids waits for the first fetch that none has waited for. Four may be on their way.
 struct FetchLatents {
   StepTokens step;
   CacheView cache;

@@ -1,8 +1,9 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
 //
-// Products of the same vector are one operation. Missing rows can be fetched while the queries go through
-// W_UK.
+// Products of the same vector are one operation. Missing rows are fetched while the queries go through W_UK,
+// and those of many tokens part by part, while the next part's positions are selected and the last part's
+// attended.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +14,15 @@ namespace {
 
 constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file states it
 
+constexpr int64_t kMostParts = 2, kLeastPartTokens = 24;
+
 }  // namespace
+
+// Tokens of the piece that follow one another.
+struct Stage::Part {
+  StepTokens step;
+  int64_t first;  // which of the piece's is the first
+};
 
 // in: x() [n, dim] after attn_norm; h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
@@ -21,16 +30,28 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   store(w, cache);
   queries(w, cache);
   lap("other");
-  select_positions(cache);
-  if (cache.buffers)
-    backend_.resolve({piece_, cache, selected_, act_.n_selected.data(), act_.topk, act_.row_ids.data(),
-                      act_.misses.data(), act_.n_misses.data(), act_.tally.data()});
-  lap("resolve");
-  if (cache.buffers)
-    backend_.fetch_latents(
-        {piece_, cache, selected_, act_.row_ids.data(), act_.misses.data(), act_.n_misses.data(), act_.topk});
-  lap("fetch");
+  const int32_t* forced = this->forced().selection;
+  const int64_t layer = layer_ - cache_.first_layer();
+  selected_ = forced ? forced + (layer * step_.n_tokens + first_) * act_.topk : act_.selected.data();
+  in_parts(cache, [&](const Part& part) {
+    select_positions(part, cache);
+    find_rows(part, cache);
+  });
+  observe_ints("n_selected", act_.n_selected.data(), 1);
+  observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
   attend_selected(w, cache);
+}
+
+// Without buffers there is nothing to fetch, and the piece is one part.
+void Stage::in_parts(const CacheView& cache, const std::function<void(const Part&)>& body) const {
+  const int64_t n = piece_.n_tokens,
+                n_parts = cache.buffers ? std::clamp<int64_t>(n / kLeastPartTokens, 1, kMostParts) : 1;
+  for (int64_t i = 0; i < n_parts; ++i) {
+    Part part{piece_, i * n / n_parts};
+    part.step.n_tokens = (i + 1) * n / n_parts - part.first;
+    part.step.tokens += part.first, part.step.pos += part.first, part.step.seq += part.first;
+    body(part);
+  }
 }
 
 // qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where positions are to be scored
@@ -87,14 +108,15 @@ bool Stage::is_scored() const { return args_.has_indexer() && piece_.max_pos >= 
 
 // I(t, s) = sum_h w_h ReLU(q_I . k_I);  the topk best positions. Scores are kept for as many tokens as their
 // room holds.
-void Stage::select_positions(const CacheView& cache) {
+void Stage::select_positions(const Part& of, const CacheView& cache) {
   const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = piece_.max_pos + 1;
   const bool is_scored = this->is_scored();
   const bool is_fp8 = cache.layout.kv_type != KvType::f32;
-  const int64_t n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : piece_.n_tokens;
-  for (int64_t t = 0; t < piece_.n_tokens; t += n_together) {
+  const int64_t end = of.first + of.step.n_tokens,
+                n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : of.step.n_tokens;
+  for (int64_t t = of.first; t < end; t += n_together) {
     StepTokens part = piece_;
-    part.n_tokens = std::min(n_together, piece_.n_tokens - t);
+    part.n_tokens = std::min(n_together, end - t);
     part.tokens += t, part.pos += t, part.seq += t;
     if (is_scored) {
       const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
@@ -109,11 +131,20 @@ void Stage::select_positions(const CacheView& cache) {
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
     lap("topk");
   }
-  const int32_t* forced = this->forced().selection;
-  const int64_t layer = layer_ - cache_.first_layer();
-  selected_ = forced ? forced + (layer * step_.n_tokens + first_) * act_.topk : act_.selected.data();
-  observe_ints("n_selected", act_.n_selected.data(), 1);
-  observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
+}
+
+// The slots of the selected rows in buffers, and what these lack on its way.
+void Stage::find_rows(const Part& part, const CacheView& cache) {
+  const int64_t t = part.first, at = t * act_.topk;
+  if (cache.buffers)
+    backend_.resolve({part.step, cache, selected_ + at, act_.n_selected.data() + t, act_.topk,
+                      act_.row_ids.data() + at, act_.misses.data() + at, act_.n_misses.data() + t,
+                      act_.tally.data()});
+  lap("resolve");
+  if (cache.buffers)
+    backend_.fetch_latents({part.step, cache, selected_ + at, act_.row_ids.data() + at,
+                            act_.misses.data() + at, act_.n_misses.data() + t, act_.topk});
+  lap("fetch");
 }
 
 // q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
@@ -123,10 +154,14 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, piece_.role});
   lap("other");
-  backend_.attend({piece_, cache, heads, act_.q_c.data(), q_pe, heads * head_dim, head_dim,
-                   args_.softmax_scale(), selected_, act_.n_selected.data(),
-                   cache.buffers ? act_.row_ids.data() : nullptr, act_.topk, act_.o_c.data()});
-  lap("attention");
+  in_parts(cache, [&](const Part& part) {
+    const int64_t t = part.first, at = t * act_.topk;
+    backend_.attend({part.step, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
+                     heads * head_dim, head_dim, args_.softmax_scale(), selected_ + at,
+                     act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr,
+                     act_.topk, act_.o_c.data() + t * heads * rank});
+    lap("attention");
+  });
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
   Matmul output = product(w.wo, act_.o.data(), out());
   output.sum = h();

@@ -99,7 +99,10 @@ class Stage {
   void project(const LayerWeights& w);
   void store(const LayerWeights& w, const CacheView& cache);
   void queries(const LayerWeights& w, const CacheView& cache);
-  void select_positions(const CacheView& cache);
+  struct Part;
+  void in_parts(const CacheView& cache, const std::function<void(const Part&)>& body) const;
+  void select_positions(const Part& part, const CacheView& cache);
+  void find_rows(const Part& part, const CacheView& cache);
   void attend_selected(const LayerWeights& w, const CacheView& cache);
 
   // feed_forward.cpp
