@@ -65,18 +65,18 @@ __device__ __forceinline__ void take_sums(float (&sums)[n]) {
 }
 
 // Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does.
-// step: the lane's rows g and g + 8 in shared memory. Sums: as the tensor cores have them.
-template <TensorType kType, int kN>
-__device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], const uint8_t* const (&step)[2],
-                                              XStages<kType, kN>& x, const uint32_t* grid) {
+// next: the lane's rows g and g + 8 of the step, in whose place load_next() brings those of the step after it
+// while the last products are on their way. Sums: as the tensor cores have them.
+template <TensorType kType, int kN, typename LoadNext>
+__device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2],
+                                              XStages<kType, kN>& x, const uint32_t* grid,
+                                              const LoadNext& load_next) {
   using X = Record<kType>;
   using Step = WideStep<kType, kN>;
   using Row = LaneRow<kType>;
   const int i = static_cast<int>(threadIdx.x) % 4;
   constexpr int kEach = Step::kPartPieces;
-  Row row[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) row[r].load(step[r], i);
+  const Row row[2] = {next[0], next[1]};
   float c[2][kN / 2];
   uint32_t stage = 0, first = 0;
 #pragma unroll
@@ -98,6 +98,7 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], const uint8
     wgmma_commit();
     wgmma_wait<1>();
   }
+  load_next();
   wgmma_wait<0>();
   take_sums(c[0]), take_sums(c[1]);
 #pragma unroll
@@ -197,17 +198,27 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
       const StepShare share(layout, part);
       const Half own(layout, share, half);
       StepPlace at = place_tile<kType>(rows, cut, item, warp, own.begin);
+      LaneRow<kType> lane_rows[2];
+      const auto load_rows = [&](const RingWalk& from) {
+        wait_for_phase(&barriers->weights_full[from.stage], from.parity);
+        const uint8_t* rows_at[2];
+        find_step<kType>(at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], lane % 4);
+        at.row += Step::kBytes;
+      };
+      if (own.begin < own.end) load_rows(walk);
       float half_sums[kN / 2] = {};
       for (int unit = own.first_unit, step = own.begin; unit < own.end_unit; ++unit) {
         float sums[kN / 2] = {};
         for (const int end = share.begin_of(layout, unit + 1); step < end; ++step) {
-          wait_for_phase(&barriers->weights_full[walk.stage], walk.parity);
-          const uint8_t* rows_at[2];
-          find_step<kType>(at, lane, weight_ring + walk.stage * kWeightStage<kType>, rows_at);
-          add_wide_step<kType, kN>(sums, rows_at, x_stages, grid);
+          RingWalk next = walk;
+          next.advance(kWeightStages);
+          add_wide_step<kType, kN>(sums, lane_rows, x_stages, grid, [&] {
+            if (step + 1 < own.end) load_rows(next);
+          });
           if (lane == 0) arrive(&barriers->weights_empty[walk.stage]);
-          walk.advance(kWeightStages);
-          at.row += Step::kBytes;
+          walk = next;
         }
 #pragma unroll
         for (int k = 0; k < kN / 2; ++k) half_sums[k] += sums[k];
@@ -330,8 +341,9 @@ bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, 
   bool is_done = false;
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>)
-      is_done = n_chunk <= 32 ? launch_wide<kType, 32>(rows, layout, is_gated, n_chunk, launch)
-                              : launch_wide<kType, kMost>(rows, layout, is_gated, n_chunk, launch);
+      is_done = n_chunk <= 32   ? launch_wide<kType, 32>(rows, layout, is_gated, n_chunk, launch)
+                : n_chunk <= 48 ? launch_wide<kType, 48>(rows, layout, is_gated, n_chunk, launch)
+                                : launch_wide<kType, kMost>(rows, layout, is_gated, n_chunk, launch);
   });
   return is_done;
 }

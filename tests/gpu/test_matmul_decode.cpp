@@ -141,8 +141,14 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others, *boost::unit_tes
             weights.on_device(), {x.begin() + t * n_cols, x.begin() + (t + 1) * n_cols}, n_cols, 1);
         alone.insert(alone.end(), y.begin(), y.end());
       }
-      for (const auto& [first, n_tokens] :
-           {std::pair<int64_t, int64_t>{0, 2}, {3, 5}, {0, 8}, {1, 9}, {5, 17}, {2, 33}, {0, kMost}}) {
+      for (const auto& [first, n_tokens] : {std::pair<int64_t, int64_t>{0, 2},
+                                            {3, 5},
+                                            {0, 8},
+                                            {1, 9},
+                                            {5, 17},
+                                            {2, 33},
+                                            {4, 60},
+                                            {0, kMost}}) {
         const std::vector<float> together = matmul_on_gpu(
             weights.on_device(), {x.begin() + first * n_cols, x.begin() + (first + n_tokens) * n_cols},
             n_cols, n_tokens);
