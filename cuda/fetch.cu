@@ -36,7 +36,7 @@ constexpr int kStageBytes = 10240;
 // rows are spread over all, and all are in one narrow range of ascending host addresses at any time (past a
 // gigabyte, each row out of order costs an address translation).
 // Bound by the link, and few rows by its latency.
-// Measured (H200, 2026-11-21): 4096 rows of 640 bytes in 57 us, 83 % of memcpy's 55.4 GB/s; 8192: 88 %.
+// Measured (H200, 2026-11-24): 4096 rows of 640 bytes in 56 us, 84 % of memcpy's 55.5 GB/s; 8192: 87 %.
 __global__ void __launch_bounds__(32 * kBlockCarriers) fetch_bulk_kernel(FetchLatents op, int n_stage_rows) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128)

@@ -228,6 +228,10 @@ BOOST_AUTO_TEST_CASE(a_batch_equals_each_of_its_sequences_alone) {
       if (!kIsSanitized) check_company({.buffer_rows = buffer_rows, .is_apart = is_apart});
   check_company(
       {.n_seqs = 8, .n_decoded = 10, .shortest = 1, .longest = 90, .buffer_rows = 40, .is_apart = true});
+  // So many that their rows are fetched in two parts.
+  if (!kIsSanitized)
+    check_company(
+        {.n_seqs = 50, .n_decoded = 4, .shortest = 20, .longest = 70, .buffer_rows = 40, .is_apart = true});
 }
 
 // The same seed gives the same tokens with the same log-probabilities, however the work is divided; another
