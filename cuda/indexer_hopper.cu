@@ -14,14 +14,14 @@ namespace {
 
 #endif
 
-constexpr int kDecodeThreads = 128;
+constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
 
 // score(t, s) in decode, exact: f16 holds e4m3 values as they are, and products are summed in f32.
 // Grid (blocks, tokens): a block takes every gridDim.x-th page of its token, a warp 16 of a page's 64 keys.
 // A page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
 // Bound by reading the keys, 132 bytes each.
 // Measured (H200, 2026-11-21): 131 072 keys in 14 us, 1229 GB/s; a million (in L2) at 3101 GB/s.
-__global__ void __launch_bounds__(kDecodeThreads, 4) score_decode_kernel(Scoring op) {
+__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
 #if DSV32_HAS_WGMMA
   // [2 halves of the steps][64 heads][128 bytes], f16
   __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
@@ -264,11 +264,25 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
 #endif
 }
 
+// Blocks that share a token's pages: so many that the last round of them is nearly full, and few, since each
+// begins by widening the queries, which takes as long as some pages.
+int64_t decode_blocks(int64_t n_tokens, int64_t n_pages, int n_sms) {
+  constexpr int64_t kMostRounds = 8, kPagesBeside = 6;
+  const int64_t n_places = int64_t{kDecodeBlocks} * n_sms;
+  int64_t best = 1, least = INT64_MAX;
+  for (int64_t round = 1; round <= kMostRounds; ++round) {
+    const int64_t n = std::clamp<int64_t>(round * n_places / n_tokens, 1, n_pages);
+    const int64_t time = ceil_div(n * n_tokens, n_places) * (ceil_div(n_pages, n) + kPagesBeside);
+    if (time < least) least = time, best = n;
+  }
+  return best;
+}
+
 }  // namespace
 
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  const int64_t n_blocks = std::min(n_pages, ceil_div(4 * launch.n_sms, op.n_tokens));
-  const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(op.n_tokens));
+  const dim3 grid(static_cast<unsigned>(decode_blocks(op.n_tokens, n_pages, launch.n_sms)),
+                  static_cast<unsigned>(op.n_tokens));
   launch_kernel("score_decode_kernel", score_decode_kernel, {grid, kDecodeThreads}, launch, op);
 }
 
