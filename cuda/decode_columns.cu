@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   items.find_columns(rows, runs, n_items, cut.n_columns, x.n_steps);
   __syncthreads();
   copy_x();
-  for (int k = 3; k < cut.n_stages; ++k) copy_x();
+  for (int k = 3; k < cut.n_stages; ++k) copy_x();  // a stage less than weights, so that warps may be apart
 
   Sums<1, kTiles> sums = {};
   const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
