@@ -229,6 +229,8 @@ class CudaBackend : public Backend {
     placed_weights_.push_back(memory);
     expected_ = {static_cast<uint8_t*>(memory), n_bytes};
   }
+  bool keeps_bands() const override { return true; }
+  void put_in_bands(const WeightMatrix& weight) override { cuda::put_in_bands(weight, launch()); }
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
   std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<StreamLane>(device_); }
 

@@ -175,7 +175,7 @@ struct WarpRows {
   // Of the first matrix, the first step of a share.
   template <TensorType kType>
   __device__ __forceinline__ StepPlace place(const DecodeRows& rows, const Cut& cut, int step) const {
-    StepPlace at = place_step<kType>(rows, *matrix, 0, first, step);
+    StepPlace at = place_step<kType>(rows, *matrix, 0, first, step, 1 << log_n);
     if (cut.is_gated) at.next = rows.gate_offset;
     return at;
   }
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (put_item < n_items) {
       copy_step<kType, 1>(rows, layout, put, lane, own_ring + stage * n_stage_bytes);
       if (++put.step < end_step)
-        put.row += Step::kBytes;
+        put.row += step_apart<kType>(rows);
       else
         put = start_item(++put_item);  // past the last one is what nobody uses
     }
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int stage_at = walk.stage * n_stage_bytes;
       if (has_rows) {
         const uint8_t* rows_at[1][2];
-        find_step<kType>(take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
+        find_step<kType>(rows, take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
         if (items.at[item].n > 8)
           add_step<kType, kTiles>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
         else
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();
       if (lane == 0) arrive(&barriers.empty[walk.stage]);
       walk.advance(cut.n_stages);
-      take.row += Step::kBytes;
+      take.row += step_apart<kType>(rows);
       // Of few steps some units have none.
       while (unit < first_unit + n_units && share.begin_of(layout, unit + 1) <= step + 1) {
         float* slot = slots + ((unit++ - first_unit) >> cut.log_units) * cut.slot_sums();

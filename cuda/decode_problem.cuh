@@ -30,6 +30,7 @@ struct DecodeRows {
   bool is_undivided = false;
   int64_t gate_offset = 0;  // from W0 to W1, bytes
   int64_t row_bytes = 0, mat_bytes = 0;
+  bool in_bands = false;  // how rows lie (backend/matrix.h); else whole
   int n_cols = 0;
   int n_problems = 1;
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
@@ -161,17 +162,33 @@ __device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
 }
 
-// Where a step of a tile of 16 rows lies for a lane: its rows g and g + 8, and the end of what may be read.
+// Where a step of a tile of 16 rows lies: for a lane that of its rows g and g + 8, in bands for all lanes that
+// of the rows from 0 and from 8 on.
 struct StepPlace {
   int step;
-  const uint8_t* row;  // the step's first byte of row g
-  int64_t next;        // from there to that of row g + 8
+  const uint8_t* row;  // the step's first byte of row g, or 0
+  int64_t next;        // from there to that of row g + 8, or 8
 };
 
-// Rows past the matrix's last one are read as the last one.
+// From a step of a row to the next.
+template <TensorType kType>
+__device__ __forceinline__ int step_apart(const DecodeRows& rows) {
+  return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kTileRows : 1);
+}
+
+// Of n_rows, 8 or 16, from a multiple of that on. Rows past the matrix's last one are read as the last ones.
 template <TensorType kType>
 __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                                                int mat, int first_row, int step) {
+                                                int mat, int first_row, int step, int n_rows = kTileRows) {
+  if constexpr (!kIsFloat<kType>) {
+    if (rows.in_bands) {
+      const int row = min(first_row, matrix.n_rows - n_rows), in_band = row % kTileRows;
+      return {step,
+              matrix.weights + mat * rows.mat_bytes + (row - in_band) * rows.row_bytes +
+                  (step * kTileRows + in_band) * Steps<kType>::kBytes,
+              kTileRows / 2 * Steps<kType>::kBytes};
+    }
+  }
   const int g = threadIdx.x % 32 / 4, last = matrix.n_rows - 1;
   const int first = min(first_row + g, last), second = min(first + 8, last);
   return {step,
@@ -211,12 +228,28 @@ struct Walk {
                                           const WarpShare& share, int mat) {
     const int n_apart = kIsFloat<kType> ? share.n_apart : 1;
     at.step += n_apart;
-    at.row += n_apart * Steps<kType>::kBytes;
+    at.row += n_apart * step_apart<kType>(rows);
     if (at.step < share.end) return;
     group += share.n_groups_apart;
     start(rows, layout, share, mat);
   }
 };
+
+// Copies a step of 16 rows of a band, in two halves, whole pieces of 16 bytes.
+template <TensorType kType>
+__device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
+  constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
+  const int64_t gap = next - kTileRows / 2 * Steps<kType>::kBytes;
+  from += 16 * lane, to += 16 * lane;
+#pragma unroll
+  for (int p = 0; p < kPieces; p += 32) {
+    const uint8_t* piece = from + 16 * p + (p >= kHalf || (p + 32 > kHalf && p + lane >= kHalf) ? gap : 0);
+    if (p + 32 <= kPieces)
+      copy_line_async(to + 16 * p, piece);
+    else
+      copy_line_async_if(to + 16 * p, piece, p + lane < kPieces);
+  }
+}
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
 // lines: up to 31 bytes past the step, and past the matrix, for which there is room. Past a row that is
@@ -225,6 +258,15 @@ template <TensorType kType, int kMats>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
                                           int lane, uint32_t stage) {
   using Step = Steps<kType>;
+  if constexpr (!kIsFloat<kType>) {
+    if (rows.in_bands) {
+#pragma unroll
+      for (int m = 0; m < kMats; ++m)
+        copy_band_step<kType>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
+                              stage + m * kTileRows * Step::kSlot);
+      return;
+    }
+  }
   const int i = lane % 4, g = lane / 4;
   const auto copy_rows = [&](auto copy) {
 #pragma unroll
@@ -255,15 +297,19 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
   });
 }
 
-// Where a lane reads its rows of a step from: in the tile that copy_step() filled, as far into a line as the
-// step begins.
+// Where a lane reads its rows of a step from: in the tile that copy_step() filled; of rows that lie whole as
+// far into a line as the step begins.
 template <TensorType kType>
-__device__ __forceinline__ void find_step(const StepPlace& at, int lane, const uint8_t* tile,
-                                          const uint8_t* (&step)[2]) {
+__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
+                                          const uint8_t* tile, const uint8_t* (&step)[2]) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k)
-    step[k] = tile + (lane / 4 + 8 * k) * Steps<kType>::kSlot +
-              reinterpret_cast<uintptr_t>(at.row + k * at.next) % Steps<kType>::kLine;
+  for (int k = 0; k < 2; ++k) {
+    const int row = lane / 4 + 8 * k;
+    step[k] = !kIsFloat<kType> && rows.in_bands
+                  ? tile + row * Steps<kType>::kBytes
+                  : tile + row * Steps<kType>::kSlot +
+                        reinterpret_cast<uintptr_t>(at.row + k * at.next) % Steps<kType>::kLine;
+  }
 }
 
 inline int device_attribute(cudaDeviceAttr attribute) {

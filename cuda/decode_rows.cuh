@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int m = 0; m < kMats; ++m) {
         StepPlace at = take.at;
         at.row += m ? rows.gate_offset : 0;
-        find_step<kType>(at, lane, ring + taken * Sizes::kStage + m * kTileRows * Step::kSlot, step[m]);
+        find_step<kType>(rows, at, lane, ring + taken * Sizes::kStage + m * kTileRows * Step::kSlot, step[m]);
       }
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
@@ -368,6 +368,7 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
   rows.matrices[0].y_token_stride = w.n_rows;
   rows.row_bytes = static_cast<int64_t>(w.row_bytes);
   rows.mat_bytes = static_cast<int64_t>(w.mat_bytes);
+  rows.in_bands = w.step_bytes > 0;
   rows.n_cols = static_cast<int>(w.n_cols);
   return rows;
 }

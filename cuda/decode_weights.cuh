@@ -13,7 +13,7 @@
 // those of prompts are (widen.cuh).
 #pragma once
 
-#include "cuda/dequant.cuh"
+#include "cuda/bands.cuh"
 #include "cuda/f16.cuh"
 
 namespace dsv32::cuda::decode {
@@ -31,14 +31,13 @@ inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
 template <TensorType kType>
 inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
 
-// How a type's rows are cut into steps, and how far apart rows of a step lie in shared memory. A step is
-// copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows which begin
-// at different places of longer lines are not in the same banks. Eight rows are read at once, each by four
-// lanes: the distance spreads them over the banks.
+// How a type's rows are cut into steps, and how far apart rows of a step that lie whole are in shared memory.
+// A step is copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows
+// which begin at different places of longer lines are not in the same banks. Eight rows are read at once, each
+// by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes apart.
 template <TensorType kType>
 struct Steps {
-  static constexpr int kCols = kType == TensorType::q8_0 ? 128 : 256;
-  static constexpr int kBytes = kCols / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
+  static constexpr int kCols = kStepColumns<kType>, kBytes = kStepBytes<kType>;
   static constexpr int kLine = kWeightAlign<kType> == 16 ? 32 : 16;
   // The smallest odd multiple of 16 that has room for the step wherever in a line it begins.
   static constexpr int kSlot = (kBytes + kLine - Codes<kType>::kAlign + 15) / 32 * 32 + 16;

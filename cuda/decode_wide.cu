@@ -202,10 +202,10 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
       const auto load_rows = [&](const RingWalk& from) {
         wait_for_phase(&barriers->weights_full[from.stage], from.parity);
         const uint8_t* rows_at[2];
-        find_step<kType>(at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
+        find_step<kType>(rows, at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
 #pragma unroll
         for (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], lane % 4);
-        at.row += Step::kBytes;
+        at.row += step_apart<kType>(rows);
       };
       if (own.begin < own.end) load_rows(walk);
       float half_sums[kN / 2] = {};

@@ -133,7 +133,7 @@ struct Loader {
     for (int t = 0; t < 2; ++t) {
       copy_step<kType, 1>(rows, layout, at[t], lane,
                           weight_ring + weight_walk.stage * kWeightStage<kType> + t * kWarpStage<kType>);
-      ++at[t].step, at[t].row += Steps<kType>::kBytes;
+      ++at[t].step, at[t].row += step_apart<kType>(rows);
     }
     arrive_when_copied(&barriers->weights_full[weight_walk.stage]);
     weight_walk.advance(kWeightStages);

@@ -1,5 +1,5 @@
 // The embedding: rows of the stored table as f32, for every format.
-#include "cuda/dequant.cuh"
+#include "cuda/bands.cuh"
 #include "cuda/kernels.h"
 
 namespace dsv32::cuda {
@@ -19,13 +19,16 @@ __global__ void embed_kernel(Embed op) {
   __syncthreads();
   wait_for_inputs();
   const int64_t dim = op.table.n_cols;
-  const uint8_t* row = op.table.data + static_cast<size_t>(op.step.tokens[blockIdx.x]) * op.table.row_bytes;
+  const uint8_t* row = row_of(op.table, 0, op.step.tokens[blockIdx.x]);
   float* out = op.out + blockIdx.x * dim;
   if constexpr (kIsFloat<kType>) {
     for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) out[i] = load_float<kType>(row, i);
   } else {
-    for (int64_t i = threadIdx.x * 16; i < dim; i += blockDim.x * 16)
-      dequantize16<kType>(row, i, out + i, grid);
+    for (int64_t i = threadIdx.x * 16; i < dim; i += blockDim.x * 16) {
+      const auto step = static_cast<uint32_t>(i / kStepColumns<kType>);
+      dequantize16<kType>(row + span_offset<kType, kStepColumns<kType>>(op.table.step_bytes > 0, step),
+                          i % kStepColumns<kType>, out + i, grid);
+    }
   }
 }
 

@@ -99,7 +99,8 @@ UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
 }
 
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
-  return w1.type == w3.type && w1.row_bytes == w3.row_bytes && w1.mat_bytes == w3.mat_bytes;
+  return w1.type == w3.type && w1.row_bytes == w3.row_bytes && w1.mat_bytes == w3.mat_bytes &&
+         w1.step_bytes == w3.step_bytes;
 }
 
 // A problem a use.
@@ -133,7 +134,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, float* h, const Laun
   multiply_uses(rows, runs, op.w1.type, launch);
   const DecodeRows up = decode::rows_of(op.w3);
   rows.matrices[0].weights = up.matrices[0].weights, rows.row_bytes = up.row_bytes;
-  rows.mat_bytes = up.mat_bytes;
+  rows.mat_bytes = up.mat_bytes, rows.in_bands = up.in_bands;
   float* values = launch.workspace->take<float>(static_cast<size_t>(n_values));
   rows.matrices[0].y = values;
   multiply_uses(rows, runs, op.w3.type, launch);

@@ -149,7 +149,9 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
   slab_ = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses_;
   const int64_t n_slabs = ceil_div(dim, std::max<int64_t>(slab_ / kTileRows * kTileRows, 1));
   slab_ = std::min(slab_, ceil_div(ceil_div(dim, n_slabs), kTileRows) * kTileRows);
-  if (slab_ < 1) fail(ErrorKind::internal, "no scratch memory is left for the experts' outputs");
+  if (slab_ > kBandRows) slab_ = slab_ / kBandRows * kBandRows;
+  if (slab_ < std::min(kBandRows, dim))
+    fail(ErrorKind::internal, "no scratch memory is left for the experts' outputs");
   out_ = launch.workspace->take<float>(static_cast<size_t>(n_uses_ * slab_));
 }
 

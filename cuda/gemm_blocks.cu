@@ -49,10 +49,9 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
   __syncthreads();
 
   const WeightMatrix& weight = product.weight;
-  const uint8_t* first = row_of(weight, tile.mat, place.first_row);
+  const RowRun rows_here(weight, row_of(weight, tile.mat, place.first_row));
   const int64_t n_rows_left = weight.n_rows - place.first_row;
   const int n_rows = n_rows_left < kTileRows ? static_cast<int>(n_rows_left) : kTileRows;
-  const uint8_t* row_begin = first + threadIdx.x * weight.row_bytes;
   const int n_steps = place.n_steps, n_spans = (n_steps + Raw::kSteps - 1) / Raw::kSteps;
   const int first_span = place.first_step / Raw::kSteps;
 
@@ -61,14 +60,14 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
                                shared_address(activations) + step % 2 * kTileBytes);
   };
   const auto load_raw = [&](int span) {
-    load_span<kType>(first, weight.row_bytes, n_rows, first_span + span,
+    load_span<kType>(rows_here, n_rows, first_span + span,
                      shared_address(raw) + span % 2 * Raw::kBytes, threadIdx.x);
   };
   // Fills the tile of `step`; the steps before it are filled, so a span that it begins leaves the other half
   // of raw free.
   const auto fill = [&](int step) {
     const int span = step / Raw::kSteps;
-    fill_tile<kType>(raw + span % 2 * Raw::kBytes, row_begin, first_span + span, step % Raw::kSteps, grid,
+    fill_tile<kType>(raw + span % 2 * Raw::kBytes, rows_here, first_span + span, step % Raw::kSteps, grid,
                      tiles + step % S::kTiles * kTileBytes, threadIdx.x);
   };
   const auto load_raw_behind = [&](int step) {

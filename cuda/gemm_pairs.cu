@@ -139,7 +139,8 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
     wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
     find_item_tokens(op, item, item_tokens + item_walk.stage);
     item_walk.advance();
-    const uint8_t* firsts[2] = {half_of<kWide>(op, item, 0), half_of<kWide>(op, item, 1)};
+    const RowRun halves[2] = {{product.weight, half_of<kWide>(op, item, 0)},
+                              {product.weight, half_of<kWide>(op, item, 1)}};
     const int n_rows = static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
     uint32_t pieces[kItemTokens<kWide> / kTokensAtOnce];  // of x: this thread's of each of its tokens
 #pragma unroll
@@ -155,8 +156,7 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           load_span<kType, kIsWhole<kType>>(
-              firsts[half], product.weight.row_bytes,
-              min(op.is_gated ? n_rows : n_rows - half * kHalfRows<kWide>, kHalfRows<kWide>),
+              halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows<kWide>, kHalfRows<kWide>),
               step / Raw::kSteps, to + half * S::kHalfBytes, thread);
         span_walk.advance();
       }
@@ -175,10 +175,10 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
 }
 
 // What load_span() moved the span of a row by: it keeps its place among 16 bytes. 0 where has_pairs() wants
-// whole pieces.
+// whole pieces. span_at: from the row's begin.
 template <TensorType kType>
-__device__ __forceinline__ uint32_t moved_by(uint32_t row_begin, uint32_t span) {
-  return kIsWhole<kType> ? 0 : (row_begin + span * RawSpan<kType>::kRowBytes) % 16;
+__device__ __forceinline__ uint32_t moved_by(uint32_t row_begin, uint32_t span_at) {
+  return kIsWhole<kType> ? 0 : (row_begin + span_at) % 16;
 }
 
 // The same, to be kept in a register and not worked out again.
@@ -205,6 +205,7 @@ struct WarpRows {
   static constexpr int kEights = kWide ? 2 : 4;
   uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
   uint32_t scale_begin;
+  bool in_bands;
   uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
   uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
   static constexpr __device__ uint32_t half_of(uint32_t eight) { return kWide ? eight : eight / 2; }
@@ -224,15 +225,16 @@ __device__ __forceinline__ WarpRows<kWide> warp_rows(const PairProduct& op, cons
   rows.at = keep(rows.row * Raw::kPitch);
   rows.scale_at = keep(Rows::half_of(eight) * kHalfBytes + scale_row * Raw::kPitch);
   rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
-  const auto row_bytes = static_cast<uint32_t>(op.product.weight.row_bytes);
+  const RowRun run(op.product.weight, nullptr);
   uint32_t begins[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     begins[half] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of<kWide>(op, item, half)));
 #pragma unroll
   for (int i = 0; i < Rows::kEights; ++i)
-    rows.begins[i] = begins[Rows::half_of(i)] + (rows.row + Rows::row_of(i)) * row_bytes;
-  rows.scale_begin = begins[Rows::half_of(eight)] + scale_row * row_bytes;
+    rows.begins[i] = begins[Rows::half_of(i)] + run.row_offset(rows.row + Rows::row_of(i));
+  rows.in_bands = run.in_bands;
+  rows.scale_begin = begins[Rows::half_of(eight)] + run.row_offset(scale_row);
   return rows;
 }
 
@@ -247,13 +249,13 @@ __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
 
 // 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
 template <TensorType kType, bool kWide>
-__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kWide>& rows, uint32_t span,
+__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kWide>& rows, uint32_t span_at,
                                            uint32_t column, const uint32_t* grid,
                                            uint32_t (&a)[WarpRows<kWide>::kEights / 2][2][4]) {
   using Raw = RawSpan<kType>;
   using Rows = WarpRows<kWide>;
   const auto span_of = [&](int eight) {
-    return raw + rows.at + moved_by<kType>(rows.begins[eight], span) +
+    return raw + rows.at + moved_by<kType>(rows.begins[eight], span_at) +
            Rows::half_of(eight) * PairStaging<kType, kWide>::kHalfBytes + Rows::row_of(eight) * Raw::kPitch;
   };
   if constexpr (kIsFloat<kType>) {
@@ -272,7 +274,7 @@ __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kW
   } else {
     using Format = Codes<kType>;
     constexpr int kGroups = Format::kGroup < kHalf ? 2 : 1;
-    const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span);
+    const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span_at);
     float scales[kGroups], constants[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -323,13 +325,13 @@ __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<k
   for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance()) {
     const uint64_t tokens = wgmma_operand(stages + walk.stage * S::kStageBytes);
     const uint8_t* from = raw + span_walk.stage * S::kSpanBytes;
+    const uint32_t span_at = span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, step / kSteps);
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
     fence_async_proxy();
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      widen_half<kType, kWide>(from, rows, step / kSteps, step % kSteps * kStep + half * kHalf, grid,
-                               a[half]);
+      widen_half<kType, kWide>(from, rows, span_at, step % kSteps * kStep + half * kHalf, grid, a[half]);
       wgmma_begin();
 #pragma unroll
       for (int k = 0; k < 2; ++k)

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "cuda/bands.cuh"
 #include "cuda/f16.cuh"
 #include "cuda/kernels.h"
 #include "cuda/ptx.cuh"
@@ -178,11 +179,6 @@ __device__ __forceinline__ bool find_place(const Product& product, int rows_per_
   place.first_step = columns.first_step, place.n_steps = columns.n_steps;
   if (is_split) place.y_offset = static_cast<int>(blockIdx.z) * product.y_split_stride;
   return true;
-}
-
-__device__ __forceinline__ const uint8_t* row_of(const WeightMatrix& weight, int64_t mat, int64_t row) {
-  return weight.data + static_cast<size_t>(mat) * weight.mat_bytes +
-         static_cast<size_t>(row) * weight.row_bytes;
 }
 
 inline dim3 product_grid(const Product& product, int rows_per_cta) {

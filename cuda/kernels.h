@@ -11,6 +11,9 @@ class ExpertRing;
 // embed.cu
 void embed(const Embed&, const Launch&);
 
+// bands.cu: rows of all matrices, where they lie
+void put_in_bands(const WeightMatrix&, const Launch&);
+
 // norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
 void turn_queries(const TurnQueries&, const Launch&);

@@ -18,6 +18,7 @@ DecodeRows rows_of_product(const Matmul& op) {
 // Rows of F32, F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
+         a.weight.step_bytes == b.weight.step_bytes &&
          traits(a.weight.type).block_values > 1;
 }
 

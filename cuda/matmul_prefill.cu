@@ -99,6 +99,19 @@ __global__ void __launch_bounds__(kMostRowThreads)
   }
 }
 
+// Values column .. column + 15 of a row.
+template <TensorType kType>
+__device__ __forceinline__ void widen_stored16(const WeightMatrix& weight, const uint8_t* row, int64_t column,
+                                               uint32_t* out, const uint32_t* grid) {
+  if constexpr (kIsFloat<kType>) {
+    widen16<kType>(row, column, out, grid);
+  } else {
+    const auto step = static_cast<uint32_t>(column / kStepColumns<kType>);
+    widen16<kType>(row + span_offset<kType, kStepColumns<kType>>(weight.step_bytes > 0, step),
+                   column % kStepColumns<kType>, out, grid);
+  }
+}
+
 // out [n_rows, n_padded] = f16(W), columns padded with zeros.
 // A thread makes 16 values of one row, n_together a row; grid (rows, pieces of a row).
 // Neighbouring threads read neighbouring codes, so that a block comes from L1 after its first touch.
@@ -114,7 +127,7 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
   const uint8_t* from = row_of(weight, 0, row);
   uint32_t values[8] = {};
   if (column + 16 <= weight.n_cols) {
-    widen16<kType>(from, column, values, grid);
+    widen_stored16<kType>(weight, from, column, values, grid);
   } else if constexpr (kIsFloat<kType>) {
 #pragma unroll
     for (int i = 0; i < 16; ++i)
@@ -174,8 +187,11 @@ void multiply_expanded(Product product, const Launch& launch) {
   const int64_t unit = has_mats ? weight.n_rows : 256, n_all = weight.n_mats * weight.n_rows;
   // A quarter stays for the partial sums of split columns.
   int64_t max_rows = static_cast<int64_t>(launch.workspace->n_bytes_left() / 4 * 3) / (2 * n_cols);
-  if (max_rows > unit) max_rows = max_rows / unit * unit;
-  if (max_rows < (has_mats ? unit : 1))
+  if (max_rows > unit)
+    max_rows = max_rows / unit * unit;
+  else if (max_rows > kBandRows)
+    max_rows = max_rows / kBandRows * kBandRows;
+  if (max_rows < (has_mats ? unit : weight.step_bytes ? kBandRows : 1))
     fail(ErrorKind::internal, "no scratch memory is left for dequantised rows");
   const int64_t n_slabs = ceil_div(n_all, max_rows);
   int64_t slab_rows = std::min(max_rows, ceil_div(ceil_div(n_all, n_slabs), unit) * unit);

@@ -39,25 +39,47 @@ struct RawSpan {
   static constexpr int kBytes = kTileRows * kPitch;
 };
 
+// Rows of a matrix that follow one another, from a multiple of kBandRows on.
+struct RowRun {
+  const uint8_t* first;
+  uint32_t row_bytes, row_apart;
+  bool in_bands;
+
+  __device__ __forceinline__ RowRun(const WeightMatrix& weight, const uint8_t* first_row)
+      : first(first_row),
+        row_bytes(static_cast<uint32_t>(weight.row_bytes)),
+        row_apart(static_cast<uint32_t>(cuda::row_apart(weight))),
+        in_bands(weight.step_bytes > 0) {}
+  __device__ __forceinline__ uint32_t row_offset(uint32_t row) const {
+    return row / kBandRows * kBandRows * row_bytes + row % kBandRows * row_apart;
+  }
+};
+
+template <TensorType kType>
+__device__ __forceinline__ uint32_t raw_offset(const RowRun& rows, uint32_t span) {
+  return span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, span);
+}
+
 // Starts the copy of span `span` of the tile's rows. Past the end of a row: zeros, which every format reads
 // as the value 0. A thread has the same piece of every kTogether-th row, so that little is worked out for
 // each. kIsAligned: rows and spans are whole pieces of 16 bytes.
 template <TensorType kType, bool kIsAligned = false>
-__device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes, int n_rows, int span,
-                                          uint32_t to, int thread) {
+__device__ __forceinline__ void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
   using S = RawSpan<kType>;
   constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kTileThreads / kPieces;
   if (thread >= kTogether * kPieces) return;
-  const uint8_t* aligned_first = first - (reinterpret_cast<uintptr_t>(first) & 15);  // where nothing is read
+  const uint8_t* aligned_first =
+      rows.first - (reinterpret_cast<uintptr_t>(rows.first) & 15);  // where nothing is read
   const int row = thread / kPieces, piece = thread % kPieces;
   n_rows = min(n_rows, kTileRows) - row;
-  const auto n_left = static_cast<int>(min(row_bytes - static_cast<size_t>(span) * S::kRowBytes,
-                                           static_cast<size_t>(S::kRowBytes + 16)));  // of a row
-  const uint8_t* begin = first + row * row_bytes + static_cast<size_t>(span) * S::kRowBytes;
+  const auto n_left = static_cast<int>(
+      min(rows.row_bytes - static_cast<uint32_t>(span) * S::kRowBytes, S::kRowBytes + 16u));  // of a row
+  const uint8_t* span_begin = rows.first + raw_offset<kType>(rows, static_cast<uint32_t>(span));
   to += row * S::kPitch + piece * 16;
 #pragma unroll
-  for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i, begin += kTogether * row_bytes) {
+  for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
     if (i * kTogether >= n_rows) break;
+    const uint8_t* begin = span_begin + rows.row_offset(static_cast<uint32_t>(row + i * kTogether));
     const int at = 16 * piece - (kIsAligned ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15));
     if (at >= S::kRowBytes) continue;
     const int n_bytes = min(16, max(n_left - at, 0));
@@ -67,10 +89,12 @@ __device__ __forceinline__ void load_span(const uint8_t* first, size_t row_bytes
 
 // 64 values of row `row`: from its raw span, of which they are step `within`, into the tile.
 template <TensorType kType>
-__device__ __forceinline__ void fill_tile(const uint8_t* raw, const uint8_t* row_begin, int span, int within,
+__device__ __forceinline__ void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
                                           const uint32_t* grid, uint8_t* tile, int row) {
   using S = RawSpan<kType>;
-  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row_begin)) + span * S::kRowBytes;
+  const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
+                         rows.row_offset(static_cast<uint32_t>(row)) +
+                         raw_offset<kType>(rows, static_cast<uint32_t>(span));
   const uint8_t* at = raw + row * S::kPitch + begin % 16;
   uint32_t values[kStep / 2];
   widen64<kType>(at, within * kStep, values, grid);

@@ -405,6 +405,10 @@ class Backend {
   // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver
   // rounds each. Throws Error{memory}.
   virtual void expect_weights(size_t) {}
+  // Whether Place::device has its matrices in bands (matrix.h) where their shape allows it.
+  virtual bool keeps_bands() const { return false; }
+  // Rows that have arrived whole, of all matrices of a stack, are put into bands.
+  virtual void put_in_bands(const WeightMatrix&) {}
   // Pinned host memory that anyone may upload from, to other devices too; empty when the backend works in
   // host memory.
   virtual std::span<uint8_t> staging() { return {}; }

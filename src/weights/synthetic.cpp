@@ -102,6 +102,9 @@ class Maker {
     uint8_t* to = backend_->alloc_weights(place_, n_bytes, m.mat_bytes);
     fill(to, n_bytes, pattern);
     m.data = to;
+    if (place_ == Place::device && backend_->keeps_bands())
+      m.step_bytes = band_step_bytes(type, n_rows, n_cols);
+    if (m.step_bytes > 0) backend_->put_in_bands(m);
     return m;
   }
 

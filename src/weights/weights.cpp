@@ -26,6 +26,11 @@ class Binder {
   void place_on(Backend& backend) { backend_ = &backend; }
   void place_in(Place place) { place_ = place; }
 
+  // When all of it is there.
+  void put_in_bands() const {
+    for (const auto& [backend, matrix] : banded_) backend->put_in_bands(matrix);
+  }
+
   uint64_t n_bytes_found() const { return n_bytes_found_; }
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
@@ -44,6 +49,9 @@ class Binder {
     matrix.mat_bytes = matrix.row_bytes * static_cast<size_t>(n_rows);
     const size_t n_part_bytes = matrix.mat_bytes / static_cast<size_t>(n_fused);
     matrix.data = backend_->works_in_host_memory() ? tensor.data : place(tensor, n_part_bytes);
+    if (place_ == Place::device && backend_->keeps_bands())
+      matrix.step_bytes = band_step_bytes(matrix.type, n_rows / n_fused, n_cols);
+    if (matrix.step_bytes > 0) banded_.emplace_back(backend_, matrix);
     return matrix;
   }
   WeightMatrix matrix(const std::string& name, int64_t n_cols, int64_t n_rows) {
@@ -92,6 +100,7 @@ class Binder {
   Loader& loader_;
   Backend* backend_ = nullptr;
   Place place_ = Place::device;
+  std::vector<std::pair<Backend*, WeightMatrix>> banded_;
   uint64_t n_bytes_found_ = 0;
 };
 
@@ -197,6 +206,7 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPl
     weights.layers.back().n_bytes = bind.n_bytes_found() - n_bytes_before;
   }
   loader.run(progress);
+  bind.put_in_bands();
   return weights;
 }
 

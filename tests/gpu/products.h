@@ -31,14 +31,21 @@ inline CpuBackend& cpu() {
   return backend;
 }
 
-// A stack of matrices in host and device memory.
+// A stack of matrices in host and device memory, there in bands where its shape allows it, as the backend keeps
+// it, and as whole rows.
 struct TestWeights {
   TestWeights(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols, uint64_t seed)
-      : bytes(make(type, n_mats * n_rows, n_cols, seed)), device(bytes) {
+      : bytes(make(type, n_mats * n_rows, n_cols, seed)), device(bytes), banded(bytes) {
     host.type = type, host.n_rows = n_rows, host.n_cols = n_cols, host.n_mats = n_mats;
     host.row_bytes = row_bytes(type, n_cols);
     host.mat_bytes = host.row_bytes * static_cast<size_t>(n_rows);
     host.data = bytes.data();
+    WeightMatrix weight = host;
+    weight.data = banded.data(), weight.step_bytes = band_step_bytes(type, n_rows, n_cols);
+    if (weight.step_bytes == 0) return;
+    static TestLaunch launch(size_t{16} << 20);
+    cuda::put_in_bands(weight, launch.launch());
+    CUDA_CHECK(cudaStreamSynchronize(launch.stream()));
   }
   static std::vector<uint8_t> make(TensorType type, int64_t n_rows, int64_t n_cols, uint64_t seed) {
     Rng rng(seed);
@@ -47,12 +54,17 @@ struct TestWeights {
   }
   WeightMatrix on_device() const {
     WeightMatrix weight = host;
+    weight.data = banded.data(), weight.step_bytes = band_step_bytes(host.type, host.n_rows, host.n_cols);
+    return weight;
+  }
+  WeightMatrix whole_rows_on_device() const {
+    WeightMatrix weight = host;
     weight.data = device.data();
     return weight;
   }
 
   std::vector<uint8_t> bytes;
-  DeviceWeights device;
+  DeviceWeights device, banded;
   WeightMatrix host;
 };
 

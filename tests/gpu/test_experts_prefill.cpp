@@ -166,6 +166,30 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
   }
 }
 
+BOOST_AUTO_TEST_CASE(bands_of_experts_give_the_bits_of_whole_rows, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test;
+  constexpr int64_t kDim = 512, kMost = 900;
+  const DeviceArray<float> x(random_floats(kMost * kDim, 1)), weights(random_floats(kMost * 3, 2)),
+      y(kMost * kDim);
+  const DeviceArray<int32_t> chosen(choose_experts(kMost, 3, 0, 8, 3));
+  for (const TensorType type : kTypes) {
+    const Experts e(type, type, type, 8, kDim, 256);
+    for (const int64_t n : {int64_t{40}, kMost}) {
+      RunExperts op = {e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(),
+                       weights.data(),   n,                3,                y.data()};
+      cuda::run_experts_prefill(op, test.launch());
+      const std::vector<float> ours = y.values();
+      op.w1 = e.w1.whole_rows_on_device(), op.w3 = e.w3.whole_rows_on_device();
+      op.w2 = e.w2.whole_rows_on_device();
+      CUDA_CHECK(cudaMemset(y.data(), 0xff, static_cast<size_t>(n * kDim) * sizeof(float)));
+      cuda::run_experts_prefill(op, test.launch());
+      const std::vector<float> whole = y.values();
+      BOOST_TEST(std::memcmp(ours.data(), whole.data(), static_cast<size_t>(n * kDim) * sizeof(float)) == 0,
+                 type_name(type) << ", " << n << " tokens");
+    }
+  }
+}
+
 // Gate and up in one tensor: two views with the same distance between matrices.
 BOOST_AUTO_TEST_CASE(experts_with_fused_gate_and_up, *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
@@ -240,7 +264,7 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
                                  i < 2 * n_experts ? up.device.data() : down.device.data(), n_bytes,
                                  cudaMemcpyDefault));
     CUDA_CHECK(cudaDeviceSynchronize());
-    WeightMatrix w1 = up.host, w3 = up.host, w2 = down.host;
+    WeightMatrix w1 = up.on_device(), w3 = w1, w2 = down.on_device();
     w1.n_mats = w3.n_mats = w2.n_mats = n_experts;
     w1.data = data.data(), w3.data = w1.data + n_bytes * n_experts, w2.data = w3.data + n_bytes * n_experts;
     for (const int64_t n_tokens : {32, 2048, 8192}) {

@@ -336,6 +336,23 @@ BOOST_AUTO_TEST_CASE(large_matrices,
   }
 }
 
+BOOST_AUTO_TEST_CASE(bands_give_the_bits_of_whole_rows, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch test;
+  constexpr int64_t kRows = 336, kColumns = 1024, kMost = 700;
+  const DeviceArray<float> x(random_floats(kMost * kColumns, 1)), y(kMost * kRows), whole(kMost * kRows);
+  for (const TensorType type : kTypes) {
+    const TestWeights weights(type, 1, kRows, kColumns, 3);
+    for (const int64_t n : {int64_t{1}, int64_t{100}, kMost}) {
+      cuda::matmul_prefill({weights.on_device(), x.data(), kColumns, y.data(), n}, test.launch());
+      cuda::matmul_prefill({weights.whole_rows_on_device(), x.data(), kColumns, whole.data(), n},
+                           test.launch());
+      const std::vector<float> ours = y.values(), expected = whole.values();
+      BOOST_TEST(std::memcmp(ours.data(), expected.data(), static_cast<size_t>(n * kRows) * 4) == 0,
+                 type_name(type) << ", " << n << " tokens");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(timing_of_matrices,
                      *boost::unit_test::label("timing") * boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
@@ -346,7 +363,7 @@ BOOST_AUTO_TEST_CASE(timing_of_matrices,
     for (size_t at = 0; at < n_bytes; at += block.bytes.size())
       CUDA_CHECK(cudaMemcpy(data.data() + at, block.device.data(), std::min(block.bytes.size(), n_bytes - at),
                             cudaMemcpyDefault));
-    WeightMatrix weight = block.host;
+    WeightMatrix weight = block.on_device();
     weight.data = data.data(), weight.n_rows = n_rows, weight.mat_bytes = n_bytes;
     const DeviceArray<float> x(random_floats(static_cast<size_t>(n_tokens * n_cols), 1));
     const DeviceArray<float> y(static_cast<size_t>(n_tokens * n_rows));
