@@ -59,7 +59,7 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 }
 
 // A block's x to records [n_steps, tokens.n] of a type that has codes, from the step first_step on.
-// Several loads of a lane are on their way together.
+// Several loads of a lane are on their way together, and two steps are worked on.
 template <TensorType kType>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
@@ -82,7 +82,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
-        if (step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
+        if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
         make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
       }
     }
