@@ -33,12 +33,12 @@ constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
 constexpr long kFewProcessors = 24;
-constexpr size_t kPostStateBytes = 256;  // at the end of the workspace
-constexpr unsigned kMostFetches = 4;     // on their way at a time
+constexpr size_t kStateBytes = 512;   // at the end of the workspace: a counter, and of posts to the host
+constexpr unsigned kMostFetches = 4;  // on their way at a time
 
 // Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
 // tells.
-constexpr int kNumericsEpoch = 9;
+constexpr int kNumericsEpoch = 10;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
 constexpr uint64_t kDriverBytes = uint64_t{256} << 20;
@@ -120,7 +120,9 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
     for (cudaEvent_t* event : events()) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
-    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kPostStateBytes);
+    workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes);
+    n_done_ =
+        reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kStateBytes);
     device_memory_.take(kLibraryBytes);
     landing_ = alloc_staging(kLandingBytes);
     staging_ = alloc_staging(kStagingBytes);
@@ -345,7 +347,12 @@ class CudaBackend : public Backend {
     rounded_ = cuda::attends_rounded(op) ? op.o_c : nullptr;
     cuda::attend(op, joined, rounded_ != nullptr);
   }
-  void route_experts(const RouteExperts& op) override { cuda::route_experts(op, launch()); }
+  void route_experts(const RouteExperts& op) override {
+    if (op.gate.role == Role::decode) return cuda::route_experts_decode(op, launch());
+    if (op.gate.weight.data) matmul(op.gate);
+    cuda::route_experts(op, launch());
+    if (op.beside.w1.data) matmul_gated(op.beside);
+  }
   void run_experts(const RunExperts& op) override {
     const bool is_decode = op.role == Role::decode;
     if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
@@ -386,7 +393,7 @@ class CudaBackend : public Backend {
   cuda::Launch launch() {
     select();
     workspace_.reset();
-    return {stream_, &workspace_, n_sms_, is_fetching()};
+    return {stream_, &workspace_, n_sms_, is_fetching(), n_done_};
   }
   bool is_fetching() const { return n_joined_ != n_fetches_; }
 
@@ -427,7 +434,7 @@ class CudaBackend : public Backend {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
     uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
     pinned_.wait(mail);
-    void* state = static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kPostStateBytes;
+    void* state = static_cast<uint8_t*>(workspace_memory_) + kWorkspaceBytes - kStateBytes / 2;
     host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
   }
 
@@ -493,8 +500,9 @@ class CudaBackend : public Backend {
   int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
-  void* landing_ = nullptr;  // pinned, [kLandingBytes]
-  void* staging_ = nullptr;  // pinned, [kStagingBytes]
+  uint32_t* n_done_ = nullptr;  // Launch::n_done
+  void* landing_ = nullptr;     // pinned, [kLandingBytes]
+  void* staging_ = nullptr;     // pinned, [kStagingBytes]
   std::vector<void*> placed_weights_, placed_in_host_;
   std::span<uint8_t> expected_;              // of the last of these, what no weights have yet
   std::unordered_map<void*, size_t> sizes_;  // of device memory

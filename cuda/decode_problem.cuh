@@ -36,6 +36,9 @@ struct DecodeRows {
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
   bool is_known = false;  // mats were written before the kernel ahead began, which is a product by mats too
+  // The last problem's matrix and x, where all tokens share it: it is none of mats'. Null: none.
+  const uint8_t* shared_weights = nullptr;
+  const float* shared_x = nullptr;
   const float* x = nullptr;  // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
@@ -57,13 +60,25 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6
 constexpr int kGroupTokens = 8;    // the columns of the tensor cores' products
 constexpr int kMostTogether = 16;  // columns that decode_columns.cu multiplies at a time
 
+// Whether the block's problem is the one that all tokens share.
+__device__ __forceinline__ bool is_shared(const DecodeRows& rows) {
+  return rows.shared_weights && static_cast<int>(blockIdx.y) == rows.n_problems - 1;
+}
+
+// Where the matrix of the block's problem lies, from the first one on.
+__device__ __forceinline__ int64_t mat_offset(const DecodeRows& rows) {
+  if (is_shared(rows)) return rows.shared_weights - rows.matrices[0].weights;
+  return (rows.mats ? __ldcg(rows.mats + blockIdx.y) : static_cast<int64_t>(blockIdx.y)) * rows.mat_bytes;
+}
+
 // The tokens of a problem that a block computes, at most n_most: blockIdx is (tiles, problem, tokens).
 struct BlockTokens {
   const float* x;  // [n, n_cols], rows x_token_stride apart
   int first, n;
   __device__ BlockTokens(const DecodeRows& rows, int n_most) {
     first = static_cast<int>(blockIdx.z) * n_most;
-    x = rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride + first * rows.x_token_stride;
+    x = is_shared(rows) ? rows.shared_x : rows.x + blockIdx.y / rows.x_sharing * rows.x_problem_stride;
+    x += first * rows.x_token_stride;
     n = min(n_most, rows.n_tokens - first);
   }
 };
@@ -162,8 +177,8 @@ __device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};
 }
 
-// Where a step of a tile of 16 rows lies: for a lane that of its rows g and g + 8, in bands for all lanes that
-// of the rows from 0 and from 8 on.
+// Where a step of a tile of 16 rows lies: for a lane that of its rows g and g + 8, in bands for all lanes
+// that of the rows from 0 and from 8 on.
 struct StepPlace {
   int step;
   const uint8_t* row;  // the step's first byte of row g, or 0
@@ -176,15 +191,17 @@ __device__ __forceinline__ int step_apart(const DecodeRows& rows) {
   return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kTileRows : 1);
 }
 
-// Of n_rows, 8 or 16, from a multiple of that on. Rows past the matrix's last one are read as the last ones.
+// Of n_rows, 8 or 16, from a multiple of that on, of the matrix that lies mat_offset from the first. Rows
+// past its last one are read as the last ones.
 template <TensorType kType>
 __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                                                int mat, int first_row, int step, int n_rows = kTileRows) {
+                                                int64_t mat_offset, int first_row, int step,
+                                                int n_rows = kTileRows) {
   if constexpr (!kIsFloat<kType>) {
     if (rows.in_bands) {
       const int row = min(first_row, matrix.n_rows - n_rows), in_band = row % kTileRows;
       return {step,
-              matrix.weights + mat * rows.mat_bytes + (row - in_band) * rows.row_bytes +
+              matrix.weights + mat_offset + (row - in_band) * rows.row_bytes +
                   (step * kTileRows + in_band) * Steps<kType>::kBytes,
               kTileRows / 2 * Steps<kType>::kBytes};
     }
@@ -192,7 +209,7 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
   const int g = threadIdx.x % 32 / 4, last = matrix.n_rows - 1;
   const int first = min(first_row + g, last), second = min(first + 8, last);
   return {step,
-          matrix.weights + mat * rows.mat_bytes + first * rows.row_bytes +
+          matrix.weights + mat_offset + first * rows.row_bytes +
               static_cast<int64_t>(step) * Steps<kType>::kBytes,
           (second - first) * rows.row_bytes};
 }
@@ -214,7 +231,7 @@ struct Walk {
 
   // A warp without any step is past the last group at once.
   __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
-                                        int mat) {
+                                        int64_t mat_offset) {
     const int warp = threadIdx.x / 32;
     if (share.first >= share.end) group = layout.n_groups;
     if (group >= layout.n_groups) return;
@@ -222,21 +239,30 @@ struct Walk {
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
     const int first_row =
         ((group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
-    at = place_step<kType>(rows, matrix, mat, first_row, share.first);
+    at = place_step<kType>(rows, matrix, mat_offset, first_row, share.first);
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
-                                          const WarpShare& share, int mat) {
+                                          const WarpShare& share, int64_t mat_offset) {
     const int n_apart = kIsFloat<kType> ? share.n_apart : 1;
     at.step += n_apart;
     at.row += n_apart * step_apart<kType>(rows);
     if (at.step < share.end) return;
     group += share.n_groups_apart;
-    start(rows, layout, share, mat);
+    start(rows, layout, share, mat_offset);
   }
 };
 
+// Sixteen bytes of weights; kOnce: that no other block reads.
+template <bool kOnce>
+__device__ __forceinline__ void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {
+  if constexpr (kOnce)
+    copy_passing_async_if(to, from, is_wanted);
+  else
+    copy_line_async_if(to, from, is_wanted);
+}
+
 // Copies a step of 16 rows of a band, in two halves, whole pieces of 16 bytes.
-template <TensorType kType>
+template <TensorType kType, bool kOnce>
 __device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
   constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
   const int64_t gap = next - kTileRows / 2 * Steps<kType>::kBytes;
@@ -244,17 +270,14 @@ __device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next
 #pragma unroll
   for (int p = 0; p < kPieces; p += 32) {
     const uint8_t* piece = from + 16 * p + (p >= kHalf || (p + 32 > kHalf && p + lane >= kHalf) ? gap : 0);
-    if (p + 32 <= kPieces)
-      copy_line_async(to + 16 * p, piece);
-    else
-      copy_line_async_if(to + 16 * p, piece, p + lane < kPieces);
+    copy_weights<kOnce>(to + 16 * p, piece, p + 32 <= kPieces || p + lane < kPieces);
   }
 }
 
 // Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
 // lines: up to 31 bytes past the step, and past the matrix, for which there is room. Past a row that is
 // no whole number of steps are zeros, which are weights of 0 in every format.
-template <TensorType kType, int kMats>
+template <TensorType kType, int kMats, bool kOnce = false>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
                                           int lane, uint32_t stage) {
   using Step = Steps<kType>;
@@ -262,8 +285,8 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
     if (rows.in_bands) {
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
-        copy_band_step<kType>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
-                              stage + m * kTileRows * Step::kSlot);
+        copy_band_step<kType, kOnce>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
+                                     stage + m * kTileRows * Step::kSlot);
       return;
     }
   }
@@ -282,10 +305,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
     copy_rows([](uint32_t to, const uint8_t* from, int end) {
 #pragma unroll
       for (int c = 0; c < Step::kSlot; c += 64)
-        if (c + 48 < Step::kBytes)
-          copy_line_async(to + c, from + c);
-        else
-          copy_line_async_if(to + c, from + c, c < end);
+        copy_weights<kOnce>(to + c, from + c, c + 48 < Step::kBytes || c < end);
     });
     return;
   }

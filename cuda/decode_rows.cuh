@@ -6,8 +6,8 @@
 // (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
 // alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded
 // to fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh).
-// Eight tokens cost little more than one. F32, F16 and BF16 weights are TF32 products, with x (and F32
-// weights) split in two.
+// Eight tokens cost little more than one. F16 and BF16 weights are TF32 products, with x split in two; F32 is
+// float_rows.cuh's, whose blocks may come beside those of another product.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
@@ -22,7 +22,7 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda/decode_problem.cuh"
+#include "cuda/float_rows.cuh"
 
 namespace dsv32::cuda {
 
@@ -89,7 +89,8 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   }
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1, and what is
+// beside takes the blocks past the last problem.
 // Who: grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16
 // rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
 // shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
@@ -97,12 +98,19 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 // 3416 GB/s.
 template <TensorType kType, int kMats, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
-    decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout) {
+    decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
+                       const __grid_constant__ Beside beside) {
   using Step = Steps<kType>;
   using Sizes = SharedSizes<kType, kMats>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
+  if constexpr (!kIsFloat<kType>) {
+    const int past = static_cast<int>(blockIdx.y) - rows.n_problems;
+    if (past >= 0)
+      return work_beside(beside, past * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
+                         reinterpret_cast<float*>(shared));
+  }
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.stride;
@@ -115,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (is_chosen) wait_for_inputs();
   let_next_start();
   fill_grid<kType>(grid);
-  const int mat = rows.mats ? __ldcg(rows.mats + blockIdx.y) : static_cast<int>(blockIdx.y);
+  const int64_t mat = mat_offset(rows);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
   const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
@@ -125,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const uint32_t ring_at = opaque(shared_address(ring));
   const auto put_step = [&](int stage) {
     if (put.group < layout.n_groups)
-      copy_step<kType, kMats>(rows, layout, put.at, lane, ring_at + stage * Sizes::kStage);
+      copy_step<kType, kMats, true>(rows, layout, put.at, lane, ring_at + stage * Sizes::kStage);
     commit_copies();
     if (put.group < layout.n_groups) put.advance(rows, layout, share, mat);
   };
@@ -214,8 +222,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// The same for F32, F16 and BF16 rows that are no multiple of 16 bytes or x that is not so aligned: small
-// models only. Who: a warp per row, grid (blocks of 8 rows, problems, groups of tokens). Layout: values one
+// The same for F16 and BF16 rows that are no multiple of 16 bytes or x that is not so aligned: small models
+// only. Who: a warp per row, grid (blocks of 8 rows, problems, groups of tokens). Layout: values one
 // at a time, in memory order over the lanes. Bound: latency.
 template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
@@ -239,6 +247,19 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
     if (lane == 0)
       finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
   }
+}
+
+// The same for F32 rows. Who: grid (blocks of kFloatRows rows, problems, kFloatTokens tokens). See
+// float_rows.cuh.
+template <int kMats>
+__global__ void __launch_bounds__(kThreads, 2)
+    float_rows_kernel(const __grid_constant__ DecodeRows rows, bool is_aligned) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  if (rows.mats) wait_for_inputs();  // late: the next one may go by the same mats
+  let_next_start();
+  const int first = static_cast<int>(blockIdx.z) * kFloatTokens;
+  float_rows<kMats>(rows, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), first,
+                    min(kFloatTokens, rows.n_tokens - first), is_aligned, reinterpret_cast<float*>(shared));
 }
 
 // log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
@@ -277,7 +298,7 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
 
 // Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
 template <TensorType kType, int kMats, int kTiles>
-bool launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
+bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
   using Sizes = SharedSizes<kType, kMats>;
   constexpr int kBlockTokens = kTiles * kGroupTokens;
   const int n_together = std::min(rows.n_tokens, kBlockTokens);
@@ -294,7 +315,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   const int n_problems = rows.n_problems * n_token_groups;
   const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
   int n_stages = stages_in(half_sm - n_beside), n_blocks_sm = 2;
-  if (n_stages < 2 || n_blocks_all <= launch.n_sms)
+  if (n_stages < 2 || n_blocks_all + beside.n_jobs <= launch.n_sms)
     n_stages = stages_in(block_limit - n_beside), n_blocks_sm = 1;
   if (n_stages < 2) return false;
   const int n_x_blocks = layout.n_split > 1
@@ -307,11 +328,13 @@ bool launch_rows(DecodeRows rows, Layout layout, const Launch& launch) {
   const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
   CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
-  const dim3 blocks(static_cast<unsigned>(n_x_blocks * layout.n_split),
-                    static_cast<unsigned>(rows.n_problems), static_cast<unsigned>(n_token_groups));
+  const int n_grid_x = n_x_blocks * layout.n_split;
+  const dim3 blocks(static_cast<unsigned>(n_grid_x),
+                    static_cast<unsigned>(rows.n_problems + ceil_div(beside.n_jobs, n_grid_x)),
+                    static_cast<unsigned>(n_token_groups));
   launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
-                launch, rows, layout);
+                launch, rows, layout, beside);
   return true;
 }
 
@@ -319,21 +342,39 @@ inline bool is_aligned(const void* p, size_t n_bytes) {
   return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
 }
 
+// Whether x and weights of F32, F16 or BF16 may be read 16 bytes at a time.
+inline bool is_float_aligned(const DecodeRows& rows) {
+  return is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 && rows.x_token_stride % 4 == 0 &&
+         rows.n_cols % 4 == 0 && rows.row_bytes % 16 == 0 && rows.mat_bytes % 16 == 0 &&
+         is_aligned(rows.matrices[0].weights, 16) && rows.gate_offset % 16 == 0;
+}
+
+inline int float_jobs(const DecodeRows& rows, int n_mats) {
+  return static_cast<int>(ceil_div(rows.matrices[0].n_rows, kFloatRows / n_mats));
+}
+
+template <int kMats>
+void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
+  const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems),
+                    static_cast<unsigned>(ceil_div(rows.n_tokens, kFloatTokens)));
+  launch_kernel("float_rows_kernel", float_rows_kernel<kMats>, {blocks, kThreads, kFloatSumBytes}, launch,
+                rows, is_float_aligned(rows));
+}
+
+// Returns whether `beside` is done too.
 template <TensorType kType, int kMats>
-void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& launch) {
+bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& beside, const Launch& launch) {
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0;
   if constexpr (kIsFloat<kType>) {
-    const bool is_plain = !layout.is_x_aligned || rows.row_bytes % 16 != 0 || rows.mat_bytes % 16 != 0 ||
-                          !is_aligned(matrix.weights, 16) || rows.gate_offset % 16 != 0;
-    if (is_plain) {
+    if (!is_float_aligned(rows)) {
       const dim3 blocks(static_cast<unsigned>(ceil_div(matrix.n_rows, kWarps)),
                         static_cast<unsigned>(rows.n_problems),
                         static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
       launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
-      return;
+      return false;
     }
   } else {
     for (int k = 0; k < rows.n_matrices; ++k)
@@ -347,15 +388,18 @@ void launch_type(const DecodeRows& rows, const UseRuns& runs, const Launch& laun
   layout.log_warps = choose_log_warps(rows, layout.n_steps);
   layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
-  bool is_done = false;
-  if constexpr (kIsFloat<kType>)
-    is_done = rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2>(rows, layout, launch)
-                                           : launch_rows<kType, kMats, 1>(rows, layout, launch);
-  else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens))
-    is_done = launch_rows<kType, kMats, 1>(rows, layout, launch);
-  else if (!runs.runs && rows.n_tokens > kMostTogether)
-    is_done = multiply_wide(rows, layout, kMats == 2, kType, launch);
-  if (!is_done) multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
+  if constexpr (kIsFloat<kType>) {
+    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2>(rows, layout, {}, launch)
+                                     : launch_rows<kType, kMats, 1>(rows, layout, {}, launch))
+      return false;
+  } else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens)) {
+    const bool has_room = layout.n_split == 1;  // other blocks are no cluster's
+    if (launch_rows<kType, kMats, 1>(rows, layout, has_room ? beside : Beside{}, launch)) return has_room;
+  } else if (!runs.runs && rows.n_tokens > kMostTogether) {
+    if (multiply_wide(rows, layout, kMats == 2, kType, launch)) return false;
+  }
+  multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
+  return false;
 }
 
 // The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
@@ -376,11 +420,14 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
   return rows;
 }
 
-// The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses.
+// The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses. Returns whether what
+// is beside it is done too: where tokens are few and blocks are no clusters.
 template <int kMats>
-void launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
-  if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return;
+bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch,
+                const Beside& beside = {}) {
+  if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return false;
   constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
+  bool is_beside_done = false;
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
     DecodeRows part = rows;
     part.x += first * rows.x_token_stride;
@@ -391,8 +438,21 @@ void launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
     Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
     Launch here = launch;
     here.workspace = &scratch;
-    with_type(type, [&]<TensorType kType>() { launch_type<kType, kMats>(part, runs, here); });
+    with_type(type, [&]<TensorType kType>() {
+      if constexpr (kType == TensorType::f32)
+        launch_float_rows<kMats>(part, here);
+      else
+        is_beside_done |= launch_type<kType, kMats>(part, runs, beside, here);
+    });
   }
+  return is_beside_done;
+}
+
+// Work to be done beside another product of few tokens: a product of F32 rows, of one problem.
+inline Beside beside_of(const DecodeRows& rows) {
+  Beside beside;
+  beside.rows = rows, beside.n_jobs = float_jobs(rows, 1), beside.is_aligned = is_float_aligned(rows);
+  return beside;
 }
 
 }  // namespace decode

@@ -202,27 +202,22 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
 // Four values of a row in shared memory, from a place aligned to their size.
 template <TensorType kType>
 __device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
-  if constexpr (kType == TensorType::f32) {
-    const float4 v = *reinterpret_cast<const float4*>(p);
-    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
-  } else {
-    const uint2 v = *reinterpret_cast<const uint2*>(p);
-    const uint32_t bits[4] = {v.x & 0xffffu, v.x >> 16, v.y & 0xffffu, v.y >> 16};
+  const uint2 v = *reinterpret_cast<const uint2*>(p);
+  const uint32_t bits[4] = {v.x & 0xffffu, v.x >> 16, v.y & 0xffffu, v.y >> 16};
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      out[k] = kType == TensorType::bf16 ? __uint_as_float(bits[k] << 16)
-                                         : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
-  }
+  for (int k = 0; k < 4; ++k)
+    out[k] = kType == TensorType::bf16 ? __uint_as_float(bits[k] << 16)
+                                       : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
 }
 
-// Adds the products of one step of F32, F16 or BF16. x: of token g, at the step's first column, x_apart from
+// Adds the products of one step of F16 or BF16. x: of token g, at the step's first column, x_apart from
 // there to that of token g + 8; n_cols: to the row's end; n_tokens: from token g on, none or less for a lane
 // whose token does not exist.
 template <TensorType kType, int kMats, int kTiles>
 __device__ __forceinline__ void add_step_float(Sums<kMats, kTiles>& sums,
                                                const uint8_t* const (&step)[kMats][2], const float* x,
                                                int64_t x_apart, int n_cols, int n_tokens) {
-  constexpr int kBytes = kType == TensorType::f32 ? 4 : 2;
+  constexpr int kBytes = 2;
   const int i = threadIdx.x % 4;
   float c[kMats][kTiles][4] = {};
 #pragma unroll
@@ -247,12 +242,6 @@ __device__ __forceinline__ void add_step_float(Sums<kMats, kTiles>& sums,
           const float x0 = k ? xs4[n].z : xs4[n].x, x1 = k ? xs4[n].w : xs4[n].y;
           const float high0 = tf32_part(x0), high1 = tf32_part(x1);
           multiply_tf32(c[m][n], a, x0 - high0, x1 - high1);
-          if constexpr (kType == TensorType::f32) {
-            float rest[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) rest[e] = a[e] - tf32_part(a[e]);
-            multiply_tf32(c[m][n], rest, high0, high1);
-          }
           multiply_tf32(c[m][n], a, high0, high1);
         }
       }

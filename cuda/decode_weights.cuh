@@ -43,10 +43,6 @@ struct Steps {
   static constexpr int kSlot = (kBytes + kLine - Codes<kType>::kAlign + 15) / 32 * 32 + 16;
 };
 template <>
-struct Steps<TensorType::f32> {
-  static constexpr int kCols = 32, kBytes = 128, kLine = 32, kSlot = 192;
-};
-template <>
 struct Steps<TensorType::f16> {
   static constexpr int kCols = 128, kBytes = 256, kLine = 32, kSlot = 288;
 };

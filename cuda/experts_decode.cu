@@ -1,9 +1,12 @@
-// The gated products in decode: an MLP's, and the chosen experts of each token. The kernels are in
+// The gated products in decode: an MLP's, and the router and chosen experts of each token. The kernels are in
 // decode_rows.cuh and decode_columns.cu; which experts is known on the device only.
 //
 // Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
 // token's results are added in ascending order of k. With several tokens the uses are sorted by expert, so
 // that an expert's weights are read once for all that chose it; a use's bits are the same either way.
+//
+// Of one token the router is beside the shared expert's first product, whose last blocks choose, and the
+// shared expert's second product is one problem more of the chosen ones'.
 #include "cuda/common.cuh"
 #include "cuda/decode_rows.cuh"
 #include "cuda/expert_uses.h"
@@ -13,6 +16,7 @@ namespace {
 
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
+constexpr size_t kMostRouteBytes = size_t{16} << 10;  // that blocks of a product have room for
 
 // Uses by expert, the runs of them, and the experts of each round.
 // One CTA; a thread a use, then an expert.
@@ -51,9 +55,10 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // y[t] = sum over k of x[t, k], in ascending order.
+// With `h` there is one more x, the shared expert's: y = that + the sum; h += y.
 // A thread four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4.
 // Bound by bytes.
-__global__ void sum_uses_kernel(const float4* x, float4* y, int n_each, int width) {
+__global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_each, int width) {
   let_next_start();
   wait_for_inputs();
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -63,6 +68,11 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, int n_each, int widt
   for (int k = 1; k < n_each; ++k) {
     const float4 v = from[static_cast<int64_t>(k) * width];
     sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+  }
+  if (h) {
+    const float4 v = from[static_cast<int64_t>(n_each) * width], before = h[column];
+    sum = {v.x + sum.x, v.y + sum.y, v.z + sum.z, v.w + sum.w};
+    h[column] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   }
   y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
 }
@@ -101,6 +111,16 @@ UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
   return w1.type == w3.type && w1.row_bytes == w3.row_bytes && w1.mat_bytes == w3.mat_bytes &&
          w1.step_bytes == w3.step_bytes;
+}
+
+DecodeRows rows_of_gated(const GatedMatmul& op) {
+  DecodeRows rows = decode::rows_of(op.w1);
+  rows.gate_offset = op.w3.data - op.w1.data;
+  rows.x = op.x;
+  rows.x_token_stride = op.w1.n_cols;
+  rows.n_tokens = static_cast<int>(op.n_tokens);
+  rows.matrices[0].y = op.y;
+  return rows;
 }
 
 // A problem a use.
@@ -155,9 +175,30 @@ void run_together(const RunExperts& op, const Launch& launch) {
   const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
   const UseRuns runs = sort_uses(op, launch);
   float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
-  float* y = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w2.n_rows));
+  float* y = launch.workspace->take<float>((n_uses + 1) * static_cast<size_t>(op.w2.n_rows));
   run_uses(op, runs, h, y, launch);
   sum_uses(op, y, launch);
+}
+
+// Whether the shared expert's w2 may be one more of the chosen ones'.
+bool is_like_chosen(const RunExperts& op) {
+  const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
+  return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
+         w.step_bytes == w2.step_bytes && traits(w.type).block_values > 1;
+}
+
+bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen(op); }
+
+// The shared expert's w2 by itself, divided as it is when it is one of the chosen ones'.
+void run_shared(const RunExperts& op, const Launch& launch) {
+  const Matmul& product = op.shared;
+  DecodeRows rows = decode::rows_of(product.weight);
+  if (is_like_chosen(op)) rows.n_problems_token = static_cast<int>(op.n_activated);
+  rows.x = product.x, rows.x_token_stride = product.x_stride;
+  rows.n_tokens = static_cast<int>(product.n_tokens);
+  rows.matrices[0].y = product.y;
+  rows.plus = product.plus, rows.sum = product.sum;
+  decode_rows(rows, product.weight.type, launch);
 }
 
 }  // namespace
@@ -170,13 +211,7 @@ void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
     gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch);
     return;
   }
-  DecodeRows rows = decode::rows_of(op.w1);
-  rows.gate_offset = op.w3.data - op.w1.data;
-  rows.x = op.x;
-  rows.x_token_stride = op.w1.n_cols;
-  rows.n_tokens = static_cast<int>(op.n_tokens);
-  rows.matrices[0].y = op.y;
-  decode::launch_any<2>(rows, {}, op.w1.type, launch);
+  decode::launch_any<2>(rows_of_gated(op), {}, op.w1.type, launch);
 }
 
 UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch) {
@@ -197,6 +232,8 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
   rows.x = h;
   rows.x_problem_stride = op.w2.n_cols;
   rows.matrices[0].y = y;
+  if (is_joined(op))
+    ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x;
   multiply_uses(rows, runs, op.w2.type, here);
 }
 
@@ -204,9 +241,27 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
   const auto width = static_cast<int>(op.w2.n_rows / 4);
   const dim3 blocks(static_cast<unsigned>(ceil_div(width, decode::kThreads)),
                     static_cast<unsigned>(op.n_tokens));
+  const bool adds = is_joined(op);
   launch_kernel("sum_uses_kernel", sum_uses_kernel, {blocks, decode::kThreads}, launch,
-                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(op.y),
-                static_cast<int>(op.n_activated), width);
+                reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(adds ? op.shared.y : op.y),
+                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), static_cast<int>(op.n_activated),
+                width);
+}
+
+void route_experts_decode(const RouteExperts& op, const Launch& launch) {
+  const GatedMatmul& beside = op.beside;
+  const bool has_codes = beside.w1.data && traits(beside.w1.type).block_values > 1;
+  if (op.n_tokens == 1 && launch.n_done && has_codes && is_one_product(beside.w1, beside.w3) &&
+      op.gate.weight.data && op.gate.weight.type == TensorType::f32 && route_bytes(op) <= kMostRouteBytes) {
+    DecodeRows gate = decode::rows_of(op.gate.weight);
+    gate.x = op.gate.x, gate.n_tokens = 1, gate.matrices[0].y = op.gate.y;
+    Beside router = decode::beside_of(gate);
+    router.route = op, router.n_done = launch.n_done;
+    if (decode::launch_any<2>(rows_of_gated(beside), {}, beside.w1.type, launch, router)) return;
+  }
+  if (op.gate.weight.data) matmul_decode(op.gate, launch);
+  route_experts(op, launch);
+  if (beside.w1.data) matmul_gated_decode(beside, launch);
 }
 
 void run_experts_decode(const RunExperts& op, const Launch& launch) {
@@ -223,8 +278,11 @@ void run_experts_decode(const RunExperts& op, const Launch& launch) {
     Workspace scratch = *launch.workspace;
     Launch here = launch;
     here.workspace = &scratch;
-    run_together(tokens_of(op, token, std::min(n_together, op.n_tokens - token)), here);
+    RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token));
+    if (!is_joined(op)) part.shared = {};
+    run_together(part, here);
   }
+  if (op.shared.weight.data && !is_joined(op)) run_shared(op, launch);
 }
 
 }  // namespace dsv32::cuda

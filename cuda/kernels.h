@@ -27,6 +27,7 @@ void matmul_decode(const Matmul&, const Launch&);
 void matmuls_decode(std::span<const Matmul>, const Launch&);
 void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
+void route_experts_decode(const RouteExperts&, const Launch&);  // with gate and beside
 void run_experts_decode(const RunExperts&, const Launch&);
 
 // link_share.cu: y = what the link's part of experts in host memory comes to
@@ -49,7 +50,7 @@ inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
   return op;
 }
 
-// moe.cu
+// moe.cu: of logits that are there
 void route_experts(const RouteExperts&, const Launch&);
 
 // store.cu, resolve.cu, fetch.cu

@@ -15,11 +15,10 @@ DecodeRows rows_of_product(const Matmul& op) {
   return rows;
 }
 
-// Rows of F32, F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
+// Rows of F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
-         a.weight.step_bytes == b.weight.step_bytes &&
-         traits(a.weight.type).block_values > 1;
+         a.weight.step_bytes == b.weight.step_bytes && traits(a.weight.type).block_values > 1;
 }
 
 }  // namespace
@@ -36,8 +35,11 @@ void matmul_decode(const Matmul& op, const Launch& launch) {
   decode_rows(rows_of_product(op), op.weight.type, launch);
 }
 
+// Matrices of one type are one product, and one of F32 may be beside it.
 void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   std::vector<bool> is_done(ops.size());
+  const auto floats = static_cast<size_t>(
+      std::ranges::find(ops, TensorType::f32, [](const Matmul& op) { return op.weight.type; }) - ops.begin());
   for (size_t i = 0; i < ops.size(); ++i) {
     if (is_done[i]) continue;
     DecodeRows rows = rows_of_product(ops[i]);
@@ -47,7 +49,10 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
       rows.matrices[rows.n_matrices++] = rows_of_product(ops[j]).matrices[0];
       is_done[j] = true;
     }
-    decode_rows(rows, ops[i].weight.type, launch);
+    const bool has_beside = floats > i && floats < ops.size() && !is_done[floats];
+    if (decode::launch_any<1>(rows, {}, ops[i].weight.type, launch,
+                              has_beside ? decode::beside_of(rows_of_product(ops[floats])) : Beside{}))
+      is_done[floats] = has_beside;
   }
 }
 

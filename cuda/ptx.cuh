@@ -67,6 +67,15 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
                "r"(is_there ? 16 : 0)
                : "memory");
 }
+// The same of what nobody reads again: it is the first to leave L2, so that what all layers read stays there.
+__device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // as createpolicy.fractional.L2::evict_first makes it
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %3;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst)
+      : "memory");
+}
 // 4 or 8 bytes, through L1.
 template <int kBytes>
 __device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {

@@ -260,16 +260,19 @@ struct Attend {
   float* o_c = nullptr;
 };
 
-// p = sigmoid(logits); s = p + bias; the best groups by the sum of their two largest s; the best experts of
-// those by s, ties to the lower index; weights p[chosen] / sum * route_scale (model.py, Gate).
+// logits = gate x, unless they are there already; p = sigmoid(logits); s = p + bias; the best groups by the
+// sum of their two largest s; the best experts of those by s, ties to the lower index; weights p[chosen] /
+// sum * route_scale (model.py, Gate).
 struct RouteExperts {
-  const float* logits = nullptr;  // [n_tokens, n_experts]
+  const float* logits = nullptr;  // [n_tokens, n_experts]: gate.y where there is a gate
   const float* bias = nullptr;    // [n_experts] or null
   int64_t n_tokens = 0, n_experts = 0, n_activated = 0, n_groups = 1, n_limited_groups = 1;
   bool normalize = true;
   float route_scale = 1;
   int32_t* experts = nullptr;  // [n_tokens, n_activated] ascending
   float* weights = nullptr;    // [n_tokens, n_activated]
+  Matmul gate = {};            // without weights: there are logits
+  GatedMatmul beside = {};     // without weights: none. What has nothing to do with it and may be done beside
 };
 
 // The routed experts of a layer.
@@ -302,6 +305,9 @@ struct RunExperts : ExpertStacks {
   size_t n_window_bytes = 0;
   size_t n_link_bytes = 0;             // of these, the same for all of a device; 0: the host computes all
   const ExpertStacks* next = nullptr;  // in host memory too; null: nothing is known
+  // In decode, of experts in device memory: a product that follows, the shared expert's w2, with `plus` = y
+  // and a `sum`. Without weights: none. Where it is asked for here, y itself need not be written.
+  Matmul shared = {};
 };
 
 // How one token is drawn: after temperature, top-k, top-p and min-p, in that order.

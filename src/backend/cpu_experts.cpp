@@ -198,6 +198,8 @@ class ExpertStep {
 }  // namespace
 
 void CpuBackend::route_experts(const RouteExperts& op) {
+  if (op.gate.weight.data) CpuBackend::matmul(op.gate);
+  if (op.beside.w1.data) CpuBackend::matmul_gated(op.beside);
   workers_.parallel_for(op.n_tokens, worth_sharing(op.n_tokens * op.n_experts), [&](int64_t t) {
     route_one(op, op.logits + t * op.n_experts, op.experts + t * op.n_activated,
               op.weights + t * op.n_activated);
@@ -208,6 +210,9 @@ void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<floa
   ExpertStep(op, scratch).run(workers);
 }
 
-void CpuBackend::run_experts(const RunExperts& op) { cpu_run_experts(op, workers_, scratch_); }
+void CpuBackend::run_experts(const RunExperts& op) {
+  cpu_run_experts(op, workers_, scratch_);
+  if (op.shared.weight.data) CpuBackend::matmul(op.shared);
+}
 
 }  // namespace dsv32

@@ -11,15 +11,31 @@ void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
   observe("ffn_out", y, args_.dim);
 }
 
+// Whether the shared expert is computed beside the router and the routed ones: in decode, where all tokens
+// of a step are a piece.
+bool Stage::runs_shared_beside() const {
+  return args_.n_shared_experts > 0 && step_.role == Role::decode && step_.n_tokens <= act_.piece_tokens;
+}
+
 // in: x() [n, dim] after ffn_norm; out: the experts of the piece's tokens, and their weights
 void Stage::route(const ExpertWeights& w) {
   const int64_t n = piece_.n_tokens, n_activated = args_.n_activated_experts, first = first_ * n_activated;
   lap("other");
-  matmul(w.gate, x(), act_.route_logits.data());
-  backend_.route_experts({act_.route_logits.data(), w.bias.data(), n, args_.n_routed_experts, n_activated,
-                          args_.n_expert_groups, args_.n_limited_groups, args_.normalize_expert_weights,
-                          args_.route_scale, act_.experts.data() + first,
-                          act_.expert_weights.data() + first});
+  RouteExperts op{act_.route_logits.data(),
+                  w.bias.data(),
+                  n,
+                  args_.n_routed_experts,
+                  n_activated,
+                  args_.n_expert_groups,
+                  args_.n_limited_groups,
+                  args_.normalize_expert_weights,
+                  args_.route_scale,
+                  act_.experts.data() + first,
+                  act_.expert_weights.data() + first};
+  op.gate = product(w.gate, x(), act_.route_logits.data());
+  if (runs_shared_beside())
+    op.beside = {w.shared.w1, w.shared.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role};
+  backend_.route_experts(op);
   observe_ints("experts", act_.experts.data() + first, n_activated);
   observe("expert_weights", act_.expert_weights.data() + first, n_activated);
 }
@@ -36,12 +52,23 @@ void Stage::routed_experts(const ExpertWeights& w) {
     op.next = host_experts_after(layer_);
   else  // attention is done with it
     op.window = reinterpret_cast<uint8_t*>(act_.q_c.data()), op.n_window_bytes = act_.q_c.n_bytes();
+  if (runs_shared_beside() && w.place == Place::device) op.shared = shared_output(w);
   backend_.run_experts(op);
 }
 
-// h += the routed experts' sum + the shared expert, of the piece
+// x = w2 of the shared expert + the routed experts' sum;  h += x.  Of all tokens of the step
+Matmul Stage::shared_output(const ExpertWeights& w) {
+  Matmul op = product(w.shared.w2, act_.gate.data(), act_.x.data());
+  op.plus = act_.out.data(), op.sum = act_.h.data();
+  return op;
+}
+
+// h += the routed experts' sum + the shared expert, of the piece; what of it is not done yet
 void Stage::shared_expert(const ExpertWeights& w) {
-  if (args_.n_shared_experts > 0) {
+  if (runs_shared_beside()) {
+    if (w.place == Place::host) backend_.matmul(shared_output(w));
+    observe("ffn_out", x(), args_.dim);
+  } else if (args_.n_shared_experts > 0) {
     mlp(w.shared, out(), x());
   } else {
     observe("ffn_out", out(), args_.dim);

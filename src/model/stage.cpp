@@ -209,10 +209,6 @@ Matmul Stage::product(const WeightMatrix& weight, const float* x, float* y) cons
   return {weight, x, weight.n_cols, y, piece_.n_tokens, piece_.role};
 }
 
-void Stage::matmul(const WeightMatrix& weight, const float* x, float* y) {
-  backend_.matmul(product(weight, x, y));
-}
-
 bool Stage::is_observed(const char* stage) const {
   return observer_ && (observed_stages_.empty() || std::ranges::count(observed_stages_, stage) > 0);
 }

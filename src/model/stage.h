@@ -107,6 +107,8 @@ class Stage {
 
   // feed_forward.cpp
   void mlp(const MlpWeights& w, const float* plus, float* y);
+  bool runs_shared_beside() const;
+  Matmul shared_output(const ExpertWeights& w);
   void route(const ExpertWeights& w);
   void routed_experts(const ExpertWeights& w);
   void shared_expert(const ExpertWeights& w);
@@ -119,7 +121,6 @@ class Stage {
   float* x() { return act_.x.data() + first_ * args_.dim; }
   float* out() { return act_.out.data() + first_ * args_.dim; }
   Matmul product(const WeightMatrix& weight, const float* x, float* y) const;
-  void matmul(const WeightMatrix& weight, const float* x, float* y);
   bool is_observed(const char* stage) const;
   void observe(const char* stage, const float* values, int64_t width);
   void lap(const char* name, bool is_whole = false);

@@ -93,6 +93,8 @@ class TestLaunch {
  public:
   explicit TestLaunch(size_t n_scratch_bytes = size_t{256} << 20) {
     CUDA_CHECK(cudaMalloc(&scratch_, n_scratch_bytes));
+    CUDA_CHECK(cudaMalloc(&n_done_, sizeof(uint32_t)));
+    CUDA_CHECK(cudaMemset(n_done_, 0, sizeof(uint32_t)));
     if (!leaves_uninitialized()) CUDA_CHECK(cudaMemset(scratch_, 0xff, n_scratch_bytes));
     workspace_ = cuda::Workspace(scratch_, n_scratch_bytes);
     CUDA_CHECK(cudaStreamCreate(&stream_));
@@ -101,12 +103,13 @@ class TestLaunch {
   ~TestLaunch() {
     cudaStreamDestroy(stream_);
     cudaFree(scratch_);
+    cudaFree(n_done_);
   }
   TestLaunch(const TestLaunch&) = delete;
   TestLaunch& operator=(const TestLaunch&) = delete;
   cuda::Launch launch() {
     workspace_.reset();
-    return {stream_, &workspace_, n_sms_};
+    return {stream_, &workspace_, n_sms_, false, n_done_};
   }
   cudaStream_t stream() const { return stream_; }
 
@@ -133,6 +136,7 @@ class TestLaunch {
 
  private:
   void* scratch_ = nullptr;
+  uint32_t* n_done_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   cudaStream_t stream_ = nullptr;
   int n_sms_ = 0;

@@ -151,11 +151,13 @@ class IslandBackend : public CpuBackend {
     enqueue([this, op] { CpuBackend::attend(op); });
   }
   void route_experts(const RouteExperts& op) override {
-    own(op.logits, op.bias, op.experts, op.weights);
+    own(op.logits, op.bias, op.experts, op.weights, op.gate.weight.data, op.gate.x, op.gate.y);
+    own(op.beside.w1.data, op.beside.w3.data, op.beside.x, op.beside.up, op.beside.y);
     enqueue([this, op] { CpuBackend::route_experts(op); });
   }
   void run_experts(const RunExperts& op) override {
     own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window);
+    own(op.shared.weight.data, op.shared.x, op.shared.y, op.shared.plus, op.shared.sum);
     if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
     enqueue([this, op] {
       const bool is_shared = op.place == Place::host && op.role == Role::decode;

@@ -1,0 +1,123 @@
+// Rows of F32 weights times vectors, in f32 without any rounding: routers, the indexer's weights_proj, and
+// whatever else a file has as F32.
+//
+// Such matrices are few and small, so that what they take is waiting for each other kernel: their blocks come
+// in as the last ones of a quantised product of the same x (decode_rows.cuh, Beside), and of one token the
+// last block of a router chooses the experts. A thread has some columns of two rows in registers before it
+// waits for x. The order of a row's sum depends on the number of its columns alone.
+#pragma once
+
+#include "cuda/decode_problem.cuh"
+#include "cuda/route.cuh"
+
+namespace dsv32::cuda {
+
+// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router.
+struct Beside {
+  DecodeRows rows;  // without matrices: nothing
+  int n_jobs = 0;   // blocks that it takes
+  bool is_aligned = false;
+  RouteExperts route;          // of one token, by the last of these blocks; without experts: none
+  uint32_t* n_done = nullptr;  // of these blocks; zero before and after
+};
+
+namespace decode {
+
+constexpr int kFloatRows = 2;     // of a block: two of a matrix, or one of each of two
+constexpr int kFloatTokens = 16;  // that a block computes
+constexpr int kFloatHeld = 7;     // float4 of a row that a thread holds: 7168 columns a block
+constexpr int kFloatColumns = 4 * kThreads * kFloatHeld;
+constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(float);
+
+__device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_cols, bool is_aligned) {
+  if (is_aligned && col < n_cols) return *reinterpret_cast<const float4*>(row + col);
+  float v[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
+  return {v[0], v[1], v[2], v[3]};
+}
+
+// The rows of job `job` of a problem, tokens [first_token, first_token + n_tokens), at most kFloatTokens.
+// Who: a block; a thread four columns of each 1024. Layout: head of this file; a warp's sums of each token in
+// `partial`, shared memory [kFloatTokens, kWarps, kFloatRows], added in the warps' order. With mats the block
+// has waited for its inputs, else it waits here. Bound by latency, with many tokens by reading x from L2.
+template <int kMats>
+__device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int problem, int first_token,
+                                           int n_tokens, bool is_aligned, float* partial) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
+  const int first_row = job * (kFloatRows / kMats);
+  const int64_t mat = rows.mats ? __ldcg(rows.mats + problem) : problem;
+  const float* w[kFloatRows];
+#pragma unroll
+  for (int r = 0; r < kFloatRows; ++r) {
+    const int row = min(first_row + (kMats == 1 ? r : 0), matrix.n_rows - 1);
+    w[r] = reinterpret_cast<const float*>(matrix.weights + (kMats == 2 && r ? rows.gate_offset : 0) +
+                                          mat * rows.mat_bytes + row * rows.row_bytes);
+  }
+  float4 held[kFloatRows][kFloatHeld];
+  const auto hold = [&](int first) {
+#pragma unroll
+    for (int r = 0; r < kFloatRows; ++r)
+#pragma unroll
+      for (int k = 0; k < kFloatHeld; ++k)
+        held[r][k] = load_f32x4(w[r], first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
+  };
+  hold(0);
+  if (!rows.mats) wait_for_inputs();
+  const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
+#pragma unroll 1
+  for (int t = 0; t < n_tokens; ++t) {
+    const float* from = x + (first_token + t) * rows.x_token_stride;
+    float sums[kFloatRows] = {};
+#pragma unroll 1
+    for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
+      if (rows.n_cols > kFloatColumns && first + t > 0) hold(first);
+#pragma unroll
+      for (int k = 0; k < kFloatHeld; ++k) {
+        const float4 v = load_f32x4(from, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
+#pragma unroll
+        for (int r = 0; r < kFloatRows; ++r) {
+          sums[r] = fmaf(held[r][k].x, v.x, sums[r]), sums[r] = fmaf(held[r][k].y, v.y, sums[r]);
+          sums[r] = fmaf(held[r][k].z, v.z, sums[r]), sums[r] = fmaf(held[r][k].w, v.w, sums[r]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kFloatRows; ++r) {
+      sums[r] = warp_sum(sums[r]);
+      if (lane == 0) partial[(t * kWarps + warp) * kFloatRows + r] = sums[r];
+    }
+  }
+  __syncthreads();
+  for (int k = thread; k < n_tokens * (kFloatRows / kMats); k += kThreads) {
+    const int t = k / (kFloatRows / kMats), r = k % (kFloatRows / kMats);
+    if (first_row + r >= matrix.n_rows) continue;
+    float totals[kMats] = {};
+#pragma unroll
+    for (int m = 0; m < kMats; ++m)
+      for (int i = 0; i < kWarps; ++i) totals[m] += partial[(t * kWarps + i) * kFloatRows + r + m];
+    finish_row<kMats>(rows, matrix, totals, problem, first_token + t, first_row + r);
+  }
+}
+
+// A block's part of what is beside a product. room: kFloatSumBytes of shared memory, or route_bytes().
+__device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
+  __shared__ bool is_last;
+  let_next_start();
+  if (job >= beside.n_jobs) return wait_for_inputs();
+  float_rows<1>(beside.rows, job, 0, 0, beside.rows.n_tokens, beside.is_aligned, room);
+  if (!beside.route.experts) return;
+  if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(beside.n_done, 1) == static_cast<uint32_t>(beside.n_jobs - 1);
+    if (is_last) *beside.n_done = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) choose_experts(beside.route, 0, room);
+}
+
+}  // namespace decode
+}  // namespace dsv32::cuda
