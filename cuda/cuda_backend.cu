@@ -326,7 +326,12 @@ class CudaBackend : public Backend {
     pinned_.wait(op.cache.rows);
     cuda::store_tokens(op, launch());
   }
-  void turn_queries(const TurnQueries& op) override { cuda::turn_queries(op, launch()); }
+  void turn_queries(const TurnQueries& op) override {
+    if (op.absorb.weight.data && op.absorb.role == Role::decode)
+      return cuda::turn_queries_decode(op, launch());
+    cuda::turn_queries(op, launch());
+    if (op.absorb.weight.data) matmul_heads(op.absorb);
+  }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
   void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }

@@ -252,6 +252,12 @@ struct Walk {
   }
 };
 
+// From a row of a step to the next in shared memory.
+template <TensorType kType>
+__host__ __device__ constexpr int slot_bytes(bool in_bands) {
+  return !kIsFloat<kType> && in_bands ? Steps<kType>::kBytes : Steps<kType>::kSlot;
+}
+
 // Sixteen bytes of weights; kOnce: that no other block reads.
 template <bool kOnce>
 __device__ __forceinline__ void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {
@@ -286,7 +292,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
         copy_band_step<kType, kOnce>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
-                                     stage + m * kTileRows * Step::kSlot);
+                                     stage + m * kTileRows * Step::kBytes);
       return;
     }
   }

@@ -31,8 +31,11 @@ namespace decode {
 // Shared memory of a block, in this order.
 template <TensorType kType, int kMats>
 struct SharedSizes {
-  static constexpr int kStage = kMats * kTileRows * Steps<kType>::kSlot;  // of one warp
-  static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
+  static __host__ __device__ int tile(bool in_bands) { return kTileRows * slot_bytes<kType>(in_bands); }
+  static __host__ __device__ int stage(bool in_bands) { return kMats * tile(in_bands); }  // of one warp
+  static __host__ __device__ int ring(int n_slots, bool in_bands) {
+    return kWarps * n_slots * stage(in_bands);
+  }
   static __host__ __device__ int x(int n_steps, int n_tokens) {
     if constexpr (kIsFloat<kType>)
       return 0;
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.stride;
-  uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
+  uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::stage(rows.in_bands)));
   const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
   const int n_warps_tile = 1 << layout.log_warps;
 
@@ -133,7 +136,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const uint32_t ring_at = opaque(shared_address(ring));
   const auto put_step = [&](int stage) {
     if (put.group < layout.n_groups)
-      copy_step<kType, kMats, true>(rows, layout, put.at, lane, ring_at + stage * Sizes::kStage);
+      copy_step<kType, kMats, true>(rows, layout, put.at, lane,
+                                    ring_at + stage * Sizes::stage(rows.in_bands));
     commit_copies();
     if (put.group < layout.n_groups) put.advance(rows, layout, share, mat);
   };
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!is_chosen) wait_for_inputs();
 
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
-  uint8_t* x = shared + Sizes::ring(layout.n_slots);
+  uint8_t* x = shared + Sizes::ring(layout.n_slots, rows.in_bands);
   uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n);
   LaneX lane_x;
   int n_x_bytes = 0;  // of a step
@@ -164,7 +168,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int m = 0; m < kMats; ++m) {
         StepPlace at = take.at;
         at.row += m ? rows.gate_offset : 0;
-        find_step<kType>(rows, at, lane, ring + taken * Sizes::kStage + m * kTileRows * Step::kSlot, step[m]);
+        find_step<kType>(rows, at, lane,
+                         ring + taken * Sizes::stage(rows.in_bands) + m * Sizes::tile(rows.in_bands),
+                         step[m]);
       }
       if constexpr (kIsFloat<kType>) {
         const int col = take.at.step * Step::kCols;
@@ -309,7 +315,9 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
-  const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
+  const auto stages_in = [&](int64_t n_bytes) {
+    return static_cast<int>(n_bytes / Sizes::ring(1, rows.in_bands));
+  };
 
   const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens));
   const int n_problems = rows.n_problems * n_token_groups;
@@ -325,7 +333,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
       ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
+  const int n_shared = Sizes::ring(layout.n_slots, rows.in_bands) + n_beside;
   CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const int n_grid_x = n_x_blocks * layout.n_split;

@@ -9,16 +9,20 @@
 
 #include "cuda/decode_problem.cuh"
 #include "cuda/route.cuh"
+#include "cuda/turn.cuh"
 
 namespace dsv32::cuda {
 
-// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router.
+// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
+// or they turn queries.
 struct Beside {
-  DecodeRows rows;  // without matrices: nothing
-  int n_jobs = 0;   // blocks that it takes
+  int n_jobs = 0;  // blocks that it takes
+  DecodeRows rows;
   bool is_aligned = false;
   RouteExperts route;          // of one token, by the last of these blocks; without experts: none
   uint32_t* n_done = nullptr;  // of these blocks; zero before and after
+  TurnQueries turn;            // without q: F32 rows
+  TurnBlocks turn_blocks;
 };
 
 namespace decode {
@@ -101,11 +105,16 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
   }
 }
 
-// A block's part of what is beside a product. room: kFloatSumBytes of shared memory, or route_bytes().
+// A block's part of what is beside a product. room: shared memory of kFloatSumBytes, route_bytes() or
+// turn_bytes().
 __device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
   __shared__ bool is_last;
   let_next_start();
   if (job >= beside.n_jobs) return wait_for_inputs();
+  if (beside.turn.q) {
+    const int n = beside.turn_blocks.n();
+    return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
+  }
   float_rows<1>(beside.rows, job, 0, 0, beside.rows.n_tokens, beside.is_aligned, room);
   if (!beside.route.experts) return;
   if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote

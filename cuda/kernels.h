@@ -16,7 +16,6 @@ void put_in_bands(const WeightMatrix&, const Launch&);
 
 // norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
-void turn_queries(const TurnQueries&, const Launch&);
 void add(const Add&, const Launch&);
 // values = silu(values) * up * factors[i / width]; factors null: 1
 void gate(float* values, const float* up, const float* factors, int64_t n_values, int64_t width,
@@ -27,6 +26,7 @@ void matmul_decode(const Matmul&, const Launch&);
 void matmuls_decode(std::span<const Matmul>, const Launch&);
 void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
+void turn_queries_decode(const TurnQueries&, const Launch&);  // with absorb
 void route_experts_decode(const RouteExperts&, const Launch&);  // with gate and beside
 void run_experts_decode(const RunExperts&, const Launch&);
 
@@ -49,6 +49,9 @@ inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
   op.experts += first * op.n_activated, op.weights += first * op.n_activated;
   return op;
 }
+
+// turn.cu: without absorb
+void turn_queries(const TurnQueries&, const Launch&);
 
 // moe.cu: of logits that are there
 void route_experts(const RouteExperts&, const Launch&);

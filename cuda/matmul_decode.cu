@@ -21,6 +21,21 @@ bool go_together(const Matmul& a, const Matmul& b) {
          a.weight.step_bytes == b.weight.step_bytes && traits(a.weight.type).block_values > 1;
 }
 
+DecodeRows rows_of_heads(const MatmulHeads& op) {
+  DecodeRows rows = decode::rows_of(op.weight);
+  rows.n_problems = rows.n_problems_token = static_cast<int>(op.weight.n_mats);
+  rows.x = op.x;
+  rows.x_problem_stride = op.x_head_stride;
+  rows.x_token_stride = op.x_token_stride;
+  rows.n_tokens = static_cast<int>(op.n_tokens);
+  rows.matrices[0].y = op.y;
+  rows.matrices[0].y_token_stride = op.weight.n_mats * op.weight.n_rows;
+  rows.y_problem_stride = op.weight.n_rows;
+  return rows;
+}
+
+constexpr size_t kMostTurnBytes = size_t{16} << 10;  // that blocks of a product have room for
+
 }  // namespace
 
 void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
@@ -51,22 +66,26 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
     }
     const bool has_beside = floats > i && floats < ops.size() && !is_done[floats];
     if (decode::launch_any<1>(rows, {}, ops[i].weight.type, launch,
-                              has_beside ? decode::beside_of(rows_of_product(ops[floats])) : Beside{}))
-      is_done[floats] = has_beside;
+                              has_beside ? decode::beside_of(rows_of_product(ops[floats])) : Beside{}) &&
+        has_beside)
+      is_done[floats] = true;
   }
 }
 
 void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
-  DecodeRows rows = decode::rows_of(op.weight);
-  rows.n_problems = rows.n_problems_token = static_cast<int>(op.weight.n_mats);
-  rows.x = op.x;
-  rows.x_problem_stride = op.x_head_stride;
-  rows.x_token_stride = op.x_token_stride;
-  rows.n_tokens = static_cast<int>(op.n_tokens);
-  rows.matrices[0].y = op.y;
-  rows.matrices[0].y_token_stride = op.weight.n_mats * op.weight.n_rows;
-  rows.y_problem_stride = op.weight.n_rows;
-  decode_rows(rows, op.weight.type, launch);
+  decode_rows(rows_of_heads(op), op.weight.type, launch);
+}
+
+// Of few tokens the queries are turned beside the product with W_UK.
+void turn_queries_decode(const TurnQueries& op, const Launch& launch) {
+  Beside beside;
+  beside.turn = op, beside.turn_blocks = TurnBlocks(op);
+  beside.n_jobs = static_cast<int>(op.step.n_tokens) * beside.turn_blocks.n();
+  const bool has_room = op.rope_dim >= 2 && turn_bytes(op) <= kMostTurnBytes;
+  if (!has_room) beside = {};
+  const bool is_done =
+      decode::launch_any<1>(rows_of_heads(op.absorb), {}, op.absorb.weight.type, launch, beside);
+  if (!is_done || !has_room) turn_queries(op, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -176,6 +176,8 @@ struct TurnQueries {
   uint8_t* turned_fp8 = nullptr;   // as index_q; these two, or `turned`
   float* turned_scales = nullptr;  // [n_tokens, n_index_heads, tiles(index_dim)]
   float* turned = nullptr;         // as index_q
+  // Without weights: none. A product that has nothing to do with what is turned: W_UK's, of the other values.
+  MatmulHeads absorb = {};
 };
 
 // Rows that are copied from the host pool into a window on the device beside the work that follows.

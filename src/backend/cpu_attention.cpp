@@ -217,6 +217,7 @@ void CpuBackend::turn_queries(const TurnQueries& op) {
                 n_rows = op.step.n_tokens * op.n_index_heads;
   rope({op.step, RopeLayout::interleaved, op.q + width - op.rope_dim, n_heads, width, n_heads * width,
         op.frequencies, op.rope_dim});
+  if (op.absorb.weight.data) CpuBackend::matmul_heads(op.absorb);
   if (!op.index_q) return;
   rope({op.step, RopeLayout::half_split, op.index_q, op.n_index_heads, dim, op.n_index_heads * dim,
         op.frequencies, op.rope_dim});

@@ -83,7 +83,7 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
   if (op.k) observe("index_k", op.k, args_.index_head_dim);
 }
 
-// q = rope(wq_b qr);  q_I = H rope(indexer's wq_b qr), where positions are to be scored
+// q = rope(wq_b qr);  q_I = H rope(indexer's wq_b qr), where positions are to be scored;  q_c, if early
 void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
   op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
@@ -97,6 +97,7 @@ void Stage::queries(const LayerWeights& w, const CacheView& cache) {
       op.turned_fp8 = act_.index_q_fp8.data(), op.turned_scales = act_.index_q_scales.data();
     products.push_back(product(w.indexer.wq_b, act_.qr.data(), op.index_q));
   }
+  if (absorbs_early(cache)) op.absorb = absorb(w);
   backend_.matmuls(products);
   backend_.turn_queries(op);
   observe("q", op.q, op.n_heads * op.head_dim);
@@ -147,12 +148,25 @@ void Stage::find_rows(const Part& part, const CacheView& cache) {
   lap("fetch");
 }
 
-// q_c = W_UK^T q_nope;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
+// q_c = W_UK^T q_nope
+MatmulHeads Stage::absorb(const LayerWeights& w) const {
+  const int64_t head_dim = args_.qk_head_dim();
+  return {w.w_uk,          act_.q.data(), args_.n_heads * head_dim, head_dim, act_.q_c.data(),
+          piece_.n_tokens, piece_.role};
+}
+
+// In decode beside the queries' turns, unless rows may have to be fetched beside it or q_c holds index
+// queries until positions are scored.
+bool Stage::absorbs_early(const CacheView& cache) const {
+  return piece_.role == Role::decode && !cache.buffers && cache.layout.kv_type != KvType::f32;
+}
+
+// q_c, unless it is there;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)
 void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const int64_t n = piece_.n_tokens, heads = args_.n_heads, head_dim = args_.qk_head_dim(),
                 rank = args_.kv_lora_rank;
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
-  backend_.matmul_heads({w.w_uk, act_.q.data(), heads * head_dim, head_dim, act_.q_c.data(), n, piece_.role});
+  if (!absorbs_early(cache)) backend_.matmul_heads(absorb(w));
   lap("other");
   in_parts(cache, [&](const Part& part) {
     const int64_t t = part.first, at = t * act_.topk;

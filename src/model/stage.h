@@ -96,6 +96,8 @@ class Stage {
   // attention.cpp
   void attention(const LayerWeights& w, const CacheView& cache);
   bool is_scored() const;
+  MatmulHeads absorb(const LayerWeights& w) const;
+  bool absorbs_early(const CacheView& cache) const;
   void project(const LayerWeights& w);
   void store(const LayerWeights& w, const CacheView& cache);
   void queries(const LayerWeights& w, const CacheView& cache);

@@ -128,6 +128,7 @@ class IslandBackend : public CpuBackend {
   }
   void turn_queries(const TurnQueries& op) override {
     own(op.step, op.frequencies, op.q, op.index_q, op.turned_fp8, op.turned_scales, op.turned);
+    own(op.absorb.weight.data, op.absorb.x, op.absorb.y);
     enqueue([this, op] { CpuBackend::turn_queries(op); });
   }
   void indexer_scores(const IndexerScores& op) override {
