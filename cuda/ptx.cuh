@@ -43,6 +43,21 @@ __device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
   return x;
 }
 
+// Where is_wanted, without a branch.
+__device__ __forceinline__ void store_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n@wanted st.shared.u32 [%0], %1;\n}" ::"r"(address),
+      "r"(x), "r"(static_cast<int>(is_wanted))
+      : "memory");
+}
+__device__ __forceinline__ void count_shared_if(uint32_t address, bool is_wanted) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %1, 0;\n@wanted red.shared.add.u32 [%0], 1;\n}" ::"r"(
+          address),
+      "r"(static_cast<int>(is_wanted))
+      : "memory");
+}
+
 // ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
 
 // Of which the first n_bytes are read and the rest is zero.
@@ -179,6 +194,19 @@ __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parit
 #endif
 }
 
+// ---- a meeting of the cluster's blocks in two halves; nothing where there are no clusters ----
+
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
 #if __CUDA_ARCH__ >= 900
 
 // What ordinary stores and cp.async wrote is seen by bulk copies and warpgroup products that start after the
@@ -205,6 +233,18 @@ __device__ __forceinline__ void copy_in(void* shared, const void* global, uint32
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           shared_address(shared)),
       "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+// To where `shared` lies in another block of the cluster. That block's `barrier` has an arrival and the
+// bytes.
+__device__ __forceinline__ void copy_to_block(int block, const void* shared, uint32_t n_bytes,
+                                              uint64_t* barrier) {
+  asm volatile(
+      "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %1, "
+      "%3;\nmbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [there], %2;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [there];\n}" ::
+          "r"(shared_address(shared)),
+      "r"(shared_address(barrier)), "r"(n_bytes), "r"(block)
       : "memory");
 }
 // Each thread's copies out form groups: those since its last commit are one.

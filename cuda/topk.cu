@@ -1,205 +1,61 @@
-// Exact top-k of each token's scores, by radix select on integer keys.
+// Exact top-k of each token's scores.
 //
-// Floats become 32-bit integers that sort alike. Three histograms (11, 11 and 10 bits) find the k-th largest
-// key T exactly; then the positions with a key above T, and the lowest ones of those equal to it, are written
-// in order. Counts are integers, so no order of arrival shows in the result. The blocks of a row first list
-// what lies above a bound that a sample of the row gives, and one of them chooses among that; where the bound
-// turns out not to leave enough or too much, they go through the row as a whole.
+// A row of few positions is a block's, which holds all of its keys in registers (topk_keys.cuh). A longer one
+// is a cluster's. The one idea: each block lists the keys of its part that lie above a bound and sends the
+// list to all others, so that each finds the threshold by itself and writes what its own part has above it,
+// in order; the blocks meet once. The bound is the same in all, from the same sample of the whole row. Where
+// it leaves too few keys or too many, the blocks go through the row once more, digit by digit (topk_row.cuh):
+// the result is exact whatever the scores, and counts are integers, so that no order of arrival shows in it.
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/common.cuh"
 #include "cuda/kernels.h"
-#include "cuda/team.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/topk_row.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kBins = 2048;
-constexpr int kLeastBlockKeys =
-    4096;  // of a row, per block: below, the waits between the blocks cost more than they save
+template <int kThreads>  // of a block, in registers: as many as 64 of these have room for
+constexpr int kMostKeys = kThreads == 1024 ? 8192 : 6144;
+constexpr int kSampleVectors = 4;  // most of a thread, of 4 neighbours each
+constexpr int kSampleStep = 8;     // one key of so many is in the sample, of a row that is not too long
+constexpr int kListHead = 4;       // words before a list's keys: how many they are
+constexpr int kTooMany = 0x7fffffff;
 
-// As backend/cpu_attention.cpp: -0 equals 0, NaN ranks below everything.
-__device__ __forceinline__ uint32_t rank_key(float score) {
-  uint32_t bits = __float_as_uint(score);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
-  if (bits == 0x80000000u) bits = 0;
-  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
-}
+// What a block keeps in shared memory beside `Shared`: all blocks' lists, then the positions of its own.
+struct Lists {
+  uint32_t* words;
+  int n_room, n_blocks;
 
-// Calls visit(key) for keys first, first + step, ... below end, several of which are loaded at once.
-template <typename KeyAt, typename Visit>
-__device__ __forceinline__ void visit_keys(const KeyAt& key_at, int first, int step, int end,
-                                           const Visit& visit) {
-#pragma unroll 8
-  for (int i = first; i < end; i += step) visit(key_at(i));
-}
-
-struct Shared {
-  uint32_t counts[kBins];  // this block's histogram
-  uint32_t totals[kBins];  // the team's
-  uint32_t warp_sums[kWarps];
-  uint32_t warp_above[kWarps], warp_ties[kWarps];  // of each warp's segment
-  uint32_t block_counts[2];                        // above, ties; or how many the block has listed
-  uint32_t bin, n_above_bin;
-  uint32_t warp_found[2][kWarps];  // candidates of a tile, of one and of the next
+  __device__ uint32_t* of(int block) const { return words + block * (n_room + kListHead); }
+  __device__ int32_t* positions() const { return reinterpret_cast<int32_t*>(of(n_blocks)); }
 };
 
-__device__ __forceinline__ uint32_t warp_prefix(uint32_t x) {  // inclusive
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const uint32_t y = __shfl_up_sync(0xffffffffu, x, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
+// Which keys of a row are in its sample, and which of the sample's keys bound the row's topk-th: six
+// deviations of how many of the topk are in it, so that of a random sample it is wrong in 1 case of 10^9.
+struct Sampling {
+  int n_vectors, step, n_whole;  // of a thread; every step-th vector; of all threads
+  uint32_t need_low, need_high;
+
+  template <int kThreads>
+  static __device__ Sampling plan(int n, int64_t topk) {
+    Sampling s;
+    const int n_sampled = max(1, n - 4), n_each = (n_sampled + 4 * kThreads - 1) / (4 * kThreads);
+    s.n_vectors = min(kSampleVectors, (n_each + kSampleStep - 1) / kSampleStep);
+    s.step = (n_each + s.n_vectors - 1) / s.n_vectors;
+    s.n_whole = n_sampled / (4 * s.step);
+    const float mean = static_cast<float>(topk) / static_cast<float>(s.step);
+    const float root = sqrtf(36 + 4 * mean), low = (root + 6) / 2, high = (root - 6) / 2;
+    s.need_low = static_cast<uint32_t>(low * low) + 1;
+    s.need_high = max(1u, static_cast<uint32_t>(high * high));
+    return s;
   }
-  return x;
-}
-
-// What the warps before this one have together, of a number per warp. All of them may look at once.
-__device__ uint32_t warps_before(const uint32_t* numbers) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  return __reduce_add_sync(0xffffffffu, lane < static_cast<int>(threadIdx.x) / 32 ? numbers[lane] : 0);
-}
-
-// The team's histogram: each block adds up its share of the bins and hands the sums to all.
-__device__ const uint32_t* total_counts(Shared& sm, const Team& team) {
-  team.sync();
-  if (team.size == 1) return sm.counts;
-  const int n_share = kBins / team.size;
-  for (int i = static_cast<int>(threadIdx.x); i < n_share; i += kThreads) {
-    const int bin = team.rank * n_share + i;
-    uint32_t sum = 0;
-#pragma unroll
-    for (int block = 0; block < kMostTeamBlocks; ++block)
-      if (block < team.size) sum += team.of(sm.counts, block)[bin];
-#pragma unroll
-    for (int block = 0; block < kMostTeamBlocks; ++block)
-      if (block < team.size) team.of(sm.totals, block)[bin] = sum;
-  }
-  team.sync();
-  return sm.totals;
-}
-
-// Sets sm.bin to the bin with the need-th largest key and sm.n_above_bin to the number of keys in higher
-// bins. Each thread has kOwn bins, the first thread the highest.
-__device__ void find_bin(Shared& sm, const uint32_t* totals, uint32_t need) {
-  constexpr int kOwn = kBins / kThreads;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t lowest = kBins - kOwn * (threadIdx.x + 1);
-  uint32_t own[kOwn], sum = 0;
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = totals[lowest + i], sum += own[i];
-  uint32_t before = warp_prefix(sum);
-  if (lane == 31) sm.warp_sums[warp] = before;
-  __syncthreads();
-  before += warps_before(sm.warp_sums) - sum;
-  if (before < need && need <= before + sum) {
-    int i = kOwn - 1;
-    for (; before + own[i] < need; --i) before += own[i];
-    sm.bin = lowest + i, sm.n_above_bin = before;
-  }
-  __syncthreads();
-}
-
-constexpr int kDigits = 3;  // of a key: 11, 11 and 10 bits
-
-// The n_digits highest digits of the need-th largest of the team's keys, of which this block has n, and zeros
-// below them; `need` becomes how many of the keys that begin so are selected.
-template <typename KeyAt>
-__device__ uint32_t find_threshold(Shared& sm, const Team& team, const KeyAt& key_at, int n, int n_digits,
-                                   uint32_t& need) {
-  uint32_t threshold = 0, known = 0;  // bits that are found
-#pragma unroll 1
-  for (int digit = 0; digit < n_digits; ++digit) {
-    const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
-    const uint32_t mask = digit == 2 ? 0x3ffu : 0x7ffu;
-    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[i] = 0;
-    __syncthreads();
-    visit_keys(key_at, static_cast<int>(threadIdx.x), kThreads, n, [&](uint32_t key) {
-      if ((key & known) == threshold) atomicAdd(&sm.counts[key >> shift & mask], 1u);
-    });
-    find_bin(sm, total_counts(sm, team), need);
-    threshold |= sm.bin << shift, known |= mask << shift;
-    need -= sm.n_above_bin;
-  }
-  return threshold;
-}
-
-// Counts what lies above and at the threshold in each warp's segment [begin, end) of the block's part, then
-// makes the counts sums over all segments before, those of the team's earlier blocks included.
-template <typename KeyAt>
-__device__ void count_segments(Shared& sm, const Team& team, const KeyAt& key_at, uint32_t threshold,
-                               int begin, int end, uint32_t& n_above, uint32_t& n_ties) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t above = 0, ties = 0;
-  visit_keys(key_at, begin + lane, 32, end, [&](uint32_t key) {
-    above += key > threshold;
-    ties += key == threshold;
-  });
-  above = __reduce_add_sync(0xffffffffu, above);
-  ties = __reduce_add_sync(0xffffffffu, ties);
-  if (lane == 0) sm.warp_above[warp] = above, sm.warp_ties[warp] = ties;
-  __syncthreads();
-  n_above = warps_before(sm.warp_above), n_ties = warps_before(sm.warp_ties);
-  if (threadIdx.x == kThreads - 1) sm.block_counts[0] = n_above + above, sm.block_counts[1] = n_ties + ties;
-  if (team.size == 1) return;
-  team.sync();
-#pragma unroll
-  for (int block = 0; block < kMostTeamBlocks - 1; ++block)
-    if (block < team.rank) {
-      const uint32_t* counts = team.of(sm.block_counts, block);
-      n_above += counts[0], n_ties += counts[1];
-    }
-}
-
-// Writes the selected positions of a warp's segment in ascending order: position_of(i) of key i. n_above and
-// n_ties: keys above and at the threshold before the segment; the first n_wanted ties of the row are
-// selected.
-template <typename KeyAt, typename PositionOf>
-__device__ void write_segment(const KeyAt& key_at, uint32_t threshold, uint32_t n_wanted, int begin, int end,
-                              uint32_t n_above, uint32_t n_ties, const PositionOf& position_of,
-                              int32_t* selected) {
-  constexpr int kTogether = 4;  // groups of 32 whose keys are loaded at once
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t lower_lanes = (1u << lane) - 1;
-  uint32_t n_before = n_above + min(n_ties, n_wanted);
-#pragma unroll 1
-  for (int first = begin; first < end; first += 32 * kTogether) {
-    uint32_t group[kTogether];
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u) {
-      const int i = first + 32 * u + lane;
-      group[u] = i < end ? key_at(i) : 0;
-    }
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u) {
-      const int i = first + 32 * u + lane;
-      const bool is_above = i < end && group[u] > threshold, is_tie = i < end && group[u] == threshold;
-      const uint32_t ties = __ballot_sync(0xffffffffu, is_tie);
-      const bool is_selected = is_above || (is_tie && n_ties + __popc(ties & lower_lanes) < n_wanted);
-      const uint32_t taken = __ballot_sync(0xffffffffu, is_selected);
-      if (is_selected) selected[n_before + __popc(taken & lower_lanes)] = position_of(i);
-      n_before += __popc(taken);
-      n_ties += __popc(ties);
-    }
-  }
-}
-
-__device__ __forceinline__ int whole_groups(int n) { return (n + kThreads - 1) / kThreads * kThreads; }
-
-// Selects the n_wanted largest keys of the team, of which this block has n.
-template <typename KeyAt, typename PositionOf>
-__device__ void select_keys(Shared& sm, const Team& team, const KeyAt& key_at, int n, uint32_t n_wanted,
-                            const PositionOf& position_of, int32_t* selected) {
-  const uint32_t threshold = find_threshold(sm, team, key_at, n, kDigits, n_wanted);
-  const int n_segment = whole_groups(n) / kWarps;
-  const int begin = min(static_cast<int>(threadIdx.x) / 32 * n_segment, n), end = min(begin + n_segment, n);
-  uint32_t n_above = 0, n_ties = 0;
-  count_segments(sm, team, key_at, threshold, begin, end, n_above, n_ties);
-  write_segment(key_at, threshold, n_wanted, begin, end, n_above, n_ties, position_of, selected);
-}
+  __device__ bool is_enough() const { return need_low <= static_cast<uint32_t>(4 * n_whole); }
+};
 
 // Where there is nothing to choose: true, and all visible positions are selected. Also counts them.
+template <int kThreads>
 __device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, int32_t n_visible) {
   const int32_t topk = static_cast<int32_t>(op.topk), n_selected = min(topk, n_visible);
   if (team.rank == 0 && threadIdx.x == 0) op.n_selected[t] = n_selected;
@@ -210,164 +66,249 @@ __device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, in
   return true;
 }
 
-constexpr int kTileKeys = 8;     // of a thread
-constexpr int kSampleRun = 4;    // neighbours in the sample
-constexpr int kSampleStep = 16;  // one key of so many is in it, of a row that is not too long
-
-// The sampled keys of a row's n: kSampleRun of each kSampleRun * step. Returns how many there are.
-__device__ int take_sample(const float* scores, int n, int step, uint32_t* keys) {
-  const int n_sample = n / (kSampleRun * step) * kSampleRun;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < n_sample; i += kThreads)
-    keys[i] = rank_key(scores[i / kSampleRun * (kSampleRun * step) + i % kSampleRun]);
+// The sample's keys between which the row's topk-th lies as good as surely. sm.counts[0] is zero before.
+template <int kThreads>
+__device__ __forceinline__ void bound_keys(Shared& sm, const Sampling& sampling,
+                                           const float4 (&x)[kSampleVectors], uint32_t& low, uint32_t& high) {
+  uint32_t keys[4 * kSampleVectors], least = 0xffffffffu, most = 0;
+  visit_vectors<4 * kSampleVectors>(sampling.n_vectors, [&](int i) {
+    const bool is_there = i / 4 * kThreads + static_cast<int>(threadIdx.x) < sampling.n_whole;
+    keys[i] = is_there ? rank_key((&x[i / 4].x)[i % 4]) : 0;
+    least = min(least, is_there ? keys[i] : 0xffffffffu), most = max(most, keys[i]);
+  });
+  // Of as many threads as there are keys wanted, none has its highest below the least of these.
+  const auto n_threads = static_cast<uint32_t>(min(kThreads, sampling.n_whole));
+  low = sampling.need_low > n_threads ? least : most > 0 ? most : 0xffffffffu, high = most;
+  meet_bounds<kThreads>(sm, low, high, sampling.need_high);
+  const Bins bins = make_bins(low, high);
+  count_keys(keys, sampling.n_vectors, bins, low, sm.counts[0]);
   __syncthreads();
-  return n_sample;
+  find_bins<kThreads>(sm, sm.counts[0], {sampling.need_low, sampling.need_high});
+  low = max(low, bins.begin(sm.found[0].bin)), high = max(low, bins.begin(sm.found[1].bin + 1));
 }
 
-// Lists the keys of n scores that are at least `bound`, in order, as far as there is room for n_room, and
-// where they are. Returns how many there are. A warp takes 32 kTileKeys neighbouring keys at a time.
-__device__ uint32_t list_candidates(Shared& sm, const float* scores, int n, uint32_t bound, uint32_t* keys,
-                                    int32_t* positions, uint32_t n_room) {
-  constexpr int kWarpKeys = 32 * kTileKeys;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t lower_lanes = (1u << lane) - 1;
-  const auto load = [&](int first, float(&values)[kTileKeys]) {
-#pragma unroll
-    for (int u = 0; u < kTileKeys; ++u) {
-      const int i = first + 32 * u + lane;
-      values[u] = i < n ? scores[i] : 0.0f;
-    }
-  };
-  float values[kTileKeys], next[kTileKeys];
-  uint32_t n_found = 0;
-  int first = warp * kWarpKeys, turn = 0;
-  load(first, values);
-  for (int begin = 0; begin < n; begin += kWarps * kWarpKeys, first += kWarps * kWarpKeys, turn ^= 1) {
-    load(first + kWarps * kWarpKeys, next);
-    uint32_t found[kTileKeys], n_warp = 0;
-#pragma unroll
-    for (int u = 0; u < kTileKeys; ++u) {
-      found[u] = __ballot_sync(0xffffffffu, first + 32 * u + lane < n && rank_key(values[u]) >= bound);
-      n_warp += __popc(found[u]);
-    }
-    if (lane == 0) sm.warp_found[turn][warp] = n_warp;
+// Lists the part's keys from `low` on, in order, and where in the row they are.
+template <int kThreads>
+__device__ __forceinline__ void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& tile,
+                                          uint32_t low, const Lists& lists, int rank) {
+  uint32_t* list = lists.of(rank);
+  const uint32_t keys_at = opaque(shared_address(list + kListHead));
+  const uint32_t positions_at = opaque(shared_address(lists.positions()));
+  uint32_t n_listed = 0, n_ties = 0;
+  take_part(sm, part, tile, low - 1, 0, n_listed, n_ties,
+            [&](uint32_t key, int i, uint32_t at, bool is_taken) {
+              const bool is_listed = is_taken & (at < static_cast<uint32_t>(lists.n_room));
+              store_shared_if(keys_at + 4 * at, key, is_listed);
+              store_shared_if(positions_at + 4 * at, static_cast<uint32_t>(i), is_listed);
+            });
+  const uint32_t end = n_listed + threadIdx.x;
+  if (end < (n_listed + 3) / 4 * 4 && n_listed < static_cast<uint32_t>(lists.n_room))
+    list[kListHead + end] = 0;
+  if (threadIdx.x == 0) list[0] = n_listed;
+}
+
+// Sends this block's list to the team's other blocks and waits for theirs. An arrival of the cluster is open
+// before and after: none may send before all are there, none may go before all have received.
+__device__ __forceinline__ void share_lists(Shared& sm, const Team& team, const Lists& lists) {
+#if __CUDA_ARCH__ >= 900
+  if (team.size > 1) {
+    fence_async_proxy();
     __syncthreads();
-    uint32_t at = n_found + warps_before(sm.warp_found[turn]);
-    n_found += __reduce_add_sync(0xffffffffu, lane < kWarps ? sm.warp_found[turn][lane] : 0);
-#pragma unroll
-    for (int u = 0; u < kTileKeys; ++u) {
-      const uint32_t own = at + __popc(found[u] & lower_lanes);
-      if ((found[u] >> lane & 1) && own < n_room)
-        keys[own] = rank_key(values[u]), positions[own] = first + 32 * u + lane;
-      at += __popc(found[u]);
-      values[u] = next[u];
+    wait_for_cluster();
+    if (static_cast<int>(threadIdx.x) < team.size - 1) {
+      const int to = (team.rank + 1 + static_cast<int>(threadIdx.x)) & (team.size - 1);
+      const uint32_t *list = lists.of(team.rank), n = min(list[0], static_cast<uint32_t>(lists.n_room));
+      copy_to_block(to, list, (kListHead + (n + 3) / 4 * 4) * 4, &sm.arrived);
     }
-  }
-  __syncthreads();
-  return n_found;
-}
-
-// Brings the candidates of all blocks of a row together, in order, where the first block has its own; `first`
-// is where this block's part of the row begins. Returns how many they are; 0 when they are not enough or a
-// block has no room for them, and nothing is brought then.
-__device__ uint32_t gather(Shared& sm, const Team& team, uint32_t n, uint32_t n_wanted, uint32_t* keys,
-                           int32_t* positions, int first, uint32_t n_room) {
-  if (threadIdx.x == 0) sm.block_counts[0] = n;
-  team.sync();
-  uint32_t before = 0, total = 0;
-#pragma unroll
-  for (int block = 0; block < kMostTeamBlocks; ++block)
-    if (block < team.size) {
-      if (block == team.rank) before = total;
-      total += team.of(sm.block_counts, block)[0];
-    }
-  if (total < n_wanted || total > n_room) total = 0;
-  if (team.rank > 0 && total > 0) {
-    uint32_t* to_keys = team.of(keys, 0) + before;
-    uint32_t* to_positions = team.of(reinterpret_cast<uint32_t*>(positions), 0) + before;
-    for (uint32_t i = threadIdx.x; i < n; i += kThreads)
-      to_keys[i] = keys[i], to_positions[i] = static_cast<uint32_t>(first + positions[i]);
-  }
-  team.sync();
-  return total;
-}
-
-// How a row is gone through.
-struct Search {
-  int sample_step;
-  uint32_t n_above;  // the bound is this one of the sample's keys
-  uint32_t n_room;   // for candidates
-};
-
-// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
-// A cluster of 1 to 8 blocks takes a token, each block a run of its row. The bound is the n_above-th largest
-// key of a sample, below which the topk-th key of the row lies as good as never; each block finds it by
-// itself, so that blocks meet twice only. A row is read once, beside the sample's 1/8 of its sectors. Bound
-// by reading the scores, 4 bytes each; with few rows by what a block does one after the other.
-// Measured (H100, 2026-11-23): 2048 of 131 072: 24 us a token, 7 of them the launch, 40 us for 64 and 61 for
-// 128; of a million: 60 us.
-__global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(SelectTopk op, Search search) {
-  extern __shared__ uint32_t keys[];
-  __shared__ Shared sm;
-  let_next_start();
-  wait_for_inputs();
-  const Team team, alone(0, 1);
-  const int64_t t = blockIdx.x / team.size;
-  const int32_t n_visible = op.step.pos[t] + 1;
-  if (select_all(op, team, t, n_visible)) return;
-  const float* scores = op.scores + t * op.scores_stride;
-  uint32_t bound = 0;
-  if (n_visible > static_cast<int32_t>(search.n_room)) {
-    const int n_sample = take_sample(scores, n_visible, search.sample_step, keys);
-    uint32_t need = search.n_above;
-    if (need <= static_cast<uint32_t>(n_sample))
-      bound = find_threshold(
-          sm, alone, [&](int i) { return keys[i]; }, n_sample, kDigits - 1, need);
-  }
-  const int n_part = whole_groups((n_visible + team.size - 1) / team.size);
-  const int first = min(team.rank * n_part, n_visible), n_own = min(n_part, n_visible - first);
-  scores += first;
-  auto* positions = reinterpret_cast<int32_t*>(keys + search.n_room);
-  const uint32_t n_listed = list_candidates(sm, scores, n_own, bound, keys, positions, search.n_room);
-  const auto n_wanted = static_cast<uint32_t>(op.topk);
-  const uint32_t n = gather(sm, team, n_listed, n_wanted, keys, positions, first, search.n_room);
-  int32_t* selected = op.selected + t * op.topk;
-  if (n > 0) {
-    if (team.rank > 0) return;
-    select_keys(
-        sm, alone, [&](int i) { return keys[i]; }, static_cast<int>(n), n_wanted,
-        [&](int i) { return positions[i]; }, selected);
+    wait_for_phase(&sm.arrived, 0);
+    arrive_at_cluster();
     return;
   }
-  select_keys(
-      sm, team, [&](int i) { return rank_key(scores[i]); }, n_own, n_wanted, [&](int i) { return first + i; },
-      selected);
-  team.sync();  // no block's shared memory goes while another reads its counts
+#endif
+  __syncthreads();
 }
 
-// How many blocks share a row: as many as there are multiprocessors for.
-int blocks_per_row(int64_t n_tokens, int64_t n_visible, int n_sms) {
+// What a thread has of the keys among which the topk are found.
+template <int kThreads>
+struct Candidates {
+  static constexpr int kVectors = kMostKeys<kThreads> / kThreads / 4;
+  uint32_t keys[4 * kVectors];
+  int own[kVectors];   // where each vector begins in the row or in the block's own list; -1: another block's
+  uint32_t low, high;  // bounds of all
+};
+
+// The thread's keys of all lists. Returns how many vectors each thread has; 0 where the lists are not what
+// the bound was to give.
+template <int kThreads>
+__device__ __forceinline__ int read_lists(const Team& team, const Lists& lists, uint32_t n_wanted,
+                                          Candidates<kThreads>& c) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t n_list = lane < team.size ? lists.of(lane)[0] : 0;
+  if (__any_sync(0xffffffffu, n_list > static_cast<uint32_t>(lists.n_room))) return 0;
+  const uint32_t upto = warp_prefix((n_list + 3) / 4), before = upto - (n_list + 3) / 4;
+  const uint32_t n_each = (__shfl_sync(0xffffffffu, upto, 31) + kThreads - 1) / kThreads;
+  if (__reduce_add_sync(0xffffffffu, n_list) < n_wanted || n_each > c.kVectors) return 0;
+#pragma unroll
+  for (int v = 0; v < c.kVectors; ++v) {
+    if (v >= static_cast<int>(n_each)) break;
+    const uint32_t vector = threadIdx.x * n_each + v;
+    int block = 0;
+#pragma unroll
+    for (int b = 1; b < kMostTeamBlocks; ++b)
+      block += b < team.size && vector >= __shfl_sync(0xffffffffu, before, b) ? 1 : 0;
+    const uint32_t offset = 4 * (vector - __shfl_sync(0xffffffffu, before, block));
+    uint4 x = {};
+    if (vector < __shfl_sync(0xffffffffu, upto, block))
+      x = *reinterpret_cast<const uint4*>(lists.of(block) + kListHead + offset);
+    c.keys[4 * v] = x.x, c.keys[4 * v + 1] = x.y, c.keys[4 * v + 2] = x.z, c.keys[4 * v + 3] = x.w;
+    c.own[v] = block == team.rank ? static_cast<int>(offset) : -1;
+  }
+  return static_cast<int>(n_each);
+}
+
+// The keys of a row that is short enough, and bounds of them.
+template <int kThreads>
+__device__ __forceinline__ int read_row(Shared& sm, const Row& row, uint32_t n_wanted,
+                                        Candidates<kThreads>& c) {
+  const int n_vectors = (row.end + 4 * kThreads - 1) / (4 * kThreads);
+  float4 x[c.kVectors];
+#pragma unroll
+  for (int v = 0; v < c.kVectors; ++v) {
+    c.own[v] = 4 * (static_cast<int>(threadIdx.x) * n_vectors + v);
+    if (v < n_vectors) x[v] = row.load(c.own[v]);
+  }
+  c.low = 0xffffffffu, c.high = 0;
+#pragma unroll
+  for (int v = 0; v < c.kVectors; ++v)
+    if (v < n_vectors) row.keys_of(x[v], c.own[v], c.keys + 4 * v);
+  visit_vectors<4 * c.kVectors>(n_vectors, [&](int i) {
+    c.low = min(c.low, c.keys[i] > 0 ? c.keys[i] : 0xffffffffu), c.high = max(c.high, c.keys[i]);
+  });
+  meet_bounds<kThreads>(sm, c.low, c.high, n_wanted);
+  return n_vectors;
+}
+
+// The keys of a longer row's lists; 0 where these are not what they were to be. An arrival of the cluster is
+// open before and after.
+template <int kThreads>
+__device__ __forceinline__ int read_long_row(Shared& sm, const Team& team, const Row& row, const Row& part,
+                                             const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
+                                             Candidates<kThreads>& c) {
+  float4 sample[kSampleVectors];
+#pragma unroll
+  for (int v = 0; v < kSampleVectors; ++v) {
+    const int at = v * kThreads + static_cast<int>(threadIdx.x);
+    if (at < sampling.n_whole)
+      sample[v] = *reinterpret_cast<const float4*>(row.scores + 4 + at * 4 * sampling.step);
+  }
+  Tile<kThreads> tile;
+  tile.load(part, part.begin / 4 * 4);
+  bound_keys<kThreads>(sm, sampling, sample, c.low, c.high);
+  list_keys(sm, part, tile, c.low, lists, team.rank);
+  if (threadIdx.x == 0 && !sampling.is_enough()) lists.of(team.rank)[0] = kTooMany;
+  share_lists(sm, team, lists);
+  return read_lists<kThreads>(team, lists, n_wanted, c);
+}
+
+// The positions of a vector of a thread's keys.
+__device__ __forceinline__ int4 positions_of(const Lists& lists, int own, bool is_short, int skip) {
+  if (!is_short) return *reinterpret_cast<const int4*>(lists.positions() + max(own, 0));
+  own -= skip;
+  return {own, own + 1, own + 2, own + 3};
+}
+
+// Selects of a row of more than topk positions. An arrival of the cluster is open before and after.
+template <int kThreads>
+__device__ __forceinline__ void select_ranked(Shared& sm, const Team& team, const Row& row,
+                                              const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
+                                              int32_t* selected) {
+  const bool is_short = row.end <= kMostKeys<kThreads>;
+  if (is_short && team.rank > 0) return;
+  const Team those = is_short ? Team(0, 1) : team;
+  const Row part = row.part(those.rank, those.size);
+  Candidates<kThreads> c;
+  const int n_vectors = is_short ? read_row(sm, row, n_wanted, c)
+                                 : read_long_row(sm, team, row, part, sampling, lists, n_wanted, c);
+  if (n_vectors == 0 || !find_key<kThreads>(sm, c.keys, n_vectors, c.low, c.high, n_wanted)) {
+    if (!is_short) wait_for_cluster();
+    select_slowly<kThreads>(sm, those, part, n_wanted, selected);
+    if (!is_short) arrive_at_cluster();
+    return;
+  }
+  uint32_t n_above = 0, n_ties = 0;
+  int4 at_vector;
+  take_keys<kThreads>(sm.warp_sums[1], c.keys, n_vectors, sm.key, sm.n_wanted, n_above, n_ties,
+                      [&](int i, uint32_t at, bool is_taken) {
+                        const int own = c.own[i / 4];
+                        if (i % 4 == 0) at_vector = positions_of(lists, own, is_short, row.skip);
+                        if (is_taken && own >= 0) selected[at] = (&at_vector.x)[i % 4];
+                      });
+}
+
+// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
+// A cluster of 1 to 8 blocks takes a token, each block a run of its row. What needs no scores is done before
+// these are there. Bound by what a block does one after the other; with many long rows by reading the scores.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(SelectTopk op, int n_room) {
+  extern __shared__ __align__(16) uint32_t words[];
+  __shared__ Shared sm;
+  let_next_start();
+  const Team team;
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kBins; i += kThreads)
+    sm.counts[i / kBins][i % kBins] = 0;
+  if (threadIdx.x < kGroups) sm.group_high[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    sm.n_compared = 0;
+#if __CUDA_ARCH__ >= 900
+    if (team.size > 1) init_barrier(&sm.arrived, static_cast<uint32_t>(team.size) - 1), publish_barriers();
+#endif
+  }
+  __syncthreads();
+  arrive_at_cluster();
+  const int64_t t = blockIdx.x / team.size;
+  const int32_t n_visible = op.step.pos[t] + 1;
+  const Sampling sampling = Sampling::plan<kThreads>(n_visible, op.topk);
+  wait_for_inputs();
+  if (!select_all<kThreads>(op, team, t, n_visible))
+    select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, n_visible), sampling,
+                            {words, n_room, team.size}, static_cast<uint32_t>(op.topk),
+                            op.selected + t * op.topk);
+  wait_for_cluster();
+}
+
+// How many blocks share a row: as many as there are multiprocessors for; of eight, half of them, since a
+// cluster finds no place across the device's parts.
+int blocks_per_row(int64_t n_tokens, int n_sms) {
   int n = 1;
-  while (n < kMostTeamBlocks && n * kLeastBlockKeys < n_visible && 2 * n_tokens * n <= n_sms) n *= 2;
+  while (n < kMostTeamBlocks && 2 * n * n_tokens <= (2 * n < kMostTeamBlocks ? n_sms : n_sms / 2)) n *= 2;
   return n;
 }
 
-// n_most_room: candidates that a block has room for. Of a random sample the bound is far enough from topk in
-// 1 case of 10^9: six deviations of how many of the topk are in it.
-Search plan_search(int64_t topk, int64_t n_visible, bool is_few, int64_t n_most_room) {
-  constexpr int64_t kRoom = 6144;  // leaves room for two blocks on an SM
-  const int64_t n_room = is_few || n_visible > (int64_t{1} << 19) ? std::min(2 * kRoom, n_most_room) : kRoom;
-  const int64_t step =
-      std::max<int64_t>(is_few ? 2 * kSampleStep : kSampleStep, ceil_div(n_visible, 2 * kRoom));
-  const double root = (6 + std::sqrt(36 + 4 * static_cast<double>(topk) / static_cast<double>(step))) / 2;
-  return {static_cast<int>(step), static_cast<uint32_t>(root * root) + 1, static_cast<uint32_t>(n_room)};
-}
-
-int most_shared_bytes() {
+// Room for the lists of n_blocks, each of which may be a good deal longer than its share: the best lie
+// together.
+template <typename Kernel>
+int list_room(Kernel* kernel, int n_blocks) {
   int device = 0, n_bytes = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&n_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return n_bytes;
+  const int n_words = (n_bytes - static_cast<int>(attributes_of(kernel).sharedSizeBytes)) / 4;
+  const int n_room = n_blocks == 8 ? 3072 : n_blocks == 4 ? 4096 : n_blocks == 2 ? 6144 : 8192;
+  return std::min(n_room, (n_words - kListHead * n_blocks) / (n_blocks + 1) / 4 * 4);
+}
+
+template <int kThreads>
+void launch_select(const SelectTopk& op, bool are_long, const Launch& launch) {
+  const auto kernel = select_topk_kernel<kThreads>;
+  const bool are_shared = are_long && knows_teams(attributes_of(kernel));
+  const int n_blocks = are_shared ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
+  const int n_room = are_long ? list_room(kernel, n_blocks) : 0;
+  const size_t n_bytes = (static_cast<size_t>(n_blocks + 1) * n_room + kListHead * n_blocks) * 4;
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
+  launch_kernel("select_topk_kernel", kernel,
+                {static_cast<unsigned>(op.step.n_tokens * n_blocks), kThreads, n_bytes,
+                 static_cast<unsigned>(n_blocks)},
+                launch, op, n_room);
 }
 
 }  // namespace
@@ -384,19 +325,16 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("select_topk: rows of %lld scores for %lld positions",
                 static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
-  const cudaFuncAttributes attributes = attributes_of(select_topk_kernel);
-  const bool is_ranked = op.scores && n_visible > op.topk;
-  const int n_blocks =
-      knows_teams(attributes) && is_ranked ? blocks_per_row(n_tokens, n_visible, launch.n_sms) : 1;
-  const int64_t n_most_room = (most_shared_bytes() - static_cast<int64_t>(attributes.sharedSizeBytes)) / 8;
-  const Search search = plan_search(op.topk, n_visible, n_tokens * n_blocks <= launch.n_sms, n_most_room);
-  const size_t n_bytes = is_ranked ? 2 * search.n_room * sizeof(uint32_t) : 0;
-  CUDA_CHECK(cudaFuncSetAttribute(select_topk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(n_bytes)));
-  launch_kernel(
-      "select_topk_kernel", select_topk_kernel,
-      {static_cast<unsigned>(n_tokens * n_blocks), kThreads, n_bytes, static_cast<unsigned>(n_blocks)},
-      launch, op, search);
+  // Many threads for few keys; and for very long rows, whose samples must be large.
+  constexpr int64_t kVeryLong = int64_t{1} << 18;
+  const bool is_aligned =
+      (n_tokens == 1 || op.scores_stride % 4 == 0) && reinterpret_cast<uintptr_t>(op.scores) % 16 == 0;
+  const bool are_long =
+      op.scores && n_visible > op.topk && n_visible + (is_aligned ? 0 : 3) > kMostKeys<1024>;
+  if (are_long && n_visible <= kVeryLong)
+    launch_select<512>(op, are_long, launch);
+  else
+    launch_select<1024>(op, are_long, launch);
 }
 
 }  // namespace dsv32::cuda

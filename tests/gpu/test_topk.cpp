@@ -18,7 +18,7 @@ using namespace dsv32;
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kKinds = 11;
+constexpr int kKinds = 13;
 
 // The score of one position in a row of the given kind.
 float adversarial_score(int kind, size_t i, Rng& rng) {
@@ -35,7 +35,9 @@ float adversarial_score(int kind, size_t i, Rng& rng) {
     case 6: return rng.next() % 2 ? 0.0f : -0.0f;
     case 7: return i % 3 == 0 ? kInfinity : i % 3 == 1 ? -kInfinity : rng.unit();
     case 8: return i % 4 == 0 ? NAN : rng.unit();
-    case 9: return i % 2 ? NAN : -NAN;  // nothing but NaN
+    case 9: return i % 2 ? NAN : -NAN;                          // nothing but NaN
+    case 11: return std::floor(rng.unit() * 100);               // many of each
+    case 12: return static_cast<float>(i / 1000) + rng.unit();  // the latest lie together at the top
     default: return rng.unit();
   }
 }
@@ -127,6 +129,27 @@ BOOST_AUTO_TEST_CASE(long_rows_alone, *boost::unit_test::precondition(needs_gpu)
     if (has_argument("brief")) continue;
     const Rows rows({1048576}, {kind}, 0, 8);
     check_rows(gpu, rows, kind == 4 ? 1 : 2048, longest(rows));
+  }
+}
+
+// About the lengths at which another way of going through a row begins; alone, together, and with a bound
+// that tells of far more.
+BOOST_AUTO_TEST_CASE(rows_about_the_limits, *boost::unit_test::precondition(needs_gpu)) {
+  TestLaunch gpu;
+  const std::vector<size_t> lengths = {2049, 6144, 6145, 8189, 8192, 8193, 32768 + 48, 131072 + 5};
+  int n = 0;
+  for (const size_t length : lengths)
+    for (const int kind : {1, 2, 4, 10, 11, 12}) {
+      if (is_left_out(n, 6)) continue;
+      const Rows rows({length}, {kind}, length % 4, length);
+      check_rows(gpu, rows, 2048, longest(rows));
+      if (kind >= 10) check_rows(gpu, rows, 256, 163839);
+    }
+  for (const int kind : {10, 11, 12}) {
+    if (has_argument("brief")) continue;
+    const Rows rows(lengths, std::vector<int>(lengths.size(), kind), 3, 11);
+    check_rows(gpu, rows, 2048, longest(rows));
+    check_rows(gpu, rows, 512, longest(rows));
   }
 }
 
