@@ -6,6 +6,7 @@
 // of two. Then all rows are added in ascending order, in one chain an output. The first kernel may be cut by
 // blocks, the second by columns: one token has CTAs for many multiprocessors, many tokens need no more than
 // they have, and nothing is merged. Between them pass fp16 weights, as the threads that multiply hold them.
+// One or two tokens have kernels of their own (mla_few.cu), with the same bits.
 #include "cuda/mla_add.cuh"
 #include "cuda/mla_weigh.cuh"
 
@@ -52,6 +53,7 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
 
 void attend_decode(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_most_blocks = static_cast<int>(ceil_div(std::min(op.topk, op.step.max_pos + 1), kBlockRows));
+  if (attends_few(op, plan, launch)) return attend_few(op, plan, launch);
   plan.n_head_warps = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads)) * 8;
   const int64_t n_weights = plan.n_most_blocks * weights_of(plan.n_head_warps);
   const int64_t n_bytes_token = n_weights * static_cast<int64_t>(sizeof(uint4)) +

@@ -35,10 +35,6 @@ __device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int 
     load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
 
-// Weights are 2^(score - power + kWeightPower): the largest of a block lies between 2^14 and 2^15, and those
-// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
-constexpr float kWeightPower = 15;
-
 // A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
 __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
   const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
