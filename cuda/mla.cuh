@@ -23,10 +23,13 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 
 struct Plan;
 
-// Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu: decode.
+// Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
 bool has_hopper_kernel();
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
 void attend_decode(const Attend& op, Plan plan, const Launch& launch);
+// Of so few tokens that mla_few.cu has a multiprocessor for each CTA; plan.n_most_blocks is known.
+bool attends_few(const Attend& op, const Plan& plan, const Launch& launch);
+void attend_few(const Attend& op, Plan plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;
 constexpr int kBlockRows = 64;  // selected rows that are worked on at once
@@ -76,6 +79,9 @@ struct Plan {
   FoundRow* found = nullptr;  // [n_tokens, n_most_blocks, kBlockRows]
   uint4* weights;             // [n_tokens, n_most_blocks, n_head_warps, kWeightLines, 32]
   int n_most_blocks, n_head_warps;
+  // And mla_few.cu: weights [n_tokens, n_head_tiles, n_most_blocks, kFewChunks], and of each head and block
+  // the power and the weights' sum.
+  float2* powers = nullptr;  // [n_tokens, n_head_tiles, n_most_blocks, kFewHeads]
 };
 
 // The same operation for tokens [first, first + n).

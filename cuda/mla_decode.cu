@@ -6,6 +6,7 @@
 // of two. Then all rows are added in ascending order, in one chain an output. The first kernel may be cut by
 // blocks, the second by columns: one token has CTAs for many multiprocessors, many tokens need no more than
 // they have, and nothing is merged. Between them pass fp16 weights, as the threads that multiply hold them.
+// One or two tokens have kernels of their own (mla_few.cu), with the same bits.
 #include "cuda/mla_add.cuh"
 #include "cuda/mla_weigh.cuh"
 
@@ -23,25 +24,20 @@ int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
   return best;
 }
 
-// As many CTAs as there are multiprocessors: of 64 heads each while these suffice, else of 128, which share
-// what is brought in.
+// CTAs are of 128 heads, which share what is brought in. Where few tokens have few of these, those that add
+// are of 64.
 template <KvType kKv>
 void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   const int64_t n_single = op.step.n_tokens * ceil_div(op.n_heads, kHeads);
   const int64_t n_double = op.step.n_tokens * ceil_div(op.n_heads, 2 * kHeads);
-  constexpr int kFewColumns = 64;
-  if (n_single * std::max(plan.n_most_blocks, kRank / kFewColumns) <= launch.n_sms) {
-    plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = plan.n_most_blocks;
-    launch_weigh<kKv, 1>(op, plan, launch);
-  } else {
-    plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads));
-    plan.n_splits = choose_splits(n_double, plan.n_most_blocks, launch.n_sms);
-    launch_weigh<kKv, 2>(op, plan, launch);
-  }
+  constexpr int kSingleColumns = 64;
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads));
+  plan.n_splits = choose_splits(n_double, plan.n_most_blocks, launch.n_sms);
+  launch_weigh<kKv>(op, plan, launch);
   // A CTA of 128 columns takes two thirds as long as one of 256.
   const auto rounds = [&](int n_columns) { return ceil_div(n_double * (kRank / n_columns), launch.n_sms); };
-  if (n_single * (kRank / kFewColumns) <= launch.n_sms)
-    launch_add<kKv, 1, kFewColumns>(op, plan, launch);
+  if (n_single * (kRank / kSingleColumns) <= launch.n_sms)
+    launch_add<kKv, 1, kSingleColumns>(op, plan, launch);
   else if (2 * rounds(128) <= 3 * rounds(256))
     launch_add<kKv, 2, 128>(op, plan, launch);
   else
@@ -52,6 +48,7 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
 
 void attend_decode(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_most_blocks = static_cast<int>(ceil_div(std::min(op.topk, op.step.max_pos + 1), kBlockRows));
+  if (attends_few(op, plan, launch)) return attend_few(op, plan, launch);
   plan.n_head_warps = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads)) * 8;
   const int64_t n_weights = plan.n_most_blocks * weights_of(plan.n_head_warps);
   const int64_t n_bytes_token = n_weights * static_cast<int64_t>(sizeof(uint4)) +

@@ -7,6 +7,8 @@
 namespace dsv32::cuda {
 namespace {
 
+constexpr int kWeighGroups = 2;  // of 64 heads, that multiply
+
 // How the first kernel divides its shared memory. Fp8 rows land as they are, two blocks ahead.
 template <KvType kKv>
 struct WeighSizes {
@@ -19,12 +21,9 @@ struct WeighSizes {
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Among the warps that bring a group's queries in; those who only bring need not wait.
-__device__ __forceinline__ void sync_queries(int group, int n_threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
-}
-__device__ __forceinline__ void tell_queries(int group, int n_threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(group + 1), "r"(n_threads) : "memory");
+// Among the four warps of a group.
+__device__ __forceinline__ void sync_group(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
 }
 // The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
 __device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int lane,
@@ -34,10 +33,6 @@ __device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int 
   for (int step = 0; step < kRowLines * 4; ++step)
     load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
-
-// Weights are 2^(score - power + kWeightPower): the largest of a block lies between 2^14 and 2^15, and those
-// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
-constexpr float kWeightPower = 15;
 
 // A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
 __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
@@ -63,12 +58,11 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
 }
 
 // Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
-// is widened, and where rows and scales lie is looked up a block ahead of that. `meanwhile` is called while
-// the first ones are under way.
-template <int kRows, typename Stages, typename Meanwhile>
+// is widened, and where rows and scales lie is looked up a block ahead of that.
+template <int kRows, typename Stages>
 __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
                                             uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
-                                            int lane, const Meanwhile& meanwhile) {
+                                            int lane) {
   constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
   const int64_t seq = op.step.seq[share.t];
   const int lane_row = warp * kRows + lane % kRows;
@@ -84,7 +78,6 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
            after = find(share.first + 2 * share.step);
   start(place, 0), start(next, 1);
   uint32_t scales = scales_of(place), next_scales = scales_of(next);
-  meanwhile();
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     if (lane < kRows) note_row(plan, share, block, lane_row, place, scales);
     const uint32_t after_scales = scales_of(after);
@@ -119,24 +112,19 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
 
 // The part of a group that makes scores. Stages are its own until it has said that they may be filled: the
 // queries come in by the last ones.
-template <int kGroups, typename Stages>
+template <typename Stages>
 __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
                                              uint8_t* stages, float* units, Stages* ring, int group, int warp,
                                              int lane) {
-  const int first_room = Stages::kSize - kGroups;
+  const int first_room = Stages::kSize - kWeighGroups;
   if (lane == 0)
     for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);
   uint32_t q[kRowLines * 4][4];
   units += group * kHeads;
   uint8_t* room = stages + (first_room + group) * kBlockBytes;
-  if constexpr (kGroups == 1) {
-    load_queries_f16<8>(op, share.t, share.first_head, room, units, warp * 8, warp * 8 + 8, lane);
-    sync_queries(group, threads_of(1));
-  } else {
-    load_queries_f16<4>(op, share.t, share.first_head + group * kHeads, room, units, warp * 16,
-                        warp * 16 + 16, lane);
-    sync_queries(group, kGroupThreads);
-  }
+  load_queries_f16<4>(op, share.t, share.first_head + group * kHeads, room, units, warp * 16, warp * 16 + 16,
+                      lane);
+  sync_group(group);
   take_queries(room, warp, lane, q);
   __syncwarp();
   if (lane == 0)
@@ -170,12 +158,13 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
 #endif
 
 // Weights of the selected rows j of a token for each head: 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) -
-// power) as fp16, a block's power being its largest score rounded up. CTA: one token, kGroups times 64 heads,
+// power) as fp16, a block's power being its largest score rounded up. CTA: one token, two times 64 heads,
 // every n_splits-th block of 64 rows; the last eight warps fill stages and note where rows lie, the others
-// hold their heads' queries in registers and make the scores and weights. Bound: many tokens: bringing rows
-// in, which all 128 heads share; one token: latency.
-template <KvType kKv, int kGroups>
-__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const Attend op, const Plan plan) {
+// hold their heads' queries in registers and make the scores and weights. Bound: bringing rows in, which all
+// 128 heads share.
+template <KvType kKv>
+__global__ void __launch_bounds__(threads_of(kWeighGroups), 1)
+    mla_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Sizes = WeighSizes<kKv>;
   extern __shared__ __align__(1024) uint8_t stages[];        // [kStages][kRowLines][kBlockRows] lines
@@ -184,50 +173,41 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_weigh_kernel(const
   auto* ring = reinterpret_cast<typename Sizes::Stages*>(units + 2 * kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    init_ring(ring, kFillWarps, 4 * kGroups);
+    init_ring(ring, kFillWarps, 4 * kWeighGroups);
     publish_barriers();
   }
   let_next_start();
   wait_for_inputs();
   __syncthreads();
-  const Share share = share_of(op, plan, kGroups * kHeads);
+  const Share share = share_of(op, plan, kWeighGroups * kHeads);
   if (share.first >= share.n_blocks) return;
-  if (warp >= 4 * kGroups) {
-    give_registers<kGroups == 2 ? 48 : 136>();
+  if (warp >= 4 * kWeighGroups) {
+    give_registers<48>();
     constexpr int kRows = kBlockRows / kFillWarps;
-    const int fill = warp - 4 * kGroups;
-    const auto load_queries = [&] {  // of a single group half of them
-      if constexpr (kGroups == 1) {
-        uint8_t* room = stages + (Sizes::kStages - 1) * kBlockBytes;
-        load_queries_f16<4>(op, share.t, share.first_head, room, units, 32 + fill * 4, 36 + fill * 4, lane);
-        tell_queries(0, threads_of(1));
-      }
-    };
-    if constexpr (kKv == KvType::fp8) {
-      fill_landed<kRows>(op, plan, share, stages, landing, ring, fill, lane, load_queries);
-    } else {
-      load_queries();
+    const int fill = warp - 4 * kWeighGroups;
+    if constexpr (kKv == KvType::fp8)
+      fill_landed<kRows>(op, plan, share, stages, landing, ring, fill, lane);
+    else
       fill_bf16<kRows>(op, plan, share, stages, ring, fill, lane);
-    }
   } else {
-    take_registers<kGroups == 2 ? 208 : 232>();
-    weigh_blocks<kGroups>(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
+    take_registers<208>();
+    weigh_blocks(op, plan, share, stages, units, ring, warp / 4, warp % 4, lane);
   }
 #else
   __trap();
 #endif
 }
-template <KvType kKv, int kGroups>
+template <KvType kKv>
 void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
   constexpr int n_bytes = WeighSizes<kKv>::kBytes;
   static_assert(n_bytes <= 227 * 1024);
   static DeviceOnce once;
   if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_weigh_kernel<kKv, kGroups>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+    CUDA_CHECK(
+        cudaFuncSetAttribute(mla_weigh_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
   const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
-  launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv, kGroups>,
-                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
+  launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv>,
+                {n_ctas, threads_of(kWeighGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ sanitize() {  # TOOL SUITE
     # Kernels whose threads wait at an mbarrier where one lane arrives for its warp, or where copies arrive by themselves.
     # Racecheck reports what passes there as hazards: that of CUDA 13.0 is 2025.3, and the notes of 2025.4, 2026.1 and 2026.3
     # tell of false reports with mbarriers and complete-tx mended. nvjet: cuBLASLt's.
-    racecheck) for kernel in score_prefill_kernel mla_hopper_kernel mla_weigh_kernel mla_add_kernel multiply_pairs_kernel decode_wide_kernel nvjet; do
+    racecheck) for kernel in score_prefill_kernel mla_hopper_kernel mla_weigh_kernel mla_add_kernel mla_few_add_kernel multiply_pairs_kernel decode_wide_kernel nvjet; do
       options+=(--kernel-name-exclude "kernel_substring=$kernel"); done ;;
     initcheck) arguments+=(uninitialized) ;;  # scratch memory that nobody has filled
   esac

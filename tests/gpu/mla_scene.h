@@ -230,8 +230,8 @@ class DeviceScene {
                          o_c_.data(), first, n_tokens);
   }
   // The same of rows that lie in the slots of their positions, as a step finds them without a buffer.
-  Attend attend_by_position() const {
-    Attend op = attend();
+  Attend attend_by_position() const { return by_position(attend()); }
+  Attend by_position(Attend op) const {
     op.row_ids = nullptr;
     op.cache.slots = rows_.data(), op.cache.slot_pages = row_pages_.data();
     op.step.max_pos = scene_.shape().context - 1;

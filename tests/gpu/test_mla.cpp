@@ -341,6 +341,37 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_others) {
   }
 }
 
+// One or two tokens are cut finer than many, whether their rows lie by position or not: the same bits.
+BOOST_AUTO_TEST_CASE(few_tokens_have_the_bits_of_many) {
+  TestLaunch launch;
+  constexpr int64_t kTokens = 14;
+  int n_cases = 0;
+  for (const KvType kv_type : {KvType::fp8, KvType::bf16})
+    for (const int64_t n_heads : {128, 64, 33}) {
+      if (is_left_out(n_cases, 3)) continue;
+      const Scene scene({.kv_type = kv_type,
+                         .n_heads = n_heads,
+                         .n_tokens = kTokens,
+                         .n_seqs = 3,
+                         .n_selected = {2048, 65, 1, 2047, 5, 1000, 64, 129, 1985, 1024, 1025, 63}});
+      const DeviceScene device(scene);
+      const std::vector<float> many = device.run(launch);
+      const auto width = static_cast<size_t>(n_heads * scene.shape().rank);
+      for (int64_t first = 0; first < kTokens; ++first)
+        for (const int64_t n : {int64_t{1}, std::min<int64_t>(2, kTokens - first)})
+          for (const bool is_by_position : {false, true}) {
+            Attend op = device.attend(first, n);
+            if (is_by_position) op = device.by_position(op);
+            const std::vector<float> few = device.run(op, launch);
+            BOOST_TEST(std::memcmp(few.data(), many.data() + static_cast<size_t>(first) * width,
+                                   static_cast<size_t>(n) * width * sizeof(float)) == 0,
+                       "tokens from " << first << ", " << n << " of " << n_heads << " heads, kv type "
+                                      << static_cast<int>(kv_type)
+                                      << (is_by_position ? ", by position" : ""));
+          }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_captured_step_replays) {
   TestLaunch launch;
   const Scene scene({.n_heads = 128, .context = 400, .topk = 320, .n_selected = {300}});

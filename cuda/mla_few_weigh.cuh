@@ -1,0 +1,289 @@
+// The first kernel of decode's attention for few tokens: scores to fp16 weights (mla_few.cu).
+#pragma once
+
+#include <cmath>
+
+#include "cuda/mla_few.cuh"
+
+namespace dsv32::cuda {
+namespace {
+
+constexpr int kWeighBlocks = 2;                                    // of a CTA
+constexpr int kWeighRows = kWeighBlocks * kBlockRows / kFewWarps;  // that a warp brings in
+constexpr int kWeighQueries = kFewHeads / kFewWarps;
+
+// Shared memory of a CTA.
+struct WeighRoom {
+  uint8_t keys[kWeighBlocks][kBlockBytes];           // [kRowLines][kBlockRows] lines
+  uint8_t queries[kRowLines * kFewHeads * kLine];    // [kRowLines][kFewHeads] lines
+  uint8_t weights[kWeighBlocks][kFewHeads * kLine];  // a line of weights for each head
+  float largest[kWeighBlocks][kFewHeads][4];         // score, in the rows of each warp
+  float units[kFewHeads];                            // of the queries
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Four transposed matrices of 8 x 8 halves, as load_matrices() brings them in.
+__device__ __forceinline__ void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                                 uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+// Among the four warps that have a block's scores.
+__device__ __forceinline__ void sync_block(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
+}
+
+// A lane's part of a head's query: chunks lane and lane + 32 of the latent's eight values, and two of k_pe's.
+struct Query {
+  float4 latent[4];
+  float rope[2];
+};
+__device__ __forceinline__ Query load_query(const Attend& op, int64_t t, int64_t head, int lane) {
+  Query q = {};
+  if (head >= op.n_heads) return q;
+  const auto* from = reinterpret_cast<const float4*>(op.q_c + (t * op.n_heads + head) * kRank) + 2 * lane;
+  q.latent[0] = __ldcg(from), q.latent[1] = __ldcg(from + 1);
+  q.latent[2] = __ldcg(from + 64), q.latent[3] = __ldcg(from + 65);
+  const float* rope = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + 2 * lane;
+  q.rope[0] = __ldcg(rope), q.rope[1] = __ldcg(rope + 1);
+  return q;
+}
+
+// As fp16 in units of its own, as load_queries_f16() makes it.
+__device__ __forceinline__ void store_query(const Query& q, WeighRoom& room, int row, int lane) {
+  float largest = fmaxf(fabsf(q.rope[0]), fabsf(q.rope[1]));
+#pragma unroll
+  for (const float4& of : q.latent)
+    largest = fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
+  const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
+  if (lane == 0) room.units[row] = unit;
+  const auto pack = [&](float low, float high) {  // not saturating: a query that is infinite shall show
+    const __half2 pair = __floats2half2_rn(low * inverse, high * inverse);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  };
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float4 low = q.latent[2 * c], high = q.latent[2 * c + 1];
+    *reinterpret_cast<uint4*>(room.queries + chunk_place(lane + 32 * c, row, kFewHeads)) = {
+        pack(low.x, low.y), pack(low.z, low.w), pack(high.x, high.y), pack(high.z, high.w)};
+  }
+  *reinterpret_cast<uint32_t*>(room.queries + chunk_place(kRank / 8 + lane / 4, row, kFewHeads) +
+                               lane % 4 * 4) = pack(q.rope[0], q.rope[1]);
+}
+
+// Where a lane's chunk of an fp8 row lands: in one of the two that it becomes, of which the lanes that meet
+// have different banks (store_wide).
+__device__ __forceinline__ uint8_t* landing_place(uint8_t* keys, int row, int lane) {
+  return keys + chunk_place(2 * lane + lane / 4 % 2, row, kBlockRows);
+}
+
+// Starts the copies of a warp's rows to where they are widened; lane r knows where row first_row + r lies. A
+// loop, so that the compiler has nothing wait for queries ahead of it.
+template <KvType kKv>
+__device__ __forceinline__ void start_keys(const uint8_t* rows, int64_t id, uint8_t* keys, int first_row,
+                                           int lane) {
+  const auto copy = [&](uint8_t* to, int64_t row, int offset) {
+    const uint8_t* from = rows + (row < 0 ? 0 : row * kRowBytes<kKv>)+offset;
+    copy_line_async(shared_address(to), from, row >= 0);
+  };
+#pragma unroll 1
+  for (int first = 0; first < kWeighRows; first += 4) {
+    const int64_t ids = __shfl_sync(0xffffffffu, id, first + lane % 4);
+    if constexpr (kKv == KvType::bf16) {
+      start_rows<kKv, 4>(rows, ids, keys, first_row + first, lane);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        copy(landing_place(keys, first_row + first + i, lane), __shfl_sync(0xffffffffu, ids, i), lane * 16);
+      copy(keys + chunk_place(kRank / 8 + lane % 8, first_row + first + lane / 8, kBlockRows),
+           __shfl_sync(0xffffffffu, ids, lane / 8), kRank + lane % 8 * 16);
+    }
+  }
+}
+
+// Makes them fp16, each chunk by the lane that has copied it; lane r knows the scales of row first_row + r.
+template <KvType kKv>
+__device__ __forceinline__ void widen_keys(uint32_t scales, uint8_t* keys, int first_row, int lane) {
+  if constexpr (kKv == KvType::bf16) {
+    convert_rows<kWeighRows>(keys, first_row, lane);
+  } else {
+#pragma unroll 2
+    for (int i = 0; i < kWeighRows; ++i) {
+      const uint4 codes = *reinterpret_cast<const uint4*>(landing_place(keys, first_row + i, lane));
+      store_fp8(codes, __shfl_sync(0xffffffffu, scales, i), keys, first_row + i, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kWeighRows; i += 4) {
+      auto* rope = reinterpret_cast<uint4*>(
+          keys + chunk_place(kRank / 8 + lane % 8, first_row + i + lane / 8, kBlockRows));
+      *rope = bf16_to_f16(*rope);
+    }
+  }
+}
+
+// Scores [64 rows, 32 heads] of a block: of a thread s[4 j + 2 h + e] is of row lane / 4 + 8 h of the warp's
+// 16, head 8 j + 2 (lane % 4) + e.
+using Scores = float[kFewHeads / 2];
+
+__device__ __forceinline__ void multiply_keys(const WeighRoom& room, int group, Scores& s) {
+  uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
+  uint64_t queries = wgmma_operand(shared_address(room.queries));
+#pragma unroll
+  for (float& sum : s) sum = 0;
+#pragma unroll 1
+  for (int line = 0; line < kRowLines; ++line) {
+    wgmma_begin();
+#pragma unroll
+    for (int step = 0; step < 4; ++step)  // 16 values, two chunks
+      wgmma<kFewHeads>(s, keys + step * 2, queries + step * 2);
+    wgmma_commit();
+    keys += kBlockRows * kLine / 16, queries += kFewHeads * kLine / 16;
+  }
+  wgmma_wait();
+}
+
+// Scores to base 2, those of rows from n on to -infinity; each head's largest in the warp's rows.
+__device__ __forceinline__ void note_largest(Scores& s, float scale, int first_row, int n, WeighRoom& room,
+                                             int group, int warp, int lane) {
+  const int row = first_row + warp * 16 + lane / 4;
+  float most[kFewHeads / 4];
+#pragma unroll
+  for (int i = 0; i < kFewHeads / 4; ++i) {
+    const float unit = scale * room.units[i / 2 * 8 + lane % 4 * 2 + i % 2];
+    float &low = s[i / 2 * 4 + i % 2], &high = s[i / 2 * 4 + 2 + i % 2];
+    low = row < n ? low * unit : -INFINITY;
+    high = row + 8 < n ? high * unit : -INFINITY;
+    most[i] = fmaxf(low, high);
+  }
+  // Of the eight lanes that share heads each keeps half of them, three times: the last is head lane / 4's.
+#pragma unroll
+  for (int n_kept = kFewHeads / 8; n_kept > 0; n_kept /= 2) {
+    const bool is_upper = (lane & 4 * n_kept) != 0;
+#pragma unroll
+    for (int i = 0; i < n_kept; ++i) {
+      const float given = is_upper ? most[i] : most[i + n_kept], kept = is_upper ? most[i + n_kept] : most[i];
+      most[i] = fmaxf(kept, __shfl_xor_sync(0xffffffffu, given, 4 * n_kept));
+    }
+  }
+  room.largest[group][lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2][warp] = most[0];
+}
+
+// The block's largest score of a head, rounded up.
+__device__ __forceinline__ float power_of(const WeighRoom& room, int group, int head) {
+  const float4 of = *reinterpret_cast<const float4*>(room.largest[group][head]);
+  return ceilf(fmaxf(fmaxf(of.x, of.y), fmaxf(of.z, of.w)));
+}
+
+// Scores to weights, and these to where each head has a line.
+__device__ __forceinline__ void turn_weights(const Scores& s, WeighRoom& room, int group, int warp,
+                                             int lane) {
+  uint32_t pairs[kFewHeads / 8][2];
+#pragma unroll
+  for (int j = 0; j < kFewHeads / 8; ++j) {
+    const int head = 8 * j + 2 * (lane % 4);
+    const float zeros[2] = {power_of(room, group, head) - kWeightPower,
+                            power_of(room, group, head + 1) - kWeightPower};
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      pairs[j][h] =
+          pack_f16(exp2_fast(s[4 * j + 2 * h] - zeros[0]), exp2_fast(s[4 * j + 2 * h + 1] - zeros[1]));
+  }
+#pragma unroll
+  for (int j = 0; j < kFewHeads / 8; j += 2)
+    store_transposed(shared_address(room.weights[group]) +
+                         chunk_place(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
+                     pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
+}
+
+// A block's weights as they lie, their sums as rounded, in the order of store_weights(), and their powers, by
+// 128 threads. at: the block's number among those of all heads and tokens.
+__device__ __forceinline__ void store_few_weights(const WeighRoom& room, const Plan& plan, int64_t at,
+                                                  int group, int thread) {
+  const auto* weights = reinterpret_cast<const uint4*>(room.weights[group]);
+#pragma unroll
+  for (int i = thread; i < kFewChunks; i += kGroupThreads) plan.weights[at * kFewChunks + i] = weights[i];
+  const int head = thread / 4;
+  float sum = 0;
+#pragma unroll
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    const float2 pair = unpack_f16(*reinterpret_cast<const uint32_t*>(
+        room.weights[group] + chunk_place(chunk, head, 0) + thread % 4 * 4));
+    sum += pair.x + pair.y;
+  }
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  if (thread % 4 == 0) plan.powers[at * kFewHeads + head] = {power_of(room, group, head), sum};
+}
+#endif
+
+// As mla_weigh_kernel: weights 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) - power) of the selected rows j.
+// CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps brings eight rows and two queries in;
+// then four warps a block multiply rows (M) by heads (N), so that no product is padded, and turn the weights
+// over: the next kernel has heads for M. It may start as soon as what is selected is there. Bound: one token
+// has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB of queries, 2500 cycles at the 64 bytes
+// a cycle of a multiprocessor.
+template <KvType kKv>
+__global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t few_room[];
+  auto& room = *reinterpret_cast<WeighRoom*>(few_room);
+  const int lane = threadIdx.x % 32, warp = uniform_warp();
+  const int n_shares = (plan.n_most_blocks + kWeighBlocks - 1) / kWeighBlocks;
+  const int tile = blockIdx.x % plan.n_head_tiles;
+  const int first_block = blockIdx.x / plan.n_head_tiles % n_shares * kWeighBlocks;
+  const int64_t t = blockIdx.x / plan.n_head_tiles / n_shares, seq = op.step.seq[t];
+  wait_for_inputs();
+  let_next_start();
+  const int n = __ldcg(op.n_selected + t);
+  uint8_t* keys = room.keys[warp * kWeighRows / kBlockRows];
+  const int first_row = warp * kWeighRows % kBlockRows;
+  const int j = first_block * kBlockRows + warp * kWeighRows + lane % kWeighRows;
+  const RowPlace asked = ask_row(op, t, j);
+  Query queries[kWeighQueries];
+#pragma unroll
+  for (int i = 0; i < kWeighQueries; ++i)
+    queries[i] = load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
+  if (first_block * kBlockRows >= n) return;
+  const RowPlace place = find_asked_row(op, seq, asked, j < n);
+  const int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
+  start_keys<kKv>(plan.rows, place.id, keys, first_row, lane);
+  const uint32_t scales = kKv == KvType::fp8 ? ask_scales(op, plan.page_bytes, page, place) : 0;
+#pragma unroll
+  for (int i = 0; i < kWeighQueries; ++i) store_query(queries[i], room, warp * kWeighQueries + i, lane);
+  wait_all_copies();
+  widen_keys<kKv>(scales, keys, first_row, lane);
+  fence_async_proxy();
+  __syncthreads();
+
+  const int group = warp / 4, block = first_block + group;
+  if (group >= kWeighBlocks || block * kBlockRows >= n) return;
+  Scores s;
+  multiply_keys(room, group, s);
+  note_largest(s, op.scale * 1.44269504f, block * kBlockRows, n, room, group, warp % 4, lane);
+  sync_block(group);
+  turn_weights(s, room, group, warp % 4, lane);
+  sync_block(group);
+  store_few_weights(room, plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks + block, group,
+                    threadIdx.x % kGroupThreads);
+#else
+  __trap();
+#endif
+}
+
+template <KvType kKv>
+void launch_few_weigh(const Attend& op, const Plan& plan, const Launch& launch) {
+  constexpr size_t n_bytes = sizeof(WeighRoom);
+  static_assert(n_bytes <= 227 * 1024);
+  static DeviceOnce once;
+  if (once.is_first())
+    CUDA_CHECK(cudaFuncSetAttribute(mla_few_weigh_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    n_bytes));
+  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles *
+                                            ceil_div(plan.n_most_blocks, kWeighBlocks));
+  launch_kernel("mla_few_weigh_kernel", mla_few_weigh_kernel<kKv>, {n_ctas, kFewThreads, n_bytes}, launch, op,
+                plan);
+}
+
+}  // namespace
+}  // namespace dsv32::cuda
