@@ -1,0 +1,199 @@
+// What decode does beside a product in one launch is what it does alone, bit for bit: F32 rows, the router
+// and its choice, the shared expert's two products, the turns of queries.
+#include "tests/gpu/products.h"
+
+namespace dsv32 {
+namespace {
+
+TestLaunch& gpu() {
+  static TestLaunch launch;
+  return launch;
+}
+
+using Floats = DeviceArray<float>;
+
+Matmul product(const TestWeights& w, const Floats& x, const Floats& y, int64_t n_tokens) {
+  return {w.on_device(), x.data(), w.host.n_cols, y.data(), n_tokens, Role::decode};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gpu_beside, *boost::unit_test::precondition(needs_gpu))
+
+BOOST_AUTO_TEST_CASE(f32_rows_beside_a_product) {
+  constexpr int64_t kCols = 1536, kRows = 576, kFloatRows = 65;
+  const TestWeights first(TensorType::q4_k, 1, kRows, kCols, 1), second(TensorType::q4_k, 1, 64, kCols, 2),
+      floats(TensorType::f32, 1, kFloatRows, kCols, 3);
+  for (const int64_t n : {1, 3, 8, 9, 40}) {
+    const Floats x(random_floats(static_cast<size_t>(n * kCols), 4)), y(static_cast<size_t>(n * kRows)),
+        z(static_cast<size_t>(n * 64)), f(static_cast<size_t>(n * kFloatRows)), alone(f.size());
+    const Matmul ops[] = {product(first, x, y, n), product(second, x, z, n), product(floats, x, f, n)};
+    cuda::matmuls_decode(ops, gpu().launch());
+    cuda::matmul_decode(product(floats, x, alone, n), gpu().launch());
+    BOOST_TEST(same_bits(f.values(), alone.values()));
+    std::vector<float> expected(f.size());
+    const std::vector<float> host_x = x.values();
+    cpu().matmul({floats.host, host_x.data(), kCols, expected.data(), n, Role::decode});
+    check_close(f.values(), expected, kSplit, "F32 rows");
+    const Floats y_alone(y.size());
+    const Matmul without[] = {product(first, x, y_alone, n), product(second, x, z, n)};
+    cuda::matmuls_decode(without, gpu().launch());
+    BOOST_TEST(same_bits(y.values(), y_alone.values()));
+  }
+}
+
+// More than once: the counter of blocks is left as it was found.
+BOOST_AUTO_TEST_CASE(the_router_beside_the_shared_expert) {
+  constexpr int64_t kCols = 768, kInter = 512, kExperts = 256, kActivated = 8;
+  const TestWeights gate(TensorType::f32, 1, kExperts, kCols, 5), w1(TensorType::q4_k, 1, kInter, kCols, 6),
+      w3(TensorType::q4_k, 1, kInter, kCols, 7);
+  const Floats bias(random_floats(kExperts, 8, 0.1f));
+  const std::vector<float> host_bias = bias.values();
+  for (const int64_t n : {1, 1, 2, 1, 9}) {
+    const auto n_uses = static_cast<size_t>(n * kActivated), n_values = static_cast<size_t>(n * kInter);
+    const Floats x(random_floats(static_cast<size_t>(n * kCols), 9)),
+        logits(static_cast<size_t>(n * kExperts)), weights(n_uses), up(n_values), y(n_values),
+        alone(n_values);
+    const DeviceArray<int32_t> experts(n_uses);
+    RouteExperts op{logits.data(),  bias.data(),   n, kExperts, kActivated, 8, 4, true, 2.5f,
+                    experts.data(), weights.data()};
+    op.gate = product(gate, x, logits, n);
+    op.beside = {w1.on_device(), w3.on_device(), x.data(), up.data(), y.data(), n, Role::decode};
+    cuda::route_experts_decode(op, gpu().launch());
+
+    const Floats other_logits(logits.size()), other_weights(n_uses);
+    const DeviceArray<int32_t> other_experts(n_uses);
+    cuda::matmul_decode(product(gate, x, other_logits, n), gpu().launch());
+    RouteExperts apart{other_logits.data(),  bias.data(),         n, kExperts, kActivated, 8, 4, true, 2.5f,
+                       other_experts.data(), other_weights.data()};
+    cuda::route_experts(apart, gpu().launch());
+    BOOST_TEST(same_bits(logits.values(), other_logits.values()));
+    BOOST_TEST(experts.values() == other_experts.values());
+    BOOST_TEST(same_bits(weights.values(), other_weights.values()));
+    cuda::matmul_gated_decode(
+        {w1.on_device(), w3.on_device(), x.data(), up.data(), alone.data(), n, Role::decode}, gpu().launch());
+    BOOST_TEST(same_bits(y.values(), alone.values()));
+  }
+}
+
+// The shared expert's w2 as one more of the chosen ones, and of another type than theirs.
+BOOST_AUTO_TEST_CASE(the_shared_expert_beside_the_chosen_ones) {
+  constexpr int64_t kDim = 768, kInter = 512, kExperts = 6, kActivated = 3, kTokens = 5;
+  for (const TensorType shared_type : {TensorType::q4_k, TensorType::q6_k}) {
+    const TestWeights w1(TensorType::q4_k, kExperts, kInter, kDim, 10),
+        w3(TensorType::q4_k, kExperts, kInter, kDim, 11), w2(TensorType::q4_k, kExperts, kDim, kInter, 12),
+        shared(shared_type, 1, kDim, kInter, 13);
+    std::vector<int32_t> chosen;
+    for (int32_t t = 0; t < kTokens; ++t) chosen.insert(chosen.end(), {t % 2, 2 + t % 2, 4 + t % 2});
+    const DeviceArray<int32_t> experts(chosen);
+    const Floats x(random_floats(kTokens * kDim, 14)), weights(random_floats(kTokens * kActivated, 15)),
+        shared_x(random_floats(kTokens * kInter, 16));
+    const std::vector<float> before = random_floats(kTokens * kDim, 17);
+    const auto run = [&](int64_t first, int64_t n, const Floats& y, const Floats& h) {
+      const Floats sum(static_cast<size_t>(n * kDim));
+      RunExperts op{{w1.on_device(), w3.on_device(), w2.on_device()},
+                    x.data() + first * kDim,
+                    experts.data() + first * kActivated,
+                    weights.data() + first * kActivated,
+                    n,
+                    kActivated,
+                    sum.data(),
+                    Role::decode};
+      op.shared = {shared.on_device(),
+                   shared_x.data() + first * kInter,
+                   kInter,
+                   y.data(),
+                   n,
+                   Role::decode,
+                   sum.data(),
+                   h.data()};
+      cuda::run_experts_decode(op, gpu().launch());
+      CUDA_CHECK(cudaStreamSynchronize(gpu().stream()));
+    };
+    const Floats y(before.size()), h(before);
+    run(0, kTokens, y, h);
+    const std::vector<float> all_y = y.values(), all_h = h.values();
+
+    std::vector<float> expected(before.size()), sums(before.size()), expected_h = before;
+    const std::vector<float> host_x = x.values(), host_weights = weights.values(),
+                             host_shared = shared_x.values();
+    RunExperts op{{w1.host, w3.host, w2.host},
+                  host_x.data(),
+                  chosen.data(),
+                  host_weights.data(),
+                  kTokens,
+                  kActivated,
+                  sums.data(),
+                  Role::decode};
+    op.shared = {shared.host, host_shared.data(), kInter,      expected.data(),
+                 kTokens,     Role::decode,       sums.data(), expected_h.data()};
+    cpu().run_experts(op);
+    check_close(all_y, expected, {1e-3, 7e-3}, "the sum");
+    check_close(all_h, expected_h, {1e-3, 7e-3}, "h");
+
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const auto part = [&](const std::vector<float>& all) {
+        return std::vector<float>(all.begin() + t * kDim, all.begin() + (t + 1) * kDim);
+      };
+      const Floats one(kDim), one_h(part(before));
+      run(t, 1, one, one_h);
+      BOOST_TEST(same_bits(one.values(), part(all_y)));
+      BOOST_TEST(same_bits(one_h.values(), part(all_h)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(queries_are_turned_beside_a_product) {
+  constexpr int64_t kHeads = 70, kNope = 128, kRope = 64, kDim = kNope + kRope, kRank = 256, kIndexHeads = 11,
+                    kIndexDim = 128;
+  const TestWeights w_uk(TensorType::q8_0, kHeads, kRank, kNope, 18);
+  std::vector<float> angles(kRope / 2);
+  for (size_t i = 0; i < angles.size(); ++i) angles[i] = std::pow(10000.0f, -static_cast<float>(i) / 32);
+  const Floats frequencies(angles);
+  for (const int64_t n : {1, 3, 8, 12}) {
+    std::vector<int32_t> positions(static_cast<size_t>(n));
+    for (size_t t = 0; t < positions.size(); ++t) positions[t] = static_cast<int32_t>(1000 * t + 7);
+    const DeviceArray<int32_t> pos(positions);
+    const std::vector<float> q0 = random_floats(static_cast<size_t>(n * kHeads * kDim), 19),
+                             index_q0 = random_floats(static_cast<size_t>(n * kIndexHeads * kIndexDim), 20);
+    struct Result {
+      std::vector<float> q, index_q, scales, q_c;
+      std::vector<uint8_t> codes;
+      bool operator==(const Result&) const = default;
+    };
+    const auto run = [&](bool beside) {
+      const Floats q(q0), index_q(index_q0), scales(static_cast<size_t>(n * kIndexHeads)),
+          q_c(static_cast<size_t>(n * kHeads * kRank));
+      const DeviceArray<uint8_t> codes(index_q0.size());
+      TurnQueries op{{n, 1, positions.back(), nullptr, pos.data(), nullptr, Role::decode},
+                     frequencies.data(),
+                     kRope,
+                     q.data(),
+                     kHeads,
+                     kDim,
+                     index_q.data(),
+                     kIndexHeads,
+                     kIndexDim,
+                     codes.data(),
+                     scales.data()};
+      const MatmulHeads absorb{w_uk.on_device(), q.data(), kHeads * kDim, kDim, q_c.data(), n, Role::decode};
+      if (beside) {
+        op.absorb = absorb;
+        cuda::turn_queries_decode(op, gpu().launch());
+      } else {
+        cuda::turn_queries(op, gpu().launch());
+        cuda::matmul_heads_decode(absorb, gpu().launch());
+      }
+      return Result{q.values(), index_q.values(), scales.values(), q_c.values(), codes.values()};
+    };
+    BOOST_TEST((run(true) == run(false)));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace dsv32
