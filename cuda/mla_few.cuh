@@ -12,8 +12,9 @@ inline constexpr int kFewWarps = 16, kFewThreads = 32 * kFewWarps;
 inline constexpr int kFewColumns = 32;  // of a CTA of the second kernel
 inline constexpr int kFewParts = kRank / kFewColumns;
 
-// Weights of kFewHeads heads and a block pass as they lie in shared memory: a line of 64 for each head.
-inline constexpr int kFewChunks = kFewHeads * kLine / 16;
+// Weights of kFewHeads heads and a block pass as the threads that multiply hold them: of each 16 heads
+// kOperandLines lines, of a chunk for each lane.
+inline constexpr int kFewChunks = kFewHeads / 16 * kOperandLines * 32;
 
 // What is written of row j of a token, whether or not so many are selected: so it is asked for at once.
 __device__ __forceinline__ RowPlace ask_row(const Attend& op, int64_t t, int j) {
@@ -22,22 +23,30 @@ __device__ __forceinline__ RowPlace ask_row(const Attend& op, int64_t t, int j) 
   return {op.row_ids ? __ldcg(op.row_ids + at) : 0, __ldcg(op.selected + at)};
 }
 
-// Of what ask_row() has brought, where the row lies.
+// Of what ask_row() has brought, where the row lies. Loads hang on no condition, so that several are under
+// way together.
 __device__ __forceinline__ RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPlace& asked,
                                                    bool is_selected) {
-  if (!is_selected) return {-1, 0};
-  return {op.row_ids ? asked.id : paged_row(op.cache.slot_pages, op.cache, seq, asked.pos), asked.pos};
+  constexpr int kRows = kPageTokens;
+  const int32_t pos = is_selected ? asked.pos : 0;
+  int64_t page = 0;
+  if (!op.row_ids) page = __ldcg(op.cache.slot_pages + seq * op.cache.max_pages + pos / kRows);
+  return {!is_selected ? -1 : op.row_ids ? asked.id : page * kRows + pos % kRows, pos};
 }
 
-// The four scales of an fp8 row, of find_page()'s page; 1 for rows past the end. Volatile: the compiler shall
-// not put the load off to where it is waited for.
+// The key page of such a row; past the end, that of position 0.
+__device__ __forceinline__ int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace& asked,
+                                                 bool is_selected) {
+  const int32_t pos = is_selected ? asked.pos : 0;
+  return __ldcg(op.cache.key_page_ids + seq * op.cache.max_pages + pos / int{kPageTokens});
+}
+
+// The four scales of an fp8 row; 1 for rows past the end.
 __device__ __forceinline__ uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t page,
                                                const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
-  const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % kPageTokens * 4;
-  uint32_t x;
-  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(x) : "l"(scales));
-  return x;
+  const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % int{kPageTokens} * 4;
+  return __ldcg(reinterpret_cast<const uint32_t*>(scales));
 }
 
 }  // namespace dsv32::cuda

@@ -72,53 +72,46 @@ __device__ __forceinline__ void store_query(const Query& q, WeighRoom& room, int
                                lane % 4 * 4) = pack(q.rope[0], q.rope[1]);
 }
 
-// Where a lane's chunk of an fp8 row lands: in one of the two that it becomes, of which the lanes that meet
-// have different banks (store_wide).
-__device__ __forceinline__ uint8_t* landing_place(uint8_t* keys, int row, int lane) {
-  return keys + chunk_place(2 * lane + lane / 4 % 2, row, kBlockRows);
-}
+// What a lane has under way of fp8 rows: its chunk of each, and a chunk of the k_pe of every fourth.
+struct Keys {
+  uint4 latent[kWeighRows], rope[kWeighRows / 4];
+};
 
-// Starts the copies of a warp's rows to where they are widened; lane r knows where row first_row + r lies. A
-// loop, so that the compiler has nothing wait for queries ahead of it.
+// Asks for a warp's rows, zeros past the last; lane r knows where row first_row + r lies. bf16 rows go to
+// their places at once.
 template <KvType kKv>
-__device__ __forceinline__ void start_keys(const uint8_t* rows, int64_t id, uint8_t* keys, int first_row,
-                                           int lane) {
-  const auto copy = [&](uint8_t* to, int64_t row, int offset) {
-    const uint8_t* from = rows + (row < 0 ? 0 : row * kRowBytes<kKv>)+offset;
-    copy_line_async(shared_address(to), from, row >= 0);
-  };
-#pragma unroll 1
-  for (int first = 0; first < kWeighRows; first += 4) {
-    const int64_t ids = __shfl_sync(0xffffffffu, id, first + lane % 4);
-    if constexpr (kKv == KvType::bf16) {
-      start_rows<kKv, 4>(rows, ids, keys, first_row + first, lane);
-    } else {
+__device__ __forceinline__ void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to,
+                                         int first_row, int lane) {
+  if constexpr (kKv == KvType::bf16) {
+    start_rows<kKv, kWeighRows>(rows, id, to, first_row, lane);
+  } else {
+    const auto ask = [&](int r, int offset) {
+      const int64_t row = __shfl_sync(0xffffffffu, id, r);
+      if (row < 0) return uint4{0, 0, 0, 0};
+      return __ldcg(reinterpret_cast<const uint4*>(rows + row * kRowBytes<kKv> + offset));
+    };
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        copy(landing_place(keys, first_row + first + i, lane), __shfl_sync(0xffffffffu, ids, i), lane * 16);
-      copy(keys + chunk_place(kRank / 8 + lane % 8, first_row + first + lane / 8, kBlockRows),
-           __shfl_sync(0xffffffffu, ids, lane / 8), kRank + lane % 8 * 16);
-    }
+    for (int i = 0; i < kWeighRows; ++i) keys.latent[i] = ask(i, lane * 16);
+#pragma unroll
+    for (int i = 0; i < kWeighRows / 4; ++i) keys.rope[i] = ask(4 * i + lane / 8, kRank + lane % 8 * 16);
   }
 }
 
-// Makes them fp16, each chunk by the lane that has copied it; lane r knows the scales of row first_row + r.
+// As fp16; lane r knows the scales of row first_row + r.
 template <KvType kKv>
-__device__ __forceinline__ void widen_keys(uint32_t scales, uint8_t* keys, int first_row, int lane) {
+__device__ __forceinline__ void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int first_row,
+                                           int lane) {
   if constexpr (kKv == KvType::bf16) {
-    convert_rows<kWeighRows>(keys, first_row, lane);
+    wait_all_copies();
+    convert_rows<kWeighRows>(to, first_row, lane);
   } else {
-#pragma unroll 2
-    for (int i = 0; i < kWeighRows; ++i) {
-      const uint4 codes = *reinterpret_cast<const uint4*>(landing_place(keys, first_row + i, lane));
-      store_fp8(codes, __shfl_sync(0xffffffffu, scales, i), keys, first_row + i, lane);
-    }
 #pragma unroll
-    for (int i = 0; i < kWeighRows; i += 4) {
-      auto* rope = reinterpret_cast<uint4*>(
-          keys + chunk_place(kRank / 8 + lane % 8, first_row + i + lane / 8, kBlockRows));
-      *rope = bf16_to_f16(*rope);
-    }
+    for (int i = 0; i < kWeighRows; ++i)
+      store_fp8(keys.latent[i], __shfl_sync(0xffffffffu, scales, i), to, first_row + i, lane);
+#pragma unroll
+    for (int i = 0; i < kWeighRows / 4; ++i)
+      *reinterpret_cast<uint4*>(to + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
+                                                 kBlockRows)) = bf16_to_f16(keys.rope[i]);
   }
 }
 
@@ -127,19 +120,16 @@ __device__ __forceinline__ void widen_keys(uint32_t scales, uint8_t* keys, int f
 using Scores = float[kFewHeads / 2];
 
 __device__ __forceinline__ void multiply_keys(const WeighRoom& room, int group, Scores& s) {
-  uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
-  uint64_t queries = wgmma_operand(shared_address(room.queries));
+  const uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
+  const uint64_t queries = wgmma_operand(shared_address(room.queries));
 #pragma unroll
   for (float& sum : s) sum = 0;
-#pragma unroll 1
-  for (int line = 0; line < kRowLines; ++line) {
-    wgmma_begin();
+  wgmma_begin();
 #pragma unroll
-    for (int step = 0; step < 4; ++step)  // 16 values, two chunks
-      wgmma<kFewHeads>(s, keys + step * 2, queries + step * 2);
-    wgmma_commit();
-    keys += kBlockRows * kLine / 16, queries += kFewHeads * kLine / 16;
-  }
+  for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
+    wgmma<kFewHeads>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
+                     queries + step / 4 * (kFewHeads * kLine / 16) + step % 4 * 2);
+  wgmma_commit();
   wgmma_wait();
 }
 
@@ -196,24 +186,34 @@ __device__ __forceinline__ void turn_weights(const Scores& s, WeighRoom& room, i
                      pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
 }
 
-// A block's weights as they lie, their sums as rounded, in the order of store_weights(), and their powers, by
-// 128 threads. at: the block's number among those of all heads and tokens.
-__device__ __forceinline__ void store_few_weights(const WeighRoom& room, const Plan& plan, int64_t at,
-                                                  int group, int thread) {
-  const auto* weights = reinterpret_cast<const uint4*>(room.weights[group]);
+// The weights of 16 heads and a block to operand lines, with their sums as rounded, in the order of
+// store_weights(), and their powers, by a warp. at: the block's number among those of all heads and tokens.
+__device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group,
+                                            int warp, int lane) {
+  uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
+  uint32_t lines[kOperandLines][4];
 #pragma unroll
-  for (int i = thread; i < kFewChunks; i += kGroupThreads) plan.weights[at * kFewChunks + i] = weights[i];
-  const int head = thread / 4;
-  float sum = 0;
+  for (int line = 0; line < kOperandLines; ++line)
+    load_matrices(lines[line],
+                  shared_address(room.weights[group]) +
+                      chunk_place(2 * line + lane / 16, 16 * warp + lane / 8 % 2 * 8 + lane % 8, 0));
+  float sum[2] = {0, 0};
 #pragma unroll
-  for (int chunk = 0; chunk < 8; ++chunk) {
-    const float2 pair = unpack_f16(*reinterpret_cast<const uint32_t*>(
-        room.weights[group] + chunk_place(chunk, head, 0) + thread % 4 * 4));
-    sum += pair.x + pair.y;
+  for (int line = 0; line < kOperandLines; ++line) {
+    out[line * 32] = {lines[line][0], lines[line][1], lines[line][2], lines[line][3]};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack_f16(lines[line][i]);
+      sum[i % 2] += pair.x + pair.y;
+    }
   }
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  if (thread % 4 == 0) plan.powers[at * kFewHeads + head] = {power_of(room, group, head), sum};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+  }
+  const int h = lane % 4, head = 16 * warp + lane / 4 + 8 * h;
+  if (h < 2) plan.powers[at * kFewHeads + head] = {power_of(room, group, head), h ? sum[1] : sum[0]};
 }
 #endif
 
@@ -245,14 +245,14 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   for (int i = 0; i < kWeighQueries; ++i)
     queries[i] = load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
   if (first_block * kBlockRows >= n) return;
+  const int32_t page = kKv == KvType::fp8 ? find_key_page(op, seq, asked, j < n) : 0;
   const RowPlace place = find_asked_row(op, seq, asked, j < n);
-  const int32_t page = kKv == KvType::fp8 ? find_page(op, seq, place) : 0;
-  start_keys<kKv>(plan.rows, place.id, keys, first_row, lane);
+  Keys arriving;
+  ask_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
   const uint32_t scales = kKv == KvType::fp8 ? ask_scales(op, plan.page_bytes, page, place) : 0;
 #pragma unroll
   for (int i = 0; i < kWeighQueries; ++i) store_query(queries[i], room, warp * kWeighQueries + i, lane);
-  wait_all_copies();
-  widen_keys<kKv>(scales, keys, first_row, lane);
+  store_keys<kKv>(arriving, scales, keys, first_row, lane);
   fence_async_proxy();
   __syncthreads();
 
@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   sync_block(group);
   turn_weights(s, room, group, warp % 4, lane);
   sync_block(group);
-  store_few_weights(room, plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks + block, group,
-                    threadIdx.x % kGroupThreads);
+  if (warp % 4 >= kFewHeads / 16) return;
+  store_lines(room, plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks + block, group, warp % 4, lane);
 #else
   __trap();
 #endif
