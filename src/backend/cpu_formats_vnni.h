@@ -42,7 +42,7 @@ constexpr int kValues = 256;  // of a step, in every format
 // The prepared activations of a step. A format unpacks its weights into four registers of four 128-bit lanes.
 struct alignas(64) Planes {
   int8_t bytes[4][3][64];  // [register, plane a b c, byte]
-  float unit[16];          // unit[0] counts; the rest is padding
+  float unit[16];          // sixteen times the same
 };
 
 // The same, and kExtra vectors of what meets the format's offsets.
@@ -83,22 +83,24 @@ DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
   _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
 }
 
-// x [kValues]; first_value(s, k): which value eight bytes k of register s begin with.
-template <class FirstValue>
-DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Planes& out) {
+// x [kValues]; F::first_value(s, lane): which value the four bytes of a lane of register s begin with.
+template <class F>
+DSV32_VNNI_INLINE void prepare_planes(const float* x, Planes& out) {
   const float unit = unit_of(x);
   const bool finite = unit == unit;
   const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
-  for (int s = 0; s < 4; ++s)
+  HWY_UNROLL(4)
+  for (int s = 0; s < 4; ++s) {
+    HWY_UNROLL(4)
     for (int j = 0; j < 4; ++j) {
-      const __m512 sixteen =
-          _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x + first_value(s, 2 * j))),
-                             _mm256_loadu_ps(x + first_value(s, 2 * j + 1)), 1);
+      const auto four = [&](int i) DSV32_VNNI { return _mm_loadu_ps(x + F::first_value(s, 4 * j + i)); };
+      const __m512 sixteen = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_set_m128(four(1), four(0))),
+                                                _mm256_set_m128(four(3), four(2)), 1);
       const __m512 scaled = _mm512_mul_ps(sixteen, inverse);
       store_digits(_mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, scaled), out.bytes[s][0] + 16 * j);
     }
-  std::memset(out.unit, 0, sizeof out.unit);
-  out.unit[0] = unit;
+  }
+  _mm512_store_ps(out.unit, _mm512_set1_ps(unit));
 }
 
 // ---- Sums of products ----
@@ -197,17 +199,20 @@ struct VnniFormat {
     alignas(64) float padded[kValues] = {};
     std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
     X& prepared = *reinterpret_cast<X*>(out);
-    prepare_planes(padded, F::first_value, prepared);
+    prepare_planes<F>(padded, prepared);
     F::prepare_extra(padded, prepared);
   }
 
-  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
+  // One step of R rows from `row` on times T tokens. Pair p is row p / T and token p % T; lanes [kRows * T],
+  // factors [T][kRows].
   template <int R, int T>
-  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+  DSV32_VNNI_INLINE void step(int row, const uint8_t* const* at, const X* const* x,
+                              const float* const* factors, __m512* lanes) {
     Stage weights[R];
     __m512 block[R * T];
+    lanes += row * T;
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), weights[r]);
+    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[row + r]), weights[r]);
     HWY_UNROLL(2)
     for (int sum = 0; sum < F::kSums; ++sum) {
       Sums sums[R * T];
@@ -216,8 +221,11 @@ struct VnniFormat {
       HWY_UNROLL(4)
       for (int i = 0; i < kRegisters; ++i) {
         const int s = kRegisters * sum + i;
+        __m512i of_row[R];
         HWY_UNROLL(4)
-        for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
+        for (int r = 0; r < R; ++r) of_row[r] = F::weights(weights[r], s);
+        HWY_UNROLL(4)
+        for (int p = 0; p < R * T; ++p) add_products(of_row[p / T], *x[p % T], s, sums[p]);
       }
       HWY_UNROLL(4)
       for (int p = 0; p < R * T; ++p) {
@@ -227,18 +235,37 @@ struct VnniFormat {
     }
     HWY_UNROLL(4)
     for (int p = 0; p < R * T; ++p) {
-      const X& token = *x[p % T];
-      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
-      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+      lanes[p] = F::add_offsets(weights[p / T], *x[p % T], lanes[p]);
+      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(factors[p % T][row + p / T]), lanes[p]);
     }
   }
 
-  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
-  // there are no registers for more.
+  // One step of kRows rows. One token: two rows at a time share the activations in registers. Four tokens
+  // share a row's weights, and there are no registers for more. A format with a scale for each row has its
+  // product with the unit of x applied at the end, from memory, where a broadcast costs no instruction.
+  template <int T>
+  DSV32_VNNI_INLINE void step_of_tile(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+    constexpr int R = T == 1 ? 2 : 1;
+    const float* factors[T];
+    alignas(16) float products[T][kRows];
+    HWY_UNROLL(4)
+    for (int t = 0; t < T; ++t) factors[t] = x[t]->unit;
+    if constexpr (requires { F::scales_of_rows(at); }) {
+      const __m128 scales = F::scales_of_rows(at);
+      HWY_UNROLL(4)
+      for (int t = 0; t < T; ++t) {
+        _mm_store_ps(products[t], _mm_mul_ps(scales, _mm_load_ps(x[t]->unit)));
+        factors[t] = products[t];
+      }
+      asm volatile("" : "+m"(products));
+    }
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; r += R) step<R, T>(r, at, x, factors, lanes);
+  }
+
   template <int T>
   DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
                                            const float* const* x, float* sums) {
-    constexpr int R = T == 1 ? 2 : 1;
     __m512 lanes[kRows * T];
     const uint8_t* at[kRows];
     const X* x_at[T];
@@ -250,8 +277,7 @@ struct VnniFormat {
     for (; left >= kStepBytes; left -= kStepBytes) {
       HWY_UNROLL(4)
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      step_of_tile<T>(at, x_at, lanes);
       HWY_UNROLL(4)
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
       HWY_UNROLL(4)
@@ -261,7 +287,7 @@ struct VnniFormat {
       alignas(64) uint8_t padded[kRows][kStepBytes] = {};
       for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
       for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      step_of_tile<T>(at, x_at, lanes);
     }
     for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
   }
@@ -281,6 +307,7 @@ struct OffsetFormat {
     __m512 offsets;
   };
 
+  DSV32_VNNI_INLINE __m512i weights(const Stage& w, int s) { return w.bytes[s]; }
   DSV32_VNNI_INLINE Sums start(const Stage&, const X&, int) { return no_sums(); }
   DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
     return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
@@ -305,6 +332,7 @@ struct RaisedFormat {
     store_negative(low_total(bias), to[1]);
   }
 
+  DSV32_VNNI_INLINE __m512i weights(const Stage& w, int s) { return w.bytes[s]; }
   DSV32_VNNI_INLINE Sums start(const Stage&, const X& x, int sum) {
     return {_mm512_load_si512(x.start[2 * sum]), _mm512_setzero_si512(),
             _mm512_load_si512(x.start[2 * sum + 1])};

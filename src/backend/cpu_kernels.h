@@ -53,11 +53,12 @@ inline void prefetch_weights(const uint8_t* at, size_t n_bytes) {
   for (size_t line = 0; line < n_bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
-// Whether gathering from a table is quicker here than looking its entries up in registers: on Intel's CPUs.
+// Whether gathering from tables of 512 or 1024 points is quicker here than looking these up in registers: on
+// Intel's CPUs.
 bool gathers_fast();
 
 // Kernels that multiply in integers, where this CPU has AVX-512 VNNI and the format has them; else nullptr.
-// Of formats with large tables there are two, with the same bits.
+// Of formats with such tables there are two, with the same bits.
 const CpuKernels* vnni_kernels_of(TensorType type, bool gathers = gathers_fast());
 
 }  // namespace dsv32
