@@ -4,8 +4,8 @@
 // A block of 256 values is four registers of weights as bytes, where floats need sixteen. The values are laid
 // out so that registers share their scales, lane by lane: integers add up over four registers, or two, before
 // they meet a float. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup on the
-// way. See cpu_formats_vnni.h for the activations and the one rounding, cpu_formats_vnni_grids.h for IQ2 and
-// IQ3, cpu_formats_vnni_iq1.h for IQ1.
+// way. See cpu_formats_vnni_planes.h for the activations and the one rounding, cpu_formats_vnni_grids.h for
+// IQ2 and IQ3, cpu_formats_vnni_iq1.h for IQ1.
 #include "backend/cpu_kernels.h"
 
 // AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
