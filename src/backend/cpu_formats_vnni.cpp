@@ -4,8 +4,8 @@
 // A block of 256 values is four registers of weights as bytes, where floats need sixteen. The values are laid
 // out so that registers share their scales, lane by lane: integers add up over four registers, or two, before
 // they meet a float. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup on the
-// way. See cpu_formats_vnni.h for the activations and the one rounding, cpu_formats_vnni_grids.h for IQ1 to
-// IQ3.
+// way. See cpu_formats_vnni_planes.h for the activations and the one rounding, cpu_formats_vnni_grids.h for
+// IQ2 and IQ3, cpu_formats_vnni_iq1.h for IQ1.
 #include "backend/cpu_kernels.h"
 
 // AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
@@ -32,6 +32,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ARCH_X86
 #include "backend/cpu_formats_vnni.h"
 #include "backend/cpu_formats_vnni_grids.h"
+#include "backend/cpu_formats_vnni_iq1.h"
 #include "gguf/quant_codes.h"
 
 namespace dsv32 {
@@ -42,7 +43,7 @@ using namespace vnni;
 // ---- Q2_K, Q3_K: register s holds bits 2 s of the 64 bytes of qs, multiplied by their scales ----
 
 struct TwoBits {
-  static constexpr int first_value(int s, int k) { return 128 * (k / 4) + 32 * s + 8 * (k % 4); }
+  static constexpr int first_value(int s, int lane) { return 128 * (lane / 8) + 32 * s + 4 * (lane % 8); }
 
   // Scales of 16 groups of 16 values, one a byte, into 32-bit lanes: 4 j + s is that of lane j of register s.
   DSV32_VNNI_INLINE __m512i spread_groups(__m128i groups) {
@@ -59,7 +60,7 @@ struct VnniQ2_K : OffsetFormat<1>, TwoBits {
   DSV32_VNNI_INLINE void prepare_extra(const float* x, X& out) {
     for (int s = 0; s < 4; ++s)
       for (int j = 0; j < 4; ++j)
-        out.sums[0][4 * j + s] = -_mm512_reduce_add_ps(_mm512_loadu_ps(x + first_value(s, 2 * j)));
+        out.sums[0][4 * j + s] = -_mm512_reduce_add_ps(_mm512_loadu_ps(x + first_value(s, 4 * j)));
   }
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
@@ -115,8 +116,8 @@ struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
 // ---- Q4_K, Q5_K: registers 2 n and 2 n + 1 hold nibble n of the two halves of each 32 bytes of qs ----
 
 struct NibbleFormat : OffsetFormat<2> {
-  static constexpr int first_value(int s, int k) {
-    return 64 * (k / 2) + 32 * (s / 2) + 16 * (s % 2) + 8 * (k % 2);
+  static constexpr int first_value(int s, int lane) {
+    return 64 * (lane / 4) + 32 * (s / 2) + 16 * (s % 2) + 4 * (lane % 4);
   }
 
   // Lane 2 g + 1: of group g, to meet the mins; even lanes are zero.
@@ -187,8 +188,8 @@ struct VnniQ5_K : NibbleFormat {
 
 struct VnniQ6_K : RaisedFormat<2, 32> {
   using Block = BlockQ6_K;
-  static constexpr int first_value(int s, int k) {
-    return 128 * (s / 2) + 64 * (k % 2) + 16 * (k / 2) + 8 * (s % 2);
+  static constexpr int first_value(int s, int lane) {
+    return 128 * (s / 2) + 64 * (lane / 2 % 2) + 16 * (lane / 4) + 8 * (s % 2) + 4 * (lane % 2);
   }
 
   DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
@@ -213,8 +214,8 @@ struct VnniQ6_K : RaisedFormat<2, 32> {
 // ---- Q8_0, IQ4_XS: registers 2 h and 2 h + 1 hold the first and the second 16 values of groups 4 h on ----
 
 struct GroupOf32Format : RaisedFormat<2, 128> {
-  static constexpr int first_value(int s, int k) {
-    return 128 * (s / 2) + 32 * (k / 2) + 16 * (s % 2) + 8 * (k % 2);
+  static constexpr int first_value(int s, int lane) {
+    return 128 * (s / 2) + 32 * (lane / 4) + 16 * (s % 2) + 4 * (lane % 4);
   }
 
   // of_groups: of 8 groups, lowest first.
@@ -279,13 +280,13 @@ const CpuKernels* vnni_kernels_of(TensorType type, bool gathers) {
     case TensorType::q6_k: return &VnniFormat<VnniQ6_K>::kKernels;
     case TensorType::q8_0: return &VnniFormat<VnniQ8_0>::kKernels;
     case TensorType::iq4_xs: return &VnniFormat<VnniIQ4_XS>::kKernels;
-    case TensorType::iq1_s: return points_kernels<VnniIQ1_S, kIq1Codes>(gathers);
-    case TensorType::iq1_m: return points_kernels<VnniIQ1_M, kIq1Codes>(gathers);
+    case TensorType::iq1_s: return &VnniFormat<VnniIQ1_S>::kKernels;
+    case TensorType::iq1_m: return &VnniFormat<VnniIQ1_M>::kKernels;
     case TensorType::iq2_xxs: return &VnniFormat<VnniIQ2_XXS>::kKernels;
-    case TensorType::iq2_xs: return points_kernels<VnniIQ2_XS, kIq2xsCodes>(gathers);
-    case TensorType::iq2_s: return points_kernels<VnniIQ2_S, kIq2sCodes>(gathers);
+    case TensorType::iq2_xs: return points_kernels<VnniIQ2_XS, kIq2xsCodes, 2>(gathers);
+    case TensorType::iq2_s: return points_kernels<VnniIQ2_S, kIq2sCodes, 2>(gathers);
     case TensorType::iq3_xxs: return &VnniFormat<VnniIQ3_XXS>::kKernels;
-    case TensorType::iq3_s: return points_kernels<VnniIQ3_S, kIq3sCodes>(gathers);
+    case TensorType::iq3_s: return points_kernels<VnniIQ3_S, kIq3sCodes, 4>(gathers);
     default: return nullptr;
   }
 }

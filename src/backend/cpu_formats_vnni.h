@@ -1,105 +1,15 @@
-// What the formats of cpu_formats_vnni.cpp share: activations as integers, exact sums of products of bytes,
-// and the walk along rows.
+// What the formats of cpu_formats_vnni.cpp share: exact sums of products of bytes, and the walk along rows.
 //
-// Activations are prepared as integers of 23 bits in three planes of signed bytes, x = unit * (65536 a + 256
-// b + c), with one power of two as the unit of 256 values. Weights are unsigned bytes, so that an instruction
-// adds 64 products. The sums over such a block are exact whatever their order; the only rounding on the way
-// in is that of x to a multiple of the unit, at most 2^-22 of the block's largest |x| (and 2^-123). An
-// infinity or a NaN makes its block NaN.
+// Weights are unsigned bytes, so that an instruction adds 64 products with a plane of the activations. The
+// sums over a block of 256 values are exact whatever their order.
 //
 // For x86 only, and for functions marked DSV32_VNNI or DSV32_VNNI_INLINE only.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-// GCC's own header fills registers that it never reads with themselves.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
-#include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
-
-#include <hwy/base.h>
-
+#include "backend/cpu_formats_vnni_planes.h"
 #include "backend/cpu_kernels.h"
 
-// The intrinsics of exactly these sets, whatever the rest of the program is compiled for.
-#define DSV32_VNNI       \
-  __attribute__((target( \
-      "avx2,bmi2,fma,f16c,gfni,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
-#define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
-
 namespace dsv32::vnni {
-
-constexpr int kValues = 256;  // of a step, in every format
-
-// The prepared activations of a step. A format unpacks its weights into four registers of four 128-bit lanes.
-struct alignas(64) Planes {
-  int8_t bytes[4][3][64];  // [register, plane a b c, byte]
-  float unit[16];          // unit[0] counts; the rest is padding
-};
-
-// The same, and kExtra vectors of what meets the format's offsets.
-template <int kExtra>
-struct Activations : Planes {
-  union {
-    float sums[kExtra][16];
-    int32_t start[kExtra][16];
-  };
-};
-
-// ---- Preparing ----
-
-// The power of two in which the largest of 256 values is a number of three digits; NaN when one of them is
-// not finite.
-DSV32_VNNI_INLINE float unit_of(const float* x) {
-  constexpr uint32_t kInfinity = 0x7f800000;
-  constexpr uint32_t kLargestMantissa = 0x7efefe;  // of 0x7f7f7f, the largest number of three digits
-  constexpr int kSmallestExponent = 5;             // 2^-122: its inverse must be a number
-  __m512i largest = _mm512_setzero_si512();
-  for (int i = 0; i < kValues; i += 16)
-    largest =
-        _mm512_max_epu32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(0x7fffffff)));
-  const uint32_t bits = _mm512_reduce_max_epu32(largest);
-  if (bits >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
-  const int exponent = static_cast<int>(bits >> 23) + ((bits & 0x7fffff) > kLargestMantissa ? 1 : 0) - 22;
-  return std::bit_cast<float>(static_cast<uint32_t>(std::max(exponent, kSmallestExponent)) << 23);
-}
-
-// Sixteen integers  ->  the bytes of their balanced digits, in the three planes from `to` on.
-DSV32_VNNI_INLINE void store_digits(__m512i q, int8_t* to) {
-  const __m512i c = _mm512_srai_epi32(_mm512_slli_epi32(q, 24), 24);
-  const __m512i rest = _mm512_srai_epi32(_mm512_sub_epi32(q, c), 8);
-  const __m512i b = _mm512_srai_epi32(_mm512_slli_epi32(rest, 24), 24);
-  const __m512i a = _mm512_srai_epi32(_mm512_sub_epi32(rest, b), 8);
-  _mm_store_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a));
-  _mm_store_si128(reinterpret_cast<__m128i*>(to + 64), _mm512_cvtepi32_epi8(b));
-  _mm_store_si128(reinterpret_cast<__m128i*>(to + 128), _mm512_cvtepi32_epi8(c));
-}
-
-// x [kValues]; first_value(s, k): which value eight bytes k of register s begin with.
-template <class FirstValue>
-DSV32_VNNI_INLINE void prepare_planes(const float* x, FirstValue first_value, Planes& out) {
-  const float unit = unit_of(x);
-  const bool finite = unit == unit;
-  const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
-  for (int s = 0; s < 4; ++s)
-    for (int j = 0; j < 4; ++j) {
-      const __m512 sixteen =
-          _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x + first_value(s, 2 * j))),
-                             _mm256_loadu_ps(x + first_value(s, 2 * j + 1)), 1);
-      const __m512 scaled = _mm512_mul_ps(sixteen, inverse);
-      store_digits(_mm512_maskz_cvtps_epi32(finite ? 0xffff : 0, scaled), out.bytes[s][0] + 16 * j);
-    }
-  std::memset(out.unit, 0, sizeof out.unit);
-  out.unit[0] = unit;
-}
 
 // ---- Sums of products ----
 
@@ -197,17 +107,20 @@ struct VnniFormat {
     alignas(64) float padded[kValues] = {};
     std::memcpy(padded, x, static_cast<size_t>(n_values) * sizeof(float));
     X& prepared = *reinterpret_cast<X*>(out);
-    prepare_planes(padded, F::first_value, prepared);
+    prepare_planes<F>(padded, prepared);
     F::prepare_extra(padded, prepared);
   }
 
-  // One step of R rows times T tokens. Pair p, of P = R * T, is row p / T and token p % T; lanes [P].
+  // One step of R rows from `row` on times T tokens. Pair p is row p / T and token p % T; lanes [kRows * T],
+  // factors [T][kRows].
   template <int R, int T>
-  DSV32_VNNI_INLINE void step(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+  DSV32_VNNI_INLINE void step(int row, const uint8_t* const* at, const X* const* x,
+                              const float* const* factors, __m512* lanes) {
     Stage weights[R];
     __m512 block[R * T];
+    lanes += row * T;
     HWY_UNROLL(4)
-    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), weights[r]);
+    for (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[row + r]), weights[r]);
     HWY_UNROLL(2)
     for (int sum = 0; sum < F::kSums; ++sum) {
       Sums sums[R * T];
@@ -216,8 +129,11 @@ struct VnniFormat {
       HWY_UNROLL(4)
       for (int i = 0; i < kRegisters; ++i) {
         const int s = kRegisters * sum + i;
+        __m512i of_row[R];
         HWY_UNROLL(4)
-        for (int p = 0; p < R * T; ++p) add_products(weights[p / T].bytes[s], *x[p % T], s, sums[p]);
+        for (int r = 0; r < R; ++r) of_row[r] = F::weights(weights[r], s);
+        HWY_UNROLL(4)
+        for (int p = 0; p < R * T; ++p) add_products(of_row[p / T], *x[p % T], s, sums[p]);
       }
       HWY_UNROLL(4)
       for (int p = 0; p < R * T; ++p) {
@@ -227,18 +143,37 @@ struct VnniFormat {
     }
     HWY_UNROLL(4)
     for (int p = 0; p < R * T; ++p) {
-      const X& token = *x[p % T];
-      lanes[p] = F::add_offsets(weights[p / T], token, lanes[p]);
-      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(token.unit[0]), lanes[p]);
+      lanes[p] = F::add_offsets(weights[p / T], *x[p % T], lanes[p]);
+      lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(factors[p % T][row + p / T]), lanes[p]);
     }
   }
 
-  // One token: two rows at a time share the activations in registers. Four tokens share a row's weights, and
-  // there are no registers for more.
+  // One step of kRows rows. One token: two rows at a time share the activations in registers. Four tokens
+  // share a row's weights, and there are no registers for more. A format with a scale for each row has its
+  // product with the unit of x applied at the end, from memory, where a broadcast costs no instruction.
+  template <int T>
+  DSV32_VNNI_INLINE void step_of_tile(const uint8_t* const* at, const X* const* x, __m512* lanes) {
+    constexpr int R = T == 1 ? 2 : 1;
+    const float* factors[T];
+    alignas(16) float products[T][kRows];
+    HWY_UNROLL(4)
+    for (int t = 0; t < T; ++t) factors[t] = x[t]->unit;
+    if constexpr (requires { F::scales_of_rows(at); }) {
+      const __m128 scales = F::scales_of_rows(at);
+      HWY_UNROLL(4)
+      for (int t = 0; t < T; ++t) {
+        _mm_store_ps(products[t], _mm_mul_ps(scales, _mm_load_ps(x[t]->unit)));
+        factors[t] = products[t];
+      }
+      asm volatile("" : "+m"(products));
+    }
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; r += R) step<R, T>(r, at, x, factors, lanes);
+  }
+
   template <int T>
   DSV32_VNNI static void rows_times_tokens(const uint8_t* const* rows, size_t row_bytes,
                                            const float* const* x, float* sums) {
-    constexpr int R = T == 1 ? 2 : 1;
     __m512 lanes[kRows * T];
     const uint8_t* at[kRows];
     const X* x_at[T];
@@ -250,8 +185,7 @@ struct VnniFormat {
     for (; left >= kStepBytes; left -= kStepBytes) {
       HWY_UNROLL(4)
       for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      step_of_tile<T>(at, x_at, lanes);
       HWY_UNROLL(4)
       for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
       HWY_UNROLL(4)
@@ -261,7 +195,7 @@ struct VnniFormat {
       alignas(64) uint8_t padded[kRows][kStepBytes] = {};
       for (int r = 0; r < kRows; ++r) std::memcpy(padded[r], at[r], left);
       for (int r = 0; r < kRows; ++r) at[r] = padded[r];
-      for (int r = 0; r < kRows; r += R) step<R, T>(at + r, x_at, lanes + r * T);
+      step_of_tile<T>(at, x_at, lanes);
     }
     for (int p = 0; p < kRows * T; ++p) sums[p] = sum_of_lanes(lanes[p]);
   }
@@ -281,6 +215,7 @@ struct OffsetFormat {
     __m512 offsets;
   };
 
+  DSV32_VNNI_INLINE __m512i weights(const Stage& w, int s) { return w.bytes[s]; }
   DSV32_VNNI_INLINE Sums start(const Stage&, const X&, int) { return no_sums(); }
   DSV32_VNNI_INLINE __m512 add_offsets(const Stage& w, const X& x, __m512 lanes) {
     return _mm512_fmadd_ps(w.offsets, _mm512_load_ps(x.sums[0]), lanes);
@@ -305,6 +240,7 @@ struct RaisedFormat {
     store_negative(low_total(bias), to[1]);
   }
 
+  DSV32_VNNI_INLINE __m512i weights(const Stage& w, int s) { return w.bytes[s]; }
   DSV32_VNNI_INLINE Sums start(const Stage&, const X& x, int sum) {
     return {_mm512_load_si512(x.start[2 * sum]), _mm512_setzero_si512(),
             _mm512_load_si512(x.start[2 * sum + 1])};

@@ -1,7 +1,7 @@
 // What one instruction set offers for the products of one storage format: the table behind cpu_matmul.
 //
 // A row is worked off in steps of step_values columns. A step has its activations prepared: padded with zeros
-// to a whole step, or as integers in a format's own order, see cpu_formats_vnni.h.
+// to a whole step, or as integers in a format's own order, see cpu_formats_vnni_planes.h.
 #pragma once
 
 #include <cstddef>
@@ -53,11 +53,12 @@ inline void prefetch_weights(const uint8_t* at, size_t n_bytes) {
   for (size_t line = 0; line < n_bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
-// Whether gathering from a table is quicker here than looking its entries up in registers: on Intel's CPUs.
+// Whether gathering from tables of 512 or 1024 points is quicker here than looking these up in registers: on
+// Intel's CPUs.
 bool gathers_fast();
 
 // Kernels that multiply in integers, where this CPU has AVX-512 VNNI and the format has them; else nullptr.
-// Of formats with large tables there are two, with the same bits.
+// Of formats with such tables there are two, with the same bits.
 const CpuKernels* vnni_kernels_of(TensorType type, bool gathers = gathers_fast());
 
 }  // namespace dsv32
