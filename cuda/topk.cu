@@ -157,11 +157,11 @@ __device__ __forceinline__ int read_lists(const Team& team, const Lists& lists, 
     for (int b = 1; b < kMostTeamBlocks; ++b)
       block += b < team.size && vector >= __shfl_sync(0xffffffffu, before, b) ? 1 : 0;
     const uint32_t offset = 4 * (vector - __shfl_sync(0xffffffffu, before, block));
+    const bool is_there = vector < __shfl_sync(0xffffffffu, upto, block);  // else past the last list
     uint4 x = {};
-    if (vector < __shfl_sync(0xffffffffu, upto, block))
-      x = *reinterpret_cast<const uint4*>(lists.of(block) + kListHead + offset);
+    if (is_there) x = *reinterpret_cast<const uint4*>(lists.of(block) + kListHead + offset);
     c.keys[4 * v] = x.x, c.keys[4 * v + 1] = x.y, c.keys[4 * v + 2] = x.z, c.keys[4 * v + 3] = x.w;
-    c.own[v] = block == team.rank ? static_cast<int>(offset) : -1;
+    c.own[v] = is_there && block == team.rank ? static_cast<int>(offset) : -1;
   }
   return static_cast<int>(n_each);
 }
