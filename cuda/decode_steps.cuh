@@ -13,18 +13,18 @@
 
 namespace dsv32::cuda::decode {
 
-// Until at most n of this thread's groups of copies are pending.
+// Until at most n of this thread's groups of copies are pending; n: from 0 to 4.
 __device__ __forceinline__ void wait_until_pending(int n) {
-  if (n == 1)
-    wait_copies<1>();
-  else if (n == 2)
+  wait_copies<4>();
+  if (n >= 4) return;
+  if (n == 2)
     wait_copies<2>();
-  else if (n == 0)
-    wait_copies<0>();
   else if (n == 3)
     wait_copies<3>();
+  else if (n == 1)
+    wait_copies<1>();
   else
-    wait_copies<4>();
+    wait_copies<0>();
 }
 
 __device__ __forceinline__ float tf32_part(float x) {
