@@ -257,6 +257,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }
 
+  const Lane<kType> quarter(i);
   int n_done = 0;
   const int first_step = share.first - share.first_of_block, end_step = share.end - share.first_of_block;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col, tokens.n - g);
       } else {
-        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), i, grid);
+        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), quarter, grid);
       }
     }
 
