@@ -223,6 +223,27 @@ struct RingWalk {
   }
 };
 
+// The first row of the warp's tile of a group, and its matrix.
+__device__ __forceinline__ const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout,
+                                                               int group, int* first_row) {
+  const int warp = threadIdx.x / 32;
+  int first_group;
+  const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
+  const int tile = (group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps);
+  *first_row = tile * kTileRows;
+  return matrix;
+}
+
+// A step of that tile in bands. A tile past the last one is read as that.
+template <TensorType kType>
+__device__ __forceinline__ const uint8_t* band_step(const DecodeRows& rows, const Layout& layout, int step,
+                                                    int64_t mat_offset, int group) {
+  int first_row;
+  const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
+  return matrix.weights + mat_offset + min(first_row, matrix.n_rows - kTileRows) * rows.row_bytes +
+         step * (kTileRows * Steps<kType>::kBytes);
+}
+
 // A warp's way through its steps, tile after tile, and where the step lies for this lane.
 template <TensorType kType>
 struct Walk {
@@ -232,13 +253,10 @@ struct Walk {
   // A warp without any step is past the last group at once.
   __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
                                         int64_t mat_offset) {
-    const int warp = threadIdx.x / 32;
     if (share.first >= share.end) group = layout.n_groups;
     if (group >= layout.n_groups) return;
-    int first_group;
-    const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
-    const int first_row =
-        ((group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps)) * kTileRows;
+    int first_row;
+    const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
     at = place_step<kType>(rows, matrix, mat_offset, first_row, share.first);
   }
   __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,

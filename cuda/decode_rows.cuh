@@ -22,6 +22,8 @@
 
 #include <cooperative_groups.h>
 
+#include <utility>
+
 #include "cuda/float_rows.cuh"
 
 namespace dsv32::cuda {
@@ -29,13 +31,10 @@ namespace dsv32::cuda {
 namespace decode {
 
 // Shared memory of a block, in this order.
-template <TensorType kType, int kMats>
+template <TensorType kType, int kMats, bool kInBands>
 struct SharedSizes {
-  static __host__ __device__ int tile(bool in_bands) { return kTileRows * slot_bytes<kType>(in_bands); }
-  static __host__ __device__ int stage(bool in_bands) { return kMats * tile(in_bands); }  // of one warp
-  static __host__ __device__ int ring(int n_slots, bool in_bands) {
-    return kWarps * n_slots * stage(in_bands);
-  }
+  static constexpr int kTile = kTileRows * slot_bytes<kType>(kInBands), kStage = kMats * kTile;  // of a warp
+  static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
   static __host__ __device__ int x(int n_steps, int n_tokens) {
     if constexpr (kIsFloat<kType>)
       return 0;
@@ -43,6 +42,118 @@ struct SharedSizes {
       return n_steps * n_tokens * Record<kType>::kBytes;
   }
   static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kTileRows * stride * 4; }
+};
+
+// How a warp's weights of bands come in, tile after tile: copies run ahead by all stages but one, and what is
+// known beforehand is not computed again at each step.
+template <TensorType kType, int kMats>
+struct BandWay {
+  static constexpr int kBytes = Steps<kType>::kBytes, kTile = kTileRows * kBytes, kStage = kMats * kTile;
+
+  static constexpr int kMiddle = kTile / 32 * 16;  // near which places are parts of the copies' instructions
+
+  const uint8_t* middle;  // of the lane's pieces of the step that is copied next
+  int n_left;             // steps of its tile from there on; 0 or less: there is none
+  int group;              // of tiles
+  int least_left;         // with more steps left than that it has one of the last few pieces
+  // The lane's pieces of the stage taken last, of the first one and past the last one, and from there to its
+  // first row.
+  uint32_t taken, first, end, to_row;
+
+  __device__ __forceinline__ BandWay(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                     int64_t mat_offset, int first_group, int lane, uint8_t* ring)
+      : group(first_group),
+        least_left(static_cast<int>(opaque(lane < kBytes % 32 ? 0 : INT_MAX))),
+        first(opaque(shared_address(ring) + 16 * lane)),
+        to_row(opaque(lane / 4 * kBytes - 16 * lane)) {
+    end = opaque(first + layout.n_stages * kStage);
+    taken = end - kStage;
+    start(rows, layout, share, mat_offset, lane);
+  }
+  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                        int64_t mat_offset, int lane) {
+    n_left = 0;
+    if (group >= layout.n_groups) return;
+    n_left = share.end - share.first;
+    middle = band_step<kType>(rows, layout, share.first, mat_offset, group) + kMiddle + 16 * lane;
+  }
+  // Starts the copies of the next step.
+  __device__ __forceinline__ void put(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                      int64_t mat_offset, int lane, uint32_t to) {
+    constexpr std::make_integer_sequence<int, kBytes / 32> kPieces;
+    copy(middle, to, kPieces);
+    if constexpr (kMats == 2) copy(middle + rows.gate_offset, to + kTile, kPieces);
+    commit_copies();
+    middle += kTile;
+    if (--n_left == 0) {
+      group += share.n_groups_apart;
+      start(rows, layout, share, mat_offset, lane);
+    }
+  }
+  template <int... kPieces>
+  __device__ __forceinline__ void copy(const uint8_t* from, uint32_t to,
+                                       std::integer_sequence<int, kPieces...>) {
+    (copy_passing_async_if<512 * kPieces, 512 * kPieces - kMiddle>(to, from, n_left > 0), ...);
+    constexpr int kWhole = kBytes / 32 * 512;
+    if constexpr (kWhole < kTile)
+      copy_passing_async_if<kWhole, kWhole - kMiddle>(to, from, n_left > least_left);
+  }
+  // Where the lane reads its rows of the next step, which has come; copies another over the step before.
+  __device__ __forceinline__ void take(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                       int64_t mat_offset, int lane, const uint8_t* (&step)[kMats][2]) {
+    put(rows, layout, share, mat_offset, lane, taken);
+    taken += kStage;
+    taken = taken == end ? first : taken;
+    const auto* own = static_cast<const uint8_t*>(__cvta_shared_to_generic(taken + to_row));
+#pragma unroll
+    for (int m = 0; m < kMats; ++m)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) step[m][k] = own + m * kTile + k * kTile / 2;
+  }
+};
+
+// The same of rows that lie whole.
+template <TensorType kType, int kMats>
+struct RowsWay {
+  static constexpr int kTile = kTileRows * slot_bytes<kType>(false), kStage = kMats * kTile;
+
+  Walk<kType> copied, taken;
+  uint8_t* ring;
+  uint32_t first;
+  int at, before, end;
+
+  __device__ __forceinline__ RowsWay(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                     int64_t mat_offset, int first_group, int, uint8_t* its_ring)
+      : copied{first_group},
+        ring(its_ring),
+        first(opaque(shared_address(its_ring))),
+        at(0),
+        before((layout.n_stages - 1) * kStage),
+        end(layout.n_stages * kStage) {
+    copied.start(rows, layout, share, mat_offset);
+    taken = copied;
+  }
+  __device__ __forceinline__ void put(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                      int64_t mat_offset, int lane, uint32_t to) {
+    const bool is_there = copied.group < layout.n_groups;
+    if (is_there) copy_step<kType, kMats, true>(rows, layout, copied.at, lane, to);
+    commit_copies();
+    if (is_there) copied.advance(rows, layout, share, mat_offset);
+  }
+  __device__ __forceinline__ void take(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
+                                       int64_t mat_offset, int lane, const uint8_t* (&step)[kMats][2]) {
+    put(rows, layout, share, mat_offset, lane, first + before);
+    before = at;
+#pragma unroll
+    for (int m = 0; m < kMats; ++m) {
+      StepPlace place = taken.at;
+      place.row += m ? rows.gate_offset : 0;
+      find_step<kType>(rows, place, lane, ring + at + m * kTile, step[m]);
+    }
+    at += kStage;
+    if (at == end) at = 0;
+    taken.advance(rows, layout, share, mat_offset);
+  }
 };
 
 // The sum of a value over the blocks of the cluster, in the order of their ranks; valid in the first block.
@@ -99,16 +210,15 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 // shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
 // bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
 // 3416 GB/s.
-template <TensorType kType, int kMats, int kTiles>
+template <TensorType kType, int kMats, int kTiles, bool kInBands>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                        const __grid_constant__ Beside beside) {
-  using Step = Steps<kType>;
-  using Sizes = SharedSizes<kType, kMats>;
+  using Sizes = SharedSizes<kType, kMats, kInBands>;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
-  if constexpr (!kIsFloat<kType>) {
+  if constexpr (kInBands) {
     const int past = static_cast<int>(blockIdx.y) - rows.n_problems;
     if (past >= 0)
       return work_beside(beside, past * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
@@ -117,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
   const int n_tiles = kWarps >> layout.log_warps;
   const int stride = layout.stride;
-  uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::stage(rows.in_bands)));
+  uint8_t* ring = shared + static_cast<int>(opaque(warp * layout.n_slots * Sizes::kStage));
   const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
   const int n_warps_tile = 1 << layout.log_warps;
 
@@ -130,22 +240,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
   const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
-  Walk<kType> put{first_group};
-  put.start(rows, layout, share, mat);
-  Walk<kType> take = put;
-  const uint32_t ring_at = opaque(shared_address(ring));
-  const auto put_step = [&](int stage) {
-    if (put.group < layout.n_groups)
-      copy_step<kType, kMats, true>(rows, layout, put.at, lane,
-                                    ring_at + stage * Sizes::stage(rows.in_bands));
-    commit_copies();
-    if (put.group < layout.n_groups) put.advance(rows, layout, share, mat);
-  };
-  for (int stage = 0; stage < layout.n_stages - 1; ++stage) put_step(stage);
+  using Way = std::conditional_t<kInBands, BandWay<kType, kMats>, RowsWay<kType, kMats>>;
+  Way way(rows, layout, share, mat, first_group, lane, ring);
+  for (int stage = 0; stage < layout.n_stages - 1; ++stage)
+    way.put(rows, layout, share, mat, lane, way.first + stage * Sizes::kStage);
   if (!is_chosen) wait_for_inputs();
 
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
-  uint8_t* x = shared + Sizes::ring(layout.n_slots, rows.in_bands);
+  uint8_t* x = shared + Sizes::ring(layout.n_slots);
   uint8_t* partial_begin = x + Sizes::x(layout.n_steps_block, tokens.n);
   LaneX lane_x;
   int n_x_bytes = 0;  // of a step
@@ -155,32 +257,23 @@ __global__ void __launch_bounds__(kThreads, 2)
     lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }
 
-  int taken = 0, n_done = 0;
+  const Lane<kType> quarter(i);
+  int n_done = 0;
   const int first_step = share.first - share.first_of_block, end_step = share.end - share.first_of_block;
   for (int group = first_group; group < layout.n_groups; group += share.n_groups_apart, ++n_done) {
     Sums<kMats, kTiles> sums = {};
     for (int s = first_step; s < end_step; s += kIsFloat<kType> ? share.n_apart : 1) {
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
-      put_step(taken == 0 ? layout.n_stages - 1 : taken - 1);
       const uint8_t* step[kMats][2];
-#pragma unroll
-      for (int m = 0; m < kMats; ++m) {
-        StepPlace at = take.at;
-        at.row += m ? rows.gate_offset : 0;
-        find_step<kType>(rows, at, lane,
-                         ring + taken * Sizes::stage(rows.in_bands) + m * Sizes::tile(rows.in_bands),
-                         step[m]);
-      }
+      way.take(rows, layout, share, mat, lane, step);
       if constexpr (kIsFloat<kType>) {
-        const int col = take.at.step * Step::kCols;
+        const int col = (share.first_of_block + s) * Steps<kType>::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;
         add_step_float<kType>(sums, step, from, 8 * rows.x_token_stride, rows.n_cols - col, tokens.n - g);
       } else {
-        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), i, grid);
+        add_step<kType, 1>(sums, step, lane_x.after(s * n_x_bytes), quarter, grid);
       }
-      taken = taken + 1 == layout.n_stages ? 0 : taken + 1;
-      take.advance(rows, layout, share, mat);
     }
 
     // [2][warp][mat][row][token]
@@ -303,9 +396,9 @@ inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
 }
 
 // Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
-template <TensorType kType, int kMats, int kTiles>
+template <TensorType kType, int kMats, int kTiles, bool kInBands>
 bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
-  using Sizes = SharedSizes<kType, kMats>;
+  using Sizes = SharedSizes<kType, kMats, kInBands>;
   constexpr int kBlockTokens = kTiles * kGroupTokens;
   const int n_together = std::min(rows.n_tokens, kBlockTokens);
   layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
@@ -315,9 +408,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
-  const auto stages_in = [&](int64_t n_bytes) {
-    return static_cast<int>(n_bytes / Sizes::ring(1, rows.in_bands));
-  };
+  const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
   const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens));
   const int n_problems = rows.n_problems * n_token_groups;
@@ -333,14 +424,14 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
       ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  const int n_shared = Sizes::ring(layout.n_slots, rows.in_bands) + n_beside;
-  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles>,
+  const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
+  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const int n_grid_x = n_x_blocks * layout.n_split;
   const dim3 blocks(static_cast<unsigned>(n_grid_x),
                     static_cast<unsigned>(rows.n_problems + ceil_div(beside.n_jobs, n_grid_x)),
                     static_cast<unsigned>(n_token_groups));
-  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles>,
+  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles, kInBands>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
                 launch, rows, layout, beside);
   return true;
@@ -397,12 +488,15 @@ bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& besi
   layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
   if constexpr (kIsFloat<kType>) {
-    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2>(rows, layout, {}, launch)
-                                     : launch_rows<kType, kMats, 1>(rows, layout, {}, launch))
+    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, {}, launch)
+                                     : launch_rows<kType, kMats, 1, false>(rows, layout, {}, launch))
       return false;
   } else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens)) {
-    const bool has_room = layout.n_split == 1;  // other blocks are no cluster's
-    if (launch_rows<kType, kMats, 1>(rows, layout, has_room ? beside : Beside{}, launch)) return has_room;
+    const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
+    const Beside& added = has_room ? beside : Beside{};
+    if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
+                      : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
+      return has_room;
   } else if (!runs.runs && rows.n_tokens > kMostTogether) {
     if (multiply_wide(rows, layout, kMats == 2, kType, launch)) return false;
   }

@@ -13,18 +13,18 @@
 
 namespace dsv32::cuda::decode {
 
-// Until at most n of this thread's groups of copies are pending.
+// Until at most n of this thread's groups of copies are pending; n: from 0 to 4.
 __device__ __forceinline__ void wait_until_pending(int n) {
-  if (n == 1)
-    wait_copies<1>();
-  else if (n == 2)
+  wait_copies<4>();
+  if (n >= 4) return;
+  if (n == 2)
     wait_copies<2>();
-  else if (n == 0)
-    wait_copies<0>();
   else if (n == 3)
     wait_copies<3>();
+  else if (n == 1)
+    wait_copies<1>();
   else
-    wait_copies<4>();
+    wait_copies<0>();
 }
 
 __device__ __forceinline__ float tf32_part(float x) {
@@ -134,10 +134,10 @@ struct LaneX {
 };
 
 // Adds the products of a step of a type with codes and kN tiles of columns.
-// step: the lane's rows g and g + 8 in shared memory; i = lane % 4.
+// step: the lane's rows g and g + 8 in shared memory; lane: which of four.
 template <TensorType kType, int kN, int kMats, int kTiles>
 __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                                         const LaneX& x, int i, const uint32_t* grid) {
+                                         const LaneX& x, const Lane<kType>& lane, const uint32_t* grid) {
   using X = Record<kType>;
   using Row = LaneRow<kType>;
   constexpr int kTile = 8 * X::kBytes;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
 #pragma unroll
   for (int m = 0; m < kMats; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) rows[m][r].load(step[m][r], i);
+    for (int r = 0; r < 2; ++r) rows[m][r].load(step[m][r], lane);
   float c[2][kMats][kN][4] = {};  // two chains
 #pragma unroll
   for (int k = 0; k < X::kPieces; ++k) {

@@ -15,6 +15,7 @@
 
 #include "cuda/bands.cuh"
 #include "cuda/f16.cuh"
+#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda::decode {
 
@@ -136,8 +137,15 @@ struct LanePlace {
   __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
 };
 
+// What a lane i does in every step alike: kept in registers where steps follow each other.
+template <TensorType kType>
+struct Lane {
+  int i;
+  __device__ __forceinline__ Lane(int lane) : i(lane) {}
+};
+
 // Any type: codes four at a time. Every LaneRow has
-//   load(row, i): row: the step's first byte; i: of the four lanes
+//   load(row, lane): row: the step's first byte; lane: which of the four
 //   piece(p): eight values over d, in the order of the head of this file
 //   d, which the step's sums are multiplied by; kHasSums: dmin and mins, the operand of the minima's products
 template <TensorType kType>
@@ -161,7 +169,8 @@ struct LaneRow {
     else
       return value % Format::kBlockValues;
   }
-  __device__ __forceinline__ void load(const uint8_t* row, int i) {
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
+    const int i = its_lane.i;
     lane = i;
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
@@ -199,6 +208,23 @@ struct LaneRow {
   }
 };
 
+// Q4_K, Q5_K: a lane has two of eight scales and minima of six bits; those of lanes i >= 2 are in two places.
+template <TensorType kType>
+requires kIsK45<kType>
+struct Lane<kType> {
+  int i;
+  uint32_t own;          // selects the lane's bytes of two words
+  uint32_t factor;       // takes the bits of the first words to the bytes' uppermost
+  uint32_t first, last;  // those bits, and the ones of the last word
+
+  __device__ __forceinline__ Lane(int lane)
+      : i(lane),
+        own(opaque(lane % 2 ? 0x7632 : 0x5410)),
+        factor(opaque(lane < 2 ? 4 : 1)),
+        first(opaque(lane < 2 ? 0xfcfcfcfcu : 0xc0c0c0c0u)),
+        last(opaque(lane < 2 ? 0 : 0x3c3c3c3cu)) {}
+};
+
 // Lower nibbles are the codes of an even group of 32, upper nibbles those of the next. Q5_K's fifth bits: a
 // byte for the same value of all eight groups.
 template <TensorType kType>
@@ -212,19 +238,24 @@ struct LaneRow<kType> {
   float d, dmin;
   int i;
 
-  __device__ __forceinline__ void load(const uint8_t* row, int lane) {
-    i = lane;
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& lane) {
+    i = lane.i;
     if constexpr (kIsFive) load_aligned(row + 16, fifth);
     load_aligned(row + (kIsFive ? 48 : 16) + 32 * i, words);
     const uint4 head = *reinterpret_cast<const uint4*>(row);
     const float2 both = unpack_f16(head.x);
     d = both.x, dmin = both.y;
-    const KScales of = k_scales(head, i >= 2);
-    const uint32_t own = of.scales >> (i % 2 * 16);
-    scale[0] = bytes_to_halves(own, 0x4040), constant[0] = multiply2(scale[0], 0xe400e400u);  // -1024
-    const uint32_t second = bytes_to_halves(own, 0x4141);
-    scale[1] = multiply2(second, 0x2c002c00u), constant[1] = multiply2(second, 0xd400d400u);  // 1/16, -64
-    mins[0] = bytes_to_halves(of.mins >> (i % 2 * 16), 0x4140);
+    // Bytes: two scales, two minima, four times each (k_scales).
+    const uint32_t upper = __byte_perm(head.y, head.z, lane.own) * lane.factor,
+                   lower = __byte_perm(head.w * 4, head.w >> 2, lane.own),
+                   all = (upper & lane.first) | (lower & lane.last);
+    const auto of = [&](uint32_t selector, uint32_t factor, uint32_t sum) {
+      return fma2(__byte_perm(all, 0x64646464u, selector), factor, sum);  // of 1024 + 4 s
+    };
+    scale[0] = of(0x4040, 0x34003400u, 0xdc00dc00u);  // 1/4, -256
+    scale[1] = of(0x4141, 0x24002400u, 0xcc00cc00u);  // 1/64, -16
+    constant[0] = multiply2(scale[0], 0xe400e400u), constant[1] = multiply2(scale[1], 0xe400e400u);  // -1024
+    mins[0] = of(0x4342, 0x34003400u, 0xdc00dc00u);
   }
   __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
     const int upper = p / 4;
@@ -256,8 +287,8 @@ struct LaneRow<kType> {
   uint32_t mins[2];
   float d, dmin;
 
-  __device__ __forceinline__ void load(const uint8_t* row, int i) {
-    const int half = i / 2, odd = i % 2;
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& lane) {
+    const int half = lane.i / 2, odd = lane.i % 2;
     if constexpr (kIsThree) {
       load_words(row + 32 + 32 * half + 16 * odd, words);
       load_words(row + 16 * odd, third);
@@ -316,7 +347,8 @@ struct LaneRow<TensorType::q6_k> {
   float d;
   int shift;
 
-  __device__ __forceinline__ void load(const uint8_t* row, int i) {
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<TensorType::q6_k>& lane) {
+    const int i = lane.i;
     shift = i % 2 * 2;
     load_words(row + 32 * i, words);
     load_words(row + 128 + 32 * (i / 2), upper);

@@ -96,6 +96,16 @@ template <int kBytes>
 __device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
+// The same of the bytes kTo and kFrom further.
+template <int kTo, int kFrom>
+__device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted = true) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %4], [%1 + %5], 16, %3;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst), "n"(kTo), "n"(kFrom)
+      : "memory");
+}
 // A thread's copies since its last commit are a group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of this thread's groups are on their way.
