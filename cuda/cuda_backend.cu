@@ -334,9 +334,15 @@ class CudaBackend : public Backend {
   }
   void indexer_scores(const IndexerScores& op) override { cuda::indexer_scores(op, launch()); }
   void select_topk(const SelectTopk& op) override { cuda::select_topk(op, launch()); }
-  void resolve(const Resolve& op) override { cuda::resolve(op, launch()); }
+  void resolve(const Resolve& op) override {
+    const cuda::Launch here = launch();
+    has_fetched_ = cuda::can_fetch_resolved(op);
+    cuda::resolve(op, has_fetched_, here);
+  }
   // On the side stream: the link is busy while the main one computes. Each attend() joins the next of them.
+  // What resolve() has fetched is none of them.
   void fetch_latents(const FetchLatents& op) override {
+    if (std::exchange(has_fetched_, false)) return;
     if (n_fetches_ - n_joined_ == kMostFetches)
       fail(ErrorKind::internal, "fetch_latents: too many that no attend has waited for");
     select();
@@ -499,6 +505,7 @@ class CudaBackend : public Backend {
   cudaEvent_t resolved_ = nullptr, fetched_[kMostFetches] = {};  // of fetch_latents
   cudaEvent_t left_ = nullptr, arrived_ = nullptr;               // of hand_over
   unsigned n_fetches_ = 0, n_joined_ = 0;                        // those that attend has joined
+  bool has_fetched_ = false;                                     // resolve, what it found missing
   const float* rounded_ = nullptr;                               // attend's newest o_c, where it is fp16 rows
   std::vector<cudaEvent_t> marks_;                               // kept for later marks
   size_t n_marks_ = 0;                                           // since laps() was called

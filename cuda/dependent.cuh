@@ -13,6 +13,11 @@
 // write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take memory for constant
 // while the kernel runs, and the compiler may move them ahead of the wait. Kernels launched by <<<>>> wait as
 // ever for all that is before them.
+//
+// One exception: a layer's top-k buffers, which resolve_kernel alone writes, are read before the wait by it
+// and by store_tokens_kernel. Every resolve_kernel lets the next kernel start only after its own wait: no
+// kernel after another layer's begins before this layer's is complete. Of a single layer two follow each
+// other in two steps, which a copy or the edge of a recorded step divides: nothing passes these.
 #pragma once
 
 #include "cuda/launch.h"

@@ -58,7 +58,9 @@ void route_experts(const RouteExperts&, const Launch&);
 
 // store.cu, resolve.cu, fetch.cu
 void store_tokens(const StoreTokens&, const Launch&);
-void resolve(const Resolve&, const Launch&);
+// `fetches`, of what can_fetch_resolved() allows: the missing rows are in their slots then.
+bool can_fetch_resolved(const Resolve&);
+void resolve(const Resolve&, bool fetches, const Launch&);
 void fetch_latents(const FetchLatents&, const Launch&);
 
 // indexer.cu, topk.cu

@@ -1,11 +1,26 @@
-// Where each selected row is read from: the slot of its position, or one of the top-k buffer.
+// Where each selected row is read from: the slot of its position, or one of the top-k buffer, into which few
+// sequences' missing rows are fetched at once.
 //
-// The policy is that of src/context/topk_buffer, on the same arrays, step for step.
+// The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays,
+// step for step. The one idea: what does not hang on the selection is done while positions are still being
+// selected. The state is this kernel's own, of the step before (dependent.cuh); so each block has it in a
+// hash table before it waits, and then every selected position is looked up at once. A position that is not
+// found starts its row's way over the link; whose slot it takes is found out meanwhile.
+#include <algorithm>
+
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
+#include "cuda/row_fetch.cuh"
+#include "cuda/slot_table.cuh"
+#include "cuda/team.cuh"
 
 namespace dsv32::cuda {
 namespace {
+
+constexpr int kWarps = kResolveThreads / 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kFetchBlocks = kMostTeamBlocks;  // of a sequence: each holds an eighth of the missing rows
+constexpr int64_t kFetchBytes = 60 << 10;      // of a block's rows on their way: 96 of 640 bytes
 
 // row_ids = the slots of the selected positions, where no sequence has a buffer
 // A thread an entry of [n_tokens, topk]. Bound by bytes.
@@ -20,210 +35,219 @@ __global__ void locate_rows_kernel(Resolve op) {
     op.row_ids[i] = paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], op.selected[i]);
 }
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kBatch = 9;          // loads of a lane in flight together: 8193 slots are nine of each lane
-constexpr int kBuckets = 1 << 12;  // of positions
-constexpr int kMostStaged = 3072;  // entries of a selection that fit in shared memory beside the buckets
-
-// An ascending selection to look positions up in. ranges[b] is the entries of the positions p with p >> shift
-// == b: of a scattered selection one or none; of a run 2^shift at most, which are searched by halves.
-struct Selection {
-  const int32_t* positions;
-  int n;
-  const int2* ranges;
-  int last, shift;
-
-  __device__ int find(int pos) const {  // the entry, or -1
-    if (pos < 0 || pos > last) return -1;
-    const int2 range = ranges[pos >> shift];
-    int low = range.x, high = range.y;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (positions[middle] < pos)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low < range.y && positions[low] == pos ? low : -1;
-  }
-};
-
-// Called by all threads; `staged`, where there is one, gets the positions, and `ranges` what find() needs.
-__device__ Selection make_selection(const int32_t* selected, int n, int32_t* staged, int2* ranges) {
-  constexpr int kBucketBits = 12;
-  static_assert(kBuckets == 1 << kBucketBits);
-  const int last = n > 0 ? selected[n - 1] : 0, shift = max(0, 32 - __clz(last) - kBucketBits);
-  if (staged)
-    for (int i = threadIdx.x; i < n; i += kThreads) staged[i] = selected[i];
-  for (int i = threadIdx.x; i < kBuckets; i += kThreads) ranges[i] = make_int2(0, 0);
-  __syncthreads();
-  const int32_t* positions = staged ? staged : selected;
-  for (int i = threadIdx.x; i < n; i += kThreads) {
-    const int bucket = positions[i] >> shift;
-    if (i == 0 || positions[i - 1] >> shift != bucket) ranges[bucket].x = i;
-    if (i + 1 == n || positions[i + 1] >> shift != bucket) ranges[bucket].y = i + 1;
-  }
-  __syncthreads();
-  return {positions, n, ranges, last, shift};
+// How many bits are set in the words before `word`, for all lanes.
+__device__ __forceinline__ int count_before(const uint32_t* words, int word) {
+  int n = 0;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < word; i += 32) n += __popc(words[i]);
+  return __reduce_add_sync(kAllLanes, n);
 }
 
-// A warp's run of n entries; it takes them 32 at a time.
-struct Share {
-  int begin, end;
-  __device__ explicit Share(int n) {
-    const int n_each = (n + kThreads - 1) / kThreads * 32;
-    begin = min(static_cast<int>(threadIdx.x / 32) * n_each, n), end = min(begin + n_each, n);
+// Brings a line of n pages into the first cache.
+__device__ __forceinline__ void touch_pages(const int32_t* pages, int n) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kResolveThreads) {
+    [[maybe_unused]] int page;
+    asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(page) : "l"(pages + i));
   }
-};
-
-// The sum of the counts of the warps before this one, and of all warps.
-__device__ __forceinline__ int2 sum_counts(const int* counts) {
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int count = counts[lane];
-  return make_int2(__reduce_add_sync(kAllLanes, lane < warp ? count : 0),
-                   __reduce_add_sync(kAllLanes, count));
 }
 
-// A sequence's slots, as rows of cache.slots.
-struct SlotRows {
-  const int32_t* pages;  // the sequence's line of slot_pages
-  __device__ __forceinline__ int64_t operator()(int slot) const {
-    return static_cast<int64_t>(pages[slot / kPageTokens]) * kPageTokens + slot % kPageTokens;
-  }
-};
-
-// Looks the warp's share of the slots up: row_ids of those that are hit, and tagged = order, with the
-// complement of a slot that is hit. Returns the hits.
-__device__ __forceinline__ int tag_slots(const TopkBuffer& buffer, const Selection& selection,
-                                         const SlotRows& row_of, int64_t* row_ids, int32_t* tagged) {
-  const Share slots(buffer.n_slots);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  int n_hits = 0;
-  for (int base = slots.begin + lane; base - lane < slots.end; base += 32 * kBatch) {
-    int slot[kBatch], pos[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) slot[k] = base + 32 * k < slots.end ? buffer.order[base + 32 * k] : -1;
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) pos[k] = slot[k] >= 0 ? buffer.slot_pos[slot[k]] : kEmptySlot;
+// Looks all selected positions up. Called by all threads; n_fetched grows by the block's misses.
+template <bool kFetches>
+__device__ __forceinline__ void look_up(const SlotTable& table, const Team& team, const int32_t* selected,
+                                        int n, int* n_fetched) {
+  constexpr int kBatch = 2;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  for (int first = thread; first - lane < n; first += kBatch * kResolveThreads) {
+    int pos[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const int entry = selection.find(pos[k]);
-      if (entry >= 0) row_ids[entry] = row_of(slot[k]);
-      if (base + 32 * k < slots.end) tagged[base + 32 * k] = entry >= 0 ? ~slot[k] : slot[k];
-      n_hits += __popc(__ballot_sync(kAllLanes, entry >= 0));
+      const int e = first + k * kResolveThreads;
+      pos[k] = e < n ? __ldcg(selected + e) : kEmptySlot;
     }
-  }
-  return n_hits;
-}
-
-// The new order, of the warp's share of the slots: stale, no victims [n_left] | victims [n_misses] | hits.
-__device__ __forceinline__ void write_order(const TopkBuffer& buffer, const int32_t* tagged,
-                                            int n_hits_before, int n_left, int n_misses, int32_t* victims) {
-  const Share slots(buffer.n_slots);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int base = slots.begin + lane; base - lane < slots.end; base += 32 * kBatch) {
-    int tag[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) tag[k] = base + 32 * k < slots.end ? tagged[base + 32 * k] : 0;
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const unsigned ballot = __ballot_sync(kAllLanes, tag[k] < 0);
-      const int n_before = n_hits_before + __popc(ballot & ((1u << lane) - 1));
-      const int n_stale_before = base + 32 * k - n_before;
-      n_hits_before += __popc(ballot);
-      if (base + 32 * k >= slots.end) continue;
-      if (tag[k] < 0) {
-        buffer.order[n_left + n_misses + n_before] = ~tag[k];
-      } else if (n_stale_before < n_misses) {
-        buffer.order[n_left + n_stale_before] = victims[n_stale_before] = tag[k];
-      } else {
-        buffer.order[n_stale_before - n_misses] = tag[k];
+      const int e = first + k * kResolveThreads;
+      const bool is_there = e < n;
+      const int at = is_there ? table.find(pos[k]) : -1;
+      const unsigned missing = __ballot_sync(kAllLanes, is_there && at < 0);
+      if (lane == 0 && is_there) table.misses[e / 32] = missing;
+      int place = SlotTable::kNotOurs;
+      if (kFetches) {
+        const bool is_ours = is_there && at < 0 && e % team.size == team.rank;
+        const unsigned ours = __ballot_sync(kAllLanes, is_ours);
+        int number = 0;
+        if (lane == 0 && ours) number = atomicAdd(n_fetched, __popc(ours));
+        number = __shfl_sync(kAllLanes, number, 0) + __popc(ours & ((1u << lane) - 1));
+        if (is_ours) place = ~number;
       }
+      if (at >= 0) atomicOr(table.hits + at / 32, 1u << at % 32), place = table.slots[at];
+      if (is_there) table.places[e] = place, table.positions[e] = pos[k];
     }
   }
 }
 
-// The entries of the warp's share of the selection that no slot has.
-__device__ __forceinline__ int count_misses(const Selection& selection, const int64_t* row_ids) {
-  const Share entries(selection.n);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  int n_misses = 0;
-  for (int i = entries.begin + lane; i - lane < entries.end; i += 32)
-    n_misses += __popc(__ballot_sync(kAllLanes, i < entries.end && row_ids[i] < 0));
-  return n_misses;
-}
-
-// Each of them takes a victim.
-__device__ __forceinline__ void place_misses(const TopkBuffer& buffer, const Selection& selection,
-                                             const SlotRows& row_of, int n_before, const int32_t* victims,
-                                             int64_t* row_ids, int32_t* misses) {
-  const Share entries(selection.n);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int i = entries.begin + lane; i - lane < entries.end; i += 32) {
-    const bool is_miss = i < entries.end && row_ids[i] < 0;
-    const unsigned ballot = __ballot_sync(kAllLanes, is_miss);
-    if (is_miss) {
-      const int rank = n_before + __popc(ballot & ((1u << lane) - 1)), slot = victims[rank];
-      buffer.slot_pos[slot] = selection.positions[i];
-      row_ids[i] = row_of(slot);
-      misses[rank] = i;
-    }
-    n_before += __popc(ballot);
+// The new order: stale, no victims [n_left] | victims [n_misses] | hits. A warp has a run of the old one;
+// each block of the team writes every size-th word's.
+__device__ __forceinline__ void write_order(const TopkBuffer& buffer, const SlotTable& table,
+                                            const Team& team, int n_left, int n_misses) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int n_words = Room::words(buffer.n_slots), n_each = (n_words + kWarps - 1) / kWarps,
+            begin = min(warp * n_each, n_words), end = min(begin + n_each, n_words);
+  int n_hits_before = count_before(table.hits, begin);
+  for (int word = begin; word < end; ++word) {
+    const uint32_t bits = table.hits[word];
+    const int i = 32 * word + lane, n_before = n_hits_before + __popc(bits & ((1u << lane) - 1)),
+              n_stale = i - n_before;
+    n_hits_before += __popc(bits);
+    if (i >= buffer.n_slots) continue;
+    const int slot = table.slots[i];
+    const bool is_hit = bits >> lane & 1, is_victim = !is_hit && n_stale < n_misses;
+    if (is_victim) table.victims[n_stale] = slot;
+    if (word % team.size == team.rank)
+      buffer.order[is_hit      ? n_left + n_misses + n_before
+                   : is_victim ? n_left + n_stale
+                               : n_stale - n_misses] = slot;
   }
 }
 
-// selected -> slots: hits stay, misses take the oldest stale slots; order becomes stale | loaded | hits
-// A block a token, which is a sequence; of a buffer each warp has a run of the slots in order, then one of
-// the selection; a resident sequence's rows are where their positions are. Every slot's position is looked up
-// once, through buckets in shared memory. The hits before a slot give its place in the new order: each part
-// keeps the former order (topk_buffer.h). What no slot has is missing. Bound by latency: some ten loads one
-// after the other. Measured (H200, 2026-11-21): 2048 rows in 4097 slots, 0 to 1981 missing: 8 to 11 us.
-__global__ void __launch_bounds__(kThreads) resolve_kernel(Resolve op, int32_t* scratch) {
-  extern __shared__ int32_t staged[];  // [topk] where that fits
-  __shared__ int2 ranges[kBuckets];
-  __shared__ int hit_counts[kWarps], miss_counts[kWarps];
-  static_assert(kWarps == 32);  // sum_counts
-  let_next_start();
-  wait_for_inputs();
-  const int64_t t = blockIdx.x, seq = op.step.seq[t];
+// Each miss takes a victim; row_ids of all. Each block of the team writes every size-th word's.
+__device__ __forceinline__ void place_rows(const TopkBuffer& buffer, const SlotTable& table, const Team& team,
+                                           const int32_t* slot_pages, int n, int64_t* row_ids,
+                                           int32_t* misses) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  for (int e = thread; e - lane < n; e += kResolveThreads) {
+    const int word = e / 32;
+    const uint32_t bits = table.misses[word];
+    const int rank = count_before(table.misses, word) + __popc(bits & ((1u << lane) - 1));
+    if (e >= n) continue;
+    const bool is_miss = bits >> lane & 1;
+    const int slot = is_miss ? table.victims[rank] : table.places[e];
+    if (word % team.size == team.rank) {
+      row_ids[e] = row_of(slot_pages, slot);
+      if (is_miss) buffer.slot_pos[slot] = table.positions[e], misses[rank] = e;
+    }
+    table.positions[e] = slot;
+  }
+}
+
+// selected -> slots: hits stay, misses take the oldest stale slots; order becomes stale | loaded | hits, each
+// part in its former order (topk_buffer.h). kFetches: and slot = host row, for every missing row.
+// A team a token, which is a sequence; a resident sequence's rows are where their positions are. Each block
+// resolves all, fetches every size-th entry's row and writes a share of the state, once all have read it.
+// kInShared: the table is in shared memory; else in scratch, which may be written only after the wait.
+// Bound by latency: the selection's load, one over the link, the copy to the slots.
+// Measured (H100, 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block
+// that fetches nothing; 10 us by eight until the missing rows are there.
+template <bool kFetches, bool kInShared>
+__global__ void __launch_bounds__(kResolveThreads)
+    resolve_kernel(const __grid_constant__ Resolve op, const Room room, uint8_t* scratch) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ uint64_t arrived[kWarps];
+  __shared__ int n_fetched;
+  const Team team;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const int64_t t = blockIdx.x / team.size, seq = op.step.seq[t];
   const TopkBuffer buffer = op.cache.buffers[seq];
-  const SlotRows row_of{op.cache.slot_pages + seq * op.cache.max_pages};
+  const int32_t *selected = op.selected + t * op.topk,
+                *slot_pages = op.cache.slot_pages + seq * op.cache.max_pages,
+                *row_pages = op.cache.row_pages + seq * op.cache.max_pages;
   int64_t* row_ids = op.row_ids + t * op.topk;
-  const int n_selected = op.n_selected[t];
+  const int newest = op.step.pos[t];
+  const SlotTable table(kInShared ? shared : scratch + t * room.n_bytes(), room);
+  if (kInShared && buffer.n_slots > 0) {
+    if (thread == 0) n_fetched = 0;
+    if (kFetches) RowFetch::prepare(&arrived[warp]);
+    table.read(buffer, newest);
+    if (team.size > 1) arrive_at_cluster();
+    if (kFetches) touch_pages(row_pages, newest / kPageTokens + 1);
+    touch_pages(slot_pages, (buffer.n_slots - 1) / kPageTokens + 1);
+  }
+  __syncthreads();
+  wait_for_inputs();
+  let_next_start();  // so late by the rule's exception (dependent.cuh)
+
+  const int n = __ldcg(op.n_selected + t);
   if (buffer.n_slots == 0) {
-    for (int i = threadIdx.x; i < n_selected; i += kThreads)
-      row_ids[i] = row_of(op.selected[t * op.topk + i]);
-    if (threadIdx.x == 0) op.n_misses[t] = 0;
+    for (int e = team.rank * kResolveThreads + thread; e < n; e += team.size * kResolveThreads)
+      row_ids[e] = row_of(slot_pages, selected[e]);
+    if (team.rank == 0 && thread == 0) op.n_misses[t] = 0;
     return;
   }
-  int32_t* tagged = scratch + t * (op.cache.most_slots + op.topk);  // [most_slots]
-  int32_t* victims = tagged + op.cache.most_slots;                  // [n_misses] slots that the misses take
-  for (int i = threadIdx.x; i < n_selected; i += kThreads) row_ids[i] = -1;
-  const Selection selection = make_selection(op.selected + t * op.topk, n_selected,
-                                             op.topk <= kMostStaged ? staged : nullptr, ranges);
-
-  const int n_hits = tag_slots(buffer, selection, row_of, row_ids, tagged);
-  if (threadIdx.x % 32 == 0) hit_counts[threadIdx.x / 32] = n_hits;
-  __syncthreads();  // also: order has been read, and may be written
-  const int2 hits = sum_counts(hit_counts);
-  const int n_misses = n_selected - hits.y;
-  write_order(buffer, tagged, hits.x, buffer.n_slots - n_selected, n_misses, victims);
-  const int n_missing = count_misses(selection, row_ids);
-  if (threadIdx.x % 32 == 0) miss_counts[threadIdx.x / 32] = n_missing;
+  if (!kInShared) {
+    table.read(buffer, newest);
+    __syncthreads();
+  }
+  look_up<kFetches>(table, team, selected, n, &n_fetched);
+  RowFetch fetch{op, table, room, selected, row_pages, slot_pages, &arrived[warp], n};
+  if (kFetches) fetch.start(0);
   __syncthreads();
-  place_misses(buffer, selection, row_of, sum_counts(miss_counts).x, victims, row_ids,
-               op.misses + t * op.topk);
+  if (team.size > 1) wait_for_cluster();  // all have read the state
+  const int n_misses = count_before(table.misses, Room::words(n));
+  write_order(buffer, table, team, buffer.n_slots - n, n_misses);
+  __syncthreads();
+  place_rows(buffer, table, team, slot_pages, n, row_ids, op.misses + t * op.topk);
+  if (team.rank == 0 && thread == 0) {
+    buffer.slot_pos[table.slots[buffer.n_slots - 1]] = newest;
+    op.n_misses[t] = n_misses;
+    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally), static_cast<unsigned long long>(n));
+    atomicAdd(reinterpret_cast<unsigned long long*>(op.tally + 1), static_cast<unsigned long long>(n_misses));
+  }
+  if (kFetches) fetch.finish_all(n_fetched);
+}
 
-  if (threadIdx.x != 0) return;
-  op.n_misses[t] = n_misses;
-  atomicAdd(reinterpret_cast<unsigned long long*>(op.tally), static_cast<unsigned long long>(n_selected));
-  atomicAdd(reinterpret_cast<unsigned long long*>(op.tally + 1), static_cast<unsigned long long>(n_misses));
+// What a block's tables may take of shared memory, beside the kernel's own.
+template <typename Kernel>
+int64_t most_shared_bytes(Kernel* kernel) {
+  int device = 0, most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return most - static_cast<int64_t>(attributes_of(kernel).sharedSizeBytes);
+}
+
+Room room_of(const Resolve& op) {
+  return {static_cast<int>(op.cache.most_slots), static_cast<int>(op.topk), 0,
+          static_cast<int>(op.cache.layout.row_bytes())};
+}
+
+// With as many rows on their way as beside large tables fit.
+Room room_to_fetch(const Resolve& op) {
+  Room room = room_of(op);
+  const int64_t n_left = most_shared_bytes(resolve_kernel<true, true>) - room.n_bytes();
+  room.n_rows = static_cast<int>(std::clamp<int64_t>(n_left, 0, kFetchBytes) / 16 * 16 / room.row_bytes);
+  return room;
+}
+
+// n of the tokens.
+Resolve part_of(Resolve op, int64_t first, int64_t n) {
+  op.step.n_tokens = n, op.step.pos += first, op.step.seq += first;
+  op.selected += first * op.topk, op.row_ids += first * op.topk, op.misses += first * op.topk;
+  op.n_selected += first, op.n_misses += first;
+  return op;
+}
+
+template <typename Kernel>
+void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigned n_cluster,
+                    const Launch& launch) {
+  const auto n_bytes = static_cast<size_t>(room.n_bytes());
+  CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
+  const auto n_blocks = static_cast<unsigned>(op.step.n_tokens) * n_cluster;
+  launch_kernel("resolve_kernel", kernel, {n_blocks, kResolveThreads, n_bytes, n_cluster}, launch, op, room,
+                static_cast<uint8_t*>(nullptr));
 }
 
 }  // namespace
 
-void resolve(const Resolve& op, const Launch& launch) {
+bool can_fetch_resolved(const Resolve& op) {
+  constexpr int kLeastRows = 16;  // else a fetch beside is no slower
+  const CacheView& cache = op.cache;
+  const auto rows = reinterpret_cast<uintptr_t>(cache.rows), slots = reinterpret_cast<uintptr_t>(cache.slots);
+  const int64_t row_bytes = cache.layout.row_bytes();
+  if (!cache.buffers || op.step.n_tokens > kFewFetchTokens || row_bytes <= 0) return false;
+  if ((rows | slots | static_cast<uintptr_t>(row_bytes)) % 16 != 0) return false;
+  return knows_teams(attributes_of(resolve_kernel<true, true>)) && room_to_fetch(op).n_rows >= kLeastRows;
+}
+
+void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens;
   if (n_tokens == 0) return;
   if (!op.cache.buffers) {
@@ -232,11 +256,19 @@ void resolve(const Resolve& op, const Launch& launch) {
     launch_kernel("locate_rows_kernel", locate_rows_kernel, {n_blocks, kLocateThreads}, launch, op);
     return;
   }
-  int32_t* scratch =
-      launch.workspace->take<int32_t>(static_cast<size_t>(n_tokens * (op.cache.most_slots + op.topk)));
-  const size_t n_bytes = op.topk <= kMostStaged ? static_cast<size_t>(op.topk) * sizeof(int32_t) : 0;
-  launch_kernel("resolve_kernel", resolve_kernel, {static_cast<unsigned>(n_tokens), kThreads, n_bytes},
-                launch, op, scratch);
+  if (fetches) return launch_resolve(op, room_to_fetch(op), resolve_kernel<true, true>, kFetchBlocks, launch);
+  const Room room = room_of(op);
+  const int64_t n_bytes = room.n_bytes();
+  if (n_bytes <= most_shared_bytes(resolve_kernel<false, true>))
+    return launch_resolve(op, room, resolve_kernel<false, true>, 1, launch);
+  const auto n_room = static_cast<int64_t>(launch.workspace->n_bytes_left() / static_cast<size_t>(n_bytes));
+  const int64_t n_together = std::clamp<int64_t>(n_room, 1, n_tokens);
+  auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes));
+  for (int64_t first = 0; first < n_tokens; first += n_together) {
+    const int64_t n = std::min(n_together, n_tokens - first);
+    launch_kernel("resolve_kernel", resolve_kernel<false, false>, {static_cast<unsigned>(n), kResolveThreads},
+                  launch, part_of(op, first, n), room, scratch);
+  }
 }
 
 }  // namespace dsv32::cuda

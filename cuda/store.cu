@@ -4,8 +4,7 @@
 // One kernel, since a decode step would spend more on the launches of each than on the work: the latent, the
 // index key and the queries' low rank are three blocks of a token, which wait for the same products.
 //
-// In a top-k buffer the newest row first takes a slot of its own: the policy is that of
-// src/context/topk_buffer, on the same arrays, step for step.
+// In a top-k buffer the newest row takes a slot of its own; resolve() writes down that it has (resolve.cu).
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -14,8 +13,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kStoreThreads = 256;   // that add: how many more there are must not show
-constexpr int kClaimThreads = 1024;  // with a buffer: its arrays are gone through
+constexpr int kStoreThreads = 256;
 
 // out[i] = bf16(x[i])
 __device__ void store_bf16(const float* x, int64_t n, uint8_t* out) {
@@ -51,51 +49,28 @@ __device__ void copy_row(const uint8_t* from, uint8_t* to, int64_t n_bytes) {
     for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x) to[i] = from[i];
 }
 
-// The slot of the newest position: its own if it has one already, else the next victim's; it becomes the last
-// to leave. (claim_newest of src/context/topk_buffer.) Called by all threads of the block.
-__device__ int claim_newest_slot(const TopkBuffer& buffer, int pos) {
+// The slot of the newest position: its own if it has one already, else the next victim's. resolve() makes it
+// the last to leave, as claim_newest() of src/context/topk_buffer does at once. Called by all threads of the
+// block; reads what this layer's resolve() of the step before wrote, so before the wait.
+__device__ int find_newest_slot(const TopkBuffer& buffer, int pos) {
   constexpr int kItems = 8;  // loads of a thread in flight together
-  __shared__ int own_slot, place;
-  if (threadIdx.x == 0) own_slot = kEmptySlot, place = 0;
+  __shared__ int own_slot;
+  if (threadIdx.x == 0) own_slot = __ldcg(buffer.order);
   __syncthreads();
-  const int n_slots = buffer.n_slots, n_threads = static_cast<int>(blockDim.x);
   int found = kEmptySlot;
 #pragma unroll kItems
-  for (int slot = threadIdx.x; slot < n_slots; slot += n_threads)
-    if (buffer.slot_pos[slot] == pos) found = slot;
+  for (int slot = threadIdx.x; slot < buffer.n_slots; slot += kStoreThreads)
+    if (__ldcg(buffer.slot_pos + slot) == pos) found = slot;
   if (found != kEmptySlot) own_slot = found;  // of one thread at most
   __syncthreads();
-  if (own_slot != kEmptySlot)
-    for (int i = threadIdx.x; i < n_slots; i += n_threads)
-      if (buffer.order[i] == own_slot) place = i;
-  __syncthreads();
-  const int at = place, slot = buffer.order[at];
-  // order[at + 1..] moves down by one. A window of it is read before any of its entries is written; the entry
-  // before the window, which is written too, was read with the window before.
-  for (int begin = at + 1; begin < n_slots; begin += kItems * n_threads) {
-    int moved[kItems];
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = begin + k * n_threads + static_cast<int>(threadIdx.x);
-      moved[k] = i < n_slots ? buffer.order[i] : 0;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = begin + k * n_threads + static_cast<int>(threadIdx.x);
-      if (i < n_slots) buffer.order[i - 1] = moved[k];
-    }
-  }
-  if (threadIdx.x == 0) buffer.order[n_slots - 1] = slot, buffer.slot_pos[slot] = pos;
-  return slot;
+  return own_slot;
 }
 
-// The sum of f(i) for i < n, over the first kStoreThreads threads; for every thread.
+// The sum of f(i) for i < n, for every thread.
 template <typename F>
 __device__ float sum_of(int64_t n, F f) {
   float sum = 0;
-  if (threadIdx.x < kStoreThreads)
-    for (int64_t i = threadIdx.x; i < n; i += kStoreThreads) sum += f(i);
+  for (int64_t i = threadIdx.x; i < n; i += kStoreThreads) sum += f(i);
   return block_sum(sum);
 }
 
@@ -133,7 +108,8 @@ __device__ void make_latent(const StoreTokens& op, int64_t t, float* values, con
 }
 
 // The row to the host pool and to its slot, its scales to its key page. `row`: put together there.
-__device__ void store_latent(const StoreTokens& op, int64_t t, const float* values, uint8_t* row) {
+__device__ void store_latent(const StoreTokens& op, int64_t t, int64_t slot, const float* values,
+                             uint8_t* row) {
   const CacheView& cache = op.cache;
   const CacheLayout& layout = cache.layout;
   const int64_t seq = op.step.seq[t], pos = op.step.pos[t], rank = layout.kv_lora_rank;
@@ -153,8 +129,6 @@ __device__ void store_latent(const StoreTokens& op, int64_t t, const float* valu
   const int64_t row_bytes = layout.row_bytes(), row_id = paged_row(cache.row_pages, cache, seq, pos);
   copy_row(row, cache.rows + row_id * row_bytes, row_bytes);
   if (cache.slots == cache.rows) return;
-  const int64_t slot =
-      has_buffer(cache, seq) ? claim_newest_slot(cache.buffers[seq], static_cast<int>(pos)) : pos;
   copy_row(row, cache.slots + paged_row(cache.slot_pages, cache, seq, slot) * row_bytes, row_bytes);
 }
 
@@ -203,7 +177,7 @@ __device__ void prefetch_norm(const StoreTokens& op) {
 // them.
 // Sums and stages run in one order whatever the number of threads. Bound by latency in decode, by the link in
 // prefill (640 bytes a token at about 50 GB/s).
-__global__ void __launch_bounds__(kClaimThreads)
+__global__ void __launch_bounds__(kStoreThreads)
     store_tokens_kernel(StoreTokens op, int n_values, int n_turns) {
   extern __shared__ __align__(16) uint8_t shared[];
   float* values = reinterpret_cast<float*>(shared);
@@ -212,10 +186,13 @@ __global__ void __launch_bounds__(kClaimThreads)
   let_next_start();
   make_turns(op, t, turns);
   prefetch_norm(op);
+  int64_t slot = op.step.pos[t];
+  if (blockIdx.y == 0 && op.cache.slots != op.cache.rows && has_buffer(op.cache, op.step.seq[t]))
+    slot = find_newest_slot(op.cache.buffers[op.step.seq[t]], static_cast<int>(slot));
   wait_for_inputs();
   if (blockIdx.y == 0) {
     make_latent(op, t, values, turns);
-    store_latent(op, t, values, reinterpret_cast<uint8_t*>(turns + n_turns));
+    store_latent(op, t, slot, values, reinterpret_cast<uint8_t*>(turns + n_turns));
   } else if (blockIdx.y == 1) {
     float* x = op.qr + t * op.q_lora_rank;
     const float squares = sum_of(op.q_lora_rank, [&](int64_t i) { return x[i] * x[i]; });
@@ -240,9 +217,8 @@ void store_tokens(const StoreTokens& op, const Launch& launch) {
                        static_cast<size_t>(n_turns) * sizeof(float2) +
                        static_cast<size_t>(layout.row_bytes());
   if (n_bytes > 48 << 10) fail(ErrorKind::internal, "a latent row of more than 24 KiB");
-  const int n_threads = op.cache.buffers ? kClaimThreads : kStoreThreads;
   const dim3 blocks(static_cast<unsigned>(op.step.n_tokens), op.k ? 3 : 2);
-  launch_kernel("store_tokens_kernel", store_tokens_kernel, {blocks, n_threads, n_bytes}, launch, op,
+  launch_kernel("store_tokens_kernel", store_tokens_kernel, {blocks, kStoreThreads, n_bytes}, launch, op,
                 static_cast<int>(n_values), static_cast<int>(n_turns));
 }
 

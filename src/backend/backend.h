@@ -140,7 +140,7 @@ struct Add {
 //   qr = RMSNorm(qr)
 //   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
 //   scales to the key page, and the row also to a slot: that of its position, or the one that claim_newest()
-//   gives it
+//   gives it; a backend may leave it to resolve() to write down that it is claimed
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
 // Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2: they differ on
@@ -219,7 +219,8 @@ struct SelectTopk {
 };
 
 // Where each selected row is read from. Of a sequence with a buffer the LRU of context/topk_buffer decides,
-// and the misses are listed for FetchLatents; with buffers every sequence has exactly one token in the step.
+// after the claim of the token's own position, and the misses are listed for FetchLatents; with buffers every
+// sequence has exactly one token in the step.
 struct Resolve {
   StepTokens step;
   CacheView cache;
@@ -232,8 +233,12 @@ struct Resolve {
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
 };
 
+// Of so few tokens resolve() may bring the missing rows too: nothing need be left to do beside the fetch.
+constexpr int64_t kFewFetchTokens = 4;
+
 // Copies the missing rows from the host pool into their slots, beside what is asked for next: each attend()
-// with row_ids waits for the first fetch that none has waited for. Four may be on their way.
+// with row_ids waits for the first fetch that none has waited for. Four may be on their way. Asked for after
+// the resolve() of the same tokens.
 struct FetchLatents {
   StepTokens step;
   CacheView cache;

@@ -155,10 +155,11 @@ MatmulHeads Stage::absorb(const LayerWeights& w) const {
           piece_.n_tokens, piece_.role};
 }
 
-// In decode beside the queries' turns, unless rows may have to be fetched beside it or q_c holds index
-// queries until positions are scored.
+// In decode beside the queries' turns, unless many tokens' rows may have to be fetched beside it or q_c holds
+// index queries until positions are scored.
 bool Stage::absorbs_early(const CacheView& cache) const {
-  return piece_.role == Role::decode && !cache.buffers && cache.layout.kv_type != KvType::f32;
+  const bool is_fetched_beside = cache.buffers && piece_.n_tokens > kFewFetchTokens;
+  return piece_.role == Role::decode && !is_fetched_beside && cache.layout.kv_type != KvType::f32;
 }
 
 // q_c, unless it is there;  o_c = attention over the selected rows;  h += out = wo concat_h(W_UV o_c)

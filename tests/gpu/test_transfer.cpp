@@ -12,13 +12,13 @@ using namespace dsv32;
 
 namespace {
 
-constexpr int64_t kPages = 40, kSeqs = 3, kSeqPages = 12;
+constexpr int64_t kSeqs = 3, kSeqPages = 12;
 
-// A cache of three sequences with shuffled pages, once in host memory and once on the device (rows in pinned
+// A cache of a few sequences with shuffled pages, once in host memory and once on the device (rows in pinned
 // host memory).
 struct TwinCache {
   CacheLayout layout;
-  int64_t n_slots, max_pages, n_slot_pages;
+  int64_t n_seqs, n_pages, n_slots, max_pages, n_slot_pages;
   int64_t resident_seq;  // -1: all have buffers, if there are any
   std::vector<uint8_t> rows, keys, slots;
   std::vector<int32_t> row_pages, key_pages, slot_pages, states;
@@ -27,19 +27,21 @@ struct TwinCache {
   DeviceArray<int32_t> d_row_pages, d_key_pages, d_slot_pages, d_states;
   DeviceArray<TopkBuffer> d_buffers;
 
-  TwinCache(CacheLayout cache_layout, int64_t capacity, int64_t resident = -1)
+  TwinCache(CacheLayout cache_layout, int64_t capacity, int64_t resident = -1, int64_t seq_count = kSeqs)
       : layout(cache_layout),
+        n_seqs(seq_count),
+        n_pages(n_seqs * kSeqPages + 4),
         n_slots(capacity > 0 ? capacity + 1 : 0),
         max_pages(std::max(kSeqPages, pages_for(n_slots))),
-        n_slot_pages(kSeqs * max_pages),
+        n_slot_pages(n_seqs * max_pages),
         resident_seq(resident),
-        rows(static_cast<size_t>(kPages * kPageTokens * layout.row_bytes())),
-        keys(static_cast<size_t>(kPages * layout.key_page_bytes())),
+        rows(static_cast<size_t>(n_pages * kPageTokens * layout.row_bytes())),
+        keys(static_cast<size_t>(n_pages * layout.key_page_bytes())),
         slots(static_cast<size_t>(n_slot_pages * kPageTokens * layout.row_bytes())),
-        row_pages(lines(kPages, kSeqPages, 1)),
-        key_pages(lines(kPages, kSeqPages, 2)),
+        row_pages(lines(n_pages, kSeqPages, 1)),
+        key_pages(lines(n_pages, kSeqPages, 2)),
         slot_pages(lines(n_slot_pages, max_pages, 3)),
-        states(static_cast<size_t>(kSeqs * n_slots * 2)),
+        states(static_cast<size_t>(n_seqs * n_slots * 2)),
         buffers(fresh_buffers(states.data())),
         d_rows(rows, true),
         d_keys(keys),
@@ -84,19 +86,19 @@ struct TwinCache {
     view.layout = layout, view.max_pages = max_pages, view.most_slots = n_slots;
     return view;
   }
-  // [kSeqs, max_pages] n pages of each sequence, out of n_pages shuffled ones.
-  std::vector<int32_t> lines(int64_t n_pages, int64_t n, uint64_t seed) const {
-    std::vector<int32_t> pages(static_cast<size_t>(n_pages)), table(static_cast<size_t>(kSeqs * max_pages));
+  // [n_seqs, max_pages] n pages of each sequence, out of `of` shuffled ones.
+  std::vector<int32_t> lines(int64_t of, int64_t n, uint64_t seed) const {
+    std::vector<int32_t> pages(static_cast<size_t>(of)), table(static_cast<size_t>(n_seqs * max_pages));
     std::iota(pages.begin(), pages.end(), 0);
     Rng rng(seed);
     for (size_t i = pages.size(); i-- > 1;) std::swap(pages[i], pages[rng.next() % (i + 1)]);
-    for (int64_t s = 0; s < kSeqs; ++s) std::copy_n(pages.begin() + s * n, n, table.begin() + s * max_pages);
+    for (int64_t s = 0; s < n_seqs; ++s) std::copy_n(pages.begin() + s * n, n, table.begin() + s * max_pages);
     return table;
   }
   int32_t slots_of(int64_t seq) const { return seq == resident_seq ? 0 : static_cast<int32_t>(n_slots); }
   std::vector<TopkBuffer> fresh_buffers(int32_t* state) const {
     std::vector<TopkBuffer> made;
-    for (int64_t s = 0; s < kSeqs; ++s) {
+    for (int64_t s = 0; s < n_seqs; ++s) {
       made.push_back({slots_of(s), state + 2 * s * n_slots, state + (2 * s + 1) * n_slots});
       if (n_slots > 0) reset(made.back());
     }
@@ -104,7 +106,7 @@ struct TwinCache {
   }
   std::vector<TopkBuffer> device_buffers() const {
     std::vector<TopkBuffer> made;
-    for (int64_t s = 0; s < kSeqs; ++s)
+    for (int64_t s = 0; s < n_seqs; ++s)
       made.push_back(
           {slots_of(s), d_states.data() + 2 * s * n_slots, d_states.data() + (2 * s + 1) * n_slots});
     return made;
@@ -123,16 +125,27 @@ std::vector<int32_t> sample(Rng& rng, int64_t n, int64_t of) {
 
 // A decode step: one token of each sequence at its own position.
 struct DecodeStep {
-  std::vector<int32_t> tokens{0, 0, 0}, pos, seq{2, 0, 1};
+  std::vector<int32_t> pos, tokens, seq;
   DeviceArray<int32_t> d_tokens, d_pos, d_seq;
   explicit DecodeStep(std::vector<int32_t> positions)
-      : pos(std::move(positions)), d_tokens(tokens), d_pos(pos), d_seq(seq) {}
+      : pos(std::move(positions)),
+        tokens(pos.size()),
+        seq(last_first(n())),
+        d_tokens(tokens),
+        d_pos(pos),
+        d_seq(seq) {}
+  static std::vector<int32_t> last_first(int64_t n) {
+    std::vector<int32_t> numbers(static_cast<size_t>(n));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    std::ranges::rotate(numbers, numbers.end() - 1);
+    return numbers;
+  }
   int64_t n() const { return static_cast<int64_t>(pos.size()); }
   StepTokens host() const {
-    return {n(), kSeqs, *std::ranges::max_element(pos), tokens.data(), pos.data(), seq.data()};
+    return {n(), n(), *std::ranges::max_element(pos), tokens.data(), pos.data(), seq.data()};
   }
   StepTokens device() const {
-    return {n(), kSeqs, *std::ranges::max_element(pos), d_tokens.data(), d_pos.data(), d_seq.data()};
+    return {n(), n(), *std::ranges::max_element(pos), d_tokens.data(), d_pos.data(), d_seq.data()};
   }
 };
 
@@ -161,66 +174,87 @@ BOOST_AUTO_TEST_CASE(stored_rows_and_keys_are_the_same_bytes) {
     }
 }
 
-// Hundreds of steps of three sequences, of which one may be resident, with random and with adversarial
-// selections: the same slots, misses, order and bytes.
+// Hundreds of steps of one or several sequences, of which one may be resident, with random and with
+// adversarial selections: the same slots, misses, order and bytes, whether resolve() fetches or
+// fetch_latents().
 BOOST_AUTO_TEST_CASE(resolve_and_fetch_follow_the_policy) {
+  struct Case {
+    int64_t topk, capacity, n_seqs;
+    KvType kv_type = KvType::fp8;
+    int32_t first_pos = 0, n_steps = has_argument("brief") ? 25 : 200;
+  };
   CpuBackend cpu(1);
   TestLaunch test;
-  for (const int64_t topk : {1, 7, 64})
-    for (const int64_t capacity : {topk, 2 * topk + 1}) {
-      TwinCache cache({KvType::fp8, 512, 64, 128}, capacity, topk == 7 ? 1 : -1);
-      Rng rng(static_cast<uint64_t>(capacity));
+  int major = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  const bool is_hopper = major >= 9;
+  // The last: more rows of 2304 bytes than eight blocks have on their way together.
+  for (const Case& of :
+       {Case{1, 1, 3}, Case{1, 3, 3}, Case{7, 7, 3}, Case{7, 15, 3}, Case{64, 64, 3}, Case{64, 129, 3},
+        Case{64, 80, 1}, Case{64, 80, 4}, Case{64, 80, 16}, Case{600, 601, 2, KvType::f32, 600, 12}})
+    for (const bool fetches : {false, true}) {
+      const int64_t topk = of.topk;
+      const auto n_seqs = static_cast<size_t>(of.n_seqs);
+      TwinCache cache({of.kv_type, 512, 64, 128}, of.capacity, topk == 7 ? 1 : -1, of.n_seqs);
+      Rng rng(static_cast<uint64_t>(of.capacity));
       cache.randomize(1);
       std::vector<int64_t> tally(2);
-      const size_t n = static_cast<size_t>(kSeqs * topk);
+      const size_t n = n_seqs * static_cast<size_t>(topk);
       const DeviceArray<int64_t> d_tally(tally), d_row_ids(n);
-      DeviceArray<int32_t> d_selected(n), d_n_selected(3), d_misses(n), d_n_misses(3);
-      for (int32_t at = 0; at < (has_argument("brief") ? 25 : 200); ++at) {
-        const DecodeStep step({at, at + 50, at + 100});
-        std::vector<int32_t> selected(n), n_selected(3), misses(n), n_misses(3);
+      DeviceArray<int32_t> d_selected(n), d_n_selected(n_seqs), d_misses(n), d_n_misses(n_seqs);
+      bool has_fetched = false;
+      for (int32_t at = 0; at < of.n_steps; ++at) {
+        std::vector<int32_t> positions(n_seqs);
+        for (size_t t = 0; t < n_seqs; ++t)
+          positions[t] = of.first_pos + at + static_cast<int32_t>(t % 4) * 50;
+        const DecodeStep step(positions);
+        std::vector<int32_t> selected(n), n_selected(n_seqs), misses(n), n_misses(n_seqs);
         std::vector<int64_t> row_ids(n);
-        for (size_t t = 0; t < 3; ++t) {
+        for (size_t t = 0; t < n_seqs; ++t) {
           const int64_t n_visible = step.pos[t] + 1, n_wanted = std::min(n_visible, topk);
           // Every fifth time the lowest positions, after steps that did not want them.
           const std::vector<int32_t> all = sample(rng, n_wanted, at % 5 == 0 ? n_wanted : n_visible);
           std::ranges::copy(all, selected.begin() + static_cast<int64_t>(t) * topk);
           n_selected[t] = static_cast<int32_t>(all.size());
         }
-        KeptTokens kept(cache.layout, 3, static_cast<uint64_t>(at));
+        KeptTokens kept(cache.layout, of.n_seqs, static_cast<uint64_t>(at));
         d_selected.fill(selected), d_n_selected.fill(n_selected);
         cpu.store_tokens(kept.host(step.host(), cache.host(), false));
         cuda::store_tokens(kept.device(step.device(), cache.device(), false), test.launch());
         cpu.resolve({step.host(), cache.host(), selected.data(), n_selected.data(), topk, row_ids.data(),
                      misses.data(), n_misses.data(), tally.data()});
-        cuda::resolve({step.device(), cache.device(), d_selected.data(), d_n_selected.data(), topk,
-                       d_row_ids.data(), d_misses.data(), d_n_misses.data(), d_tally.data()},
-                      test.launch());
+        const Resolve ours{step.device(),    cache.device(),  d_selected.data(), d_n_selected.data(), topk,
+                           d_row_ids.data(), d_misses.data(), d_n_misses.data(), d_tally.data()};
+        has_fetched = fetches && cuda::can_fetch_resolved(ours);
+        cuda::resolve(ours, has_fetched, test.launch());
         cpu.fetch_latents({step.host(), cache.host(), selected.data(), row_ids.data(), misses.data(),
                            n_misses.data(), topk});
-        cuda::fetch_latents({step.device(), cache.device(), d_selected.data(), d_row_ids.data(),
-                             d_misses.data(), d_n_misses.data(), topk},
-                            test.launch());
+        if (!has_fetched)
+          cuda::fetch_latents({step.device(), cache.device(), d_selected.data(), d_row_ids.data(),
+                               d_misses.data(), d_n_misses.data(), topk},
+                              test.launch());
         BOOST_REQUIRE(d_n_misses.values() == n_misses);
         const std::vector<int64_t> gpu_row_ids = d_row_ids.values();
         const std::vector<int32_t> gpu_misses = d_misses.values();
-        for (size_t t = 0; t < 3; ++t) {
+        for (size_t t = 0; t < n_seqs; ++t) {
           const auto first = static_cast<int64_t>(t) * topk;
           BOOST_REQUIRE(std::equal(row_ids.begin() + first, row_ids.begin() + first + n_selected[t],
                                    gpu_row_ids.begin() + first));
           BOOST_REQUIRE(std::equal(misses.begin() + first, misses.begin() + first + n_misses[t],
                                    gpu_misses.begin() + first));
         }
-        if (at % 20 != 0) continue;
+        if (at % 20 != 0 && at + 1 != of.n_steps) continue;
         BOOST_REQUIRE(cache.d_states.values() == cache.states);
         BOOST_REQUIRE(cache.d_slots.values() == cache.slots);
       }
+      if (fetches && is_hopper) BOOST_TEST(has_fetched == (of.n_seqs <= kFewFetchTokens));
       BOOST_TEST(d_tally.values() == tally);
       BOOST_TEST(tally[1] > 0);
     }
 }
 
-// Buffers as large as real ones: scattered selections, runs, positions up to a million, selections that
-// shared memory does not hold; the same decisions over steps that keep most of their rows.
+// Buffers as large as real ones and one that shared memory does not hold: scattered selections, runs,
+// positions up to a million; the same decisions over steps that keep most of their rows.
 BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
   struct Shape {
     int32_t topk, n_slots, n_positions, run;
@@ -229,7 +263,7 @@ BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
   TestLaunch test;
   for (const Shape& shape :
        {Shape{2048, 2049, 4000, 1}, Shape{2048, 4097, 131072, 1}, Shape{2048, 8193, 1 << 20, 40},
-        Shape{3073, 9001, 20000, 7}, Shape{33, 70, 128, 3}}) {
+        Shape{3073, 9001, 20000, 7}, Shape{2048, 20001, 131072, 3}, Shape{33, 70, 128, 3}}) {
     constexpr size_t kTokens = 2;
     const auto topk = static_cast<size_t>(shape.topk), n_slots = static_cast<size_t>(shape.n_slots);
     std::vector<int32_t> state(2 * kTokens * n_slots), pos(kTokens, shape.n_positions - 1), seq{1, 0};
@@ -279,11 +313,12 @@ BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
       const StepTokens step{kTokens, kTokens, shape.n_positions - 1, nullptr, pos.data(), seq.data()};
       const StepTokens d_step{kTokens, kTokens, shape.n_positions - 1, nullptr, d_pos.data(), d_seq.data()};
       const DeviceArray<int32_t> d_selected(selected), d_n_selected(n_selected);
+      for (const TopkBuffer& buffer : buffers) claim_newest(buffer, pos[0]);  // as when rows are stored
       cpu.resolve({step, host, selected.data(), n_selected.data(), shape.topk, row_ids.data(), misses.data(),
                    n_misses.data(), tally.data()});
       cuda::resolve({d_step, device, d_selected.data(), d_n_selected.data(), shape.topk, d_row_ids.data(),
                      d_misses.data(), d_n_misses.data(), d_tally.data()},
-                    test.launch());
+                    false, test.launch());
       BOOST_REQUIRE(d_n_misses.values() == n_misses);
       BOOST_REQUIRE(d_state.values() == state);
       const std::vector<int64_t> gpu_row_ids = d_row_ids.values();
@@ -303,7 +338,8 @@ BOOST_AUTO_TEST_CASE(large_buffers_follow_the_policy) {
 }
 
 // A new position takes the next victim's slot, one that is there keeps its own: first, last, in the middle;
-// with more slots than one pass moves.
+// with more slots than one pass moves. The state is known once the step is resolved; nothing else is
+// selected.
 BOOST_AUTO_TEST_CASE(newest_rows_claim_slots) {
   CpuBackend cpu(1);
   TestLaunch test;
@@ -315,6 +351,12 @@ BOOST_AUTO_TEST_CASE(newest_rows_claim_slots) {
       const DecodeStep step({pos, pos + 1, pos + 2});
       cpu.store_tokens(kept.host(step.host(), cache.host(), false));
       cuda::store_tokens(kept.device(step.device(), cache.device(), false), test.launch());
+      const DeviceArray<int32_t> d_n_selected(std::vector<int32_t>{1, 1, 1}), d_misses(3), d_n_misses(3);
+      const DeviceArray<int64_t> d_row_ids(3), d_tally(2);
+      cuda::resolve({step.device(), cache.device(), step.d_pos.data(), d_n_selected.data(), 1,
+                     d_row_ids.data(), d_misses.data(), d_n_misses.data(), d_tally.data()},
+                    false, test.launch());
+      BOOST_REQUIRE(d_n_misses.values() == std::vector<int32_t>(3));
       BOOST_REQUIRE(cache.d_states.values() == cache.states);
     }
     BOOST_TEST(cache.d_slots.values() == cache.slots);

@@ -87,7 +87,13 @@ BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timi
     const RealCache cache(n_slots);
     const DeviceArray<int32_t> n_selected(std::vector<int32_t>{kTopk}), misses(kTopk), n_misses(1);
     const DeviceArray<int64_t> row_ids(kTopk), tally(std::vector<int64_t>{0, 0});
-    for (const uint64_t n_of_eight : {0, 1, 8}) {  // eighths of the selection that each step renews
+    for (const auto& [n_of_eight, fetches] : std::initializer_list<std::pair<uint64_t, bool>>{
+             {0, false},
+             {1, false},
+             {8, false},
+             {0, true},
+             {1, true},
+             {8, true}}) {  // eighths of the selection that each step renews
       std::vector<std::unique_ptr<DeviceArray<int32_t>>> steps;
       std::vector<int32_t> selected = scattered(kTopk, 1);
       for (uint64_t at = 0; at < 16; ++at) {
@@ -99,12 +105,16 @@ BOOST_AUTO_TEST_CASE(timing_of_resolve_and_store, *boost::unit_test::label("timi
       }
       size_t at = 0;
       const double seconds = seconds_each(test, [&] {
-        cuda::resolve({cache.step(), cache.view(), steps[at++ % steps.size()]->data(), n_selected.data(),
-                       kTopk, row_ids.data(), misses.data(), n_misses.data(), tally.data()},
-                      test.launch());
+        cuda::Launch plain = test.launch();  // the state is the call's before: it has to be complete
+        plain.is_plain = true;
+        const Resolve op{cache.step(),      cache.view(),    steps[at++ % steps.size()]->data(),
+                         n_selected.data(), kTopk,           row_ids.data(),
+                         misses.data(),     n_misses.data(), tally.data()};
+        cuda::resolve(op, fetches && cuda::can_fetch_resolved(op), plain);
       });
-      std::printf("resolve of 2048 in %lld slots, %d misses the last time: %.1f us\n",
-                  static_cast<long long>(n_slots), n_misses.values()[0], seconds * 1e6);
+      std::printf("resolve%s of 2048 in %lld slots, %d misses the last time: %.1f us\n",
+                  fetches ? " and fetch" : "", static_cast<long long>(n_slots), n_misses.values()[0],
+                  seconds * 1e6);
     }
     const KeptTokens kept(cache.view().layout, 1, 1);
     CacheView without = cache.view();
