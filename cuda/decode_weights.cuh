@@ -137,11 +137,22 @@ struct LanePlace {
   __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
 };
 
-// What a lane i does in every step alike: kept in registers where steps follow each other.
+template <TensorType kType>
+inline constexpr bool kHasSigns = requires { Codes<kType>::kMagnitudes; };
+
+// What a lane i does in every step alike: made once, and kept in registers where steps follow each other. All
+// lanes of a warp make one.
 template <TensorType kType>
 struct Lane {
   int i;
-  __device__ __forceinline__ Lane(int lane) : i(lane) {}
+  uint32_t above;          // of a byte, as 1024 and more
+  uint32_t magnitudes[2];  // kHasSigns
+
+  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)), magnitudes{} {
+    if constexpr (kHasSigns<kType>)
+      magnitudes[0] = hidden(Codes<kType>::kMagnitudes.of_0),
+      magnitudes[1] = Codes<kType>::kMagnitudes.of_4 ? hidden(Codes<kType>::kMagnitudes.of_4) : 0;
+  }
 };
 
 // Any type: codes four at a time. Every LaneRow has
@@ -156,7 +167,10 @@ struct LaneRow {
 
   const uint8_t* from;  // the lane's first block, or the only one
   int lane;             // i
-  uint32_t factor[kGroups], min[kGroups], words[kHasWords ? kCols / 4 : 1];
+  uint32_t above, magnitudes[2];  // Lane's
+  uint32_t factor[kGroups];
+  uint32_t min[kGroups];  // kHasD: takes the bias off, which is an integer of few bits times the factor
+  uint32_t words[kHasWords ? kCols / 4 : 1];
   float d = 1;
 
   // Of a value of the lane's: its block, and the place there.
@@ -171,7 +185,7 @@ struct LaneRow {
   }
   __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
     const int i = its_lane.i;
-    lane = i;
+    lane = i, above = its_lane.above, magnitudes[0] = its_lane.magnitudes[0], magnitudes[1] = its_lane.magnitudes[1];
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
     if constexpr (kHasWords) load_words(from + 2, words);
@@ -180,6 +194,7 @@ struct LaneRow {
       const int value = group * Format::kGroup;
       if constexpr (kHasD) {
         factor[group] = twice(Format::factor(from, place(value)));
+        min[group] = multiply2(factor[group], kHasSigns<kType> ? 0xe400e400u : 0xe480e480u);  // -1024, -1152
       } else {
         const ScaleMin s = Format::scale(block(value), place(value));
         factor[group] = twice(s.scale), min[group] = twice(s.min);
@@ -188,20 +203,40 @@ struct LaneRow {
   }
   __device__ __forceinline__ uint4 piece(int p, const uint32_t* grid) const {
     uint32_t out[4];
+    if constexpr (kHasSigns<kType>) {
+      const int value = 8 * p, group = value / Format::kGroup;
+      const Signed8 of = Format::signed8(block(value), place(value / 16 * 16), value % 16, grid);
+      const uint32_t signs = of.signs * 0x4001u;  // those of a pair 16 bits apart
+      const uint32_t both[2] = {select_bytes(magnitudes[0], magnitudes[1], of.codes[0]),
+                                select_bytes(magnitudes[0], magnitudes[1], of.codes[1])};
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int value = 8 * p + 4 * k, group = value / Format::kGroup;
-      uint32_t codes;
-      if constexpr (kHasWords)
-        codes = words[value / 4];
-      else
-        codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
-      if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
-      constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t v = __byte_perm(both[k / 2], above, k % 2 ? 0x4341 : 0x4240);
+        const int bit = k / 2 * 4 + k % 2;
+        out[k] = fma2(v, factor[group], min[group]) ^ (signs << (15 - bit) & 0x80008000u);
+      }
+    } else {
 #pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const uint32_t v = subtract2(__byte_perm(codes, 0x64646464u, odd ? 0x4341 : 0x4240), kBias);
-        out[2 * k + odd] = Format::kHasMin ? fma2(v, factor[group], min[group]) : multiply2(v, factor[group]);
+      for (int k = 0; k < 2; ++k) {
+        const int value = 8 * p + 4 * k, group = value / Format::kGroup;
+        uint32_t codes;
+        if constexpr (kHasWords)
+          codes = words[value / 4];
+        else
+          codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
+        if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
+        constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240),
+                         f = factor[group];
+          if constexpr (kHasD)
+            out[2 * k + odd] = fma2(biased, f, min[group]);
+          else if constexpr (Format::kHasMin)
+            out[2 * k + odd] = fma2(subtract2(biased, kBias), f, min[group]);
+          else
+            out[2 * k + odd] = multiply2(subtract2(biased, kBias), f);
+        }
       }
     }
     return {out[0], out[1], out[2], out[3]};
