@@ -140,6 +140,9 @@ struct LanePlace {
 template <TensorType kType>
 inline constexpr bool kHasSigns = requires { Codes<kType>::kMagnitudes; };
 
+template <TensorType kType>
+inline constexpr bool kIsIq4 = kType == TensorType::iq4_xs || kType == TensorType::iq4_nl;
+
 // What a lane i does in every step alike: made once, and kept in registers where steps follow each other. All
 // lanes of a warp make one.
 template <TensorType kType>
@@ -238,6 +241,87 @@ struct LaneRow {
             out[2 * k + odd] = multiply2(subtract2(biased, kBias), f);
         }
       }
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+template <TensorType kType>
+requires kIsIq4<kType>
+struct Lane<kType> {
+  int i;
+  uint32_t above;
+  uint32_t values[4];  // of the nibbles, and 128
+
+  Lane() = default;
+  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
+    constexpr auto kWords = [] {
+      std::array<uint32_t, 4> w{};
+      for (int v = 0; v < 16; ++v) w[v / 4] |= static_cast<uint32_t>(kIq4Values[v] + 128) << (v % 4 * 8);
+      return w;
+    }();
+    constexpr uint32_t k0 = kWords[0], k1 = kWords[1], k2 = kWords[2], k3 = kWords[3];
+    values[0] = hidden(k0), values[1] = hidden(k1), values[2] = hidden(k2), values[3] = hidden(k3);
+  }
+};
+
+// IQ4: a nibble is the place in a table of 16 values. A word's lower nibbles are values of the first half of a
+// group of 32, the upper ones those 16 further.
+template <TensorType kType>
+requires kIsIq4<kType>
+struct LaneRow<kType> {
+  using Format = Codes<kType>;
+  static constexpr bool kHasD = kType == TensorType::iq4_xs;
+
+  uint32_t words[8];
+  uint32_t factor[2], constant[2];
+  float d;
+  Lane<kType> lane;
+
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
+    lane = its_lane;
+    if constexpr (kHasD) {
+      const auto* from = reinterpret_cast<const uint32_t*>(row);
+      const uint2 head = {from[0], from[1]};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
+      d = unpack_f16(head.x).x;
+      // Of two scales four lower bits each, and two upper ones.
+      const uint32_t low = head.y >> (8 * lane.i), high = head.x >> (16 + 4 * lane.i);
+      uint32_t both = mask_onto(low, 0xfu, kThousand);
+      both = mask_onto(low << 12, 0xf0000u, both);
+      both = mask_onto(high << 4, 0x30u, both);
+      both = subtract2(mask_onto(high << 18, 0x300000u, both), 0x64206420u);  // 1024 + 32
+      factor[0] = __byte_perm(both, 0, 0x1010), factor[1] = __byte_perm(both, 0, 0x3232);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], 0xe480e480u);  // -1152
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint8_t* block = row + (2 * lane.i + k) * Format::kBlockBytes;
+        uint32_t codes[4];
+        load_words(block + 2, codes);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) words[4 * k + w] = codes[w];
+        factor[k] = twice(load_f16(block));
+      }
+    }
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+    const int group = p / 4;
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t word = words[group * 4 + p % 2 * 2 + k / 2];
+      const uint32_t places = word & 0x77777777u, uppers = mask_onto(word >> 1, 0x44444444u, 0x32321010u);
+      const int bytes = k % 2 ? 0x4431 : 0x4420;  // of a pair
+      const uint32_t place = __byte_perm(places, 0, bytes);
+      const uint32_t found = select_bytes(select_bytes(lane.values[0], lane.values[1], place),
+                                          select_bytes(lane.values[2], lane.values[3], place),
+                                          __byte_perm(uppers, 0, bytes));
+      const uint32_t v = __byte_perm(found, lane.above, p % 4 / 2 ? 0x4341 : 0x4240);
+      out[k] = kHasD ? fma2(v, factor[group], constant[group])
+                     : multiply2(subtract2(v, 0x64806480u), factor[group]);
     }
     return {out[0], out[1], out[2], out[3]};
   }
