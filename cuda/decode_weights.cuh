@@ -384,7 +384,8 @@ struct LaneRow<kType> {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       uint32_t high = kThousand;
       if constexpr (kIsFive) {
-        const uint32_t bits = (odd ? fifth[at] >> 4 : fifth[at] << 4) >> (2 * i);
+        const uint32_t turn = odd ? 4 + 2 * i : (2 * i - 4) & 31,
+                       bits = __funnelshift_r(fifth[at], fifth[at], turn);
         high = upper ? mask_onto(bits << 3, 0x01000100u, high) : mask_onto(bits, 0x00100010u, high);
       }
       const uint32_t v = mask_onto(words[at] >> (8 * odd), upper ? 0x00f000f0u : 0x000f000fu, high);
@@ -411,10 +412,19 @@ struct LaneRow<kType> {
     if constexpr (kIsThree) {
       load_words(row + 32 + 32 * half + 16 * odd, words);
       load_words(row + 16 * odd, third);
+      uint32_t packed[3];  // scales: lower four bits, the same, upper two
+      load_words(row + 96, packed);
+#pragma unroll
+      for (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         third[k] >>= 4 * half;
-        scale[k] = twice(Codes<kType>::factor(row, 128 * half + 32 * k + 16 * odd) / (1 << 2 * k));
+        const uint32_t upper = packed[2] << (k / 2 ? 2 : 4),
+                       both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
+                       s = __byte_perm(both, 0x64646464u, k % 2 ? 0x4242 : 0x4040);
+        scale[k] = fma2(s, 0x3c003c00u - k * 0x08000800u, 0xe420e420u - k * 0x08000800u);  // less 32, 4^-k
+        // 1024 and a code's bias, which but for the first group times a scale is an fp16 number.
+        constant[k] = multiply2(scale[k], 0xe400e400u + (0x00040004u << 2 * k));
       }
       d = Codes<kType>::d(row);
     } else {
@@ -428,9 +438,9 @@ struct LaneRow<kType> {
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           const int at = 2 * k + u;
-          const uint32_t s = bytes_to_halves(packed & 0x0f0f0f0fu, u ? 0x4242 : 0x4040);
-          scale[at] = multiply2(s, 0x3c003c00u - at * 0x08000800u);     // 4^-at
-          constant[at] = multiply2(s, 0xe400e400u - at * 0x08000800u);  // -1024 times it
+          const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
+          scale[at] = fma2(s, 0x3c003c00u - at * 0x08000800u, 0xe400e400u - at * 0x08000800u);  // 4^-at
+          constant[at] = multiply2(scale[at], 0xe400e400u);                                      // -1024
         }
       }
       d = load_f16(row + 80), dmin = load_f16(row + 82);
@@ -446,7 +456,8 @@ struct LaneRow<kType> {
       if constexpr (kIsThree) {
         const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
         const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
-        out[k] = multiply2(subtract2(v, kThousand + (0x00040004u << 2 * group)), scale[group]);
+        out[k] = group == 0 ? multiply2(subtract2(v, 0x64046404u), scale[0])
+                            : fma2(v, scale[group], constant[group]);
       } else {
         out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
       }
@@ -462,31 +473,38 @@ struct LaneRow<TensorType::q6_k> {
   using Format = Codes<TensorType::q6_k>;
   static constexpr bool kHasD = true;
 
-  uint32_t words[8], upper[8], scale[4];
+  uint32_t words[8], upper[8], scale[4], constant[2];
   float d;
-  int shift;
+  int i;
 
   __device__ __forceinline__ void load(const uint8_t* row, const Lane<TensorType::q6_k>& lane) {
-    const int i = lane.i;
-    shift = i % 2 * 2;
+    i = lane.i;
     load_words(row + 32 * i, words);
     load_words(row + 128 + 32 * (i / 2), upper);
     d = Format::d(row);
+    // Four scales with a sign, two and two beside each other.
+    const auto* pairs = reinterpret_cast<const uint16_t*>(row + 192 + i / 2 * 8 + i % 2 * 2);
+    const uint32_t all = (pairs[0] | static_cast<uint32_t>(pairs[2]) << 16) ^ 0x80808080u;
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      scale[k] = twice(Format::factor(row, i / 2 * 128 + k / 2 * 64 + i % 2 * 32 + k % 2 * 16) *
-                       (k / 2 ? 0.0625f : 1.0f));
+      scale[k] = subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), 0x64806480u);  // 1024 + 128
+#pragma unroll
+    for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], 0xd600d600u);  // -96
   }
+  // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64 and
+  // the code, and less 32 a bias whose product with a scale is an fp16 number.
   __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
-      const uint32_t bits = odd ? upper[at] >> (4 + shift) : upper[at] << (4 - shift);
+      const uint32_t bits = odd ? upper[at] >> (4 + i % 2 * 2) : upper[at] * (i % 2 ? 4u : 16u);
       const uint32_t v = mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
-                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u, kThousand));
-      out[k] = multiply2(subtract2(v, high ? 0x66006600u : 0x64206420u), scale[p / 2]);
+                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u,
+                                             high ? 0x54005400u : kThousand));
+      out[k] = high ? fma2(v, scale[p / 2], constant[p / 2 - 2])
+                    : multiply2(subtract2(v, 0x64206420u), scale[p / 2]);
     }
     return {out[0], out[1], out[2], out[3]};
   }
