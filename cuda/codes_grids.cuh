@@ -36,9 +36,9 @@ __device__ __forceinline__ uint32_t iq3_s_magnitudes(uint32_t codes) {
   return __byte_perm(kIq3sMagnitudes.of_0, kIq3sMagnitudes.of_4, codes);
 }
 
-// Eight values of IQ2 and IQ3, of a point or of two: their codes, nibbles that select bytes of kMagnitudes, four
-// in each lower half; and their signs as bits. Of the values that codes4 has from (i16, j) on; j is 0 or 8.
-// Points of eight values are read at once.
+// Eight values of IQ2 and IQ3, of a point or of two: their codes, nibbles that select bytes of kMagnitudes,
+// four in each lower half; and their signs as bits. Of the values that codes4 has from (i16, j) on; j is 0
+// or 8. Points of eight values are read at once.
 struct Signed8 {
   uint32_t codes[2], signs;
 };
@@ -56,8 +56,7 @@ struct Codes<TensorType::iq2_xxs> : SuperFormat<TensorType::iq2_xxs, sizeof(Bloc
     const uint8_t* group = b + 2 + i16 / 32 * 8;
     const int i = i16 % 32 + j;
     const uint32_t codes = grid[group[i / 8]];
-    return {{codes, codes >> 16},
-            all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u)};
+    return {{codes, codes >> 16}, all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u)};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {

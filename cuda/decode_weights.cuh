@@ -34,8 +34,9 @@ inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
 
 // How a type's rows are cut into steps, and how far apart rows of a step that lie whole are in shared memory.
 // A step is copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows
-// which begin at different places of longer lines are not in the same banks. Eight rows are read at once, each
-// by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes apart.
+// which begin at different places of longer lines are not in the same banks. Eight rows are read at once,
+// each by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes
+// apart.
 template <TensorType kType>
 struct Steps {
   static constexpr int kCols = kStepColumns<kType>, kBytes = kStepBytes<kType>;
@@ -138,7 +139,9 @@ struct LanePlace {
 };
 
 template <TensorType kType>
-inline constexpr bool kHasSigns = requires { Codes<kType>::kMagnitudes; };
+inline constexpr bool kHasSigns = requires {
+  Codes<kType>::kMagnitudes;
+};
 
 template <TensorType kType>
 inline constexpr bool kIsIq4 = kType == TensorType::iq4_xs || kType == TensorType::iq4_nl;
@@ -168,8 +171,8 @@ struct LaneRow {
   static constexpr bool kHasD = Format::kBlockValues == 256, kHasWords = kType == TensorType::q8_0;
   static constexpr int kCols = Steps<kType>::kCols / 4, kGroups = kCols / Format::kGroup;
 
-  const uint8_t* from;  // the lane's first block, or the only one
-  int lane;             // i
+  const uint8_t* from;            // the lane's first block, or the only one
+  int lane;                       // i
   uint32_t above, magnitudes[2];  // Lane's
   uint32_t factor[kGroups];
   uint32_t min[kGroups];  // kHasD: takes the bias off, which is an integer of few bits times the factor
@@ -188,7 +191,8 @@ struct LaneRow {
   }
   __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
     const int i = its_lane.i;
-    lane = i, above = its_lane.above, magnitudes[0] = its_lane.magnitudes[0], magnitudes[1] = its_lane.magnitudes[1];
+    lane = i, above = its_lane.above, magnitudes[0] = its_lane.magnitudes[0],
+    magnitudes[1] = its_lane.magnitudes[1];
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
     if constexpr (kHasWords) load_words(from + 2, words);
@@ -231,8 +235,7 @@ struct LaneRow {
         constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
-          const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240),
-                         f = factor[group];
+          const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240), f = factor[group];
           if constexpr (kHasD)
             out[2 * k + odd] = fma2(biased, f, min[group]);
           else if constexpr (Format::kHasMin)
@@ -265,8 +268,8 @@ struct Lane<kType> {
   }
 };
 
-// IQ4: a nibble is the place in a table of 16 values. A word's lower nibbles are values of the first half of a
-// group of 32, the upper ones those 16 further.
+// IQ4: a nibble is the place in a table of 16 values. A word's lower nibbles are values of the first half of
+// a group of 32, the upper ones those 16 further.
 template <TensorType kType>
 requires kIsIq4<kType>
 struct LaneRow<kType> {
@@ -316,9 +319,9 @@ struct LaneRow<kType> {
       const uint32_t places = word & 0x77777777u, uppers = mask_onto(word >> 1, 0x44444444u, 0x32321010u);
       const int bytes = k % 2 ? 0x4431 : 0x4420;  // of a pair
       const uint32_t place = __byte_perm(places, 0, bytes);
-      const uint32_t found = select_bytes(select_bytes(lane.values[0], lane.values[1], place),
-                                          select_bytes(lane.values[2], lane.values[3], place),
-                                          __byte_perm(uppers, 0, bytes));
+      const uint32_t found =
+          select_bytes(select_bytes(lane.values[0], lane.values[1], place),
+                       select_bytes(lane.values[2], lane.values[3], place), __byte_perm(uppers, 0, bytes));
       const uint32_t v = __byte_perm(found, lane.above, p % 4 / 2 ? 0x4341 : 0x4240);
       out[k] = kHasD ? fma2(v, factor[group], constant[group])
                      : multiply2(subtract2(v, 0x64806480u), factor[group]);
@@ -440,7 +443,7 @@ struct LaneRow<kType> {
           const int at = 2 * k + u;
           const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
           scale[at] = fma2(s, 0x3c003c00u - at * 0x08000800u, 0xe400e400u - at * 0x08000800u);  // 4^-at
-          constant[at] = multiply2(scale[at], 0xe400e400u);                                      // -1024
+          constant[at] = multiply2(scale[at], 0xe400e400u);                                     // -1024
         }
       }
       d = load_f16(row + 80), dmin = load_f16(row + 82);
@@ -491,8 +494,8 @@ struct LaneRow<TensorType::q6_k> {
 #pragma unroll
     for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], 0xd600d600u);  // -96
   }
-  // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64 and
-  // the code, and less 32 a bias whose product with a scale is an fp16 number.
+  // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
+  // and the code, and less 32 a bias whose product with a scale is an fp16 number.
   __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];
@@ -500,9 +503,9 @@ struct LaneRow<TensorType::q6_k> {
     for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       const uint32_t bits = odd ? upper[at] >> (4 + i % 2 * 2) : upper[at] * (i % 2 ? 4u : 16u);
-      const uint32_t v = mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
-                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u,
-                                             high ? 0x54005400u : kThousand));
+      const uint32_t v =
+          mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
+                    mask_onto(bits, high ? 0x03000300u : 0x00300030u, high ? 0x54005400u : kThousand));
       out[k] = high ? fma2(v, scale[p / 2], constant[p / 2 - 2])
                     : multiply2(subtract2(v, 0x64206420u), scale[p / 2]);
     }
