@@ -21,23 +21,42 @@ __device__ __forceinline__ uint32_t grid4(const uint32_t* grid, uint32_t index) 
 }
 
 // IQ2, IQ3: the magnitudes of a grid's codes, a byte each.
+struct Magnitudes {
+  uint32_t of_0, of_4;  // of codes 0..3 and 4..7
+};
+constexpr Magnitudes kIq2Magnitudes = {0x002b1908u, 0}, kIq3xxsMagnitudes = {0x1c140c04u, 0x3e342c24u},
+                     kIq3sMagnitudes = {0x07050301u, 0x0f0d0b09u};
 __device__ __forceinline__ uint32_t iq2_magnitudes(uint32_t codes) {
-  return __byte_perm(0x002b1908u, 0, codes);
+  return __byte_perm(kIq2Magnitudes.of_0, kIq2Magnitudes.of_4, codes);
 }
 __device__ __forceinline__ uint32_t iq3_xxs_magnitudes(uint32_t codes) {
-  return __byte_perm(0x1c140c04u, 0x3e342c24u, codes);
+  return __byte_perm(kIq3xxsMagnitudes.of_0, kIq3xxsMagnitudes.of_4, codes);
 }
 __device__ __forceinline__ uint32_t iq3_s_magnitudes(uint32_t codes) {
-  return __byte_perm(0x07050301u, 0x0f0d0b09u, codes);
+  return __byte_perm(kIq3sMagnitudes.of_0, kIq3sMagnitudes.of_4, codes);
 }
+
+// Eight values of IQ2 and IQ3, of a point or of two: their codes, nibbles that select bytes of kMagnitudes,
+// four in each lower half; and their signs as bits. Of the values that codes4 has from (i16, j) on; j is 0
+// or 8. Points of eight values are read at once.
+struct Signed8 {
+  uint32_t codes[2], signs;
+};
 
 template <>
 struct Codes<TensorType::iq2_xxs> : SuperFormat<TensorType::iq2_xxs, sizeof(BlockIQ2_XXS), 32> {
+  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const uint8_t* group = b + 2 + i16 / 32 * 8;
     const int i = i16 % 32 + j;  // of the group; i / 8: which grid point
     const uint32_t signs = all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u);
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * group[i / 8] + i / 4 % 2)), signs, i % 8);
+  }
+  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+    const uint8_t* group = b + 2 + i16 / 32 * 8;
+    const int i = i16 % 32 + j;
+    const uint32_t codes = grid[group[i / 8]];
+    return {{codes, codes >> 16}, all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u)};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {
@@ -53,9 +72,14 @@ __device__ __forceinline__ float nibble_scale(const uint8_t* scales, auto i16, i
 
 template <>
 struct Codes<TensorType::iq2_xs> : SuperFormat<TensorType::iq2_xs, sizeof(BlockIQ2_XS), 16> {
+  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8];
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * (q & 511u) + j / 4 % 2)), all_iq_signs(q >> 9), j % 8);
+  }
+  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+    const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8], codes = grid[q & 511u];
+    return {{codes, codes >> 16}, all_iq_signs(q >> 9)};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {
@@ -65,10 +89,16 @@ struct Codes<TensorType::iq2_xs> : SuperFormat<TensorType::iq2_xs, sizeof(BlockI
 
 template <>
 struct Codes<TensorType::iq2_s> : SuperFormat<TensorType::iq2_s, sizeof(BlockIQ2_S), 16> {
+  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 8 + j / 8;  // which grid point
     const uint32_t point = b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8;
     return apply_signs(iq2_magnitudes(grid4(grid, 2 * point + j / 4 % 2)), b[34 + i], j % 8);
+  }
+  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+    const int i = i16 / 8 + j / 8;
+    const uint32_t codes = grid[b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8];
+    return {{codes, codes >> 16}, b[34 + i]};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {
@@ -78,10 +108,17 @@ struct Codes<TensorType::iq2_s> : SuperFormat<TensorType::iq2_s, sizeof(BlockIQ2
 
 template <>
 struct Codes<TensorType::iq3_xxs> : SuperFormat<TensorType::iq3_xxs, sizeof(BlockIQ3_XXS), 32> {
+  static constexpr Magnitudes kMagnitudes = kIq3xxsMagnitudes;
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 % 32 + j;
     const uint32_t signs = all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u);
     return apply_signs(iq3_xxs_magnitudes(grid4(grid, b[2 + (i16 + j) / 4])), signs, i % 8);
+  }
+  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+    const int i = i16 % 32 + j;
+    const uint8_t* points = b + 2 + (i16 + j) / 4;
+    return {{grid4(grid, points[0]), grid4(grid, points[1])},
+            all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u)};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {
@@ -92,10 +129,17 @@ struct Codes<TensorType::iq3_xxs> : SuperFormat<TensorType::iq3_xxs, sizeof(Bloc
 
 template <>
 struct Codes<TensorType::iq3_s> : SuperFormat<TensorType::iq3_s, sizeof(BlockIQ3_S), 32> {
+  static constexpr Magnitudes kMagnitudes = kIq3sMagnitudes;
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 4 + j / 4;  // which grid point
     const uint32_t point = b[2 + i] | (b[66 + i / 8] >> (i % 8) & 1u) << 8;
     return apply_signs(iq3_s_magnitudes(grid4(grid, point)), b[74 + i / 2], j % 8);
+  }
+  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+    const int i = i16 / 4 + j / 4;
+    const uint32_t upper = b[66 + i / 8] >> (i % 8);  // i is even
+    return {{grid4(grid, b[2 + i] | (upper & 1u) << 8), grid4(grid, b[3 + i] | (upper >> 1 & 1u) << 8)},
+            b[74 + i / 2]};
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {

@@ -310,6 +310,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   Sums<1, kTiles> sums = {};
   const LaneX lane_x = LaneX::of<kType>(shared + kWarps * kWarpStage, lane, 7);
+  const Lane<kType> quarter(lane % 4);
   const bool has_rows = own.first < own.matrix->n_rows;
   RingWalk walk;
   for (int item = 0; item < n_items; ++item) {
@@ -326,9 +327,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         const uint8_t* rows_at[1][2];
         find_step<kType>(rows, take, lane, shared + stage_at + warp * kWarpStage, rows_at[0]);
         if (items.at[item].n > 8)
-          add_step<kType, kTiles>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
+          add_step<kType, kTiles>(sums, rows_at, lane_x.after(stage_at), quarter, grid);
         else
-          add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), lane % 4, grid);
+          add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), quarter, grid);
       }
       __syncwarp();
       if (lane == 0) arrive(&barriers.empty[walk.stage]);

@@ -34,8 +34,9 @@ inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
 
 // How a type's rows are cut into steps, and how far apart rows of a step that lie whole are in shared memory.
 // A step is copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows
-// which begin at different places of longer lines are not in the same banks. Eight rows are read at once, each
-// by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes apart.
+// which begin at different places of longer lines are not in the same banks. Eight rows are read at once,
+// each by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes
+// apart.
 template <TensorType kType>
 struct Steps {
   static constexpr int kCols = kStepColumns<kType>, kBytes = kStepBytes<kType>;
@@ -137,11 +138,27 @@ struct LanePlace {
   __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
 };
 
-// What a lane i does in every step alike: kept in registers where steps follow each other.
+template <TensorType kType>
+inline constexpr bool kHasSigns = requires {
+  Codes<kType>::kMagnitudes;
+};
+
+template <TensorType kType>
+inline constexpr bool kIsIq4 = kType == TensorType::iq4_xs || kType == TensorType::iq4_nl;
+
+// What a lane i does in every step alike: made once, and kept in registers where steps follow each other. All
+// lanes of a warp make one.
 template <TensorType kType>
 struct Lane {
   int i;
-  __device__ __forceinline__ Lane(int lane) : i(lane) {}
+  uint32_t above;          // of a byte, as 1024 and more
+  uint32_t magnitudes[2];  // kHasSigns
+
+  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)), magnitudes{} {
+    if constexpr (kHasSigns<kType>)
+      magnitudes[0] = hidden(Codes<kType>::kMagnitudes.of_0),
+      magnitudes[1] = Codes<kType>::kMagnitudes.of_4 ? hidden(Codes<kType>::kMagnitudes.of_4) : 0;
+  }
 };
 
 // Any type: codes four at a time. Every LaneRow has
@@ -154,9 +171,12 @@ struct LaneRow {
   static constexpr bool kHasD = Format::kBlockValues == 256, kHasWords = kType == TensorType::q8_0;
   static constexpr int kCols = Steps<kType>::kCols / 4, kGroups = kCols / Format::kGroup;
 
-  const uint8_t* from;  // the lane's first block, or the only one
-  int lane;             // i
-  uint32_t factor[kGroups], min[kGroups], words[kHasWords ? kCols / 4 : 1];
+  const uint8_t* from;            // the lane's first block, or the only one
+  int lane;                       // i
+  uint32_t above, magnitudes[2];  // Lane's
+  uint32_t factor[kGroups];
+  uint32_t min[kGroups];  // kHasD: takes the bias off, which is an integer of few bits times the factor
+  uint32_t words[kHasWords ? kCols / 4 : 1];
   float d = 1;
 
   // Of a value of the lane's: its block, and the place there.
@@ -171,7 +191,8 @@ struct LaneRow {
   }
   __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
     const int i = its_lane.i;
-    lane = i;
+    lane = i, above = its_lane.above, magnitudes[0] = its_lane.magnitudes[0],
+    magnitudes[1] = its_lane.magnitudes[1];
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
     if constexpr (kHasWords) load_words(from + 2, words);
@@ -180,6 +201,7 @@ struct LaneRow {
       const int value = group * Format::kGroup;
       if constexpr (kHasD) {
         factor[group] = twice(Format::factor(from, place(value)));
+        min[group] = multiply2(factor[group], kHasSigns<kType> ? 0xe400e400u : 0xe480e480u);  // -1024, -1152
       } else {
         const ScaleMin s = Format::scale(block(value), place(value));
         factor[group] = twice(s.scale), min[group] = twice(s.min);
@@ -188,21 +210,121 @@ struct LaneRow {
   }
   __device__ __forceinline__ uint4 piece(int p, const uint32_t* grid) const {
     uint32_t out[4];
+    if constexpr (kHasSigns<kType>) {
+      const int value = 8 * p, group = value / Format::kGroup;
+      const Signed8 of = Format::signed8(block(value), place(value / 16 * 16), value % 16, grid);
+      const uint32_t signs = of.signs * 0x4001u;  // those of a pair 16 bits apart
+      const uint32_t both[2] = {select_bytes(magnitudes[0], magnitudes[1], of.codes[0]),
+                                select_bytes(magnitudes[0], magnitudes[1], of.codes[1])};
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int value = 8 * p + 4 * k, group = value / Format::kGroup;
-      uint32_t codes;
-      if constexpr (kHasWords)
-        codes = words[value / 4];
-      else
-        codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
-      if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
-      constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const uint32_t v = subtract2(__byte_perm(codes, 0x64646464u, odd ? 0x4341 : 0x4240), kBias);
-        out[2 * k + odd] = Format::kHasMin ? fma2(v, factor[group], min[group]) : multiply2(v, factor[group]);
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t v = __byte_perm(both[k / 2], above, k % 2 ? 0x4341 : 0x4240);
+        const int bit = k / 2 * 4 + k % 2;
+        out[k] = fma2(v, factor[group], min[group]) ^ (signs << (15 - bit) & 0x80008000u);
       }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int value = 8 * p + 4 * k, group = value / Format::kGroup;
+        uint32_t codes;
+        if constexpr (kHasWords)
+          codes = words[value / 4];
+        else
+          codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
+        if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
+        constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240), f = factor[group];
+          if constexpr (kHasD)
+            out[2 * k + odd] = fma2(biased, f, min[group]);
+          else if constexpr (Format::kHasMin)
+            out[2 * k + odd] = fma2(subtract2(biased, kBias), f, min[group]);
+          else
+            out[2 * k + odd] = multiply2(subtract2(biased, kBias), f);
+        }
+      }
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+};
+
+template <TensorType kType>
+requires kIsIq4<kType>
+struct Lane<kType> {
+  int i;
+  uint32_t above;
+  uint32_t values[4];  // of the nibbles, and 128
+
+  Lane() = default;
+  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
+    constexpr auto kWords = [] {
+      std::array<uint32_t, 4> w{};
+      for (int v = 0; v < 16; ++v) w[v / 4] |= static_cast<uint32_t>(kIq4Values[v] + 128) << (v % 4 * 8);
+      return w;
+    }();
+    constexpr uint32_t k0 = kWords[0], k1 = kWords[1], k2 = kWords[2], k3 = kWords[3];
+    values[0] = hidden(k0), values[1] = hidden(k1), values[2] = hidden(k2), values[3] = hidden(k3);
+  }
+};
+
+// IQ4: a nibble is the place in a table of 16 values. A word's lower nibbles are values of the first half of
+// a group of 32, the upper ones those 16 further.
+template <TensorType kType>
+requires kIsIq4<kType>
+struct LaneRow<kType> {
+  using Format = Codes<kType>;
+  static constexpr bool kHasD = kType == TensorType::iq4_xs;
+
+  uint32_t words[8];
+  uint32_t factor[2], constant[2];
+  float d;
+  Lane<kType> lane;
+
+  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
+    lane = its_lane;
+    if constexpr (kHasD) {
+      const auto* from = reinterpret_cast<const uint32_t*>(row);
+      const uint2 head = {from[0], from[1]};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
+      d = unpack_f16(head.x).x;
+      // Of two scales four lower bits each, and two upper ones.
+      const uint32_t low = head.y >> (8 * lane.i), high = head.x >> (16 + 4 * lane.i);
+      uint32_t both = mask_onto(low, 0xfu, kThousand);
+      both = mask_onto(low << 12, 0xf0000u, both);
+      both = mask_onto(high << 4, 0x30u, both);
+      both = subtract2(mask_onto(high << 18, 0x300000u, both), 0x64206420u);  // 1024 + 32
+      factor[0] = __byte_perm(both, 0, 0x1010), factor[1] = __byte_perm(both, 0, 0x3232);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], 0xe480e480u);  // -1152
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint8_t* block = row + (2 * lane.i + k) * Format::kBlockBytes;
+        uint32_t codes[4];
+        load_words(block + 2, codes);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) words[4 * k + w] = codes[w];
+        factor[k] = twice(load_f16(block));
+      }
+    }
+  }
+  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+    const int group = p / 4;
+    uint32_t out[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t word = words[group * 4 + p % 2 * 2 + k / 2];
+      const uint32_t places = word & 0x77777777u, uppers = mask_onto(word >> 1, 0x44444444u, 0x32321010u);
+      const int bytes = k % 2 ? 0x4431 : 0x4420;  // of a pair
+      const uint32_t place = __byte_perm(places, 0, bytes);
+      const uint32_t found =
+          select_bytes(select_bytes(lane.values[0], lane.values[1], place),
+                       select_bytes(lane.values[2], lane.values[3], place), __byte_perm(uppers, 0, bytes));
+      const uint32_t v = __byte_perm(found, lane.above, p % 4 / 2 ? 0x4341 : 0x4240);
+      out[k] = kHasD ? fma2(v, factor[group], constant[group])
+                     : multiply2(subtract2(v, 0x64806480u), factor[group]);
     }
     return {out[0], out[1], out[2], out[3]};
   }
@@ -265,7 +387,8 @@ struct LaneRow<kType> {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       uint32_t high = kThousand;
       if constexpr (kIsFive) {
-        const uint32_t bits = (odd ? fifth[at] >> 4 : fifth[at] << 4) >> (2 * i);
+        const uint32_t turn = odd ? 4 + 2 * i : (2 * i - 4) & 31,
+                       bits = __funnelshift_r(fifth[at], fifth[at], turn);
         high = upper ? mask_onto(bits << 3, 0x01000100u, high) : mask_onto(bits, 0x00100010u, high);
       }
       const uint32_t v = mask_onto(words[at] >> (8 * odd), upper ? 0x00f000f0u : 0x000f000fu, high);
@@ -292,10 +415,19 @@ struct LaneRow<kType> {
     if constexpr (kIsThree) {
       load_words(row + 32 + 32 * half + 16 * odd, words);
       load_words(row + 16 * odd, third);
+      uint32_t packed[3];  // scales: lower four bits, the same, upper two
+      load_words(row + 96, packed);
+#pragma unroll
+      for (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         third[k] >>= 4 * half;
-        scale[k] = twice(Codes<kType>::factor(row, 128 * half + 32 * k + 16 * odd) / (1 << 2 * k));
+        const uint32_t upper = packed[2] << (k / 2 ? 2 : 4),
+                       both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
+                       s = __byte_perm(both, 0x64646464u, k % 2 ? 0x4242 : 0x4040);
+        scale[k] = fma2(s, 0x3c003c00u - k * 0x08000800u, 0xe420e420u - k * 0x08000800u);  // less 32, 4^-k
+        // 1024 and a code's bias, which but for the first group times a scale is an fp16 number.
+        constant[k] = multiply2(scale[k], 0xe400e400u + (0x00040004u << 2 * k));
       }
       d = Codes<kType>::d(row);
     } else {
@@ -309,9 +441,9 @@ struct LaneRow<kType> {
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
           const int at = 2 * k + u;
-          const uint32_t s = bytes_to_halves(packed & 0x0f0f0f0fu, u ? 0x4242 : 0x4040);
-          scale[at] = multiply2(s, 0x3c003c00u - at * 0x08000800u);     // 4^-at
-          constant[at] = multiply2(s, 0xe400e400u - at * 0x08000800u);  // -1024 times it
+          const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
+          scale[at] = fma2(s, 0x3c003c00u - at * 0x08000800u, 0xe400e400u - at * 0x08000800u);  // 4^-at
+          constant[at] = multiply2(scale[at], 0xe400e400u);                                     // -1024
         }
       }
       d = load_f16(row + 80), dmin = load_f16(row + 82);
@@ -327,7 +459,8 @@ struct LaneRow<kType> {
       if constexpr (kIsThree) {
         const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
         const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
-        out[k] = multiply2(subtract2(v, kThousand + (0x00040004u << 2 * group)), scale[group]);
+        out[k] = group == 0 ? multiply2(subtract2(v, 0x64046404u), scale[0])
+                            : fma2(v, scale[group], constant[group]);
       } else {
         out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
       }
@@ -343,31 +476,38 @@ struct LaneRow<TensorType::q6_k> {
   using Format = Codes<TensorType::q6_k>;
   static constexpr bool kHasD = true;
 
-  uint32_t words[8], upper[8], scale[4];
+  uint32_t words[8], upper[8], scale[4], constant[2];
   float d;
-  int shift;
+  int i;
 
   __device__ __forceinline__ void load(const uint8_t* row, const Lane<TensorType::q6_k>& lane) {
-    const int i = lane.i;
-    shift = i % 2 * 2;
+    i = lane.i;
     load_words(row + 32 * i, words);
     load_words(row + 128 + 32 * (i / 2), upper);
     d = Format::d(row);
+    // Four scales with a sign, two and two beside each other.
+    const auto* pairs = reinterpret_cast<const uint16_t*>(row + 192 + i / 2 * 8 + i % 2 * 2);
+    const uint32_t all = (pairs[0] | static_cast<uint32_t>(pairs[2]) << 16) ^ 0x80808080u;
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      scale[k] = twice(Format::factor(row, i / 2 * 128 + k / 2 * 64 + i % 2 * 32 + k % 2 * 16) *
-                       (k / 2 ? 0.0625f : 1.0f));
+      scale[k] = subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), 0x64806480u);  // 1024 + 128
+#pragma unroll
+    for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], 0xd600d600u);  // -96
   }
+  // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
+  // and the code, and less 32 a bias whose product with a scale is an fp16 number.
   __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
-      const uint32_t bits = odd ? upper[at] >> (4 + shift) : upper[at] << (4 - shift);
-      const uint32_t v = mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
-                                   mask_onto(bits, high ? 0x03000300u : 0x00300030u, kThousand));
-      out[k] = multiply2(subtract2(v, high ? 0x66006600u : 0x64206420u), scale[p / 2]);
+      const uint32_t bits = odd ? upper[at] >> (4 + i % 2 * 2) : upper[at] * (i % 2 ? 4u : 16u);
+      const uint32_t v =
+          mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
+                    mask_onto(bits, high ? 0x03000300u : 0x00300030u, high ? 0x54005400u : kThousand));
+      out[k] = high ? fma2(v, scale[p / 2], constant[p / 2 - 2])
+                    : multiply2(subtract2(v, 0x64206420u), scale[p / 2]);
     }
     return {out[0], out[1], out[2], out[3]};
   }

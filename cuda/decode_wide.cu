@@ -187,6 +187,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
   using Step = Steps<kType>;
   constexpr int kSlotSums = kBlockRows * (kN + 2);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = uniform_warp() % kHalfWarps;
+  const Lane<kType> quarter(lane % 4);
   float* totals = layout.n_split > 1 ? slots + kSlotSums : slots;
   RingBarriers* barriers = x_stages.barriers;
   RingWalk walk;
@@ -204,7 +205,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
         const uint8_t* rows_at[2];
         find_step<kType>(rows, at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], lane % 4);
+        for (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], quarter);
         at.row += step_apart<kType>(rows);
       };
       if (own.begin < own.end) load_rows(walk);

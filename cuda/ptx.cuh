@@ -24,6 +24,20 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
+// The same of a constant: not even the assembler knows it, which else copies one for each use.
+__device__ __forceinline__ uint32_t hidden(uint32_t x) {
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return sm < 65536 + threadIdx.x ? x : sm;
+}
+
+// Bytes of two words by the nibbles of a selector, of which each is below 8.
+__device__ __forceinline__ uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+  return out;
+}
+
 __device__ __forceinline__ uint32_t load_shared_u32(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
