@@ -8,7 +8,7 @@
 // the sums.
 #pragma once
 
-#include "cuda/decode_weights.cuh"
+#include "cuda/decode_weights_k.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dsv32::cuda::decode {

@@ -105,7 +105,8 @@ __device__ __forceinline__ StepPlace place_tile(const DecodeRows& rows, const Wi
   int first_row;
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
   const int n_tiles = cut.is_gated ? kHalfWarps / 2 : kHalfWarps;
-  StepPlace at = place_step<kType>(rows, matrix, item.problem * rows.mat_bytes, first_row + tile % n_tiles * kTileRows, step);
+  StepPlace at = place_step<kType>(rows, matrix, item.problem * rows.mat_bytes,
+                                   first_row + tile % n_tiles * kTileRows, step);
   if (tile >= n_tiles) at.row += rows.gate_offset;
   return at;
 }

@@ -8,7 +8,7 @@
 // Of one token the router is beside the shared expert's first product, whose last blocks choose, and the
 // shared expert's second product is one problem more of the chosen ones'.
 #include "cuda/common.cuh"
-#include "cuda/decode_rows.cuh"
+#include "cuda/decode_launch.cuh"
 #include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {

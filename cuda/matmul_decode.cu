@@ -1,6 +1,6 @@
 // Products in decode: a matrix, several of the same x, and one small matrix per head. The kernels are in
 // decode_rows.cuh and decode_columns.cu.
-#include "cuda/decode_rows.cuh"
+#include "cuda/decode_launch.cuh"
 
 namespace dsv32::cuda {
 namespace {

@@ -1,0 +1,207 @@
+// How a product of decode is cut into blocks and launched, for every type and number of tokens: by the
+// kernels of decode_rows.cuh, or by those of decode_columns.cu and decode_wide.cu.
+//
+// How sums are divided follows from a matrix's shape alone.
+#pragma once
+
+#include "cuda/decode_rows.cuh"
+
+namespace dsv32::cuda::decode {
+
+// log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
+// multiprocessor; the larger of equals. A few steps a unit are worth adding up: 8 experts' w2 in units of one
+// step took 27.5 us, of four 22.8 (H200, 2026-11-24). By the first matrix's shape alone: no sum's order may
+// depend on more.
+inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
+  constexpr int64_t kLeastUnitSteps = 3;
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int log = 3; log >= 0; --log) {
+    const int64_t w = int64_t{1} << log;
+    if ((w > 1 && w > n_steps) || (w > 2 && w * kLeastUnitSteps > n_steps)) continue;
+    const int64_t n_groups =
+        ceil_div(rows.matrices[0].n_rows, kTileRows * (kWarps >> log)) * rows.n_problems_token;
+    const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
+    if (most < least) least = most, best = log;
+  }
+  return best;
+}
+
+// The blocks of a cluster that share a tile: as many as make up two blocks for each multiprocessor, while
+// each has steps for most of its warps. By the first matrix's shape alone, as above.
+inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
+  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
+  constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
+  const auto n_tiles = static_cast<int>(ceil_div(rows.matrices[0].n_rows, kTileRows));
+  int n = 1;
+  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
+    const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
+    if (n_steps_block < kLeastSteps) break;
+    if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
+  }
+  return n;
+}
+
+// Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
+template <TensorType kType, int kMats, int kTiles, bool kInBands>
+bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Launch& launch) {
+  using Sizes = SharedSizes<kType, kMats, kInBands>;
+  constexpr int kBlockTokens = kTiles * kGroupTokens;
+  const int n_together = std::min(rows.n_tokens, kBlockTokens);
+  layout.n_groups = number_groups(rows, kWarps >> layout.log_warps);
+  layout.stride = n_together == 1 ? 1 : (n_together + 1) / 2 * 2;
+  const int n_beside = Sizes::partial(layout.stride) + Sizes::x(layout.n_steps_block, n_together);
+  // Static shared memory and the 1 KiB that the system takes of each block count too.
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 + kThreads * 4 + 128;
+  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
+  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
+  const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
+
+  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens));
+  const int n_problems = rows.n_problems * n_token_groups;
+  const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
+  int n_stages = stages_in(half_sm - n_beside), n_blocks_sm = 2;
+  if (n_stages < 2 || n_blocks_all + beside.n_jobs <= launch.n_sms)
+    n_stages = stages_in(block_limit - n_beside), n_blocks_sm = 1;
+  if (n_stages < 2) return false;
+  const int n_x_blocks = layout.n_split > 1
+                             ? layout.n_groups
+                             : std::clamp(n_blocks_sm * launch.n_sms / n_problems, 1, layout.n_groups);
+  const int64_t n_steps_warp =
+      ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
+  layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
+  layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
+  const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
+  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
+  const int n_grid_x = n_x_blocks * layout.n_split;
+  const dim3 blocks(static_cast<unsigned>(n_grid_x),
+                    static_cast<unsigned>(rows.n_problems + ceil_div(beside.n_jobs, n_grid_x)),
+                    static_cast<unsigned>(n_token_groups));
+  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles, kInBands>,
+                {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
+                launch, rows, layout, beside);
+  return true;
+}
+
+inline bool is_aligned(const void* p, size_t n_bytes) {
+  return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
+}
+
+// Whether x and weights of F32, F16 or BF16 may be read 16 bytes at a time.
+inline bool is_float_aligned(const DecodeRows& rows) {
+  return is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 && rows.x_token_stride % 4 == 0 &&
+         rows.n_cols % 4 == 0 && rows.row_bytes % 16 == 0 && rows.mat_bytes % 16 == 0 &&
+         is_aligned(rows.matrices[0].weights, 16) && rows.gate_offset % 16 == 0;
+}
+
+inline int float_jobs(const DecodeRows& rows, int n_mats) {
+  return static_cast<int>(ceil_div(rows.matrices[0].n_rows, kFloatRows / n_mats));
+}
+
+template <int kMats>
+void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
+  const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems),
+                    static_cast<unsigned>(ceil_div(rows.n_tokens, kFloatTokens)));
+  launch_kernel("float_rows_kernel", float_rows_kernel<kMats>, {blocks, kThreads, kFloatSumBytes}, launch,
+                rows, is_float_aligned(rows));
+}
+
+// Returns whether `beside` is done too.
+template <TensorType kType, int kMats>
+bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& beside, const Launch& launch) {
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
+  Layout layout{};
+  layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
+                        rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0;
+  if constexpr (kIsFloat<kType>) {
+    if (!is_float_aligned(rows)) {
+      const dim3 blocks(static_cast<unsigned>(ceil_div(matrix.n_rows, kWarps)),
+                        static_cast<unsigned>(rows.n_problems),
+                        static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
+      launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
+      return false;
+    }
+  } else {
+    for (int k = 0; k < rows.n_matrices; ++k)
+      if (!is_aligned(rows.matrices[k].weights, kWeightAlign<kType>) ||
+          rows.gate_offset % kWeightAlign<kType> != 0)
+        fail(ErrorKind::internal,
+             format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
+                    static_cast<const void*>(rows.matrices[k].weights), kWeightAlign<kType>));
+  }
+  layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
+  layout.log_warps = choose_log_warps(rows, layout.n_steps);
+  layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
+  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
+  if constexpr (kIsFloat<kType>) {
+    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, {}, launch)
+                                     : launch_rows<kType, kMats, 1, false>(rows, layout, {}, launch))
+      return false;
+  } else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens)) {
+    const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
+    const Beside& added = has_room ? beside : Beside{};
+    if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
+                      : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
+      return has_room;
+  } else if (!runs.runs && rows.n_tokens > kMostTogether) {
+    if (multiply_wide(rows, layout, kMats == 2, kType, launch)) return false;
+  }
+  multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
+  return false;
+}
+
+// The weights' part of a DecodeRows. Throws Error{internal} when rows are not as the type says.
+inline DecodeRows rows_of(const WeightMatrix& w) {
+  if (w.n_cols <= 0 || w.n_cols % traits(w.type).block_values != 0 ||
+      w.row_bytes != row_bytes(w.type, w.n_cols) || w.n_rows > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
+    fail(ErrorKind::internal, format("a matrix of %lld rows of %lld %s values has %zu bytes a row",
+                                     static_cast<long long>(w.n_rows), static_cast<long long>(w.n_cols),
+                                     type_name(w.type), w.row_bytes));
+  DecodeRows rows;
+  rows.matrices[0].weights = w.data;
+  rows.matrices[0].n_rows = static_cast<int>(w.n_rows);
+  rows.matrices[0].y_token_stride = w.n_rows;
+  rows.row_bytes = static_cast<int64_t>(w.row_bytes);
+  rows.mat_bytes = static_cast<int64_t>(w.mat_bytes);
+  rows.in_bands = w.step_bytes > 0;
+  rows.n_cols = static_cast<int>(w.n_cols);
+  return rows;
+}
+
+// The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses. Returns whether what
+// is beside it is done too: where tokens are few and blocks are no clusters.
+template <int kMats>
+bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch,
+                const Beside& beside = {}) {
+  if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return false;
+  constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
+  bool is_beside_done = false;
+  for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
+    DecodeRows part = rows;
+    part.x += first * rows.x_token_stride;
+    for (int k = 0; k < rows.n_matrices; ++k) part.matrices[k].y += first * rows.matrices[k].y_token_stride;
+    if (rows.plus) part.plus += first * rows.matrices[0].y_token_stride;
+    if (rows.sum) part.sum += first * rows.matrices[0].y_token_stride;
+    part.n_tokens = std::min(kMostTokens, rows.n_tokens - first);
+    Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
+    Launch here = launch;
+    here.workspace = &scratch;
+    with_type(type, [&]<TensorType kType>() {
+      if constexpr (kType == TensorType::f32)
+        launch_float_rows<kMats>(part, here);
+      else
+        is_beside_done |= launch_type<kType, kMats>(part, runs, beside, here);
+    });
+  }
+  return is_beside_done;
+}
+
+// Work to be done beside another product of few tokens: a product of F32 rows, of one problem.
+inline Beside beside_of(const DecodeRows& rows) {
+  Beside beside;
+  beside.rows = rows, beside.n_jobs = float_jobs(rows, 1), beside.is_aligned = is_float_aligned(rows);
+  return beside;
+}
+
+}  // namespace dsv32::cuda::decode
