@@ -1,9 +1,9 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
 //
-// Products of the same vector are one operation. Missing rows are fetched while the queries go through W_UK,
-// and those of many tokens part by part, while the next part's positions are selected and the last part's
-// attended.
+// Products of the same vector are one operation. Missing rows of a few tokens are fetched as they are found
+// missing; those of many part by part, while the queries go through W_UK, the next part's positions are
+// selected and the last part's attended.
 #include <algorithm>
 #include <cmath>
 
