@@ -19,8 +19,10 @@
 #include "base/host_memory.h"
 #include "cuda/devices.h"
 #include "cuda/expert_ring.h"
+#include "cuda/graph.h"
 #include "cuda/host_experts.h"
 #include "cuda/kernels.h"
+#include "cuda/stream_lane.h"
 
 namespace dsv32 {
 namespace {
@@ -54,51 +56,6 @@ PinningDriver pinning_driver(int device) {
               },
           .unpin = [](void* memory) { cudaHostUnregister(memory); }};
 }
-
-// A recording that is still running is freed by the driver when it is done.
-class Graph : public Recording {
- public:
-  Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, cuda::HostExperts* host)
-      : device_(device),
-        stream_(stream),
-        graph_(graph),
-        host_(host),
-        n_posts_(host ? host->take_posts() : 0) {}
-  ~Graph() override { cudaGraphExecDestroy(graph_); }
-  void replay() override {
-    CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
-    if (n_posts_ > 0) host_->expect(n_posts_);
-  }
-
- private:
-  int device_;
-  cudaStream_t stream_;
-  cudaGraphExec_t graph_;
-  cuda::HostExperts* host_;
-  int64_t n_posts_;  // of one replay
-};
-
-class StreamLane : public UploadLane {
- public:
-  explicit StreamLane(int device) : device_(device) {
-    CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  ~StreamLane() override {
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
-  }
-  void upload(void* device, const void* staged, size_t n_bytes) override {
-    CUDA_CHECK(cudaSetDevice(device_));
-    CUDA_CHECK(cudaMemcpyAsync(device, staged, n_bytes, cudaMemcpyHostToDevice, stream_));
-  }
-  void wait() override { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
-
- private:
-  const int device_;
-  cudaStream_t stream_ = nullptr;
-};
 
 class CudaBackend : public Backend {
  public:
@@ -234,7 +191,7 @@ class CudaBackend : public Backend {
   bool keeps_bands() const override { return true; }
   void put_in_bands(const WeightMatrix& weight) override { cuda::put_in_bands(weight, launch()); }
   std::span<uint8_t> staging() override { return {static_cast<uint8_t*>(staging_), kStagingBytes}; }
-  std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<StreamLane>(device_); }
+  std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<cuda::StreamLane>(device_); }
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     join();
@@ -256,7 +213,7 @@ class CudaBackend : public Backend {
     cudaGraphExec_t executable = nullptr;
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    return std::make_unique<Graph>(device_, stream_, executable, host_.get());
+    return std::make_unique<cuda::Graph>(device_, stream_, executable, host_.get());
   }
 
   // A fetch on the side stream is waited for: it is measured alone.
