@@ -169,6 +169,16 @@ inline DecodeRows rows_of(const WeightMatrix& w) {
   return rows;
 }
 
+inline DecodeRows rows_of(const Matmul& op) {
+  DecodeRows rows = rows_of(op.weight);
+  rows.x = op.x;
+  rows.x_token_stride = op.x_stride;
+  rows.n_tokens = static_cast<int>(op.n_tokens);
+  rows.matrices[0].y = op.y;
+  rows.plus = op.plus, rows.sum = op.sum;
+  return rows;
+}
+
 // The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses. Returns whether what
 // is beside it is done too: where tokens are few and blocks are no clusters.
 template <int kMats>

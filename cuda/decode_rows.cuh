@@ -22,8 +22,8 @@
 
 #include <cooperative_groups.h>
 
+#include "cuda/beside.cuh"
 #include "cuda/decode_way.cuh"
-#include "cuda/float_rows.cuh"
 
 namespace dsv32::cuda::decode {
 

@@ -12,7 +12,8 @@
 // no kernel of the step writes may be read: weights, tables, the step's tokens and positions. What kernels
 // write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take memory for constant
 // while the kernel runs, and the compiler may move them ahead of the wait. Kernels launched by <<<>>> wait as
-// ever for all that is before them.
+// ever for all that is before them. A thread that does none of this may end without a wait where others of
+// its block wait: the block does not end before they do.
 //
 // One exception: a layer's top-k buffers, which resolve_kernel alone writes, are read before the wait by it
 // and by store_tokens_kernel. Every resolve_kernel lets the next kernel start only after its own wait: no

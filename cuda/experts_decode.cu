@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
-constexpr size_t kMostRouteBytes = size_t{16} << 10;  // that blocks of a product have room for
 
 // Uses by expert, the runs of them, and the experts of each round.
 // One CTA; a thread a use, then an expert.
@@ -191,14 +190,9 @@ bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen
 
 // The shared expert's w2 by itself, divided as it is when it is one of the chosen ones'.
 void run_shared(const RunExperts& op, const Launch& launch) {
-  const Matmul& product = op.shared;
-  DecodeRows rows = decode::rows_of(product.weight);
+  DecodeRows rows = decode::rows_of(op.shared);
   if (is_like_chosen(op)) rows.n_problems_token = static_cast<int>(op.n_activated);
-  rows.x = product.x, rows.x_token_stride = product.x_stride;
-  rows.n_tokens = static_cast<int>(product.n_tokens);
-  rows.matrices[0].y = product.y;
-  rows.plus = product.plus, rows.sum = product.sum;
-  decode_rows(rows, product.weight.type, launch);
+  decode_rows(rows, op.shared.weight.type, launch);
 }
 
 }  // namespace
@@ -252,10 +246,9 @@ void route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
   const bool has_codes = beside.w1.data && traits(beside.w1.type).block_values > 1;
   if (op.n_tokens == 1 && launch.n_done && has_codes && is_one_product(beside.w1, beside.w3) &&
-      op.gate.weight.data && op.gate.weight.type == TensorType::f32 && route_bytes(op) <= kMostRouteBytes) {
-    DecodeRows gate = decode::rows_of(op.gate.weight);
-    gate.x = op.gate.x, gate.n_tokens = 1, gate.matrices[0].y = op.gate.y;
-    Beside router = decode::beside_of(gate);
+      op.gate.weight.data && op.gate.weight.type == TensorType::f32 &&
+      route_bytes(op) <= decode::kMostBesideBytes) {
+    Beside router = decode::beside_of(decode::rows_of(op.gate));
     router.route = op, router.n_done = launch.n_done;
     if (decode::launch_any<2>(rows_of_gated(beside), {}, beside.w1.type, launch, router)) return;
   }

@@ -2,30 +2,14 @@
 // whatever else a file has as F32.
 //
 // Such matrices are few and small, so that what they take is waiting for each other kernel: their blocks come
-// in as the last ones of a quantised product of the same x (decode_rows.cuh, Beside), and of one token the
-// last block of a router chooses the experts. A thread has some columns of two rows in registers before it
-// waits for x. The order of a row's sum depends on the number of its columns alone.
+// in as the last ones of a quantised product of the same x (beside.cuh). A thread has some columns of two
+// rows in registers before it waits for x. The order of a row's sum depends on the number of its columns
+// alone.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
-#include "cuda/route.cuh"
-#include "cuda/turn.cuh"
 
-namespace dsv32::cuda {
-
-// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
-// or they turn queries.
-struct Beside {
-  int n_jobs = 0;  // blocks that it takes
-  DecodeRows rows;
-  bool is_aligned = false;
-  RouteExperts route;          // of one token, by the last of these blocks; without experts: none
-  uint32_t* n_done = nullptr;  // of these blocks; zero before and after
-  TurnQueries turn;            // without q: F32 rows
-  TurnBlocks turn_blocks;
-};
-
-namespace decode {
+namespace dsv32::cuda::decode {
 
 constexpr int kFloatRows = 2;     // of a block: two of a matrix, or one of each of two
 constexpr int kFloatTokens = 16;  // that a block computes
@@ -105,28 +89,4 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
   }
 }
 
-// A block's part of what is beside a product. room: shared memory of kFloatSumBytes, route_bytes() or
-// turn_bytes().
-__device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
-  __shared__ bool is_last;
-  let_next_start();
-  if (job >= beside.n_jobs) return wait_for_inputs();
-  if (beside.turn.q) {
-    const int n = beside.turn_blocks.n();
-    return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
-  }
-  float_rows<1>(beside.rows, job, 0, 0, beside.rows.n_tokens, beside.is_aligned, room);
-  if (!beside.route.experts) return;
-  if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(beside.n_done, 1) == static_cast<uint32_t>(beside.n_jobs - 1);
-    if (is_last) *beside.n_done = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  if (is_last) choose_experts(beside.route, 0, room);
-}
-
-}  // namespace decode
-}  // namespace dsv32::cuda
+}  // namespace dsv32::cuda::decode

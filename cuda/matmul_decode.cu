@@ -5,16 +5,6 @@
 namespace dsv32::cuda {
 namespace {
 
-DecodeRows rows_of_product(const Matmul& op) {
-  DecodeRows rows = decode::rows_of(op.weight);
-  rows.x = op.x;
-  rows.x_token_stride = op.x_stride;
-  rows.n_tokens = static_cast<int>(op.n_tokens);
-  rows.matrices[0].y = op.y;
-  rows.plus = op.plus, rows.sum = op.sum;
-  return rows;
-}
-
 // Rows of F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
@@ -34,8 +24,6 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
   return rows;
 }
 
-constexpr size_t kMostTurnBytes = size_t{16} << 10;  // that blocks of a product have room for
-
 }  // namespace
 
 void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
@@ -47,7 +35,7 @@ void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 }
 
 void matmul_decode(const Matmul& op, const Launch& launch) {
-  decode_rows(rows_of_product(op), op.weight.type, launch);
+  decode_rows(decode::rows_of(op), op.weight.type, launch);
 }
 
 // Matrices of one type are one product, and one of F32 may be beside it.
@@ -57,16 +45,16 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
       std::ranges::find(ops, TensorType::f32, [](const Matmul& op) { return op.weight.type; }) - ops.begin());
   for (size_t i = 0; i < ops.size(); ++i) {
     if (is_done[i]) continue;
-    DecodeRows rows = rows_of_product(ops[i]);
+    DecodeRows rows = decode::rows_of(ops[i]);
     rows.is_undivided = traits(ops[i].weight.type).block_values > 1;  // others go alone in every step
     for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
       if (is_done[j] || !go_together(ops[i], ops[j])) continue;
-      rows.matrices[rows.n_matrices++] = rows_of_product(ops[j]).matrices[0];
+      rows.matrices[rows.n_matrices++] = decode::rows_of(ops[j]).matrices[0];
       is_done[j] = true;
     }
     const bool has_beside = floats > i && floats < ops.size() && !is_done[floats];
     if (decode::launch_any<1>(rows, {}, ops[i].weight.type, launch,
-                              has_beside ? decode::beside_of(rows_of_product(ops[floats])) : Beside{}) &&
+                              has_beside ? decode::beside_of(decode::rows_of(ops[floats])) : Beside{}) &&
         has_beside)
       is_done[floats] = true;
   }
@@ -81,7 +69,7 @@ void turn_queries_decode(const TurnQueries& op, const Launch& launch) {
   Beside beside;
   beside.turn = op, beside.turn_blocks = TurnBlocks(op);
   beside.n_jobs = static_cast<int>(op.step.n_tokens) * beside.turn_blocks.n();
-  const bool has_room = op.rope_dim >= 2 && turn_bytes(op) <= kMostTurnBytes;
+  const bool has_room = op.rope_dim >= 2 && turn_bytes(op) <= decode::kMostBesideBytes;
   if (!has_room) beside = {};
   const bool is_done =
       decode::launch_any<1>(rows_of_heads(op.absorb), {}, op.absorb.weight.type, launch, beside);

@@ -1,0 +1,51 @@
+// What is done beside a product, by blocks of the same launch: small work that would wait for launches of its
+// own.
+#pragma once
+
+#include "cuda/float_rows.cuh"
+#include "cuda/route.cuh"
+#include "cuda/turn.cuh"
+
+namespace dsv32::cuda {
+
+// What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
+// or they turn queries.
+struct Beside {
+  int n_jobs = 0;  // blocks that it takes
+  DecodeRows rows;
+  bool is_aligned = false;
+  RouteExperts route;          // of one token, by the last of these blocks; without experts: none
+  uint32_t* n_done = nullptr;  // of these blocks; zero before and after
+  TurnQueries turn;            // without q: F32 rows
+  TurnBlocks turn_blocks;
+};
+
+namespace decode {
+
+constexpr size_t kMostBesideBytes = size_t{16} << 10;  // of shared memory that a product's blocks have for it
+
+// A block's part of what is beside a product. room: shared memory of kFloatSumBytes, route_bytes() or
+// turn_bytes().
+__device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
+  __shared__ bool is_last;
+  let_next_start();
+  if (job >= beside.n_jobs) return wait_for_inputs();
+  if (beside.turn.q) {
+    const int n = beside.turn_blocks.n();
+    return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
+  }
+  float_rows<1>(beside.rows, job, 0, 0, beside.rows.n_tokens, beside.is_aligned, room);
+  if (!beside.route.experts) return;
+  if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(beside.n_done, 1) == static_cast<uint32_t>(beside.n_jobs - 1);
+    if (is_last) *beside.n_done = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) choose_experts(beside.route, 0, room);
+}
+
+}  // namespace decode
+}  // namespace dsv32::cuda
