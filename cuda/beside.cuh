@@ -34,7 +34,7 @@ __device__ __forceinline__ void work_beside(const Beside& beside, int job, float
     const int n = beside.turn_blocks.n();
     return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
   }
-  float_rows<1>(beside.rows, job, 0, 0, beside.rows.n_tokens, beside.is_aligned, room);
+  float_rows<1>(beside.rows, job, 0, beside.is_aligned, room);
   if (!beside.route.experts) return;
   if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
   __syncthreads();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/decode_rows.cuh"
+#include "cuda/float_tiles.cuh"
 
 namespace dsv32::cuda::decode {
 
@@ -101,8 +102,11 @@ inline int float_jobs(const DecodeRows& rows, int n_mats) {
 
 template <int kMats>
 void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
-  const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems),
-                    static_cast<unsigned>(ceil_div(rows.n_tokens, kFloatTokens)));
+  constexpr int kFewTokens = 2;  // that are sooner done one after the other than by a cluster
+  if (rows.n_tokens > kFewTokens)
+    return launch_float_tiles<kMats>(rows, choose_tiles(rows, kMats, launch.n_sms), is_float_aligned(rows),
+                                     launch);
+  const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems));
   launch_kernel("float_rows_kernel", float_rows_kernel<kMats>, {blocks, kThreads, kFloatSumBytes}, launch,
                 rows, is_float_aligned(rows));
 }

@@ -7,7 +7,7 @@
 // alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded
 // to fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh).
 // Eight tokens cost little more than one. F16 and BF16 weights are TF32 products, with x split in two; F32 is
-// float_rows.cuh's, whose blocks may come beside those of another product.
+// float_rows.cuh's, whose blocks may come beside those of another product, and float_tiles.cuh's.
 //
 // Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
 // sums.
@@ -233,17 +233,15 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   }
 }
 
-// The same for F32 rows. Who: grid (blocks of kFloatRows rows, problems, kFloatTokens tokens). See
-// float_rows.cuh.
+// The same for F32 rows and few tokens. Who: grid (blocks of kFloatRows rows, problems). See float_rows.cuh.
 template <int kMats>
 __global__ void __launch_bounds__(kThreads, 2)
     float_rows_kernel(const __grid_constant__ DecodeRows rows, bool is_aligned) {
   extern __shared__ __align__(128) uint8_t shared[];
   if (rows.mats) wait_for_inputs();  // late: the next one may go by the same mats
   let_next_start();
-  const int first = static_cast<int>(blockIdx.z) * kFloatTokens;
-  float_rows<kMats>(rows, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), first,
-                    min(kFloatTokens, rows.n_tokens - first), is_aligned, reinterpret_cast<float*>(shared));
+  float_rows<kMats>(rows, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), is_aligned,
+                    reinterpret_cast<float*>(shared));
 }
 
 }  // namespace dsv32::cuda::decode

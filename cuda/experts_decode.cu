@@ -17,40 +17,67 @@ namespace {
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
+// The sum of the values of this thread's warp up to and with its own.
+__device__ __forceinline__ int sum_up_to(int value, int lane) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, value, offset);
+    if (lane >= offset) value += before;
+  }
+  return value;
+}
+
 // Uses by expert, the runs of them, and the experts of each round.
 // One CTA; a thread a use, then an expert.
-// Counts and places of each expert in shared memory; an expert's place is the sum of the counts before its.
+// In shared memory `places`, of each expert its count and then where its next use goes, and of each round the
+// runs before it. What is before an expert are sums over lanes, warps and the kSortThreads experts before.
 // The order of an expert's uses is any: they are columns of one product.
 // Bound by latency.
 __global__ void __launch_bounds__(kSortThreads)
     sort_uses_kernel(const int32_t* experts, int n_uses, int n_experts, UseRounds to) {
-  extern __shared__ int32_t counts[];
-  int32_t* taken = counts + n_experts;
-  const int thread = static_cast<int>(threadIdx.x);
+  struct Before {
+    int uses, runs, chosen;
+  };
+  extern __shared__ int32_t places[];
+  __shared__ Before of_warps[kSortThreads / 32];
+  int32_t* round_runs = places + n_experts;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   let_next_start();
-  for (int e = thread; e < n_experts; e += kSortThreads) counts[e] = 0;
+  for (int e = thread; e < n_experts; e += kSortThreads) places[e] = 0;
+  __syncthreads();
   wait_for_inputs();
+  for (int use = thread; use < n_uses; use += kSortThreads) atomicAdd(&places[experts[use]], 1);
   for (int run = thread; run < to.n_rounds * to.n_runs; run += kSortThreads) to.runs[run] = {0, 0, 0};
   for (int i = thread; to.chosen && i < to.n_rounds * to.n_together; i += kSortThreads) to.chosen[i] = -1;
   __syncthreads();
-  for (int use = thread; use < n_uses; use += kSortThreads) atomicAdd(&counts[experts[use]], 1);
-  __syncthreads();
-  for (int e = thread; e < n_experts; e += kSortThreads) {
-    if (counts[e] == 0) continue;
-    int first = 0, place = 0, round = 0, run = 0;
-    for (int before = 0; before < e; ++before) {
-      if (counts[before] == 0) continue;
-      first += counts[before], run += (counts[before] + to.most - 1) / to.most;
-      if (++place == to.n_together) place = 0, run = 0, ++round;
-    }
-    taken[e] = first;
+  Before all = {0, 0, 0};
+  for (int begin = 0; begin < n_experts; begin += kSortThreads) {
+    const int e = begin + thread, count = e < n_experts ? places[e] : 0;
+    const int n_runs = (count + to.most - 1) / to.most, n_chosen = count > 0;
+    const Before here = {sum_up_to(count, lane), sum_up_to(n_runs, lane), sum_up_to(n_chosen, lane)};
+    if (lane == 31) of_warps[warp] = here;
+    __syncthreads();
+    const auto sum_before = [&](int Before::*what, int own) {
+      const int value = of_warps[lane].*what, before = all.*what;
+      all.*what += __reduce_add_sync(0xffffffffu, value);
+      return before + __reduce_add_sync(0xffffffffu, lane < warp ? value : 0) + here.*what - own;
+    };
+    const int first = sum_before(&Before::uses, count), place_of_all = sum_before(&Before::chosen, n_chosen);
+    int run = sum_before(&Before::runs, n_runs);
+    const int round = place_of_all / to.n_together, place = place_of_all % to.n_together;
+    if (count > 0 && place == 0) round_runs[round] = run;
+    __syncthreads();
+    if (count == 0) continue;
+    run += round * to.n_runs - round_runs[round];
+    places[e] = first;
     if (to.chosen) to.chosen[round * to.n_together + place] = e;
     const int mat = to.chosen ? place : e;
-    for (int done = 0; done < counts[e]; done += to.most)
-      to.runs[round * to.n_runs + run++] = {mat, first + done, min(to.most, counts[e] - done)};
+    for (int done = 0; done < count; done += to.most)
+      to.runs[run++] = {mat, first + done, min(to.most, count - done)};
   }
   __syncthreads();
-  for (int use = thread; use < n_uses; use += kSortThreads) to.uses[atomicAdd(&taken[experts[use]], 1)] = use;
+  for (int use = thread; use < n_uses; use += kSortThreads)
+    to.uses[atomicAdd(&places[experts[use]], 1)] = use;
 }
 
 // y[t] = sum over k of x[t, k], in ascending order.
@@ -92,8 +119,8 @@ void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& laun
     fail(ErrorKind::internal, format("%lld experts to sort uses by", static_cast<long long>(op.w1.n_mats)));
   const auto n_experts = static_cast<int>(op.w1.n_mats);
   launch_kernel("sort_uses_kernel", sort_uses_kernel,
-                {1, kSortThreads, static_cast<size_t>(2 * n_experts) * sizeof(int32_t)}, launch, op.experts,
-                static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
+                {1, kSortThreads, static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t)}, launch,
+                op.experts, static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
 }
 
 // The uses of several tokens, of the matrices where they are; none for weights that have no codes.

@@ -3,17 +3,17 @@
 //
 // Such matrices are few and small, so that what they take is waiting for each other kernel: their blocks come
 // in as the last ones of a quantised product of the same x (beside.cuh). A thread has some columns of two
-// rows in registers before it waits for x. The order of a row's sum depends on the number of its columns
-// alone.
+// rows in registers before it waits for x. Of more tokens, which would each be read by all of these blocks,
+// float_tiles.cuh has the same sums. The order of a row's sum depends on the number of its columns alone.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda::decode {
 
-constexpr int kFloatRows = 2;     // of a block: two of a matrix, or one of each of two
-constexpr int kFloatTokens = 16;  // that a block computes
-constexpr int kFloatHeld = 7;     // float4 of a row that a thread holds: 7168 columns a block
+constexpr int kFloatRows = 2;               // of a block: two of a matrix, or one of each of two
+constexpr int kFloatTokens = kGroupTokens;  // that a block has room for: as many as a product beside it
+constexpr int kFloatHeld = 7;               // float4 of a row that a thread holds: 7168 columns a block
 constexpr int kFloatColumns = 4 * kThreads * kFloatHeld;
 constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(float);
 
@@ -25,13 +25,13 @@ __device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_co
   return {v[0], v[1], v[2], v[3]};
 }
 
-// The rows of job `job` of a problem, tokens [first_token, first_token + n_tokens), at most kFloatTokens.
+// The rows of job `job` of a problem, of at most kFloatTokens tokens.
 // Who: a block; a thread four columns of each 1024. Layout: head of this file; a warp's sums of each token in
 // `partial`, shared memory [kFloatTokens, kWarps, kFloatRows], added in the warps' order. With mats the block
-// has waited for its inputs, else it waits here. Bound by latency, with many tokens by reading x from L2.
+// has waited for its inputs, else it waits here. Bound by latency, a token after the other.
 template <int kMats>
-__device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int problem, int first_token,
-                                           int n_tokens, bool is_aligned, float* partial) {
+__device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned,
+                                           float* partial) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   const int first_row = job * (kFloatRows / kMats);
@@ -55,8 +55,8 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
   if (!rows.mats) wait_for_inputs();
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
 #pragma unroll 1
-  for (int t = 0; t < n_tokens; ++t) {
-    const float* from = x + (first_token + t) * rows.x_token_stride;
+  for (int t = 0; t < rows.n_tokens; ++t) {
+    const float* from = x + t * rows.x_token_stride;
     float sums[kFloatRows] = {};
 #pragma unroll 1
     for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
@@ -78,14 +78,14 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
     }
   }
   __syncthreads();
-  for (int k = thread; k < n_tokens * (kFloatRows / kMats); k += kThreads) {
+  for (int k = thread; k < rows.n_tokens * (kFloatRows / kMats); k += kThreads) {
     const int t = k / (kFloatRows / kMats), r = k % (kFloatRows / kMats);
     if (first_row + r >= matrix.n_rows) continue;
     float totals[kMats] = {};
 #pragma unroll
     for (int m = 0; m < kMats; ++m)
       for (int i = 0; i < kWarps; ++i) totals[m] += partial[(t * kWarps + i) * kFloatRows + r + m];
-    finish_row<kMats>(rows, matrix, totals, problem, first_token + t, first_row + r);
+    finish_row<kMats>(rows, matrix, totals, problem, t, first_row + r);
   }
 }
 
