@@ -4,12 +4,13 @@
 
 #include "cuda/float_rows.cuh"
 #include "cuda/route.cuh"
+#include "cuda/store.cuh"
 #include "cuda/turn.cuh"
 
 namespace dsv32::cuda {
 
 // What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
-// or they turn queries.
+// or they turn queries; or they store what is kept of tokens.
 struct Beside {
   int n_jobs = 0;  // blocks that it takes
   DecodeRows rows;
@@ -18,14 +19,15 @@ struct Beside {
   uint32_t* n_done = nullptr;  // of these blocks; zero before and after
   TurnQueries turn;            // without q: F32 rows
   TurnBlocks turn_blocks;
+  StoreTokens store;  // of one token, without kv: none. The latent, then the key
+  StoreRoom store_room = {};
 };
 
 namespace decode {
 
 constexpr size_t kMostBesideBytes = size_t{16} << 10;  // of shared memory that a product's blocks have for it
 
-// A block's part of what is beside a product. room: shared memory of kFloatSumBytes, route_bytes() or
-// turn_bytes().
+// A block's part of what is beside a product. room: kMostBesideBytes of shared memory.
 __device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
   __shared__ bool is_last;
   let_next_start();
@@ -33,6 +35,10 @@ __device__ __forceinline__ void work_beside(const Beside& beside, int job, float
   if (beside.turn.q) {
     const int n = beside.turn_blocks.n();
     return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
+  }
+  if (beside.store.kv) {
+    return store_part(beside.store, beside.store_room, 0, job ? StorePart::key : StorePart::latent,
+                      reinterpret_cast<uint8_t*>(room));
   }
   float_rows<1>(beside.rows, job, 0, beside.is_aligned, room);
   if (!beside.route.experts) return;

@@ -65,19 +65,21 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   if (n_stages < 2 || n_blocks_all + beside.n_jobs <= launch.n_sms)
     n_stages = stages_in(block_limit - n_beside), n_blocks_sm = 1;
   if (n_stages < 2) return false;
-  const int n_x_blocks = layout.n_split > 1
-                             ? layout.n_groups
-                             : std::clamp(n_blocks_sm * launch.n_sms / n_problems, 1, layout.n_groups);
+  layout.n_ahead = n_problems == 1 ? beside.n_jobs : 0;
+  const int n_places = n_blocks_sm * launch.n_sms - std::min(layout.n_ahead, launch.n_sms / 8);
+  const int n_x_blocks =
+      layout.n_split > 1 ? layout.n_groups : std::clamp(n_places / n_problems, 1, layout.n_groups);
   const int64_t n_steps_warp =
       ceil_div(layout.n_groups, n_x_blocks) * ceil_div(layout.n_steps_block, int64_t{1} << layout.log_warps);
   layout.n_stages = static_cast<int>(std::min<int64_t>({n_stages, kMaxStages, n_steps_warp + 1}));
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
-  const int n_shared = Sizes::ring(layout.n_slots) + n_beside;
+  const int n_shared = std::max(Sizes::ring(layout.n_slots) + n_beside,
+                                beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
   CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
-  const int n_grid_x = n_x_blocks * layout.n_split;
-  const dim3 blocks(static_cast<unsigned>(n_grid_x),
-                    static_cast<unsigned>(rows.n_problems + ceil_div(beside.n_jobs, n_grid_x)),
+  const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
+  const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
+  const dim3 blocks(static_cast<unsigned>(n_grid_x), static_cast<unsigned>(rows.n_problems + n_behind),
                     static_cast<unsigned>(n_token_groups));
   launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles, kInBands>,
                 {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
@@ -102,7 +104,7 @@ inline int float_jobs(const DecodeRows& rows, int n_mats) {
 
 template <int kMats>
 void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
-  constexpr int kFewTokens = 2;  // that are sooner done one after the other than by a cluster
+  constexpr int kFewTokens = 8;  // that are sooner done one after the other than by a cluster
   if (rows.n_tokens > kFewTokens)
     return launch_float_tiles<kMats>(rows, choose_tiles(rows, kMats, launch.n_sms), is_float_aligned(rows),
                                      launch);
@@ -111,13 +113,13 @@ void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
                 rows, is_float_aligned(rows));
 }
 
-// Returns whether `beside` is done too.
+// Returns whether `beside` is done too; with x_norm whether anything is done.
 template <TensorType kType, int kMats>
 bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& beside, const Launch& launch) {
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
-                        rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0;
+                        rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);
   if constexpr (kIsFloat<kType>) {
     if (!is_float_aligned(rows)) {
       const dim3 blocks(static_cast<unsigned>(ceil_div(matrix.n_rows, kWarps)),
@@ -139,15 +141,16 @@ bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& besi
   layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
   layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
   if constexpr (kIsFloat<kType>) {
-    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, {}, launch)
-                                     : launch_rows<kType, kMats, 1, false>(rows, layout, {}, launch))
+    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, Beside{}, launch)
+                                     : launch_rows<kType, kMats, 1, false>(rows, layout, Beside{}, launch))
       return false;
-  } else if (!runs.runs && rows.n_tokens <= (kMats == 2 ? 1 : kGroupTokens)) {
+  } else if (!runs.runs && rows.n_tokens <= kGroupTokens) {
     const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
     const Beside& added = has_room ? beside : Beside{};
     if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
                       : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
       return has_room;
+    if (rows.x_norm) return false;
   } else if (!runs.runs && rows.n_tokens > kMostTogether) {
     if (multiply_wide(rows, layout, kMats == 2, kType, launch)) return false;
   }
@@ -187,7 +190,7 @@ inline DecodeRows rows_of(const Matmul& op) {
 // is beside it is done too: where tokens are few and blocks are no clusters.
 template <int kMats>
 bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch,
-                const Beside& beside = {}) {
+                const Beside& beside = Beside{}) {
   if (rows.n_problems == 0 || rows.matrices[0].n_rows == 0) return false;
   constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
   bool is_beside_done = false;

@@ -42,6 +42,8 @@ struct DecodeRows {
   const float* x = nullptr;  // [n_problems / x_sharing, n_tokens, n_cols]
   int64_t x_problem_stride = 0, x_token_stride = 0;
   int x_sharing = 1;
+  const float* x_norm = nullptr;  // [n_cols]: x is RMS-normed and multiplied by these first; null: as it is
+  float norm_eps = 0;
   int n_tokens = 0;
   int64_t y_problem_stride = 0;
   const float* plus = nullptr;     // as y, or null
@@ -126,6 +128,7 @@ struct Layout {
   int log_warps;      // log2 of W
   int n_split;        // blocks of a cluster that share a tile, each a run of its steps; W is 8 then
   int n_steps_block;  // n_steps / n_split, rounded up
+  int n_ahead;        // blocks along x that are beside a single problem's
   int n_groups;       // groups of 8 / W tiles: what a block works on at a time
   int n_stages;       // steps in the ring, of which n_slots need room: a warp may have fewer
   int n_slots;
@@ -171,7 +174,7 @@ __device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
   const int n_split = kSplits ? layout.n_split : 1;
   const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
   const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
-  const int n_groups_apart = static_cast<int>(gridDim.x) / n_split;
+  const int n_groups_apart = (static_cast<int>(gridDim.x) - layout.n_ahead) / n_split;
   if constexpr (kIsFloat<kType>)
     return {share.first, share.first + unit, share.first + share.n, n_warps, n_groups_apart};
   return {share.first, share.begin_of(layout, unit), share.begin_of(layout, unit + 1), 1, n_groups_apart};

@@ -57,9 +57,22 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
   return sum;
 }
 
+// v = v * factor * weights
+__device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const float* weights, int col,
+                                            int n_cols, bool is_aligned) {
+  float4 w[2];
+  load_x8(weights, col, n_cols, is_aligned, w);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    v[half].x = v[half].x * factor * w[half].x, v[half].y = v[half].y * factor * w[half].y;
+    v[half].z = v[half].z * factor * w[half].z, v[half].w = v[half].w * factor * w[half].w;
+  }
+}
+
 // A block's x to records [n_steps, tokens.n] of a type that has codes, from the step first_step on.
-// Several loads of a lane are on their way together, and two steps are worked on.
-template <TensorType kType>
+// Several loads of a lane are on their way together, and two steps are worked on. kNorms: x may have to be
+// normed.
+template <TensorType kType, bool kNorms>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
   using X = Record<kType>;
@@ -68,6 +81,10 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   const int col = column_of<kType>(lane / 4, lane % 4);
 #pragma unroll 1
   for (int t = 0; t < tokens.n; ++t) {
+    const float* x = tokens.x + t * rows.x_token_stride;
+    float factor = 0;
+    if constexpr (kNorms)
+      if (rows.x_norm) factor = rms_factor(x, rows.n_cols, rows.norm_eps);
 #pragma unroll 1
     for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
          begin += kTogether * kTeams) {
@@ -75,8 +92,11 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
-        load_x8(tokens.x + t * rows.x_token_stride, (first_step + step) * Steps<kType>::kCols + col,
-                step < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, v[k]);
+        const int at = (first_step + step) * Steps<kType>::kCols + col,
+                  n_cols = step < layout.n_steps_block ? rows.n_cols : 0;
+        load_x8(x, at, n_cols, layout.is_x_aligned, v[k]);
+        if constexpr (kNorms)
+          if (rows.x_norm) multiply_x8(v[k], factor, rows.x_norm, at, n_cols, layout.is_x_aligned);
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
@@ -89,7 +109,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
 }
 
 // y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1, and what is
-// beside takes the blocks past the last problem.
+// beside takes blocks ahead of a single problem's, which come in first, or past the last one of several.
 // Who: grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16
 // rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
 // shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
@@ -104,9 +124,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ float block_sums[kMats == 1 ? kThreads : 1];
   if constexpr (kInBands) {
-    const int past = static_cast<int>(blockIdx.y) - rows.n_problems;
-    if (past >= 0)
-      return work_beside(beside, past * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
+    const int past = static_cast<int>(blockIdx.y) - rows.n_problems, x = static_cast<int>(blockIdx.x);
+    if (past >= 0 || x < layout.n_ahead)
+      return work_beside(beside, past >= 0 ? past * static_cast<int>(gridDim.x) + x : x,
                          reinterpret_cast<float*>(shared));
   }
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
@@ -124,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t mat = mat_offset(rows);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
 
-  const int first_group = static_cast<int>(blockIdx.x) / layout.n_split;
+  const int first_group = (static_cast<int>(blockIdx.x) - layout.n_ahead) / layout.n_split;
   using Way = std::conditional_t<kInBands, BandWay<kType, kMats>, RowsWay<kType, kMats>>;
   Way way(rows, layout, share, mat, first_group, lane, ring);
   for (int stage = 0; stage < layout.n_stages - 1; ++stage)
@@ -137,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   LaneX lane_x;
   int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
-    make_records<kType>(rows, layout, tokens, share.first_of_block, x);
+    make_records<kType, kMats == 1 && kInBands>(rows, layout, tokens, share.first_of_block, x);
     __syncthreads();
     lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }

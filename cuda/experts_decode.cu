@@ -2,8 +2,8 @@
 // decode_rows.cuh and decode_columns.cu; which experts is known on the device only.
 //
 // Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
-// token's results are added in ascending order of k. With several tokens the uses are sorted by expert, so
-// that an expert's weights are read once for all that chose it; a use's bits are the same either way.
+// token's results are added in ascending order of k. With many tokens the uses are sorted by expert, so that
+// an expert's weights are read once for all that chose it; a use's bits are the same either way.
 //
 // Of one token the router is beside the shared expert's first product, whose last blocks choose, and the
 // shared expert's second product is one problem more of the chosen ones'.
@@ -14,6 +14,7 @@
 namespace dsv32::cuda {
 namespace {
 
+constexpr int kFewTokens = 4;   // hardly two of which choose the same expert: each use reads its weights
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
@@ -123,10 +124,10 @@ void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& laun
                 op.experts, static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
 }
 
-// The uses of several tokens, of the matrices where they are; none for weights that have no codes.
+// The uses of many tokens, of the matrices where they are; none for weights that have no codes.
 UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
   const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
-  if (op.n_tokens < 2 || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
+  if (op.n_tokens <= (getenv("FEW") ? atoi(getenv("FEW")) : kFewTokens) || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
       !has_codes(op.w2))
     return {};
   const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);

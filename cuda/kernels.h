@@ -26,6 +26,7 @@ void matmul_decode(const Matmul&, const Launch&);
 void matmuls_decode(std::span<const Matmul>, const Launch&);
 void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
+void store_tokens_decode(const StoreTokens&, const Launch&);  // with queries
 void turn_queries_decode(const TurnQueries&, const Launch&);  // with absorb
 void route_experts_decode(const RouteExperts&, const Launch&);  // with gate and beside
 void run_experts_decode(const RunExperts&, const Launch&);

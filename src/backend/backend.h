@@ -143,6 +143,7 @@ struct Add {
 //   gives it; a backend may leave it to resolve() to write down that it is claimed
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
+//   the products of qr, which may be beside all that: where they norm it themselves, qr stays as it was
 // Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2: they differ on
 // purpose (model.py as corrected on 2025-11-17).
 struct StoreTokens {
@@ -160,6 +161,14 @@ struct StoreTokens {
   const float* k_norm = nullptr;   // [index_head_dim]
   const float* k_norm_bias = nullptr;
   float k_norm_eps = 0;
+  // The products of qr; those without weights are none.
+  Matmul to_q = {}, to_index_q = {};
+
+  std::vector<Matmul> products() const {
+    std::vector<Matmul> products = {to_q, to_index_q};
+    std::erase_if(products, [](const Matmul& op) { return !op.weight.data; });
+    return products;
+  }
 };
 
 // The last rope_dim values of each head of q are turned as k_pe is; index_q = rope(index_q), as k is, and

@@ -204,6 +204,7 @@ void CpuBackend::store_tokens(const StoreTokens& op) {
   float* k_pe = op.kv + rank;
   rope({op.step, RopeLayout::interleaved, k_pe, 1, 0, width, op.frequencies, rope_dim});
   store_latents({op.step, op.cache, op.c, k_pe, width});
+  for (const Matmul& product : op.products()) CpuBackend::matmul(product);
   if (!op.k) return;
   layer_norm({op.k, op.k_norm, op.k_norm_bias, op.k_norm_eps, op.k, n, dim});
   rope({op.step, RopeLayout::half_split, op.k, 1, dim, dim, op.frequencies, rope_dim});

@@ -65,7 +65,8 @@ void Stage::project(const LayerWeights& w) {
 }
 
 // qr = RMSNorm(qr);  c = RMSNorm(kv[:rank]);  k_pe = rope(kv[rank:]);  k_I = rope(LayerNorm(k_I));  store
-// (c, k_pe) and H k_I.  H: Hadamard
+// (c, k_pe) and H k_I;  q = wq_b qr;  q_I = the indexer's wq_b qr, where positions are to be scored.
+// H: Hadamard
 void Stage::store(const LayerWeights& w, const CacheView& cache) {
   const int64_t rank = args_.kv_lora_rank;
   StoreTokens op{piece_, cache, frequencies_.data(), args_.norm_eps};
@@ -76,6 +77,8 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
     op.k_norm = w.indexer.k_norm.data(), op.k_norm_bias = w.indexer.k_norm_bias.data();
     op.k_norm_eps = kIndexNormEps;
   }
+  op.to_q = product(w.wq_b, act_.qr.data(), act_.q.data());
+  if (is_scored()) op.to_index_q = product(w.indexer.wq_b, act_.qr.data(), act_.index_q.data());
   backend_.store_tokens(op);
   observe("qr", act_.qr.data(), args_.q_lora_rank);
   observe("c", act_.c.data(), rank);
@@ -83,11 +86,10 @@ void Stage::store(const LayerWeights& w, const CacheView& cache) {
   if (op.k) observe("index_k", op.k, args_.index_head_dim);
 }
 
-// q = rope(wq_b qr);  q_I = H rope(indexer's wq_b qr), where positions are to be scored;  q_c, if early
+// q = rope(q);  q_I = H rope(q_I), where positions are to be scored;  q_c, if early
 void Stage::queries(const LayerWeights& w, const CacheView& cache) {
   TurnQueries op{piece_, frequencies_.data(), args_.qk_rope_head_dim};
   op.q = act_.q.data(), op.n_heads = args_.n_heads, op.head_dim = args_.qk_head_dim();
-  std::vector<Matmul> products = {product(w.wq_b, act_.qr.data(), op.q)};
   if (is_scored()) {
     op.index_q = act_.index_q.data();
     op.n_index_heads = args_.index_n_heads, op.index_dim = args_.index_head_dim;
@@ -95,10 +97,8 @@ void Stage::queries(const LayerWeights& w, const CacheView& cache) {
       op.turned = act_.q_c.data();
     else
       op.turned_fp8 = act_.index_q_fp8.data(), op.turned_scales = act_.index_q_scales.data();
-    products.push_back(product(w.indexer.wq_b, act_.qr.data(), op.index_q));
   }
   if (absorbs_early(cache)) op.absorb = absorb(w);
-  backend_.matmuls(products);
   backend_.turn_queries(op);
   observe("q", op.q, op.n_heads * op.head_dim);
   if (op.index_q) observe("index_q", op.index_q, op.n_index_heads * op.index_dim);

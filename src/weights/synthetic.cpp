@@ -11,7 +11,9 @@
 namespace dsv32 {
 namespace {
 
-constexpr int64_t kPatternRows = 61;  // prime, so that no two neighbouring matrices begin alike
+// Of a pattern, and a block behind them, so that rows begin at all of its blocks: few rows are alike, and so
+// few logits. Prime, so that no two neighbouring matrices begin alike.
+constexpr int64_t kPatternRows = 61;
 
 // Without places it makes no values.
 class Maker {
@@ -97,8 +99,11 @@ class Maker {
     n_bytes_ += n_bytes;
     if (!backend_) return m;
     const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
-    const std::vector<uint8_t> pattern =
+    std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
+    pattern.resize(pattern.size() + row_bytes(type, traits(type).block_values));
+    std::copy_n(pattern.begin(), row_bytes(type, traits(type).block_values),
+                pattern.begin() + static_cast<ptrdiff_t>(kPatternRows * m.row_bytes));
     uint8_t* to = backend_->alloc_weights(place_, n_bytes, m.mat_bytes);
     fill(to, n_bytes, pattern);
     m.data = to;

@@ -1,5 +1,6 @@
 // What decode does beside a product in one launch is what it does alone, bit for bit: F32 rows, the router
-// and its choice, the shared expert's two products, the turns of queries.
+// and its choice, the shared expert's two products, the turns of queries, what is stored.
+#include "tests/gpu/kept_tokens.h"
 #include "tests/gpu/products.h"
 
 namespace dsv32 {
@@ -192,6 +193,67 @@ BOOST_AUTO_TEST_CASE(queries_are_turned_beside_a_product) {
     };
     BOOST_TEST((run(true) == run(false)));
   }
+}
+
+// The products norm the queries' low rank themselves; what is kept is the same.
+BOOST_AUTO_TEST_CASE(tokens_are_stored_beside_the_products_of_their_queries) {
+  constexpr int64_t kHeadRows = 608, kIndexRows = 96, kRank = 1536, kKept = 128, kRope = 64, kIndexDim = 128;
+  const TestWeights wq_b(TensorType::q4_k, 1, kHeadRows, kRank, 21),
+      same(TensorType::q4_k, 1, kIndexRows, kRank, 22), other(TensorType::q6_k, 1, kIndexRows, kRank, 23);
+  const Floats norm(random_floats(kRank, 24)), frequencies(random_floats(kRope / 2, 25)),
+      bias(random_floats(kRank, 26));
+  for (const TestWeights* indexer : {&same, &other})
+    for (const int64_t n : {1, 3, 8, 12}) {
+      const CacheLayout layout{KvType::fp8, kKept, kRope, kIndexDim};
+      std::vector<int32_t> positions(static_cast<size_t>(n)), own(positions.size());
+      for (size_t t = 0; t < positions.size(); ++t)
+        positions[t] = static_cast<int32_t>(5 * t + 1), own[t] = static_cast<int32_t>(t);
+      const DeviceArray<int32_t> pos(positions), seq(own), pages(own);
+      struct Result {
+        std::vector<float> kv, c, k, q, index_q;
+        std::vector<uint8_t> rows, keys;
+        bool operator==(const Result&) const = default;
+      };
+      const auto run = [&](bool beside) {
+        const Floats qr(random_floats(static_cast<size_t>(n * kRank), 27)),
+            kv(random_floats(static_cast<size_t>(n * (kKept + kRope)), 28)),
+            k(random_floats(static_cast<size_t>(n * kIndexDim), 29)), c(static_cast<size_t>(n * kKept)),
+            q(static_cast<size_t>(n * kHeadRows)), index_q(static_cast<size_t>(n * kIndexRows));
+        const DeviceArray<uint8_t> rows(static_cast<size_t>(n * kPageTokens * layout.row_bytes())),
+            keys(static_cast<size_t>(n * layout.key_page_bytes()));
+        CacheView cache;
+        cache.layout = layout, cache.max_pages = 1;
+        cache.rows = cache.slots = rows.data(), cache.key_pages = keys.data();
+        cache.row_pages = cache.slot_pages = cache.key_page_ids = pages.data();
+        StoreTokens op{{n, n, positions.back(), nullptr, pos.data(), seq.data(), Role::decode},
+                       cache,
+                       frequencies.data(),
+                       1e-6f,
+                       qr.data(),
+                       norm.data(),
+                       kRank,
+                       kv.data(),
+                       norm.data(),
+                       c.data(),
+                       k.data(),
+                       norm.data(),
+                       bias.data(),
+                       1e-6f};
+        const Matmul queries[] = {product(wq_b, qr, q, n), product(*indexer, qr, index_q, n)};
+        if (beside) {
+          op.to_q = queries[0], op.to_index_q = queries[1];
+          cuda::store_tokens_decode(op, gpu().launch());
+        } else {
+          cuda::store_tokens(op, gpu().launch());
+          cuda::matmuls_decode(queries, gpu().launch());
+        }
+        return Result{kv.values(),      c.values(),    k.values(),   q.values(),
+                      index_q.values(), rows.values(), keys.values()};
+      };
+      const Result expected = run(false);
+      BOOST_TEST((run(true) == expected));
+      BOOST_TEST(!std::ranges::all_of(expected.rows, [](uint8_t byte) { return byte == 0; }));
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -124,6 +124,7 @@ class IslandBackend : public CpuBackend {
   void store_tokens(const StoreTokens& op) override {
     own(op.step, op.cache, op.frequencies, op.qr, op.q_norm, op.kv, op.kv_norm, op.c, op.k, op.k_norm,
         op.k_norm_bias);
+    for (const Matmul& product : op.products()) own(product.weight.data, product.x, product.y);
     enqueue([this, op] { CpuBackend::store_tokens(op); });
   }
   void turn_queries(const TurnQueries& op) override {
