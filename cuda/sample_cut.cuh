@@ -172,16 +172,17 @@ __device__ __forceinline__ void visit_logits(const Row& row, const Visit& visit)
 // Calls visit(id) for the tokens of the block of which is_wanted(id, logit): they are few.
 template <typename IsWanted, typename Visit>
 __device__ __forceinline__ void visit_few(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
-  visit_batches<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
-                                     [&](int first, const float(&logits)[kTogether]) {
-                                       uint32_t wanted = 0;
+  constexpr int kN = 2 * kTogether;
+  visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
+                              [&](int first, const float(&logits)[kN]) {
+                                uint32_t wanted = 0;
 #pragma unroll
-                                       for (int u = 0; u < kTogether; ++u)
-                                         wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
+                                for (int u = 0; u < kN; ++u)
+                                  wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
 #pragma unroll 1
-                                       for (; wanted; wanted &= wanted - 1)
-                                         visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
-                                     });
+                                for (; wanted; wanted &= wanted - 1)
+                                  visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
+                              });
 }
 
 // Before the first use; find_bin() leaves the bins so, for when the block has met again, and the list empty.
@@ -276,13 +277,19 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   return sm.bin;
 }
 
-// Lists the block's tokens of which is_listed(id, logit). The number of the team's.
+// Lists the block's tokens of which is_listed(id, logit), which have logits from `least` to `most`: few. The
+// number of the team's.
 template <typename IsListed>
-__device__ __forceinline__ int list(Shared& sm, const Row& row, const IsListed& is_listed) {
-  visit_few(row, is_listed, [&](int32_t id) {
-    const int at = atomicAdd(&sm.n_listed, 1);
-    if (at < kListRoom) sm.listed[at] = place_of(row.logits[id], id);
-  });
+__device__ __forceinline__ int list(Shared& sm, const Row& row, float least, float most,
+                                    const IsListed& is_listed) {
+  visit_few(
+      row, [&](int32_t, float logit) { return (logit >= least) & (logit <= most); },
+      [&](int32_t id) {
+        const float logit = row.logits[id];
+        if (!is_listed(id, logit)) return;
+        const int at = atomicAdd(&sm.n_listed, 1);
+        if (at < kListRoom) sm.listed[at] = place_of(logit, id);
+      });
   __syncthreads();
   if (static_cast<int>(threadIdx.x) < row.team.size)
     *row.team.of(&sm.team_listed[row.team.rank], static_cast<int>(threadIdx.x)) = sm.n_listed;
@@ -345,23 +352,18 @@ __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const Nee
   Bin bin = find_bin(sm, row.team, need_of);
   const uint32_t first_digit = bin.digit;
   uint64_t need = need_of(bin.total) - bin.before;
-  int n_listed = list(sm, row, [&](int32_t id, float logit) {
-    return (bin_of(logit) == first_digit) & within.keeps(logit, id);
-  });
-  if (n_listed <= kListRoom) return find_listed(sm, row.team, n_listed, need, amount_of);
-
-  // The places of the bin's tokens; more than all roundings of bin_of() to either side.
+  // The places between which the bin's tokens are: more than all roundings of bin_of() to either side.
   const float n_above = static_cast<float>(kBins - 1 - first_digit), slack = 1e-6f * fabsf(row.largest);
   const float most = fminf(row.largest, row.largest - n_above / bin_scale * (1 - 1e-6f) + slack);
   const float least = fmaxf(row.smallest, row.largest - (n_above + 1) / bin_scale * (1 + 1e-6f) - slack);
   uint64_t first = place_of(first_digit == 0 ? row.smallest : least, row.n - 1), last = place_of(most, 0);
+  const auto is_in_bin = [&](int32_t id, float logit) {
+    const uint64_t place = place_of(logit, id);
+    return bin_of(logit) == first_digit && within.keeps(logit, id) && first <= place && place <= last;
+  };
+  int n_listed;
 #pragma unroll 1
-  while (n_listed > kListRoom) {
-    const auto is_in_bin = [&](int32_t id, float logit) {
-      if (bin_of(logit) != first_digit || !within.keeps(logit, id)) return false;
-      const uint64_t place = place_of(logit, id);
-      return first <= place && place <= last;
-    };
+  while ((n_listed = list(sm, row, logit_at(first), logit_at(last), is_in_bin)) > kListRoom) {
     const int shift = max(64 - __clzll(static_cast<long long>(last - first)) - kBinBits, 0);
     fill_bins<kWeighs>(sm, row, [&](int32_t id, float logit) {
       return is_in_bin(id, logit) ? static_cast<uint32_t>((place_of(logit, id) - first) >> shift) : kBins;
@@ -370,7 +372,6 @@ __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const Nee
     need -= bin.before;
     first += static_cast<uint64_t>(bin.digit) << shift;
     last = min(last, first + (uint64_t{1} << shift) - 1);
-    n_listed = list(sm, row, is_in_bin);
   }
   return find_listed(sm, row.team, n_listed, need, amount_of);
 }
