@@ -16,7 +16,7 @@ namespace {
 constexpr int kBlocksOfAnSm = 2;
 constexpr int kShares = 32, kShareThreads = 256;  // of a row, whose likeliest is found first
 constexpr int kShareTogether = 16;                // loads of a thread
-constexpr int kRulesOfALaunch = 120;              // arguments of up to 4 KB cost no more than none
+constexpr int kRulesOfALaunch = 120;              // its arguments, of 4 KB at most
 
 struct Rules {
   SampleRule rule[kRulesOfALaunch];
@@ -147,8 +147,8 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
 // out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h).
 // A team of 1 to 8 blocks takes a token, each a run of its logits, which it reads from L2: not at all for the
 // likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once for the
-// draw. Bound by the additions to shared memory, one or two a logit, and by the some 30 instructions of a
-// weight, twice a logit; with few rows by the team's meetings and by the latency of its readings.
+// draw. Bound by the some 40 instructions of a logit for top-p, which add to shared memory once or twice, and
+// the some 25 for the draw; with few rows by the team's meetings and by the latency of what it reads.
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
   __shared__ Shared sm;

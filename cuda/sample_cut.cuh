@@ -185,7 +185,7 @@ __device__ __forceinline__ void visit_few(const Row& row, const IsWanted& is_wan
                               });
 }
 
-// Before the first use; find_bin() leaves the bins so, for when the block has met again, and the list empty.
+// Before the first use; find_bin() leaves them so, for when the block has met again, and the list empty.
 __device__ __forceinline__ void clear_bins(Shared& sm) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.low[i] = 0, sm.high[i] = 0;
 }
