@@ -15,34 +15,32 @@ namespace {
 
 constexpr int kBlocksOfAnSm = 2;
 constexpr int kShares = 32, kShareThreads = 256;  // of a row, whose likeliest is found first
-constexpr int kFewRows = 64, kMostRows = 1000;    // of a launch: rules are its arguments, of 32 KB at most
+constexpr int kShareTogether = 16;                // loads of a thread
+constexpr int kRulesOfALaunch = 120;              // its arguments, of 4 KB at most
 
-template <int kRows>
 struct Rules {
-  SampleRule rule[kRows];
+  SampleRule rule[kRulesOfALaunch];
 };
 
-// What is known of a token's likeliest id from some of its ids.
+// What is known of a row from some of its ids.
 struct Found {
-  uint64_t best = 0;           // key, then the complement of the id
+  uint64_t best = 0;           // the likeliest's place; 0: none
   uint32_t bad = 0xffffffffu;  // the lowest id whose logit is not finite
+  float smallest = INFINITY;
 };
 
 // The first id, of those that are kept, whose sum of weights up to it exceeds the draw; -1 in the blocks that
 // do not have it. Each warp adds up a run of ids; then the run that has the id is divided over all threads.
 __device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule, const Cut& cut) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const auto weight_of = [&](int32_t id) -> uint64_t {
-    const float logit = row.logits[id];
-    if (!cut.keeps(rank_key(logit), id)) return 0;
+  const auto weight_of = [&](int32_t id, float logit) -> uint64_t {
     const float p = probability(row, logit);
-    return p >= rule.min_p ? weight(p) : 0;
+    return cut.keeps(logit, id) & (p >= rule.min_p) ? weight(p) : 0;
   };
-  const int n_run = (row.end - row.first + kWarps - 1) / kWarps;
+  const int n_run = (row.end - row.first + kWarps - 1) / kWarps, run_first = row.first + warp * n_run;
   uint64_t sum = 0;
-#pragma unroll 8
-  for (int id = row.first + warp * n_run + lane; id < min(row.first + (warp + 1) * n_run, row.end); id += 32)
-    sum += weight_of(id);
+  visit_ids<kTogether, 32>(row.logits, run_first + lane, min(run_first + n_run, row.end),
+                           [&](int32_t id, float logit) { sum += weight_of(id, logit); });
   sum = warp_sum_u64(sum);
   if (lane == 0) sm.run_sums[warp] = sum;
   __syncthreads();
@@ -59,73 +57,70 @@ __device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule
   const int first = min(row.first + run * n_run + static_cast<int>(threadIdx.x) * n_own, end),
             last = min(first + n_own, end);
   own = 0;
-  for (int id = first; id < last; ++id) own += weight_of(id);
+  visit_ids<4, 1>(row.logits, first, last, [&](int32_t id, float logit) { own += weight_of(id, logit); });
   const uint64_t before = block_prefix(sm, own, total);
   if (before <= left && left < before + own) {
     left -= before;
     int id = first;
-    for (uint64_t w = weight_of(id); left >= w; w = weight_of(++id)) left -= w;
+    for (uint64_t w; left >= (w = weight_of(id, row.logits[id])); ++id) left -= w;
     sm.drawn = id;
   }
   __syncthreads();
   return sm.drawn;
 }
 
-// The likeliest id, or the lowest one whose logit is not finite.
-struct Best {
-  int32_t id;
-  bool is_finite;
-};
+__device__ __forceinline__ void add(Found& found, const Found& other) {
+  found.best = max(found.best, other.best);
+  found.bad = min(found.bad, other.bad);
+  found.smallest = fminf(found.smallest, other.smallest);
+}
 __device__ __forceinline__ Found over_warp(Found found) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
-    found.best = max(found.best, __shfl_xor_sync(0xffffffffu, found.best, offset));
-  found.bad = __reduce_min_sync(0xffffffffu, found.bad);
+    add(found,
+        {__shfl_xor_sync(0xffffffffu, found.best, offset), __shfl_xor_sync(0xffffffffu, found.bad, offset),
+         __shfl_xor_sync(0xffffffffu, found.smallest, offset)});
   return found;
 }
-__device__ Best find_best(Shared& sm, const Found* shares) {
-  if (threadIdx.x < 32) {
-    const Found found = over_warp(threadIdx.x < kShares ? shares[threadIdx.x] : Found{});
-    if (threadIdx.x == 0) sm.best = found.best, sm.bad = found.bad;
-  }
-  __syncthreads();
-  if (sm.bad != 0xffffffffu) return {static_cast<int32_t>(sm.bad), false};
-  return {static_cast<int32_t>(~static_cast<uint32_t>(sm.best)), true};
-}
 
-// out[t, share] = the likeliest and the first that is not finite, of a share of the token's ids.
-// Grid (shares, tokens). Bound by latency: one block would read the logits of a token in 20 us.
-__global__ void __launch_bounds__(kShareThreads) find_best_kernel(const float* logits, int n, Found* out) {
-  __shared__ uint64_t warp_best[kShareThreads / 32];
-  __shared__ uint32_t warp_bad[kShareThreads / 32];
+// out[t, share] = what a share of the token's ids has; all_rules[t] = the token's rule, t from `first` on.
+// Grid (shares, tokens). Bound by latency: one block would read the logits of a token in 20 us; of many
+// tokens by their one reading from memory.
+__global__ void __launch_bounds__(kShareThreads)
+    find_best_kernel(const float* logits, int n, int first, const __grid_constant__ Rules rules, Found* out,
+                     SampleRule* all_rules) {
+  __shared__ Found of_warps[kShareThreads / 32];
   let_next_start();
   wait_for_inputs();
-  const float* row = logits + static_cast<int64_t>(blockIdx.y) * n;
+  const int t = first + static_cast<int>(blockIdx.y);
+  int32_t best = -1;
+  float largest = -INFINITY;
   Found found;
-#pragma unroll 8
-  for (int id = static_cast<int>(blockIdx.x) * kShareThreads + static_cast<int>(threadIdx.x); id < n;
-       id += kShares * kShareThreads) {
-    const float logit = row[id];
-    if (isfinite(logit))
-      found.best = max(found.best, static_cast<uint64_t>(rank_key(logit)) << 32 | ~static_cast<uint32_t>(id));
-    else
-      found.bad = min(found.bad, static_cast<uint32_t>(id));
-  }
+  visit_ids<kShareTogether, kShares * kShareThreads>(
+      logits + static_cast<int64_t>(t) * n, static_cast<int>(blockIdx.x * kShareThreads + threadIdx.x), n,
+      [&](int32_t id, float logit) {
+        if (!isfinite(logit) & (id < n)) found.bad = min(found.bad, static_cast<uint32_t>(id));
+        if (logit > largest) best = id, largest = logit;  // the first of equal ones
+        found.smallest = fminf(found.smallest, logit);
+      });
+  if (best >= 0) found.best = place_of(largest, best);
   found = over_warp(found);
-  if (threadIdx.x % 32 == 0) warp_best[threadIdx.x / 32] = found.best, warp_bad[threadIdx.x / 32] = found.bad;
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = found;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (int w = 1; w < kShareThreads / 32; ++w)
-    found.best = max(found.best, warp_best[w]), found.bad = min(found.bad, warp_bad[w]);
-  out[blockIdx.y * kShares + blockIdx.x] = found;
+  for (int w = 1; w < kShareThreads / 32; ++w) add(found, of_warps[w]);
+  out[t * kShares + static_cast<int>(blockIdx.x)] = found;
+  if (blockIdx.x == 0) all_rules[t] = rules.rule[blockIdx.y];
 }
 
 // The logarithm of the sum of exp(logit - largest), in units of 2^-40.
 __device__ float log_sum_exp(Shared& sm, const Row& row) {
   uint64_t sum = 0, own, total;
-  visit_logits(row, [&](int32_t, float logit) { sum += weight(expf(logit - row.largest)); });
+  visit_logits(row,
+               [&](int32_t, float logit) { sum += weight(expf(fmaxf(logit - row.largest, -kWidthOfBins))); });
   block_prefix(sm, sum, own);
   team_prefix(sm, row.team, own, total);
+  row.team.sync();
   return logf(static_cast<float>(total) * 0x1p-40f);
 }
 
@@ -136,78 +131,99 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
   if (threadIdx.x == 0) sm.n_listed = 0;
   row.team.sync();
   int32_t* n_listed = row.team.of(&sm.n_listed, 0);
-  int32_t* listed = row.team.of(sm.listed, 0);
-  visit_logits(row, [&](int32_t id, float logit) {
-    if (cut.keeps(rank_key(logit), id)) listed[atomicAdd(n_listed, 1)] = id;
-  });
+  uint64_t* listed = row.team.of(sm.listed, 0);
+  visit_few(
+      row, [&](int32_t id, float logit) { return cut.keeps(logit, id); },
+      [&](int32_t id) { listed[atomicAdd(n_listed, 1)] = place_of(row.logits[id], id); });
   row.team.sync();
   if (row.team.rank > 0 || static_cast<int>(threadIdx.x) >= n_top) return;
-  const int32_t id = sm.listed[threadIdx.x];
-  const float logit = row.logits[id];
-  const Cut own{rank_key(logit), id};
-  int n_likelier = -1;  // all that this token as a cut would keep, without itself
-  for (int i = 0; i < n_top; ++i) n_likelier += own.keeps(rank_key(row.logits[sm.listed[i]]), sm.listed[i]);
-  top[n_likelier] = {id, (logit - row.largest) - log_sum};
+  const uint64_t place = sm.listed[threadIdx.x];
+  int n_likelier = 0;
+  for (int i = 0; i < n_top; ++i) n_likelier += sm.listed[i] > place;
+  const int32_t id = id_at(place);
+  top[n_likelier] = {id, (row.logits[id] - row.largest) - log_sum};
 }
 
 // out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h).
 // A team of 1 to 8 blocks takes a token, each a run of its logits, which it reads from L2: not at all for the
 // likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once for the
-// draw. Two 32-bit additions in shared memory make a 64-bit one; a linear first digit spreads them over the
-// bins. Bound by the some 60 instructions of a weight, twice a logit; with few rows by the team's meetings.
-// Measured (H200, 2026-11-24): of 129 280 logits, top-p 0.95: 64 us a token, 133 for 64, 380 for 333;
-// greedy 13.
-template <int kRows>
+// draw. Bound by the some 40 instructions of a logit for top-p, which add to shared memory once or twice, and
+// the some 25 for the draw; with few rows by the team's meetings and by the latency of what it reads.
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
-    sample_kernel(Sample op, const __grid_constant__ Rules<kRows> rules, const Found* shares,
-                  int64_t first_row) {
-  __shared__ __align__(16) Shared sm;
+    sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
+  __shared__ Shared sm;
   let_next_start();
-  wait_for_inputs();
   const Team team;
-  const int at = static_cast<int>(blockIdx.x) / team.size, n = static_cast<int>(op.vocab_size);
-  const int64_t t = first_row + at;
-  const SampleRule& rule = rules.rule[at];
-  const int n_part = (n + team.size - 1) / team.size;
-  const float scale = fminf(kLog2E / rule.temperature, kLargestScale);
-  Row row{op.logits + t * op.vocab_size,   0, scale, team, min(team.rank * n_part, n),
-          min((team.rank + 1) * n_part, n)};
-  const Best best = find_best(sm, shares + t * kShares);
-  row.largest = row.logits[best.id];
+  clear_bins(sm);
+  team.sync();  // every block of the team is there
+  wait_for_inputs();
+  const int t = static_cast<int>(blockIdx.x) / team.size, n = static_cast<int>(op.vocab_size);
+  static_assert(kShares == 32);
+  const Found found = over_warp(shares[t * kShares + static_cast<int>(threadIdx.x) % 32]);
+  const SampleRule rule = rules[t];
+  const float* logits = op.logits + t * op.vocab_size;
   const bool is_first = team.rank == 0 && threadIdx.x == 0;
-  if (!best.is_finite) {
-    if (is_first) op.out[t] = {best.id, row.largest, 0};
+  if (found.bad != 0xffffffffu) {
+    if (is_first) op.out[t] = {static_cast<int32_t>(found.bad), logits[found.bad], 0};
     return;
   }
+  const int32_t best = id_at(found.best);
+  const int n_part = (n + team.size - 1) / team.size;
+  const Row row{logits,
+                logits[best],
+                found.smallest,
+                fminf(kLog2E / rule.temperature, kLargestScale),
+                team,
+                n,
+                min(team.rank * n_part, n),
+                min((team.rank + 1) * n_part, n)};
   const float log_sum = op.n_top >= 0 ? log_sum_exp(sm, row) : 0;
   const auto write = [&](int32_t id) {
-    op.out[t] = {id, op.n_top >= 0 ? (row.logits[id] - row.largest) - log_sum : 0, 1};
+    op.out[t] = {id, op.n_top >= 0 ? (logits[id] - row.largest) - log_sum : 0, 1};
   };
   if (rule.temperature == 0) {
-    if (is_first) write(best.id);
+    if (is_first) write(best);
   } else {
     const int32_t drawn = find_drawn(sm, row, rule, find_cut_of_rule(sm, row, rule, n));
     if (threadIdx.x == 0 && drawn >= 0) write(drawn);
   }
   if (op.n_top > 0) write_top(sm, row, log_sum, static_cast<int>(op.n_top), op.top + t * op.n_top);
-  team.sync();  // no block's shared memory goes while another reads it
+  // Whatever was read or written in another block's shared memory, the team has met since.
 }
 
-// Blocks that share a row: as many as there is room for.
-unsigned blocks_per_row(int64_t n_rows, int n_sms) {
-  unsigned n = 1;
-  while (n < kMostTeamBlocks && 2 * n * n_rows <= kBlocksOfAnSm * n_sms) n *= 2;
-  return n;
+// Blocks that share a row: those with which all rows are done soonest, of turns that take as long as a
+// block's ids and its meetings.
+int blocks_per_row(const Sample& op, int n_sms) {
+  constexpr int64_t kMeetings = 8192;  // take as long as so many ids
+  // Without a draw or a sum there is nothing to share.
+  if (op.n_top < 0 &&
+      std::all_of(op.rules, op.rules + op.n_tokens, [](const SampleRule& r) { return r.temperature == 0; }))
+    return 1;
+  int fewest = 1;
+  int64_t least = INT64_MAX;
+  for (int n = 1; n <= kMostTeamBlocks; n *= 2) {
+    const int64_t n_turns = ceil_div(op.n_tokens, std::max(kBlocksOfAnSm * n_sms / n, 1));
+    const int64_t cost = n_turns * (op.vocab_size / n + kMeetings);
+    if (cost < least) fewest = n, least = cost;
+  }
+  return fewest;
 }
 
-template <int kRows>
-void sample_rows(const Sample& op, const Found* shares, int64_t first, int64_t n, const Launch& launch) {
-  const auto kernel = sample_kernel<kRows>;
-  Rules<kRows> rules;
-  std::copy_n(op.rules + first, n, rules.rule);
-  const unsigned n_blocks = knows_teams(attributes_of(kernel)) ? blocks_per_row(n, launch.n_sms) : 1;
-  launch_kernel("sample_kernel", kernel, {static_cast<unsigned>(n) * n_blocks, kThreads, 0, n_blocks}, launch,
-                op, rules, shares, first);
+// Finds the likeliest and takes the rules to the device; then draws, n_blocks for a row.
+void draw(const Sample& op, int n_blocks, const Launch& launch) {
+  Found* shares = launch.workspace->take<Found>(static_cast<size_t>(op.n_tokens * kShares));
+  SampleRule* all_rules = launch.workspace->take<SampleRule>(static_cast<size_t>(op.n_tokens));
+  for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {
+    const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
+    Rules rules;
+    std::copy_n(op.rules + first, n, rules.rule);
+    launch_kernel("find_best_kernel", find_best_kernel,
+                  {dim3(kShares, static_cast<unsigned>(n)), kShareThreads}, launch, op.logits,
+                  static_cast<int>(op.vocab_size), static_cast<int>(first), rules, shares, all_rules);
+  }
+  launch_kernel("sample_kernel", sample_kernel,
+                {static_cast<unsigned>(op.n_tokens * n_blocks), kThreads, 0, static_cast<unsigned>(n_blocks)},
+                launch, op, all_rules, shares);
 }
 
 }  // namespace
@@ -224,13 +240,7 @@ void sample(const Sample& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("sample: the %lld likeliest of %lld tokens", static_cast<long long>(op.n_top),
                 static_cast<long long>(op.vocab_size)));
-  Found* shares = launch.workspace->take<Found>(static_cast<size_t>(op.n_tokens * kShares));
-  launch_kernel("find_best_kernel", find_best_kernel,
-                {dim3(kShares, static_cast<unsigned>(op.n_tokens)), kShareThreads}, launch, op.logits,
-                static_cast<int>(op.vocab_size), shares);
-  if (op.n_tokens <= kFewRows) return sample_rows<kFewRows>(op, shares, 0, op.n_tokens, launch);
-  for (int64_t first = 0; first < op.n_tokens; first += kMostRows)
-    sample_rows<kMostRows>(op, shares, first, std::min<int64_t>(kMostRows, op.n_tokens - first), launch);
+  draw(op, knows_teams(attributes_of(sample_kernel)) ? blocks_per_row(op, launch.n_sms) : 1, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -1,8 +1,10 @@
-// Where a rule cuts the tokens of a row off: the last kept token, found digit by digit.
+// Where a rule cuts the tokens of a row off: the last kept token, found bin by bin.
 //
 // Histograms of integer weights: sums of integers are the same in every order, so no result depends on which
 // thread came first, nor on how many blocks share a row.
 #pragma once
+
+#include <cfloat>
 
 #include "backend/backend.h"
 #include "cuda/common.cuh"
@@ -12,45 +14,61 @@
 namespace dsv32::cuda::sampling {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kBins = 2048, kThreadBins = kBins / kThreads;
-constexpr int kListRoom = 1024;           // ids of a bin that a block lists
-constexpr int64_t kMostTokens = 1 << 22;  // ids have two digits of 11 bits
-constexpr float kWidthOfBins = 28;        // below exp(-28) a weight is 0 (2^-40 = exp(-27.7))
-constexpr float kLargestScale = 1e30f;    // 0 * it is 0 still
+constexpr int kTogether = 8;  // loads of a thread that are on their way at once
+constexpr int kBinBits = 11, kBins = 1 << kBinBits;
+constexpr int kListRoom = 1024;  // tokens of a bin that are compared with one another
+constexpr int kIdBits = 22;
+constexpr int64_t kMostTokens = 1 << kIdBits;
+constexpr float kWidthOfBins = 28;      // below exp(-28) a weight is 0 (2^-40 = exp(-27.7))
+constexpr float kLargestScale = 1e30f;  // 0 * it is 0 still
 constexpr float kLog2E = 1.44269504f;
 
-struct Shared {
-  uint32_t low[kBins], high[kBins];  // the histogram's 64-bit amounts, of the block's share of the row
-  uint64_t warp_sums[kWarps], run_sums[kWarps];
-  uint64_t block_sum;
-  uint64_t best;  // of all, as in Found
-  uint32_t bad;
-  // What find_bin and find_drawn leave for all threads.
-  uint32_t digit;
-  uint64_t before, amount, total;
-  int32_t drawn;
-  int32_t n_listed;
-  int32_t listed[kListRoom];
+// One of the tokens among which the cut falls.
+struct Candidate {
+  uint64_t place;
+  uint64_t amount;
 };
-static_assert(kListRoom >= kMostTopLogprobs);
+
+// A bin of the team's histogram.
+struct Bin {
+  uint32_t digit;
+  uint64_t before, total;  // amounts above it, and of all bins
+};
+
+struct __align__(16) Shared {
+  uint32_t low[kBins], high[kBins];  // the histogram's 64-bit amounts, of the block's share of the row
+  Candidate candidates[kListRoom];   // of the team, the same in all blocks
+  uint64_t listed[kListRoom];        // places, of the block's share
+  uint64_t warp_sums[kWarps], run_sums[kWarps];
+  // What the blocks of the team tell all of them.
+  uint64_t team_sums[kMostTeamBlocks];
+  int32_t team_listed[kMostTeamBlocks];
+  Bin bin;
+  uint64_t cut;  // its place
+
+  int32_t n_listed;  // may be more than there is room for
+  int32_t drawn;
+};
+static_assert(kListRoom >= kMostTopLogprobs && sizeof(Shared) <= 48 << 10);
 
 // The logits of one token and what is known of them. Blocks have runs of the ids, in the order of their
 // ranks.
 struct Row {
   const float* logits;
-  float largest;
+  float largest, smallest;
   float scale;  // of a logit: log2(e) / temperature
   Team team;
+  int n;           // ids
   int first, end;  // of the block's ids
 };
 
-// The last token that is kept: those with a larger key are, and those of this key up to the id.
+// The last token that is kept: those with a larger logit are, and those of this logit up to the id; no NaN.
 struct Cut {
-  uint32_t key = 0;
+  float logit = -INFINITY;
   int32_t last_id = INT32_MAX;
 
-  __device__ bool keeps(uint32_t other, int32_t id) const {
-    return other > key || (other == key && id <= last_id);
+  __device__ bool keeps(float other, int32_t id) const {
+    return (other > logit) | ((other == logit) & (id <= last_id));
   }
 };
 
@@ -61,6 +79,17 @@ __device__ __forceinline__ uint32_t rank_key(float logit) {
 }
 __device__ __forceinline__ float logit_of(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) ? key ^ 0x80000000u : ~key);
+}
+
+// A token's place among all, the likeliest's the highest: its key, then the number of ids after its own.
+__device__ __forceinline__ uint64_t place_of(float logit, int32_t id) {
+  return static_cast<uint64_t>(rank_key(logit)) << kIdBits | (static_cast<uint32_t>(kMostTokens) - 1 - id);
+}
+__device__ __forceinline__ float logit_at(uint64_t place) {
+  return logit_of(static_cast<uint32_t>(place >> kIdBits));
+}
+__device__ __forceinline__ int32_t id_at(uint64_t place) {
+  return static_cast<int32_t>(kMostTokens) - 1 - static_cast<int32_t>(place & (kMostTokens - 1));
 }
 
 __device__ __forceinline__ float probability(const Row& row, float logit) {
@@ -95,199 +124,267 @@ __device__ inline uint64_t block_prefix(Shared& sm, uint64_t x, uint64_t& total)
   return before;
 }
 
-// The sum over the blocks before this one; `total` over all of the team. All threads of the team call it.
+// The sum over the blocks before this one; `total` over all of the team. All threads of the team call it, and
+// meet once more before they call it again.
 __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t own, uint64_t& total) {
-  if (threadIdx.x == 0) sm.block_sum = own;
+  if (static_cast<int>(threadIdx.x) < team.size)
+    *team.of(&sm.team_sums[team.rank], static_cast<int>(threadIdx.x)) = own;
   team.sync();
   uint64_t before = 0;
   total = 0;
+#pragma unroll 1
   for (int block = 0; block < team.size; ++block) {
     if (block == team.rank) before = total;
-    total += *team.of(&sm.block_sum, block);
+    total += sm.team_sums[block];
   }
-  team.sync();  // until all have read
   return before;
 }
 
-// Calls visit(id, logit) for every token of the block; several loads are on their way at once.
+// Calls visit(id, logits) for the logits of ids id, id + kStride, ... from `first` on. Those past the end are
+// NaN, by which they are told apart in a comparison that is needed anyway: no branches, so that the threads'
+// instructions for one logit fill the waits of another's.
+template <int kN, int kStride, typename Visit>
+__device__ __forceinline__ void visit_batches(const float* logits, int first, int end, const Visit& visit) {
+#pragma unroll 1
+  for (; first < end; first += kStride * kN) {
+    float batch[kN];
+#pragma unroll
+    for (int u = 0; u < kN; ++u) batch[u] = first + u * kStride < end ? logits[first + u * kStride] : NAN;
+    visit(first, batch);
+  }
+}
+
+// Calls visit(id, logit) for ids first, first + kStride, ... and some past the end with NaN.
+template <int kN, int kStride, typename Visit>
+__device__ __forceinline__ void visit_ids(const float* logits, int first, int end, const Visit& visit) {
+  visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
+#pragma unroll
+    for (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
+  });
+}
+
+// Calls visit(id, logit) for every token of the block, and for some that are none with NaN.
 template <typename Visit>
 __device__ __forceinline__ void visit_logits(const Row& row, const Visit& visit) {
-  constexpr int kTogether = 8;
+  visit_ids<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end, visit);
+}
+
+// Calls visit(id) for the tokens of the block of which is_wanted(id, logit): they are few.
+template <typename IsWanted, typename Visit>
+__device__ __forceinline__ void visit_few(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
+  constexpr int kN = 2 * kTogether;
+  visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
+                              [&](int first, const float(&logits)[kN]) {
+                                uint32_t wanted = 0;
+#pragma unroll
+                                for (int u = 0; u < kN; ++u)
+                                  wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
 #pragma unroll 1
-  for (int first = row.first + static_cast<int>(threadIdx.x); first < row.end;
-       first += kThreads * kTogether) {
-    float logits[kTogether];
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u)
-      logits[u] = first + u * kThreads < row.end ? row.logits[first + u * kThreads] : 0.0f;
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u)
-      if (first + u * kThreads < row.end) visit(first + u * kThreads, logits[u]);
-  }
+                                for (; wanted; wanted &= wanted - 1)
+                                  visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
+                              });
 }
 
-// Lists those tokens of the block of which is_listed(id, logit).
-template <typename IsListed>
-__device__ __forceinline__ void list(Shared& sm, const Row& row, const IsListed& is_listed) {
-  if (threadIdx.x == 0) sm.n_listed = 0;
-  __syncthreads();
-  visit_logits(row, [&](int32_t id, float logit) {
-    if (!is_listed(id, logit)) return;
-    const int at = atomicAdd(&sm.n_listed, 1);
-    if (at < kListRoom) sm.listed[at] = id;
-  });
-  __syncthreads();
-}
-
-// As visit_logits() for the tokens of which is_listed(id, logit), after list().
-template <typename IsListed, typename Visit>
-__device__ __forceinline__ void visit_listed(const Shared& sm, const Row& row, const IsListed& is_listed,
-                                             const Visit& visit) {
-  if (sm.n_listed <= kListRoom) {
-    for (int i = static_cast<int>(threadIdx.x); i < sm.n_listed; i += kThreads)
-      visit(sm.listed[i], row.logits[sm.listed[i]]);
-  } else {
-    visit_logits(row, [&](int32_t id, float logit) {
-      if (is_listed(id, logit)) visit(id, logit);
-    });
-  }
-}
-
-// 64-bit addition in two halves, which the hardware does without trying again: who makes the low half wrap
-// carries into the high one.
-__device__ __forceinline__ void add_amount(Shared& sm, uint32_t digit, uint64_t amount) {
-  const uint32_t low = static_cast<uint32_t>(amount);
-  const uint32_t old = atomicAdd(&sm.low[digit], low);
-  const uint32_t high = static_cast<uint32_t>(amount >> 32) + (old + low < old ? 1u : 0u);
-  if (high) atomicAdd(&sm.high[digit], high);
-}
-
-__device__ inline void clear_bins(Shared& sm, const Team& team) {
-  team.sync();  // until all blocks have read them
+// Before the first use; find_bin() leaves them so, for when the block has met again, and the list empty.
+__device__ __forceinline__ void clear_bins(Shared& sm) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.low[i] = 0, sm.high[i] = 0;
-  __syncthreads();
 }
 
-// The team's amounts of a thread's bins, the first thread's the highest.
-__device__ __forceinline__ void add_up_bins(Shared& sm, const Team& team, int lowest,
-                                            uint64_t (&amounts)[kThreadBins]) {
-  static_assert(kThreadBins == 4);
+// *address += x where is_wanted, without a branch; what was there, else 0.
+__device__ __forceinline__ uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
+  uint32_t old = 0;
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %3, 0;\n@wanted atom.shared.add.u32 %0, [%1], %2;\n}"
+      : "+r"(old)
+      : "r"(address), "r"(x), "r"(static_cast<int>(is_wanted))
+      : "memory");
+  return old;
+}
+
+// Adds the amounts of the block's tokens to the bins digit_of(id, logit), where that is a bin. Amounts are
+// weights or ones. A 64-bit addition goes in two halves, which the hardware does without trying again: who
+// makes the low half wrap carries into the high one. A batch's first halves are on their way together.
+template <bool kWeighs, typename DigitOf>
+__device__ __forceinline__ void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
+  const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
+  visit_batches<kTogether, kThreads>(
+      row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
+      [&](int first, const float(&logits)[kTogether]) {
+        uint32_t digits[kTogether], lows[kTogether], highs[kTogether];
 #pragma unroll
-  for (int block = 0; block < kMostTeamBlocks; ++block) {
-    if (block >= team.size) break;
-    const uint4 low = *reinterpret_cast<const uint4*>(team.of(sm.low, block) + lowest);
-    const uint4 high = *reinterpret_cast<const uint4*>(team.of(sm.high, block) + lowest);
-    amounts[0] += static_cast<uint64_t>(high.x) << 32 | low.x;
-    amounts[1] += static_cast<uint64_t>(high.y) << 32 | low.y;
-    amounts[2] += static_cast<uint64_t>(high.z) << 32 | low.z;
-    amounts[3] += static_cast<uint64_t>(high.w) << 32 | low.w;
-  }
+        for (int u = 0; u < kTogether; ++u) {
+          const uint64_t amount = kWeighs ? weight(probability(row, logits[u])) : 1;
+          lows[u] = static_cast<uint32_t>(amount), highs[u] = static_cast<uint32_t>(amount >> 32);
+          const uint32_t digit = digit_of(first + u * kThreads, logits[u]);
+          digits[u] = amount ? digit : kBins;
+        }
+        if constexpr (kWeighs) {
+          uint32_t olds[kTogether];
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u)
+            olds[u] = add_shared_if(bins + digits[u] * 4, lows[u], digits[u] < kBins);
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u) {
+            const uint32_t high = highs[u] + (olds[u] + lows[u] < olds[u] ? 1u : 0u);
+            add_shared_if(bins + to_high + digits[u] * 4, high, (digits[u] < kBins) & (high != 0));
+          }
+        } else {
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u) count_shared_if(bins + digits[u] * 4, digits[u] < kBins);
+        }
+      });
 }
 
-// From the highest digit down, the one at which the team's amounts reach need_of(total): sm.digit, with
-// sm.amount in it and sm.before above it. The same in all blocks.
+// From the highest digit down, the bin at which the team's amounts reach need_of(total). The same in all
+// blocks. Each block adds up the team's amounts of its share of the bins, the first block of the highest.
 template <typename NeedOf>
-__device__ void find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
+__device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   team.sync();
-  const int lowest = kBins - kThreadBins * (static_cast<int>(threadIdx.x) + 1);
-  uint64_t amounts[kThreadBins] = {}, own = 0, total = 0;
-  add_up_bins(sm, team, lowest, amounts);
+  const int n_bins = kBins / team.size, n_own = (n_bins + kThreads - 1) / kThreads;
+  const int own_first = static_cast<int>(threadIdx.x) * n_own;
+  const int highest = kBins - 1 - team.rank * n_bins - own_first;
+  const auto amount_of = [&](int bin) {
+    uint64_t amount = 0;
+    uint32_t low[kMostTeamBlocks], high[kMostTeamBlocks];
 #pragma unroll
-  for (int k = 0; k < kThreadBins; ++k) own += amounts[k];
-  uint64_t before = block_prefix(sm, own, total);
-  const uint64_t need = need_of(total);
-#pragma unroll
-  for (int k = kThreadBins - 1; k >= 0; --k) {
-    if (before < need && need <= before + amounts[k]) {
-      sm.digit = static_cast<uint32_t>(lowest + k);
-      sm.before = before, sm.amount = amounts[k], sm.total = total;
+    for (int block = 0; block < kMostTeamBlocks; ++block) {
+      low[block] = block < team.size ? *team.of(&sm.low[bin], block) : 0;
+      high[block] = block < team.size ? *team.of(&sm.high[bin], block) : 0;
     }
-    before += amounts[k];
+#pragma unroll
+    for (int block = 0; block < kMostTeamBlocks; ++block)
+      amount += static_cast<uint64_t>(high[block]) << 32 | low[block];
+    return amount;
+  };
+  uint64_t own = 0, block_total, total;
+#pragma unroll 1
+  for (int k = 0; k < n_own && own_first < n_bins; ++k) own += amount_of(highest - k);
+  uint64_t before = block_prefix(sm, own, block_total);
+  before += team_prefix(sm, team, block_total, total);
+  const uint64_t need = need_of(total);
+  if (threadIdx.x == 0) sm.n_listed = 0;
+  if (before < need && need <= before + own) {
+    int digit = highest;
+    if (n_own > 1)
+#pragma unroll 1
+      for (uint64_t amount; before + (amount = amount_of(digit)) < need; --digit) before += amount;
+#pragma unroll 1
+    for (int block = 0; block < team.size; ++block)
+      *team.of(&sm.bin, block) = {static_cast<uint32_t>(digit), before, total};
+  }
+  team.sync();
+  clear_bins(sm);  // all blocks have read them
+  return sm.bin;
+}
+
+// Lists the block's tokens of which is_listed(id, logit), which have logits from `least` to `most`: few. The
+// number of the team's.
+template <typename IsListed>
+__device__ __forceinline__ int list(Shared& sm, const Row& row, float least, float most,
+                                    const IsListed& is_listed) {
+  visit_few(
+      row, [&](int32_t, float logit) { return (logit >= least) & (logit <= most); },
+      [&](int32_t id) {
+        const float logit = row.logits[id];
+        if (!is_listed(id, logit)) return;
+        const int at = atomicAdd(&sm.n_listed, 1);
+        if (at < kListRoom) sm.listed[at] = place_of(logit, id);
+      });
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) < row.team.size)
+    *row.team.of(&sm.team_listed[row.team.rank], static_cast<int>(threadIdx.x)) = sm.n_listed;
+  row.team.sync();
+  int n = 0;
+#pragma unroll 1
+  for (int block = 0; block < row.team.size; ++block) n += sm.team_listed[block];
+  return n;
+}
+
+// Of the n listed tokens of the team, the one at which their amounts, likeliest first, reach `need`. A warp
+// adds up the amounts of the likelier ones of a token.
+template <typename AmountOf>
+__device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, const AmountOf& amount_of) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+    int block = 0, at = i;
+#pragma unroll 1
+    for (; at >= sm.team_listed[block]; ++block) at -= sm.team_listed[block];
+    const uint64_t place = *team.of(&sm.listed[at], block);
+    sm.candidates[i] = {place, amount_of(logit_at(place))};
   }
   __syncthreads();
+#pragma unroll 1
+  for (int i = team.rank * kWarps + warp; i < n; i += team.size * kWarps) {
+    const Candidate own = sm.candidates[i];
+    uint64_t before = 0;
+#pragma unroll 2
+    for (int j = lane; j < n; j += 32)
+      if (sm.candidates[j].place > own.place) before += sm.candidates[j].amount;
+    before = warp_sum_u64(before);
+    if (before < need && need <= before + own.amount && lane < team.size) *team.of(&sm.cut, lane) = own.place;
+  }
+  team.sync();
+  return {logit_at(sm.cut), id_at(sm.cut)};
 }
 
 // The cut at which the amounts of the tokens that `within` keeps, likeliest first, reach need_of(their
 // total). Amounts are weights or, for counting, ones.
 //
-// The first digit is a bin on a linear scale, `bin_scale` a logit below the largest: a float's highest bits
-// are the same for most logits, and all threads would add to the same few bins. Of the tokens in that bin,
-// mostly few, the three digits of the key follow, and the two of the id where not all of the equal logits are
-// needed.
+// The first bins are on a linear scale from the largest logit to the smallest, or to where weights are 0: a
+// float's highest bits are the same for most logits, and all threads would add to the same few bins. Where
+// the bin has more tokens than the list has room, because many logits are equal or nearly all are close to
+// one another, it is divided again, by places, until it has few.
 template <bool kWeighs, typename NeedOf>
-__device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, float bin_scale,
-                        const NeedOf& need_of) {
+__device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {
-    if constexpr (kWeighs)
-      return weight(probability(row, logit));
-    else
-      return 1;
+    return kWeighs ? weight(probability(row, logit)) : 1;
   };
+  // Not -0, as between two zeros.
+  const float width =
+      fminf(fabsf(row.largest - row.smallest), kWeighs ? kWidthOfBins * kLog2E / row.scale : FLT_MAX);
+  const float bin_scale = fminf(kBins / width, kLargestScale);
   const auto bin_of = [&](float logit) {
     return kBins - 1 - static_cast<uint32_t>(fminf((row.largest - logit) * bin_scale, kBins - 1.0f));
   };
-  clear_bins(sm, row.team);
-  visit_logits(row, [&](int32_t id, float logit) {
-    if (!within.keeps(rank_key(logit), id)) return;
-    const uint64_t amount = amount_of(logit);
-    if (amount) add_amount(sm, bin_of(logit), amount);
-  });
-  find_bin(sm, row.team, need_of);
-  uint64_t need = need_of(sm.total) - sm.before;
-  const uint32_t bin = sm.digit;
+  fill_bins<kWeighs>(
+      sm, row, [&](int32_t id, float logit) { return within.keeps(logit, id) ? bin_of(logit) : kBins; });
+  Bin bin = find_bin(sm, row.team, need_of);
+  const uint32_t first_digit = bin.digit;
+  uint64_t need = need_of(bin.total) - bin.before;
+  // The places between which the bin's tokens are: more than all roundings of bin_of() to either side.
+  const float n_above = static_cast<float>(kBins - 1 - first_digit), slack = 1e-6f * fabsf(row.largest);
+  const float most = fminf(row.largest, row.largest - n_above / bin_scale * (1 - 1e-6f) + slack);
+  const float least = fmaxf(row.smallest, row.largest - (n_above + 1) / bin_scale * (1 + 1e-6f) - slack);
+  uint64_t first = place_of(first_digit == 0 ? row.smallest : least, row.n - 1), last = place_of(most, 0);
   const auto is_in_bin = [&](int32_t id, float logit) {
-    return bin_of(logit) == bin && within.keeps(rank_key(logit), id);
+    const uint64_t place = place_of(logit, id);
+    return bin_of(logit) == first_digit && within.keeps(logit, id) && first <= place && place <= last;
   };
-  list(sm, row, is_in_bin);
-
-  const auto narrow = [&](const auto& has_digit) {
-    clear_bins(sm, row.team);
-    visit_listed(sm, row, is_in_bin, [&](int32_t id, float logit) {
-      uint32_t digit;
-      if (!has_digit(id, rank_key(logit), &digit)) return;
-      const uint64_t amount = amount_of(logit);
-      if (amount) add_amount(sm, digit, amount);
-    });
-    find_bin(sm, row.team, [&](uint64_t) { return need; });
-    need -= sm.before;
-  };
-  uint32_t key = 0;
+  int n_listed;
 #pragma unroll 1
-  for (int shift = 21; shift >= 0; shift = shift == 21 ? 10 : shift - 10) {
-    const int n_bits = shift == 0 ? 10 : 11;
-    narrow([&](int32_t, uint32_t other, uint32_t* digit) {
-      *digit = other >> shift & ((1u << n_bits) - 1);
-      return (static_cast<uint64_t>(other) >> shift >> n_bits) == key;
+  while ((n_listed = list(sm, row, logit_at(first), logit_at(last), is_in_bin)) > kListRoom) {
+    const int shift = max(64 - __clzll(static_cast<long long>(last - first)) - kBinBits, 0);
+    fill_bins<kWeighs>(sm, row, [&](int32_t id, float logit) {
+      return is_in_bin(id, logit) ? static_cast<uint32_t>((place_of(logit, id) - first) >> shift) : kBins;
     });
-    key = key << n_bits | sm.digit;
+    bin = find_bin(sm, row.team, [&](uint64_t) { return need; });
+    need -= bin.before;
+    first += static_cast<uint64_t>(bin.digit) << shift;
+    last = min(last, first + (uint64_t{1} << shift) - 1);
   }
-  if (need + amount_of(logit_of(key)) > sm.amount)
-    return {key, within.key == key ? within.last_id : INT32_MAX};
-
-  uint32_t id_prefix = 0;  // of the number of ids after it: lower ids come first
-#pragma unroll 1
-  for (int shift = 11; shift >= 0; shift -= 11) {
-    narrow([&](int32_t id, uint32_t other, uint32_t* digit) {
-      const uint32_t n_after = static_cast<uint32_t>(kMostTokens) - 1 - static_cast<uint32_t>(id);
-      *digit = n_after >> shift & (kBins - 1);
-      return other == key && n_after >> shift >> 11 == id_prefix;
-    });
-    id_prefix = id_prefix << 11 | sm.digit;
-  }
-  return {key, static_cast<int32_t>(static_cast<uint32_t>(kMostTokens) - 1 - id_prefix)};
+  return find_listed(sm, row.team, n_listed, need, amount_of);
 }
 
 __device__ inline Cut find_cut_of_count(Shared& sm, const Row& row, int64_t n_kept) {
-  return find_cut<false>(sm, row, Cut{}, kBins / kWidthOfBins,
-                         [&](uint64_t) { return static_cast<uint64_t>(n_kept); });
+  return find_cut<false>(sm, row, Cut{}, [&](uint64_t) { return static_cast<uint64_t>(n_kept); });
 }
 
 __device__ inline Cut find_cut_of_rule(Shared& sm, const Row& row, const SampleRule& rule, int64_t n_tokens) {
   Cut cut;
   if (rule.top_k > 0 && rule.top_k < n_tokens) cut = find_cut_of_count(sm, row, rule.top_k);
   if (!(rule.top_p < 1)) return cut;
-  const float bin_scale = fminf(kBins / kWidthOfBins / rule.temperature, kLargestScale);
-  return find_cut<true>(sm, row, cut, bin_scale, [&](uint64_t total) {
+  return find_cut<true>(sm, row, cut, [&](uint64_t total) {
     const double wanted = static_cast<double>(rule.top_p) * static_cast<double>(total);
     return min(max(static_cast<uint64_t>(ceil(wanted)), uint64_t{1}), total);
   });

@@ -155,6 +155,25 @@ BOOST_AUTO_TEST_CASE(equal_logits_keep_the_lowest_ids,
   BOOST_TEST(*nested.rbegin() == 499);
 }
 
+// More tokens are in the bin of the cut than are compared at once: it is divided again.
+BOOST_AUTO_TEST_CASE(flat_rows_are_divided_until_few_tokens_are_left,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("large")) {
+  const std::vector<float> flat = random_floats(kVocabSize, 14, 0.01f);
+  std::vector<float> one_below = flat, one_far_below = flat, one_above = flat, zeros = flat;
+  one_below[70000] = -50, one_far_below[70000] = -3e38f, one_above[70000] = 20;
+  for (float& logit : zeros) logit = logit < 0 ? -0.0f : 0.0f;
+  int n_cases = 0;
+  for (const auto& [name, logits] : {std::pair{"one below", &one_below},
+                                     {"one far below", &one_far_below},
+                                     {"one above", &one_above},
+                                     {"zeros of both signs", &zeros}})
+    for (size_t i = 0; i < kRules.size(); ++i) {
+      if (is_left_out(n_cases, 20)) continue;
+      const std::string label = name + std::string(", rule ") + std::to_string(i);
+      check_draws(label.c_str(), *logits, with_uniforms(kRules[i], 20), 2);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(one_far_above_takes_everything, *boost::unit_test::precondition(needs_gpu)) {
   std::vector<float> logits = random_floats(kVocabSize, 8);
   logits[77777] = 3e38f;
@@ -195,7 +214,7 @@ BOOST_AUTO_TEST_CASE(log_probabilities_and_the_likeliest, *boost::unit_test::pre
         for (float& logit : logits) logit = std::round(logit);
       const int64_t most = std::min<int64_t>(static_cast<int64_t>(n), kMostTopLogprobs);
       for (const int64_t n_top : {int64_t{0}, int64_t{1}, most}) {
-        const std::vector<SampleRule> rules = with_uniforms({0.8f, 0, 0.9f, 0, 0}, 9);  // two launches
+        const std::vector<SampleRule> rules = with_uniforms({0.8f, 0, 0.9f, 0, 0}, 9);
         const Drawn ours = draw_on_gpu(logits, rules, n_top), expected = draw_on_cpu(logits, rules, n_top);
         for (size_t t = 0; t < rules.size(); ++t)
           if (ours.tokens[t].id == expected.tokens[t].id)
