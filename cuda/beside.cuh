@@ -28,9 +28,9 @@ namespace decode {
 constexpr size_t kMostBesideBytes = size_t{16} << 10;  // of shared memory that a product's blocks have for it
 
 // A block's part of what is beside a product. room: kMostBesideBytes of shared memory.
-__device__ __forceinline__ void work_beside(const Beside& beside, int job, float* room) {
+__device__ __forceinline__ void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
   __shared__ bool is_last;
-  let_next_start();
+  if (!lets_next_late) let_next_start();
   if (job >= beside.n_jobs) return wait_for_inputs();
   if (beside.turn.q) {
     const int n = beside.turn_blocks.n();
@@ -41,6 +41,7 @@ __device__ __forceinline__ void work_beside(const Beside& beside, int job, float
                       reinterpret_cast<uint8_t*>(room));
   }
   float_rows<1>(beside.rows, job, 0, beside.is_aligned, room);
+  if (lets_next_late) let_next_start();
   if (!beside.route.experts) return;
   if (threadIdx.x < kFloatRows) __threadfence();  // those that wrote
   __syncthreads();

@@ -319,7 +319,10 @@ class CudaBackend : public Backend {
     cuda::attend(op, joined, rounded_ != nullptr);
   }
   void route_experts(const RouteExperts& op) override {
-    if (op.gate.role == Role::decode) return cuda::route_experts_decode(op, launch());
+    if (op.gate.role == Role::decode) {
+      is_x_older_ = cuda::route_experts_decode(op, launch());
+      return;
+    }
     if (op.gate.weight.data) matmul(op.gate);
     cuda::route_experts(op, launch());
     if (op.beside.w1.data) matmul_gated(op.beside);
@@ -327,7 +330,7 @@ class CudaBackend : public Backend {
   void run_experts(const RunExperts& op) override {
     const bool is_decode = op.role == Role::decode;
     if (op.place == Place::host) return is_decode ? leave_to_host(op) : stream_experts(op);
-    if (is_decode) return cuda::run_experts_decode(op, launch());
+    if (is_decode) return cuda::run_experts_decode(op, launch(), std::exchange(is_x_older_, false));
     cuda::Launch here = launch();  // with the larger of two scratch memories
     cuda::Workspace window(op.window, op.n_window_bytes);
     if (window.n_bytes_left() > workspace_.n_bytes_left()) here.workspace = &window;
@@ -473,6 +476,7 @@ class CudaBackend : public Backend {
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   uint32_t* n_done_ = nullptr;  // Launch::n_done
+  bool is_x_older_ = false;     // that of the experts than what chose them (run_experts_decode)
   void* landing_ = nullptr;     // pinned, [kLandingBytes]
   void* staging_ = nullptr;     // pinned, [kStagingBytes]
   std::vector<void*> placed_weights_, placed_in_host_;

@@ -36,6 +36,8 @@ struct DecodeRows {
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
   bool is_known = false;  // mats were written before the kernel ahead began, which is a product by mats too
+  bool is_x_older = false;      // than mats: it was written before the kernel ahead began, which lets this in late
+  bool lets_next_late = false;  // after its own wait
   // The last problem's matrix and x, where all tokens share it: it is none of mats'. Null: none.
   const uint8_t* shared_weights = nullptr;
   const float* shared_x = nullptr;
@@ -136,7 +138,9 @@ struct Layout {
   bool is_x_aligned;  // rows of x may be read 16 bytes at a time
 };
 
-// Eight values of a row of x; zeros past its end, which is a multiple of 32 values away.
+// Eight values of a row of x; zeros past its end, which is a multiple of 32 values away. kPastL1: past the
+// first cache, before the wait (dependent.cuh).
+template <bool kPastL1 = false>
 __device__ __forceinline__ void load_x8(const float* x, int col, int n_cols, bool is_aligned,
                                         float4 (&v)[2]) {
 #pragma unroll
@@ -144,8 +148,12 @@ __device__ __forceinline__ void load_x8(const float* x, int col, int n_cols, boo
     const float* from = x + col + 4 * half;
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
-    v[half] =
-        is_aligned ? *reinterpret_cast<const float4*>(from) : float4{from[0], from[1], from[2], from[3]};
+    if constexpr (kPastL1)
+      v[half] = is_aligned ? __ldcg(reinterpret_cast<const float4*>(from))
+                           : float4{__ldcg(from), __ldcg(from + 1), __ldcg(from + 2), __ldcg(from + 3)};
+    else
+      v[half] =
+          is_aligned ? *reinterpret_cast<const float4*>(from) : float4{from[0], from[1], from[2], from[3]};
   }
 }
 

@@ -57,11 +57,8 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
   return sum;
 }
 
-// v = v * factor * weights
-__device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const float* weights, int col,
-                                            int n_cols, bool is_aligned) {
-  float4 w[2];
-  load_x8(weights, col, n_cols, is_aligned, w);
+// v = v * factor * w
+__device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     v[half].x = v[half].x * factor * w[half].x, v[half].y = v[half].y * factor * w[half].y;
@@ -72,7 +69,7 @@ __device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const 
 // A block's x to records [n_steps, tokens.n] of a type that has codes, from the step first_step on.
 // Several loads of a lane are on their way together, and two steps are worked on. kNorms: x may have to be
 // normed.
-template <TensorType kType, bool kNorms>
+template <TensorType kType, bool kNorms, bool kPastL1>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
   using X = Record<kType>;
@@ -83,8 +80,13 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   for (int t = 0; t < tokens.n; ++t) {
     const float* x = tokens.x + t * rows.x_token_stride;
     float factor = 0;
+    float4 first_weights[2];  // on their way while the factor is worked out
     if constexpr (kNorms)
-      if (rows.x_norm) factor = rms_factor(x, rows.n_cols, rows.norm_eps);
+      if (rows.x_norm) {
+        load_x8(rows.x_norm, (first_step + team) * Steps<kType>::kCols + col,
+                team < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, first_weights);
+        factor = rms_factor(x, rows.n_cols, rows.norm_eps);
+      }
 #pragma unroll 1
     for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
          begin += kTogether * kTeams) {
@@ -94,9 +96,13 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
         const int step = begin + k * kTeams + team;
         const int at = (first_step + step) * Steps<kType>::kCols + col,
                   n_cols = step < layout.n_steps_block ? rows.n_cols : 0;
-        load_x8(x, at, n_cols, layout.is_x_aligned, v[k]);
+        load_x8<kPastL1>(x, at, n_cols, layout.is_x_aligned, v[k]);
         if constexpr (kNorms)
-          if (rows.x_norm) multiply_x8(v[k], factor, rows.x_norm, at, n_cols, layout.is_x_aligned);
+          if (rows.x_norm) {
+            float4 w[2] = {first_weights[0], first_weights[1]};
+            if (k > 0 || begin > 0) load_x8(rows.x_norm, at, n_cols, layout.is_x_aligned, w);
+            multiply_x8(v[k], factor, w);
+          }
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
@@ -126,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if constexpr (kInBands) {
     const int past = static_cast<int>(blockIdx.y) - rows.n_problems, x = static_cast<int>(blockIdx.x);
     if (past >= 0 || x < layout.n_ahead)
-      return work_beside(beside, past >= 0 ? past * static_cast<int>(gridDim.x) + x : x,
+      return work_beside(beside, past >= 0 ? past * static_cast<int>(gridDim.x) + x : x, rows.lets_next_late,
                          reinterpret_cast<float*>(shared));
   }
   const int warp = threadIdx.x / 32, lane = opaque(threadIdx.x) % 32, g = lane / 4, i = lane % 4;
@@ -138,8 +144,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // A product by mats lets the next one in when it knows them itself: then that one does.
   const bool is_chosen = rows.mats && !rows.is_known;
+  if constexpr (kMats == 2 && kInBands)
+    if (is_chosen && rows.is_x_older)
+      make_records<kType, false, true>(rows, layout, BlockTokens(rows, kGroupTokens), share.first_of_block,
+                                       shared + Sizes::ring(layout.n_slots));
   if (is_chosen) wait_for_inputs();
-  let_next_start();
+  if (!rows.lets_next_late) let_next_start();
   fill_grid<kType>(grid);
   const int64_t mat = mat_offset(rows);
   if constexpr (kGridWords < kType >> 0) __syncthreads();
@@ -150,6 +160,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int stage = 0; stage < layout.n_stages - 1; ++stage)
     way.put(rows, layout, share, mat, lane, way.first + stage * Sizes::kStage);
   if (!is_chosen) wait_for_inputs();
+  if (rows.lets_next_late) let_next_start();
 
   const BlockTokens tokens(rows, kTiles * kGroupTokens);
   uint8_t* x = shared + Sizes::ring(layout.n_slots);
@@ -157,7 +168,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   LaneX lane_x;
   int n_x_bytes = 0;  // of a step
   if constexpr (!kIsFloat<kType>) {
-    make_records<kType, kMats == 1 && kInBands>(rows, layout, tokens, share.first_of_block, x);
+    if (!(kMats == 2 && kInBands && is_chosen && rows.is_x_older))
+      make_records<kType, kMats == 1 && kInBands, false>(rows, layout, tokens, share.first_of_block, x);
     __syncthreads();
     lane_x = LaneX::of<kType>(x, lane, tokens.n - 1), n_x_bytes = tokens.n * Record<kType>::kBytes;
   }

@@ -35,7 +35,8 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
 
 // y [n_uses, dim] = what the uses of these runs come to, of weights that have codes; h [n_uses, inter] is
 // theirs to use.
-void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch);
+void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch,
+              bool is_x_older = false);
 
 // op.y = the sums of each token's uses, added in ascending order; y [n_uses, dim].
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch);

@@ -14,7 +14,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFewTokens = 4;   // hardly two of which choose the same expert: each use reads its weights
+constexpr int kFewTokens = 8;   // hardly two of which choose the same expert: each use reads its weights
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
@@ -91,14 +91,15 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_eac
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (column >= width) return;
   const float4* from = x + static_cast<int64_t>(blockIdx.y) * n_each * width + column;
+  const float4 before = h ? h[column] : float4{}, last = h ? from[static_cast<int64_t>(n_each) * width] : float4{};
   float4 sum = from[0];
+#pragma unroll 8
   for (int k = 1; k < n_each; ++k) {
     const float4 v = from[static_cast<int64_t>(k) * width];
     sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
   }
   if (h) {
-    const float4 v = from[static_cast<int64_t>(n_each) * width], before = h[column];
-    sum = {v.x + sum.x, v.y + sum.y, v.z + sum.z, v.w + sum.w};
+    sum = {last.x + sum.x, last.y + sum.y, last.z + sum.z, last.w + sum.w};
     h[column] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   }
   y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
@@ -127,7 +128,7 @@ void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& laun
 // The uses of many tokens, of the matrices where they are; none for weights that have no codes.
 UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
   const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
-  if (op.n_tokens <= (getenv("FEW") ? atoi(getenv("FEW")) : kFewTokens) || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
+  if (op.n_tokens <= kFewTokens || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
       !has_codes(op.w2))
     return {};
   const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);
@@ -164,7 +165,7 @@ void multiply_uses(const DecodeRows& rows, const UseRuns& runs, TensorType type,
 }
 
 // h [n_uses, inter].
-void run_gate_up(const RunExperts& op, const UseRuns& runs, float* h, const Launch& launch) {
+void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, float* h, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.w1);
   set_uses(op, runs, rows);
   rows.x = op.x;
@@ -173,7 +174,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, float* h, const Laun
   rows.matrices[0].y = h;
   if (is_one_product(op.w1, op.w3)) {
     rows.gate_offset = op.w3.data - op.w1.data;
-    rows.factors = op.weights;
+    rows.factors = op.weights, rows.is_x_older = is_x_older;
     decode::launch_any<2>(rows, runs, op.w1.type, launch);
     return;
   }
@@ -198,12 +199,12 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
 }
 
 // y = the sums over each token's experts; see the head of this file.
-void run_together(const RunExperts& op, const Launch& launch) {
+void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
   const UseRuns runs = sort_uses(op, launch);
   float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
   float* y = launch.workspace->take<float>((n_uses + 1) * static_cast<size_t>(op.w2.n_rows));
-  run_uses(op, runs, h, y, launch);
+  run_uses(op, runs, h, y, launch, is_x_older);
   sum_uses(op, y, launch);
 }
 
@@ -244,10 +245,11 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
   return rounds;
 }
 
-void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch) {
+void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch,
+              bool is_x_older) {
   Workspace scratch = *launch.workspace;
   const Launch here{launch.stream, &scratch, launch.n_sms, launch.is_plain};
-  run_gate_up(op, runs, h, here);
+  run_gate_up(op, runs, is_x_older, h, here);
   DecodeRows rows = decode::rows_of(op.w2);
   set_uses(op, runs, rows);
   rows.is_known = is_one_product(op.w1, op.w3);
@@ -270,7 +272,7 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
                 width);
 }
 
-void route_experts_decode(const RouteExperts& op, const Launch& launch) {
+bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
   const bool has_codes = beside.w1.data && traits(beside.w1.type).block_values > 1;
   if (op.n_tokens == 1 && launch.n_done && has_codes && is_one_product(beside.w1, beside.w3) &&
@@ -278,14 +280,17 @@ void route_experts_decode(const RouteExperts& op, const Launch& launch) {
       route_bytes(op) <= decode::kMostBesideBytes) {
     Beside router = decode::beside_of(decode::rows_of(op.gate));
     router.route = op, router.n_done = launch.n_done;
-    if (decode::launch_any<2>(rows_of_gated(beside), {}, beside.w1.type, launch, router)) return;
+    DecodeRows rows = rows_of_gated(beside);
+    rows.lets_next_late = true;
+    if (decode::launch_any<2>(rows, {}, beside.w1.type, launch, router)) return true;
   }
   if (op.gate.weight.data) matmul_decode(op.gate, launch);
   route_experts(op, launch);
   if (beside.w1.data) matmul_gated_decode(beside, launch);
+  return false;
 }
 
-void run_experts_decode(const RunExperts& op, const Launch& launch) {
+void run_experts_decode(const RunExperts& op, const Launch& launch, bool is_x_older) {
   if (op.w1.n_rows != op.w3.n_rows || op.w1.n_cols != op.w3.n_cols || op.w2.n_cols != op.w1.n_rows ||
       op.w2.n_rows != op.w1.n_cols || op.w2.n_rows % 4 != 0)
     fail(ErrorKind::internal,
@@ -301,7 +306,7 @@ void run_experts_decode(const RunExperts& op, const Launch& launch) {
     here.workspace = &scratch;
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token));
     if (!is_joined(op)) part.shared = {};
-    run_together(part, here);
+    run_together(part, is_x_older && op.n_tokens == 1, here);
   }
   if (op.shared.weight.data && !is_joined(op)) run_shared(op, launch);
 }

@@ -28,8 +28,9 @@ void matmul_gated_decode(const GatedMatmul&, const Launch&);
 void matmul_heads_decode(const MatmulHeads&, const Launch&);
 void store_tokens_decode(const StoreTokens&, const Launch&);  // with queries
 void turn_queries_decode(const TurnQueries&, const Launch&);  // with absorb
-void route_experts_decode(const RouteExperts&, const Launch&);  // with gate and beside
-void run_experts_decode(const RunExperts&, const Launch&);
+// With gate and beside. Returns whether the kernel behind may read x, which is older, without waiting.
+bool route_experts_decode(const RouteExperts&, const Launch&);
+void run_experts_decode(const RunExperts&, const Launch&, bool is_x_older = false);
 
 // link_share.cu: y = what the link's part of experts in host memory comes to
 void run_link_share(const RunExperts&, const Launch&);

@@ -220,7 +220,8 @@ __device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& p
 // As mla_weigh_kernel: weights 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) - power) of the selected rows j.
 // CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps brings eight rows and two queries in;
 // then four warps a block multiply rows (M) by heads (N), so that no product is padded, and turn the weights
-// over: the next kernel has heads for M. It may start as soon as what is selected is there. Bound: one token
+// over: the next kernel has heads for M. It may start as soon as what is selected is there; older queries
+// are read before that. Bound: one token
 // has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB of queries, 2500 cycles at the 64 bytes
 // a cycle of a multiprocessor.
 template <KvType kKv>
@@ -233,17 +234,18 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   const int tile = blockIdx.x % plan.n_head_tiles;
   const int first_block = blockIdx.x / plan.n_head_tiles % n_shares * kWeighBlocks;
   const int64_t t = blockIdx.x / plan.n_head_tiles / n_shares, seq = op.step.seq[t];
-  wait_for_inputs();
+  if (!op.are_queries_older) wait_for_inputs();
+  Query queries[kWeighQueries];
+#pragma unroll
+  for (int i = 0; i < kWeighQueries; ++i)
+    queries[i] = load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
+  if (op.are_queries_older) wait_for_inputs();
   let_next_start();
   const int n = __ldcg(op.n_selected + t);
   uint8_t* keys = room.keys[warp * kWeighRows / kBlockRows];
   const int first_row = warp * kWeighRows % kBlockRows;
   const int j = first_block * kBlockRows + warp * kWeighRows + lane % kWeighRows;
   const RowPlace asked = ask_row(op, t, j);
-  Query queries[kWeighQueries];
-#pragma unroll
-  for (int i = 0; i < kWeighQueries; ++i)
-    queries[i] = load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
   if (first_block * kBlockRows >= n) return;
   const int32_t page = kKv == KvType::fp8 ? find_key_page(op, seq, asked, j < n) : 0;
   const RowPlace place = find_asked_row(op, seq, asked, j < n);

@@ -191,19 +191,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
   // Whatever was read or written in another block's shared memory, the team has met since.
 }
 
-// Blocks that share a row: those with which all rows are done soonest, of turns that take as long as a
-// block's ids and its meetings.
+// Blocks that share a row: those with which all rows are done soonest, in turns of one block a multiprocessor
+// (two that share one take as long as two turns), each as long as a block's ids and its meetings. Two at
+// least, where there is a draw or a sum to share.
 int blocks_per_row(const Sample& op, int n_sms) {
-  constexpr int64_t kMeetings = 8192;  // take as long as so many ids
-  // Without a draw or a sum there is nothing to share.
+  constexpr int64_t kMeetings = 14000;  // take as long as so many ids
   if (op.n_top < 0 &&
       std::all_of(op.rules, op.rules + op.n_tokens, [](const SampleRule& r) { return r.temperature == 0; }))
     return 1;
-  int fewest = 1;
+  int fewest = 2;
   int64_t least = INT64_MAX;
-  for (int n = 1; n <= kMostTeamBlocks; n *= 2) {
-    const int64_t n_turns = ceil_div(op.n_tokens, std::max(kBlocksOfAnSm * n_sms / n, 1));
-    const int64_t cost = n_turns * (op.vocab_size / n + kMeetings);
+  for (int n = 2; n <= kMostTeamBlocks; n *= 2) {
+    const int64_t cost = ceil_div(op.n_tokens * n, n_sms) * (op.vocab_size / n + kMeetings);
     if (cost < least) fewest = n, least = cost;
   }
   return fewest;

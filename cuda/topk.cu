@@ -252,7 +252,6 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(SelectTopk op, int n_room) {
   extern __shared__ __align__(16) uint32_t words[];
   __shared__ Shared sm;
-  let_next_start();
   const Team team;
   for (int i = static_cast<int>(threadIdx.x); i < 2 * kBins; i += kThreads)
     sm.counts[i / kBins][i % kBins] = 0;
@@ -269,6 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(
   const int32_t n_visible = op.step.pos[t] + 1;
   const Sampling sampling = Sampling::plan<kThreads>(n_visible, op.topk);
   wait_for_inputs();
+  let_next_start();  // attention, which may read queries that are older than the scores
   if (!select_all<kThreads>(op, team, t, n_visible))
     select_ranked<kThreads>(sm, team, row_of(op.scores + t * op.scores_stride, n_visible), sampling,
                             {words, n_room, team.size}, static_cast<uint32_t>(op.topk),

@@ -274,6 +274,7 @@ struct Attend {
   int64_t topk = 0;
   // [n_tokens, n_heads, kv_lora_rank]; in prefill in a form of the backend's own, for matmul_heads alone.
   float* o_c = nullptr;
+  bool are_queries_older = false;  // than `selected`: they need not wait for it
 };
 
 // logits = gate x, unless they are there already; p = sigmoid(logits); s = p + bias; the best groups by the

@@ -174,7 +174,7 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
     backend_.attend({part.step, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
                      heads * head_dim, head_dim, args_.softmax_scale(), selected_ + at,
                      act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr,
-                     act_.topk, act_.o_c.data() + t * heads * rank});
+                     act_.topk, act_.o_c.data() + t * heads * rank, absorbs_early(cache)});
     lap("attention");
   });
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
