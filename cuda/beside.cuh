@@ -10,7 +10,7 @@
 namespace dsv32::cuda {
 
 // What blocks of another product do beside it: F32 rows of the same x for one problem, and then the router;
-// or they turn queries; or they store what is kept of tokens.
+// or they turn queries; or they store what is kept of a token.
 struct Beside {
   int n_jobs = 0;  // blocks that it takes
   DecodeRows rows;
@@ -36,10 +36,9 @@ __device__ __forceinline__ void work_beside(const Beside& beside, int job, bool 
     const int n = beside.turn_blocks.n();
     return turn_block(beside.turn, beside.turn_blocks, job / n, job % n, room);
   }
-  if (beside.store.kv) {
+  if (beside.store.kv)
     return store_part(beside.store, beside.store_room, 0, job ? StorePart::key : StorePart::latent,
                       reinterpret_cast<uint8_t*>(room));
-  }
   float_rows<1>(beside.rows, job, 0, beside.is_aligned, room);
   if (lets_next_late) let_next_start();
   if (!beside.route.experts) return;

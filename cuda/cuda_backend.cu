@@ -281,8 +281,7 @@ class CudaBackend : public Backend {
   // Kernels read rows from the pool after they were stored there: waiting here is enough.
   void store_tokens(const StoreTokens& op) override {
     pinned_.wait(op.cache.rows);
-    if (op.to_q.weight.data && op.to_q.role == Role::decode)
-      return cuda::store_tokens_decode(op, launch());
+    if (op.to_q.weight.data && op.to_q.role == Role::decode) return cuda::store_tokens_decode(op, launch());
     cuda::store_tokens(op, launch());
     if (op.to_q.weight.data) matmuls(op.products());
   }

@@ -36,7 +36,8 @@ struct DecodeRows {
   int n_problems_token = 1;       // of one token: how sums are divided must not depend on the others
   const int32_t* mats = nullptr;  // [n_problems]; null: problem p has the one matrix p
   bool is_known = false;  // mats were written before the kernel ahead began, which is a product by mats too
-  bool is_x_older = false;      // than mats: it was written before the kernel ahead began, which lets this in late
+  // x was written before the kernel ahead began, which lets this one in late: it is read before mats.
+  bool is_x_older = false;
   bool lets_next_late = false;  // after its own wait
   // The last problem's matrix and x, where all tokens share it: it is none of mats'. Null: none.
   const uint8_t* shared_weights = nullptr;

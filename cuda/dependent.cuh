@@ -8,17 +8,17 @@
 //
 // Then the kernel ahead is complete, and as its threads have waited likewise, so is every kernel before it.
 // A kernel that calls let_next_start() after wait_for_inputs() lets the next one read, past the first cache
-// and without waiting, what the kernels before both wrote (DecodeRows::is_known). Before the wait only what
-// no kernel of the step writes may be read: weights, tables, the step's tokens and positions. What kernels
-// write is read by ordinary loads after it, not by __ldg or ld.global.nc: these take memory for constant
-// while the kernel runs, and the compiler may move them ahead of the wait. Kernels launched by <<<>>> wait as
-// ever for all that is before them. A thread that does none of this may end without a wait where others of
-// its block wait: the block does not end before they do.
+// and without waiting, what the kernels before both wrote (DecodeRows::is_known and is_x_older,
+// Attend::are_queries_older). Before the wait only what no kernel of the step writes may be read: weights,
+// tables, the step's tokens and positions. What kernels write is read by ordinary loads after it, not by
+// __ldg or ld.global.nc: these take memory for constant while the kernel runs, and the compiler may move them
+// ahead of the wait. Kernels launched by <<<>>> wait as ever for all that is before them. A thread that does
+// none of this may end without a wait where others of its block wait: the block does not end before they do.
 //
 // One exception: a layer's top-k buffers, which resolve_kernel alone writes, are read before the wait by it
-// and by store_tokens_kernel. Every resolve_kernel lets the next kernel start only after its own wait: no
-// kernel after another layer's begins before this layer's is complete. Of a single layer two follow each
-// other in two steps, which a copy or the edge of a recorded step divides: nothing passes these.
+// and by what stores tokens (store.cuh). Every resolve_kernel lets the next kernel start only after its own
+// wait: no kernel after another layer's begins before this layer's is complete. Of a single layer two follow
+// each other in two steps, which a copy or the edge of a recorded step divides: nothing passes these.
 #pragma once
 
 #include "cuda/launch.h"

@@ -14,7 +14,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFewTokens = 8;   // hardly two of which choose the same expert: each use reads its weights
+constexpr int kFewTokens = 12;  // hardly two of which choose the same expert: each use reads its weights
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
@@ -91,7 +91,8 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_eac
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (column >= width) return;
   const float4* from = x + static_cast<int64_t>(blockIdx.y) * n_each * width + column;
-  const float4 before = h ? h[column] : float4{}, last = h ? from[static_cast<int64_t>(n_each) * width] : float4{};
+  const float4 before = h ? h[column] : float4{},
+               last = h ? from[static_cast<int64_t>(n_each) * width] : float4{};
   float4 sum = from[0];
 #pragma unroll 8
   for (int k = 1; k < n_each; ++k) {

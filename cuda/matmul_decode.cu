@@ -24,6 +24,25 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
   return rows;
 }
 
+// What is kept of one token is stored beside the products, whose blocks each norm the queries' low rank: of
+// more tokens that would take them longer. Returns whether it is; if not, nothing is done.
+bool store_beside(const StoreTokens& op, const Launch& launch) {
+  const Matmul &first = op.to_q, &second = op.to_index_q;
+  DecodeRows rows = decode::rows_of(first);
+  if (traits(first.weight.type).block_values == 1 || !rows.in_bands || rows.n_tokens > 1) return false;
+  if (second.weight.data) {
+    if (!go_together(first, second)) return false;
+    rows.matrices[rows.n_matrices++] = decode::rows_of(second).matrices[0];
+  }
+  rows.is_undivided = true;
+  rows.x_norm = op.q_norm, rows.norm_eps = op.norm_eps;
+  Beside beside;
+  beside.store = op, beside.store_room = StoreRoom::of(op.cache.layout);
+  beside.n_jobs = op.k ? 2 : 1;
+  return beside.store_room.n_bytes <= static_cast<int>(decode::kMostBesideBytes) &&
+         decode::launch_any<1>(rows, {}, first.weight.type, launch, beside);
+}
+
 }  // namespace
 
 void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
@@ -59,29 +78,6 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
       is_done[floats] = true;
   }
 }
-
-namespace {
-
-// What is kept of one token is stored beside the products, whose blocks each norm the queries' low rank: of
-// more tokens that would take them longer. Returns whether it is; if not, nothing is done.
-bool store_beside(const StoreTokens& op, const Launch& launch) {
-  const Matmul &first = op.to_q, &second = op.to_index_q;
-  DecodeRows rows = decode::rows_of(first);
-  if (traits(first.weight.type).block_values == 1 || !rows.in_bands || rows.n_tokens > 1) return false;
-  if (second.weight.data) {
-    if (!go_together(first, second)) return false;
-    rows.matrices[rows.n_matrices++] = decode::rows_of(second).matrices[0];
-  }
-  rows.is_undivided = true;
-  rows.x_norm = op.q_norm, rows.norm_eps = op.norm_eps;
-  Beside beside;
-  beside.store = op, beside.store_room = StoreRoom::of(op.cache.layout);
-  beside.n_jobs = op.k ? 2 : 1;
-  return beside.store_room.n_bytes <= static_cast<int>(decode::kMostBesideBytes) &&
-         decode::launch_any<1>(rows, {}, first.weight.type, launch, beside);
-}
-
-}  // namespace
 
 void store_tokens_decode(const StoreTokens& op, const Launch& launch) {
   if (op.step.n_tokens == 0 || store_beside(op, launch)) return;

@@ -221,9 +221,8 @@ __device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& p
 // CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps brings eight rows and two queries in;
 // then four warps a block multiply rows (M) by heads (N), so that no product is padded, and turn the weights
 // over: the next kernel has heads for M. It may start as soon as what is selected is there; older queries
-// are read before that. Bound: one token
-// has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB of queries, 2500 cycles at the 64 bytes
-// a cycle of a multiprocessor.
+// are read before that. Bound: one token has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB
+// of queries, 2500 cycles at the 64 bytes a cycle of a multiprocessor.
 template <KvType kKv>
 __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -373,4 +373,22 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
   }
 }
 
+// A long sequence among many short ones, beside as many keys of as many sequences that are equally long.
+BOOST_AUTO_TEST_CASE(timing_of_mixed_lengths,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  TestLaunch gpu;
+  std::vector<int64_t> mixed(201, 4096), equal(201, 4736);
+  mixed[100] = 131072;
+  for (const std::vector<int64_t>& lengths : {mixed, equal}) {
+    std::vector<std::vector<int32_t>> newest;
+    for (const int64_t n : lengths) newest.push_back(run_of(static_cast<int32_t>(n) - 1, 1));
+    const Problem problem({KvType::fp8, 64, 128, lengths, newest});
+    const DeviceProblem device(problem);
+    const IndexerScores op = device.operation();
+    std::printf("indexer_scores: 201 sequences of up to %lld positions: %.1f us\n",
+                static_cast<long long>(std::ranges::max(lengths)),
+                gpu.seconds([&] { cuda::indexer_scores(op, gpu.launch()); }) * 1e6);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -246,4 +246,26 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
   }
 }
 
+// A long row among many short ones, beside as many rows that are equally long.
+BOOST_AUTO_TEST_CASE(timing_of_mixed_lengths,
+                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
+  TestLaunch gpu;
+  constexpr size_t kRows = 201;
+  std::vector<int32_t> mixed(kRows, 4095), equal(kRows, 4735);
+  mixed[100] = 131071;
+  for (const std::vector<int32_t>& positions : {mixed, equal}) {
+    const int64_t n = std::ranges::max(positions) + 1;
+    const DeviceArray<float> scores(random_floats(kRows * static_cast<size_t>(n), 6));
+    const DeviceArray<int32_t> pos(positions), selected(kRows * 2048), n_selected(kRows);
+    const SelectTopk op{{kRows, 1, n - 1, nullptr, pos.data(), nullptr},
+                        scores.data(),
+                        n,
+                        2048,
+                        selected.data(),
+                        n_selected.data()};
+    std::printf("select_topk: 201 rows of up to %lld positions: %.1f us\n", static_cast<long long>(n),
+                gpu.seconds([&] { cuda::select_topk(op, gpu.launch()); }) * 1e6);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
