@@ -14,7 +14,7 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFewTokens = 8;   // hardly two of which choose the same expert: each use reads its weights
+constexpr int kFewTokens = 4;   // hardly two of which choose the same expert: each use reads its weights
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
