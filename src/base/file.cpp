@@ -87,14 +87,6 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       n_bytes_(std::exchange(other.n_bytes_, 0)) {}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(stamp_, other.stamp_);
-  std::swap(data_, other.data_);
-  std::swap(n_bytes_, other.n_bytes_);
-  return *this;
-}
-
 void install_truncation_guard() {
   struct sigaction action {};
   action.sa_handler = on_bus_error;

@@ -30,7 +30,6 @@ class MappedFile {
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
 
   const std::string& path() const { return path_; }
   std::span<const uint8_t> bytes() const { return {data_, n_bytes_}; }
