@@ -101,9 +101,8 @@ class Maker {
     const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
     std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
-    pattern.resize(pattern.size() + row_bytes(type, traits(type).block_values));
-    std::copy_n(pattern.begin(), row_bytes(type, traits(type).block_values),
-                pattern.begin() + static_cast<ptrdiff_t>(kPatternRows * m.row_bytes));
+    const std::vector<uint8_t> block(pattern.begin(), pattern.begin() + traits(type).block_bytes);
+    pattern.insert(pattern.end(), block.begin(), block.end());
     uint8_t* to = backend_->alloc_weights(place_, n_bytes, m.mat_bytes);
     fill(to, n_bytes, pattern);
     m.data = to;
