@@ -21,6 +21,17 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
+// The sum over the lanes up to and with this one.
+template <typename T>
+__device__ __forceinline__ T warp_prefix(T x) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const T before = __shfl_up_sync(0xffffffffu, x, offset);
+    if (static_cast<int>(threadIdx.x % 32) >= offset) x += before;
+  }
+  return x;
+}
+
 // The sum over a block of up to 1024 threads, for every thread. All threads of the block call it.
 __device__ __forceinline__ float block_sum(float x) {
   __shared__ float partial[32];

@@ -18,16 +18,6 @@ constexpr int kFewTokens = 4;   // hardly two of which choose the same expert: e
 constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
-// The sum of the values of this thread's warp up to and with its own.
-__device__ __forceinline__ int sum_up_to(int value, int lane) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, value, offset);
-    if (lane >= offset) value += before;
-  }
-  return value;
-}
-
 // Uses by expert, the runs of them, and the experts of each round.
 // One CTA; a thread a use, then an expert.
 // In shared memory `places`, of each expert its count and then where its next use goes, and of each round the
@@ -55,7 +45,7 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int begin = 0; begin < n_experts; begin += kSortThreads) {
     const int e = begin + thread, count = e < n_experts ? places[e] : 0;
     const int n_runs = (count + to.most - 1) / to.most, n_chosen = count > 0;
-    const Before here = {sum_up_to(count, lane), sum_up_to(n_runs, lane), sum_up_to(n_chosen, lane)};
+    const Before here = {warp_prefix(count), warp_prefix(n_runs), warp_prefix(n_chosen)};
     if (lane == 31) of_warps[warp] = here;
     __syncthreads();
     const auto sum_before = [&](int Before::*what, int own) {

@@ -106,12 +106,7 @@ __device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
 // The sum over the threads before this one; `total` over all. All threads of the block call it.
 __device__ inline uint64_t block_prefix(Shared& sm, uint64_t x, uint64_t& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  uint64_t sum = x;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const uint64_t y = __shfl_up_sync(0xffffffffu, sum, offset);
-    if (lane >= offset) sum += y;
-  }
+  const uint64_t sum = warp_prefix(x);
   __syncthreads();  // the previous readers are done
   if (lane == 31) sm.warp_sums[warp] = sum;
   __syncthreads();

@@ -40,14 +40,6 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return __uint_as_float(key ^ (~static_cast<uint32_t>(static_cast<int32_t>(key) >> 31) | 0x80000000u));
 }
 
-__device__ __forceinline__ uint32_t warp_prefix(uint32_t x) {  // inclusive
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const uint32_t y = __shfl_up_sync(0xffffffffu, x, offset);
-    if (static_cast<int>(threadIdx.x % 32) >= offset) x += y;
-  }
-  return x;
-}
 // Of a number per warp, what the first n_warps have together.
 __device__ __forceinline__ uint32_t sum_of_warps(const uint32_t* numbers, int n_warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
