@@ -15,75 +15,127 @@ namespace {
 #endif
 
 constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
+constexpr int32_t kPagesBeside = 6;  // that take as long as what a block does once for each of its tokens
+
+// A block's share of all tokens' pages, token by token: `page` to `end` of token t, then those of the tokens
+// after, as many as n_units gives. A token has a unit for each of its pages behind those for beginning with
+// it; the first has none of these, since every block begins once.
+struct Share {
+  int32_t t, page, end, n_units;
+
+  static __device__ int32_t n_before(int32_t t) { return t > 0 ? kPagesBeside : 0; }
+  static __device__ int32_t units_of(const Scoring& op, int32_t t) {
+    return n_before(t) + op.pos[t] / kPage + 1;
+  }
+  // From `unit` of token t on; no page where the share ends before there is one.
+  __device__ void take_token(const Scoring& op, int32_t unit) {
+    const int32_t last = min(unit + n_units, units_of(op, t));
+    n_units -= last - unit;
+    page = max(0, unit - n_before(t)), end = last - n_before(t);
+  }
+  // This block's. Each warp finds it for itself: a lane adds up a run of tokens.
+  static __device__ Share of_block(const Scoring& op, int lane) {
+    const int32_t n_each = (op.n_tokens + 31) / 32, past = min((lane + 1) * n_each, op.n_tokens);
+    int32_t t = min(lane * n_each, past), sum = 0;
+#pragma unroll 4
+    for (int32_t i = t; i < past; ++i) sum += units_of(op, i);
+    const int32_t upto = warp_prefix(sum), n_all = __shfl_sync(0xffffffffu, upto, 31);
+    const auto n_blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+    const int32_t n_least = n_all / n_blocks, n_longer = n_all % n_blocks;
+    const int32_t first = block * n_least + min(block, n_longer), n = n_least + (block < n_longer ? 1 : 0);
+    Share share = {0, 0, 0, n};
+    if (n == 0) return share;
+    int32_t unit = first - (upto - sum);
+    if (unit >= 0)
+      for (; t < past && unit >= units_of(op, t); ++t) unit -= units_of(op, t);
+    const int at = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, upto > first))) - 1;
+    share.t = __shfl_sync(0xffffffffu, t, at);
+    share.take_token(op, __shfl_sync(0xffffffffu, unit, at));
+    return share;
+  }
+};
 
 // score(t, s) in decode, exact: f16 holds e4m3 values as they are, and products are summed in f32.
-// Grid (blocks, tokens): a block takes every gridDim.x-th page of its token, a warp 16 of a page's 64 keys.
+// All blocks have as many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64 keys.
 // A page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
 // Bound by reading the keys, 132 bytes each.
-// Measured (H200, 2026-11-21): 131 072 keys in 14 us, 1229 GB/s; a million (in L2) at 3101 GB/s.
+// Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens with 952 thousand keys, each 4 736 or one
+// 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
 #if DSV32_HAS_WGMMA
   // [2 halves of the steps][64 heads][128 bytes], f16
   __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
   __shared__ float factors[kHeads];
   let_next_start();
-  wait_for_inputs();
-  const int64_t t = blockIdx.y;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
-  const int32_t pos = op.pos[t], n_pages = pos / kPage + 1, seq = op.seq[t];
-  int32_t i = blockIdx.x;
-  if (i >= n_pages) return;
   const int row = 16 * warp + lane / 4 + 8 * (lane & 1);  // whose score this lane has in the end
-  KeyFragment keys;
-  const uint8_t* page = op.page(seq, i);
-  keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
-  float key_scale = reinterpret_cast<const float*>(page + op.scales_offset)[row];
-  int32_t next = i + gridDim.x;
-  const uint8_t* next_page = next < n_pages ? op.page(seq, next) : nullptr;
-
-  widen_queries<kDecodeThreads>(op, t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
-    const unsigned at = w / 4 * kQueryBytes + h * 128 + (p ^ h % 8) * 16 + w % 4 * 4;
-    *reinterpret_cast<uint32_t*>(queries + at) = pair;
-  });
-  if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, threadIdx.x);
-  fence_async_proxy();
-  __syncthreads();
-  float2 weights[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) weights[j] = make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
-  const uint64_t b = wgmma_operand(shared_address(queries));
-  float* scores = op.scores + t * op.scores_stride;
-
-  while (true) {
-    uint32_t a[8][4];
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      keys.widened(step, a[step]);
-      // Widened here, before the products begin, and not between them.
-      asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
-    }
-    const float scale = key_scale;
-    if (next_page) {
+  Share share = Share::of_block(op, lane);
+  const int32_t* ids = nullptr;  // of the token's pages
+  const auto page_of = [&](int32_t i) {
+    return i < share.end ? op.key_pages + ids[i] * op.page_bytes : nullptr;
+  };
+  const uint8_t* next_page = nullptr;
+  const auto begin_token = [&] {
+    if (share.page >= share.end) return;
+    ids = op.key_page_ids + op.seq[share.t] * op.max_pages;
+    next_page = page_of(share.page);
+  };
+  begin_token();
+  wait_for_inputs();
+  for (bool is_first = true; share.page < share.end; is_first = false) {
+    const int32_t pos = op.pos[share.t];
+    KeyFragment keys;
+    float key_scale;
+    const auto load_next = [&] {
       keys.load(next_page + op.keys_offset + 16 * warp * kDim, lane);
       key_scale = reinterpret_cast<const float*>(next_page + op.scales_offset)[row];
-    }
-    const int32_t after = next + gridDim.x;
-    const uint8_t* after_page = after < n_pages ? op.page(seq, after) : nullptr;
-    float products[32];
-    wgmma_begin();
+    };
+    load_next();
+    next_page = page_of(share.page + 1);
+
+    if (!is_first) __syncthreads();  // the token before is done with its queries
+    widen_queries<kDecodeThreads>(op, share.t, 0, [&](unsigned h, unsigned w, unsigned p, uint32_t pair) {
+      const unsigned at = w / 4 * kQueryBytes + h * 128 + (p ^ h % 8) * 16 + w % 4 * 4;
+      *reinterpret_cast<uint32_t*>(queries + at) = pair;
+    });
+    if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(share.t, threadIdx.x);
+    fence_async_proxy();
+    __syncthreads();
+    float2 weights[8];
 #pragma unroll
-    for (int step = 0; step < 8; ++step)
-      wgmma_f16(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-    float sums[2] = {0, 0};
-    add_heads(
-        products, [&](int j) { return weights[j]; }, sums);
-    const float score = fold_rows(sums, lane) * scale;
-    const int32_t s = i * kPage + row;
-    if (c < 2 && s <= pos) scores[s] = score;
-    if (next >= n_pages) break;
-    i = next, next = after, next_page = after_page;
+    for (int j = 0; j < 8; ++j) weights[j] = make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
+    const uint64_t b = wgmma_operand(shared_address(queries));
+    float* scores = op.scores + share.t * op.scores_stride;
+
+    for (int32_t i = share.page; i < share.end; ++i) {
+      uint32_t a[8][4];
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        keys.widened(step, a[step]);
+        // Widened here, before the products begin, and not between them.
+        asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
+      }
+      const float scale = key_scale;
+      if (next_page) load_next();
+      next_page = page_of(i + 2);
+      float products[32];
+      wgmma_begin();
+#pragma unroll
+      for (int step = 0; step < 8; ++step)
+        wgmma_f16(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      float sums[2] = {0, 0};
+      add_heads(
+          products, [&](int j) { return weights[j]; }, sums);
+      const float score = fold_rows(sums, lane) * scale;
+      const int32_t s = i * kPage + row;
+      if (c < 2 && s <= pos) scores[s] = score;
+    }
+    if (share.n_units == 0) break;
+    ++share.t;
+    share.take_token(op, 0);
+    begin_token();
   }
 #else
   __trap();
@@ -264,26 +316,13 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
 #endif
 }
 
-// Blocks that share a token's pages: so many that the last round of them is nearly full, and few, since each
-// begins by widening the queries, which takes as long as some pages.
-int64_t decode_blocks(int64_t n_tokens, int64_t n_pages, int n_sms) {
-  constexpr int64_t kMostRounds = 8, kPagesBeside = 6;
-  const int64_t n_places = int64_t{kDecodeBlocks} * n_sms;
-  int64_t best = 1, least = INT64_MAX;
-  for (int64_t round = 1; round <= kMostRounds; ++round) {
-    const int64_t n = std::clamp<int64_t>(round * n_places / n_tokens, 1, n_pages);
-    const int64_t time = ceil_div(n * n_tokens, n_places) * (ceil_div(n_pages, n) + kPagesBeside);
-    if (time < least) least = time, best = n;
-  }
-  return best;
-}
-
 }  // namespace
 
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(decode_blocks(op.n_tokens, n_pages, launch.n_sms)),
-                  static_cast<unsigned>(op.n_tokens));
-  launch_kernel("score_decode_kernel", score_decode_kernel, {grid, kDecodeThreads}, launch, op);
+  const int64_t n_blocks =
+      std::min<int64_t>(kDecodeBlocks * launch.n_sms, op.n_tokens * (n_pages + kPagesBeside));
+  launch_kernel("score_decode_kernel", score_decode_kernel, {static_cast<unsigned>(n_blocks), kDecodeThreads},
+                launch, op);
 }
 
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {

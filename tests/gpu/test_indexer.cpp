@@ -240,6 +240,13 @@ BOOST_AUTO_TEST_CASE(decode_of_several_sequences, *boost::unit_test::preconditio
   for (int64_t s = 0; s < 20; ++s)
     many.lengths.push_back(100 + 77 * s), many.pos.push_back({static_cast<int32_t>(99 + 77 * s)});
   BOOST_TEST(error_of(gpu, many) < kExact);
+  // Shares of a block: of many tokens a few, of a long one among them a part.
+  Shape mixed{KvType::fp8, 64, 128, {}, {}};
+  for (int32_t s = 0; s < 600; ++s) {
+    const int32_t length = s == 300 ? 20000 : 1 + s % 150;
+    mixed.lengths.push_back(length), mixed.pos.push_back({length - 1});
+  }
+  BOOST_TEST(error_of(gpu, mixed, 0, 60) < kExact);
 }
 
 BOOST_AUTO_TEST_CASE(prefill_of_one_sequence, *boost::unit_test::precondition(needs_gpu)) {
