@@ -1,7 +1,7 @@
 // Weight rows times many vectors on Hopper: what decode_columns.cu computes, with the same bits.
 //
 // The products of four warps together (wgmma) add up as those of one do: both take 16 columns at a time into
-// f32, and which 16 a step's k-th products are is free. So x of 32 or 64 tokens lies in shared memory in the
+// f32, and which 16 a step's k-th products are is free. So x of 32 to 80 tokens lies in shared memory in the
 // order in which a lane takes weights apart (column_of), and the weights come to the products from registers,
 // as in decode_steps.cuh. While the tensor cores work the warps take the next piece apart.
 //
@@ -253,7 +253,8 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
 // Bound by how long a warp waits for its own instructions, of which there are some 480 a step of 256 columns
 // and two warps on a quarter of a multiprocessor: half of the issue slots are busy, and 40 % of the tensor
 // cores. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 32, 48, 64 and 128 tokens 40, 50, 52 and 96 us,
-// the last 315 TFLOP/s where fp16 products of prompts reach 730.
+// the last 315 TFLOP/s where fp16 products of prompts reach 730. With 80 columns some registers are spilled
+// (Q4_K 164 bytes a thread), which costs less than a second round of weights taken apart.
 template <TensorType kType, int kN>
 __global__ void __launch_bounds__(kAllThreads, 1)
     decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -338,13 +339,15 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
 
 bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, TensorType type,
                    const Launch& launch) {
-  constexpr int kMost = 64;
+  constexpr int kMost = 80;
   const int n_chunk = static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, kMost)));
   bool is_done = false;
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>)
       is_done = n_chunk <= 32   ? launch_wide<kType, 32>(rows, layout, is_gated, n_chunk, launch)
+                : n_chunk <= 40 ? launch_wide<kType, 40>(rows, layout, is_gated, n_chunk, launch)
                 : n_chunk <= 48 ? launch_wide<kType, 48>(rows, layout, is_gated, n_chunk, launch)
+                : n_chunk <= 64 ? launch_wide<kType, 64>(rows, layout, is_gated, n_chunk, launch)
                                 : launch_wide<kType, kMost>(rows, layout, is_gated, n_chunk, launch);
   });
   return is_done;

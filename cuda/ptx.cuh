@@ -405,12 +405,28 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4]
       : DSV32_SUMS_16(0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
+// Starts d [64, 40] = or += a b^T as below.
+__device__ __forceinline__ void wgmma_f16(float (&d)[20], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %25, 0;\nwgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 "
+      "{" DSV32_NAMES_16 ", %16, %17, %18, %19}, {%20,%21,%22,%23}, %24, p, 1, 1, 0;\n}"
+      : DSV32_SUMS_16(0), DSV32_SUMS_4(16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+}
 // Starts d [64, 48] = or += a b^T as below.
 __device__ __forceinline__ void wgmma_f16(float (&d)[24], const uint32_t (&a)[4], uint64_t b, bool adds) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\nwgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
       "{" DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23}, {%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
       : DSV32_SUMS_16(0), DSV32_SUMS_4(16), DSV32_SUMS_4(20)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+}
+// Starts d [64, 80] = or += a b^T as below.
+__device__ __forceinline__ void wgmma_f16(float (&d)[40], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\nwgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
+      "{" DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39}, {%40,%41,%42,%43}, %44, p, 1, 1, 0;\n}"
+      : DSV32_SUMS_32(0), DSV32_SUMS_4(32), DSV32_SUMS_4(36)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
 // Starts d [64, 64] = or += a b^T: a [64, 16] of fp16 in registers (as those of multiply_f16 of each warp), b
