@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
                                shared_address(activations) + step % 2 * kTileBytes);
   };
   const auto load_raw = [&](int span) {
-    load_span<kType>(rows_here, n_rows, first_span + span,
-                     shared_address(raw) + span % 2 * Raw::kBytes, threadIdx.x);
+    load_span<kType>(rows_here, n_rows, first_span + span, shared_address(raw) + span % 2 * Raw::kBytes,
+                     threadIdx.x);
   };
   // Fills the tile of `step`; the steps before it are filled, so a span that it begins leaves the other half
   // of raw free.

@@ -166,7 +166,8 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
   }
 }
 
-BOOST_AUTO_TEST_CASE(bands_of_experts_give_the_bits_of_whole_rows, *boost::unit_test::precondition(needs_gpu)) {
+BOOST_AUTO_TEST_CASE(bands_of_experts_give_the_bits_of_whole_rows,
+                     *boost::unit_test::precondition(needs_gpu)) {
   TestLaunch test;
   constexpr int64_t kDim = 512, kMost = 900;
   const DeviceArray<float> x(random_floats(kMost * kDim, 1)), weights(random_floats(kMost * 3, 2)),
@@ -175,8 +176,9 @@ BOOST_AUTO_TEST_CASE(bands_of_experts_give_the_bits_of_whole_rows, *boost::unit_
   for (const TensorType type : kTypes) {
     const Experts e(type, type, type, 8, kDim, 256);
     for (const int64_t n : {int64_t{40}, kMost}) {
-      RunExperts op = {e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(),
-                       weights.data(),   n,                3,                y.data()};
+      RunExperts op = {
+          e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(), weights.data(), n, 3,
+          y.data()};
       cuda::run_experts_prefill(op, test.launch());
       const std::vector<float> ours = y.values();
       op.w1 = e.w1.whole_rows_on_device(), op.w3 = e.w3.whole_rows_on_device();

@@ -226,9 +226,9 @@ BOOST_AUTO_TEST_CASE(heads, *boost::unit_test::precondition(needs_gpu)) {
           gpu().launch());
       const std::vector<float> ours = y.values();
       check_close(ours, expected, tolerance(s.type), "heads");
-      cuda::matmul_heads_decode({weights.whole_rows_on_device(), device_x.data(), token_stride, head_stride,
-                                 y.data(), s.n_tokens},
-                                gpu().launch());
+      cuda::matmul_heads_decode(
+          {weights.whole_rows_on_device(), device_x.data(), token_stride, head_stride, y.data(), s.n_tokens},
+          gpu().launch());
       BOOST_TEST((y.values() == ours), "whole rows");
     }
 }
@@ -422,8 +422,8 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
   CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
   const DeviceArray<float> x(std::vector<float>(128 * 18432, 1.0f)), y(size_t{128} * 32768);
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
-    WeightMatrix weight{nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols),
-                        0,       band_step_bytes(type, n_rows, n_cols)};
+    WeightMatrix weight{
+        nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols), 0, band_step_bytes(type, n_rows, n_cols)};
     const size_t n_bytes = weight.row_bytes * static_cast<size_t>(n_rows),
                  n_copies = std::min<size_t>(kPool / n_bytes, 32);
     const double seconds = gpu().seconds([&] {
@@ -461,7 +461,9 @@ BOOST_AUTO_TEST_CASE(timing_of_heads,
   for (const int64_t n_rows : {512, 128})
     for (const int64_t n_tokens : {1, 8}) {
       const int64_t n_cols = 65536 / n_rows;
-      WeightMatrix weight{nullptr, q8_0, n_rows, n_cols, 128, row_bytes(q8_0, n_cols),
+      WeightMatrix weight{nullptr, q8_0,
+                          n_rows,  n_cols,
+                          128,     row_bytes(q8_0, n_cols),
                           0,       band_step_bytes(q8_0, n_rows, n_cols)};
       weight.mat_bytes = weight.row_bytes * static_cast<size_t>(n_rows);
       const size_t n_bytes = weight.mat_bytes * 128, n_copies = kPool / n_bytes;
@@ -491,11 +493,14 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
     std::vector<int32_t> all(kExperts);
     std::iota(all.begin(), all.end(), 0);
     const DeviceArray<int32_t> experts(all);  // token t: experts 8 t .. 8 t + 7
-    const WeightMatrix up{w1.data(), type,      kInter, kDim, kExperts, row_bytes(type, kDim),
+    const WeightMatrix up{w1.data(), type,
+                          kInter,    kDim,
+                          kExperts,  row_bytes(type, kDim),
                           mat_bytes, band_step_bytes(type, kInter, kDim)};
-    WeightMatrix other = up,
-                 down{w2.data(), type,      kDim, kInter, kExperts, row_bytes(type, kInter),
-                      mat_bytes, band_step_bytes(type, kDim, kInter)};
+    WeightMatrix other = up, down{w2.data(), type,
+                                  kDim,      kInter,
+                                  kExperts,  row_bytes(type, kInter),
+                                  mat_bytes, band_step_bytes(type, kDim, kInter)};
     other.data = w3.data();
     for (const int64_t n_tokens : {1, 2, 8}) {
       // One token: its experts move on from run to run, so that L2 does not hold them.
@@ -523,9 +528,13 @@ BOOST_AUTO_TEST_CASE(timing_of_chosen_experts,
   const DeviceArray<float> x(std::vector<float>(kMost * kDim, 1.0f)), y(size_t{kMost} * kDim),
       weights(std::vector<float>(kMost * 8, 0.1f));
   const DeviceArray<int32_t> experts(choose_experts({q4_k, q4_k, q4_k, kExperts, kDim, kInter, kMost, 8}));
-  const WeightMatrix w1{pool.data(), q4_k,      kInter, kDim, kExperts, row_bytes(q4_k, kDim),
+  const WeightMatrix w1{pool.data(), q4_k,
+                        kInter,      kDim,
+                        kExperts,    row_bytes(q4_k, kDim),
                         mat_bytes,   band_step_bytes(q4_k, kInter, kDim)};
-  WeightMatrix w3 = w1, w2{pool.data(), q4_k,      kDim, kInter, kExperts, row_bytes(q4_k, kInter),
+  WeightMatrix w3 = w1, w2{pool.data(), q4_k,
+                           kDim,        kInter,
+                           kExperts,    row_bytes(q4_k, kInter),
                            mat_bytes,   band_step_bytes(q4_k, kDim, kInter)};
   w3.data += kExperts * mat_bytes, w2.data += 2 * kExperts * mat_bytes;
   for (const int64_t n_tokens : {2, 4, 8, 16, 32, 33, 64, 128}) {
