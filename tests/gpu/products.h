@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdio>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,8 @@ inline CpuBackend& cpu() {
   return backend;
 }
 
-// A stack of matrices in host and device memory, there in bands where its shape allows it, as the backend keeps
-// it, and as whole rows.
+// A stack of matrices in host and device memory, there in bands where its shape allows it, as the backend
+// keeps it, and as whole rows.
 struct TestWeights {
   TestWeights(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols, uint64_t seed)
       : bytes(make(type, n_mats * n_rows, n_cols, seed)), device(bytes), banded(bytes) {
@@ -109,6 +110,20 @@ inline void resize_rows(std::vector<float>& values, int64_t n, float size, bool 
     const float factor = size * size_of(i / static_cast<size_t>(n));
     values[i] = is_back ? values[i] / factor : values[i] * factor;
   }
+}
+
+// n_activated different experts of each token, ascending.
+inline std::vector<int32_t> choose_experts(int64_t n_tokens, int64_t n_experts, int64_t n_activated) {
+  Rng rng(17);
+  std::vector<int32_t> experts;
+  for (int64_t t = 0; t < n_tokens; ++t) {
+    std::vector<int32_t> all(static_cast<size_t>(n_experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (size_t i = 0; i + 1 < all.size(); ++i) std::swap(all[i], all[i + rng.next() % (all.size() - i)]);
+    std::sort(all.begin(), all.begin() + n_activated);
+    experts.insert(experts.end(), all.begin(), all.begin() + n_activated);
+  }
+  return experts;
 }
 
 inline void print_product(const char* name, TensorType type, int64_t n_tokens, double n_products,

@@ -9,10 +9,8 @@
 // One element may be off by six times that, measured by the root mean square of all (errors are normal sums).
 // The equalities (tokens together or alone) are exact.
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <deque>
-#include <numeric>
 
 #include "tests/gpu/products.h"
 
@@ -313,20 +311,6 @@ struct ExpertShape {
   bool is_fused = false;
 };
 
-// n_activated different experts of each token, ascending.
-std::vector<int32_t> choose_experts(const ExpertShape& s) {
-  Rng rng(17);
-  std::vector<int32_t> experts;
-  for (int64_t t = 0; t < s.n_tokens; ++t) {
-    std::vector<int32_t> all(static_cast<size_t>(s.n_experts));
-    std::iota(all.begin(), all.end(), 0);
-    for (size_t i = 0; i + 1 < all.size(); ++i) std::swap(all[i], all[i + rng.next() % (all.size() - i)]);
-    std::sort(all.begin(), all.begin() + s.n_activated);
-    experts.insert(experts.end(), all.begin(), all.begin() + s.n_activated);
-  }
-  return experts;
-}
-
 void check_experts(const ExpertShape& s) {
   BOOST_TEST_CONTEXT(type_name(s.w1) << "/" << type_name(s.w3) << "/" << type_name(s.w2) << " dim " << s.dim
                                      << " inter " << s.inter << ", " << s.n_tokens << " tokens, fused "
@@ -335,7 +319,7 @@ void check_experts(const ExpertShape& s) {
     const TestWeights w1(s.w1, s.n_experts, s.inter * (s.is_fused ? 2 : 1), s.dim, 15),
         w3(s.w3, s.n_experts, s.inter, s.dim, 16), w2(s.w2, s.n_experts, s.dim, s.inter, 17);
     const std::vector<float> x = random_floats(static_cast<size_t>(s.n_tokens * s.dim), 3);
-    const std::vector<int32_t> experts = choose_experts(s);
+    const std::vector<int32_t> experts = choose_experts(s.n_tokens, s.n_experts, s.n_activated);
     std::vector<float> weights = random_floats(experts.size(), 4), expected(x.size());
     const auto views = [&](bool is_device, const float* x_data, const int32_t* experts_data,
                            const float* weights_data, float* y) {
@@ -413,138 +397,6 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused, *boost::unit_test::precondition(n
   BOOST_CHECK_THROW(cuda::matmul_decode({odd, x.data(), 64, y.data(), 1}, gpu().launch()), Error);
   cuda::matmul_decode({weights.on_device(), x.data(), 64, y.data(), 0}, gpu().launch());
   BOOST_TEST(y.values() == std::vector<float>(9 * 8, 5.0f), boost::test_tools::per_element());
-}
-
-BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
-  constexpr size_t kPool = size_t{600}
-                           << 20;  // copies of a matrix are taken in turn, so that L2 does not hold them
-  const DeviceArray<uint8_t> pool(kPool, false, DeviceWeights::kPaddingBytes);
-  CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
-  const DeviceArray<float> x(std::vector<float>(128 * 18432, 1.0f)), y(size_t{128} * 32768);
-  const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
-    WeightMatrix weight{
-        nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols), 0, band_step_bytes(type, n_rows, n_cols)};
-    const size_t n_bytes = weight.row_bytes * static_cast<size_t>(n_rows),
-                 n_copies = std::min<size_t>(kPool / n_bytes, 32);
-    const double seconds = gpu().seconds([&] {
-      for (size_t i = 0; i < n_copies; ++i) {
-        weight.data = pool.data() + i * (n_bytes / 256 * 256);
-        cuda::matmul_decode({weight, x.data(), n_cols, y.data(), n_tokens}, gpu().launch());
-      }
-    }) / static_cast<double>(n_copies);
-    std::printf("matmul_decode %-8s %5lld x %5lld, %lld tokens: %7.2f us, %5.0f GB/s\n", type_name(type),
-                static_cast<long long>(n_rows), static_cast<long long>(n_cols),
-                static_cast<long long>(n_tokens), seconds * 1e6,
-                static_cast<double>(n_bytes) / seconds / 1e9);
-  };
-  for (const TensorType type : kTypes) time(type, 7168, 18432, 1);
-  for (const TensorType type : {q4_k, q6_k, q8_0, bf16}) {
-    time(type, 18432, 7168, 1);
-    time(type, 24576, 1536, 1);
-    time(type, 7168, 16384, 1);
-    time(type, 2112, 7168, 1);
-    time(type, 576, 7168, 1);
-    for (const int64_t n_tokens : {2, 4, 8}) time(type, 18432, 7168, n_tokens);
-    time(type, 7168, 16384, 8);
-    for (const int64_t n_tokens : {9, 16, 17, 32, 33, 64, 128}) time(type, 7168, 16384, n_tokens);
-    time(type, 1536, 7168, 128);
-  }
-  time(f32, 256, 7168, 1);
-}
-
-BOOST_AUTO_TEST_CASE(timing_of_heads,
-                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
-  constexpr size_t kPool = size_t{300} << 20;
-  const DeviceArray<uint8_t> pool(kPool, false, DeviceWeights::kPaddingBytes);
-  CUDA_CHECK(cudaMemset(pool.data(), 0, kPool));
-  const DeviceArray<float> x(std::vector<float>(8 * 128 * 512, 1.0f)), y(size_t{8} * 128 * 512);
-  for (const int64_t n_rows : {512, 128})
-    for (const int64_t n_tokens : {1, 8}) {
-      const int64_t n_cols = 65536 / n_rows;
-      WeightMatrix weight{nullptr, q8_0,
-                          n_rows,  n_cols,
-                          128,     row_bytes(q8_0, n_cols),
-                          0,       band_step_bytes(q8_0, n_rows, n_cols)};
-      weight.mat_bytes = weight.row_bytes * static_cast<size_t>(n_rows);
-      const size_t n_bytes = weight.mat_bytes * 128, n_copies = kPool / n_bytes;
-      const double seconds = gpu().seconds([&] {
-        for (size_t i = 0; i < n_copies; ++i) {
-          weight.data = pool.data() + i * n_bytes;
-          cuda::matmul_heads_decode({weight, x.data(), 128 * n_cols, n_cols, y.data(), n_tokens},
-                                    gpu().launch());
-        }
-      }) / static_cast<double>(n_copies);
-      std::printf("matmul_heads_decode Q8_0 128 x %lld x %lld, %lld tokens: %.2f us, %.0f GB/s\n",
-                  static_cast<long long>(n_rows), static_cast<long long>(n_cols),
-                  static_cast<long long>(n_tokens), seconds * 1e6,
-                  static_cast<double>(n_bytes) / seconds / 1e9);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(timing_of_experts,
-                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
-  constexpr int64_t kDim = 7168, kInter = 2048, kExperts = 64;
-  for (const TensorType type : {q4_k, q6_k, q2_k, iq2_xxs, q8_0}) {
-    const size_t mat_bytes = row_bytes(type, kDim) * kInter;
-    const std::vector<uint8_t> zeros(mat_bytes * kExperts);
-    const DeviceWeights w1(zeros), w3(zeros), w2(zeros);
-    const DeviceArray<float> x(std::vector<float>(8 * kDim, 1.0f)), y(size_t{8} * kDim),
-        weights(std::vector<float>(512, 0.1f));
-    std::vector<int32_t> all(kExperts);
-    std::iota(all.begin(), all.end(), 0);
-    const DeviceArray<int32_t> experts(all);  // token t: experts 8 t .. 8 t + 7
-    const WeightMatrix up{w1.data(), type,
-                          kInter,    kDim,
-                          kExperts,  row_bytes(type, kDim),
-                          mat_bytes, band_step_bytes(type, kInter, kDim)};
-    WeightMatrix other = up, down{w2.data(), type,
-                                  kDim,      kInter,
-                                  kExperts,  row_bytes(type, kInter),
-                                  mat_bytes, band_step_bytes(type, kDim, kInter)};
-    other.data = w3.data();
-    for (const int64_t n_tokens : {1, 2, 8}) {
-      // One token: its experts move on from run to run, so that L2 does not hold them.
-      const int64_t n_runs = 8 / n_tokens;
-      const double seconds = gpu().seconds([&] {
-        for (int64_t run = 0; run < n_runs; ++run)
-          cuda::run_experts_decode({up, other, down, x.data(), experts.data() + run * 8 * n_tokens,
-                                    weights.data(), n_tokens, 8, y.data()},
-                                   gpu().launch());
-      }) / static_cast<double>(n_runs);
-      const double n_bytes = 24.0 * static_cast<double>(mat_bytes) * static_cast<double>(n_tokens);
-      std::printf("run_experts_decode %-8s %lld tokens x 8 of [7168 x 2048]: %.2f us, %.0f GB/s\n",
-                  type_name(type), static_cast<long long>(n_tokens), seconds * 1e6, n_bytes / seconds / 1e9);
-    }
-  }
-}
-
-// V3.2's experts, chosen at random by many tokens: most that are chosen are chosen a few times.
-BOOST_AUTO_TEST_CASE(timing_of_chosen_experts,
-                     *boost::unit_test::precondition(needs_gpu) * boost::unit_test::label("timing")) {
-  constexpr int64_t kDim = 7168, kInter = 2048, kExperts = 256, kMost = 128;
-  const size_t mat_bytes = row_bytes(q4_k, kDim) * kInter;
-  const DeviceArray<uint8_t> pool(3 * kExperts * mat_bytes, false, DeviceWeights::kPaddingBytes);
-  CUDA_CHECK(cudaMemset(pool.data(), 0, 3 * kExperts * mat_bytes));
-  const DeviceArray<float> x(std::vector<float>(kMost * kDim, 1.0f)), y(size_t{kMost} * kDim),
-      weights(std::vector<float>(kMost * 8, 0.1f));
-  const DeviceArray<int32_t> experts(choose_experts({q4_k, q4_k, q4_k, kExperts, kDim, kInter, kMost, 8}));
-  const WeightMatrix w1{pool.data(), q4_k,
-                        kInter,      kDim,
-                        kExperts,    row_bytes(q4_k, kDim),
-                        mat_bytes,   band_step_bytes(q4_k, kInter, kDim)};
-  WeightMatrix w3 = w1, w2{pool.data(), q4_k,
-                           kDim,        kInter,
-                           kExperts,    row_bytes(q4_k, kInter),
-                           mat_bytes,   band_step_bytes(q4_k, kDim, kInter)};
-  w3.data += kExperts * mat_bytes, w2.data += 2 * kExperts * mat_bytes;
-  for (const int64_t n_tokens : {2, 4, 8, 16, 32, 33, 64, 128}) {
-    const double seconds = gpu().seconds([&] {
-      cuda::run_experts_decode({w1, w3, w2, x.data(), experts.data(), weights.data(), n_tokens, 8, y.data()},
-                               gpu().launch());
-    });
-    std::printf("run_experts_decode Q4_K, %lld tokens x 8 of 256: %.0f us\n",
-                static_cast<long long>(n_tokens), seconds * 1e6);
-  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
