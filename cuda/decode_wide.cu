@@ -250,11 +250,12 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
 //
 // Layout: head of this file; rings of x of both halves, rings of their weights, then the sums.
 //
-// Bound by how long a warp waits for its own instructions, of which there are some 480 a step of 256 columns
-// and two warps on a quarter of a multiprocessor: half of the issue slots are busy, and 40 % of the tensor
-// cores. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 32, 48, 64 and 128 tokens 40, 50, 52 and 96 us,
-// the last 315 TFLOP/s where fp16 products of prompts reach 730. With 80 columns some registers are spilled
-// (Q4_K 164 bytes a thread), which costs less than a second round of weights taken apart.
+// Bound by no one thing: instructions, of which a warp has some 480 a step of 256 columns (half of the issue
+// slots), products (40 % of the tensor cores) and the copies hide behind each other; of 50 us of 64 tokens 42
+// are left without any arithmetic. Measured (H100, 2026-11-25): Q4_K 7168 x 16384 of 32, 33, 64, 80 and 128
+// tokens 39, 45, 50, 67 and 90 us, the last 333 TFLOP/s where fp16 products of prompts reach 673. With 80
+// columns registers are spilled and three halves of a step of x fit instead of four, which costs less than to
+// take the weights apart twice.
 template <TensorType kType, int kN>
 __global__ void __launch_bounds__(kAllThreads, 1)
     decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
