@@ -390,56 +390,39 @@ __device__ __forceinline__ void wgmma_rows_128(float* d, uint64_t a, uint64_t b)
                : "l"(a), "l"(b));
 }
 
-#define DSV32_WGMMA_64(SHAPE, TAIL)                                                                   \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned." SHAPE        \
-               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22," \
-               "%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1" TAIL ";\n}"    \
-               : DSV32_SUMS_32(0)                                                                     \
+// NAMES: of d; A0 to A3, B, ADDS: the numbers of the operands behind it; what follows: d.
+#define DSV32_WGMMA_OR(SHAPE, TAIL, NAMES, A0, A1, A2, A3, B, ADDS, ...)                              \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned." SHAPE \
+               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1" TAIL ";\n}" \
+               : __VA_ARGS__                                                                          \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)))
 
-// Starts d [64, 32] = or += a b^T as below.
+// Starts d [64, 2 n] = or += a b^T for d of n floats: a [64, 16] of fp16 in registers (as those of
+// multiply_f16 of each warp), b [2 n, 16] in shared memory.
 __device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-      "{" DSV32_NAMES_16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
-      : DSV32_SUMS_16(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+  DSV32_WGMMA_OR("m64n32k16.f32.f16.f16", ", 0", DSV32_NAMES_16, 16, 17, 18, 19, 20, 21, DSV32_SUMS_16(0));
 }
-// Starts d [64, 40] = or += a b^T as below.
 __device__ __forceinline__ void wgmma_f16(float (&d)[20], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %25, 0;\nwgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 "
-      "{" DSV32_NAMES_16 ", %16, %17, %18, %19}, {%20,%21,%22,%23}, %24, p, 1, 1, 0;\n}"
-      : DSV32_SUMS_16(0), DSV32_SUMS_4(16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+  DSV32_WGMMA_OR("m64n40k16.f32.f16.f16", ", 0", DSV32_NAMES_16 ", %16, %17, %18, %19", 20, 21, 22, 23, 24,
+                 25, DSV32_SUMS_16(0), DSV32_SUMS_4(16));
 }
-// Starts d [64, 48] = or += a b^T as below.
 __device__ __forceinline__ void wgmma_f16(float (&d)[24], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\nwgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
-      "{" DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23}, {%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
-      : DSV32_SUMS_16(0), DSV32_SUMS_4(16), DSV32_SUMS_4(20)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+  DSV32_WGMMA_OR("m64n48k16.f32.f16.f16", ", 0", DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23",
+                 24, 25, 26, 27, 28, 29, DSV32_SUMS_16(0), DSV32_SUMS_4(16), DSV32_SUMS_4(20));
 }
-// Starts d [64, 80] = or += a b^T as below.
-__device__ __forceinline__ void wgmma_f16(float (&d)[40], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\nwgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 "
-      "{" DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39}, {%40,%41,%42,%43}, %44, p, 1, 1, 0;\n}"
-      : DSV32_SUMS_32(0), DSV32_SUMS_4(32), DSV32_SUMS_4(36)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
-}
-// Starts d [64, 64] = or += a b^T: a [64, 16] of fp16 in registers (as those of multiply_f16 of each warp), b
-// [64, 16] in shared memory.
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_64("m64n64k16.f32.f16.f16", ", 0");
+  DSV32_WGMMA_OR("m64n64k16.f32.f16.f16", ", 0", DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_SUMS_32(0));
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[40], const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_WGMMA_OR("m64n80k16.f32.f16.f16", ", 0", DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39",
+                 40, 41, 42, 43, 44, 45, DSV32_SUMS_32(0), DSV32_SUMS_4(32), DSV32_SUMS_4(36));
 }
 // The same of 32 e4m3 values.
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_64("m64n64k32.f32.e4m3.e4m3", "");
+  DSV32_WGMMA_OR("m64n64k32.f32.e4m3.e4m3", "", DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_SUMS_32(0));
 }
 
-#undef DSV32_WGMMA_64
+#undef DSV32_WGMMA_OR
 #undef DSV32_NAMES_128
 #undef DSV32_NAMES_96
 #undef DSV32_NAMES_72
