@@ -10,7 +10,7 @@ namespace dsv32::cuda {
 template <TensorType kType>
 constexpr int kStepColumns = static_cast<int>(band_columns(kType));
 template <TensorType kType>
-constexpr int kStepBytes = kStepColumns<kType> / Codes<kType>::kBlockValues* Codes<kType>::kBlockBytes;
+constexpr int kStepBytes = kStepColumns<kType> / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
 
 // From one row of a band to the next, whether it is one or only 16 rows.
 __host__ __device__ __forceinline__ size_t row_apart(const WeightMatrix& w) {
