@@ -14,6 +14,20 @@ TestLaunch& gpu() {
   return launch;
 }
 
+// A stack of n_mats matrices whose rows lie in bands.
+WeightMatrix in_bands(const uint8_t* data, TensorType type, int64_t n_rows, int64_t n_cols,
+                      int64_t n_mats = 1) {
+  const size_t row = row_bytes(type, n_cols);
+  return {data,
+          type,
+          n_rows,
+          n_cols,
+          n_mats,
+          row,
+          row * static_cast<size_t>(n_rows),
+          band_step_bytes(type, n_rows, n_cols)};
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(gpu_matmul_decode)
@@ -26,10 +40,8 @@ BOOST_AUTO_TEST_CASE(timing, *boost::unit_test::precondition(needs_gpu) * boost:
   constexpr int64_t kMostTokens = 161;
   const DeviceArray<float> x(std::vector<float>(kMostTokens * 18432, 1.0f)), y(size_t{kMostTokens} * 32768);
   const auto time = [&](TensorType type, int64_t n_rows, int64_t n_cols, int64_t n_tokens) {
-    WeightMatrix weight{
-        nullptr, type, n_rows, n_cols, 1, row_bytes(type, n_cols), 0, band_step_bytes(type, n_rows, n_cols)};
-    const size_t n_bytes = weight.row_bytes * static_cast<size_t>(n_rows),
-                 n_copies = std::min<size_t>(kPool / n_bytes, 32);
+    WeightMatrix weight = in_bands(nullptr, type, n_rows, n_cols);
+    const size_t n_bytes = weight.mat_bytes, n_copies = std::min<size_t>(kPool / n_bytes, 32);
     const double seconds = gpu().seconds([&] {
       for (size_t i = 0; i < n_copies; ++i) {
         weight.data = pool.data() + i * (n_bytes / 256 * 256);
@@ -66,11 +78,7 @@ BOOST_AUTO_TEST_CASE(timing_of_heads,
   for (const int64_t n_rows : {512, 128})
     for (const int64_t n_tokens : {1, 8}) {
       const int64_t n_cols = 65536 / n_rows;
-      WeightMatrix weight{nullptr, q8_0,
-                          n_rows,  n_cols,
-                          128,     row_bytes(q8_0, n_cols),
-                          0,       band_step_bytes(q8_0, n_rows, n_cols)};
-      weight.mat_bytes = weight.row_bytes * static_cast<size_t>(n_rows);
+      WeightMatrix weight = in_bands(nullptr, q8_0, n_rows, n_cols, 128);
       const size_t n_bytes = weight.mat_bytes * 128, n_copies = kPool / n_bytes;
       const double seconds = gpu().seconds([&] {
         for (size_t i = 0; i < n_copies; ++i) {
@@ -98,15 +106,9 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
     std::vector<int32_t> all(kExperts);
     std::iota(all.begin(), all.end(), 0);
     const DeviceArray<int32_t> experts(all);  // token t: experts 8 t .. 8 t + 7
-    const WeightMatrix up{w1.data(), type,
-                          kInter,    kDim,
-                          kExperts,  row_bytes(type, kDim),
-                          mat_bytes, band_step_bytes(type, kInter, kDim)};
-    WeightMatrix other = up, down{w2.data(), type,
-                                  kDim,      kInter,
-                                  kExperts,  row_bytes(type, kInter),
-                                  mat_bytes, band_step_bytes(type, kDim, kInter)};
-    other.data = w3.data();
+    const WeightMatrix up = in_bands(w1.data(), type, kInter, kDim, kExperts),
+                       other = in_bands(w3.data(), type, kInter, kDim, kExperts),
+                       down = in_bands(w2.data(), type, kDim, kInter, kExperts);
     for (const int64_t n_tokens : {1, 2, 8}) {
       // One token: its experts move on from run to run, so that L2 does not hold them.
       const int64_t n_runs = 8 / n_tokens;
@@ -133,15 +135,9 @@ BOOST_AUTO_TEST_CASE(timing_of_chosen_experts,
   const DeviceArray<float> x(std::vector<float>(kMost * kDim, 1.0f)), y(size_t{kMost} * kDim),
       weights(std::vector<float>(kMost * 8, 0.1f));
   const DeviceArray<int32_t> experts(choose_experts(kMost, kExperts, 8));
-  const WeightMatrix w1{pool.data(), q4_k,
-                        kInter,      kDim,
-                        kExperts,    row_bytes(q4_k, kDim),
-                        mat_bytes,   band_step_bytes(q4_k, kInter, kDim)};
-  WeightMatrix w3 = w1, w2{pool.data(), q4_k,
-                           kDim,        kInter,
-                           kExperts,    row_bytes(q4_k, kInter),
-                           mat_bytes,   band_step_bytes(q4_k, kDim, kInter)};
-  w3.data += kExperts * mat_bytes, w2.data += 2 * kExperts * mat_bytes;
+  const WeightMatrix w1 = in_bands(pool.data(), q4_k, kInter, kDim, kExperts),
+                     w3 = in_bands(pool.data() + kExperts * mat_bytes, q4_k, kInter, kDim, kExperts),
+                     w2 = in_bands(pool.data() + 2 * kExperts * mat_bytes, q4_k, kDim, kInter, kExperts);
   for (const int64_t n_tokens : {2, 4, 8, 16, 32, 33, 64, 128}) {
     const double seconds = gpu().seconds([&] {
       cuda::run_experts_decode({w1, w3, w2, x.data(), experts.data(), weights.data(), n_tokens, 8, y.data()},
