@@ -6,9 +6,10 @@
 set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
 [[ -f $dsv32 && -x $dsv32 ]] || { echo "FAILED $1 is no program"; exit 1; }
-model=$(realpath "${2:-$(dirname "$0")/../models/tiny.gguf}")
+tests=$(dirname "$(realpath "$0")")
+model=$(realpath "${2:-$tests/../models/tiny.gguf}")
 lab=$(dirname "$dsv32")/lab
-demo=$(realpath "$(dirname "$0")/../models/demo.gguf")  # trained: its answers end by themselves
+demo=$(realpath "$tests/../models/demo.gguf")  # trained: its answers end by themselves
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
@@ -1307,6 +1308,14 @@ if grep -aq __asan_init "$dsv32"; then
 else
   check "start-up to first token under a second" test $best -lt 1000
 fi
+
+# --- a subject each: tests/cli -----------------------------------------------------------------------------
+for subject in "$tests"/cli/*.sh; do
+  [[ -f $subject ]] || continue
+  mkdir -p "$work/$(basename "$subject" .sh)" && cd "$work/$(basename "$subject" .sh)" || exit 1
+  # shellcheck source=/dev/null
+  . "$subject"
+done
 
 echo "tally: $passed $failed $skipped"
 ((failed == 0))
