@@ -1,5 +1,6 @@
 // Prefixes on their way from a disk that is slow, fails or hangs: what has come in time is used, and to the
 // bits of a prompt that is computed; what has not costs time and never an answer.
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <cerrno>
 #include <chrono>
@@ -164,8 +165,7 @@ BOOST_AUTO_TEST_CASE(best_effort_takes_what_is_there) {
   const std::vector<int32_t> tokens = leaving_at(kBase);
   const GgufFile file(tiny_path());
   Engine engine(file, options, [&](PrefixCache& prefixes) {
-    prefixes.prefetch(tokens);
-    while (!disk.gate->is_waited_for()) std::this_thread::yield();
+    while (!disk.gate->is_waited_for()) prefixes.prefetch(tokens);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
   Session session(engine);
@@ -339,6 +339,43 @@ BOOST_AUTO_TEST_CASE(a_read_that_hangs_does_not_keep_the_program) {
   let_go_on(gate);
 }
 
+// So is the read of a head: neither the start waits for it, nor for longer than for pages the first prompt,
+// nor the end. What the others said is used; what comes later is known from then on.
+BOOST_AUTO_TEST_CASE(a_head_that_hangs_keeps_nobody) {
+  for (const bool comes_later : {true, false}) {
+    const GatedFixture disk;
+    DiskGate& gate = lasting(disk);
+    gate.holds_heads = true;
+    std::atomic<bool> is_over = false;
+    std::thread opener([&] {  // or a program that waits would never end
+      for (int i = 0; i < 3000 && !is_over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      gate.open();
+    });
+    EngineOptions options = disk.options();
+    options.cache->prefetch = PrefetchPolicy::timeout;
+    options.max_seqs = 2;
+    auto start = std::chrono::steady_clock::now();
+    const GgufFile file(tiny_path());
+    auto engine = std::make_unique<Engine>(file, options);
+    BOOST_TEST(seconds_since(start) < 1.9);
+    auto session = std::make_unique<Session>(*engine);
+    BOOST_TEST(session->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
+    BOOST_TEST(seconds_since(start) < 15);
+    BOOST_TEST(gate.is_waited_for());
+    if (comes_later) {
+      gate.open();
+      while (engine->prefix_cache()->tend()) std::this_thread::yield();
+      BOOST_TEST(engine->prefix_cache()->tree().n_disk_pages() == kPages);
+    }
+    start = std::chrono::steady_clock::now();
+    session.reset(), engine.reset();
+    BOOST_TEST(seconds_since(start) < 15);
+    is_over = true;
+    opener.join();
+    let_go_on(gate);
+  }
+}
+
 // So is a write: the engine goes, and what the write still reads stays.
 BOOST_AUTO_TEST_CASE(a_write_that_hangs_does_not_keep_the_program) {
   const GatedFixture disk;
@@ -367,8 +404,7 @@ BOOST_AUTO_TEST_CASE(a_read_that_hangs_outlives_an_engine_that_is_never_made) {
   DiskGate& gate = lasting(disk);
   const GgufFile file(tiny_path());
   const auto fail_loading = [&](PrefixCache& prefixes) {
-    prefixes.prefetch(leaving_at(kBase));
-    while (!gate.is_waited_for()) std::this_thread::yield();
+    while (!gate.is_waited_for()) prefixes.prefetch(leaving_at(kBase));
     fail(ErrorKind::model, "no weights");
   };
   BOOST_CHECK_THROW(Engine(file, disk.options(), fail_loading), Error);

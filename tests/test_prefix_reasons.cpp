@@ -55,6 +55,15 @@ BOOST_AUTO_TEST_CASE(a_disk_that_was_slow_is_tried_again) {
   BOOST_TEST(slow.n_held() == 3 * kPageTokens);
 }
 
+// However often it is asked whether its pages are there: while another prompt is read that is at every turn.
+BOOST_AUTO_TEST_CASE(a_prompt_that_waits_makes_the_disk_no_quicker) {
+  const MeasuredFixture slow({1e3, 100});
+  Opened opened(slow.options);
+  const std::vector<int32_t> tokens = leaving_at(3 * kPageTokens);
+  for (int i = 0; i < 30; ++i) BOOST_TEST(opened.session->is_ready(tokens));
+  BOOST_TEST(opened.session->sync(tokens) == 0);
+}
+
 // As when the process was stopped for a while: what was read did not come in time, or came late.
 BOOST_AUTO_TEST_CASE(one_slow_read_does_not_end_the_reading) {
   for (const PrefetchPolicy policy : {PrefetchPolicy::timeout, PrefetchPolicy::wait_complete})

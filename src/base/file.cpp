@@ -1,8 +1,10 @@
 #include "base/file.h"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -16,6 +18,11 @@
 namespace dsv32 {
 namespace {
 
+constexpr int64_t kSecond = 1'000'000'000;
+// Between two changes that have different times: a tick of the system's clock, or what a file system without
+// fractions of a second keeps.
+constexpr int64_t kTick = 10'000'000, kCoarse = 2 * kSecond;
+
 struct Descriptor {
   int fd = -1;
   ~Descriptor() {
@@ -23,7 +30,7 @@ struct Descriptor {
   }
 };
 
-int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * kSecond + time.tv_nsec; }
 
 FileStamp stamp_from(const struct stat& info) {
   return {info.st_dev, info.st_ino, static_cast<uint64_t>(info.st_size), in_ns(info.st_mtim),
@@ -51,6 +58,11 @@ std::optional<FileStamp> stamp_of(int fd) {
   return fstat(fd, &info) == 0 ? std::optional(stamp_from(info)) : std::nullopt;
 }
 
+void fail_changed(const std::string& path) {
+  fail(ErrorKind::model, format("%s has changed since it was opened: what was computed with it may be wrong",
+                                visible(path).c_str()));
+}
+
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a pipe must not wait for a writer.
   Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
@@ -75,17 +87,40 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     fail(ErrorKind::model,
          format("cannot map model file %s: %s", visible(path).c_str(), std::strerror(errno)));
   data_ = static_cast<const uint8_t*>(mapped);
+  fd_ = std::exchange(file.fd, -1);
 }
 
 MappedFile::~MappedFile() {
   if (data_) munmap(const_cast<uint8_t*>(data_), n_bytes_);
+  if (fd_ >= 0) close(fd_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       stamp_(other.stamp_),
+      fd_(std::exchange(other.fd_, -1)),
       data_(std::exchange(other.data_, nullptr)),
       n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+
+// A name that goes changes the file's ctime, and no byte.
+bool MappedFile::is_unchanged() const {
+  std::optional<FileStamp> now = stamp_of(fd_);
+  if (!now || *now == stamp_) return now.has_value();
+  struct stat named {};
+  const bool has_name =
+      stat(path_.c_str(), &named) == 0 && named.st_dev == stamp_.device && named.st_ino == stamp_.inode;
+  if (!has_name) now->changed_ns = stamp_.changed_ns;
+  return *now == stamp_;
+}
+
+void MappedFile::settle() const {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const int64_t age = in_ns(now) - stamp_.changed_ns;
+  const int64_t grain = stamp_.changed_ns % kSecond == 0 ? kCoarse : kTick;
+  if (age >= 0 && age < grain) std::this_thread::sleep_for(std::chrono::nanoseconds(grain - age));
+  if (!is_unchanged()) fail_changed(path_);
+}
 
 void install_truncation_guard() {
   struct sigaction action {};

@@ -4,6 +4,11 @@
 // directory or device is refused with a clear message), and pages are read when first touched, so mapping 400
 // GB costs nothing. A file that another process truncates while it is mapped raises SIGBUS on access:
 // install_truncation_guard() turns that into one line and exit code 3.
+//
+// A file that is written to while it is mapped has other bytes and no signal comes of it: its stamp tells,
+// which the system changes ahead of the bytes. It does not tell of what another machine writes on a network
+// file system before this one hears of it, nor of stores through another mapping to pages that were dirty
+// already.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,9 @@ struct FileStamp {
 // Of an open file; nothing when the system does not say.
 std::optional<FileStamp> stamp_of(int fd);
 
+// Throws Error{model}: the model file at `path` is not what it was when it was opened.
+[[noreturn]] void fail_changed(const std::string& path);
+
 class MappedFile {
  public:
   MappedFile() = default;
@@ -34,10 +42,16 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const uint8_t> bytes() const { return {data_, n_bytes_}; }
   const FileStamp& stamp() const { return stamp_; }  // when it was opened
+  // Whether its bytes are those of then. Losing its name, to another file or for good, is no change.
+  bool is_unchanged() const;
+  // Waits until any further change shows in the stamp: after one that has just happened that takes as long as
+  // the file's times are coarse, 10 ms or 2 s. Throws Error{model} when it has changed.
+  void settle() const;
 
  private:
   std::string path_;
   FileStamp stamp_;
+  int fd_ = -1;
   const uint8_t* data_ = nullptr;
   size_t n_bytes_ = 0;
 };

@@ -183,12 +183,14 @@ int check_command(const Options& options) {
   check_cuts(report, file, engine, tokens);
   if (!absence.empty()) {
     report.add(Result::skipped, "cuda", absence);
+    file.check_unchanged();
     return report.finish(tokens.size());
   }
   engine.backend = "cuda";
   check_buffer(report, file, engine, tokens);
   check_cuts(report, file, engine, tokens);
   check_against_cpu(report, file, engine, tokens);
+  file.check_unchanged();
   return report.finish(tokens.size());
 }
 

@@ -73,6 +73,7 @@ int inspect_logits(const Options& options) {
     file.write(
         bytes_of(session.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)))));
   }
+  model.engine.check_file();
   file.commit();
   return 0;
 }

@@ -96,7 +96,7 @@ void WarmServer::serve(const GracefulStop& stop) {
   while (!is_over(stop)) {
     const bool is_asked = begin_asked();
     look(is_asked ? 0 : idle_ms());
-    if (is_asked) turn();
+    turn(is_asked);
     see_off();
   }
 }
@@ -217,9 +217,10 @@ bool WarmServer::begin_asked() {
   return n_asked() > 0;
 }
 
-void WarmServer::turn() {
+// Between requests the model may have become another one.
+void WarmServer::turn(bool is_asked) {
   try {
-    engine_.loop().turn();
+    is_asked ? static_cast<void>(engine_.loop().turn()) : engine_.check_file();
   } catch (const Error& error) {
     fail_all(error);
     throw;
@@ -244,10 +245,10 @@ void WarmServer::conclude() {
     });
 }
 
-// No request's own fault.
+// No request's own fault: told to who waits, not of a request.
 void WarmServer::fail_all(const Error& error) {
   for (const auto& client : clients_) {
-    for (const auto& asked : client->asked) asked->tell("error", warm_json(error));
+    if (!client->asked.empty()) queue(client->link, {{"error", warm_json(error)}});
     client->link.send();
   }
 }

@@ -45,7 +45,7 @@ class WarmServer {
   void greet(Client& client, const ReadJson& line);
   void take_request(Client& client, int64_t number, const ReadJson& request);
   bool begin_asked();
-  void turn();
+  void turn(bool is_asked);
   void conclude();
   void fail_all(const Error& error);
   void see_off();

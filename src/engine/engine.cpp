@@ -115,8 +115,8 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
                                        .files = options.files,
                                        .most_hashed_first = options.most_hashed_first,
                                        .n_threads = hashing_threads(numerics.starts_with("cpu/"))});
-  return [digest, layout, numerics] {
-    const std::optional<Hash256> model = digest->value();
+  return [digest, layout, numerics, &file] {
+    const std::optional<Hash256> model = file.is_unchanged() ? digest->value() : std::nullopt;
     return model ? std::optional(fingerprint(*model, layout, numerics)) : std::nullopt;
   };
 }
@@ -221,14 +221,19 @@ Engine::Engine(const FileModel& model, Backends backends, const EngineOptions& o
                    model.args, model.bytes, options),
           model.args,
           [&](const ModelArgs& args, const WeightPlaces& places) {
-            return load_weights(model.file, args, places, options.on_loading);
+            return load_weights(model.file, args, places, [&](uint64_t n_done, uint64_t n_bytes) {
+              if (prefix_cache_) prefix_cache_->tend();
+              if (options.on_loading) options.on_loading(n_done, n_bytes);
+            });
           },
           options,
           [&](const CacheLayout& layout, const std::string& numerics) {
             return identity_of(model.file, *options.cache, layout, numerics);
           },
           before_weights) {
+  file_ = &model.file;
   warnings_ = warnings_about(model.file, args_, options);
+  check_file();
 }
 
 Engine::Engine(const ModelArgs& args, const ModelBytes& bytes, const LoadWeights& load,
@@ -253,5 +258,11 @@ Engine::Engine(Planned planned, const ModelArgs& args, const LoadWeights& load, 
       loop_(std::make_unique<Loop>(*this)) {}
 
 Engine::~Engine() = default;
+
+void Engine::check_file() {
+  if (!file_ || file_->is_unchanged()) return;
+  if (prefix_cache_) prefix_cache_->disown();
+  file_->check_unchanged();
+}
 
 }  // namespace dsv32

@@ -43,6 +43,10 @@ class Engine {
 
   ~Engine();
 
+  // Throws Error{model} when the file has been written to since it was opened: what was computed meanwhile
+  // may be wrong, and nothing that was stored of it stays on the disk.
+  void check_file();
+
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backends_.front()->name(); }
   const Backends& backends() const { return backends_; }  // of the stages
@@ -69,6 +73,7 @@ class Engine {
   static Planned plan_for(Backends backends, const ModelArgs& args, const ModelBytes& bytes,
                           const EngineOptions& options);
 
+  const GgufFile* file_ = nullptr;  // null: the weights come from none
   ModelArgs args_;
   Backends backends_;
   MemoryPlan plan_;

@@ -72,6 +72,7 @@ bool Loop::turn() {
     case StepPlan::What::prompt: read_prompt(*answers.front()); break;
     case StepPlan::What::decode: decode(answers); break;
   }
+  engine_.check_file();  // ahead of what ends: no answer is taken from bytes that are others by now
   close_done();
   return true;
 }

@@ -156,8 +156,14 @@ GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_pie
 GgufFile::GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
 GgufFile::GgufFile(MappedFile file) : Metadata(file.path()) {
+  file.settle();
   read(file.bytes());
   files_.push_back(std::move(file));
+}
+
+void GgufFile::check_unchanged() const {
+  for (const MappedFile& part : files_)
+    if (!part.is_unchanged()) fail_changed(part.path());
 }
 
 void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {

@@ -7,6 +7,7 @@
 // gguf/metadata.h; of a split model the first part's.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,9 @@ class GgufFile : public Metadata {
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }
   const std::vector<MappedFile>& files() const { return files_; }  // [n_parts]; empty over bytes in memory
+  // Throws Error{model} when a part was written to since it was opened.
+  void check_unchanged() const;
+  bool is_unchanged() const { return std::ranges::all_of(files_, &MappedFile::is_unchanged); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order, part after part
   const GgufTensor* find_tensor(std::string_view name) const;          // nullptr when absent
 

@@ -130,35 +130,47 @@ bool CacheDirectory::lock() {
 
 // --- segments ------------------------------------------------------------------------------------
 
+std::optional<SegmentHead> CacheDirectory::known_head(const std::string& folder, const std::string& file) {
+  const std::lock_guard guard(heads_mutex_);
+  const std::map<std::string, SegmentHead>& heads = heads_[folder];
+  const auto head = heads.find(file);
+  return head == heads.end() ? std::nullopt : std::optional(head->second);
+}
+
+std::optional<CachedSegment> CacheDirectory::segment_in(int folder, const std::string& folder_name,
+                                                        const std::string& name, bool has_tokens,
+                                                        bool removes) {
+  CachedSegment found;
+  SegmentInfo& segment = found.segment;
+  FileInfo file;
+  SegmentFault fault = SegmentFault::none;
+  if (const auto head = has_tokens ? std::nullopt : known_head(folder_name, name)) {
+    static_cast<SegmentHead&>(segment) = *head;
+    if (fs().stat_at(folder, name, file) != 0) fault = SegmentFault::vanished;
+  } else {
+    fault = read_segment_info(fs(), folder, name, segment, file);
+  }
+  const bool is_in_place = CacheFiles::name_of(segment.fingerprint) == folder_name &&
+                           CacheFiles::segment_file(segment.chain) == name;
+  if (fault == SegmentFault::none && !is_in_place) fault = SegmentFault::damaged;
+  if (removes && (fault == SegmentFault::damaged || fault == SegmentFault::foreign))
+    remove(folder, name, fault);
+  const std::lock_guard guard(heads_mutex_);
+  if (fault != SegmentFault::none) return heads_[folder_name].erase(name), std::nullopt;
+  heads_[folder_name][name] = segment;
+  if (!has_tokens) segment.tokens = {};
+  found.use = use_of(segment, file);
+  return found;
+}
+
 std::vector<CachedSegment> CacheDirectory::segments_in(const std::string& folder_name, bool has_tokens,
                                                        bool removes) {
   const OwnedFd folder = files_.open_folder(folder_name);
   if (!folder.is_open()) return {};
-  const std::lock_guard guard(heads_mutex_);
-  const std::map<std::string, SegmentHead> known = std::exchange(heads_[folder_name], {});
-  std::map<std::string, SegmentHead>& heads = heads_[folder_name];
   std::vector<CachedSegment> found;
-  for (const std::string& name : files_.segments_in(folder.get())) {
-    SegmentInfo segment;
-    FileInfo file;
-    SegmentFault fault = SegmentFault::none;
-    if (const auto head = known.find(name); head != known.end() && !has_tokens) {
-      static_cast<SegmentHead&>(segment) = head->second;
-      if (fs().stat_at(folder.get(), name, file) != 0) continue;
-    } else {
-      fault = read_segment_info(fs(), folder.get(), name, segment, file);
-    }
-    const bool is_in_place = CacheFiles::name_of(segment.fingerprint) == folder_name &&
-                             CacheFiles::segment_file(segment.chain) == name;
-    if (fault == SegmentFault::none && !is_in_place) fault = SegmentFault::damaged;
-    if (removes && (fault == SegmentFault::damaged || fault == SegmentFault::foreign))
-      remove(folder.get(), name, fault);
-    if (fault != SegmentFault::none) continue;
-    heads[name] = segment;
-    if (!has_tokens) segment.tokens = {};
-    const UseRecord use = use_of(segment, file);
-    found.push_back({std::move(segment), use});
-  }
+  for (const std::string& name : files_.segments_in(folder.get()))
+    if (std::optional<CachedSegment> one = segment_in(folder.get(), folder_name, name, has_tokens, removes))
+      found.push_back(std::move(*one));
   return found;
 }
 

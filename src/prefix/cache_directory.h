@@ -58,6 +58,9 @@ class CacheDirectory {
   // What the heads of a folder's segments say. Tokens need all of them to be read; without, each is read
   // once. `removes`: what bears a segment's name and is none is removed, and said once.
   std::vector<CachedSegment> segments_in(const std::string& folder, bool has_tokens, bool removes);
+  // Of one file of the open folder of that name.
+  std::optional<CachedSegment> segment_in(int folder, const std::string& folder_name, const std::string& file,
+                                          bool has_tokens, bool removes);
   std::vector<CachedSegment> segments(bool removes);  // of all folders, without tokens
 
   // Runs `body` while no other process has its turn. Its result; false when the turn does not come: why has
@@ -89,6 +92,7 @@ class CacheDirectory {
   void open_lock();
   void begin_use();
   bool lock();
+  std::optional<SegmentHead> known_head(const std::string& folder, const std::string& file);
   UseRecord use_of(const SegmentHead& segment, const FileInfo& file);
 
   CacheFiles files_;

@@ -15,10 +15,13 @@ constexpr double kAssumedReadRate = 1e9;
 // A reading that was stopped, or hung, says little about the next one: it counts as one that was so many
 // times slower than was believed.
 constexpr double kMostSlowdown = 4;
+constexpr char kSlowDisk[] = "the disk is taken for slower than computing";
 // Fewer tokens are not read while nothing is known of speeds.
 constexpr int64_t kLeastTokens = 256;
 // The timeout of PrefetchPolicy::timeout, as HiCache has it.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
+// As long as what is to be stored waits at the end for the store to open.
+constexpr std::chrono::seconds kOpening{2};
 // Paths that wait until they may be stored.
 constexpr size_t kMostPaths = 64;
 // Pages whose keys a write job holds in memory: with V3.2's sizes 34 MB.
@@ -54,27 +57,57 @@ PrefixCache::PrefixCache(std::shared_ptr<LatentCache> pool, Identity identity,
   or_miss([this] { open_store(); });
 }
 
-// As soon as it is known whose pages these are.
+// As soon as it is known whose pages these are; what the disk has of them is taken as it comes.
 void PrefixCache::open_store() {
-  const std::optional<Hash256> fingerprint = identity_ ? identity_() : std::nullopt;
-  if (!fingerprint) return;
-  identity_ = nullptr;
-  std::shared_ptr<PrefixStore> store =
-      PrefixStore::open(store_options(pool_.plan(), *fingerprint, options_), *options_.files, options_.warn);
-  if (!store) return to_store_.clear();
-  reader_ = std::make_unique<PageReader>(store, pool_keeper_);
-  writer_ = std::make_unique<PageWriter>(store, *options_.files, pool_keeper_);
-  store_ = std::move(store);
-  former_ = store_->speeds();
-  if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
-  if (former_.read_bytes_per_second > 0) read_rate_ = former_.read_bytes_per_second;
-  load_index();
+  const std::optional<Hash256> fingerprint = is_unidentified() ? identity_() : std::nullopt;
+  if (fingerprint) {
+    is_identified_ = true;
+    heads_ = std::make_unique<HeadReader>(store_options(pool_.plan(), *fingerprint, options_),
+                                          *options_.files, options_.warn);
+  }
+  take_heads(Clock::now());
+}
+
+void PrefixCache::take_heads(std::optional<Clock::time_point> until, bool just_opened) {
+  if (!heads_) return;
+  HeadReader::Told told = heads_->wait(until, just_opened);
+  if (told.store && !store_) {
+    reader_ = std::make_unique<PageReader>(told.store, pool_keeper_);
+    writer_ = std::make_unique<PageWriter>(told.store, *options_.files, pool_keeper_);
+    store_ = std::move(told.store);
+  }
+  if (told.speeds) {
+    former_ = *told.speeds;
+    if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
+    if (former_.read_bytes_per_second > 0) read_rate_ = former_.read_bytes_per_second;
+  }
+  for (StoredSegment& segment : told.segments) attach(std::move(segment));
+  if (!told.is_over) return;
+  heads_.reset(), said_.clear();
+  if (!store_) to_store_.clear();
+  if (const std::vector<int32_t> wanted = std::exchange(prefetched_, {}); !wanted.empty())
+    begin_reading(wanted, 0);
+}
+
+// As long as the first prompt that waits for them waits for pages; who comes later takes what is there.
+std::optional<PrefixCache::Clock::time_point> PrefixCache::heads_until(int64_t n_tokens) {
+  if (!heads_until_) heads_until_ = deadline(n_tokens);
+  return *heads_until_;
+}
+
+bool PrefixCache::waits_for_heads(int64_t n_tokens) {
+  if (!heads_) return false;
+  const std::optional<Clock::time_point> until = heads_until(n_tokens);
+  return !until || Clock::now() < *until;
 }
 
 PrefixCache::~PrefixCache() {
+  const bool was_disowned = is_disowned_;
   or_miss([this] { flush(); });
+  if (is_disowned_ && !was_disowned)
+    options_.warn("prefix cache: the model has changed since it was opened; nothing of this run is kept");
   end_reading();
-  const bool hangs = writer_ && writer_->hangs();
+  const bool hangs = (heads_ && !heads_->stop()) || (writer_ && writer_->hangs());
   if (!hangs) or_miss([this] { keep_speeds(); });
   if (!hangs && store_) store_->record_model(options_.model_path);
   writer_.reset();
@@ -95,22 +128,18 @@ std::span<const int32_t> PrefixCache::first_pages(std::span<const int32_t> token
   return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
 }
 
-// Each segment's tokens from the prompt's first on, by way of its parents.
-void PrefixCache::load_index() {
-  std::unordered_map<int64_t, const StoredSegment*> by_id;
-  const std::vector<StoredSegment> segments = store_->segments();
-  for (const StoredSegment& segment : segments) by_id[segment.id] = &segment;
-  for (const StoredSegment& segment : segments) {
-    std::vector<const StoredSegment*> chain{&segment};
-    while (chain.back()->parent >= 0) chain.push_back(by_id.at(chain.back()->parent));
-    std::vector<int32_t> path;
-    for (size_t i = chain.size(); i-- > 0;) {
-      const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : segment.n_pages();
-      const std::span<const int32_t> own = first_pages(chain[i]->tokens, n_pages);
-      path.insert(path.end(), own.begin(), own.end());
-    }
-    tree_.attach_segment(path, segment.first_page, segment.id, segment.use);
+// Under its tokens from the prompt's first on, by way of its parents.
+void PrefixCache::attach(StoredSegment segment) {
+  const int64_t id = segment.id;
+  std::vector<const StoredSegment*> chain{&(said_[id] = std::move(segment))};
+  while (chain.back()->parent >= 0) chain.push_back(&said_.at(chain.back()->parent));
+  std::vector<int32_t> path;
+  for (size_t i = chain.size(); i-- > 0;) {
+    const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : chain[i]->n_pages();
+    const std::span<const int32_t> own = first_pages(chain[i]->tokens, n_pages);
+    path.insert(path.end(), own.begin(), own.end());
   }
+  tree_.attach_segment(path, chain.front()->first_page, id, chain.front()->use);
 }
 
 void PrefixCache::note_prefill(int64_t n_tokens, double seconds) {
@@ -144,8 +173,7 @@ void PrefixCache::note_reading() {
   read_rate_ = std::max(rate, read_rate_ / kMostSlowdown);
 }
 
-// Reading must be quicker than computing, as far as it is known how long that takes. A disk that is not read
-// is not measured either: each time it is believed to be less slow, until it is tried again.
+// Reading must be quicker than computing, as far as it is known how long that takes.
 bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
   if (options_.prefetch == PrefetchPolicy::wait_complete) return true;
   if (options_.least_tokens || prefill_rate_ <= 0) {
@@ -158,9 +186,8 @@ bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
       n_pages * plan.n_layers * (kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes()));
   const double seconds = prefill_seconds(n_tokens);
   if (kReadLatency + n_bytes / read_rate_ < seconds) return true;
-  why_none_ = seconds > kReadLatency ? "the disk is taken for slower than computing"
-                                     : "computing what is known of it is quicker than asking the disk";
-  if (seconds > kReadLatency) read_rate_ *= 2;
+  why_none_ =
+      seconds > kReadLatency ? kSlowDisk : "computing what is known of it is quicker than asking the disk";
   return false;
 }
 
@@ -197,7 +224,10 @@ int64_t PrefixCache::restore(Timeline& timeline, Tokens tokens, int64_t n_held, 
 int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_held) {
   locks_[&timeline] = lock_pages(history.first(static_cast<size_t>(n_held)));
   open_store();
-  why_none_ = identity_                                ? "the model's bytes are still being hashed"
+  if (heads_) take_heads(heads_until(std::ssize(history)));
+  prefetched_.clear();
+  why_none_ = is_unidentified()                        ? "the model's bytes are still being hashed"
+              : heads_                                 ? "the disk did not say in time what is known of it"
               : !options_.directory.empty() && !store_ ? "the folder of prefixes cannot be used"
               : tree_.n_pages() == 0                   ? "nothing is kept of this model with these settings"
                                                        : "no prefix of it is known";
@@ -205,6 +235,9 @@ int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_h
   const Tokens wanted = history.first(history.size() - 1);
   if (reading_ && n_wanted(wanted) <= 0 && lacks_pages(wanted)) end_reading();  // it is this one's turn
   begin_reading(wanted, n_held);
+  // A disk that is not read is not measured either: from prompt to prompt it is believed to be less slow,
+  // until it is tried again.
+  if (why_none_ == kSlowDisk) read_rate_ *= 2;
   receive(wanted);
   PrefixTree::Match match = tree_.match(wanted);
   if (const int64_t n_pages = n_in_pool(match); n_pages < std::ssize(match.pages))
@@ -241,11 +274,11 @@ void PrefixCache::try_remember(const Timeline& timeline, Tokens history) {
   tree_.insert(path, pages);
   locks_[&timeline] = lock_pages(path);
   open_store();
-  if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified())) return;
+  if (!is_storing_ || !(store_ ? store_->can_write() : waits_for_store())) return;
   std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
     return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
   });
-  if (is_unidentified() && to_store_.size() == kMostPaths) to_store_.pop_front();
+  if (!store_ && to_store_.size() == kMostPaths) to_store_.pop_front();
   to_store_.emplace_back(path.begin(), path.end());
   if (options_.write != WritePolicy::write_back) pump(false);
 }
@@ -273,6 +306,12 @@ int64_t PrefixCache::reclaim(int64_t n_pages) {
   return n;
 }
 
+// Stamps are compared after what is stored was computed: it is of the bytes that were hashed.
+bool PrefixCache::may_store() {
+  if (is_storing_ && !identity_()) disown();
+  return is_storing_;
+}
+
 void PrefixCache::stop_storing() {
   is_storing_ = false;
   to_store_.clear();
@@ -286,6 +325,7 @@ void PrefixCache::pump(bool waits) {
     if (writer_->hangs()) return stop_storing();
     if (writer_->is_busy()) return;
     if (options_.write == WritePolicy::write_back && !waits) return;
+    if (to_store_.empty() || !may_store()) return;
     std::unique_ptr<StoreJob> job = next_job();
     if (!job) return;
     writer_->start(std::move(job));
@@ -337,25 +377,36 @@ void PrefixCache::store_leaving(const PrefixTree::Leaving& leaving) {
       take_back_write(std::move(done));
     }
     if (writer_->hangs()) stop_storing();
-    if (!is_complete || !is_storing_ || !store_->can_write()) return;
+    if (!is_complete || !may_store() || !store_->can_write()) return;
     const std::vector<PageRun> runs = tree_.unstored(leaving.tokens);
     if (runs.empty()) return;
     writer_->start(make_job(leaving.tokens, runs.front()));
   }
 }
 
+void PrefixCache::disown() {
+  is_disowned_ = true;
+  stop_storing();
+  if (store_)
+    or_miss([this] {
+      if (std::unique_ptr<StoreJob> done = writer_->take(true)) take_back_write(std::move(done));
+      store_->take_back();
+    });
+}
+
 bool PrefixCache::tend() {
-  if (to_store_.empty() && !(writer_ && writer_->is_busy())) return false;
+  if (!heads_ && to_store_.empty() && !(writer_ && writer_->is_busy())) return false;
   or_miss([this] {
     open_store();
     if (options_.write != WritePolicy::write_back) pump(false);
   });
-  return is_unidentified() || (writer_ && writer_->is_busy());
+  return heads_ || is_unidentified() || (writer_ && writer_->is_busy());
 }
 
 void PrefixCache::flush() {
   or_miss([this] {
     open_store();
+    if (!to_store_.empty()) take_heads(Clock::now() + kOpening, true);
     pump(true);
   });
 }

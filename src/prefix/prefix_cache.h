@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "context/latent_cache.h"
+#include "prefix/head_reader.h"
 #include "prefix/page_reader.h"
 #include "prefix/page_writer.h"
 #include "prefix/prefix_cache_options.h"
@@ -32,7 +33,8 @@ namespace dsv32 {
 
 class PrefixCache {
  public:
-  // The fingerprint of all that decides the bytes of a page, once it is known. Never waits.
+  // The fingerprint of all that decides the bytes of a page, once it is known; nothing again when what it
+  // stands for has changed. Never waits. Asked before anything is stored.
   using Identity = std::function<std::optional<Hash256>()>;
   // Until `identity` tells, and without a usable directory (after one warning), prefixes are remembered in
   // memory alone.
@@ -44,8 +46,8 @@ class PrefixCache {
   using Tokens = std::span<const int32_t>;
   using Runs = std::span<const TokenRun>;
 
-  // Begins to read what is known of `tokens`, of which those in the runs are decoded; a restore() of them
-  // goes on with it.
+  // Begins to read what is known of `tokens`, of which those in the runs are decoded, or will when that is
+  // known; a restore() of them goes on with it.
   void prefetch(Tokens tokens, Runs decoded = {});
 
   // Whether restore() of these tokens would wait. If nothing else is being read, reading them begins.
@@ -79,6 +81,10 @@ class PrefixCache {
   // stored from now on.
   void distrust(Tokens history);
 
+  // The model is another one than what was hashed: what this object stored is removed from the disk, and
+  // nothing is stored from now on.
+  void disown();
+
   // Gives the disk what it may take now; for times in which nobody asks. Returns whether there is more.
   bool tend();
 
@@ -90,7 +96,7 @@ class PrefixCache {
 
   ReadStats read_stats() const { return store_ ? store_->read_stats() : ReadStats{}; }
   const PrefixTree& tree() const { return tree_; }
-  bool is_unidentified() const { return identity_ != nullptr; }  // the disk waits for the identity
+  bool is_unidentified() const { return identity_ && !is_identified_; }  // the disk waits for the identity
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -106,12 +112,16 @@ class PrefixCache {
   }
 
   void open_store();
+  void take_heads(std::optional<Clock::time_point> until, bool just_opened = false);
+  std::optional<Clock::time_point> heads_until(int64_t n_tokens);
+  void attach(StoredSegment segment);
+  bool waits_for_store() const { return is_unidentified() || (heads_ && !store_); }
   static std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages);
   static int64_t n_in_pool(const PrefixTree::Match& match);  // pages, from the front
-  void load_index();
   void note_reading();
   void keep_speeds();
   bool is_worth_reading(int64_t n_tokens, int64_t n_pages);
+  bool waits_for_heads(int64_t n_tokens);
   std::optional<Clock::time_point> deadline(int64_t n_tokens) const;
   double prefill_seconds(int64_t n_tokens) const;
 
@@ -135,6 +145,7 @@ class PrefixCache {
 
   int64_t reclaim(int64_t n_pages);
   void pump(bool waits);
+  bool may_store();
   void stop_storing();
   void take_back_write(std::unique_ptr<StoreJob> job);
   std::unique_ptr<StoreJob> next_job();
@@ -144,11 +155,19 @@ class PrefixCache {
   std::shared_ptr<LatentCache> pool_keeper_;
   LatentCache& pool_;
   PrefixCacheOptions options_;
-  Identity identity_;                   // empty once it has told, or when there is no disk to ask it for
+  Identity identity_;  // empty: there is no disk to ask it for
+  bool is_identified_ = false, is_disowned_ = false;
   std::shared_ptr<PrefixStore> store_;  // null: no disk, or none yet
   PrefixTree tree_;
   std::unique_ptr<PageReader> reader_;
   std::unique_ptr<PageWriter> writer_;
+
+  // While the disk says what it has: what it said so far, until when prompts wait for the rest, the same for
+  // all (nothing yet: nobody waited; nothing in it: for all), and what is to be read then.
+  std::unique_ptr<HeadReader> heads_;
+  std::unordered_map<int64_t, StoredSegment> said_;
+  std::optional<std::optional<Clock::time_point>> heads_until_;
+  std::vector<int32_t> prefetched_;
 
   // The read that is going on: of a path, the pages from first_page on.
   struct Reading {

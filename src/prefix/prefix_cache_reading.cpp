@@ -10,9 +10,18 @@
 
 namespace dsv32 {
 
+// A disk that is near has said what it has in a moment; else it is read when it has, as who tends it sees.
 void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
+  constexpr std::chrono::milliseconds kMoment{20};
   if (tokens.empty()) return;
-  or_miss([&] { begin_reading(pool_.history(tokens.first(tokens.size() - 1), decoded), 0); });
+  or_miss([&] {
+    take_heads(Clock::now() + kMoment);
+    std::vector<int32_t> wanted = pool_.history(tokens.first(tokens.size() - 1), decoded);
+    if (heads_)
+      prefetched_ = std::move(wanted);
+    else
+      begin_reading(wanted, 0);
+  });
 }
 
 // Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
@@ -92,6 +101,11 @@ PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
   or_miss([&] {
     const std::vector<int32_t> wanted =
         pool_.history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
+    take_heads(Clock::now());
+    if (waits_for_heads(std::ssize(tokens))) {
+      readiness = Readiness::is_read;
+      return;
+    }
     begin_reading(wanted, 0);
     if (!reading_) return;
     const int64_t n = n_wanted(wanted);

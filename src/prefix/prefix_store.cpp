@@ -1,9 +1,10 @@
 #include "prefix/prefix_store.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <map>
+#include <iterator>
 #include <utility>
 
 #include "backend/cache_layout.h"
@@ -65,41 +66,68 @@ std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options
 // --- what there is -------------------------------------------------------------------------------
 
 std::vector<StoredSegment> PrefixStore::segments() {
-  return or_miss([this] { return reachable_segments(); });
+  std::vector<StoredSegment> all;
+  for (const std::string& file : segment_files()) std::ranges::move(find(file), std::back_inserter(all));
+  return all;
+}
+
+std::vector<std::string> PrefixStore::segment_files() {
+  return or_miss([this]() -> std::vector<std::string> {
+    write_uses();
+    const std::lock_guard lock(reached_mutex_);
+    reached_ = {{root_, {-1, -1, 0}}}, waiting_.clear();
+    const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+    if (!folder.is_open()) return {};
+    return directory_->files().segments_in(folder.get());
+  });
+}
+
+std::vector<StoredSegment> PrefixStore::find(const std::string& file) {
+  return or_miss([&]() -> std::vector<StoredSegment> {
+    const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+    if (!folder.is_open()) return {};
+    const std::string name = CacheFiles::name_of(sizes_.fingerprint);
+    std::optional<CachedSegment> one = directory_->segment_in(folder.get(), name, file, true, true);
+    const bool is_ours =
+        one && one->segment.fingerprint == sizes_.fingerprint && one->segment.has_sizes_of(sizes_);
+    if (!is_ours) return {};
+    const std::lock_guard lock(reached_mutex_);
+    return reach(std::move(*one));
+  });
 }
 
 // From the root down, so that what continues nothing, or something else, is left out.
-std::vector<StoredSegment> PrefixStore::reachable_segments() {
-  write_uses();
-  std::vector<CachedSegment> cached =
-      directory_->segments_in(CacheFiles::name_of(sizes_.fingerprint), true, true);
-  std::multimap<Hash256, CachedSegment*> children;  // by the parent's chain
-  for (CachedSegment& one : cached)
-    if (one.segment.fingerprint == sizes_.fingerprint && one.segment.has_sizes_of(sizes_))
-      children.insert({one.segment.parent, &one});
-
-  struct KnownPlace {
-    Hash256 chain;
-    int64_t id, first_page, next_page;
-  };
-  std::vector<KnownPlace> reached = {{root_, -1, -1, 0}};
+std::vector<StoredSegment> PrefixStore::reach(CachedSegment first) {
   std::vector<StoredSegment> found;
-  for (size_t i = 0; i < reached.size(); ++i) {
-    const KnownPlace parent = reached[i];
-    const auto [begin, end] = children.equal_range(parent.chain);
-    for (auto child = begin; child != end; ++child) {
-      SegmentInfo& segment = child->second->segment;
-      if (segment.first_page <= parent.first_page || segment.first_page > parent.next_page) continue;
-      const int64_t id = registry_.add(segment);
-      reached.push_back({segment.chain, id, segment.first_page, segment.first_page + segment.n_pages});
-      found.push_back({id, parent.id, segment.first_page, std::move(segment.tokens), child->second->use});
+  std::vector<CachedSegment> next;
+  next.push_back(std::move(first));
+  for (size_t i = 0; i < next.size(); ++i) {
+    SegmentInfo& segment = next[i].segment;
+    const auto parent = reached_.find(segment.parent);
+    if (parent == reached_.end()) {
+      waiting_.emplace(segment.parent, std::move(next[i]));
+      continue;
     }
+    const KnownPlace place = parent->second;
+    if (segment.first_page <= place.first_page || segment.first_page > place.next_page) continue;
+    const int64_t id = registry_.add(segment);
+    reached_[segment.chain] = {id, segment.first_page, segment.first_page + segment.n_pages};
+    const auto [begin, end] = waiting_.equal_range(segment.chain);
+    for (auto child = begin; child != end; ++child) next.push_back(std::move(child->second));
+    waiting_.erase(begin, end);
+    found.push_back(
+        {id, place.id, next[i].segment.first_page, std::move(next[i].segment.tokens), next[i].use});
   }
   return found;
 }
 
 void PrefixStore::discard(int64_t segment) {
   or_miss([&] { remove(segment, SegmentFault::damaged); });
+}
+
+void PrefixStore::take_back() {
+  for (const int64_t segment : written_) or_miss([&] { remove(segment, SegmentFault::vanished); });
+  written_.clear();
 }
 
 // Forgets a segment, and takes its file away unless others may need it.
@@ -245,9 +273,12 @@ std::optional<int64_t> PrefixStore::try_store(const DiskPage& before, std::span<
     return writer.reserve();
   });
   if (!is_reserved) return std::nullopt;
-  if (!writer.is_there())
+  const bool was_there = writer.is_there();
+  if (!was_there)
     if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
-  return registry_.add(segment);
+  const int64_t id = registry_.add(segment);
+  if (!was_there) written_.push_back(id);
+  return id;
 }
 
 }  // namespace dsv32

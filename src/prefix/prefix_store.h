@@ -16,7 +16,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -62,6 +64,10 @@ class PrefixStore {
   // What is on disk for this fingerprint and salt, parents before children. Segments whose parents are
   // missing are left out. One thread at a time.
   std::vector<StoredSegment> segments();
+  // The same file by file: the names, and what is known once the file's head has been read, which is its
+  // segment and those read before it that continue it, or nothing yet. find(): any number of threads.
+  std::vector<std::string> segment_files();
+  std::vector<StoredSegment> find(const std::string& file);
 
   // Fingerprint and sizes of every segment here.
   const SegmentHead& sizes() const { return sizes_; }
@@ -85,6 +91,9 @@ class PrefixStore {
   // Removes a segment whose pages verified and yet made trouble further on. Any thread.
   void discard(int64_t segment);
 
+  // Removes all that this object wrote, which was of no worth. No store is in progress.
+  void take_back();
+
   // What earlier runs measured with this fingerprint; zeros where nothing is known.
   CacheSpeeds speeds();
   // Kept for later runs.
@@ -97,7 +106,7 @@ class PrefixStore {
 
  private:
   PrefixStore(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> directory);
-  std::vector<StoredSegment> reachable_segments();
+  std::vector<StoredSegment> reach(CachedSegment segment);
   void remove(int64_t id, SegmentFault why);
   bool try_load(int64_t id, int64_t first, std::span<const PageTarget> pages);
   std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
@@ -111,6 +120,16 @@ class PrefixStore {
   const SegmentHead sizes_;
   const Hash256 root_;  // of the chains here
   SegmentRegistry registry_;
+  std::vector<int64_t> written_;  // by store(), in its order
+
+  // Of the files that find() has read: where segments may go on, by chain, and those that wait for their
+  // parents, by these.
+  struct KnownPlace {
+    int64_t id, first_page, next_page;
+  };
+  std::mutex reached_mutex_;
+  std::map<Hash256, KnownPlace> reached_;
+  std::multimap<Hash256, CachedSegment> waiting_;
   ReadMeter meter_;
 };
 

@@ -35,10 +35,6 @@ uint8_t* next_page(uint8_t* memory) {
   return memory + (kPage - reinterpret_cast<uintptr_t>(memory) % kPage) % kPage;
 }
 
-[[noreturn]] void fail_changed(const std::string& path) {
-  fail(ErrorKind::model, format("%s has changed since it was opened", visible(path).c_str()));
-}
-
 // One part of the model, open for reading.
 class PartReader {
  public:
@@ -46,8 +42,7 @@ class PartReader {
     is_direct_ = !keeps && open(O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (!is_direct_ && !open(O_RDONLY | O_CLOEXEC))
       fail(ErrorKind::model, format("cannot read %s: %s", visible(path_).c_str(), std::strerror(errno)));
-    const std::optional<FileStamp> stamp = stamp_of(fd_);
-    if (!stamp || stamp->device != part.stamp().device || stamp->inode != part.stamp().inode) {
+    if (stamp_of(fd_) != part.stamp()) {
       ::close(fd_);
       fail_changed(path_);
     }

@@ -10,11 +10,12 @@
 
 namespace dsv32 {
 
-// Heads and trailers of segments are not held back: reads of two blocks at most.
+// Heads and trailers of segments, reads of two blocks at most, are held back only where that is asked for.
 class DiskGate : public FaultFileSystem {
  public:
   std::string held;           // the one segment file that is held back; empty: all are
   int result = 0;             // of its reads, when negative
+  bool holds_heads = false;   // too, of that one file
   bool holds_writes = false;  // of all files, instead
 
   void open() { set_open(true); }
@@ -34,7 +35,8 @@ class DiskGate : public FaultFileSystem {
     size_t n_bytes = 0;
     for (int i = 0; i < n_parts; ++i) n_bytes += parts[i].iov_len;
     std::unique_lock lock(mutex_);
-    const bool is_held = !holds_writes && n_bytes > 8192 && (held.empty() || names_[fd] == held);
+    const bool is_large = n_bytes > 8192 || (holds_heads && names_[fd] == held);
+    const bool is_held = !holds_writes && is_large && (held.empty() || names_[fd] == held);
     if (is_held) wait(lock);
     lock.unlock();
     return is_held && result < 0 ? result : FaultFileSystem::preadv(fd, parts, n_parts, offset);

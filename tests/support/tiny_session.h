@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/session.h"
@@ -30,6 +31,7 @@ struct TinySession {
     if (options.cache)
       options.cache->warn = [kept = kept_warnings](const std::string& line) { kept->push_back(line); };
     engine = std::make_unique<Engine>(file, options);
+    while (engine->prefix_cache() && engine->prefix_cache()->tend()) std::this_thread::yield();
     session = std::make_unique<Session>(*engine);
   }
 };

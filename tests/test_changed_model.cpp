@@ -1,0 +1,149 @@
+// A model file that is written to while it is in use: base/file.h says so, the engine gives no answer, and
+// nothing that was computed stays on the disk.
+#include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "engine/loop.h"
+#include "tests/support/apart_backend.h"
+#include "tests/support/contains.h"
+#include "tests/support/known_prompt.h"
+#include "tests/support/plain_files.h"
+#include "tests/support/tiny_file.h"
+
+using namespace dsv32;
+using namespace dsv32::known_prompt;
+namespace fs = std::filesystem;
+
+namespace {
+
+// In place; the bytes may even stay the same.
+void write_byte(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const char last = static_cast<char>(file.get());
+  file.seekp(-1, std::ios::end).put(last);
+}
+
+// A model of its own, and a folder that may hold prefixes of it.
+struct Changing {
+  TinyFile model{least_shape()};
+  EngineOptions options = options_in(model.dir.file("cache"));
+
+  size_t n_stored() const { return files_named(options.cache->directory, "seg-").size(); }
+  void change() const { write_byte(model.path); }
+};
+
+bool is_of_change(const Error& error) {
+  return error.kind() == ErrorKind::model && contains(error.what(), "has changed since it was opened");
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(changed_model)
+
+// However soon it comes after the opening, and that after another one.
+BOOST_AUTO_TEST_CASE(a_write_shows) {
+  const TempDir dir;
+  const std::string path = dir.file("model");
+  for (int i = 0; i < 50; ++i) {
+    write_file(path, "model");
+    const MappedFile file(path);
+    file.settle();
+    BOOST_TEST(file.is_unchanged());
+    write_byte(path);
+    BOOST_TEST(!file.is_unchanged());
+  }
+  write_file(path, "model");
+  const MappedFile unsettled(path);
+  write_file(path, "other");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  write_file(path, "model");
+  BOOST_CHECK_EXCEPTION(unsettled.settle(), Error, is_of_change);
+}
+
+BOOST_AUTO_TEST_CASE(a_name_that_goes_is_no_change) {
+  const TempDir dir;
+  const std::string path = dir.file("model");
+  for (const char* how : {"renamed", "replaced", "removed"}) {
+    const std::string what = how, moved = dir.file("moved");
+    write_file(path, "model");
+    const MappedFile file(path);
+    file.settle();
+    if (what == "renamed") fs::rename(path, moved);
+    if (what == "removed") fs::remove(path);
+    if (what == "replaced") {
+      write_file(moved, "other");
+      fs::rename(moved, path);
+    }
+    BOOST_TEST(file.is_unchanged(), what);
+    if (what != "renamed") continue;
+    write_byte(moved);
+    BOOST_TEST(!file.is_unchanged());
+  }
+}
+
+// A request that was computed meanwhile fails with everything else; what is stored of it goes, what others
+// stored of the former bytes stays.
+BOOST_AUTO_TEST_CASE(no_request_is_answered_and_nothing_stays_stored) {
+  const Changing changing;
+  TinySession(changing.model.path, changing.options).session->sync(random_tokens(2 * kPageTokens, 7));
+  const size_t n_former = changing.n_stored();
+  BOOST_TEST(n_former > 0u);
+  TinySession opened(changing.model.path, changing.options);
+  const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(opened.file));
+  GenerationOptions few;
+  few.max_tokens = 4;
+  Listener nobody;
+  const auto ask = [&](uint64_t seed) {
+    return generate(opened.engine->loop(), {nullptr, tokenizer.get(), random_tokens(3 * kPageTokens, seed), few},
+                    nobody);
+  };
+  BOOST_TEST(ask(1).n_completion_tokens == 4);
+  opened.engine->prefix_cache()->flush();
+  BOOST_TEST(changing.n_stored() > n_former);
+  changing.change();
+  BOOST_CHECK_EXCEPTION(ask(2), Error, is_of_change);
+  BOOST_TEST(changing.n_stored() == n_former);
+  opened.session->sync(base());  // by hand: nothing of it is stored
+  opened.engine->prefix_cache()->flush();
+  BOOST_TEST(changing.n_stored() == n_former);
+}
+
+// What waits for the end of the run, or of hashing, is compared then.
+BOOST_AUTO_TEST_CASE(what_waits_to_be_stored_is_not) {
+  for (const bool is_hashed_beside : {false, true}) {
+    Changing changing;
+    changing.options.cache->write = WritePolicy::write_back;
+    if (is_hashed_beside) changing.options.cache->most_hashed_first = 0;
+    const auto opened = std::make_unique<TinySession>(changing.model.path, changing.options);
+    opened->session->sync(base());
+    const PrefixCache& prefixes = *opened->engine->prefix_cache();
+    while (opened->engine->prefix_cache()->tend() && prefixes.is_unidentified()) std::this_thread::yield();
+    changing.change();
+    const auto warnings = opened->kept_warnings;
+    opened->session.reset(), opened->engine.reset();
+    BOOST_TEST(changing.n_stored() == 0u);
+    BOOST_REQUIRE(warnings->size() == 1u);
+    BOOST_TEST(contains(warnings->front(), "nothing of this run is kept"));
+  }
+}
+
+// Hashed bytes and those that were sent to a device are the same or refused.
+BOOST_AUTO_TEST_CASE(what_changes_before_it_is_loaded_is_refused) {
+  const Changing changing;
+  for (const bool is_apart : {false, true}) {
+    const GgufFile file(changing.model.path);
+    changing.change();
+    BOOST_CHECK_EXCEPTION(Engine({std::make_shared<ApartBackend>(is_apart)}, file, changing.options), Error,
+                          is_of_change);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
