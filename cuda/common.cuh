@@ -6,8 +6,17 @@
 #include <cuda_fp8.h>
 
 #include "cuda/dependent.cuh"
+#include "cuda/kernels.h"
 
 namespace dsv32::cuda {
+
+// The sums of a problem of a gated product.
+__device__ __forceinline__ void scale_pair(const GateScales& scales, int64_t problem, float& gate,
+                                           float& up) {
+  if (!scales.pairs) return;
+  const float* pair = scales.pairs + (scales.mats ? 2 * int64_t{scales.mats[problem]} : 0);
+  gate *= pair[0], up *= pair[1];
+}
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll

@@ -255,7 +255,7 @@ class CudaBackend : public Backend {
     const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
                            {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
     cuda::matmuls_prefill(both, launch());
-    cuda::gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
+    cuda::gate(op.y, op.up, nullptr, {op.scales}, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())

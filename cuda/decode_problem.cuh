@@ -14,7 +14,7 @@ constexpr int kMostMatrices = 4;  // that a product has beside each other
 
 // y[p, t] = W[mats[p]] @ x[p / x_sharing, t] (+ plus) for n_problems problems, and sum += y. Several matrices
 // of the same x, type and width are one product, each with a y of its own. Two matrices at once (kMats) are
-// the gated product instead: y = silu(W0 x) * (W1 x) * factor.
+// the gated product instead: y = silu(W0 x) * (W1 x) * factor, the sums times their scales.
 struct DecodeRows {
   struct Matrix {
     const uint8_t* weights = nullptr;
@@ -52,6 +52,7 @@ struct DecodeRows {
   const float* plus = nullptr;     // as y, or null
   float* sum = nullptr;            // as y, or null
   const float* factors = nullptr;  // [n_problems] or null
+  GateScales scales = {};
 };
 
 // The product of any type and number of tokens, in matmul_decode.cu.
@@ -118,7 +119,11 @@ __device__ __forceinline__ void finish_row(const DecodeRows& rows, const DecodeR
                                            const float (&totals)[kMats], int problem, int token, int row) {
   const int64_t at = problem * rows.y_problem_stride + token * matrix.y_token_stride + row;
   float y = totals[0];
-  if constexpr (kMats == 2) y = y / (1.0f + expf(-y)) * totals[1];
+  if constexpr (kMats == 2) {
+    float up = totals[1];
+    scale_pair(rows.scales, problem, y, up);
+    y = y / (1.0f + expf(-y)) * up;
+  }
   if (rows.factors) y *= rows.factors[problem];
   if (rows.plus) y += rows.plus[at];
   matrix.y[at] = y;

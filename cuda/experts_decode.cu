@@ -139,6 +139,7 @@ DecodeRows rows_of_gated(const GatedMatmul& op) {
   rows.x_token_stride = op.w1.n_cols;
   rows.n_tokens = static_cast<int>(op.n_tokens);
   rows.matrices[0].y = op.y;
+  rows.scales = {op.scales};
   return rows;
 }
 
@@ -165,7 +166,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   rows.matrices[0].y = h;
   if (is_one_product(op.w1, op.w3)) {
     rows.gate_offset = op.w3.data - op.w1.data;
-    rows.factors = op.weights, rows.is_x_older = is_x_older;
+    rows.factors = op.weights, rows.scales = {op.scales, op.experts}, rows.is_x_older = is_x_older;
     decode::launch_any<2>(rows, runs, op.w1.type, launch);
     return;
   }
@@ -177,7 +178,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   float* values = launch.workspace->take<float>(static_cast<size_t>(n_values));
   rows.matrices[0].y = values;
   multiply_uses(rows, runs, op.w3.type, launch);
-  gate(h, values, op.weights, n_values, op.w1.n_rows, launch);
+  gate(h, values, op.weights, {op.scales, op.experts}, n_values, op.w1.n_rows, launch);
 }
 
 // Whose uses have room in the scratch memory: of each use h and y, x as fp16, and w3's values where they are
@@ -222,7 +223,7 @@ void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
     const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
                            {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
     matmuls_decode(both, launch);
-    gate(op.y, op.up, nullptr, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch);
+    gate(op.y, op.up, nullptr, {op.scales}, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch);
     return;
   }
   decode::launch_any<2>(rows_of_gated(op), {}, op.w1.type, launch);

@@ -185,6 +185,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   Product product = over_tiles(stacks.w1, first, end);
   product.x = x_.values, product.x_units = x_.units, product.x_columns = n_columns_;
   product.x_rows = uses_.tokens;
+  product.scales = stacks.scales;
   product.y = h_.values, product.y_stride = n_hidden_;
   if (is_paired_) {
     product.y_units = h_.units;
@@ -193,6 +194,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   product.output = Output::silu_f16;
   multiply(product, launch_);
   product.weight = stacks.w3;
+  if (product.scales) ++product.scales;
   product.output = Output::times_f16;
   product.y_units = h_.units;
   multiply(product, launch_);

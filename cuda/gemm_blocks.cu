@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
     }
     finish_products(sums);
   }
-  store_sums(product, token_rows, tile.n, place.first_row, sums);
+  store_sums(product, token_rows, tile, place.first_row, sums);
 }
 
 template <TensorType kType>

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Prod
     commit_copies();
     finish_products(sums);
   }
-  store_sums(product, token_rows, tile.n, place.first_row + warpgroup * kTileRows, sums);
+  store_sums(product, token_rows, tile, place.first_row + warpgroup * kTileRows, sums);
 }
 
 // y[t, r] = sum over i ascending of sums[i, t, r]

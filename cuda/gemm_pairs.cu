@@ -381,9 +381,14 @@ __device__ __forceinline__ void store_item(const PairProduct& op, const Item& it
   };
   if (op.is_gated) {
     auto* y = static_cast<__half*>(op.product.y) + keep(static_cast<uint32_t>(turned_column(row)));
+    float2 scales = {1.0f, 1.0f};
+    if (op.product.scales)
+      scales = reinterpret_cast<const float2*>(op.product.scales)[item.tile.mat];
     each([&](int64_t at, float unit, int h, float gate, float up) {
-      const float gated = silu(gate * unit) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));
-      if (8 * h < n_left) y[at + turned_column(8 * h)] = to_f16(gated * (up * (1.0f / kLargestInUnits)));
+      const float gated =
+          silu(gate * (unit * scales.x)) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));
+      if (8 * h < n_left)
+        y[at + turned_column(8 * h)] = to_f16(gated * (up * (scales.y * (1.0f / kLargestInUnits))));
     });
   } else {
     auto* y = static_cast<float*>(op.product.y) + row;

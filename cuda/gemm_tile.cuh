@@ -57,6 +57,7 @@ struct Product {
   const int32_t* y_rows = nullptr;  // [n_places]
   float* y_units = nullptr;         // [n_places] of what Output::times_f16 makes
   Output output = Output::f32;
+  const float* scales = nullptr;  // of matrix i's sums: scales[2 i]; null: 1
   int64_t n_places = 0;  // without tiles: each matrix is applied to every place
   int64_t n_splits =
       1;  // of the columns; sums of split i go y_split_stride values after those of split i - 1
@@ -322,20 +323,21 @@ __device__ __forceinline__ void store_sum(const Product& product, int64_t at, fl
 }
 
 // Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
-__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows, int n_tokens,
-                                           int64_t first_row, const Sums& sums) {
+__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows,
+                                           const TokenTile& tile, int64_t first_row, const Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const float scale = product.scales ? product.scales[2 * int64_t{tile.mat}] : 1.0f;
 #pragma unroll
   for (int j = 0; j < kTileTokens / 8; ++j) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int token = 8 * j + lane % 4 * 2 + e % 2;
-      if (token >= n_tokens) continue;
+      if (token >= tile.n) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t row = first_row + 64 * i + 16 * warp + lane / 4 + e / 2 * 8;
         if (row >= product.weight.n_rows) continue;
-        store_sum(product, rows.y[token] + row, sums.of[i][4 * j + e], rows.units[token]);
+        store_sum(product, rows.y[token] + row, sums.of[i][4 * j + e] * scale, rows.units[token]);
       }
     }
   }

@@ -84,6 +84,7 @@ void HostExperts::run(const RunExperts& op, const Launch& launch) {
     join(launch);
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token)), host = part;
     static_cast<ExpertStacks&>(host) = host_part(host, n_share);
+    host.scales = host.host_scales;
     post(host, launch);
     has_share_ = n_share > 0;
     if (has_share_) run_link_share(part, launch);

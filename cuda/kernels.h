@@ -17,9 +17,15 @@ void put_in_bands(const WeightMatrix&, const Launch&);
 // norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
 void add(const Add&, const Launch&);
-// values = silu(values) * up * factors[i / width]; factors null: 1
-void gate(float* values, const float* up, const float* factors, int64_t n_values, int64_t width,
-          const Launch&);
+// What the two sums of a gated product are multiplied by: of each matrix a pair.
+struct GateScales {
+  const float* pairs = nullptr;   // [n_mats, 2]; null: 1
+  const int32_t* mats = nullptr;  // [n_problems] the matrix of each; null: the first one
+};
+// values = silu(values) * up * factors[i / width], values and up times the scales of problem i / width;
+// factors null: 1
+void gate(float* values, const float* up, const float* factors, const GateScales&, int64_t n_values,
+          int64_t width, const Launch&);
 
 // matmul_decode.cu, experts_decode.cu: any number of tokens, bound by reading the weights
 void matmul_decode(const Matmul&, const Launch&);

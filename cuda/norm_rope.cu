@@ -56,8 +56,8 @@ __global__ void add_kernel(Add op, bool is_aligned) {
 __device__ __forceinline__ float gated(float value, float up) { return value / (1.0f + expf(-value)) * up; }
 
 // A thread four values, or what is left at the end. Bound by bytes.
-__global__ void gate_kernel(float* values, const float* up, const float* factors, int64_t n_values,
-                            int64_t width, bool is_aligned) {
+__global__ void gate_kernel(float* values, const float* up, const float* factors, GateScales scales,
+                            int64_t n_values, int64_t width, bool is_aligned) {
   let_next_start();
   wait_for_inputs();
   const int64_t i = 4 * (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x);
@@ -67,8 +67,11 @@ __global__ void gate_kernel(float* values, const float* up, const float* factors
     v = {gated(v.x, u.x), gated(v.y, u.y), gated(v.z, u.z), gated(v.w, u.w)};
     return;
   }
-  for (int64_t j = i; j < i + 4 && j < n_values; ++j)
-    values[j] = gated(values[j], up[j]) * (factors ? factors[j / width] : 1.0f);
+  for (int64_t j = i; j < i + 4 && j < n_values; ++j) {
+    float value = values[j], other = up[j];
+    scale_pair(scales, j / width, value, other);
+    values[j] = gated(value, other) * (factors ? factors[j / width] : 1.0f);
+  }
 }
 
 unsigned blocks_for(int64_t n_values) { return static_cast<unsigned>(ceil_div(n_values, kThreads)); }
@@ -90,13 +93,13 @@ void add(const Add& op, const Launch& launch) {
                 is_aligned);
 }
 
-void gate(float* values, const float* up, const float* factors, int64_t n_values, int64_t width,
-          const Launch& launch) {
+void gate(float* values, const float* up, const float* factors, const GateScales& scales, int64_t n_values,
+          int64_t width, const Launch& launch) {
   if (n_values == 0) return;
   const bool is_aligned =
-      !factors && (reinterpret_cast<uintptr_t>(values) | reinterpret_cast<uintptr_t>(up)) % 16 == 0;
+      !factors && !scales.pairs && (reinterpret_cast<uintptr_t>(values) | reinterpret_cast<uintptr_t>(up)) % 16 == 0;
   launch_kernel("gate_kernel", gate_kernel, {blocks_for(ceil_div(n_values, 4)), kThreads}, launch, values, up,
-                factors, n_values, width, is_aligned);
+                factors, scales, n_values, width, is_aligned);
 }
 
 }  // namespace dsv32::cuda

@@ -80,7 +80,9 @@ __device__ inline void choose_experts(const RouteExperts& op, int64_t token, flo
     int rank = 0;
     for (int i = 0; i < n_activated; ++i) rank += chosen[i] < chosen[k];
     op.experts[token * n_activated + rank] = chosen[k];
-    op.weights[token * n_activated + rank] = p[chosen[k]] / (op.normalize ? sum : 1.0f) * op.route_scale;
+    float weight = p[chosen[k]] / (op.normalize ? sum : 1.0f) * op.route_scale;
+    if (op.scales) weight *= op.scales[chosen[k]];
+    op.weights[token * n_activated + rank] = weight;
   }
 }
 

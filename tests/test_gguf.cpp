@@ -384,7 +384,7 @@ BOOST_AUTO_TEST_CASE(split_parts_that_do_not_belong_together_are_refused) {
     check_error(open_error(dir.file(part_name(1, 3))), parts);
   };
   refuse([](const TempDir& dir) { std::filesystem::remove(dir.file(part_name(3, 3))); },
-         {part_name(3, 3), "No such file"});
+         {"1 of the 3 parts", part_name(3, 3)});
   refuse(
       [](const TempDir& dir) {
         std::filesystem::rename(dir.file(part_name(2, 3)), dir.file("x"));
@@ -408,6 +408,28 @@ BOOST_AUTO_TEST_CASE(split_parts_that_do_not_belong_together_are_refused) {
          {part_name(3, 3), "tensor a stands in an earlier part", "offset"});
   refuse([](const TempDir& dir) { sound_gguf().write(dir.file(part_name(2, 3))); },
          {part_name(2, 3), "no key split.no"});
+}
+
+BOOST_AUTO_TEST_CASE(all_parts_that_are_missing_are_named) {
+  TempDir dir;
+  write_split(dir);
+  for (const int no : {2, 3}) std::filesystem::remove(dir.file(part_name(no, 3)));
+  const Error error = open_error(dir.file(part_name(1, 3)));
+  check_error(error, {"2 of the 3 parts", dir.file(part_name(2, 3)), dir.file(part_name(3, 3))});
+  BOOST_TEST(!contains(error.hint(), "-m"));
+  std::filesystem::create_symlink("gone", dir.file(part_name(2, 3)));  // as a pruned download leaves it
+  check_error(open_error(dir.file(part_name(1, 3))), {"2 of the 3 parts"});
+}
+
+// Whether a tensor of such a type is of use shows when it is looked for.
+BOOST_AUTO_TEST_CASE(types_that_are_not_computed_may_stand_in_a_file) {
+  for (const uint32_t type : {UINT32_MAX, 4u, 5u, 26u, 31u, 34u, 43u, 1000u}) {
+    GgufImage image = sound_gguf().image();
+    image.poke("tensor a type", type);
+    const GgufFile file = reopened(image);
+    BOOST_TEST(file.find_tensor("a")->n_bytes == 0u);
+    BOOST_TEST(file.find_tensor("b")->data[0] == 3);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_renamed_first_part_is_refused) {

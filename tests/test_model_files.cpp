@@ -114,21 +114,6 @@ BOOST_AUTO_TEST_CASE(a_missing_key_or_tensor_is_named) {
   }
 }
 
-// It would have to be multiplied with what the matrix gives.
-BOOST_AUTO_TEST_CASE(a_scale_of_a_whole_matrix_is_refused_by_name) {
-  const TempDir dir;
-  const std::string path = dir.file("model.gguf");
-  for (const char* name : {"blk.1.ffn_up_exps.scale", "blk.0.attn_output.weight.scale"}) {
-    GgufWriter model = tiny_model(small_shape());
-    model.add_tensor(name, TensorType::f32, {1}, Bytes(4));
-    model.write(path);
-    const GgufFile file(path);
-    BOOST_CHECK_EXCEPTION(Engine(file, small_context()), Error, [&](const Error& error) {
-      return error.kind() == ErrorKind::model && contains(error.what(), name);
-    });
-  }
-}
-
 BOOST_AUTO_TEST_CASE(another_architecture_is_refused_by_name) {
   for (const char* architecture : {"llama", "glm-dsa", "deepseek4"}) {
     TinyModel shape = small_shape();

@@ -78,6 +78,9 @@ BOOST_AUTO_TEST_CASE(contradictions_in_the_vocabulary_are_refused) {
   BOOST_CHECK_NO_THROW(Tokenizer::make(small_spm()));
   expect_refused(bpe([](Vocabulary& v) { v.model = "t5\n"; }), "tokenizer.ggml.model is \"t5\\n\"");
   expect_refused(bpe([](Vocabulary& v) { v.pre = "default"; }), "tokenizer.ggml.pre is \"default\"");
+  for (const char* pre : {"deepseek-v3.1", "deepseek-v3.2", "deepseek-v3-0324"})
+    BOOST_CHECK_NO_THROW(Tokenizer::make(bpe([=](Vocabulary& v) { v.pre = pre; })));
+  expect_refused(bpe([](Vocabulary& v) { v.pre = "deepseek-llm"; }), "is \"deepseek-llm\"");
   expect_refused(bpe([](Vocabulary& v) { v.tokens.clear(); }), "tokenizer.ggml.tokens has 0 tokens");
   expect_refused(bpe([](Vocabulary& v) { v.types.pop_back(); }), "tokenizer.ggml.token_type has");
   expect_refused(bpe([](Vocabulary& v) { v.scores = {1}; }), "tokenizer.ggml.scores has 1 entries");

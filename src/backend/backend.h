@@ -109,7 +109,7 @@ struct Matmul {
   float* sum = nullptr;         // [n_tokens, n_rows], or null
 };
 
-// y[t] = silu(W1 @ x[t]) * (W3 @ x[t]). An operation so that x is brought in once, and that one kernel may
+// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once, and that one kernel may
 // do.
 struct GatedMatmul {
   WeightMatrix w1, w3;       // [n_rows, n_cols] each
@@ -118,6 +118,7 @@ struct GatedMatmul {
   float* y = nullptr;        // [n_tokens, n_rows], dense
   int64_t n_tokens = 0;
   Role role = Role::prefill;
+  const float* scales = nullptr;  // [2]; null: 1
 };
 
 // y[t, h] = W[h] @ x[t, h]: the absorbed products with W_UK and W_UV.
@@ -280,7 +281,7 @@ struct Attend {
 
 // logits = gate x, unless they are there already; p = sigmoid(logits); s = p + bias; the best groups by the
 // sum of their two largest s; the best experts of those by s, ties to the lower index; weights p[chosen] /
-// sum * route_scale (model.py, Gate).
+// sum * route_scale (model.py, Gate) * scales[chosen].
 struct RouteExperts {
   const float* logits = nullptr;  // [n_tokens, n_experts]: gate.y where there is a gate
   const float* bias = nullptr;    // [n_experts] or null
@@ -291,16 +292,19 @@ struct RouteExperts {
   float* weights = nullptr;    // [n_tokens, n_activated]
   Matmul gate = {};            // without weights: there are logits
   GatedMatmul beside = {};     // without weights: none. What has nothing to do with it and may be done beside
+  const float* scales = nullptr;  // [n_experts]; null: 1
 };
 
 // The routed experts of a layer.
 struct ExpertStacks {
   WeightMatrix w1, w3;  // [n_experts, moe_inter_dim, dim]
   WeightMatrix w2;      // [n_experts, dim, moe_inter_dim]
+  // [n_experts, 2]: what each expert's W1 x and W3 x are multiplied by; null: 1. The same in host memory.
+  const float *scales = nullptr, *host_scales = nullptr;
 };
 
 // y[t] = sum over chosen e of weights[t, e] * w2[e] @ (silu(w1[e] @ x[t]) * (w3[e] @ x[t])), added in
-// ascending e.
+// ascending e; w1[e] and w3[e] times their scales, if there are any.
 //
 // Experts in host memory (Backend::alloc_weights): in decode the host computes them where they lie, beside
 // what is enqueued after them, up to the `add` with this y; a fixed part of each comes through the end of

@@ -172,7 +172,7 @@ void CpuBackend::matmul_gated(const GatedMatmul& op) {
   cpu_matmul({op.w1, 0, op.x, op.w1.n_cols, op.y, op.w1.n_rows, op.n_tokens}, workers_);
   cpu_matmul({op.w3, 0, op.x, op.w3.n_cols, op.up, op.w3.n_rows, op.n_tokens}, workers_);
   workers_.parallel_for(n_values, worth_sharing(n_values),
-                        [&](int64_t i) { op.y[i] = cpu_silu_mul(op.y[i], op.up[i]); });
+                        [&](int64_t i) { op.y[i] = cpu_silu_mul(op.y[i], op.up[i], op.scales); });
 }
 
 void CpuBackend::matmul_heads(const MatmulHeads& op) {

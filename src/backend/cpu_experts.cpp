@@ -74,6 +74,7 @@ void route_one(const RouteExperts& op, const float* logits, int32_t* experts, fl
   for (int64_t k = 0; k < op.n_activated; ++k) {
     experts[k] = candidates[static_cast<size_t>(k)];
     weights[k] = p[static_cast<size_t>(experts[k])] / (op.normalize ? sum : 1.0f) * op.route_scale;
+    if (op.scales) weights[k] *= op.scales[experts[k]];
   }
 }
 
@@ -164,6 +165,7 @@ class ExpertStep {
     for_each_chunk(uses, [&](Uses chunk) {
       float up[kTokens * kRows];
       const int64_t inter = op_.w1.n_rows;
+      const float* scales = op_.scales ? op_.scales + 2 * uses[0].expert : nullptr;
       float* gate = hidden_ + index(chunk[0]) * inter + rows.begin;
       multiply(
           op_.w1, rows, chunk, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
@@ -171,7 +173,7 @@ class ExpertStep {
           op_.w3, rows, chunk, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
       for (size_t i = 0; i < chunk.size(); ++i, gate += inter)
         for (int64_t r = 0; r < rows.n; ++r)
-          gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r]);
+          gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r], scales);
     });
   }
 

@@ -13,7 +13,11 @@
 
 namespace dsv32 {
 
-inline float cpu_silu_mul(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
+// scales: of both, or null.
+inline float cpu_silu_mul(float gate, float up, const float* scales) {
+  if (scales) gate *= scales[0], up *= scales[1];
+  return gate / (1.0f + std::exp(-gate)) * up;
+}
 
 // RunExperts (backend.h), on matrices and vectors in host memory; `window` and `next` are not looked at.
 // scratch: kept so that it is not allocated at every step. Throws Error{memory}.

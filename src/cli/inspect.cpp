@@ -34,9 +34,9 @@ void print_model(const GgufFile& file) {
     text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
   text += "\n";
   for (const GgufTensor& tensor : file.tensors())
-    text += format("%-48s %-8s %-22s %12llu bytes, part %d at %llu\n", visible(tensor.name).c_str(),
+    text += format("%-48s %-8s %-22s %12s bytes, part %d at %llu\n", visible(tensor.name).c_str(),
                    type_name(tensor.type), shape_text(tensor).c_str(),
-                   static_cast<unsigned long long>(tensor.n_bytes), tensor.part,
+                   tensor.n_bytes ? std::to_string(tensor.n_bytes).c_str() : "?", tensor.part,
                    static_cast<unsigned long long>(tensor.offset));
   write_out(text);
 }
@@ -52,7 +52,7 @@ void print_model_json(const GgufFile& file) {
     tensors.push_back({{"name", sanitize_utf8(tensor.name)},
                        {"type", type_name(tensor.type)},
                        {"shape", shape},
-                       {"bytes", tensor.n_bytes},
+                       {"bytes", tensor.n_bytes ? Json(tensor.n_bytes) : Json()},
                        {"part", tensor.part},
                        {"offset", tensor.offset}});
   }

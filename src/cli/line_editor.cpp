@@ -302,8 +302,12 @@ void LineEditor::remember(const std::string& line) {
 }
 
 std::string history_path() {
-  const std::string folder = make_user_folder(UserFolder::state);
-  return folder.empty() ? folder : folder + "/history";
+  try {
+    const std::string folder = make_user_folder(UserFolder::state);
+    return folder.empty() ? folder : folder + "/history";
+  } catch (const Error&) {
+    return {};  // talks are not kept either, which says why
+  }
 }
 
 }  // namespace dsv32

@@ -1,11 +1,13 @@
 // See model_lookup.h.
 //
-// A split model counts once: only its first part can be named.
+// A split model counts once: only its first part can be named. Folders are looked through with those in them,
+// as downloads come (Q8_0/MODEL-00001-of-00031.gguf), a few levels deep, so that no loop of links matters.
 #include "cli/model_lookup.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kOurs[] = {"models/tiny.gguf", "models/demo.gguf"};  // nobody put these there
 constexpr size_t kPartTail = 15;                                                // "-00002-of-00009"
 constexpr size_t kMostShown = 8;
+constexpr int kMostLevels = 3;  // of folders in one that is looked through
 
 bool is_part(const std::string& stem) {
   return stem.size() >= kPartTail && stem.compare(stem.size() - 9, 4, "-of-") == 0;
@@ -34,26 +37,30 @@ std::string name_of(const fs::path& path) {
 
 struct Candidate {
   std::string path;
-  uint64_t n_bytes;  // of all parts
+  std::string place;  // in the folder that was looked through: "Q8_0/x"
+  uint64_t n_bytes;   // of all parts
 };
 
 // First parts, by name.
 std::vector<Candidate> models_in(const fs::path& folder) {
   std::vector<Candidate> models;
-  std::vector<std::pair<std::string, uint64_t>> parts;  // name, bytes
+  std::map<fs::path, uint64_t> n_bytes_of;  // of all parts, by folder and name
+  const auto options =
+      fs::directory_options::follow_directory_symlink | fs::directory_options::skip_permission_denied;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() != ".gguf") continue;
-    const std::string stem = entry.path().stem().string();
-    std::error_code no_size;
-    const uint64_t n_bytes = entry.file_size(no_size);
-    parts.emplace_back(name_of(entry.path()), no_size ? 0 : n_bytes);
+  for (fs::recursive_directory_iterator at(folder, options, error), end; at != end; at.increment(error)) {
+    if (at.depth() >= kMostLevels) at.disable_recursion_pending();
+    std::error_code none;
+    const fs::path& path = at->path();
+    if (path.extension() != ".gguf" || at->is_directory(none)) continue;
+    const fs::path whole = path.parent_path() / name_of(path);
+    const uint64_t n_bytes = at->file_size(none);
+    n_bytes_of[whole] += none ? 0 : n_bytes;
+    const std::string stem = path.stem().string();
     const bool is_first = !is_part(stem) || stem.compare(stem.size() - kPartTail, 6, "-00001") == 0;
-    if (is_first) models.push_back({entry.path().string(), 0});
+    if (is_first) models.push_back({path.string(), whole.lexically_relative(folder).string(), 0});
   }
-  for (Candidate& model : models)
-    for (const auto& [name, n_bytes] : parts)
-      if (name == name_of(model.path)) model.n_bytes += n_bytes;
+  for (Candidate& model : models) model.n_bytes = n_bytes_of[folder / model.place];
   std::ranges::sort(models, {}, &Candidate::path);
   return models;
 }
@@ -99,8 +106,8 @@ std::string look_up(const std::string& name) {
   std::vector<Candidate> fitting;
   for (const bool is_whole : {true, false}) {
     std::ranges::copy_if(all, std::back_inserter(fitting), [&](const Candidate& model) {
-      const std::string its = lower(name_of(model.path));
-      return is_whole ? its == lower(name) : its.find(lower(name)) != its.npos;
+      return is_whole ? lower(name_of(model.path)) == lower(name)
+                      : lower(model.place).find(lower(name)) != name.npos;
     });
     if (!fitting.empty()) break;
   }
@@ -110,6 +117,17 @@ std::string look_up(const std::string& name) {
     fail(ErrorKind::usage, format("-m %s fits several models: %s", shown.c_str(), list_of(fitting).c_str()));
   fail(ErrorKind::usage, format("-m %s is no file, and no model has such a name%s", shown.c_str(),
                                 all.empty() ? "" : ("; there are " + list_of(all)).c_str()));
+}
+
+// The one model in a folder that -m or DSV32_MODEL names.
+std::string only_model_in(const std::string& folder) {
+  const std::vector<Candidate> found = models_in(folder);
+  if (found.size() == 1) return found.front().path;
+  const std::string shown = visible(folder);
+  if (found.empty())
+    fail(ErrorKind::usage, format("-m %s is a folder without a model (*.gguf)", shown.c_str()));
+  fail(ErrorKind::usage,
+       format("-m %s is a folder of several models: %s", shown.c_str(), list_of(found).c_str()));
 }
 
 bool is_path(const std::string& name) {
@@ -123,6 +141,8 @@ std::string find_model(const Options& options) {
   const char* variable = environment("DSV32_MODEL");
   const std::string name =
       options.engine.model_path.empty() && variable ? variable : options.engine.model_path;
+  std::error_code error;
+  if (!name.empty() && fs::is_directory(name, error)) return only_model_in(name);
   if (!name.empty()) return is_path(name) ? name : look_up(name);
   std::vector<Candidate> found = all_models();
   for (const std::string_view ours : kOurs)

@@ -25,7 +25,7 @@ TalkFolder open_talk_folder() {
   const std::string state = make_user_folder(UserFolder::state);
   if (state.empty())
     fail(ErrorKind::usage,
-         "there is no folder for talks: neither XDG_STATE_HOME nor HOME is an absolute path");
+         "there is no folder for talks: neither XDG_STATE_HOME nor HOME names one");
   return TalkFolder(state + "/talks");
 }
 

@@ -29,6 +29,7 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   if (options.backend == "auto")
     if (const std::string why = why_no_gpu(options); !why.empty())
       warnings.push_back(why + ", so the CPU computes");
+  warnings.insert(warnings.end(), args.warnings.begin(), args.warnings.end());
   if (!args.has_indexer())
     warnings.push_back(
         format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 #include <utility>
 
@@ -19,7 +20,7 @@ namespace {
 // Far above any real model (60 keys, 1420 tensors), low enough that a hostile file stays cheap.
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16, kMaxNameBytes = 63;
 constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1, kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // in the file
-constexpr uint32_t kMaxAlignment = 1 << 20;
+constexpr uint32_t kMaxAlignment = 1 << 20, kMaxParts = 1000;
 
 // What the file is instead, where that is known.
 std::string hint_about(std::string_view beginning) {
@@ -62,15 +63,13 @@ uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) 
   return n_values;
 }
 
+// Of a type that is not computed nothing is known but where its data begin: whether the tensor is of use shows
+// when it is looked for.
 void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor& tensor) {
   const uint64_t at = cursor.offset();
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
   const TypeTraits* type = find_traits(tensor.type);
-  if (!type || !type->is_supported)
-    cursor.fail_at(
-        at,
-        format("%s has %s%s, which dsv32 cannot read", field, type ? "type " : "", type_name(tensor.type)),
-        "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4");
+  if (!type || !type->is_supported) return;
   cursor.check(tensor.ne[0] % type->block_values == 0, at,
                "%s has ne[0] = %llu, expected a multiple of %u for type %s", field, ull(tensor.ne[0]),
                type->block_values, type->name);
@@ -118,6 +117,22 @@ std::string split_prefix(const std::string& path) {
   return n_fields == 2 && static_cast<size_t>(n_read) == suffix_bytes ? path.substr(0, at) : "NAME";
 }
 
+// A part that is there and cannot be opened says why itself.
+void refuse_missing_parts(const std::string& prefix, uint32_t count) {
+  std::string missing;
+  uint32_t n_missing = 0;
+  for (uint32_t no = 1; no < count; ++no) {
+    const std::string part = split_path(prefix, no, count);
+    std::error_code error;
+    if (std::filesystem::status(part, error).type() != std::filesystem::file_type::not_found) continue;
+    missing += (n_missing++ ? ", " : "") + visible(part);
+  }
+  if (n_missing > 0)
+    fail(ErrorKind::model,
+         format("%u of the %u parts of the model are missing: %s", n_missing, count, missing.c_str()),
+         "fetch what is missing; all parts lie in one folder");
+}
+
 // Large files also travel as raw pieces that only make sense joined; the first one even begins like a model.
 const std::string& refuse_raw_piece(const std::string& path) {
   const size_t at = path.rfind(".part");
@@ -138,6 +153,8 @@ const std::string& refuse_raw_piece(const std::string& path) {
 GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_piece(path))) {
   const uint32_t count = get_u32("split.count").value_or(0);
   if (count <= 1) return;  // a merged file keeps the key, as 0 or 1
+  if (count > kMaxParts)
+    fail_at_key("split.count", format(" is %u, expected at most %u", count, kMaxParts));
   const std::string prefix = split_prefix(path), first = split_path(prefix, 0, count);
   if (const uint32_t no = need_u32("split.no"); no != 0 || path != first)
     fail(ErrorKind::model,
@@ -146,6 +163,7 @@ GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_pie
                 visible(path).c_str(), no, count, split_path("", 0, count).c_str()),
          "name the first part: " + visible(first));
   const uint32_t n_tensors = need_u32("split.tensors.count");
+  refuse_missing_parts(prefix, count);
   for (uint32_t no = 1; no < count; ++no)
     append(GgufFile(MappedFile(split_path(prefix, no, count))), no, count);
   if (tensors_.size() != n_tensors)

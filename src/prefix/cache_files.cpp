@@ -67,10 +67,10 @@ int resolve(const std::string& path, std::filesystem::path& parent, std::string&
   if (!whole.has_filename()) whole = whole.parent_path();
   name = whole.filename().string();
   if (name.empty()) return -EINVAL;
-  std::filesystem::create_directories(whole.parent_path(),
-                                      error);  // what remains wrong shows in the next line
-  parent = std::filesystem::canonical(whole.parent_path(), error);
-  return error ? -error.value() : 0;
+  std::error_code why;
+  std::filesystem::create_directories(whole.parent_path(), why);
+  parent = std::filesystem::canonical(whole.parent_path(), error);  // what remains wrong shows here
+  return error ? -(why ? why : error).value() : 0;
 }
 
 OwnedFd open_or_make(FileSystem& fs, const std::filesystem::path& parent, const std::string& name) {

@@ -50,7 +50,8 @@ void check_kind(const Vocabulary& vocabulary) {
                 visible(vocabulary.model, false, 40).c_str()),
          kHint);
   }
-  if (vocabulary.model == "gpt2" && vocabulary.pre != "deepseek-v3") {
+  // deepseek-v3.1 and the like: one tokenizer under the names of its models.
+  if (vocabulary.model == "gpt2" && !vocabulary.pre.starts_with("deepseek-v3")) {
     fail(ErrorKind::model,
          format("tokenizer.ggml.pre is \"%s\", expected \"deepseek-v3\"",
                 visible(vocabulary.pre, false, 40).c_str()),

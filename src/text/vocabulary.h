@@ -27,7 +27,7 @@ enum class TokenType : int32_t {
 
 struct Vocabulary {
   std::string model;                // "gpt2" (byte-level BPE) or "llama" (sentencepiece)
-  std::string pre;                  // the splitting rules of "gpt2": "deepseek-v3"; empty for "llama"
+  std::string pre;                  // the splitting rules of "gpt2": "deepseek-v3..."; empty for "llama"
   std::vector<std::string> tokens;  // [n_vocab] as written in the file
   std::vector<TokenType> types;     // [n_vocab]
   std::vector<float> scores;        // [n_vocab] for "llama"; may be empty for "gpt2"

@@ -1,7 +1,10 @@
 #include "weights/config.h"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -73,18 +76,19 @@ std::string read_architecture(const GgufFile& file) {
   return std::string(*architecture);
 }
 
-void read_attention(const Keys& keys, ModelArgs& args) {
+bool has_whole_kv_b(const GgufFile& file) {
+  return file.find_tensor("blk.0.attn_kv_b.weight") && !file.find_tensor("blk.0.attn_k_b.weight");
+}
+
+void read_attention(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.n_heads = keys.size("attention.head_count", 4096);
   args.q_lora_rank = keys.size("attention.q_lora_rank", kWidestDim);
   args.kv_lora_rank = keys.size("attention.kv_lora_rank", kWidestDim);
   args.qk_rope_head_dim = keys.size("rope.dimension_count", 1 << 14);
-  // Files from before the MLA split have no key_length_mla: they are refused by their tensors (attn_kv_b).
-  const int64_t key_length = keys.size_or("attention.key_length_mla", 0, 1, 1 << 15);
-  args.v_head_dim = keys.size_or("attention.value_length_mla", 0, 1, 1 << 15);
-  if (key_length == 0 || args.v_head_dim == 0)
-    keys.refuse(
-        "attention.key_length_mla", "or value_length_mla is missing: this file keeps attn_kv_b in one piece",
-        "convert the model again with a current converter, which splits it into attn_k_b and attn_v_b");
+  // Files from before the MLA split have the lengths of a head under the keys that are the latent row's since.
+  const bool is_split = file.has(keys.full("attention.key_length_mla")) || !has_whole_kv_b(file);
+  const int64_t key_length = keys.size(is_split ? "attention.key_length_mla" : "attention.key_length", 1 << 15);
+  args.v_head_dim = keys.size(is_split ? "attention.value_length_mla" : "attention.value_length", 1 << 15);
   if (args.qk_rope_head_dim % 2 != 0)
     keys.refuse("rope.dimension_count",
                 format("is %lld, expected an even number", as_ll(args.qk_rope_head_dim)));
@@ -97,7 +101,13 @@ void read_attention(const Keys& keys, ModelArgs& args) {
 
 void read_rope(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.rope_theta = keys.number_or("rope.freq_base", 10000, 1, 1e12f);
-  const std::string_view type = file.get_string(keys.full("rope.scaling.type")).value_or("none");
+  const auto named = file.get_string(keys.full("rope.scaling.type"));
+  const bool is_meant = !named && keys.number_or("rope.scaling.factor", 1, 1, 1e6f) > 1;
+  if (is_meant)
+    args.warnings.push_back(format("%s has %s but no %s: taken as yarn", visible(file.path()).c_str(),
+                                   keys.full("rope.scaling.factor").c_str(),
+                                   keys.full("rope.scaling.type").c_str()));
+  const std::string_view type = named.value_or(is_meant ? "yarn" : "none");
   if (type == "none") return;
   if (type != "yarn")
     keys.refuse("rope.scaling.type", "is '" + visible(type, false, 40) + "', expected yarn");
@@ -108,7 +118,7 @@ void read_rope(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.mscale = keys.number_or("rope.scaling.yarn_log_multiplier", 0.1f, 0, 10) / 0.1f;
 }
 
-void read_indexer(const Keys& keys, ModelArgs& args) {
+void read_indexer(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.index_n_heads = keys.size("attention.indexer.head_count", 4096);
   args.index_head_dim = keys.size("attention.indexer.key_length", 1 << 14);
   args.index_topk = keys.size("attention.indexer.top_k", kLongestContext);
@@ -120,6 +130,13 @@ void read_indexer(const Keys& keys, ModelArgs& args) {
     keys.refuse("attention.indexer.key_length",
                 format("is %lld, expected at least the %lld of rope.dimension_count",
                        as_ll(args.index_head_dim), as_ll(args.qk_rope_head_dim)));
+  const std::vector<uint32_t> types =
+      file.get_u32_or_array(keys.full("attention.indexer.types")).value_or(std::vector<uint32_t>{});
+  if (const auto other = std::ranges::find_if(types, [](uint32_t type) { return type != 1; });
+      other != types.end())
+    keys.refuse("attention.indexer.types",
+                format("is %u for layer %td, expected 1: layers without an indexer of their own are not computed",
+                       *other, other - types.begin()));
 }
 
 void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
@@ -132,10 +149,10 @@ void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.n_activated_experts = keys.size("expert_used_count", args.n_routed_experts);
   args.n_shared_experts = keys.size_or("expert_shared_count", 1, 0, 64);
   args.moe_inter_dim = keys.uniform_size("expert_feed_forward_length", kWidestDim);
-  args.route_scale = keys.number_or("expert_weights_scale", 1, -1e6f, 1e6f);
   args.normalize_expert_weights = file.get_bool(keys.full("expert_weights_norm")).value_or(true);
   // deepseek2 files of 2025 leave the groups out; a model of 256 experts has 8 of which 4 are kept.
   const bool is_full_size = args.n_routed_experts == 256;
+  args.route_scale = keys.number_or("expert_weights_scale", is_full_size ? 2.5f : 1.0f, -1e6f, 1e6f);
   args.n_expert_groups = keys.size_or("expert_group_count", is_full_size ? 8 : 1, 1, args.n_routed_experts);
   args.n_limited_groups = keys.size_or("expert_group_used_count", is_full_size ? 4 : args.n_expert_groups, 1,
                                        args.n_expert_groups);
@@ -149,7 +166,53 @@ void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   if (gating != 2) keys.refuse("expert_gating_func", format("is %u, expected 2 (sigmoid)", gating));
 }
 
+// Blocks behind the model's layers are those for speculation, which may be left out; any other is a layer
+// that the keys have lost.
+void check_blocks(const Keys& keys, const GgufFile& file, const ModelArgs& args) {
+  std::set<int64_t> blocks, with_nextn;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const int64_t block = block_of(tensor.name);
+    blocks.insert(block);
+    if (tensor.name.find(".nextn.") != tensor.name.npos) with_nextn.insert(block);
+  }
+  if (!blocks.contains(0) && !with_nextn.empty())
+    fail(ErrorKind::model,
+         format("%s holds nothing but the block for speculation (MTP), blk.%lld",
+                visible(file.path()).c_str(), as_ll(*with_nextn.begin())),
+         "the model itself is another file; dsv32 does without this one");
+  for (const int64_t block : blocks)
+    if (block >= args.n_layers && !with_nextn.contains(block))
+      keys.refuse("block_count", format("less nextn_predict_layers is %lld, but there is a layer blk.%lld, "
+                                        "which has no nextn.* tensors",
+                                        as_ll(args.n_layers), as_ll(block)));
+}
+
+// Tensors outside the blocks that nothing reads. What would take part in the computation is refused.
+void check_outer_tensors(const GgufFile& file, ModelArgs& args) {
+  std::string others;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const std::string_view name = tensor.name, kind = name.substr(0, name.find('.'));
+    const bool is_ours = kind == "token_embd" || kind == "output" || kind == "output_norm";
+    const bool is_read = is_ours && (name.ends_with(".weight") || name.ends_with("scale"));
+    if (block_of(name) >= 0 || is_read || name.find("nextn.") != name.npos) continue;
+    if (kind.starts_with("output") || kind.starts_with("token_") || kind.starts_with("rope") ||
+        kind.starts_with("position_"))
+      fail(ErrorKind::model, format("%s: tensor %s belongs to another kind of model: dsv32 does not compute it",
+                                    visible(file.path()).c_str(), visible(name).c_str()));
+    others += (others.empty() ? "" : ", ") + visible(name);
+  }
+  if (!others.empty())
+    args.warnings.push_back(
+        format("%s has tensors that nothing reads: %s", visible(file.path()).c_str(), others.c_str()));
+}
+
 }  // namespace
+
+int64_t block_of(std::string_view name) {
+  int64_t block = -1;
+  if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), block);
+  return block;
+}
 
 float ModelArgs::softmax_scale() const {
   const double m = 1.0 + 0.1 * static_cast<double>(mscale) * std::log(static_cast<double>(rope_factor));
@@ -166,14 +229,17 @@ ModelArgs read_model_args(const GgufFile& file) {
     keys.refuse("block_count", format("is %lld, expected more than the %lld of nextn_predict_layers",
                                       as_ll(n_blocks), as_ll(args.n_mtp_layers)));
   args.n_layers = n_blocks - args.n_mtp_layers;
+  check_blocks(keys, file, args);
+  check_outer_tensors(file, args);
   args.dim = keys.size("embedding_length", kWidestDim);
   args.max_seq_len = keys.size("context_length", kLongestContext);
   args.norm_eps = keys.number_or("attention.layer_norm_rms_epsilon", 1e-6f, 0, 1);
   const GgufTensor* table = file.find_tensor("token_embd.weight");
   if (table) args.vocab_size = static_cast<int64_t>(table->ne[1]);
-  read_attention(keys, args);
+  read_attention(keys, file, args);
   read_rope(keys, file, args);
-  if (args.architecture == "deepseek32") read_indexer(keys, args);
+  if (args.architecture == "deepseek32" || file.find_tensor("blk.0.indexer.attn_q_b.weight"))
+    read_indexer(keys, file, args);
   read_experts(keys, file, args);
   return args;
 }

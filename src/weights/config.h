@@ -8,13 +8,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "gguf/gguf.h"
 
 namespace dsv32 {
 
 struct ModelArgs {
-  std::string architecture;  // "deepseek32", or "deepseek2" for the same shape without an indexer
+  std::string architecture;  // "deepseek32", or "deepseek2" for the same shape, mostly without an indexer
   int64_t vocab_size = 0;
   int64_t dim = 0;
   int64_t inter_dim = 0;      // of the dense MLP
@@ -37,12 +39,16 @@ struct ModelArgs {
   float beta_fast = 32, beta_slow = 1;
   float mscale = 0;  // yarn_log_multiplier / 0.1 (mscale_all_dim)
   int64_t max_seq_len = 0;
+  std::vector<std::string> warnings;  // what the file leaves open, and how it was read
 
   bool has_indexer() const { return index_topk > 0; }
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // (1 + 0.1 * mscale * ln factor)^2 / sqrt(qk_head_dim)
   float softmax_scale() const;
 };
+
+// Of a tensor "blk.N.…": N. -1: it is of no block.
+int64_t block_of(std::string_view name);
 
 // Throws Error{model} naming the key, the value and what was expected.
 ModelArgs read_model_args(const GgufFile& file);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cpu_backend.h"
 #include "backend/link_share.h"
 #include "weights/synthetic.h"
 #include "weights/weights.h"
@@ -53,10 +52,8 @@ ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   return bytes;
 }
 
-// A backend that works in host memory uses the matrices where the file is mapped.
 ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args) {
-  CpuBackend mapped(1);
-  return model_bytes(load_weights(file, args, mapped), args);
+  return model_bytes(file_shapes(file, args), args);
 }
 
 ModelBytes model_bytes(const ModelArgs& args, const SyntheticTypes& types) {

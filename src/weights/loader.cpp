@@ -27,6 +27,7 @@ namespace {
 constexpr size_t kPage = 4096;  // what a read past the system's memory is aligned to
 constexpr size_t kSlotBytes = size_t{2} << 20;
 constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;  // of one read: as many under way as there are readers
+static_assert(kPieceBytes % MadeMatrix::kUnitBytes == 0);
 constexpr size_t kSlotsOfReader = 2;                    // one is filled while the other is on its way
 constexpr size_t kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
@@ -85,6 +86,8 @@ struct Piece {
   Backend* backend;
   Place place;
   uint8_t* to;
+  const MadeMatrix* made = nullptr;
+  uint64_t first_made = 0;  // byte
 };
 
 // Pinned memory of one reader, for one piece at a time.
@@ -190,6 +193,7 @@ class Loading {
   const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
   // Where its bytes are.
   const uint8_t* read(const Piece& piece, uint8_t* room) const {
+    if (piece.made) return piece.made->make(piece.first_made, piece.n_bytes, room), room;
     if (!parts_.empty()) return part_of(piece).read(piece.offset, piece.n_bytes, room);
     std::memcpy(room, piece.mapped, piece.n_bytes);
     return room;
@@ -244,7 +248,16 @@ bool is_in_memory(const GgufTensor& tensor) {
 }  // namespace
 
 void Loader::add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to) {
-  jobs_.push_back({&tensor, &backend, place, to});
+  add(tensor, 0, tensor.n_bytes, backend, place, to);
+}
+
+void Loader::add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
+                 uint8_t* to) {
+  jobs_.push_back({&tensor, offset, n_bytes, &backend, place, to});
+}
+
+void Loader::add(MadeMatrix made, Backend& backend, Place place, uint8_t* to) {
+  jobs_.push_back({made.from, 0, made.n_bytes(), &backend, place, to, std::move(made)});
 }
 
 // The system has most of it.
@@ -256,7 +269,7 @@ bool Loader::is_cached() const {
 // The system has room for it beside what is to go into host memory.
 bool Loader::fits_cache() const {
   uint64_t n_bytes = 0;
-  for (const Job& job : jobs_) n_bytes += job.tensor->n_bytes * (job.place == Place::host ? 2 : 1);
+  for (const Job& job : jobs_) n_bytes += job.n_bytes * (job.place == Place::host ? 2 : 1);
   return n_bytes < available_host_memory();
 }
 
@@ -283,10 +296,12 @@ void Loader::run(const LoadProgress& progress, Caching caching) const {
   if (jobs_.empty()) return;
   std::vector<Piece> pieces;
   for (const Job& job : jobs_)
-    for (uint64_t at = 0; at < job.tensor->n_bytes; at += kPieceBytes)
-      pieces.push_back({job.tensor->part, job.tensor->offset + at, job.tensor->data + at,
-                        static_cast<size_t>(std::min<uint64_t>(kPieceBytes, job.tensor->n_bytes - at)),
-                        job.backend, job.place, job.to + at});
+    for (uint64_t at = 0; at < job.n_bytes; at += kPieceBytes) {
+      const uint64_t from = job.made ? 0 : job.offset + at;
+      pieces.push_back({job.tensor->part, job.tensor->offset + from, job.tensor->data + from,
+                        static_cast<size_t>(std::min<uint64_t>(kPieceBytes, job.n_bytes - at)), job.backend,
+                        job.place, job.to + at, job.made ? &*job.made : nullptr, at});
+    }
   std::ranges::stable_sort(pieces, {},
                            [](const Piece& piece) { return std::pair(piece.part, piece.offset); });
   const bool is_cached = this->is_cached();

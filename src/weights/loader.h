@@ -9,12 +9,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
 #include "gguf/gguf.h"
+#include "weights/made_matrix.h"
 
 namespace dsv32 {
+
+using Vector = Buffer<float>;  // a one-dimensional tensor, f32
 
 // Called now and then while weights are loaded, by the thread that loads.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
@@ -26,6 +30,11 @@ class Loader {
   // The tensor's bytes are to go there: memory of that backend (Backend::alloc_weights). Tensors in any
   // order.
   void add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to);
+  // Of its bytes n_bytes from `offset` on.
+  void add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
+           uint8_t* to);
+  // What is made of a tensor's values, as they are mapped.
+  void add(MadeMatrix made, Backend& backend, Place place, uint8_t* to);
 
   // Whether the system is to keep what is read. `automatic`: when it has it already, or has room for all.
   enum class Caching { automatic, kept, passed_by };
@@ -36,9 +45,11 @@ class Loader {
  private:
   struct Job {
     const GgufTensor* tensor;
+    uint64_t offset, n_bytes;
     Backend* backend;
     Place place;
     uint8_t* to;
+    std::optional<MadeMatrix> made = {};
   };
   bool is_cached() const;
   bool fits_cache() const;

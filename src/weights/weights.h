@@ -18,8 +18,6 @@
 
 namespace dsv32 {
 
-using Vector = Buffer<float>;  // a one-dimensional tensor, f32
-
 struct IndexerWeights {
   WeightMatrix wq_b;           // [index_n_heads * index_head_dim, q_lora_rank], per head rope first
   WeightMatrix wk;             // [index_head_dim, dim]
@@ -30,12 +28,17 @@ struct IndexerWeights {
 struct MlpWeights {
   WeightMatrix w1, w3;  // [inter_dim, dim]  gate, up
   WeightMatrix w2;      // [dim, inter_dim]  down
+  Vector scales = {};   // [2], of W1 x and of W3 x; absent: 1
 };
 
 struct ExpertWeights {
   WeightMatrix gate;  // [n_routed_experts, dim]
-  Vector bias;        // [n_routed_experts], may be absent
+  Vector bias;        // [n_routed_experts]
   ExpertStacks routed;
+  // Absent: 1.
+  Vector scales;                   // [n_routed_experts, 2], of W1 x and of W3 x
+  std::vector<float> host_scales;  // the same
+  Vector output_scales;            // [n_routed_experts], of W2's products
   Place place = Place::device;  // of `routed`
   MlpWeights shared;  // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
 };
@@ -69,10 +72,13 @@ struct WeightPlaces {
   std::function<Place(int64_t layer)> experts = [](int64_t) { return Place::device; };
 };
 
-// A deepseek2 file with indexer tensors' names absent is fine; any other missing tensor or wrong shape throws
-// Error{model} naming the tensor, its shape and the expected one.
+// A missing tensor, a wrong shape, a type that is not computed, or a tensor of a layer that nothing reads
+// throws Error{model} naming it.
 Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
                      const LoadProgress& progress = {});
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
+
+// Shapes and counts of bytes alone: its matrices are nobody's to compute with, and there are no vectors.
+Weights file_shapes(const GgufFile& file, const ModelArgs& args);
 
 }  // namespace dsv32

@@ -61,7 +61,9 @@ void open_and_use(std::span<const uint8_t> bytes) {
   for (const GgufTensor& tensor : file.tensors()) {
     require(file.find_tensor(tensor.name) == &tensor);
     require(tensor.data == bytes.data() + tensor.offset);
-    require(tensor.n_bytes > 0 && tensor.offset + tensor.n_bytes <= bytes.size());
+    const TypeTraits* type = find_traits(tensor.type);
+    require((tensor.n_bytes > 0) == (type && type->is_supported));
+    require(tensor.offset + tensor.n_bytes <= bytes.size());
     touch(std::span(tensor.data, tensor.n_bytes));
   }
 }

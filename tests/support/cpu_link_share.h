@@ -28,6 +28,7 @@ void run_uses(const RunExperts& op, const ExpertStacks& stacks, const std::vecto
     const auto mat = static_cast<int32_t>(place - first);
     RunExperts one{stacks};
     one.x = op.x + use / op.n_activated * op.w1.n_cols;
+    if (op.scales) one.scales = op.scales + 2 * (op.experts[use] - mat);
     one.experts = &mat, one.weights = op.weights + use, one.n_tokens = one.n_activated = 1;
     one.y = y.data() + use * op.w2.n_rows, one.role = op.role;
     compute(one);

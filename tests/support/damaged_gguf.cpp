@@ -145,10 +145,6 @@ void add_tensor_cases(Cases& cases) {
 }
 
 void add_type_cases(Cases& cases) {
-  for (const uint32_t type : {UINT32_MAX, 4u, 5u, 31u, 43u, 1000u})
-    cases.poke("type_" + std::to_string(type), "tensor a type", type,
-               "tensor a has type " + std::to_string(type) + ", which");
-  cases.poke("type_tq1_0", "tensor a type", uint32_t{34}, "tensor a has type TQ1_0, which dsv32 cannot read");
   cases.poke("row_not_whole", "tensor q ne[0]", uint64_t{65},
              "tensor q has ne[0] = 65, expected a multiple of 32");
 }

@@ -4,9 +4,11 @@
 #include "tests/support/gguf_writer.h"
 
 #include <cstdio>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 namespace dsv32 {
 namespace {
@@ -82,13 +84,36 @@ void GgufWriter::add_tensor(const std::string& name, TensorType type, std::vecto
 
 GgufWriter GgufWriter::as_f32() const {
   GgufWriter writer = *this;
-  for (Tensor& tensor : writer.tensors_) {
-    const size_t n = tensor.data.size() / traits(tensor.type).block_bytes * traits(tensor.type).block_values;
-    std::vector<float> values(n);
-    dequantize_row(tensor.type, tensor.data.data(), values.data(), static_cast<int64_t>(n));
-    tensor.type = TensorType::f32, tensor.data = bytes_of(values.data(), n);
-  }
+  for (Tensor& tensor : writer.tensors_) tensor.set(TensorType::f32, tensor.values());
   return writer;
+}
+
+std::vector<float> GgufWriter::Tensor::values() const {
+  std::vector<float> values(data.size() / traits(type).block_bytes * traits(type).block_values);
+  dequantize_row(type, data.data(), values.data(), static_cast<int64_t>(values.size()));
+  return values;
+}
+
+void GgufWriter::Tensor::set(TensorType new_type, const std::vector<float>& values) {
+  type = new_type;
+  if (type == TensorType::f32) {
+    data = bytes_of(values.data(), values.size());
+    return;
+  }
+  std::vector<uint16_t> bits;
+  for (const float value : values)
+    bits.push_back(type == TensorType::f16 ? f32_to_f16(value) : f32_to_bf16(value));
+  data = bytes_of(bits.data(), bits.size());
+}
+
+GgufWriter::Tensor& GgufWriter::tensor(const std::string& name) {
+  for (Tensor& tensor : tensors_)
+    if (tensor.name == name) return tensor;
+  throw std::out_of_range(name);
+}
+
+void GgufWriter::remove_tensor(const std::string& name) {
+  std::erase_if(tensors_, [&](const Tensor& tensor) { return tensor.name == name; });
 }
 
 GgufImage GgufWriter::image() const {

@@ -60,6 +60,19 @@ class GgufWriter {
   // The same with every tensor as the f32 values that its bytes stand for.
   GgufWriter as_f32() const;
 
+  struct Tensor {
+    std::string name;
+    TensorType type{};
+    std::vector<uint64_t> ne;
+    Bytes data;
+
+    std::vector<float> values() const;
+    void set(TensorType new_type, const std::vector<float>& values);  // f32, f16 or bf16
+  };
+  std::vector<Tensor>& tensors() { return tensors_; }
+  Tensor& tensor(const std::string& name);  // throws std::out_of_range
+  void remove_tensor(const std::string& name);
+
   // Of the layout only; add the key general.alignment as well to say so in the file.
   void set_alignment(size_t alignment) { alignment_ = alignment; }
 
@@ -97,13 +110,6 @@ class GgufWriter {
     uint64_t count = 0;
     Bytes payload;
   };
-  struct Tensor {
-    std::string name;
-    TensorType type{};
-    std::vector<uint64_t> ne;
-    Bytes data;
-  };
-
   std::vector<Key> keys_;
   std::vector<Tensor> tensors_;
   size_t alignment_ = 32;

@@ -102,7 +102,7 @@ class IslandBackend : public CpuBackend {
     enqueue([this, op] { CpuBackend::matmul(op); });
   }
   void matmul_gated(const GatedMatmul& op) override {
-    own(op.w1.data, op.w3.data, op.x, op.up, op.y);
+    own(op.w1.data, op.w3.data, op.x, op.up, op.y, op.scales);
     enqueue([this, op] { CpuBackend::matmul_gated(op); });
   }
   void matmul_heads(const MatmulHeads& op) override {
@@ -153,12 +153,12 @@ class IslandBackend : public CpuBackend {
     enqueue([this, op] { CpuBackend::attend(op); });
   }
   void route_experts(const RouteExperts& op) override {
-    own(op.logits, op.bias, op.experts, op.weights, op.gate.weight.data, op.gate.x, op.gate.y);
-    own(op.beside.w1.data, op.beside.w3.data, op.beside.x, op.beside.up, op.beside.y);
+    own(op.logits, op.bias, op.experts, op.weights, op.scales, op.gate.weight.data, op.gate.x, op.gate.y);
+    own(op.beside.w1.data, op.beside.w3.data, op.beside.x, op.beside.up, op.beside.y, op.beside.scales);
     enqueue([this, op] { CpuBackend::route_experts(op); });
   }
   void run_experts(const RunExperts& op) override {
-    own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window);
+    own(op.w1.data, op.w3.data, op.w2.data, op.x, op.experts, op.weights, op.y, op.window, op.scales);
     own(op.shared.weight.data, op.shared.x, op.shared.y, op.shared.plus, op.shared.sum);
     if (op.next) own(op.next->w1.data, op.next->w3.data, op.next->w2.data);
     enqueue([this, op] {
