@@ -382,8 +382,7 @@ __device__ __forceinline__ void store_item(const PairProduct& op, const Item& it
   if (op.is_gated) {
     auto* y = static_cast<__half*>(op.product.y) + keep(static_cast<uint32_t>(turned_column(row)));
     float2 scales = {1.0f, 1.0f};
-    if (op.product.scales)
-      scales = reinterpret_cast<const float2*>(op.product.scales)[item.tile.mat];
+    if (op.product.scales) scales = reinterpret_cast<const float2*>(op.product.scales)[item.tile.mat];
     each([&](int64_t at, float unit, int h, float gate, float up) {
       const float gated =
           silu(gate * (unit * scales.x)) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));

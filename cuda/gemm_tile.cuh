@@ -58,7 +58,7 @@ struct Product {
   float* y_units = nullptr;         // [n_places] of what Output::times_f16 makes
   Output output = Output::f32;
   const float* scales = nullptr;  // of matrix i's sums: scales[2 i]; null: 1
-  int64_t n_places = 0;  // without tiles: each matrix is applied to every place
+  int64_t n_places = 0;           // without tiles: each matrix is applied to every place
   int64_t n_splits =
       1;  // of the columns; sums of split i go y_split_stride values after those of split i - 1
   int64_t y_split_stride = 0;

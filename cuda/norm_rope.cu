@@ -96,8 +96,8 @@ void add(const Add& op, const Launch& launch) {
 void gate(float* values, const float* up, const float* factors, const GateScales& scales, int64_t n_values,
           int64_t width, const Launch& launch) {
   if (n_values == 0) return;
-  const bool is_aligned =
-      !factors && !scales.pairs && (reinterpret_cast<uintptr_t>(values) | reinterpret_cast<uintptr_t>(up)) % 16 == 0;
+  const bool is_aligned = !factors && !scales.pairs &&
+                          (reinterpret_cast<uintptr_t>(values) | reinterpret_cast<uintptr_t>(up)) % 16 == 0;
   launch_kernel("gate_kernel", gate_kernel, {blocks_for(ceil_div(n_values, 4)), kThreads}, launch, values, up,
                 factors, scales, n_values, width, is_aligned);
 }

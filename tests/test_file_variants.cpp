@@ -12,6 +12,7 @@
 #include "tests/support/company.h"
 #include "tests/support/contains.h"
 #include "tests/support/island_backend.h"
+#include "tests/support/scaled_model.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"
@@ -77,46 +78,9 @@ void check_refused(const TinyModel& shape, const Change& change, const std::vect
   change(model);
   BOOST_CHECK_EXCEPTION(answer_of(model), Error, [&](const Error& error) {
     BOOST_TEST_MESSAGE(error.what());
-    return error.kind() == ErrorKind::model && std::ranges::all_of(named, [&](const std::string& part) {
-             return contains(error.what(), part);
-           });
+    return error.kind() == ErrorKind::model &&
+           std::ranges::all_of(named, [&](const std::string& part) { return contains(error.what(), part); });
   });
-}
-
-void add_scales(GgufWriter& model, const std::string& name, const std::vector<float>& scales) {
-  model.add_tensor(name, TensorType::f32, {scales.size()},
-                   GgufWriter::bytes_of(scales.data(), scales.size()));
-}
-
-bool is_ffn(const std::string& name) {
-  return contains(name, "ffn_") && !contains(name, "norm") && !contains(name, "ffn_gate_inp");
-}
-
-// Twice a block's values. Codes below 8 are multiples of the smallest scale, and so are those up to 15.
-void double_scales(BlockNVFP4& block) {
-  for (uint8_t& code : block.scales) code = static_cast<uint8_t>(code < 8 ? 2 * code : code + 8);
-}
-
-// Every matrix of MLPs and experts as 2^n times what it was, and 2^-n beside it, with another n for each.
-void take_out_powers(GgufWriter& model) {
-  std::vector<std::pair<std::string, std::vector<float>>> all;
-  for (GgufWriter::Tensor& tensor : model.tensors()) {
-    if (tensor.type != TensorType::nvfp4 || !is_ffn(tensor.name)) continue;
-    const size_t n_mats = tensor.ne.size() > 2 ? tensor.ne[2] : 1, n_each = tensor.data.size() / n_mats;
-    std::vector<float> scales;
-    for (size_t mat = 0; mat < n_mats; ++mat) {
-      const int n = static_cast<int>((mat + all.size()) % 3);
-      for (size_t at = mat * n_each; at < (mat + 1) * n_each; at += sizeof(BlockNVFP4))
-        for (int i = 0; i < n; ++i) double_scales(reinterpret_cast<BlockNVFP4&>(tensor.data[at]));
-      scales.push_back(std::ldexp(1.0f, -n));
-    }
-    all.emplace_back(tensor.name, scales);
-  }
-  for (const auto& [name, scales] : all) {
-    const std::string base = name.substr(0, name.rfind('.'));
-    add_scales(model, (contains(name, "_up") ? name : base) + ".scale", scales);  // both ways of writing it
-    add_scales(model, base + ".input_scale", scales);  // of quantised activations: nobody's here
-  }
 }
 
 // Any factor in a matrix's values.
@@ -156,7 +120,8 @@ BOOST_AUTO_TEST_CASE(any_factors_are_those_of_the_values) {
   shape.n_expert_groups = shape.n_limited_groups = 1;
   GgufWriter scaled = tiny_model(shape), plain = scaled.as_f32();
   size_t n_scaled = 0;
-  for (const GgufWriter::Tensor tensor : std::vector(scaled.tensors())) {
+  const std::vector<GgufWriter::Tensor> matrices = scaled.tensors();
+  for (const GgufWriter::Tensor& tensor : matrices) {
     if (!is_ffn(tensor.name) || contains(tensor.name, "blk.2.")) continue;
     std::vector<float> scales, values = tensor.values();
     for (size_t mat = 0; mat < (tensor.ne.size() > 2 ? tensor.ne[2] : 1); ++mat)
@@ -247,8 +212,8 @@ BOOST_AUTO_TEST_CASE(a_quantised_attn_kv_b_is_taken_apart) {
     const size_t nope = shape.qk_nope_head_dim, rank = shape.kv_lora_rank, v_dim = shape.v_head_dim,
                  n_rows = shape.n_heads * (nope + v_dim), n_row_bytes = row_bytes(type, 512);
     Rng rng(1);
-    GgufWriter::Tensor both{"blk.0.attn_kv_b.weight", type, {rank, n_rows},
-                            random_weights(type, n_rows, rank, rng, 0.05f)};
+    GgufWriter::Tensor both{
+        "blk.0.attn_kv_b.weight", type, {rank, n_rows}, random_weights(type, n_rows, rank, rng, 0.05f)};
     const std::vector<float> values = both.values();
     std::vector<float> k_values;
     Bytes v_rows;
@@ -294,11 +259,9 @@ BOOST_AUTO_TEST_CASE(matrices_of_heads_may_be_one_matrix) {
 
 BOOST_AUTO_TEST_CASE(the_routers_bias_has_three_names_and_must_be_there) {
   for (const char* name : {"blk.1.exp_probs_b.weight", "blk.1.exp_probs_b"})
-    check_same(two_layers(),
-               [=](GgufWriter& model) { model.tensor("blk.1.exp_probs_b.bias").name = name; });
-  check_refused(
-      two_layers(), [](GgufWriter& model) { model.remove_tensor("blk.1.exp_probs_b.bias"); },
-      {"blk.1.exp_probs_b.bias is missing"});
+    check_same(two_layers(), [=](GgufWriter& model) { model.tensor("blk.1.exp_probs_b.bias").name = name; });
+  check_refused(two_layers(), [](GgufWriter& model) { model.remove_tensor("blk.1.exp_probs_b.bias"); },
+                {"blk.1.exp_probs_b.bias is missing"});
 }
 
 BOOST_AUTO_TEST_CASE(deepseek2_with_an_indexer_uses_it) {
@@ -326,12 +289,11 @@ BOOST_AUTO_TEST_CASE(layers_without_an_indexer_of_their_own_are_refused) {
   check_same(two_layers(), [](GgufWriter& model) {
     model.add_array("deepseek32.attention.indexer.types", std::vector<uint32_t>{1, 1});
   });
-  check_refused(
-      two_layers(),
-      [](GgufWriter& model) {
-        model.add_array("deepseek32.attention.indexer.types", std::vector<uint32_t>{1, 0});
-      },
-      {"attention.indexer.types is 0 for layer 1"});
+  check_refused(two_layers(),
+                [](GgufWriter& model) {
+                  model.add_array("deepseek32.attention.indexer.types", std::vector<uint32_t>{1, 0});
+                },
+                {"attention.indexer.types is 0 for layer 1"});
 }
 
 // Layer 1 would be taken for the block for speculation, or be behind the last block.
@@ -340,20 +302,18 @@ BOOST_AUTO_TEST_CASE(a_count_that_drops_a_layer_is_refused) {
     TinyModel shape = two_layers();
     shape.has_mtp = has_mtp;
     shape.replace_u32 = {{"deepseek32.block_count", has_mtp ? 2 : 1}};
-    check_refused(
-        shape, [](GgufWriter&) {}, {"block_count", "is 1", "blk.1"});
+    check_refused(shape, [](GgufWriter&) {}, {"block_count", "is 1", "blk.1"});
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_file_of_the_block_for_speculation_alone_says_so) {
-  check_refused(
-      two_layers(),
-      [](GgufWriter& model) {
-        std::erase_if(model.tensors(), [](const GgufWriter::Tensor& tensor) {
-          return tensor.name.starts_with("blk.0.") || tensor.name.starts_with("blk.1.");
-        });
-      },
-      {"nothing but the block for speculation (MTP), blk.2"});
+  check_refused(two_layers(),
+                [](GgufWriter& model) {
+                  std::erase_if(model.tensors(), [](const GgufWriter::Tensor& tensor) {
+                    return tensor.name.starts_with("blk.0.") || tensor.name.starts_with("blk.1.");
+                  });
+                },
+                {"nothing but the block for speculation (MTP), blk.2"});
 }
 
 BOOST_AUTO_TEST_CASE(tensors_of_layers_that_nothing_reads_are_refused_by_name) {
@@ -387,10 +347,9 @@ BOOST_AUTO_TEST_CASE(types_count_where_tensors_are_read) {
     model.add_tensor("blk.2.tokens", kI32, {4}, Bytes(16));
   });
   for (const auto& [type, name] : {std::pair{kTq1, "type TQ1_0"}, {kI32, "type I32"}, {kNewer, "type 1000"}})
-    check_refused(
-        two_layers(),
-        [type = type](GgufWriter& model) { model.tensor("blk.1.attn_output.weight").type = type; },
-        {"blk.1.attn_output.weight has ", name, "cannot read"});
+    check_refused(two_layers(),
+                  [type = type](GgufWriter& model) { model.tensor("blk.1.attn_output.weight").type = type; },
+                  {"blk.1.attn_output.weight has ", name, "cannot read"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -109,8 +109,8 @@ struct Matmul {
   float* sum = nullptr;         // [n_tokens, n_rows], or null
 };
 
-// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once, and that one kernel may
-// do.
+// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once,
+// and that one kernel may do.
 struct GatedMatmul {
   WeightMatrix w1, w3;       // [n_rows, n_cols] each
   const float* x = nullptr;  // [n_tokens, n_cols], dense

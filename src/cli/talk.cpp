@@ -24,8 +24,7 @@ std::string name_of_now() {
 TalkFolder open_talk_folder() {
   const std::string state = make_user_folder(UserFolder::state);
   if (state.empty())
-    fail(ErrorKind::usage,
-         "there is no folder for talks: neither XDG_STATE_HOME nor HOME names one");
+    fail(ErrorKind::usage, "there is no folder for talks: neither XDG_STATE_HOME nor HOME names one");
   return TalkFolder(state + "/talks");
 }
 

@@ -34,7 +34,8 @@ void make_folders(const std::string& path) {
     const std::string folder = path.substr(0, at);
     const int why = mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
     if (why != 0 && !is_folder(folder))
-      fail(ErrorKind::io, format("cannot make the folder %s: %s", visible(folder).c_str(), std::strerror(why)));
+      fail(ErrorKind::io,
+           format("cannot make the folder %s: %s", visible(folder).c_str(), std::strerror(why)));
     if (at == std::string::npos) return;
   }
 }

@@ -63,8 +63,8 @@ uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) 
   return n_values;
 }
 
-// Of a type that is not computed nothing is known but where its data begin: whether the tensor is of use shows
-// when it is looked for.
+// Of a type that is not computed nothing is known but where its data begin: whether the tensor is of use
+// shows when it is looked for.
 void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor& tensor) {
   const uint64_t at = cursor.offset();
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
@@ -153,8 +153,7 @@ const std::string& refuse_raw_piece(const std::string& path) {
 GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_piece(path))) {
   const uint32_t count = get_u32("split.count").value_or(0);
   if (count <= 1) return;  // a merged file keeps the key, as 0 or 1
-  if (count > kMaxParts)
-    fail_at_key("split.count", format(" is %u, expected at most %u", count, kMaxParts));
+  if (count > kMaxParts) fail_at_key("split.count", format(" is %u, expected at most %u", count, kMaxParts));
   const std::string prefix = split_prefix(path), first = split_path(prefix, 0, count);
   if (const uint32_t no = need_u32("split.no"); no != 0 || path != first)
     fail(ErrorKind::model,

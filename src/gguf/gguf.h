@@ -29,8 +29,8 @@ struct GgufTensor {
   uint32_t n_dims = 0;
   const uint8_t* data = nullptr;  // into the mapping
   uint64_t n_bytes = 0;           // 0: the type is none that dsv32 computes
-  int part = 0;         // which file
-  uint64_t offset = 0;  // of the data in that file
+  int part = 0;                   // which file
+  uint64_t offset = 0;            // of the data in that file
 };
 
 class GgufFile : public Metadata {

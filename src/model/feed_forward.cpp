@@ -6,8 +6,7 @@ namespace dsv32 {
 // y = w2 (silu(w1 x) * w3 x) (+ plus);  h += y.  x: x() [n, dim] of the piece; y may be x
 void Stage::mlp(const MlpWeights& w, const float* plus, float* y) {
   const int64_t n = piece_.n_tokens;
-  backend_.matmul_gated(
-      {w.w1, w.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role, w.scales.data()});
+  backend_.matmul_gated({w.w1, w.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role, w.scales.data()});
   backend_.matmul({w.w2, act_.gate.data(), w.w2.n_cols, y, n, piece_.role, plus, h()});
   observe("ffn_out", y, args_.dim);
 }
@@ -36,8 +35,8 @@ void Stage::route(const ExpertWeights& w) {
   op.gate = product(w.gate, x(), act_.route_logits.data());
   op.scales = w.output_scales.data();
   if (runs_shared_beside())
-    op.beside = {w.shared.w1, w.shared.w3, x(), act_.up.data(), act_.gate.data(), n, piece_.role,
-                 w.shared.scales.data()};
+    op.beside = {w.shared.w1,      w.shared.w3, x(),         act_.up.data(),
+                 act_.gate.data(), n,           piece_.role, w.shared.scales.data()};
   backend_.route_experts(op);
   observe_ints("experts", act_.experts.data() + first, n_activated);
   observe("expert_weights", act_.expert_weights.data() + first, n_activated);

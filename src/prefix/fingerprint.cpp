@@ -9,8 +9,8 @@ static_assert(std::endian::native == std::endian::little,
               "token ids are hashed and stored as they lie in memory");
 
 // Tags keep these hashes apart from every other use of SHA-256. Their versions change with what is hashed,
-// the first one's also with the meaning of a page's bytes.
-constexpr std::string_view kTag = "dsv32 fingerprint 2", kRootTag = "dsv32 prefix chain 1";
+// the first one's also with the meaning of a page's bytes, and with what is read of a model file.
+constexpr std::string_view kTag = "dsv32 fingerprint 3", kRootTag = "dsv32 prefix chain 1";
 
 }  // namespace
 

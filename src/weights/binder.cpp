@@ -34,8 +34,8 @@ const GgufTensor& Binder::find(const std::string& name, const std::array<uint64_
     fail(ErrorKind::model, format("%s: tensor %s is missing", visible(file_.path()).c_str(), name.c_str()));
   if (tensor->n_bytes == 0)
     fail(ErrorKind::model,
-         format("%s: tensor %s has %s%s, which dsv32 cannot read", visible(file_.path()).c_str(), name.c_str(),
-                find_traits(tensor->type) ? "type " : "", type_name(tensor->type)),
+         format("%s: tensor %s has %s%s, which dsv32 cannot read", visible(file_.path()).c_str(),
+                name.c_str(), find_traits(tensor->type) ? "type " : "", type_name(tensor->type)),
          "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, NVFP4");
   if (tensor->ne != ne)
     fail(ErrorKind::model,
@@ -94,8 +94,8 @@ WeightMatrix Binder::stack(const std::string& name, int64_t n_cols, int64_t n_ro
 
 WeightMatrix Binder::made(MadeMatrix from) {
   n_bytes_found_ += from.n_bytes();
-  WeightMatrix matrix{from.from->data, from.type, from.n_rows, from.n_cols, from.n_mats,
-                      row_bytes(from.type, from.n_cols)};
+  WeightMatrix matrix{from.from->data, from.type,   from.n_rows,
+                      from.n_cols,     from.n_mats, row_bytes(from.type, from.n_cols)};
   matrix.mat_bytes = matrix.row_bytes * static_cast<size_t>(matrix.n_rows);
   if (!loader_) return matrix;
   uint8_t* to = alloc(from.n_bytes(), 0);

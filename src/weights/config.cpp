@@ -85,9 +85,11 @@ void read_attention(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.q_lora_rank = keys.size("attention.q_lora_rank", kWidestDim);
   args.kv_lora_rank = keys.size("attention.kv_lora_rank", kWidestDim);
   args.qk_rope_head_dim = keys.size("rope.dimension_count", 1 << 14);
-  // Files from before the MLA split have the lengths of a head under the keys that are the latent row's since.
+  // Files from before the MLA split have the lengths of a head under the keys that are the latent row's
+  // since.
   const bool is_split = file.has(keys.full("attention.key_length_mla")) || !has_whole_kv_b(file);
-  const int64_t key_length = keys.size(is_split ? "attention.key_length_mla" : "attention.key_length", 1 << 15);
+  const int64_t key_length =
+      keys.size(is_split ? "attention.key_length_mla" : "attention.key_length", 1 << 15);
   args.v_head_dim = keys.size(is_split ? "attention.value_length_mla" : "attention.value_length", 1 << 15);
   if (args.qk_rope_head_dim % 2 != 0)
     keys.refuse("rope.dimension_count",
@@ -134,9 +136,10 @@ void read_indexer(const Keys& keys, const GgufFile& file, ModelArgs& args) {
       file.get_u32_or_array(keys.full("attention.indexer.types")).value_or(std::vector<uint32_t>{});
   if (const auto other = std::ranges::find_if(types, [](uint32_t type) { return type != 1; });
       other != types.end())
-    keys.refuse("attention.indexer.types",
-                format("is %u for layer %td, expected 1: layers without an indexer of their own are not computed",
-                       *other, other - types.begin()));
+    keys.refuse(
+        "attention.indexer.types",
+        format("is %u for layer %td, expected 1: layers without an indexer of their own are not computed",
+               *other, other - types.begin()));
 }
 
 void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
@@ -192,13 +195,15 @@ void check_outer_tensors(const GgufFile& file, ModelArgs& args) {
   std::string others;
   for (const GgufTensor& tensor : file.tensors()) {
     const std::string_view name = tensor.name, kind = name.substr(0, name.find('.'));
-    const bool is_ours = kind == "token_embd" || kind == "output" || kind == "output_norm";
-    const bool is_read = is_ours && (name.ends_with(".weight") || name.ends_with("scale"));
+    const bool is_matrix = kind == "token_embd" || kind == "output";
+    const bool is_read =
+        name == "output_norm.weight" || (is_matrix && (name.ends_with(".weight") || name.ends_with("scale")));
     if (block_of(name) >= 0 || is_read || name.find("nextn.") != name.npos) continue;
     if (kind.starts_with("output") || kind.starts_with("token_") || kind.starts_with("rope") ||
         kind.starts_with("position_"))
-      fail(ErrorKind::model, format("%s: tensor %s belongs to another kind of model: dsv32 does not compute it",
-                                    visible(file.path()).c_str(), visible(name).c_str()));
+      fail(ErrorKind::model,
+           format("%s: tensor %s belongs to another kind of model: dsv32 does not compute it",
+                  visible(file.path()).c_str(), visible(name).c_str()));
     others += (others.empty() ? "" : ", ") + visible(name);
   }
   if (!others.empty())

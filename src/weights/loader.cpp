@@ -28,7 +28,7 @@ constexpr size_t kPage = 4096;  // what a read past the system's memory is align
 constexpr size_t kSlotBytes = size_t{2} << 20;
 constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;  // of one read: as many under way as there are readers
 static_assert(kPieceBytes % MadeMatrix::kUnitBytes == 0);
-constexpr size_t kSlotsOfReader = 2;                    // one is filled while the other is on its way
+constexpr size_t kSlotsOfReader = 2;  // one is filled while the other is on its way
 constexpr size_t kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 

@@ -36,8 +36,8 @@ void read_values(const MadeMatrix& m, int64_t mat, int64_t first, int64_t n, flo
 }  // namespace
 
 TensorType MadeMatrix::type_for(TensorType stored, bool is_scaled) {
-  const bool is_kept = stored == TensorType::f32 ||
-                       (!is_scaled && (stored == TensorType::f16 || stored == TensorType::bf16));
+  const bool is_kept =
+      stored == TensorType::f32 || (!is_scaled && (stored == TensorType::f16 || stored == TensorType::bf16));
   return is_kept ? stored : TensorType::f16;
 }
 

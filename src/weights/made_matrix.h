@@ -1,10 +1,10 @@
 // A matrix, or a stack of them, that the file does not hold as it is computed with: its values are worked out
 // from a tensor's while it is loaded.
 //
-// Two files need it: those that keep attn_kv_b in one piece, whose K part is wanted transposed, and those that
-// have a factor beside a matrix (`.scale`, of conversions to NVFP4). Values become floats: a transposed row
-// has blocks that no quantised type could take over, and a block's scale has no room for a factor. Where a
-// float tensor's values are only moved they keep their type, and so their bits.
+// Two files need it: those that keep attn_kv_b in one piece, whose K part is wanted transposed, and those
+// that have a factor beside a matrix (`.scale`, of conversions to NVFP4). Values become floats: a transposed
+// row has blocks that no quantised type could take over, and a block's scale has no room for a factor. Where
+// a float tensor's values are only moved they keep their type, and so their bits.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ IndexerWeights bind_indexer(Binder& bind, const std::string& blk, const ModelArg
   return w;
 }
 
-// The factors of W1 and W3 are applied between products and SiLU; that of W2, which is linear, goes with W3's.
+// The factors of W1 and W3 are applied between products and SiLU; that of W2, which is linear, goes with
+// W3's.
 MlpWeights bind_mlp(Binder& bind, const std::string& blk, const char* suffix, int64_t dim,
                     int64_t inter_dim) {
   const std::string gate = blk + "ffn_gate" + suffix + ".weight", up = blk + "ffn_up" + suffix + ".weight",
@@ -119,10 +120,6 @@ LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a, Place e
     w.experts = bind_experts(bind, blk, a, experts);
   return w;
 }
-
-}  // namespace
-
-namespace {
 
 Weights bind_weights(Binder& bind, const ModelArgs& args, const WeightPlaces& places) {
   Backend& first = places.backend(0);

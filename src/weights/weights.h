@@ -39,7 +39,7 @@ struct ExpertWeights {
   Vector scales;                   // [n_routed_experts, 2], of W1 x and of W3 x
   std::vector<float> host_scales;  // the same
   Vector output_scales;            // [n_routed_experts], of W2's products
-  Place place = Place::device;  // of `routed`
+  Place place = Place::device;     // of `routed`
   MlpWeights shared;  // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
 };
 

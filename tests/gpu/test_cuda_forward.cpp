@@ -12,6 +12,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
+#include "tests/support/scaled_model.h"
 #include "tests/support/supported_types.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -122,6 +123,43 @@ double share_of_close_rows(const std::vector<float>& ours, const std::vector<flo
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(gpu_forward, *boost::unit_test::precondition(needs_gpu))
+
+// Powers of two: in decode not a bit is another, and in a prompt fp16 rounds small values otherwise.
+BOOST_AUTO_TEST_CASE(factors_beside_matrices_are_applied) {
+  const TempDir dir;
+  TinyModel shape;
+  shape.only_types = {TensorType::nvfp4};
+  shape.n_layers = 4, shape.index_topk = 4096, shape.moe_inter_dim = 1024;
+  shape.n_routed_experts = shape.n_activated_experts = 4;
+  shape.n_expert_groups = shape.n_limited_groups = 1;
+  GgufWriter model = tiny_model(shape);
+  model.write(dir.file("plain.gguf"));
+  take_out_powers(model);
+  model.write(dir.file("scaled.gguf"));
+  const std::vector<int32_t> tokens = random_tokens(60, 7);
+  for (const bool decodes : {true, false})
+    for (const int64_t n_cpu_experts : {0, 1}) {
+      const auto logits = [&](const char* name) {
+        const GgufFile file(dir.file(name));
+        EngineOptions options = options_of({}, 64);
+        options.n_cpu_experts = n_cpu_experts;
+        Engine engine(file, options);
+        return run_alone(engine, tokens, decodes ? 0 : std::ssize(tokens));
+      };
+      const std::vector<float> ours = logits("scaled.gguf"), expected = logits("plain.gguf");
+      if (decodes) {
+        BOOST_TEST(same_bits(ours, expected));
+        continue;
+      }
+      float largest = 0, worst = 0;
+      for (size_t i = 0; i < ours.size(); ++i) {
+        largest = std::max(largest, std::fabs(expected[i]));
+        const float difference = std::fabs(ours[i] - expected[i]);
+        worst = std::max(worst, std::isfinite(difference) ? difference : INFINITY);
+      }
+      BOOST_TEST(worst <= 1e-2f * largest);
+    }
+}
 
 // Random weights choose chaotically: one other row of top-k, or one other expert, and a logit is somewhere
 // else. The golden tokens keep 1e-3 of distance from every such border. Products round activations to fp16,
