@@ -27,11 +27,13 @@ BASE_LIBS := -lcrypto  # what src/base needs by itself
 TEST_PACKAGES := libboost-test-dev  # large: what only runs the program does without
 PACKAGES := g++ libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
-# The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90a"; by default that of the GPU here, or 90a.
+# The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90"; by default that of the GPU here, or 90. Of 9.0 and 10.0 the
+# instructions that only they have are used: 90 is 90a.
 NVCC       := nvcc
 GPU        := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 CUDA       ?= $(if $(and $(shell command -v $(NVCC)),$(GPU)),1,0)
-CUDA_ARCHS ?= $(if $(GPU),$(patsubst 90,90a,$(patsubst 100,100a,$(GPU))),90a)
+CUDA_ARCHS ?= $(or $(GPU),90)
+override CUDA_ARCHS := $(patsubst 90,90a,$(patsubst 100,100a,$(CUDA_ARCHS)))
 CUDA_HOME  ?= $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC))))
 NVCCFLAGS  := -std=c++20 -O2 -lineinfo --expt-relaxed-constexpr -Xcompiler -Wall,-Wextra -Werror all-warnings \
               $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) -MMD -MP -Isrc -I.
@@ -84,7 +86,8 @@ test-long: test_deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take 
 
 # The tests of what threads share, under ThreadSanitizer, which goes with no other sanitizer; part of make test.
 race_tests: test_deps
-	@$(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
+	@while sleep 30 >/dev/null 2>&1; do echo "still building build/races/race_tests"; done >&2 & trap "kill $$!" EXIT; \
+	    $(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
 
 deps:  ## install the Debian packages that are missing (through sudo when not root)
 	@tests/support/install_packages.sh $(PACKAGES)
@@ -95,8 +98,8 @@ test_deps: deps
 layers:  ## check that includes point one way (base <- gguf <- ... <- cli <- main.cpp)
 	@awk -f tests/support/layers.awk $$(find src cuda main.cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
-ARCHS ?= 80 89 90a 100 120
-archs:  ## check that the CUDA half compiles for each compute capability of ARCHS (80 89 90a 100 120)
+ARCHS ?= 80 89 90 100 120
+archs:  ## check that the CUDA half compiles for each compute capability of ARCHS (80 89 90 100 120)
 	@for arch in $(ARCHS); do \
 	    $(MAKE) --no-print-directory CUDA=1 CUDA_ARCHS=$$arch BUILD=build/arch_$$arch cuda_objects || exit 1; \
 	    echo "compiles for $$arch"; done
@@ -121,9 +124,12 @@ SHARE   = $(TARGET)/share
 ZSH     = $(SHARE)/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 INSTALLED = $(TARGET)/bin/dsv32 $(SHARE)/man/man1/dsv32.1.gz $(SHARE)/bash-completion/completions/dsv32 \
             $(ZSH)/_dsv32 $(SHARE)/fish/vendor_completions.d/dsv32.fish $(SHARE)/doc/dsv32/copyright
+# Those that install made, for uninstall.
+FOLDERS   = $(SHARE)/doc/dsv32/folders
 install:  ## install what was built, stripped, with manual page and completions, under PREFIX (/usr/local)
 	@test -x $(BUILD)/dsv32 || { echo "there is no $(BUILD)/dsv32: make builds it"; exit 1; }
-	@mkdir -p $(sort $(dir $(INSTALLED)))
+	@made=$$(LC_ALL=C mkdir -pv $(sort $(dir $(INSTALLED))) | sed "s/.*directory '\(.*\)'/\1/"); \
+	    [ -z "$$made" ] || echo "$$made" >>$(FOLDERS)
 	install -s -m 755 $(BUILD)/dsv32 $(TARGET)/bin/dsv32
 	@$(BUILD)/dsv32 completion man | gzip -9n >$(SHARE)/man/man1/dsv32.1.gz
 	@$(BUILD)/dsv32 completion bash >$(SHARE)/bash-completion/completions/dsv32
@@ -134,8 +140,8 @@ install:  ## install what was built, stripped, with manual page and completions,
 	@chmod 644 $(wordlist 2,9,$(INSTALLED))
 
 uninstall:  ## remove what install has put there
-	rm -f $(INSTALLED)
-	@rmdir $(SHARE)/doc/dsv32 2>/dev/null || true
+	@folders=$$(sort -r $(FOLDERS) 2>/dev/null); rm -f $(INSTALLED) $(FOLDERS); \
+	    [ -z "$$folders" ] || rmdir $$folders 2>/dev/null || true
 
 deb: all  ## a Debian package in build/
 	+@packaging/make_deb.sh $(BUILD)

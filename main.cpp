@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
+#include "cli/terminal.h"
 #include "cli/version.h"
 
 namespace dsv32 {
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   dsv32::open_missing_streams();
   dsv32::install_signal_handlers();
   dsv32::install_truncation_guard();
+  dsv32::take_unknown_terminal_for_dumb();
   const int code = dsv32::guarded({argv + (argc > 0), argv + argc});
   if (dsv32::are_threads_left_behind()) std::_Exit(code);  // what they use stays whole to the end
   return code;

@@ -7,6 +7,7 @@ build=$1
 root=$build/deb
 rm -rf "$root" "$build"/dsv32_*.deb
 make --no-print-directory install BUILD="$build" DESTDIR="$root" PREFIX=/usr
+rm "$root/usr/share/doc/dsv32/folders"  # dpkg knows its own
 
 # Packages of the libraries named, and of the C and C++ ones at least these versions.
 depends=""

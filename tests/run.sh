@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # tests/run.sh BUILD_DIR: every test that needs no GPU, and one line that adds them up.
 #
-# Each suite ends with a line "tally: PASSED FAILED SKIPPED". A suite without one has crashed: one failure.
+# Each suite ends with a line "tally: PASSED FAILED SKIPPED". A suite without one has crashed: one failure. Its lines
+# "skipped: COUNT REASON" are kept for the end.
 set -u
 build=$(realpath "${1:?usage: tests/run.sh BUILD_DIR}")
 cd "$(dirname "$0")/.." || exit 1
-tally=$(mktemp) second_tally=$(mktemp)
-trap 'rm -f "$tally" "$second_tally"' EXIT
+tally=$(mktemp) second_tally=$(mktemp) reasons=$(mktemp)
+trap 'rm -f "$tally" "$second_tally" "$reasons"' EXIT
 passed=0 failed=0 skipped=0
 
 suite() {  # NAME COMMAND...
+  echo "$1:"
   run "$tally" "${@:2}"
   add_up "$1" $? "$tally"
 }
 
-run() {  # TALLY COMMAND...: its output without the tally, which goes to the file
+run() {  # TALLY COMMAND...: what it says, in order, but for the tally, which goes to the file, and reasons
   : >"$1"
-  "${@:2}" | awk -v tally="$1" '
+  "${@:2}" 2>&1 | awk -v tally="$1" -v reasons="$reasons" '
     /^tally: [0-9]+ [0-9]+ [0-9]+$/ { print $2, $3, $4 > tally; next }
+    /^skipped: [0-9]+ / { sub(/^skipped: /, ""); print >> reasons; next }
     { print; fflush() }'
   return "${PIPESTATUS[0]}"
 }
@@ -53,5 +56,6 @@ else
 fi
 suite race_tests build/races/race_tests
 suite test_cli tests/test_cli.sh "$build/dsv32"
+awk '{ n = $1; sub(/^[0-9]+ /, ""); of[$0] += n } END { for (reason in of) print "skipped " of[reason] ": " reason }' "$reasons" | sort
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tests/test_cli.sh DSV32 [MODEL]: the real binary: pipes, exit codes, signals, terminals and bad input.
 #
-# Prints a line for each failure, with what the program said, and "tally: PASSED FAILED SKIPPED" at the end.
+# Prints a line for each failure, with what the program said, "skipped: COUNT REASON" for what cannot be tested here, and
+# "tally: PASSED FAILED SKIPPED" at the end.
 # MODEL is any small V3.2 file with a byte-level vocabulary; the tiny one when absent.
 set -u
 dsv32=$(realpath "${1:?usage: tests/test_cli.sh DSV32 [MODEL]}")
@@ -44,8 +45,12 @@ expect() {
   check "$name (exit code $code, expected $wanted)" test "$code" = "$wanted"
 }
 
-# skip FUNCTION: counts the checks in it.
-skip() { skipped=$((skipped + $(declare -f "$1" | grep -c '^ *check '))); }
+# skip FUNCTION REASON: counts the checks in it. skip_checks COUNT REASON.
+skip() { skip_checks "$(declare -f "$1" | grep -c '^ *check ')" "$2"; }
+skip_checks() {
+  skipped=$((skipped + $1))
+  echo "skipped: $1 $2"
+}
 
 lines() { [[ $(wc -l <"$1") == "$2" ]]; }
 empty() { [[ ! -s $1 ]]; }
@@ -53,6 +58,11 @@ has() { grep -aqF -- "$2" "$1"; }
 lacks() { ! grep -aqF -- "$2" "$1"; }
 same() { cmp -s "$1" "$2"; }
 ends_line() { [[ $(tail -c 1 "$1" | od -An -tx1) == " 0a" ]]; }
+
+# on_terminal COMMAND: its output and ours on a pseudo-terminal; input from $input.
+on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
+has_terminal() { [[ $(timeout 60 script -qec "echo there is one" /dev/null </dev/null 2>/dev/null) == "there is one"* ]]; }
+await() { for _ in $(seq 300); do "$@" && return; sleep 0.05; done; return 1; }
 
 # Every usage error: CODE 2, one line on standard error, nothing on standard output.
 usage_error() {
@@ -301,15 +311,15 @@ fish_cases() {
   check "completion for fish: flags" test "$(completed_by_fish "dsv32 run --think")" = "--think --think-max --thinking"
   check "completion for fish: flags of a group's command" test "$(completed_by_fish "dsv32 cache verify --dry")" = "--dry-run"
 }
-if command -v zsh >/dev/null; then zsh_cases; else skip zsh_cases; fi
-if command -v fish >/dev/null; then fish_cases; else skip fish_cases; fi
+if command -v zsh >/dev/null; then zsh_cases; else skip zsh_cases "there is no zsh"; fi
+if command -v fish >/dev/null; then fish_cases; else skip fish_cases "there is no fish"; fi
 manual_cases() {
   groff -man -ww -z page 2>err
   check "manual page: nothing to complain of" empty err
 }
 expect "manual page" 0 completion man
 mv out page
-if command -v groff >/dev/null; then manual_cases; else skip manual_cases; fi
+if command -v groff >/dev/null; then manual_cases; else skip manual_cases "there is no groff"; fi
 install_() { MAKEFLAGS= make -s -C "${demo%/models/*}" "$@" BUILD="$(dirname "$dsv32")" DESTDIR="$work/root" PREFIX=/usr >out 2>err; }
 check "make install" install_ install
 check "make install: stripped" test -z "$(readelf -SW root/usr/bin/dsv32 | grep -F .symtab)"
@@ -319,7 +329,12 @@ for file in man/man1/dsv32.1.gz bash-completion/completions/dsv32 zsh/vendor-com
   check "make install: $file" test -s "root/usr/share/$file"
 done
 check "make uninstall" install_ uninstall
-check "make uninstall: nothing is left" test -z "$(find root -type f)"
+check "make uninstall: nothing is left" test ! -e root
+mkdir -p root/usr/share/man/man1
+check "make install into folders that were there" install_ install
+check "make install once more" install_ install
+check "make uninstall from them" install_ uninstall
+check "make uninstall: they stay, and no other" test "$(find root | wc -l) $(find root/usr/share/man/man1)" = "5 root/usr/share/man/man1"
 
 # --- an answer that is empty or cut -----------------------------------------------------------------------
 says() { test "$(cat err)" = "$1"; }
@@ -516,7 +531,7 @@ small_machine_cases() {
   expect "plan: weights larger than memory" 0 inspect plan --synthetic 671b --backend cpu -c 4096 --chunk 64
   check "plan: weights larger than memory: says so" has out "the rest is read from the disk anew for each token"
 }
-if (($(awk '/MemTotal/ { print $2 }' /proc/meminfo) < 300000000)); then small_machine_cases; else skip small_machine_cases; fi
+if (($(awk '/MemTotal/ { print $2 }' /proc/meminfo) < 300000000)); then small_machine_cases; else skip small_machine_cases "this machine has memory for the 671B model"; fi
 expect "plan: too small a machine" 4 inspect plan --synthetic 671b --type Q8_0 --on 1x24G+256G --json
 check "plan: it does not fit" has out '"fits":false,"reason":"not enough memory for'
 expect "plan: experts of so many layers" 0 inspect plan --synthetic 671b --type Q2_K --on 2x141G+256G --cpu-experts 3
@@ -770,13 +785,8 @@ interrupt INT --color always --temp 0 hello
 check "SIGINT while thinking in colour is 130" test $code = 130
 check "SIGINT: colours are reset" \
   test "$(grep -ao "${esc}\[2m" err | wc -l)" = "$(grep -ao "${esc}\[0m" err | wc -l)"
-interrupt INT -v --warm never --json "${endless[@]}"  # the first that is said comes with the loaded model
-check "SIGINT with --json is 130" test $code = 130
-check "SIGINT with --json: the object all the same" has out '"finish_reason":"interrupted"'
 
 # --- a terminal -------------------------------------------------------------------------------------------
-# on_terminal COMMAND: its output and ours on a pseudo-terminal; input from $input.
-on_terminal() { timeout 60 script -qec "$1" /dev/null <"${input:-/dev/null}" >out 2>err; code=$?; }
 # Without pseudo-terminals (a container, a sandbox) the cases are counted as skipped.
 terminal_cases() {
   on_terminal "'$dsv32' run -m '$model' --no-think --seed 7 -n 300 hi 2>/dev/null </dev/null"
@@ -821,7 +831,6 @@ terminal_cases() {
   timeout 60 script -qec "'$dsv32' chat -m '$model' ${endless[*]:0:3} --color never" /dev/null <keys >out 2>err &
   chat=$!
   exec 5>keys
-  await() { for _ in $(seq 300); do "$@" && return; sleep 0.05; done; return 1; }
   longer() { [[ $(stat -c %s out) -gt $1 ]]; }
   check "chat: a prompt" await has out "> "
   printf 'hello\n' >&5
@@ -917,8 +926,9 @@ terminal_cases() {
   start() {
     rm -f pid
     : >out  # of the chat before
-    timeout 60 script -qec "echo \$\$ \$PPID >pid; exec '$dsv32' chat -m '$model' --no-cache --no-think --color never $*" \
-      /dev/null <keys >out 2>err &
+    # In a shell of its own, which keeps to itself that it was killed.
+    (timeout 60 script -qec "echo \$\$ \$PPID >pid; exec '$dsv32' chat -m '$model' --no-cache --no-think --color never $*" \
+      /dev/null <keys >out 2>err; exit $?) 2>/dev/null &
     chat=$!
     exec 5<>keys  # that nobody may read any more
     check "chat $*: a prompt" await has out "> "
@@ -1039,10 +1049,10 @@ terminal_cases() {
   finish
   check "Ctrl-C twice while reading: and ends with 0" test $code = 0
 }
-if [[ $(timeout 60 script -qec "echo there is one" /dev/null </dev/null 2>/dev/null) == "there is one"* ]]; then
+if has_terminal; then
   terminal_cases
 else
-  skip terminal_cases
+  skip terminal_cases "there is no pseudo-terminal"
 fi
 
 # --- prefixes on disk -------------------------------------------------------------------------------------
@@ -1169,10 +1179,10 @@ memory_cases() {
   check "cache: memory enough: it is in use" test "$(n_cached)" -gt 0
 }
 if grep -aq __asan_init "$dsv32"; then
-  skip thread_cases
-  skip memory_cases
+  skip thread_cases "limits of the system do not suit the sanitizers"
+  skip memory_cases "limits of the system do not suit the sanitizers"
 else
-  if "${as_user[@]}" test -x few/dsv32; then thread_cases; else skip thread_cases; fi
+  if "${as_user[@]}" test -x few/dsv32; then thread_cases; else skip thread_cases "there is no other user who could be limited"; fi
   memory_cases
 fi
 for bad in "--cache-policy mru" "--cache-write never" "--cache-wait long" "--cache-size some"; do
@@ -1231,7 +1241,7 @@ if [[ -x $lab ]]; then
   check "lab: its commands" has out "lab answers"
   dsv32=$product
 else
-  skipped=$((skipped + 1))
+  skip_checks 1 "there is no $(dirname "$dsv32")/lab"
 fi
 
 # --- speed against the machine ----------------------------------------------------------------------------
@@ -1304,7 +1314,7 @@ for _ in 1 2 3; do
 done
 echo "start-up to first token: $best ms"
 if grep -aq __asan_init "$dsv32"; then
-  skipped=$((skipped + 1))
+  skip_checks 1 "under the sanitizers times mean nothing"
 else
   check "start-up to first token under a second" test $best -lt 1000
 fi

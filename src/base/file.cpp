@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -128,7 +129,8 @@ void install_truncation_guard() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-std::string read_text(const std::string& path, size_t max_bytes) {
+std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait) {
+  constexpr int kPatienceMs = 500;
   const bool is_stdin = path == "-";
   Descriptor file{is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   const std::string name = is_stdin ? "standard input" : visible(path);
@@ -136,10 +138,12 @@ std::string read_text(const std::string& path, size_t max_bytes) {
   std::string text;
   char block[1 << 16];
   for (;;) {
+    pollfd readable{file.fd, POLLIN, 0};
+    if (on_wait && poll(&readable, 1, kPatienceMs) == 0) std::exchange(on_wait, {})();
     const ssize_t n_read = read(file.fd, block, sizeof block);
     if (n_read < 0 && errno == EINTR) continue;
     if (n_read < 0) fail(ErrorKind::usage, format("cannot read %s: %s", name.c_str(), std::strerror(errno)));
-    if (n_read == 0) return text;
+    if (n_read == 0) return std::string(plain_text(text, is_stdin ? "standard input" : path));
     if (text.size() + static_cast<size_t>(n_read) > max_bytes)
       fail(ErrorKind::usage, format("%s is longer than %zu bytes", name.c_str(), max_bytes));
     text.append(block, static_cast<size_t>(n_read));

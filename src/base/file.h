@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,8 +61,9 @@ class MappedFile {
 // feet.
 void install_truncation_guard();
 
-// A whole text file or, for "-", standard input. `max_bytes` bounds what is read; Error{usage} names the file
-// and why.
-std::string read_text(const std::string& path, size_t max_bytes);
+// A whole text file or, for "-", standard input, without a byte order mark. `max_bytes` bounds what is read;
+// Error{usage} names the file and why, as plain_text() does. on_wait() is called once, when nothing has come
+// for half a second.
+std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait = {});
 
 }  // namespace dsv32

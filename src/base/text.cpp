@@ -17,6 +17,12 @@ bool is_deceptive(uint32_t c) {
          c == 0xfeff || c == 0x061c || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe007f);
 }
 
+// As JSON writes it: two surrogates beyond the first plane.
+std::string escaped(uint32_t c) {
+  if (c < 0x10000) return format("\\u%04x", c);
+  return format("\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+}
+
 // A zero-width joiner is part of ordinary emoji and of several scripts: harmless in an answer, suspect in a
 // name.
 bool is_joiner(uint32_t c) { return c == 0x200c || c == 0x200d; }
@@ -30,13 +36,28 @@ void append_visible(std::string& out, uint32_t c, std::string_view raw, bool kee
     out += "\\r";
   } else if (c == 0x1b) {
     out += "\\e";
-  } else if (c < 0x20 || (c >= 0x7f && c < 0xa0)) {
+  } else if (c < 0x20) {
     out += format("\\x%02x", c);
-  } else if (is_deceptive(c) && !(keep_layout && is_joiner(c))) {
-    out += format("\\u{%04x}", c);
+  } else if ((c >= 0x7f && c < 0xa0) || (is_deceptive(c) && !(keep_layout && is_joiner(c)))) {
+    out += escaped(c);
   } else {
     out += raw;
   }
+}
+
+// By a byte order mark or, as RFC 4627 has it, by the zeros among the first four bytes. Null: it may be UTF-8.
+const char* wide_encoding(std::string_view text) {
+  const std::string head(text.substr(0, 4));
+  std::string zeros;
+  for (const char c : head) zeros += c == '\0' ? '0' : 'x';
+  if (zeros == "xx00" && head.starts_with("\xff\xfe")) return "UTF-32";
+  if (zeros == "00xx" && head.ends_with("\xfe\xff")) return "UTF-32";
+  if (head.starts_with("\xff\xfe") || head.starts_with("\xfe\xff")) return "UTF-16";
+  if (zeros == "x0x0") return "UTF-16LE";
+  if (zeros == "0x0x") return "UTF-16BE";
+  if (zeros == "x000") return "UTF-32LE";
+  if (zeros == "000x") return "UTF-32BE";
+  return nullptr;
 }
 
 }  // namespace
@@ -110,6 +131,13 @@ std::string sanitize_utf8(std::string_view bytes) {
   return out;
 }
 
+std::string_view plain_text(std::string_view text, const std::string& name) {
+  if (const char* encoding = wide_encoding(text))
+    fail(ErrorKind::usage, format("%s is %s, expected UTF-8", visible(name).c_str(), encoding),
+         format("iconv -f %s -t UTF-8 converts it", encoding));
+  return text.substr(text.starts_with("\xef\xbb\xbf") ? 3 : 0);
+}
+
 std::string human_bytes(uint64_t n_bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double amount = static_cast<double>(n_bytes);
@@ -139,6 +167,18 @@ uint64_t parse_bytes(const std::string& text, const char* flag) {
     fail(ErrorKind::usage,
          format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
   return static_cast<uint64_t>(scaled);
+}
+
+std::string joined(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? separator : "") + parts[i];
+  return text;
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {

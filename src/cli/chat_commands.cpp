@@ -87,6 +87,8 @@ LineEditor::Completion complete_path(std::string_view typed) {
 
 }  // namespace
 
+std::span<const ChatCommand> chat_commands() { return kCommands; }
+
 std::string chat_help() {
   std::string text;
   for (const ChatCommand& command : kCommands) {

@@ -36,6 +36,7 @@ struct ChatCommand {
   bool is_harmless;  // it may be guessed from a slip of the fingers: it deletes nothing and leaves nothing
 };
 
+std::span<const ChatCommand> chat_commands();
 std::string chat_help();
 
 // Null for a name, with its slash, that there is not.

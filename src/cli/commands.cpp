@@ -39,12 +39,17 @@ std::string members_of(const std::string& group) {
   return names;
 }
 
-[[noreturn]] void fail_unknown(const std::string& name) {
+// `words`: all of them. A prompt, perhaps, for which `run` was left away.
+[[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& words) {
+  const std::string prompt = joined(words);
+  const bool is_prompt = name == words[0] && prompt.find(' ') != prompt.npos;
   std::vector<std::string> names{"help", "version", "inspect", "cache", "talks", "warm"};
   for (const CommandRow& row : commands()) names.push_back(row.name());
   const std::string near = nearest(name, names);
-  fail(ErrorKind::usage, format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
-                                near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()));
+  fail(ErrorKind::usage,
+       format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
+              near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()),
+       is_prompt ? "dsv32 run \"" + visible(prompt, false, 60) + "\" asks the model" : "");
 }
 
 }  // namespace
@@ -179,7 +184,7 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
       }
   if (pair.empty() && has_members(words[0]))
     fail(ErrorKind::usage, words[0] + " what? one of " + members_of(words[0]));
-  fail_unknown(pair.empty() ? words[0] : pair);
+  fail_unknown(pair.empty() ? words[0] : pair, words);
 }
 
 }  // namespace dsv32

@@ -2,14 +2,20 @@
 #include "cli/completion.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/flag_values.h"
 #include "cli/flags.h"
-#include "cli/help.h"
+#include "cli/manual.h"
+#include "cli/model_lookup.h"
+#include "cli/saved_talk.h"
 #include "cli/streams.h"
+#include "cli/user_folders.h"
 
 namespace dsv32 {
 namespace {
@@ -29,17 +35,6 @@ std::string short_text(const FlagText& flag) {
   return text.substr(0, std::min(text.find("; "), text.find(" (")));
 }
 
-bool takes_path(const FlagText& flag) {
-  const std::string value = flag.value ? flag.value : "";
-  return value == "FILE" || value == "DIR";
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
-}
-
 std::string quoted(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
 
 // What may come first, and behind that word second.
@@ -54,10 +49,11 @@ std::vector<std::string> words_at(size_t place, const std::string& first = {}) {
   return words;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, separator);) words.push_back(word);
+  return words;
 }
 
 // For the shells that look at the words before: a case for each command, longer names first.
@@ -79,38 +75,113 @@ std::string second_words(const char* pattern) {
   return text;
 }
 
+// What may stand in a place: words, names that the program lists when it is asked, or files.
+struct Offer {
+  std::vector<std::string> words;
+  std::string listed;  // what `dsv32 completion` is asked for
+  bool has_files = false;
+};
+
+// Of a few words as the flag's own parser says them, which is asked with a value that it does not take.
+std::vector<std::string> choices_of(const Flag& flag) {
+  try {
+    Options options;
+    flag.apply(options, "", "");
+  } catch (const WrongChoice& wrong) {
+    return wrong.choices;
+  } catch (const Error&) {
+  }
+  return {};
+}
+
+Offer values_of(const FlagText& flag) {
+  const std::string name = flag.name(), value = flag.value ? flag.value : "";
+  if (name == "talk") return {{}, "talks", false};
+  if (name == "model") return {{}, "models", true};
+  return {choices_of(static_cast<const Flag&>(flag)), "", value == "FILE" || value == "DIR"};
+}
+
+// Of words that are no flags.
+Offer values_of(const CommandRow& row) {
+  const std::string usage = row.text.usage;
+  if (usage.find("NAME") != usage.npos) return {{}, "talks", false};
+  if (usage.find("COMMAND") != usage.npos) return {words_at(1), "", false};
+  if (usage.find('|') != usage.npos) return {parts_of(usage, '|'), "", false};
+  return {{}, "", true};
+}
+
+// "--model|-m"
+std::string pattern_of(const FlagText& flag) {
+  std::string text;
+  for (const std::string& name : flag.spellings())
+    text += (text.empty() ? "" : "|") + std::string(name.size() > 1 ? "--" : "-") + name;
+  return text;
+}
+
+std::string in_bash(const Offer& offer) {
+  const std::string files = offer.has_files ? " files=-f" : "";
+  if (!offer.listed.empty()) return "words=$(\"$program\" completion " + offer.listed + " 2>/dev/null)" + files;
+  return "words=" + quoted(joined(offer.words)) + files;
+}
+
+// Bash parts words at "=".
 std::string for_bash() {
   std::string text = "# What bash completes for dsv32, made by: dsv32 completion bash\n_dsv32() {\n";
-  text += "  local word=${COMP_WORDS[COMP_CWORD]} words=\n  COMPREPLY=()\n";
+  text += "  local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]}\n";
+  text += "  local words= files=\n  COMPREPLY=()\n";
+  text += "  if [[ $word == = ]]; then word=; elif [[ $flag == = ]]; then flag=${COMP_WORDS[COMP_CWORD-2]}; fi\n";
   text += "  case \"$((COMP_CWORD)) ${COMP_WORDS[1]}\" in\n";
   text += "    '1 '*) words=" + quoted(joined(words_at(1))) + " ;;\n";
-  text += second_words("    '2 %s') words='%s' ;;\n") + "  esac\n";
-  text += "  [[ $word == -* ]] && case \"${COMP_WORDS[1]} ${COMP_WORDS[2]-} \" in\n";
+  text += second_words("    '2 %s') words='%s' ;;\n");
+  text += "    *) case \"${COMP_WORDS[1]} ${COMP_WORDS[2]-} \" in\n";
   text += cases([](const CommandRow& row) {
-    std::vector<std::string> words;
-    for (const FlagText* flag : flags_of(row.command)) words.push_back("--" + flag->name());
-    return "words=" + quoted(joined(words));
+    std::string flags, values;
+    for (const FlagText* flag : flags_of(row.command)) {
+      flags += " --" + flag->name();
+      if (flag->value)
+        values += "      " + pattern_of(*flag) + ") " + in_bash(values_of(*flag)) + " ;;\n";
+    }
+    return "case $flag in\n" + values + "      *) if [[ $word == -* ]]; then words='" + flags.substr(1) +
+           "'; else " + in_bash(values_of(row)) + "; fi ;;\n      esac";
   });
   return text +
-         "  esac\n  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n}\n"
+         "    esac ;;\n  esac\n  [[ -n $files ]] && compopt -o filenames 2>/dev/null\n"
+         "  mapfile -t COMPREPLY < <(compgen $files -W \"$words\" -- \"$word\")\n}\n"
          "complete -o default -F _dsv32 dsv32\n";
 }
 
+std::string in_zsh(const Offer& offer) {
+  std::string text = offer.has_files ? "_files; " : "";
+  if (!offer.listed.empty())
+    return text + "compadd -- ${(f)\"$($words[1] completion " + offer.listed + " 2>/dev/null)\"}";
+  return text + (offer.words.empty() ? "" : "compadd -- " + joined(offer.words));
+}
+
 std::string for_zsh() {
-  std::string text = "#compdef dsv32\n# Made by: dsv32 completion zsh\n_dsv32() {\n  local -a flags\n";
-  text += "  case \"$CURRENT $words[2]\" in\n    '2 '*) compadd -- " + joined(words_at(1)) + " ;;\n";
-  text += second_words("    '3 %s') compadd -- %s ;;\n") + "  esac\n";
-  text += "  [[ $PREFIX == -* ]] || { ((CURRENT > 2)) && _files; return; }\n";
+  std::string text = "#compdef dsv32\n# Made by: dsv32 completion zsh\n_dsv32() {\n";
+  text += "  local -a flags\n  local flag=$words[CURRENT-1]\n";
+  text += "  if [[ $PREFIX == --*=* ]]; then flag=${PREFIX%%=*}; compset -P '*='; fi\n";
+  text += "  case \"$CURRENT $words[2]\" in\n    '2 '*) compadd -- " + joined(words_at(1)) + "; return ;;\n";
+  text += second_words("    '3 %s') compadd -- %s; return ;;\n") + "  esac\n";
   text += "  case \"$words[2] $words[3] \" in\n";
   text += cases([](const CommandRow& row) {
-    std::string list;
-    for (const FlagText* flag : flags_of(row.command))
-      list += " " + quoted("--" + flag->name() + ":" + replaced(short_text(*flag), ":", "\\:"));
-    return "flags=(" + list + ")";
+    std::string flags, values;
+    for (const FlagText* flag : flags_of(row.command)) {
+      flags += " " + quoted("--" + flag->name() + ":" + replaced(short_text(*flag), ":", "\\:"));
+      if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_zsh(values_of(*flag)) + " ;;\n";
+    }
+    return "case $flag in\n" + values + "      *) if [[ $PREFIX == -* ]]; then\n        flags=(" + flags.substr(1) +
+           ")\n        _describe -o flag flags\n      else " + in_zsh(values_of(row)) + "; fi ;;\n      esac";
   });
   return text +
-         "  esac\n  _describe -o flag flags\n}\n"
+         "  esac\n}\n"
          "if [[ $funcstack[1] == _dsv32 ]]; then _dsv32; else compdef _dsv32 dsv32; fi\n";
+}
+
+// " -a 'fp8 bf16 f32'", or nothing.
+std::string in_fish(const Offer& offer) {
+  if (!offer.listed.empty()) return " -a '(dsv32 completion " + offer.listed + " 2>/dev/null)'";
+  return offer.words.empty() ? "" : " -a " + quoted(joined(offer.words));
 }
 
 std::string for_fish() {
@@ -126,49 +197,31 @@ std::string for_fish() {
                      quoted(row.text.about).c_str());
       when += "; and __fish_seen_subcommand_from" + second;
     }
+    if (const Offer words = values_of(row); !words.has_files)
+      text += format("complete -c dsv32 -f -n '%s'%s\n", when.c_str(), in_fish(words).c_str());
     for (const FlagText* flag : flags_of(row.command)) {
       const std::string letter = letter_of(*flag);
-      text += format("complete -c dsv32 -n '%s' -l %s%s%s -d %s\n", when.c_str(), flag->name().c_str(),
+      const Offer values = values_of(*flag);
+      text += format("complete -c dsv32 -n '%s' -l %s%s%s%s -d %s\n", when.c_str(), flag->name().c_str(),
                      letter.empty() ? "" : (" -s " + letter).c_str(),
-                     !flag->value        ? ""
-                     : takes_path(*flag) ? " -r -F"
-                                         : " -x",
-                     quoted(short_text(*flag)).c_str());
+                     !flag->value       ? ""
+                     : values.has_files ? " -r -F"
+                                        : " -x",
+                     in_fish(values).c_str(), quoted(short_text(*flag)).c_str());
     }
   }
   return text;
 }
 
-// For man: hyphens that are typed, and no line that looks like a request.
-std::string roff(std::string text) {
-  text = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
-  return text.starts_with('.') || text.starts_with('\'') ? "\\&" + text : text;
-}
-
-// "--max-tokens, --predict, -n"
-std::string names_of(const FlagText& flag) {
-  std::string text;
-  for (const std::string& name : flag.spellings())
-    if (name.find('_') == name.npos)
-      text += (text.empty() ? "" : ", ") + std::string(name.size() > 1 ? "--" : "-") + name;
-  return text;
-}
-
-// A flag is described once, with the commands that take it so.
-std::string flag_section() {
-  std::string text;
-  for (const Flag& flag : flags()) {
-    std::vector<std::string> takers;
-    for (const CommandRow& row : commands())
-      if (flag.commands >> static_cast<unsigned>(row.command) & 1) takers.push_back(row.name() + ",");
-    std::string of = joined(takers);
-    of.pop_back();
-    text +=
-        ".TP\n\\fB" + roff(names_of(flag)) + "\\fR" + (flag.value ? " \\fI" + roff(flag.value) + "\\fR" : "");
-    text += "\n" + roff(flag.text) + ".\n.br\n" +
-            (takers.size() > commands().size() / 2 ? "most commands" : roff(of)) + "\n";
-  }
-  return text;
+// What the scripts ask for.
+std::string names_for(const std::string& what) {
+  std::vector<std::string> names;
+  if (what == "models") names = model_names();
+  const std::string state = user_folder(UserFolder::state);
+  std::error_code error;
+  if (what == "talks" && std::filesystem::exists(state + "/talks", error))
+    names = TalkFolder(state + "/talks").names();
+  return names.empty() ? "" : joined(names, "\n") + "\n";
 }
 
 }  // namespace
@@ -181,23 +234,14 @@ std::string shell_completion(const std::string& shell) {
        format("completion takes bash, zsh, fish or man, not '%s'", visible(shell, false, 40).c_str()));
 }
 
-std::string manual_page() {
-  std::string text = ".TH DSV32 1\n.SH NAME\ndsv32 \\- runs DeepSeek\\-V3.2 from a GGUF file\n.SH SYNOPSIS\n";
-  text += ".B dsv32\n\\fICOMMAND\\fR [\\fIFLAGS\\fR] [\\fIWORDS\\fR]\n.SH COMMANDS\n";
-  for (const CommandRow& row : commands())
-    text +=
-        ".TP\n\\fB" + roff(row.name()) + "\\fR " + roff(row.text.usage) + "\n" + roff(row.text.about) + "\n";
-  text += ".SH FLAGS\n" + flag_section();
-  text +=
-      ".SH SETTINGS\n$XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config, has lines\n.RS\n.nf\nflag = "
-      "value\n.fi\n"
-      ".RE\nfor all commands, and behind a line [\\fICOMMAND\\fR] for one. The command line wins.\n";
-  return text + ".SH EXIT STATUS\n" + roff(exit_codes());
-}
-
 int completion_command(const Options& options) {
   const std::string what = options.words.size() == 1 ? options.words.front() : "";
-  write_out(what == "man" ? manual_page() : shell_completion(what));
+  if (what == "man")
+    write_out(manual_page());
+  else if (what == "models" || what == "talks")
+    write_out(names_for(what));
+  else
+    write_out(shell_completion(what));
   return 0;
 }
 

@@ -1,6 +1,7 @@
-// The command `dsv32 completion`: what bash, zsh and fish complete, and the manual page.
+// The command `dsv32 completion`: what bash, zsh and fish complete, and the manual page (manual.h).
 //
-// All of it is made of the tables of commands and flags, so none of it can say anything else.
+// The scripts are made of the tables of commands and flags, so they cannot say anything else. For names of
+// models and talks they ask `dsv32 completion models` and `dsv32 completion talks`.
 #pragma once
 
 #include <string>
@@ -11,9 +12,6 @@ namespace dsv32 {
 
 // For "bash", "zsh" or "fish" a script that the shell reads. Throws Error{usage} for another.
 std::string shell_completion(const std::string& shell);
-
-// dsv32(1), for man.
-std::string manual_page();
 
 // Returns the exit code. Throws Error{usage}.
 int completion_command(const Options& options);

@@ -76,7 +76,7 @@ void Conversation::try_save(const Message* answer) {
 // A terminal that cannot be written to has hung up, whether or not its signal came.
 void Conversation::show(std::string_view text) {
   try {
-    write_out(text);
+    write_out_as_is(text);
   } catch (const Error&) {
     stop_.hang_up();
   }

@@ -6,13 +6,16 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/help.h"
 
 namespace dsv32 {
 namespace {
 
+constexpr size_t kUnbroken = 1 << 16;  // columns: fitted() breaks lines
+
 cxxopts::Options make_parser(const CommandText& command, const FlagTexts& flags) {
   cxxopts::Options parser(command.name, command.about);
-  parser.custom_help(command.usage).set_width(100);
+  parser.custom_help(command.usage).set_width(kUnbroken);
   for (const FlagText* flag : flags) {
     if (flag->value)
       parser.add_options(flag->group)(flag->names, flag->text, cxxopts::value<std::string>(), flag->value);
@@ -136,7 +139,7 @@ std::string help_of(const CommandText& command, const FlagTexts& flags) {
   std::vector<std::string> groups;
   for (const FlagText* flag : flags)
     if (std::ranges::count(groups, flag->group) == 0) groups.push_back(flag->group);
-  return make_parser(command, flags).help(groups);
+  return fitted(make_parser(command, flags).help(groups));
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {

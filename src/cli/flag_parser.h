@@ -50,7 +50,7 @@ GivenWords take_apart(const CommandText& command, const FlagTexts& flags,
 // `name` without hyphens, any of its spellings. Null when there is no such flag.
 const FlagText* find_flag(const FlagTexts& flags, const std::string& name);
 
-// Usage, and the flags by group.
+// Usage, and the flags by group, fitted().
 std::string help_of(const CommandText& command, const FlagTexts& flags);
 
 // Of `names` the one that `word` was probably meant to be; empty when none is near.

@@ -12,6 +12,18 @@
 namespace dsv32 {
 namespace {
 
+// "full or auto", "fp8, bf16 or f32"
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+std::string expectation(const std::string& flag, const std::string& expected, const std::string& text) {
+  return format("%s takes %s, not '%s'", flag.c_str(), expected.c_str(), visible(text, false, 80).c_str());
+}
+
 template <typename T>
 bool parse_whole(const std::string& text, T& value) {
   const char* end = text.data() + text.size();
@@ -22,9 +34,14 @@ bool parse_whole(const std::string& text, T& value) {
 }  // namespace
 
 [[noreturn]] void fail_value(const std::string& flag, const std::string& expected, const std::string& text) {
-  fail(ErrorKind::usage,
-       format("%s takes %s, not '%s'", flag.c_str(), expected.c_str(), visible(text, false, 80).c_str()));
+  fail(ErrorKind::usage, expectation(flag, expected, text));
 }
+
+WrongChoice::WrongChoice(const std::string& flag, std::vector<std::string> names, const std::string& text,
+                         const std::string& also)
+    : Error(ErrorKind::usage,
+            expectation(flag, also.empty() ? "one of " + listed(names) : also + ", " + listed(names), text)),
+      choices(std::move(names)) {}
 
 float parse_float(const std::string& flag, const std::string& text) {
   float value = 0;
@@ -43,7 +60,7 @@ std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::str
   if (text == "full") return kEveryRow;
   int64_t n_rows = 0;
   if (!parse_whole(text, n_rows) || n_rows < 1 || n_rows > std::numeric_limits<int32_t>::max())
-    fail_value(flag, "a number of rows, full or auto", text);
+    throw WrongChoice(flag, {"full", "auto"}, text, "a number of rows");
   return n_rows;
 }
 
@@ -84,16 +101,17 @@ std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& te
 }
 
 TensorType parse_type(const std::string& flag, const std::string& text) {
-  std::string names, upper = text;
+  std::vector<std::string> names;
+  std::string upper = text;
   for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
   for (uint32_t number = 0; number < 64; ++number) {
     const auto type = static_cast<TensorType>(number);
     const TypeTraits* found = find_traits(type);
     if (!found || !found->is_supported) continue;
     if (upper == found->name) return type;
-    names += (names.empty() ? "" : ", ") + std::string(found->name);
+    names.emplace_back(found->name);
   }
-  fail_value(flag, "one of " + names, text);
+  throw WrongChoice(flag, names, text);
 }
 
 std::chrono::seconds parse_duration(const std::string& flag, const std::string& text) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/options.h"
 #include "gguf/quant.h"
 
@@ -34,6 +35,14 @@ std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& te
 // A storage format that can be computed with, by its name in any case.
 TensorType parse_type(const std::string& flag, const std::string& text);
 
+// Thrown where one of a few words was expected, which completion offers then.
+struct WrongChoice : Error {
+  // `also`: what else fits, such as "a number", or empty.
+  WrongChoice(const std::string& flag, std::vector<std::string> names, const std::string& text,
+              const std::string& also = {});
+  std::vector<std::string> choices;
+};
+
 template <typename T>
 struct Choice {
   const char* name;
@@ -42,12 +51,12 @@ struct Choice {
 
 template <typename T>
 T parse_choice(const std::string& flag, const std::string& text, std::initializer_list<Choice<T>> choices) {
-  std::string names;
+  std::vector<std::string> names;
   for (const Choice<T>& choice : choices) {
     if (text == choice.name) return choice.value;
-    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+    names.emplace_back(choice.name);
   }
-  fail_value(flag, "one of " + names, text);
+  throw WrongChoice(flag, names, text);
 }
 
 }  // namespace dsv32

@@ -42,6 +42,10 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 using O = Options;
 using S = const std::string;
 
+std::string parse_backend(S& flag, S& text) {
+  return parse_choice<S>(flag, text, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}});
+}
+
 // Every value is checked here; SamplingOptions::check() adds the ranges of sampling.
 constexpr Flag kFlags[] = {
     {"model,m", "FILE",
@@ -60,11 +64,11 @@ constexpr Flag kFlags[] = {
     {"threads,t", "N", "CPU threads (default: one for each core)", "Model", kOnEngine,
      [](O& o, S& v, S& f) { o.engine.n_threads = static_cast<int>(parse_integer(f, v, 1, 4096)); }},
     {"backend", "NAME", "what computes: cpu, cuda, or auto, the GPU if there is one (default: auto)", "Model",
-     kPlanned, [](O& o, S& v, S&) { o.engine.backend = v; }},
+     kPlanned, [](O& o, S& v, S& f) { o.engine.backend = parse_backend(f, v); }},
     {"backend", "NAME",
      "what is checked: cpu; auto, also the GPU if there is one; cuda, also the GPU, which must be there "
      "(default: auto)",
-     "Model", kCheck, [](O& o, S& v, S&) { o.engine.backend = v; }},
+     "Model", kCheck, [](O& o, S& v, S& f) { o.engine.backend = parse_backend(f, v); }},
     {"gpus", "LIST", "which GPUs, such as 0,1 (default: as few as suffice)", "Model", kOnEngine,
      [](O& o, S& v, S& f) {
        for (const int64_t gpu : parse_numbers(f, v, 0)) o.engine.gpus.push_back(static_cast<int>(gpu));

@@ -3,7 +3,6 @@
 #include "cli/inspect.h"
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "cli/json.h"
 #include "cli/loaded_model.h"
@@ -78,14 +77,10 @@ int inspect_model(const Options& options) {
 namespace {
 
 std::string text_of_words(const Options& options) {
-  if (options.words.empty()) {
-    if (is_terminal(STDIN_FILENO))
-      fail(ErrorKind::usage, "there is no text, expected it as a word or on standard input");
-    return read_text("-", size_t{64} << 20);
-  }
-  std::string text;
-  for (const std::string& word : options.words) text += (text.empty() ? "" : " ") + word;
-  return text;
+  if (!options.words.empty()) return joined(options.words);
+  if (is_terminal(STDIN_FILENO))
+    fail(ErrorKind::usage, "there is no text, expected it as a word or on standard input");
+  return read_input("-", options);
 }
 
 }  // namespace
@@ -116,10 +111,8 @@ int inspect_prompt(const Options& options) {
   const Prompt prompt = make_prompt(*tokenizer, text, options.is_raw, options.generation.thinking);
   if (options.json)
     write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");
-  else if (is_terminal(STDOUT_FILENO))
-    write_out(visible(prompt.rendered, true) + "\n");
   else
-    write_out(prompt.rendered);
+    write_out(prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
   return 0;
 }
 

@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cmath>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "cli/asked_model.h"
 #include "cli/output_file.h"
+#include "cli/prompt.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
+#include "engine/sampler.h"
 #include "engine/session.h"
 
 namespace dsv32 {
@@ -23,12 +25,21 @@ static_assert(std::endian::native == std::endian::little);
 
 bool is_separator(char c) { return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-std::string token_text(const std::string& list) {
-  return list.starts_with("@") ? read_text(list.substr(1), size_t{64} << 20) : list;
+std::string token_text(const Options& options) {
+  return options.token_list.starts_with("@") ? read_input(options.token_list.substr(1), options)
+                                             : options.token_list;
 }
 
 std::string_view bytes_of(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+// As the sampler does, of rows of `vocab_size`.
+void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
+  const auto found = std::ranges::find_if_not(logits, [](float value) { return std::isfinite(value); });
+  if (found == logits.end()) return;
+  const auto id = static_cast<int32_t>((found - logits.begin()) % vocab_size);
+  TokenRecord{.chosen = {id, *found}, .top = {}, .is_finite = false}.check();
 }
 
 }  // namespace
@@ -56,7 +67,7 @@ std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size)
 }
 
 int inspect_logits(const Options& options) {
-  const std::string text = token_text(options.token_list);
+  const std::string text = token_text(options);
   OutputFile file(options.output_path);
   LoadedModel model(options);
   const std::vector<int32_t> ids = parse_token_list(text, model.engine.args().vocab_size);
@@ -69,9 +80,11 @@ int inspect_logits(const Options& options) {
   Session session(model.engine);
   const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
-    if (stop.is_requested()) return stop.exit_code();
-    file.write(
-        bytes_of(session.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)))));
+    if (stop.is_requested()) return stop.end();
+    const auto part = std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin));
+    const std::vector<float> logits = session.all_logits(part);
+    check_finite(logits, model.engine.args().vocab_size);
+    file.write(bytes_of(logits));
   }
   model.engine.check_file();
   file.commit();

@@ -12,7 +12,8 @@
 
 namespace dsv32 {
 
-// Returns the exit code. Throws Error{usage} for ids that do not fit the model, Error{io} for the file.
+// Returns the exit code. Throws Error{usage} for ids that do not fit the model, Error{io} for the file,
+// Error{model} for logits that are no numbers.
 int inspect_logits(const Options& options);
 
 // "1,2 3" -> {1, 2, 3}: decimal ids with commas or white space between them. Throws Error{usage} for anything

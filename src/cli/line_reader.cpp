@@ -10,6 +10,18 @@
 #include "base/text.h"
 
 namespace dsv32 {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+}  // namespace
+
+LineReader::LineReader(int fd, std::string name, size_t max_bytes)
+    : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {
+  char head[4];
+  const ssize_t n_read = pread(fd_, head, sizeof head, lseek(fd_, 0, SEEK_CUR));  // a pipe's comes with its first line
+  if (n_read > 0) plain_text({head, static_cast<size_t>(n_read)}, name_);
+}
 
 LineReader::Result LineReader::next(Line& line, int wait_ms) {
   for (;;) {
@@ -44,7 +56,8 @@ void LineReader::take(Line& line, size_t n_bytes, bool has_end) {
   n_dropped_ = 0;
   if (line.is_too_long) line.text.clear();
   if (line.text.ends_with('\r')) line.text.pop_back();
-  if (line.number == 1 && line.text.starts_with("\xef\xbb\xbf")) line.text.erase(0, 3);
+  if (line.number == 1) plain_text(line.text, name_);
+  if (line.text.starts_with(kByteOrderMark)) line.text.erase(0, kByteOrderMark.size());
 }
 
 // What was taken goes, and so does the beginning of a line that is too long.

@@ -1,7 +1,8 @@
 // The lines of a file or a pipe, one at a time, without waiting for more than is there.
 //
 // What is held is one line and one block, however long the file is: a line that is longer than a bound is cut
-// to nothing and said to be. Line ends are \n or \r\n; a byte order mark at the beginning is dropped.
+// to nothing and said to be. Line ends are \n or \r\n; a byte order mark at a line's beginning is dropped, as
+// where files were joined.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,8 @@ namespace dsv32 {
 
 class LineReader {
  public:
-  // `fd` stays the caller's; `name` stands in messages.
-  LineReader(int fd, std::string name, size_t max_bytes)
-      : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {}
+  // `fd` stays the caller's; `name` stands in messages. Throws as plain_text() does, of a pipe next().
+  LineReader(int fd, std::string name, size_t max_bytes);
 
   struct Line {
     std::string text;

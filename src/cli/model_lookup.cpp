@@ -154,6 +154,12 @@ std::string find_model(const Options& options) {
        "name one with -m FILE or in the environment variable DSV32_MODEL");
 }
 
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const Candidate& model : all_models()) names.push_back(name_of(model.path));
+  return names;
+}
+
 bool is_stopgap(const Options& options, const std::string& path) {
   return options.engine.model_path.empty() && !environment("DSV32_MODEL") &&
          std::ranges::count(kOurs, path) > 0;

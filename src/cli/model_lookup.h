@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/options.h"
 
@@ -14,6 +15,9 @@ namespace dsv32 {
 
 // Throws Error{usage} when nothing fits or several do, and says which with their sizes.
 std::string find_model(const Options& options);
+
+// What -m may name, of those that find_model() looks among.
+std::vector<std::string> model_names();
 
 // Nobody named a model, and that one came with the program: nothing else was there.
 bool is_stopgap(const Options& options, const std::string& path);

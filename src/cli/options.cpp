@@ -90,7 +90,7 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
 }
 
 std::string command_help(Command command) {
-  return help_of(row_of(command).text, flags_of(command)) + "\n" + exit_codes();
+  return help_of(row_of(command).text, flags_of(command)) + "\n" + fitted(exit_codes());
 }
 
 }  // namespace dsv32

@@ -39,11 +39,12 @@ void Printer::print_answer(const std::string& text) {
   print_out(text);
 }
 
-void Printer::finish(bool is_thinking_closed) {
+void Printer::finish(bool is_thinking_closed, bool is_broken_off) {
   if (is_thinking_closed)
     end_reasoning();
   else if (is_reasoning_ && style_.thinking == ThinkingDisplay::show && last_err_ != '\n')
     print_err("\n");
+  if (last_out_ == '\0' && is_broken_off) return;
   if (last_out_ != '\n') out_("\n");
   last_out_ = '\n';
 }

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 
-#include <poll.h>
-#include <unistd.h>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/flags.h"
 #include "cli/streams.h"
 #include "text/chat_format.h"
 
@@ -28,25 +26,6 @@ void append_part(std::string& text, const std::string& part) {
     fail(ErrorKind::usage, format("the prompt's parts are longer than %zu bytes together", kMaxTextBytes));
 }
 
-std::string join_words(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
-// Whoever waits at a terminal and has typed nothing hears what for.
-void wait_for_stdin(bool is_quiet) {
-  constexpr int kPatienceMs = 500;
-  pollfd input{STDIN_FILENO, POLLIN, 0};
-  if (poll(&input, 1, kPatienceMs) == 0 && !is_quiet && is_terminal(STDERR_FILENO))
-    write_err("reading standard input\n");
-}
-
-std::string read_bounded(const std::string& path, const Options& options) {
-  if (path == "-") wait_for_stdin(options.quiet);
-  return read_text(path, kMaxTextBytes);
-}
-
 bool names_stdin(const Options& options) {
   return options.prompt == "-" || options.words == std::vector<std::string>{"-"} ||
          options.system_file == "-" || std::ranges::count(options.files, "-") > 0;
@@ -54,18 +33,26 @@ bool names_stdin(const Options& options) {
 
 }  // namespace
 
+std::string read_input(const std::string& path, const Options& options) {
+  const bool is_told = path == "-" && !options.quiet;
+  const bool can_leave = find_flag(flags_of(options.command), "no-stdin") != nullptr;
+  const std::string line = std::string("reading standard input to its end") +
+                           (can_leave ? "; --no-stdin leaves it alone" : "");
+  return read_text(path, kMaxTextBytes, is_told ? [&] { say(line); } : std::function<void()>());
+}
+
 std::string read_system(const Options& options) {
-  return options.system_file.empty() ? options.system_text : read_bounded(options.system_file, options);
+  return options.system_file.empty() ? options.system_text : read_input(options.system_file, options);
 }
 
 PromptText read_prompt(const Options& options, bool is_in_terminal) {
   PromptText text;
   text.system = read_system(options);
   if (!is_in_terminal && !options.leaves_stdin && !names_stdin(options))
-    append_part(text.user, read_bounded("-", options));
-  for (const std::string& path : options.files) append_part(text.user, read_bounded(path, options));
-  const std::string last = options.prompt.value_or(join_words(options.words));
-  append_part(text.user, last == "-" ? read_bounded("-", options) : last);
+    append_part(text.user, read_input("-", options));
+  for (const std::string& path : options.files) append_part(text.user, read_input(path, options));
+  const std::string last = options.prompt.value_or(joined(options.words));
+  append_part(text.user, last == "-" ? read_input("-", options) : last);
   if (text.user.empty())
     fail(ErrorKind::usage,
          format("there is no prompt, expected one as words, with -p, with -f or on standard input, "

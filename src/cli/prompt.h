@@ -14,6 +14,10 @@
 
 namespace dsv32 {
 
+// A text file or, for "-", standard input, 64 MiB at most; who waits for that is told. Throws Error{usage} when
+// it cannot be read.
+std::string read_input(const std::string& path, const Options& options);
+
 struct PromptText {
   std::string system, user;
 };

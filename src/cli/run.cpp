@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <random>
+#include <utility>
 
 #include <unistd.h>
 
@@ -76,20 +77,23 @@ class RunListener : public AnswerListener {
  public:
   RunListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints,
               const std::optional<CompletionChunks>& chunks)
-      : AnswerListener(printer, status, stop, prints), chunks_(chunks) {
-    if (chunks_) write_line(chunks_->first());
-  }
+      : AnswerListener(printer, status, stop, prints), chunks_(chunks) {}
   void on_reasoning(const std::string& text) override {
     AnswerListener::on_reasoning(text);
-    if (chunks_) write_line(chunks_->reasoning(text));
+    if (chunks_) write_chunk(chunks_->reasoning(text));
   }
   void on_answer(const std::string& text) override {
     AnswerListener::on_answer(text);
-    if (chunks_) write_line(chunks_->answer(text));
+    if (chunks_) write_chunk(chunks_->answer(text));
+  }
+  void write_chunk(const std::string& chunk) {
+    if (!std::exchange(has_begun_, true)) write_line(chunks_->first());
+    write_line(chunk);
   }
 
  private:
   const std::optional<CompletionChunks>& chunks_;
+  bool has_begun_ = false;
 };
 
 // A file that was meant for -m, probably.
@@ -167,14 +171,16 @@ int run_command(const Options& options) {
                                   .seed = generation.sampling.seed,
                                   .load_seconds = load_seconds,
                                   .thinking = prompt.thinking};
-  if (chunks)
-    write_line(chunks->last(result, model.tokenizer(), context));
-  else if (options.json)
+  const bool is_interrupted = result.finish_reason == FinishReason::interrupted;
+  const bool has_answer = !is_interrupted || result.n_completion_tokens > 0;
+  if (!options.json)
+    printer.finish(result.completion.thinking_closed, is_interrupted);
+  else if (chunks && has_answer)
+    listener.write_chunk(chunks->last(result, model.tokenizer(), context));
+  else if (has_answer)
     write_line(completion_json(result, model.tokenizer(), context));
-  else
-    printer.finish(result.completion.thinking_closed);
   report(result, options, terminal, generation.sampling.seed);
-  if (result.finish_reason == FinishReason::interrupted) return stop.exit_code();
+  if (is_interrupted) return stop.end();
   return conclude(result, generation.max_answer, model.facts().context, options.quiet);
 }
 

@@ -43,7 +43,8 @@ std::vector<Line> read_lines(const std::string& path) {
   std::istringstream file(read_text(path, kMostSettingsBytes));
   std::string section, text;
   for (int number = 1; std::getline(file, text); ++number) {
-    const std::string line = trimmed(text), where = format("%s:%d", path.c_str(), number);
+    const std::string where = format("%s:%d", path.c_str(), number);
+    const std::string line = trimmed(std::string(plain_text(text, where)));
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     if (line[0] != '[')

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -17,11 +18,23 @@ std::atomic<Reaction> reaction{Reaction::ends};
 std::atomic<int> pending{0};  // the signal's number
 static_assert(std::atomic<Reaction>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
+// Safe in a handler.
+void say_what_ends(int number) {
+  const std::string_view line = number == SIGINT    ? "dsv32: ended by SIGINT\n"
+                                : number == SIGTERM ? "dsv32: ended by SIGTERM\n"
+                                                    : "dsv32: ended by SIGHUP\n";
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, line.data(), line.size());
+}
+
 void on_signal(int number) {
   int former = 0;
   const bool is_first = pending.compare_exchange_strong(former, number);
-  if (reaction == Reaction::ends || (reaction == Reaction::first_is_request && !is_first))
+  if (reaction == Reaction::ends || (reaction == Reaction::first_is_request && !is_first)) {
+    if (isatty(STDERR_FILENO) == 1) [[maybe_unused]]  // behind progress, or the ^C that was typed
+      const ssize_t n = write(STDERR_FILENO, "\n", 1);
+    say_what_ends(number);
     _exit(128 + number);
+  }
   if (former == SIGINT) pending = number;  // what only interrupts gives way to what ends
 }
 
@@ -58,6 +71,11 @@ void GracefulStop::hang_up() { on_signal(SIGHUP); }
 GracefulStop::~GracefulStop() { reaction = Reaction::ends; }
 
 int GracefulStop::exit_code() const { return pending == 0 ? 0 : 128 + pending; }
+
+int GracefulStop::end() const {
+  if (is_requested()) say_what_ends(pending);
+  return exit_code();
+}
 
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 

@@ -1,8 +1,8 @@
 // SIGINT, SIGTERM and SIGHUP: while something can be ended in good order the first one is a request,
 // otherwise it ends the process at once with 130, 143 or 129.
 //
-// The handler does nothing else: colours need no reset, because every coloured write ends with one. A SIGHUP
-// that was ignored when the process began stays ignored.
+// Ending, the handler says so on standard error and does nothing else: colours need no reset, because every
+// coloured write ends with one. A SIGHUP that was ignored when the process began stays ignored.
 #pragma once
 
 namespace dsv32 {
@@ -27,6 +27,7 @@ class GracefulStop {
   void forget_interrupt();  // a SIGINT that has been dealt with
   void hang_up();           // as if SIGHUP had come: the terminal takes no more
   int exit_code() const;    // 129, 130 or 143; 0: no signal yet
+  int end() const;          // the same, and says so on standard error
 };
 
 }  // namespace dsv32

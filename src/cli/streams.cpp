@@ -42,6 +42,13 @@ void open_missing_streams() {
 bool is_terminal(int fd) { return isatty(fd) == 1; }
 
 void write_out(std::string_view bytes) {
+  if (is_terminal(STDOUT_FILENO))
+    write_out_as_is(visible(bytes, true));
+  else
+    write_out_as_is(bytes);
+}
+
+void write_out_as_is(std::string_view bytes) {
   if (!write_all(STDOUT_FILENO, bytes))
     fail(ErrorKind::io, format("cannot write to standard output: %s", std::strerror(errno)));
 }

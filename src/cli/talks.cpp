@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include <unistd.h>
-
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/json.h"
@@ -120,7 +118,6 @@ int talks_command(const Options& options) {
     case Command::talks_show:
       check_words(options, 1, 1);
       text = as_text(load(folder, options.words[0]), "");
-      if (is_terminal(STDOUT_FILENO)) text = visible(text, true);
       break;
     case Command::talks_export: {
       check_words(options, 1, 1);

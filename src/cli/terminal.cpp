@@ -3,9 +3,11 @@
 // Colours are in printer.cpp.
 #include "cli/terminal.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
+#include <histedit.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -19,13 +21,31 @@ namespace {
 
 bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
 
+// Asks libedit, which says so as an error too.
+bool is_known(const char* term) {
+  FILE* null = std::fopen("/dev/null", "r+");
+  EditLine* editor = null ? el_init("dsv32", null, null, null) : nullptr;
+  const bool is_found = !editor || el_set(editor, EL_TERMINAL, term) == 0;
+  if (editor) el_end(editor);
+  if (null) std::fclose(null);
+  return is_found;
+}
+
 }  // namespace
 
-size_t columns() {
-  winsize size{};
-  const bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : 80;
+void take_unknown_terminal_for_dumb() {
+  const char* term = std::getenv("TERM");
+  const bool is_any = is_terminal(STDIN_FILENO) || is_terminal(STDOUT_FILENO) || is_terminal(STDERR_FILENO);
+  if (is_any && !is_dumb(term) && !is_known(term)) setenv("TERM", "dumb", 1);
 }
+
+size_t window_columns(int fd) {
+  winsize size{};
+  const bool is_told = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_told ? size.ws_col : 80;
+}
+
+size_t columns() { return window_columns(STDERR_FILENO); }
 
 bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term) {
   if (mode != ColorMode::automatic) return mode == ColorMode::always;

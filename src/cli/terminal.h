@@ -46,8 +46,13 @@ class StatusLine {
   std::chrono::steady_clock::time_point drawn_at_{};
 };
 
-// Columns of the terminal that standard error is, now; 80 when it does not say.
-size_t columns();
+// For a terminal of a kind that this machine knows nothing of TERM is "dumb" from here on, for libedit and for
+// programs that are started too. Call first.
+void take_unknown_terminal_for_dumb();
+
+// Columns of the terminal that a stream is, now; 80 when it does not say.
+size_t window_columns(int fd);
+size_t columns();  // of standard error
 
 // 1204 -> "1,204"
 std::string with_thousands(int64_t value);

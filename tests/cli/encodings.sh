@@ -1,0 +1,55 @@
+# Text that is not UTF-8 is refused by the name of its encoding wherever text is read; a byte order mark is dropped.
+
+bom=$'\xef\xbb\xbf'
+printf '\xff\xfeh\0i\0\n\0' >UTF-16
+printf '\xfe\xff\0h\0i' >big.UTF-16
+printf 'h\0i\0\n\0' >UTF-16LE
+printf '\0h\0i' >UTF-16BE
+printf '\xff\xfe\0\0h\0\0\0' >UTF-32
+printf 'h\0\0\0' >UTF-32LE
+printf '\0\0\0h' >UTF-32BE
+
+# refused NAME FILE ARGS...: told before anything is loaded (there is no such model), with what converts it.
+refused() {
+  usage_error_with_hint "$1" "${@:3}"
+  check "$1: named" grep -aqE "^dsv32: .* is ${2##*.}, expected UTF-8$" err
+  check "$1: what converts it" has err "hint: iconv -f ${2##*.} -t UTF-8 converts it"
+}
+for file in UTF-16 big.UTF-16 UTF-16LE UTF-16BE UTF-32 UTF-32LE UTF-32BE; do
+  refused "$file with -f" $file run -m absent.gguf -f $file hi
+done
+input=UTF-16 refused "UTF-16 on standard input" UTF-16 run -m absent.gguf hi
+input=UTF-16 refused "UTF-16 for inspect tokens" UTF-16 inspect tokens -m absent.gguf
+refused "UTF-16 as a system prompt" UTF-16 run -m absent.gguf --system-file UTF-16 hi
+refused "UTF-16 as token ids" UTF-16 inspect logits -m absent.gguf --tokens @UTF-16 --out x.bin
+refused "UTF-16 as lines" UTF-16LE run -m absent.gguf --lines -f UTF-16LE
+refused "UTF-16 as requests" UTF-16 batch -m absent.gguf UTF-16 -o answers.jsonl
+refused "UTF-16 as requests, in a pipe" UTF-16 batch "${m[@]}" <(cat UTF-16) -o answers.jsonl
+mkdir -p config/dsv32
+cp UTF-16 config/dsv32/config
+XDG_CONFIG_HOME=$PWD/config refused "UTF-16 as settings" UTF-16 run -m absent.gguf hi
+
+printf 'hi' >wanted.txt
+run_ inspect prompt "${m[@]}" -f wanted.txt the question
+mv out wanted
+printf '%shi' "$bom" >marked.txt
+run_ inspect prompt "${m[@]}" -f marked.txt the question
+check "a byte order mark in a file" same out wanted
+input=marked.txt run_ inspect prompt "${m[@]}" the question
+check "a byte order mark on standard input" same out wanted
+printf 'a\0b' >nul.txt
+input=nul.txt expect "NUL bytes are no UTF-16" 0 inspect tokens "${m[@]}"
+printf '%sthink = false\n%sno-such = 1\n' "$bom" "$bom" >config/dsv32/config
+XDG_CONFIG_HOME=$PWD/config usage_error "byte order marks in settings" run -m absent.gguf hi
+check "byte order marks in settings: dropped in each line" has err "config:2: unknown flag no-such"
+printf '%shi there\n%shi there\nhi there\n' "$bom" "$bom" >lines.txt
+expect "byte order marks in lines" 0 batch "${m[@]}" --lines --no-think -n 1 lines.txt -o lines.jsonl
+check "byte order marks in lines: dropped in each" \
+  test "$(grep -o '"prompt_tokens":[0-9]*' lines.jsonl | sort | uniq -c | wc -l) $(wc -l <lines.jsonl)" = "1 3"
+
+encoding_terminal_cases() {
+  printf '/file UTF-16\n' >typed
+  on_terminal "'$dsv32' chat -m '$model' --no-cache --no-save <typed"
+  check "UTF-16 as /file" has out "UTF-16 is UTF-16, expected UTF-8"
+}
+if has_terminal; then encoding_terminal_cases; else skip encoding_terminal_cases "there is no pseudo-terminal"; fi
