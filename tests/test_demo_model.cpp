@@ -13,7 +13,11 @@ namespace dsv32 {
 namespace {
 
 // What the sanitizers look for is in one passage as in many.
-boost::test_tools::assertion_result is_quick(boost::unit_test::test_unit_id) { return !kIsSanitized; }
+boost::test_tools::assertion_result is_quick(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result result(!kIsSanitized);
+  result.message() << "it takes too long under the sanitizers";
+  return result;
+}
 
 double accuracy(const std::string& name, int64_t n_passages, const char* how, const Asking& asking = {}) {
   const AnswerTally tally = answers_of(eval_passages(name, n_passages), options_of_demo("cpu"), asking).tally;

@@ -261,7 +261,9 @@ struct SmallDisk {
 };
 
 boost::test_tools::assertion_result can_mount(boost::unit_test::test_unit_id) {
-  return SmallDisk().is_mounted;
+  boost::test_tools::assertion_result result(SmallDisk().is_mounted);
+  result.message() << "no disk can be mounted here";
+  return result;
 }
 
 }  // namespace

@@ -93,7 +93,11 @@ BOOST_AUTO_TEST_CASE(no_talk_is_followed_elsewhere) {
   BOOST_TEST(read_file(target) == talk_json(make_talk()));
 }
 
-boost::test_tools::assertion_result is_root(boost::unit_test::test_unit_id) { return geteuid() == 0; }
+boost::test_tools::assertion_result is_root(boost::unit_test::test_unit_id) {
+  boost::test_tools::assertion_result result(geteuid() == 0);
+  result.message() << "only root can make files of other users";
+  return result;
+}
 
 BOOST_AUTO_TEST_CASE(other_users_files_are_refused, *boost::unit_test::precondition(is_root)) {
   Fixture f;

@@ -1,0 +1,17 @@
+# tests/run.sh: what programs of tests say, in order, and reasons of what was skipped at the end, with the sum.
+
+mkdir -p tests build/races
+cp "$tests/run.sh" tests/
+program() { # PATH LINE...: each to standard output, or with a ! to standard error
+  { echo "#!/bin/bash"; for line in "${@:2}"; do [[ $line == !* ]] && echo "echo '${line#!}' >&2" || echo "echo '$line'"; done; } >"$1"
+  chmod +x "$1"
+}
+program build/unit_tests one '!two' three 'skipped: 2 no such CPU' 'skipped: 1 make test-long runs it' 'tally: 5 0 3'
+program build/races/race_tests 'tally: 1 0 0'
+program tests/test_cli.sh 'skipped: 3 no such CPU' 'FAILED it' 'tally: 4 1 3'
+timeout 60 tests/run.sh build >out 2>err
+check "make test: a failure is its exit code" test $? = 1
+check "make test: nothing beside its lines" empty err
+printf '%s\n' unit_tests: one two three race_tests: test_cli: 'FAILED it' 'skipped 1: make test-long runs it' \
+  'skipped 5: no such CPU' '10 passed, 1 failed, 6 skipped' >wanted
+check "make test: lines in order, reasons at the end" same out wanted
