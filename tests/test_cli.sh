@@ -20,10 +20,12 @@ unset NO_COLOR DSV32_MODEL DSV32_MODELS
 esc=$'\e'
 passed=0 failed=0 skipped=0
 
-# check NAME COMMAND...: the command succeeds.
+# check NAME COMMAND...: the command succeeds. Who waits sees now and then where it is.
+told_at=$SECONDS
 check() {
   local name=$1
   shift
+  ((SECONDS - told_at < 20)) || { echo "  at $name" && told_at=$SECONDS; }
   if "$@"; then
     passed=$((passed + 1))
   else
