@@ -1,5 +1,5 @@
-// The test program: Boost.Test, plus lines for tests/run.sh to add up: at the end "tally: P F S", and before it
-// "skipped: N REASON" for each reason; and now and then the case that is running.
+// The test program: Boost.Test, plus lines for tests/run.sh to add up: at the end "tally: P F S", and before
+// it "skipped: N REASON" for each reason; and now and then the case that is running.
 //
 // A case that cannot run here (it needs a GPU or a file that is not made) is skipped by a precondition and
 // counted so.
@@ -45,13 +45,13 @@ struct Course : ut::test_observer {
   }
   void test_unit_skipped(const ut::test_unit& unit, ut::const_string reason) override {
     const std::string prefix = "precondition failed: ", text(reason.begin(), reason.end());
-    reasons[unit.p_id] = unit.has_label("long")       ? "make test-long runs it"
-                         : unit.has_label("eval")     ? "make eval runs it"
-                         : text.starts_with(prefix)   ? text.substr(prefix.size())
-                                                      : unit.full_name() + ": " + text;
+    reasons[unit.p_id] =
+        text.starts_with(prefix) ? text.substr(prefix.size()) : unit.full_name() + ": " + text;
   }
   // Of a case or the suite that was skipped as a whole.
   std::string reason_of(const ut::test_unit& unit) const {
+    if (unit.has_label("long")) return "make test-long runs it";
+    if (unit.has_label("eval")) return "make eval runs it";
     if (const auto found = reasons.find(unit.p_id); found != reasons.end()) return found->second;
     const ut::test_unit_id parent = unit.p_parent_id;
     if (parent == ut::INV_TEST_UNIT_ID) return "not run";

@@ -100,7 +100,8 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {
 
 // Each shell's part for a command has that one's flags and no other's, and so has the manual page.
 BOOST_AUTO_TEST_CASE(completions_and_manual_have_every_command_and_flag) {
-  const std::string fish = shell_completion("fish"), page = manual_page();
+  const std::string fish = shell_completion("fish");
+  const std::string page = manual_page().substr(0, manual_page().find("\n.SH IN A CHAT"));
   for (const char* shell : {"bash", "zsh"}) {
     std::istringstream lines(shell_completion(shell));
     size_t n_found = 0;

@@ -45,7 +45,8 @@ void append_visible(std::string& out, uint32_t c, std::string_view raw, bool kee
   }
 }
 
-// By a byte order mark or, as RFC 4627 has it, by the zeros among the first four bytes. Null: it may be UTF-8.
+// By a byte order mark or, as RFC 4627 has it, by the zeros among the first four bytes. Null: it may be
+// UTF-8.
 const char* wide_encoding(std::string_view text) {
   const std::string head(text.substr(0, 4));
   std::string zeros;

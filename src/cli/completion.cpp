@@ -120,16 +120,19 @@ std::string pattern_of(const FlagText& flag) {
 
 std::string in_bash(const Offer& offer) {
   const std::string files = offer.has_files ? " files=-f" : "";
-  if (!offer.listed.empty()) return "words=$(\"$program\" completion " + offer.listed + " 2>/dev/null)" + files;
+  if (!offer.listed.empty())
+    return "words=$(\"$program\" completion " + offer.listed + " 2>/dev/null)" + files;
   return "words=" + quoted(joined(offer.words)) + files;
 }
 
 // Bash parts words at "=".
 std::string for_bash() {
   std::string text = "# What bash completes for dsv32, made by: dsv32 completion bash\n_dsv32() {\n";
-  text += "  local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]}\n";
+  text +=
+      "  local word=${COMP_WORDS[COMP_CWORD]} flag=${COMP_WORDS[COMP_CWORD-1]} program=${COMP_WORDS[0]}\n";
   text += "  local words= files=\n  COMPREPLY=()\n";
-  text += "  if [[ $word == = ]]; then word=; elif [[ $flag == = ]]; then flag=${COMP_WORDS[COMP_CWORD-2]}; fi\n";
+  text +=
+      "  if [[ $word == = ]]; then word=; elif [[ $flag == = ]]; then flag=${COMP_WORDS[COMP_CWORD-2]}; fi\n";
   text += "  case \"$((COMP_CWORD)) ${COMP_WORDS[1]}\" in\n";
   text += "    '1 '*) words=" + quoted(joined(words_at(1))) + " ;;\n";
   text += second_words("    '2 %s') words='%s' ;;\n");
@@ -138,8 +141,7 @@ std::string for_bash() {
     std::string flags, values;
     for (const FlagText* flag : flags_of(row.command)) {
       flags += " --" + flag->name();
-      if (flag->value)
-        values += "      " + pattern_of(*flag) + ") " + in_bash(values_of(*flag)) + " ;;\n";
+      if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_bash(values_of(*flag)) + " ;;\n";
     }
     return "case $flag in\n" + values + "      *) if [[ $word == -* ]]; then words='" + flags.substr(1) +
            "'; else " + in_bash(values_of(row)) + "; fi ;;\n      esac";
@@ -170,8 +172,9 @@ std::string for_zsh() {
       flags += " " + quoted("--" + flag->name() + ":" + replaced(short_text(*flag), ":", "\\:"));
       if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_zsh(values_of(*flag)) + " ;;\n";
     }
-    return "case $flag in\n" + values + "      *) if [[ $PREFIX == -* ]]; then\n        flags=(" + flags.substr(1) +
-           ")\n        _describe -o flag flags\n      else " + in_zsh(values_of(row)) + "; fi ;;\n      esac";
+    return "case $flag in\n" + values + "      *) if [[ $PREFIX == -* ]]; then\n        flags=(" +
+           flags.substr(1) + ")\n        _describe -o flag flags\n      else " + in_zsh(values_of(row)) +
+           "; fi ;;\n      esac";
   });
   return text +
          "  esac\n}\n"

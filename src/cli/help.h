@@ -23,7 +23,8 @@ std::span<const Example> examples();
 std::string overview();  // examples first, then the commands, then the exit codes
 
 // Lines that are longer than `width` columns end between words; what goes on stands under the column that the
-// line's last gap of two spaces leads to. By default as wide as the terminal that standard output is, else 80.
+// line's last gap of two spaces leads to. By default as wide as the terminal that standard output is,
+// else 80.
 std::string fitted(const std::string& text, size_t width = window_columns(STDOUT_FILENO));
 
 // What `help`, `--help`, `-h`, `version`, `--version` and `-V` as a command ask for, and `--help` behind a

@@ -19,7 +19,8 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 LineReader::LineReader(int fd, std::string name, size_t max_bytes)
     : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {
   char head[4];
-  const ssize_t n_read = pread(fd_, head, sizeof head, lseek(fd_, 0, SEEK_CUR));  // a pipe's comes with its first line
+  const ssize_t n_read =
+      pread(fd_, head, sizeof head, lseek(fd_, 0, SEEK_CUR));  // a pipe's comes with its first line
   if (n_read > 0) plain_text({head, static_cast<size_t>(n_read)}, name_);
 }
 

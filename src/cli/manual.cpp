@@ -22,7 +22,8 @@ constexpr Entry kEnvironment[] = {
      "where they are not set."},
     {"XDG_RUNTIME_DIR", "Where warm processes are found; that of XDG_STATE_HOME where it is not set."},
     {"VISUAL, EDITOR", "What /edit opens in a chat; vi where neither is set."},
-    {"NO_COLOR, TERM", "No colour where NO_COLOR is set, and no escape sequences where TERM is dumb or unknown."},
+    {"NO_COLOR, TERM",
+     "No colour where NO_COLOR is set, and no escape sequences where TERM is dumb or unknown."},
 };
 
 constexpr Entry kFiles[] = {
@@ -41,8 +42,8 @@ std::string roff(std::string text) {
 }
 
 std::string paragraph(const std::string& name, const std::string& argument, const std::string& text) {
-  return ".TP\n\\fB" + roff(name) + "\\fR" + (argument.empty() ? "" : " \\fI" + roff(argument) + "\\fR") + "\n" +
-         roff(text) + "\n";
+  return ".TP\n\\fB" + roff(name) + "\\fR" + (argument.empty() ? "" : " \\fI" + roff(argument) + "\\fR") +
+         "\n" + roff(text) + "\n";
 }
 
 std::string section_of(const char* heading, std::span<const Entry> entries) {
@@ -68,7 +69,8 @@ std::string flag_section() {
     for (const CommandRow& row : commands())
       if (flag.commands >> static_cast<unsigned>(row.command) & 1) takers.push_back(row.name());
     text += paragraph(names_in_manual(flag), flag.value ? flag.value : "", std::string(flag.text) + ".");
-    text += ".br\n" + (takers.size() > commands().size() / 2 ? "most commands" : roff(joined(takers, ", "))) + "\n";
+    text += ".br\n" + (takers.size() > commands().size() / 2 ? "most commands" : roff(joined(takers, ", "))) +
+            "\n";
   }
   return text;
 }

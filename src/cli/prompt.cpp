@@ -36,8 +36,8 @@ bool names_stdin(const Options& options) {
 std::string read_input(const std::string& path, const Options& options) {
   const bool is_told = path == "-" && !options.quiet;
   const bool can_leave = find_flag(flags_of(options.command), "no-stdin") != nullptr;
-  const std::string line = std::string("reading standard input to its end") +
-                           (can_leave ? "; --no-stdin leaves it alone" : "");
+  const std::string line =
+      std::string("reading standard input to its end") + (can_leave ? "; --no-stdin leaves it alone" : "");
   return read_text(path, kMaxTextBytes, is_told ? [&] { say(line); } : std::function<void()>());
 }
 

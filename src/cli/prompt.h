@@ -14,8 +14,8 @@
 
 namespace dsv32 {
 
-// A text file or, for "-", standard input, 64 MiB at most; who waits for that is told. Throws Error{usage} when
-// it cannot be read.
+// A text file or, for "-", standard input, 64 MiB at most; who waits for that is told. Throws Error{usage}
+// when it cannot be read.
 std::string read_input(const std::string& path, const Options& options);
 
 struct PromptText {

@@ -16,8 +16,8 @@ void open_missing_streams();
 
 bool is_terminal(int fd);
 
-// All of it, or Error{io} naming what standard output refused. A terminal gets it as visible() shows it, which
-// leaves JSON the same JSON.
+// All of it, or Error{io} naming what standard output refused. A terminal gets it as visible() shows it,
+// which leaves JSON the same JSON.
 void write_out(std::string_view bytes);
 // As it is: what is escaped already, with what moves the cursor.
 void write_out_as_is(std::string_view bytes);

@@ -46,8 +46,8 @@ class StatusLine {
   std::chrono::steady_clock::time_point drawn_at_{};
 };
 
-// For a terminal of a kind that this machine knows nothing of TERM is "dumb" from here on, for libedit and for
-// programs that are started too. Call first.
+// For a terminal of a kind that this machine knows nothing of TERM is "dumb" from here on, for libedit and
+// for programs that are started too. Call first.
 void take_unknown_terminal_for_dumb();
 
 // Columns of the terminal that a stream is, now; 80 when it does not say.
