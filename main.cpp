@@ -3,7 +3,6 @@
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch failed, 6 no whole answer
 // (run.cpp), 129, 130 and 143 after SIGHUP, SIGINT and SIGTERM.
 #include <cstdlib>
-#include <new>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -36,19 +35,12 @@ int dispatch(std::vector<std::string> words) {
   return row.run(options);
 }
 
-int guarded(const std::vector<std::string>& words) {
-  try {
-    return dispatch(words);
-  } catch (const Error& error) {
-    write_err(error_text(error.what(), error.hint()));
-    return exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    write_err(error_text("out of memory", "a smaller context (-c) needs less"));
-    return exit_code(ErrorKind::memory);
-  } catch (const std::exception& error) {
-    write_err(error_text(error.what()));
-    return exit_code(ErrorKind::internal);
-  }
+int guarded(const std::vector<std::string>& words) try {
+  return dispatch(words);
+} catch (...) {
+  const Error error = current_error();
+  write_err(error_text(error.what(), error.hint()));
+  return exit_code(error.kind());
 }
 
 }  // namespace

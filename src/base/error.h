@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -70,6 +71,19 @@ constexpr long long as_ll(int64_t value) { return value; }  // for "%lld"
 
 [[noreturn]] inline void fail(ErrorKind kind, const std::string& message, std::string hint = {}) {
   throw Error(kind, message, std::move(hint));
+}
+
+// What a handler has caught, whatever it was.
+inline Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::memory, "out of memory", "a smaller context (-c) needs less"};
+  } catch (const std::exception& error) {
+    return {ErrorKind::internal, error.what()};
+  }
 }
 
 }  // namespace dsv32

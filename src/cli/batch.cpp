@@ -38,7 +38,10 @@ class Batch {
         input_(input),
         maker_(std::move(maker)),
         output_(output),
-        runner_(model.answerer(), n_at_a_time, model.tokenizer(), [this] { show_progress(); }),
+        runner_(
+            model.answerer(), n_at_a_time, model.tokenizer(),
+            [this](const BatchJob& job, const GenerationResult& result) { return text_of(job, result); },
+            [this] { show_progress(); }),
         status_(terminal.can_redraw, options.quiet) {}
 
   int run() {
@@ -47,10 +50,13 @@ class Batch {
       if (runner_.n_running() > 0)
         for (BatchRunner::Finished& finished : runner_.turn()) conclude(finished);
       show_progress();
+      output_.check_place();
     }
     status_.erase();
     const bool is_batch = options_.command == Command::batch;
     if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) say(batch_summary(tally()));
+    if (is_json())
+      for (const std::string& line : batch_failures(tally_)) say(line);
     if (stop_.is_requested()) return stop_.exit_code();
     return tally_.n_all_failed() > 0 ? kSomeFailed : 0;
   }
@@ -93,13 +99,8 @@ class Batch {
   }
 
   void accept(BatchLine line) {
-    BatchJob job{std::move(line), n_places_++, {}};
+    BatchJob job{std::move(line), n_places_++};
     if (const Error* refusal = job.line.refusal()) return fail_job(job, *refusal);
-    try {
-      job.prompt = runner_.prompt_of(job.request());
-    } catch (const Error& error) {
-      return fail_job(job, error);
-    }
     next_ = std::move(job);
   }
 
@@ -110,20 +111,22 @@ class Batch {
     tally_.n_prompt += result.n_prompt_tokens;
     tally_.n_cached += result.n_cached_tokens;
     tally_.n_generated += result.n_completion_tokens;
-    if (is_json()) return put(finished.job, answer_line(finished.job.line, body_of(finished)));
-    if (result.finish_reason != FinishReason::stop && !options_.quiet) {
+    if (!is_json() && result.finish_reason != FinishReason::stop && !options_.quiet) {
       status_.erase();
       const bool has_begun = !result.completion.content.empty();
-      say("note: " + *finished.job.line.id + (has_begun ? ": the answer is cut" : ": no answer began"));
+      say("note: " + finished.job.line.name() + (has_begun ? ": the answer is cut" : ": no answer began"));
     }
-    put(finished.job, block_of(finished.job.line, result.completion.content));
+    put(finished.job, finished.text);
   }
 
   void fail_job(const BatchJob& job, const Error& error) {
     ++tally_.n_failed;
+    const std::string message = job.line.name() + ": " + error.what();
+    BatchTally::Failures& alike = tally_.failures[status_of(error)];
+    if (alike.n++ == 0) alike.first = message;
     if (is_json()) return put(job, failure_line(job.line, error));
     status_.erase();
-    write_err(error_text(*job.line.id + ": " + error.what(), error.hint()));
+    write_err(error_text(message, error.hint()));
     put(job, "");
   }
 
@@ -135,20 +138,20 @@ class Batch {
   void show_progress() { status_.show(batch_progress(tally())); }
   bool is_json() const { return options_.json || options_.command == Command::batch; }
 
-  std::string body_of(const BatchRunner::Finished& finished) const {
-    const BatchRequest& request = finished.job.request();
-    return completion_json(std::get<GenerationResult>(finished.outcome), model_.tokenizer(),
-                           {.model_name = model_name(model_.path()),
-                            .seed = request.options.sampling.seed,
-                            .load_seconds = {},
-                            .thinking = finished.job.prompt.thinking,
-                            .is_text_completion = request.is_completion});
+  std::string text_of(const BatchJob& job, const GenerationResult& result) const {
+    if (!is_json()) return block_of(job.line, result.completion.content);
+    return answer_line(job.line, completion_json(result, model_.tokenizer(),
+                                                 {.model_name = model_name(model_.path()),
+                                                  .seed = job.request().options.sampling.seed,
+                                                  .load_seconds = {},
+                                                  .thinking = job.prompt.thinking,
+                                                  .is_text_completion = job.request().is_completion}));
   }
 
   // "==> name <==", the answer, and an empty line.
   std::string block_of(const BatchLine& line, const std::string& content) const {
     const std::string end = content.ends_with('\n') ? "\n" : "\n\n";
-    return "==> " + visible(*line.id) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
+    return "==> " + visible(line.name()) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
            end;
   }
 

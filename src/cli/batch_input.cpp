@@ -63,7 +63,7 @@ LineReader::Result BatchInput::next(BatchLine& line, LineMaker& maker, int wait_
   }
 }
 
-// With a second line of one id refused.
+// With a second line of one id refused, and whatever goes wrong in making a line.
 LineReader::Result BatchInput::read(BatchLine& line, LineMaker& maker, int wait_ms) {
   if (!lines_ && n_read_ == n_lines_) return LineReader::Result::end;
   LineReader::Line text;
@@ -73,10 +73,16 @@ LineReader::Result BatchInput::read(BatchLine& line, LineMaker& maker, int wait_
       return result;
     ++n_read_;
   } while (lines_ && !text.is_too_long && is_blank(text.text));
-  line = lines_ ? from_line(maker, text) : from_file(maker, n_read_);
-  if (line.id && !ids_.insert(digest_of(*line.id)).second)
-    line = maker.refused(line.number, line.id, std::to_string(line.number) + text.text,
-                         at_line(line.number, Error(ErrorKind::usage, "an earlier line has the same id")));
+  line = {};
+  try {
+    line = lines_ ? from_line(maker, text) : from_file(maker, n_read_);
+    if (line.id && !ids_.insert(digest_of(*line.id)).second)
+      fail(ErrorKind::usage, "an earlier line has the same id");
+  } catch (...) {
+    const int64_t number = lines_ ? text.number : n_read_;
+    line = maker.refused(number, line.id, std::to_string(number) + text.text,
+                         at_line(number, current_error()));
+  }
   return LineReader::Result::line;
 }
 
@@ -84,8 +90,8 @@ BatchLine BatchInput::from_file(LineMaker& maker, int64_t number) const {
   const std::string& name = source_.files[static_cast<size_t>(number) - 1];
   try {
     return maker.from_text(number, source_.read(name), name);
-  } catch (const Error& error) {
-    return maker.refused(number, name, name, error);
+  } catch (...) {
+    return maker.refused(number, name, name, current_error());
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "base/text.h"
@@ -37,8 +38,8 @@ void add_options(Sha256& hash, const BatchRequest& request) {
   add_float(hash, options.sampling.temperature);
   add_float(hash, options.sampling.top_p);
   add_float(hash, options.sampling.min_p);
-  hash.add_number(static_cast<uint64_t>(options.sampling.top_k));
-  hash.add_number(request.has_seed);
+  hash.add_number(static_cast<uint64_t>(std::max<int64_t>(options.sampling.top_k, 0)));
+  hash.add_number(request.has_random_seed ? 2 : request.has_seed);
   hash.add_number(options.sampling.seed);
   for (const int64_t limit : {options.max_tokens, options.max_answer, options.max_thinking})
     hash.add_number(static_cast<uint64_t>(limit));
@@ -97,7 +98,11 @@ Error at_line(int64_t number, const Error& error) {
 
 BatchLine LineMaker::from_json(int64_t number, std::string_view json) {
   ParsedLine parsed = parse_request(json, defaults_, unknown_);
-  if (!parsed.refusal) return accepted(number, parsed.custom_id, std::move(*parsed.request));
+  if (!parsed.refusal) try {
+      return accepted(number, parsed.custom_id, std::move(*parsed.request));
+    } catch (...) {
+      parsed.refusal = current_error();
+    }
   std::optional<std::string> id = std::move(parsed.custom_id);
   if (!id && parsed.is_named) id = std::to_string(number);
   return refused(number, std::move(id), json, at_line(number, *parsed.refusal));
@@ -127,7 +132,9 @@ BatchLine LineMaker::accepted(int64_t number, const std::optional<std::string>& 
   add_options(hash, request);
   const Hash256 asked = hash.finish();
   std::string id = own_id.value_or(std::to_string(number));
-  if (!request.has_seed)
+  if (request.has_random_seed)
+    request.options.sampling.seed = std::random_device{}();
+  else if (!request.has_seed)
     request.options.sampling.seed = first_bytes<uint64_t>(hash_of(asked, "seed", own_id.value_or("")));
   const auto digest = first_bytes<LineDigest>(hash_of(asked, "id", id));
   return {number, std::move(id), digest, std::move(request)};

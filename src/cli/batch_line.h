@@ -3,7 +3,7 @@
 // The digest is over the id, the request with every default filled in, and the model: a second run knows by
 // it what was answered, and a shard what is its own. Its seed is the line's, else drawn from the command's by
 // what the line asks and the id that it gives itself: neither its place in the file nor the company it has
-// changes an answer.
+// changes an answer. A line that wants one at random gets another in every run, and is the same line.
 #pragma once
 
 #include <array>
@@ -29,6 +29,8 @@ struct BatchLine {
   LineDigest digest{};
   std::variant<BatchRequest, Error> content;
 
+  // What it is called where people read it.
+  std::string name() const { return id.value_or(std::to_string(number)); }
   const Error* refusal() const { return std::get_if<Error>(&content); }
   // As text: 32 hexadecimal digits, and the way back, nothing for any other text.
   std::string digest_text() const;
@@ -51,6 +53,7 @@ class LineMaker {
   LineMaker(const Hash256& model, BatchRequest defaults, UnknownFields unknown)
       : model_(model), defaults_(std::move(defaults)), unknown_(std::move(unknown)) {}
 
+  // What goes wrong is the line's refusal.
   BatchLine from_json(int64_t number, std::string_view json);
   // `id`: when it has one of its own. The prompt, or Error, is the user's.
   BatchLine from_text(int64_t number, std::string prompt, std::optional<std::string> id = {});

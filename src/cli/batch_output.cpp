@@ -96,7 +96,7 @@ BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std:
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_regular(fd_);
   if (!is_regular_) return;
-  while (!lock_file(path)) open_file(path);
+  while (!lock_file()) open_file(path);
   read_known();
   if (rules_.retries_failed) drop_failed();
 }
@@ -111,15 +111,51 @@ void BatchOutput::open_file(const std::string& path) {
 }
 
 // False when another process has put a new file in this one's place meanwhile.
-bool BatchOutput::lock_file(const std::string& path) {
+bool BatchOutput::lock_file() {
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) fail_io("lock");
     fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
   }
+  return is_in_place(fd_);
+}
+
+// That the folder cannot be looked into just now is no sign of the opposite.
+bool BatchOutput::is_in_place(int fd) const {
   struct stat named {
   }, opened{};
-  return stat(path.c_str(), &named) == 0 && fstat(fd_, &opened) == 0 && named.st_ino == opened.st_ino &&
-         named.st_dev == opened.st_dev;
+  if (stat(path_.c_str(), &named) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+// A new file of a name of its own, to write to; returns that.
+std::string BatchOutput::open_beside(const std::string& path, const char* purpose, mode_t mode) {
+  std::string name = path + "." + purpose + "-XXXXXX";
+  fd_ = mkostemp(name.data(), O_APPEND | O_CLOEXEC);
+  if (fd_ < 0) fail_io("open a file beside");
+  file_ = OwnedFd(real_file_system(), fd_);
+  if (fchmod(fd_, mode & 07777) != 0) fail_io("open a file beside");
+  return name;
+}
+
+void BatchOutput::check_place() {
+  if (!is_regular_ || is_in_place(fd_)) return;
+  const std::string name = visible(path_);
+  struct stat info {};
+  if (fstat(fd_, &info) != 0) fail_io("read");
+  if (info.st_nlink > 0)
+    fail(ErrorKind::io, name + " no longer names the file of answers, which holds those so far where it was moved to");
+  if (info.st_size == 0) fail(ErrorKind::io, name + " was removed before answers went to it");
+  const OwnedFd lost = std::move(file_);
+  const std::string kept = open_beside(path_, "kept", info.st_mode);
+  std::string block(1 << 20, '\0');
+  for (off_t at = 0; at < info.st_size;) {
+    const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
+    if (n_read <= 0) fail_io("read");
+    write(std::string_view(block).substr(0, static_cast<size_t>(n_read)));
+    at += n_read;
+  }
+  fail(ErrorKind::io,
+       name + " was removed or replaced while answers went to it; those so far are in " + visible(kept));
 }
 
 void BatchOutput::read_known() {
@@ -145,21 +181,31 @@ void BatchOutput::read_known() {
 void BatchOutput::drop_failed() {
   if (std::erase_if(known_, [](const auto& known) { return known.second; }) == 0) return;
   std::error_code error;
-  const std::string target = std::filesystem::canonical(path_, error).string(), temporary = target + ".tmp";
+  const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
   if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_io("read");
   const OwnedFd old = std::move(file_);
-  LineReader reader(old.get(), target, SIZE_MAX);
-  unlink(temporary.c_str());  // of a run that was killed here
-  open_file(temporary);
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0 || fchmod(fd_, info.st_mode & 07777) != 0) fail_io("lock");
+  const std::string temporary = open_beside(target, "retry", info.st_mode);
+  try {
+    copy_known(old.get());
+    if (!is_in_place(old.get())) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_io("rename to");
+  } catch (...) {
+    unlink(temporary.c_str());
+    throw;
+  }
+}
+
+// Those that are still known, to the file that is open now.
+void BatchOutput::copy_known(int from) {
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) fail_io("lock");
+  LineReader reader(from, path_, SIZE_MAX);
   LineReader::Line line;
   LineReader::Result result;
   while ((result = reader.next(line, -1)) != LineReader::Result::end)
     if (result == LineReader::Result::line && find(parse_known(line.text)->digest) != Known::no)
       write(line.text + "\n");
   if (fdatasync(fd_) != 0) fail_io("write");
-  if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_io("rename to");
 }
 
 BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {

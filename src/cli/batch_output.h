@@ -2,8 +2,8 @@
 //
 // A file that exists is read first: its whole lines are answers of earlier runs, a line that was torn at its
 // end is cut off, and a file with any other line is left alone. Each line goes out in one write, so that a
-// process that is killed leaves whole lines, or one torn one. Standard output, devices and pipes are only
-// written to.
+// process that is killed leaves whole lines, or one torn one. A file that loses its name meanwhile ends the
+// run, and its answers are kept. Standard output, devices and pipes are only written to.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,20 @@ class BatchOutput {
 
   // The answer of the place-th line that is answered here, from 0; each place once. Throws Error{io}.
   void put(int64_t place, std::string text);
+  // Throws Error{io} when the file no longer has its name, since it was removed, moved or replaced. Answers so
+  // far are where it was moved to, or in a copy beside it that the message names.
+  void check_place();
   // Of those that were put, so many wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }
 
  private:
   void open_file(const std::string& path);
-  bool lock_file(const std::string& path);
+  std::string open_beside(const std::string& path, const char* purpose, mode_t mode);
+  bool is_in_place(int fd) const;
+  bool lock_file();
   void read_known();
   void drop_failed();
+  void copy_known(int from);
   void write(std::string_view text);
   [[noreturn]] void fail_io(const char* what) const;
 

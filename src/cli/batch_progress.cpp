@@ -2,6 +2,7 @@
 #include "cli/batch_progress.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/terminal.h"
 
 namespace dsv32 {
@@ -43,6 +44,19 @@ std::string batch_summary(const BatchTally& tally) {
                 with_thousands(tally.n_prompt).c_str(), with_thousands(tally.n_cached).c_str(),
                 with_thousands(tally.n_generated).c_str(), duration(tally.seconds).c_str(),
                 rate(tally.n_generated, tally.seconds).c_str());
+}
+
+std::vector<std::string> batch_failures(const BatchTally& tally) {
+  constexpr size_t kShownChars = 300;
+  const auto counted = [](int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); };
+  std::vector<std::string> lines;
+  for (const auto& [status, alike] : tally.failures)
+    lines.push_back(format("%s failed with status %d, the first is %s", counted(alike.n).c_str(), status,
+                           visible(alike.first, false, kShownChars).c_str()));
+  if (tally.n_failed_before > 0)
+    lines.push_back(counted(tally.n_failed_before) +
+                    " failed in an earlier run, --retry-failed asks for them again");
+  return lines;
 }
 
 }  // namespace dsv32

@@ -1,9 +1,7 @@
 #include "cli/batch_request.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "base/text.h"
+#include "cli/foreign_fields.h"
 #include "cli/json.h"
 #include "cli/json_fields.h"
 
@@ -13,52 +11,49 @@ namespace {
 constexpr size_t kMostTold = 32;  // unknown names
 constexpr int kLineDepth = 64;    // of nested JSON
 
-// What is not supported, and the values of it that change nothing.
-void refuse_unsupported(JsonFields& body) {
-  static const ReadJson kHarmless = ReadJson::parse(R"({
-    "stream": [false], "n": [1], "best_of": [1], "echo": [false], "suffix": [""],
-    "frequency_penalty": [0], "presence_penalty": [0], "repetition_penalty": [1], "logit_bias": [{}],
-    "response_format": [{"type": "text"}], "tools": [[]], "tool_choice": ["none", "auto"],
-    "functions": [[]], "function_call": ["none", "auto"]})");
-  for (const auto& row : kHarmless.items()) {
-    const ReadJson* value = body.find(row.key());
-    if (!value || std::ranges::count(row.value(), *value) > 0) continue;
-    fail(ErrorKind::usage,
-         format("%s is %s, which is not supported", row.key().c_str(), JsonFields::shown(*value).c_str()));
-  }
+void tell_unknown(const JsonFields& fields, UnknownFields& unknown) {
+  for (const std::string& name : fields.unknown()) unknown.note(name);
 }
 
 // A text, or a list of parts that are texts.
-std::string content_of(JsonFields& message) {
+std::string content_of(JsonFields& message, UnknownFields& unknown) {
   const ReadJson* content = message.find("content");
   if (!content) return {};
   if (!content->is_array()) return *message.text("content");
   std::string text;
   for (const ReadJson& part : *content) {
-    JsonFields fields(part, "a part of content");
+    JsonFields fields(part, "a part of content", "messages.content.");
     if (fields.text("type").value_or("text") != "text")
       fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
-    text += fields.text("text").value_or("");
+    const std::optional<std::string> own = fields.text("text");
+    if (!own) fail(ErrorKind::usage, "content has a part without a text");
+    text += *own;
+    tell_unknown(fields, unknown);
   }
   return text;
 }
 
-Message parse_message(const ReadJson& json, UnknownFields& unknown) {
-  using Role = Message::Role;
-  JsonFields fields(json, "a message");
-  const std::string role = fields.text("role").value_or("");
-  Message message{Role::user, content_of(fields), fields.text("reasoning_content").value_or("")};
-  if (role == "system" || role == "developer")
-    message.role = Role::system;
-  else if (role == "assistant")
-    message.role = Role::assistant;
-  else if (role != "user")
-    fail(ErrorKind::usage, format("a message's role is '%s', expected system, user or assistant",
-                                  visible(role, false, 40).c_str()));
-  for (const char* key : {"tool_calls", "function_call"})
-    if (const ReadJson* calls = fields.find(key); calls && !calls->empty())
+// Also what is not supported in a message: tools, and more than text.
+Message::Role parse_role(JsonFields& message) {
+  for (const char* key : {"tool_calls", "function_call", "images", "audio"})
+    if (const ReadJson* calls = message.find(key); calls && !calls->empty())
       fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
-  for (const std::string& name : fields.unknown()) unknown.note(name);
+  const std::string role = message.text("role").value_or("");
+  if (role == "system" || role == "developer") return Message::Role::system;
+  if (role == "assistant") return Message::Role::assistant;
+  if (role == "user") return Message::Role::user;
+  fail(ErrorKind::usage, format("a message's role is '%s', expected system, user or assistant",
+                                visible(role, false, 40).c_str()));
+}
+
+Message parse_message(const ReadJson& json, UnknownFields& unknown) {
+  JsonFields fields(json, "a message", "messages.");
+  Message message{parse_role(fields), content_of(fields, unknown), {}};
+  for (const char* key : {"reasoning", "reasoning_content"})
+    message.reasoning = fields.text(key).value_or(message.reasoning);
+  tell_unknown(fields, unknown);
+  if (message.role == Message::Role::user && message.content.empty())
+    fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
   return message;
 }
 
@@ -84,7 +79,7 @@ std::vector<std::string> parse_stops(const ReadJson& stop) {
 // true and top_logprobs, or their number.
 void read_logprobs(JsonFields& body, int64_t& n_top) {
   const ReadJson* logprobs = body.find("logprobs");
-  const std::optional<int64_t> n_asked = body.integer("top_logprobs", 0, kMostTopLogprobs);
+  const std::optional<int64_t> n_asked = body.integer(kTopLogprobs.name, 0, kMostTopLogprobs);
   const bool is_number = logprobs && !logprobs->is_boolean();
   if (is_number)
     n_top = *body.integer("logprobs", 0, kMostTopLogprobs);
@@ -93,41 +88,91 @@ void read_logprobs(JsonFields& body, int64_t& n_top) {
   if (n_asked.value_or(0) > 0 && n_top < 0) fail(ErrorKind::usage, "top_logprobs is given without logprobs");
 }
 
-// true, false, or as DeepSeek's own service has it {"type": "enabled"}.
-void read_thinking(JsonFields& body, bool& thinking) {
-  if (const std::optional<std::string> effort = body.text("reasoning_effort")) thinking = *effort != "none";
-  const ReadJson* asked = body.find("thinking");
-  if (!asked) return;
-  if (asked->is_boolean()) {
-    thinking = asked->get<bool>();
-    return;
+// Whether to think: asked in several places, which must agree.
+class ThinkingAsked {
+ public:
+  void note(const std::string& name, std::optional<bool> asked) {
+    if (asked && asked_ && *asked != *asked_)
+      fail(ErrorKind::usage, format("%s is %s and %s is not, expected them to agree", name_.c_str(),
+                                    *asked_ ? "on" : "off", name.c_str()));
+    if (asked) name_ = name, asked_ = asked;
   }
-  const std::string type = JsonFields(*asked, "thinking").text("type").value_or("");
+  std::optional<bool> asked() const { return asked_; }
+
+ private:
+  std::string name_;
+  std::optional<bool> asked_;
+};
+
+// true, false, or as DeepSeek's own service has it {"type": "enabled"}, with a limit.
+std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking, UnknownFields& unknown) {
+  const ReadJson* asked = body.find("thinking");
+  if (!asked || asked->is_boolean()) return body.truth("thinking");
+  if (!asked->is_object())
+    fail(ErrorKind::usage, "thinking is neither true, false nor of type enabled or disabled");
+  JsonFields fields(*asked, "thinking", "thinking.");
+  const std::string type = fields.text("type").value_or("");
   if (type != "enabled" && type != "disabled")
     fail(ErrorKind::usage, "thinking is neither true, false nor of type enabled or disabled");
-  thinking = type == "enabled";
+  max_thinking = fields.integer("budget_tokens", kTokenLimit).value_or(max_thinking);
+  tell_unknown(fields, unknown);
+  return type == "enabled";
 }
 
-void read_options(JsonFields& body, BatchRequest& request) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+// Of those that chat templates of others take, the ones that this format has.
+void read_template_fields(const ReadJson& json, ThinkingAsked& thinking, UnknownFields& unknown) {
+  JsonFields fields(json, "chat_template_kwargs", "chat_template_kwargs.");
+  refuse_foreign(fields);
+  for (const char* key : {"thinking", "enable_thinking"})
+    thinking.note(fields.name_of(key), fields.truth(key));
+  tell_unknown(fields, unknown);
+}
+
+void read_thinking(JsonFields& body, GenerationOptions& options, UnknownFields& unknown) {
+  const std::optional<std::string> effort = body.text("reasoning_effort");
+  ThinkingAsked thinking;
+  thinking.note("thinking", read_thinking_field(body, options.max_thinking, unknown));
+  thinking.note("enable_thinking", body.truth("enable_thinking"));
+  if (const ReadJson* kwargs = body.find("chat_template_kwargs"))
+    read_template_fields(*kwargs, thinking, unknown);
+  options.thinking = thinking.asked().value_or(effort ? *effort != "none" : options.thinking);
+}
+
+// -1 is one at random, as elsewhere.
+void read_seed(JsonFields& body, BatchRequest& request) {
+  const ReadJson* asked = body.find("seed");
+  request.has_random_seed = asked && *asked == -1;
+  const std::optional<uint64_t> seed = request.has_random_seed ? std::nullopt : body.seed("seed");
+  request.has_seed = seed.has_value();
+  request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
+}
+
+void read_options(JsonFields& body, BatchRequest& request, UnknownFields& unknown) {
   GenerationOptions& options = request.options;
   SamplingOptions& sampling = options.sampling;
-  const std::optional<int64_t> older = body.integer("max_tokens", -1, kMost);
-  const std::optional<int64_t> newer = body.integer("max_completion_tokens", -1, kMost);
+  const std::optional<int64_t> older = body.integer(kTokenLimit.name, kTokenLimit);
+  const std::optional<int64_t> newer = body.integer("max_completion_tokens", kTokenLimit);
   if (newer || older) options.max_tokens = newer ? *newer : *older, options.max_answer = -1;
-  const auto read = [&](const char* key, double most, float& value) {
-    if (const std::optional<double> given = body.number(key, 0, most)) value = static_cast<float>(*given);
+  const auto read = [&](const OptionRange& range, float& value) {
+    if (const std::optional<double> given = body.number(range)) value = static_cast<float>(*given);
   };
-  read("temperature", 100, sampling.temperature);
-  read("top_p", 1, sampling.top_p);
-  read("min_p", 1, sampling.min_p);
-  sampling.top_k = body.integer("top_k", 0, kMost).value_or(sampling.top_k);
-  const std::optional<uint64_t> seed = body.seed("seed");
-  request.has_seed = seed.has_value();
-  sampling.seed = seed.value_or(sampling.seed);
+  read(kTemperature, sampling.temperature);
+  read(kTopP, sampling.top_p);
+  read(kMinP, sampling.min_p);
+  sampling.top_k = body.integer(kTopK.name, kTopK).value_or(sampling.top_k);
+  read_seed(body, request);
   if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
   read_logprobs(body, options.n_top_logprobs);
-  read_thinking(body, options.thinking);
+  read_thinking(body, options, unknown);
+}
+
+// Of a stream, which there is none of: usage comes with every answer.
+void read_stream_options(JsonFields& body, UnknownFields& unknown) {
+  const ReadJson* options = body.find("stream_options");
+  if (!options) return;
+  JsonFields fields(*options, "stream_options", "stream_options.");
+  fields.truth("include_usage");
+  tell_unknown(fields, unknown);
 }
 
 void read_prompt_text(JsonFields& body, BatchRequest& request) {
@@ -136,9 +181,10 @@ void read_prompt_text(JsonFields& body, BatchRequest& request) {
 }
 
 void read_body(JsonFields& body, BatchRequest& request, UnknownFields& unknown) {
-  refuse_unsupported(body);
+  refuse_foreign(body);
   body.find("model");
-  read_options(body, request);
+  read_options(body, request, unknown);
+  read_stream_options(body, unknown);
   const ReadJson* messages = body.find("messages");
   const bool has_prompt = body.find("prompt") != nullptr;
   if (messages && has_prompt) fail(ErrorKind::usage, "messages and prompt are both given");
@@ -150,7 +196,7 @@ void read_body(JsonFields& body, BatchRequest& request, UnknownFields& unknown) 
     read_prompt_text(body, request);
   else
     fail(ErrorKind::usage, request.is_completion ? "prompt is missing" : "messages is missing");
-  for (const std::string& name : body.unknown()) unknown.note(name);
+  tell_unknown(body, unknown);
 }
 
 // {"method", "url", "body"} around the body.
@@ -168,7 +214,10 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   else if (fields.find("prompt"))
     fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
   read_body(fields, request, unknown);
-  for (const std::string& name : line.unknown()) unknown.note(name);
+  line.find("model");
+  for (const std::string& name : line.unknown())
+    if (fields.is_known(name)) fail(ErrorKind::usage, name + " stands beside body, expected in it");
+  tell_unknown(line, unknown);
 }
 
 std::optional<std::string> custom_id_of(JsonFields& line) {
@@ -185,8 +234,10 @@ void UnknownFields::note(const std::string& name) {
 
 ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown) {
   ParsedLine parsed;
+  bool is_json = false;
   try {
     const ReadJson root = parse_outside_json(json, kLineDepth);
+    is_json = true;
     JsonFields line(root, "the line");
     parsed.custom_id = custom_id_of(line);
     parsed.is_named = true;
@@ -198,8 +249,10 @@ ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, Un
     else
       read_body(line, request, unknown);
     parsed.request = std::move(request);
-  } catch (const Error& error) {
-    parsed.refusal = error;
+  } catch (...) {
+    parsed.refusal = current_error();
+    if (!is_json) parsed.custom_id = salvaged_text(json, "custom_id");
+    if (parsed.custom_id == "") parsed.custom_id.reset();
   }
   return parsed;
 }

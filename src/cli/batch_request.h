@@ -3,8 +3,9 @@
 //   {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": …, …}}
 //   {"messages": …, …}    {"prompt": …, …}
 //
-// Everything that would change an answer is honoured or refused; what is not known at all is passed over, and
-// its name told once. A line is refused by throwing, and the error's kind decides its status.
+// Everything that would change an answer is honoured or refused (foreign_fields.h); what is not known at all
+// is passed over, and its name told once. A line is refused by throwing, and the error's kind decides its
+// status.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct BatchRequest {
   bool is_completion = false;  // for /v1/completions: the answer has that one's form
   GenerationOptions options;   // what the line leaves out is the command's
   bool has_seed = false;       // options.sampling.seed is the line's own
+  bool has_random_seed = false;  // it wants one that nothing decides
 };
 
 // The names that no line should have, each told of once. What is kept of them is bounded.

@@ -1,8 +1,10 @@
 #include "cli/batch_runner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -20,19 +22,22 @@ struct BatchRunner::Running : Listener {
 
   BatchJob job;
   const std::function<void()>& on_progress;
-  int64_t number = 0;  // the answerer's
+  int64_t number = 0;               // the answerer's
+  std::optional<Error> did_not_begin;  // why; the answerer does not know it
   Counts counts;
 };
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer,
-                         std::function<void()> on_progress)
+                         Write write, std::function<void()> on_progress)
     : answerer_(answerer),
       n_at_a_time_(n_at_a_time),
       tokenizer_(tokenizer),
+      write_(std::move(write)),
       on_progress_(std::move(on_progress)) {}
 
 BatchRunner::~BatchRunner() {
-  for (const std::unique_ptr<Running>& running : running_) answerer_.drop(running->number);
+  for (const std::unique_ptr<Running>& running : running_)
+    if (!running->did_not_begin) answerer_.drop(running->number);
 }
 
 Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
@@ -47,30 +52,42 @@ Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
 bool BatchRunner::has_room() const { return n_running() < n_at_a_time_; }
 
 void BatchRunner::begin(BatchJob job) {
-  auto running = std::make_unique<Running>(std::move(job), on_progress_);
-  GenerationOptions options = running->job.request().options;
-  options.thinking = running->job.prompt.thinking;
-  running->number =
-      answerer_.add({nullptr, &tokenizer_, running->job.prompt.ids, std::move(options)}, *running);
-  running_.push_back(std::move(running));
+  running_.push_back(std::make_unique<Running>(std::move(job), on_progress_));
+  Running& running = *running_.back();
+  try {
+    running.job.prompt = prompt_of(running.job.request());
+    GenerationOptions options = running.job.request().options;
+    options.thinking = running.job.prompt.thinking;
+    running.number =
+        answerer_.add({nullptr, &tokenizer_, running.job.prompt.ids, std::move(options)}, running);
+  } catch (...) {
+    running.did_not_begin = current_error();
+  }
 }
 
 std::vector<BatchRunner::Finished> BatchRunner::turn() {
   answerer_.turn();
   std::vector<Finished> finished;
+  finished.reserve(running_.size());
   std::erase_if(running_, [&](const std::unique_ptr<Running>& running) {
-    if (!answerer_.is_done(running->number)) return false;
-    auto outcome = outcome_of(answerer_, running->number);
-    finished.push_back({std::move(running->job), std::move(outcome)});
-    return true;
+    const bool is_done = running->did_not_begin || answerer_.is_done(running->number);
+    if (is_done) finished.push_back(conclude(*running));
+    return is_done;
   });
   return finished;
 }
 
-std::variant<GenerationResult, Error> BatchRunner::outcome_of(Answerer& answerer, int64_t number) try {
-  return answerer.take(number);
-} catch (const Error& error) {
-  return error;
+BatchRunner::Finished BatchRunner::conclude(Running& running) const {
+  Finished finished{std::move(running.job), Error(ErrorKind::internal, ""), {}};
+  try {
+    if (running.did_not_begin) throw Error(*running.did_not_begin);
+    GenerationResult result = answerer_.take(running.number);
+    finished.text = write_(finished.job, result);
+    finished.outcome = std::move(result);
+  } catch (...) {
+    finished.outcome = current_error();
+  }
+  return finished;
 }
 
 BatchRunner::Counts BatchRunner::counts() const {

@@ -1,11 +1,13 @@
 // The requests of a batch that are being answered, and what is heard of them.
 //
 // As many as have a share of the buffers; which of them run, and which wait for room, is the engine's
-// business.
+// business. Whatever goes wrong on the way of one of them, from its prompt to the text of its answer, is what
+// comes of it, and the others go on.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -18,29 +20,32 @@ namespace dsv32 {
 struct BatchJob {
   BatchLine line;
   int64_t place = 0;
-  Prompt prompt;
+  Prompt prompt = {};  // once it has begun
 
   const BatchRequest& request() const { return std::get<BatchRequest>(line.content); }
 };
 
 class BatchRunner {
  public:
+  // What is written of an answer.
+  using Write = std::function<std::string(const BatchJob& job, const GenerationResult& result)>;
   // Both must outlive the object. At most so many requests at a time. `on_progress` is called in turn(), when
   // a prompt has been read further.
-  BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer,
+  BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
               std::function<void()> on_progress = {});
   ~BatchRunner();
 
   // The prompt of a line's request. Throws Error for one that cannot be made.
   Prompt prompt_of(const BatchRequest& request) const;
 
-  // One more may begin.
+  // One more may begin. What hinders it to, turn() tells.
   bool has_room() const;
   void begin(BatchJob job);
 
   struct Finished {
     BatchJob job;
     std::variant<GenerationResult, Error> outcome;
+    std::string text;  // of an answer
   };
   // Goes a step further. Returns those that are done with it.
   std::vector<Finished> turn();
@@ -54,11 +59,12 @@ class BatchRunner {
 
  private:
   struct Running;
-  static std::variant<GenerationResult, Error> outcome_of(Answerer& answerer, int64_t number);
+  Finished conclude(Running& running) const;
 
   Answerer& answerer_;
   const int64_t n_at_a_time_;
   const Tokenizer& tokenizer_;
+  const Write write_;
   const std::function<void()> on_progress_;
   std::vector<std::unique_ptr<Running>> running_;
 };

@@ -12,6 +12,7 @@
 #include "cli/external_editor.h"
 #include "cli/flags.h"
 #include "cli/help.h"
+#include "cli/run.h"
 #include "cli/streams.h"
 
 namespace dsv32 {
@@ -109,9 +110,8 @@ void Conversation::set(const std::string& words) {
   const GivenWords given = take_apart(row_of(Command::chat).text, flags_of(Command::chat),
                                       {(name.size() == 1 ? "-" : "--") + name, value});
   static_cast<const Flag*>(given.flags.front().flag)->apply(changed, value, "/set " + name);
-  changed.generation.sampling.check();
   options_ = std::move(changed);
-  if (options_.seed) seed_ = *options_.seed;
+  if (name == "seed") seed_ = choose_seed(options_);
   print_settings();
 }
 

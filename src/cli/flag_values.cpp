@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -43,15 +42,24 @@ WrongChoice::WrongChoice(const std::string& flag, std::vector<std::string> names
             expectation(flag, also.empty() ? "one of " + listed(names) : also + ", " + listed(names), text)),
       choices(std::move(names)) {}
 
-float parse_float(const std::string& flag, const std::string& text) {
+float parse_float(const std::string& flag, const std::string& text, const OptionRange& range) {
   float value = 0;
-  if (!parse_whole(text, value) || !std::isfinite(value)) fail_value(flag, "a number", text);
+  const bool is_number = parse_whole(text, value);
+  if (!is_number || !(value >= range.least && value <= range.most))
+    fail_value(flag, format("a number from %.10g to %.10g", range.least, range.most), text);
   return value;
 }
 
-uint64_t parse_seed(const std::string& flag, const std::string& text) {
+int64_t parse_integer(const std::string& flag, const std::string& text, const OptionRange& range) {
+  return parse_integer(flag, text, static_cast<int64_t>(range.least), static_cast<int64_t>(range.most));
+}
+
+std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& text, bool may_be_random) {
   uint64_t value = 0;
-  if (!parse_whole(text, value)) fail_value(flag, "an integer from 0 to 18446744073709551615", text);
+  if (may_be_random && text == "-1") return std::nullopt;
+  if (!parse_whole(text, value))
+    fail_value(flag,
+               format("an integer from 0 to 18446744073709551615%s", may_be_random ? ", or -1" : ""), text);
   return value;
 }
 
@@ -71,12 +79,6 @@ Shard parse_shard(const std::string& flag, const std::string& text) {
       !parse_whole(text.substr(slash + 1), shard.n_shards) || shard.number >= shard.n_shards)
     fail_value(flag, "I/N with I from 0 to N - 1", text);
   return shard;
-}
-
-float parse_share(const std::string& flag, const std::string& text) {
-  const float value = parse_float(flag, text);
-  if (!(value >= 0 && value <= 1)) fail_value(flag, "a share from 0 to 1", text);
-  return value;
 }
 
 std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least) {

@@ -22,10 +22,11 @@ namespace dsv32 {
 
 // Decimal.
 int64_t parse_integer(const std::string& flag, const std::string& text, int64_t least, int64_t most);
-float parse_float(const std::string& flag, const std::string& text);
-float parse_share(const std::string& flag, const std::string& text);                    // from 0 to 1
+int64_t parse_integer(const std::string& flag, const std::string& text, const OptionRange& range);
+float parse_float(const std::string& flag, const std::string& text, const OptionRange& range);
 std::chrono::seconds parse_duration(const std::string& flag, const std::string& text);  // "90s", "30m", "8h"
-uint64_t parse_seed(const std::string& flag, const std::string& text);
+// Nothing for -1, a random one, where that makes sense.
+std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& text, bool may_be_random);
 // A number of rows, "full" (kEveryRow), or "auto" (nothing).
 std::optional<int64_t> parse_buffer_rows(const std::string& flag, const std::string& text);
 Shard parse_shard(const std::string& flag, const std::string& text);  // "I/N"

@@ -46,7 +46,9 @@ std::string parse_backend(S& flag, S& text) {
   return parse_choice<S>(flag, text, {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}});
 }
 
-// Every value is checked here; SamplingOptions::check() adds the ranges of sampling.
+constexpr OptionRange kShare{"share", 0, 1};
+
+// Every value is checked here.
 constexpr Flag kFlags[] = {
     {"model,m", "FILE",
      "the GGUF file, of a split model its first part, or a part of its name if it is in models/, "
@@ -157,10 +159,10 @@ constexpr Flag kFlags[] = {
      [](O& o, S& v, S& f) { o.bench.n_decode = parse_integer(f, v, 1, 1 << 20); }},
     {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured",
      kBench | kBenchBatch,
-     [](O& o, S& v, S& f) { o.bench.locality.selection = parse_share(f, v); }},
+     [](O& o, S& v, S& f) { o.bench.locality.selection = parse_float(f, v, kShare); }},
     {"expert-locality,expert_locality", "F", "share of a step's experts that the step before used too",
      "Measured", kBench | kBenchBatch,
-     [](O& o, S& v, S& f) { o.bench.locality.experts = parse_share(f, v); }},
+     [](O& o, S& v, S& f) { o.bench.locality.experts = parse_float(f, v, kShare); }},
     {"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured",
      kPrefixes, [](O& o, S& v, S&) { o.bench.folder = v; }},
 
@@ -270,32 +272,32 @@ constexpr Flag kFlags[] = {
      "most tokens of the answer, thinking not counted; 0: only read the prompt; -1: until the context is full "
      "(default: -1)",
      "Answer", kGenerating,
-     [](O& o, S& v, S& f) { o.generation.max_answer = parse_integer(f, v, -1, kMaxInt32); }},
+     [](O& o, S& v, S& f) { o.generation.max_answer = parse_integer(f, v, kTokenLimit); }},
     {"think-max,think_max", "N",
      "most tokens of thinking, behind which the answer begins; -1: as many as it takes (default: -1)", "Answer",
      kGenerating,
-     [](O& o, S& v, S& f) { o.generation.max_thinking = parse_integer(f, v, -1, kMaxInt32); }},
+     [](O& o, S& v, S& f) { o.generation.max_thinking = parse_integer(f, v, kTokenLimit); }},
     {"temp,temperature", "F", "temperature; 0 always takes the likeliest token (default: 1.0)", "Answer",
-     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.temperature = parse_float(f, v); }},
-    {"top-k,top_k", "N", "choose among the N likeliest tokens; 0: all (default: 0)", "Answer", kGenerating,
-     [](O& o, S& v, S& f) { o.generation.sampling.top_k = parse_integer(f, v, 0, kMaxInt32); }},
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.temperature = parse_float(f, v, kTemperature); }},
+    {"top-k,top_k", "N", "choose among the N likeliest tokens; 0 and -1: all (default: 0)", "Answer", kGenerating,
+     [](O& o, S& v, S& f) { o.generation.sampling.top_k = parse_integer(f, v, kTopK); }},
     {"top-p,top_p", "F", "choose among the likeliest tokens that together reach F (default: 0.95)", "Answer",
-     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.top_p = parse_float(f, v); }},
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.top_p = parse_float(f, v, kTopP); }},
     {"min-p,min_p", "F", "drop tokens less than F times as likely as the likeliest (default: 0)", "Answer",
-     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.min_p = parse_float(f, v); }},
-    {"seed", "N", "of the sampler; the same seed, the same answer (default: random, and reported)", "Answer",
-     kTalking, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
+     kGenerating, [](O& o, S& v, S& f) { o.generation.sampling.min_p = parse_float(f, v, kMinP); }},
+    {"seed", "N", "of the sampler; the same seed, the same answer; -1: random (default: random, and reported)", "Answer",
+     kTalking, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v, true); }},
     {"seed", "N", "what a line without a seed has its own drawn from, by what it asks (default: 0)", "Answer",
-     kBatch, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v); }},
+     kBatch, [](O& o, S& v, S& f) { o.seed = parse_seed(f, v, false); }},
     {"stop", "TEXT", "end the answer before TEXT; may be repeated", "Answer", kGenerating,
      [](O& o, S& v, S& f) {
        if (v.empty()) fail_value(f, "a text that is not empty", v);
        o.generation.stops.push_back(v);
      }},
     {"logprobs", "K", "with --json: log-probabilities, and the K likeliest tokens in each place (0 to 20)",
-     "Answer", kRun, [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
+     "Answer", kRun, [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, kMostTopLogprobs); }},
     {"logprobs", "K", "log-probabilities, and the K likeliest tokens in each place (0 to 20)", "Answer", kBatch,
-     [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, 20); }},
+     [](O& o, S& v, S& f) { o.generation.n_top_logprobs = parse_integer(f, v, 0, kMostTopLogprobs); }},
 
     {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits | kOnce,
      [](O& o, S& v, S&) { o.token_list = v; }},

@@ -36,7 +36,6 @@ void check_batch(const Options& options) {
 }
 
 void check_together(const Options& options) {
-  options.generation.sampling.check();
   if (options.prompt && !options.words.empty())
     fail(ErrorKind::usage, "the prompt is given twice, with --prompt and as words; expected one of them");
   if (!options.system_text.empty() && !options.system_file.empty())

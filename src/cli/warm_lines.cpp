@@ -64,20 +64,20 @@ ReadJson options_json(const GenerationOptions& options) {
 GenerationOptions options_of(const ReadJson& json) {
   JsonFields fields(json, "options");
   GenerationOptions options;
-  const auto integer = [&](const char* key, int64_t least, int64_t most, int64_t& value) {
-    value = fields.integer(key, least, most).value_or(value);
+  const auto integer = [&](const char* key, const OptionRange& range, int64_t& value) {
+    value = fields.integer(key, range).value_or(value);
   };
-  const auto number = [&](const char* key, double most, float& value) {
-    value = static_cast<float>(fields.number(key, 0, most).value_or(static_cast<double>(value)));
+  const auto number = [&](const OptionRange& range, float& value) {
+    value = static_cast<float>(fields.number(range).value_or(static_cast<double>(value)));
   };
-  integer("max_answer", -1, kMostInt32, options.max_answer);
-  integer("max_thinking", -1, kMostInt32, options.max_thinking);
-  integer("max_tokens", -1, kMostInt32, options.max_tokens);
-  integer("top_logprobs", -1, kMostTopLogprobs, options.n_top_logprobs);
-  integer("top_k", 0, kMostInt32, options.sampling.top_k);
-  number("temperature", 100, options.sampling.temperature);
-  number("top_p", 1, options.sampling.top_p);
-  number("min_p", 1, options.sampling.min_p);
+  integer("max_answer", kTokenLimit, options.max_answer);
+  integer("max_thinking", kTokenLimit, options.max_thinking);
+  integer("max_tokens", kTokenLimit, options.max_tokens);
+  integer(kTopLogprobs.name, kTopLogprobs, options.n_top_logprobs);
+  integer(kTopK.name, kTopK, options.sampling.top_k);
+  number(kTemperature, options.sampling.temperature);
+  number(kTopP, options.sampling.top_p);
+  number(kMinP, options.sampling.min_p);
   options.sampling.seed = fields.seed("seed").value_or(0);
   options.thinking = fields.truth("thinking").value_or(true);
   for (const ReadJson& stop : list(fields, "stops")) options.stops.push_back(warm_bytes(stop));

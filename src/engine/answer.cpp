@@ -20,6 +20,13 @@ const char* finish_reason_name(FinishReason reason) {
   return "";
 }
 
+void GenerationOptions::check() const {
+  sampling.check();
+  for (const int64_t limit : {max_answer, max_thinking, max_tokens})
+    kTokenLimit.check(static_cast<double>(limit));
+  kTopLogprobs.check(static_cast<double>(n_top_logprobs));
+}
+
 int64_t GenerationOptions::n_most() const {
   const int64_t thought = !thinking ? 0 : max_thinking < 0 ? -1 : max_thinking + 1;
   const int64_t apart = max_answer <= 0 ? max_answer : thought < 0 ? -1 : thought + max_answer;
@@ -32,6 +39,7 @@ Answer::Answer(Request request, Listener& listener)
       sampler_(request_.options.sampling),
       parser_(*request_.tokenizer, request_.options.thinking),
       stops_(request_.options.stops) {
+  request_.options.check();
   result_.n_prompt_tokens = std::ssize(request_.prompt);
   if (request_.session) phase_ = Phase::waits_for_disk;
   if (request_.is_held) phase_ = Phase::decodes, next_token_ = request_.prompt.back();
@@ -120,8 +128,8 @@ void Answer::finish(FinishReason reason) {
   phase_ = Phase::is_done;
 }
 
-void Answer::fail(std::exception_ptr error) {
-  error_ = std::move(error);
+void Answer::fail(const Error& error) {
+  error_ = error;
   phase_ = Phase::is_done;
 }
 
@@ -130,7 +138,7 @@ void Answer::note_session(std::vector<TokenRun> decoded, int64_t n_held, const F
 }
 
 GenerationResult Answer::take_result() {
-  if (error_) std::rethrow_exception(error_);
+  if (error_) throw *error_;
   return std::move(result_);
 }
 

@@ -7,11 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "base/error.h"
 #include "engine/request.h"
 #include "engine/stop_strings.h"
 
@@ -49,7 +49,7 @@ class Answer {
   bool is_interrupted() { return listener_.is_interrupted(); }
   // Ends it, with what is there.
   void interrupt() { finish(FinishReason::interrupted); }
-  void fail(std::exception_ptr error);
+  void fail(const Error& error);
   // What its session, which goes, says at the end.
   void note_session(std::vector<TokenRun> decoded, int64_t n_held, const Forward::BufferTally& tally);
 
@@ -73,7 +73,7 @@ class Answer {
   Clock::time_point begun_ = Clock::now();  // the prompt, then the answer
   int32_t next_token_ = -1;
   GenerationResult result_;
-  std::exception_ptr error_;
+  std::optional<Error> error_;
 };
 
 }  // namespace dsv32

@@ -15,17 +15,16 @@ Loop::Loop(Engine& engine)
     : engine_(engine), sampler_(engine.forward().last_backend(), engine.plan().cache.max_seqs) {}
 Loop::~Loop() = default;
 
-int64_t Loop::add(Request request, Listener& listener) {
+int64_t Loop::add(Request request, Listener& listener) try {
   if (request.talk != kept_talk_) kept_.reset();  // others need its room
   entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener), &listener, {}});
   find_donor(entries_.size() - 1);
   Answer& answer = *entries_.back().answer;
-  if (answer.phase() == Phase::waits_for_room) try {
-      check_prompt(engine_, answer.request().prompt);
-    } catch (const Error&) {
-      answer.fail(std::current_exception());
-    }
+  if (answer.phase() == Phase::waits_for_room)
+    attempt(answer, [&] { check_prompt(engine_, answer.request().prompt); });
   return n_added_++;
+} catch (...) {
+  throw current_error();
 }
 
 bool Loop::is_done(int64_t request) const {
@@ -64,12 +63,15 @@ bool Loop::turn() {
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Answer*> answers;
-  for (const size_t i : plan.requests) answers.push_back(entries_[i].answer.get());
+  for (const size_t i : plan.requests)
+    if (entries_[i].answer->phase() != Phase::is_done) answers.push_back(entries_[i].answer.get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
   switch (plan.what) {
     case StepPlan::What::nothing: return false;
     case StepPlan::What::wait: begin_ready(plan.admitted.empty()); break;  // who just came may not have to
-    case StepPlan::What::prompt: read_prompt(*answers.front()); break;
+    case StepPlan::What::prompt:
+      if (!answers.empty()) read_prompt(*answers.front());
+      break;
     case StepPlan::What::decode: decode(answers); break;
   }
   engine_.check_file();  // ahead of what ends: no answer is taken from bytes that are others by now
@@ -80,10 +82,13 @@ bool Loop::turn() {
 void Loop::end_interrupted() {
   for (const Entry& entry : entries_) {
     Answer& answer = *entry.answer;
-    if (answer.phase() == Phase::is_done || !answer.is_interrupted()) continue;
-    if (answer.phase() != Phase::waits_for_room) answer.session().rest();
-    stop_waiting(answer);
-    answer.interrupt();
+    if (answer.phase() == Phase::is_done) continue;
+    attempt(answer, [&] {
+      if (!answer.is_interrupted()) return;
+      if (answer.phase() != Phase::waits_for_room) answer.session().rest();
+      stop_waiting(answer);
+      answer.interrupt();
+    });
   }
 }
 
@@ -101,8 +106,10 @@ void Loop::close_done() {
 void Loop::close(Entry& entry) {
   const Session& session = *entry.session;
   const Forward::BufferTally now = engine_.forward().buffer_tally();
-  entry.answer->note_session(session.decoded(), std::ssize(session.tokens()),
-                             {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
+  attempt(*entry.answer, [&] {
+    entry.answer->note_session(session.decoded(), std::ssize(session.tokens()),
+                               {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
+  });
   const int64_t talk = entry.answer->request().talk;
   const bool is_whole = !entry.is_shrunk && !session.timeline().is_suspended();
   if (talk != 0 && entries_.size() == 1 && is_whole)
@@ -121,18 +128,25 @@ void Loop::begin_ready(bool waits) {
   for (const Entry& entry : entries_) {
     Answer& answer = *entry.answer;
     if (answer.phase() != Phase::waits_for_disk) continue;
-    const bool is_ready =
-        waits || answer.session().is_ready(answer.request().prompt, answer.request().decoded);
+    bool is_ready = waits;
+    attempt(answer, [&] {
+      is_ready = waits || answer.session().is_ready(answer.request().prompt, answer.request().decoded);
+    });
     if (is_reading) return;  // but the disk has been asked
     if (is_ready) return begin(answer);
   }
 }
 
-void Loop::begin(Answer& answer) try {
-  answer.begin_prompt(
-      answer.session().hold(answer.request().prompt, answer.n_reusable(), answer.request().decoded));
-} catch (const Error&) {
-  answer.fail(std::current_exception());
+void Loop::begin(Answer& answer) {
+  attempt(answer, [&] {
+    answer.begin_prompt(
+        answer.session().hold(answer.request().prompt, answer.n_reusable(), answer.request().decoded));
+  });
+}
+
+// What others know of it is more by what it has computed.
+void Loop::rest_if_done(Answer& answer) {
+  if (answer.phase() == Phase::is_done) attempt(answer, [&] { answer.session().rest(); });
 }
 
 // A chunk may take seconds on a CPU: who is interrupted meanwhile is left at the border before it.
@@ -154,20 +168,20 @@ int64_t Loop::read_chunk(Answer& answer) {
   return answer.session().read_chunk(answer.request().prompt);
 }
 
-void Loop::read_prompt(Answer& answer) try {
-  const int64_t n_done = read_chunk(answer);
-  answer.prompt_reached(n_done);
-  if (answer.phase() == Phase::decodes) {
-    Answer* const reader = &answer;
-    end_interrupted();
-    if (answer.phase() == Phase::decodes) draw({&reader, 1});
-  }
-  if (answer.phase() == Phase::is_done) answer.session().rest();
-} catch (const Interrupted&) {
-  answer.session().rest();
-  answer.interrupt();
-} catch (const Error&) {
-  answer.fail(std::current_exception());
+void Loop::read_prompt(Answer& answer) {
+  attempt(answer, [&] {
+    try {
+      answer.prompt_reached(read_chunk(answer));
+    } catch (const Interrupted&) {
+      answer.interrupt();
+    }
+    if (answer.phase() == Phase::decodes) {
+      Answer* const reader = &answer;
+      end_interrupted();
+      if (answer.phase() == Phase::decodes) draw({&reader, 1});
+    }
+    rest_if_done(answer);
+  });
 }
 
 // Each gets its place first: who has none any more ends, and the others go on. In the order of the pool, so
@@ -180,15 +194,14 @@ void Loop::decode(std::span<Answer*> answers) {
   std::vector<Answer*> stepping;
   std::vector<int32_t> tokens;
   for (Answer* answer : answers) tokens.push_back(answer->next_token());
-  for (size_t i = 0; i < answers.size(); ++i) try {
-      Timeline& timeline = answers[i]->session().timeline();
-      engine_.cache().reserve(timeline, timeline.n_tokens() + 1);
-      step.parts.push_back({&timeline, std::span(tokens).subspan(i, 1), 1});
-      stepping.push_back(answers[i]);
-    } catch (const Error&) {
-      answers[i]->session().rest();
-      answers[i]->fail(std::current_exception());
-    }
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Timeline& timeline = answers[i]->session().timeline();
+    attempt(*answers[i], [&] { engine_.cache().reserve(timeline, timeline.n_tokens() + 1); });
+    rest_if_done(*answers[i]);
+    if (answers[i]->phase() == Phase::is_done) continue;
+    step.parts.push_back({&timeline, std::span(tokens).subspan(i, 1), 1});
+    stepping.push_back(answers[i]);
+  }
   if (stepping.empty()) return;
   compute(step);
   draw(stepping);
@@ -209,14 +222,12 @@ void Loop::draw(std::span<Answer* const> answers) {
     Answer& answer = *answers[i];
     const int64_t n_wanted = std::max<int64_t>(answer.request().options.n_top_logprobs, 0);
     drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
-    try {
+    attempt(answer, [&] {
       if (!drawn[i].is_finite) answer.session().distrust();
       drawn[i].check();
       answer.push(drawn[i]);
-    } catch (const Error&) {
-      answer.fail(std::current_exception());
-    }
-    if (answer.phase() == Phase::is_done) answer.session().rest();
+    });
+    rest_if_done(answer);
   }
 }
 

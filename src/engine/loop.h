@@ -4,7 +4,9 @@
 // token from each of its rows at once, and feeds each request's Answer, which tells its listener. A request
 // whose pages are still on their way from the disk is simply not scheduled; one that came without a session
 // gets one when there is room, and may have to wait, or to begin anew, in between. A talk's session is kept
-// for its next request until somebody else asks. One thread at a time.
+// for its next request until somebody else asks. What goes wrong in a step of one request, whatever is thrown,
+// is that request's error; only what befalls all at once, a step's computation, leaves turn(). One thread at
+// a time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/answer.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
@@ -59,12 +62,22 @@ class Loop : public Answerer {
     int64_t n_overtaken = 0;
     bool is_shrunk = false;
   };
+  // A step of one request: what it throws ends that request, and the others go on.
+  template <typename Step>
+  void attempt(Answer& answer, const Step& step) try {
+    step();
+  } catch (...) {
+    const Error error = current_error();
+    stop_waiting(answer);
+    answer.fail(error);
+  }
   void end_interrupted();
   void stop_waiting(const Answer& answer);
   void close_done();
   void close(Entry& entry);
   void begin_ready(bool waits);
   void begin(Answer& answer);
+  void rest_if_done(Answer& answer);
   int64_t read_chunk(Answer& answer);
   void read_prompt(Answer& answer);
   void decode(std::span<Answer*> answers);

@@ -79,16 +79,22 @@ RequestState Loop::state_of(const Entry& entry) const {
 void Loop::carry_out(const StepPlan& plan) {
   n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
   n_shrunk_ += std::ssize(plan.shrunk);
-  for (const size_t i : plan.suspended) entries_[i].session->suspend();
-  for (const size_t i : plan.restarted) begin_anew(entries_[i]);
-  for (const size_t i : plan.admitted) {
+  const auto each = [&](const std::vector<size_t>& requests, const auto& step) {
+    for (const size_t i : requests) {
+      if (entries_[i].answer->phase() != Phase::is_done) attempt(*entries_[i].answer, [&] { step(i); });
+      close_done();  // what one that failed held is for the others
+    }
+  };
+  each(plan.suspended, [&](size_t i) { entries_[i].session->suspend(); });
+  each(plan.restarted, [&](size_t i) { begin_anew(entries_[i]); });
+  each(plan.admitted, [&](size_t i) {
     admit(entries_[i]);
     for (size_t j = 0; j < i; ++j)
       if (entries_[j].answer->phase() == Phase::waits_for_room) ++entries_[j].n_overtaken;
-  }
-  for (const size_t i : plan.shrunk) set_shrunk(entries_[i], true);
-  for (const size_t i : plan.resumed) entries_[i].session->resume();
-  for (const size_t i : plan.grown) set_shrunk(entries_[i], false);
+  });
+  each(plan.shrunk, [&](size_t i) { set_shrunk(entries_[i], true); });
+  each(plan.resumed, [&](size_t i) { entries_[i].session->resume(); });
+  each(plan.grown, [&](size_t i) { set_shrunk(entries_[i], false); });
 }
 
 void Loop::admit(Entry& entry) {

@@ -25,6 +25,8 @@ struct GenerationOptions {
   bool thinking = true;            // the prompt ended with <think>
   int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
 
+  // Throws Error{usage} naming the option that is out of its range.
+  void check() const;
   // What these limits allow, thinking, its end and answer; -1: there is no limit.
   int64_t n_most() const;
 };
@@ -85,12 +87,13 @@ class Answerer {
  public:
   virtual ~Answerer() = default;
   // A request joins those that are on their way. Its listener is called in turn(), and must outlive it.
-  // Returns its number. Throws Error{usage} for options out of range.
+  // Returns its number. Throws Error, and nothing else, for one that cannot join: {usage} for options out of
+  // range.
   virtual int64_t add(Request request, Listener& listener) = 0;
   // Goes a step further. False: every request is done.
   virtual bool turn() = 0;
   virtual bool is_done(int64_t request) const = 0;
-  // What came of it, once. Throws what ended it.
+  // What came of it, once. Throws the Error that ended it.
   virtual GenerationResult take(int64_t request) = 0;
   // Forgets it, done or not. Its session and its listener may go.
   virtual void drop(int64_t request) = 0;

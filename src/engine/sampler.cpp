@@ -5,20 +5,17 @@
 #include "base/error.h"
 
 namespace dsv32 {
-namespace {
 
-void check_range(const char* flag, double value, double least, double most) {
+void OptionRange::check(double value) const {
   if (!(value >= least && value <= most))
-    fail(ErrorKind::usage, format("%s is %g, expected %g to %g", flag, value, least, most));
+    fail(ErrorKind::usage, format("%s is %.10g, expected %.10g to %.10g", name, value, least, most));
 }
 
-}  // namespace
-
 void SamplingOptions::check() const {
-  check_range("--temp", static_cast<double>(temperature), 0, 100);
-  check_range("--top-k", static_cast<double>(top_k), 0, 1e9);
-  check_range("--top-p", static_cast<double>(top_p), 0, 1);
-  check_range("--min-p", static_cast<double>(min_p), 0, 1);
+  kTemperature.check(static_cast<double>(temperature));
+  kTopK.check(static_cast<double>(top_k));
+  kTopP.check(static_cast<double>(top_p));
+  kMinP.check(static_cast<double>(min_p));
 }
 
 void TokenRecord::check() const {
@@ -32,7 +29,7 @@ void TokenRecord::check() const {
 Sampler::Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
 
 SampleRule Sampler::next() {
-  SampleRule rule{options_.temperature, options_.top_k, options_.top_p, options_.min_p, 0};
+  SampleRule rule{options_.temperature, std::max<int64_t>(options_.top_k, 0), options_.top_p, options_.min_p, 0};
   if (options_.temperature != 0) rule.uniform = next_uniform();
   return rule;
 }
