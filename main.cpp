@@ -35,12 +35,14 @@ int dispatch(std::vector<std::string> words) {
   return row.run(options);
 }
 
-int guarded(const std::vector<std::string>& words) try {
-  return dispatch(words);
-} catch (...) {
-  const Error error = current_error();
-  write_err(error_text(error.what(), error.hint()));
-  return exit_code(error.kind());
+int guarded(const std::vector<std::string>& words) {
+  try {
+    return dispatch(words);
+  } catch (...) {
+    const Error error = current_error();
+    write_err(error_text(error.what(), error.hint()));
+    return exit_code(error.kind());
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // cli/line_reader, cli/batch_input and cli/batch_output: the two files of a batch; and cli/batch_progress.
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -165,19 +167,21 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_file) {
 
 BOOST_AUTO_TEST_CASE(files_as_prompts) {
   BatchSource source;
-  source.files = {"a.txt", "absent", "a.txt"};
+  source.files = {"a.txt", "absent", "a.txt", "large", "b.txt"};
   source.read = [](const std::string& name) -> std::string {
     if (name == "absent") fail(ErrorKind::usage, "cannot read absent");
+    if (name == "large") throw std::bad_alloc();
     return "text of " + name;
   };
   BatchInput input(source, {});
   LineMaker made = maker();
   std::vector<BatchLine> lines;
   for (BatchLine line; input.next(line, made, 0) == Result::line;) lines.push_back(line);
-  BOOST_REQUIRE(lines.size() == 3u);
+  BOOST_REQUIRE(lines.size() == 5u);
   BOOST_TEST(lines[0].id.value() == "a.txt");
   BOOST_TEST(std::get<BatchRequest>(lines[0].content).prompt.user == "text of a.txt");
   BOOST_TEST((lines[1].refusal() && lines[2].refusal()));
+  BOOST_TEST((lines[3].refusal() && lines[3].id == "large" && !lines[4].refusal()));
 }
 
 BOOST_AUTO_TEST_CASE(what_was_answered_is_known_again) {
@@ -227,6 +231,58 @@ BOOST_AUTO_TEST_CASE(what_failed_is_taken_out_to_be_asked_again) {
   BOOST_TEST((lstat(link.c_str(), &info) == 0 && S_ISLNK(info.st_mode)));
   BOOST_TEST((stat(files.out.c_str(), &info) == 0 && (info.st_mode & 0777) == 0640));
   BOOST_TEST(access((files.out + ".tmp").c_str(), F_OK) != 0);
+}
+
+// A file of the user's beside the answers, of whatever name, stays; and so does nothing of ours.
+BOOST_AUTO_TEST_CASE(retrying_touches_no_other_file) {
+  const Files files;
+  files.write(files.out, answered(1) + failed(2));
+  files.write(files.out + ".tmp", "precious");
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(files.dir.file("")))
+      all.insert(entry.path().filename().string());
+    return all;
+  };
+  const std::set<std::string> before = names();
+  { const BatchOutput output(files.out, {.retries_failed = true}, {}); }
+  BOOST_TEST(files.read(files.out) == answered(1));
+  BOOST_TEST(files.read(files.out + ".tmp") == "precious");
+  BOOST_TEST((names() == before));
+}
+
+// Moved away, it has all answers; removed or replaced, a copy has them that is named.
+BOOST_AUTO_TEST_CASE(a_file_that_loses_its_name_ends_the_batch) {
+  for (const std::string how : {"stays", "moved", "removed", "replaced", "folder removed"}) {
+    const Files files;
+    const std::string folder = files.dir.file("sub"), path = folder + "/out", moved = files.dir.file("moved");
+    std::filesystem::create_directory(folder);
+    std::string why;
+    {
+      BatchOutput output(path, {}, {});
+      output.put(0, answered(1));
+      output.check_place();
+      if (how == "moved") std::filesystem::rename(path, moved);
+      if (how == "removed") std::filesystem::remove(path);
+      if (how == "replaced") files.write(files.in, "mine"), std::filesystem::rename(files.in, path);
+      if (how == "folder removed") std::filesystem::remove_all(folder);
+      output.put(1, answered(2));
+      try {
+        output.check_place();
+      } catch (const Error& error) {
+        why = error.what();
+        BOOST_TEST((error.kind() == ErrorKind::io));
+      }
+    }
+    BOOST_TEST(why.empty() == (how == "stays"), how);
+    const size_t at = why.rfind(path);
+    const std::string kept = how == "moved" ? moved : how == "stays" ? path : at > 0 ? why.substr(at) : "";
+    if (how == "folder removed")
+      BOOST_TEST(contains(why, "cannot open a file beside"), why);
+    else
+      BOOST_TEST(files.read(kept) == answered(1) + answered(2), how << ": " << why);
+    if (how == "replaced") BOOST_TEST(files.read(path) == "mine");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(files_that_are_no_answers_are_left_alone) {
@@ -283,6 +339,16 @@ BOOST_AUTO_TEST_CASE(how_far_it_is) {
       batch_summary(tally) ==
       "412 lines: 409 answered, 3 failed (309 before); 74,688 tokens in (12,288 from cache), 1,900 out, in "
       "50 s, 38.0 t/s out");
+  tally.failures[400] = {2, "q7: top_k is -5"}, tally.failures[413] = {1, "a\x1b"};
+  tally.n_failed_before = 1000;
+  BOOST_TEST(batch_failures(tally) ==
+                 (std::vector<std::string>{
+                     "2 lines failed with status 400, the first is q7: top_k is -5",
+                     "1 line failed with status 413, the first is a\\e",
+                     "1,000 lines failed in an earlier run, --retry-failed asks for them again"}),
+             boost::test_tools::per_element());
+  tally.failures.clear(), tally.n_failed_before = 0;
+  BOOST_TEST(batch_failures(tally).empty());
   tally.n_waiting.reset();
   BOOST_TEST(batch_progress(tally) == "412  3 failed  8 running  1,248 t/s in  38.0 t/s out  12,288 cached");
 }

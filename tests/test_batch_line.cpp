@@ -1,4 +1,5 @@
 // cli/batch_request and cli/batch_line: what a line asks for, what is refused, and what it is known by.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include <nlohmann/json.hpp>
@@ -133,10 +134,14 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
            {R"("top_p":1.5)", "top_p"},
            {R"("min_p":2)", "min_p"},
            {R"("top_k":1.5)", "top_k"},
+           {R"("top_k":-2)", "top_k"},
+           {R"("top_k":3000000000)", "top_k is 3000000000, expected an integer from -1 to 2147483647"},
            {R"("max_tokens":-2)", "max_tokens"},
+           {R"("max_tokens":2.5)", "max_tokens"},
            {R"("max_tokens":9223372036854775808)", "max_tokens"},
-           {R"("seed":-1)", "seed"},
-           {R"("seed":1.0)", "seed"},
+           {R"("seed":-2)", "seed"},
+           {R"("seed":1.5)", "seed"},
+           {R"("seed":1e300)", "seed"},
            {R"("stop":"")", "stop"},
            {R"("stop":[1])", "stop"},
            {R"("logprobs":21)", "logprobs"},
@@ -146,6 +151,155 @@ BOOST_AUTO_TEST_CASE(what_is_not_supported_is_refused_by_name) {
            {R"("thinking":{"type":"auto"})", "thinking"},
            {R"("prompt":"p")", "prompt"}})
     BOOST_TEST(contains(why_refused(chat("," + field)), name), field);
+}
+
+// What other programs know and would change the answer; and with the values that change nothing it is taken.
+BOOST_AUTO_TEST_CASE(fields_of_other_programs_are_not_passed_over) {
+  for (const char* field : {R"("repeat_penalty":1.3)",
+                            R"("guided_json":{"type":"object"})",
+                            R"("guided_choice":["a"])",
+                            R"("guided_regex":"a")",
+                            R"("guided_grammar":"a")",
+                            R"("grammar":"root ::= \"a\"")",
+                            R"("json_schema":{})",
+                            R"("structured_outputs":{"json":{}})",
+                            R"("regex":"a")",
+                            R"("ebnf":"a")",
+                            R"("format":"json")",
+                            R"("min_tokens":30)",
+                            R"("ignore_eos":true)",
+                            R"("stop_token_ids":[1])",
+                            R"("bad_words":["a"])",
+                            R"("allowed_token_ids":[1])",
+                            R"("length_penalty":2)",
+                            R"("typical_p":0.9)",
+                            R"("mirostat":2)",
+                            R"("dry_multiplier":0.8)",
+                            R"("xtc_probability":0.5)",
+                            R"("top_n_sigma":1)",
+                            R"("n_predict":5)",
+                            R"("max_new_tokens":5)",
+                            R"("include_stop_str_in_output":true)",
+                            R"("skip_special_tokens":false)",
+                            R"("chat_template":"x")",
+                            R"("continue_final_message":true)",
+                            R"("documents":[{}])",
+                            R"("verbosity":"low")",
+                            R"("thinking_token_budget":9)",
+                            R"("think":false)",
+                            R"("reasoning":{"effort":"low"})",
+                            R"("options":{"temperature":0})",
+                            R"("system":"be brief")",
+                            R"("extra_body":{"top_k":1})",
+                            R"("lora_path":"x")",
+                            R"("do_sample":false)"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    BOOST_TEST(contains(why_refused(chat(std::string(",") + field)), name + " is "), field);
+    BOOST_TEST(contains(why_refused(R"({"prompt":"p",)" + std::string(field) + "}"), name + " is "), field);
+  }
+  told.clear();
+  request_of(chat(R"(,"repeat_penalty":1.0,"min_tokens":0,"ignore_eos":false,"stop_token_ids":[],"n":1.0,
+    "top_n_sigma":-1,"grammar":"","guided_json":null,"skip_special_tokens":true,"typical_p":1,
+    "reasoning_format":"deepseek","modalities":["text"],"stream_options":{"include_usage":true})"));
+  BOOST_TEST(told.empty());
+}
+
+BOOST_AUTO_TEST_CASE(thinking_as_others_ask_for_it) {
+  for (const char* off :
+       {R"(,"chat_template_kwargs":{"thinking":false})",
+        R"(,"chat_template_kwargs":{"enable_thinking":false})", R"(,"enable_thinking":false)",
+        R"(,"reasoning_effort":"high","enable_thinking":false)"})
+    BOOST_TEST(!request_of(chat(off)).options.thinking, off);
+  BatchRequest quick = defaults();
+  quick.options.thinking = false;
+  UnknownFields unknown([](const std::string&) {});
+  for (const char* on : {R"(,"chat_template_kwargs":{"thinking":true})", R"(,"enable_thinking":true)"})
+    BOOST_TEST(parse_request(chat(on), quick, unknown).request->options.thinking, on);
+  const BatchRequest limited = request_of(chat(R"(,"thinking":{"type":"enabled","budget_tokens":2.0})"));
+  BOOST_TEST((limited.options.thinking && limited.options.max_thinking == 2));
+  for (const auto& [field, name] : std::vector<std::pair<std::string, std::string>>{
+           {R"("chat_template_kwargs":{"thinking":"no"})", R"(chat_template_kwargs.thinking is "no")"},
+           {R"("chat_template_kwargs":{"add_generation_prompt":false})",
+            "chat_template_kwargs.add_generation_prompt is false, which is not supported"},
+           {R"("chat_template_kwargs":[])", "chat_template_kwargs is no JSON object"},
+           {R"("enable_thinking":1)", "enable_thinking is 1"},
+           {R"("thinking":{"type":"enabled","budget_tokens":-2})", "thinking.budget_tokens is -2"},
+           {R"("thinking":true,"enable_thinking":false)", "thinking is on and enable_thinking is not"}})
+    BOOST_TEST(contains(why_refused(chat("," + field)), name), field);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_as_others_write_them) {
+  const auto options_of = [](const std::string& fields) { return request_of(chat("," + fields)).options; };
+  BOOST_TEST(options_of(R"("max_tokens":4.0)").max_tokens == 4);
+  BOOST_TEST(options_of(R"("top_k":20.0)").sampling.top_k == 20);
+  BOOST_TEST(options_of(R"("top_k":1000000001)").sampling.top_k == 1000000001);
+  BOOST_TEST(options_of(R"("seed":7.0)").sampling.seed == 7u);
+  BOOST_TEST(options_of(R"("logprobs":true,"top_logprobs":2.0)").n_top_logprobs == 2);
+  BOOST_TEST(
+      (line_of(chat(R"(,"seed":7.0,"top_k":5.0)")).digest == line_of(chat(R"(,"seed":7,"top_k":5)")).digest));
+  BOOST_TEST((line_of(chat(R"(,"top_k":-1)")).digest == line_of(chat(R"(,"top_k":0)")).digest));
+  // Another seed each time, of one and the same line.
+  const BatchLine once = line_of(chat(R"(,"seed":-1)")), again = line_of(chat(R"(,"seed":-1)"));
+  BOOST_TEST((once.digest == again.digest && once.digest != line_of(chat("")).digest));
+  BOOST_TEST(std::get<BatchRequest>(once.content).options.sampling.seed !=
+             std::get<BatchRequest>(again.content).options.sampling.seed);
+}
+
+BOOST_AUTO_TEST_CASE(a_user_says_something) {
+  for (const char* message :
+       {R"({"role":"user","content":null})", R"({"role":"user"})", R"({"role":"user","contents":"Hello"})",
+        R"({"role":"user","content":[]})", R"({"role":"user","content":""})",
+        R"({"role":"user","content":[{"type":"text"}]})",
+        R"({"role":"user","content":[{"type":"text","text":""}]})"})
+    BOOST_TEST(contains(why_refused(R"({"messages":[)" + std::string(message) + "]}"), "content"), message);
+  for (const char* key : {"reasoning", "reasoning_content"})
+    BOOST_TEST(
+        request_of(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",")" +
+                   std::string(key) + R"(":"c"},{"role":"user","content":"d"}]})")
+            .messages[1]
+            .reasoning == "c");
+  BOOST_TEST(told.empty());
+  BOOST_TEST(!why_refused(R"({"messages":[{"role":"user","content":"a","images":["x"]}]})").empty());
+}
+
+// The id is the line's own whatever is wrong beside it, before or behind it.
+BOOST_AUTO_TEST_CASE(lines_that_are_no_json_keep_their_ids) {
+  for (const auto& [field, why] : std::vector<std::pair<std::string, std::string>>{
+           {R"("prompt":"a \ud83d b")", "one half of a character"},
+           {R"("prompt":"\udc00")", "one half of a character"},
+           {R"("temperature":NaN)", "NaN is no number of JSON"},
+           {R"("temperature":-Infinity)", "-Infinity is no number of JSON"},
+           {R"("temperature":1e400)", "'1e400'"},
+           {"\"prompt\":\"\xff\"", "no UTF-8"},
+           {"\"prompt\":\"\x01\"", "control character"},
+           {R"("x":{"custom_id":"inner"},"y":tru)", "no JSON from byte"}})
+    for (const std::string& json :
+         {R"({"custom_id":"own \"1\"",)" + field + "}", "{" + field + R"( , "custom_id" : "own \"1\""})"}) {
+      const BatchLine line = line_of(json);
+      BOOST_REQUIRE(line.refusal());
+      BOOST_TEST(line.id.value_or("none") == "own \"1\"", json);
+      BOOST_TEST(contains(line.refusal()->what(), why), line.refusal()->what());
+      BOOST_TEST(status_of(*line.refusal()) == 400);
+    }
+  for (const char* json : {R"({"custom_id":"\ud800","prompt":"a"})", R"({"custom_id":"a","custom_id":"b",)",
+                           R"({"custom_id":5,)", R"({"custom_id":"a)"})
+    BOOST_TEST((line_of(json).refusal() && !line_of(json).id), json);
+}
+
+BOOST_AUTO_TEST_CASE(whatever_is_thrown_is_the_lines_error) {
+  LineMaker lines{Hash256{}, defaults(), UnknownFields([](const std::string& name) {
+                    if (name == "memory") throw std::bad_alloc();
+                    throw std::runtime_error("the ear hurts");
+                  })};
+  for (const auto& [name, why] :
+       {std::pair("memory", "out of memory"), std::pair("other", "the ear hurts")}) {
+    const BatchLine line =
+        lines.from_json(7, R"({"custom_id":"own","prompt":"a",")" + std::string(name) + R"(":1})");
+    BOOST_REQUIRE(line.refusal());
+    BOOST_TEST(line.id.value_or("none") == "own");
+    BOOST_TEST(contains(line.refusal()->what(), why));
+    BOOST_TEST(status_of(*line.refusal()) == 500);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(lines_that_ask_for_nothing) {
@@ -177,6 +331,23 @@ BOOST_AUTO_TEST_CASE(lines_whose_id_cannot_be_told) {
     BOOST_TEST(contains(answer["error"]["message"].get<std::string>(), "line 7: "));
     BOOST_TEST(answer["response"]["status_code"] == 400);
   }
+}
+
+BOOST_AUTO_TEST_CASE(unknown_fields_of_objects_within_are_told) {
+  LineMaker lines = maker();
+  const std::string json =
+      R"({"messages":[{"role":"user","name":"me","content":[{"type":"text","text":"a","cache_control":{}}]}],
+        "thinking":{"type":"enabled","keep":1},"chat_template_kwargs":{"other":1},
+        "stream_options":{"others":1}})";
+  for (int i = 0; i < 2; ++i) BOOST_TEST(!lines.from_json(i, json).refusal());
+  std::ranges::sort(told);
+  BOOST_TEST(told == (std::vector<std::string>{"chat_template_kwargs.other", "messages.content.cache_control",
+                                               "messages.name", "stream_options.others", "thinking.keep"}),
+             boost::test_tools::per_element());
+  // Beside the body it would be passed over.
+  const std::string beside = chat("");
+  BOOST_TEST(contains(why_refused(beside.substr(0, beside.size() - 1) + R"(,"temperature":0})"),
+                      "temperature stands beside body"));
 }
 
 BOOST_AUTO_TEST_CASE(unknown_fields_are_told_once) {

@@ -121,7 +121,7 @@ usage_error "flag before the command" -m "$model" run hi
 usage_error "missing value" run "${m[@]}" hi --temp
 usage_error "value that looks like a flag" run "${m[@]}" --temp --seed 3 hi
 for bad in "-n -2" "-n 2147483648" "-n x" "-n 1.5" "--ctx 0" "--ctx -1" "--temp nan" "--temp inf" "--temp 1e999" \
-  "--temp -1" "--top-p 2" "--top-p -0.1" "--min-p 2" "--top-k -1" "--seed -1" "--seed 1x" "--logprobs 21" \
+  "--temp -1" "--top-p 2" "--top-p -0.1" "--min-p 2" "--top-k -2" "--seed -2" "--seed 1x" "--logprobs 21" \
   "--logprobs 3" "--chunk 0" "--threads 0" "--kv-type int8" "--color maybe" "--thinking where" \
   "--topk-buffer 0" "--topk-buffer some" "--json=maybe" "--backend tpu" "--bogus" "-z" "---x"; do
   # shellcheck disable=SC2086

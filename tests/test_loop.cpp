@@ -8,6 +8,7 @@
 
 #include "engine/loop.h"
 #include "engine/session.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/many_timelines.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -350,12 +351,77 @@ BOOST_AUTO_TEST_CASE(a_request_whose_turn_throws_leaves_the_loop) {
   for (const int n_before : {1, 12}) {  // in the prompt, in the answer
     Failing failing;
     failing.n_before = n_before;
-    BOOST_CHECK_THROW(answer(scene, failing), std::bad_alloc);
+    BOOST_CHECK_EXCEPTION(answer(scene, failing), Error,
+                          [](const Error& error) { return error.kind() == ErrorKind::memory; });
     BOOST_TEST(!scene.engine->loop().turn());
   }
   Ear ear, expected;
   BOOST_TEST((answer(scene, ear) == answer(fresh, expected)));
   BOOST_TEST(ear.text == expected.text);
+}
+
+// Wherever it is, on its way to the answer or in it: the other one does not notice.
+BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_error) {
+  struct Failing : Listener {
+    int n_before = 0;
+    void hear() {
+      if (n_before-- == 0) throw std::runtime_error("the ear hurts");
+    }
+    void on_prefill(int64_t, int64_t, int64_t) override { hear(); }
+    void on_reasoning(const std::string&) override { hear(); }
+    void on_answer(const std::string&) override { hear(); }
+    bool is_interrupted() override { return hear(), false; }
+  };
+  const EngineOptions options = Scene::small(2, 512, {});
+  Scene reference(options);
+  Ear expected;
+  const Records alone = records_of(generate(reference.engine->loop(), reference.request(1), expected));
+  Scene scene(options);
+  Loop& loop = scene.engine->loop();
+  for (const int n_before : {0, 1, 2, 5, 9, 14, 20, 30, 40}) {
+    Failing failing;
+    failing.n_before = n_before;
+    Ear ear;
+    const int64_t bad = loop.add(scene.request(0), failing), good = loop.add(scene.request(1), ear);
+    BOOST_CHECK_NO_THROW(while (loop.turn()){});
+    BOOST_TEST((records_of(loop.take(good)) == alone), "after " << n_before);
+    BOOST_TEST(ear.text == expected.text);
+    BOOST_CHECK_EXCEPTION(loop.take(bad), Error,
+                          [](const Error& error) { return error.what() == std::string("the ear hurts"); });
+  }
+}
+
+// Without memory for its admission; where it is a step of all that lacks memory, the turn says so.
+BOOST_AUTO_TEST_CASE(a_request_that_cannot_be_admitted_is_alone_in_that) {
+  const EngineOptions options = Scene::small(2, 512, {});
+  Scene reference(options);
+  Ear nobody;
+  const Records alone = records_of(generate(reference.engine->loop(), reference.request(0), nobody));
+  int n_refused = 0;
+  for (int64_t n = 0; n < 24; ++n) {
+    Scene scene(options);
+    Loop& loop = scene.engine->loop();
+    const int64_t first = loop.add(scene.request(0), nobody);
+    for (int i = 0; i < 8; ++i) loop.turn();
+    const int64_t second = loop.add(scene.request(1), nobody);
+    bool is_everyones = false;
+    {
+      FailingAllocations failing(n);
+      try {
+        loop.turn();
+      } catch (const std::bad_alloc&) {
+        is_everyones = true;
+      }
+    }
+    if (is_everyones || !loop.is_done(second)) continue;
+    ++n_refused;
+    BOOST_CHECK_EXCEPTION(loop.take(second), Error,
+                          [](const Error& error) { return error.kind() == ErrorKind::memory; });
+    while (loop.turn()) {
+    }
+    BOOST_TEST((records_of(loop.take(first)) == alone), "allocation " << n);
+  }
+  BOOST_TEST(n_refused > 0);
 }
 
 BOOST_AUTO_TEST_CASE(timelines_at_random_equal_each_alone) {

@@ -253,7 +253,7 @@ class Reading {
   bool next(BatchJob& job) {
     if (input_.next(job.line, maker_, -1) != LineReader::Result::line) return false;
     if (!job.line.refusal())
-      job.prompt = BatchRunner(model_.engine.loop(), 1, *model_.tokenizer).prompt_of(job.request());
+      job.prompt = BatchRunner(model_.engine.loop(), 1, *model_.tokenizer, {}).prompt_of(job.request());
     return true;
   }
 
@@ -310,7 +310,8 @@ struct Together {
 // All lines on the loop of one engine, as many at a time as it takes.
 Together answers_together(const std::string& path, const Options& options) {
   LoadedModel model(options);
-  BatchRunner runner(model.engine.loop(), model.engine.plan().cache.max_seqs, *model.tokenizer);
+  BatchRunner runner(model.engine.loop(), model.engine.plan().cache.max_seqs, *model.tokenizer,
+                     [](const BatchJob&, const GenerationResult&) { return std::string(); });
   Reading reading(path, model, options);
   for (bool has_more = true; has_more || runner.n_running() > 0;) {
     for (BatchJob job; has_more && runner.has_room();) {
@@ -318,7 +319,7 @@ Together answers_together(const std::string& path, const Options& options) {
       if (job.line.refusal())
         reading.conclude(job, *job.line.refusal());
       else
-        runner.begin(job);
+        runner.begin(std::move(job));
     }
     for (const BatchRunner::Finished& finished : runner.turn())
       std::visit([&](const auto& outcome) { reading.conclude(finished.job, outcome); }, finished.outcome);

@@ -78,7 +78,11 @@ class Batch {
       if (!next_ && !read_line()) return;
       if (!next_) continue;  // the line is answered already
       if (!runner_.has_room()) return;
-      runner_.begin(std::move(*next_));
+      try {
+        runner_.begin(std::move(*next_));
+      } catch (...) {
+        fail_job(*next_, current_error());
+      }
       next_.reset();
     }
   }
@@ -121,7 +125,8 @@ class Batch {
 
   void fail_job(const BatchJob& job, const Error& error) {
     ++tally_.n_failed;
-    const std::string message = job.line.name() + ": " + error.what();
+    const bool says_which = job.line.refusal() && job.line.name() == std::to_string(job.line.number);
+    const std::string message = (says_which ? "" : job.line.name() + ": ") + error.what();
     BatchTally::Failures& alike = tally_.failures[status_of(error)];
     if (alike.n++ == 0) alike.first = message;
     if (is_json()) return put(job, failure_line(job.line, error));

@@ -80,8 +80,8 @@ LineReader::Result BatchInput::read(BatchLine& line, LineMaker& maker, int wait_
       fail(ErrorKind::usage, "an earlier line has the same id");
   } catch (...) {
     const int64_t number = lines_ ? text.number : n_read_;
-    line = maker.refused(number, line.id, std::to_string(number) + text.text,
-                         at_line(number, current_error()));
+    line =
+        maker.refused(number, line.id, std::to_string(number) + text.text, at_line(number, current_error()));
   }
   return LineReader::Result::line;
 }

@@ -143,7 +143,8 @@ void BatchOutput::check_place() {
   struct stat info {};
   if (fstat(fd_, &info) != 0) fail_io("read");
   if (info.st_nlink > 0)
-    fail(ErrorKind::io, name + " no longer names the file of answers, which holds those so far where it was moved to");
+    fail(ErrorKind::io,
+         name + " no longer names the file of answers, which holds those so far where it was moved to");
   if (info.st_size == 0) fail(ErrorKind::io, name + " was removed before answers went to it");
   const OwnedFd lost = std::move(file_);
   const std::string kept = open_beside(path_, "kept", info.st_mode);

@@ -35,8 +35,8 @@ class BatchOutput {
 
   // The answer of the place-th line that is answered here, from 0; each place once. Throws Error{io}.
   void put(int64_t place, std::string text);
-  // Throws Error{io} when the file no longer has its name, since it was removed, moved or replaced. Answers so
-  // far are where it was moved to, or in a copy beside it that the message names.
+  // Throws Error{io} when the file no longer has its name, since it was removed, moved or replaced. Answers
+  // so far are where it was moved to, or in a copy beside it that the message names.
   void check_place();
   // Of those that were put, so many wait for an earlier place.
   int64_t n_held() const { return std::ssize(held_); }

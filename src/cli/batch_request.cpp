@@ -141,7 +141,7 @@ void read_thinking(JsonFields& body, GenerationOptions& options, UnknownFields& 
 // -1 is one at random, as elsewhere.
 void read_seed(JsonFields& body, BatchRequest& request) {
   const ReadJson* asked = body.find("seed");
-  request.has_random_seed = asked && *asked == -1;
+  request.has_random_seed = asked && !asked->is_number_unsigned() && *asked == -1;
   const std::optional<uint64_t> seed = request.has_random_seed ? std::nullopt : body.seed("seed");
   request.has_seed = seed.has_value();
   request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
@@ -234,10 +234,8 @@ void UnknownFields::note(const std::string& name) {
 
 ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown) {
   ParsedLine parsed;
-  bool is_json = false;
   try {
     const ReadJson root = parse_outside_json(json, kLineDepth);
-    is_json = true;
     JsonFields line(root, "the line");
     parsed.custom_id = custom_id_of(line);
     parsed.is_named = true;
@@ -251,7 +249,7 @@ ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, Un
     parsed.request = std::move(request);
   } catch (...) {
     parsed.refusal = current_error();
-    if (!is_json) parsed.custom_id = salvaged_text(json, "custom_id");
+    if (!parsed.is_named) parsed.custom_id = salvaged_text(json, "custom_id");
     if (parsed.custom_id == "") parsed.custom_id.reset();
   }
   return parsed;

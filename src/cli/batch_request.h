@@ -26,10 +26,10 @@ namespace dsv32 {
 struct BatchRequest {
   std::vector<Message> messages;  // or, when there are none:
   PromptText prompt;
-  bool is_raw = false;         // the prompt is rendered already
-  bool is_completion = false;  // for /v1/completions: the answer has that one's form
-  GenerationOptions options;   // what the line leaves out is the command's
-  bool has_seed = false;       // options.sampling.seed is the line's own
+  bool is_raw = false;           // the prompt is rendered already
+  bool is_completion = false;    // for /v1/completions: the answer has that one's form
+  GenerationOptions options;     // what the line leaves out is the command's
+  bool has_seed = false;         // options.sampling.seed is the line's own
   bool has_random_seed = false;  // it wants one that nothing decides
 };
 

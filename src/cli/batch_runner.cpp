@@ -11,7 +11,7 @@ namespace dsv32 {
 
 // A request on the loop, and what is heard of it: a piece of text is a token, near enough for progress.
 struct BatchRunner::Running : Listener {
-  Running(BatchJob own_job, const std::function<void()>& tells)
+  Running(BatchJob&& own_job, const std::function<void()>& tells)
       : job(std::move(own_job)), on_progress(tells) {}
   void on_prefill(int64_t n_done, int64_t /*n_total*/, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // perhaps anew
@@ -22,13 +22,13 @@ struct BatchRunner::Running : Listener {
 
   BatchJob job;
   const std::function<void()>& on_progress;
-  int64_t number = 0;               // the answerer's
+  int64_t number = 0;                  // the answerer's
   std::optional<Error> did_not_begin;  // why; the answerer does not know it
   Counts counts;
 };
 
-BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer,
-                         Write write, std::function<void()> on_progress)
+BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
+                         std::function<void()> on_progress)
     : answerer_(answerer),
       n_at_a_time_(n_at_a_time),
       tokenizer_(tokenizer),
@@ -51,7 +51,8 @@ Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
 
 bool BatchRunner::has_room() const { return n_running() < n_at_a_time_; }
 
-void BatchRunner::begin(BatchJob job) {
+void BatchRunner::begin(BatchJob&& job) {
+  running_.reserve(running_.size() + 1);
   running_.push_back(std::make_unique<Running>(std::move(job), on_progress_));
   Running& running = *running_.back();
   try {
@@ -78,7 +79,7 @@ std::vector<BatchRunner::Finished> BatchRunner::turn() {
 }
 
 BatchRunner::Finished BatchRunner::conclude(Running& running) const {
-  Finished finished{std::move(running.job), Error(ErrorKind::internal, ""), {}};
+  Finished finished{std::move(running.job), GenerationResult(), {}};
   try {
     if (running.did_not_begin) throw Error(*running.did_not_begin);
     GenerationResult result = answerer_.take(running.number);

@@ -38,16 +38,17 @@ class BatchRunner {
   // The prompt of a line's request. Throws Error for one that cannot be made.
   Prompt prompt_of(const BatchRequest& request) const;
 
-  // One more may begin. What hinders it to, turn() tells.
+  // One more may begin. What goes wrong with it then, turn() tells. Throws std::bad_alloc, and the job is as
+  // it was.
   bool has_room() const;
-  void begin(BatchJob job);
+  void begin(BatchJob&& job);
 
   struct Finished {
     BatchJob job;
     std::variant<GenerationResult, Error> outcome;
     std::string text;  // of an answer
   };
-  // Goes a step further. Returns those that are done with it.
+  // Goes a step further. Returns those that are done with it. Throws what befalls all of them.
   std::vector<Finished> turn();
 
   int64_t n_running() const { return std::ssize(running_); }

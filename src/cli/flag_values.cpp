@@ -58,8 +58,8 @@ std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& t
   uint64_t value = 0;
   if (may_be_random && text == "-1") return std::nullopt;
   if (!parse_whole(text, value))
-    fail_value(flag,
-               format("an integer from 0 to 18446744073709551615%s", may_be_random ? ", or -1" : ""), text);
+    fail_value(flag, format("an integer from 0 to 18446744073709551615%s", may_be_random ? ", or -1" : ""),
+               text);
   return value;
 }
 

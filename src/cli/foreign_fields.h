@@ -1,7 +1,8 @@
-// Fields that other programs know of a request, that would change its answer, and that are not supported here.
+// Fields that other programs know of a request, that would change its answer, and that are not supported
+// here.
 //
-// Those of OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI, with the values of
-// each that change nothing. What only says how something would be done that is itself refused, and what
+// Those of OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI, with the values
+// of each that change nothing. What only says how something would be done that is itself refused, and what
 // changes no answer, is not among them: it is told of as any unknown field.
 #pragma once
 

@@ -4,9 +4,9 @@
 // token from each of its rows at once, and feeds each request's Answer, which tells its listener. A request
 // whose pages are still on their way from the disk is simply not scheduled; one that came without a session
 // gets one when there is room, and may have to wait, or to begin anew, in between. A talk's session is kept
-// for its next request until somebody else asks. What goes wrong in a step of one request, whatever is thrown,
-// is that request's error; only what befalls all at once, a step's computation, leaves turn(). One thread at
-// a time.
+// for its next request until somebody else asks. What goes wrong in a step of one request, whatever is
+// thrown, is that request's error; only what befalls all at once, a step's computation, leaves turn(). One
+// thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ void TokenRecord::check() const {
 Sampler::Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
 
 SampleRule Sampler::next() {
-  SampleRule rule{options_.temperature, std::max<int64_t>(options_.top_k, 0), options_.top_p, options_.min_p, 0};
+  SampleRule rule{options_.temperature, std::max<int64_t>(options_.top_k, 0), options_.top_p, options_.min_p,
+                  0};
   if (options_.temperature != 0) rule.uniform = next_uniform();
   return rule;
 }

@@ -1,0 +1,148 @@
+// cli/batch_runner: whatever goes wrong on the way of one request is what comes of it, and of no other.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <map>
+#include <memory>
+#include <stdexcept>
+
+#include "cli/batch_runner.h"
+#include "tests/support/failing_allocations.h"
+#include "tests/support/tiny_file.h"
+
+using namespace dsv32;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const TinyFile model(TinyModel{.n_layers = 2, .n_dense_layers = 1});
+  static const std::unique_ptr<Tokenizer> made = Tokenizer::make(load_vocabulary(GgufFile(model.path)));
+  return *made;
+}
+
+// Answers each request at once with its number, or throws where it is told to.
+struct Parrot : Answerer {
+  enum class Step { none, add, take };
+  Step fails_at = Step::none;
+  int64_t fails_for = -1;
+  int64_t n_added = 0;
+  std::map<int64_t, bool> asked = {};
+
+  void check(Step step, int64_t number) const {
+    if (step == fails_at && number == fails_for) throw std::out_of_range("the parrot is dead");
+  }
+  int64_t add(Request, Listener&) override {
+    const int64_t number = n_added++;
+    check(Step::add, number);
+    asked[number] = true;
+    return number;
+  }
+  bool turn() override { return !asked.empty(); }
+  bool is_done(int64_t) const override { return true; }
+  GenerationResult take(int64_t number) override {
+    asked.erase(number);
+    check(Step::take, number);
+    GenerationResult result;
+    result.n_prompt_tokens = number;
+    return result;
+  }
+  void drop(int64_t number) override { asked.erase(number); }
+};
+
+BatchJob job(int64_t place, const std::string& prompt = "a prompt that is longer than a small buffer") {
+  BatchLine line;
+  line.number = place + 1;
+  line.id = "the id of a line whose number is " + std::to_string(place);
+  BatchRequest request;
+  request.prompt.user = prompt;
+  request.prompt.system = "A system prompt that is longer than a small buffer.";
+  line.content = std::move(request);
+  return {std::move(line), place};
+}
+
+std::string text_of(const BatchJob& job, const GenerationResult&) {
+  return *job.line.id + " is answered at length";
+}
+
+// By their places: the texts of those that were answered, and why the others were not.
+std::map<int64_t, std::string> outcomes(BatchRunner& runner) {
+  std::map<int64_t, std::string> all;
+  while (runner.n_running() > 0)
+    for (const BatchRunner::Finished& finished : runner.turn()) {
+      const Error* error = std::get_if<Error>(&finished.outcome);
+      all[finished.job.place] = error ? error->what() : finished.text;
+    }
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(batch_runner)
+
+BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_outcome) {
+  const std::string bos(tokenizer().piece(tokenizer().bos_id()));
+  for (const char* step : {"none", "prompt", "add", "take", "write"}) {
+    const std::string at = step;
+    Parrot parrot;
+    parrot.fails_at = at == "add"    ? Parrot::Step::add
+                      : at == "take" ? Parrot::Step::take
+                                     : Parrot::Step::none;
+    parrot.fails_for = 1;
+    BatchRunner runner(parrot, 3, tokenizer(), [&](const BatchJob& one, const GenerationResult& result) {
+      if (at == "write" && one.place == 1) throw std::bad_alloc();
+      return text_of(one, result);
+    });
+    for (int64_t i = 0; i < 3; ++i)
+      runner.begin(at == "prompt" && i == 1 ? job(i, bos + "rendered") : job(i));
+    BOOST_TEST(!runner.has_room());
+    const std::map<int64_t, std::string> all = outcomes(runner);
+    BOOST_TEST(all.size() == 3u);
+    for (const auto& [place, text] : all) {
+      const bool is_answered = text == text_of(job(place), {});
+      BOOST_TEST(is_answered == (place != 1 || at == "none"), at << ": " << text);
+    }
+    if (at == "write") BOOST_TEST(all.at(1) == "out of memory");
+    if (at == "take") BOOST_TEST(all.at(1) == "the parrot is dead");
+    BOOST_TEST(parrot.asked.empty());
+  }
+}
+
+// Whichever allocation fails: what begin() and turn() throw has lost nothing, and one outcome at most is bad.
+BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
+  int64_t n_bad = 0, n_thrown = 0;
+  bool has_failed = true;
+  for (int64_t n = 0; has_failed; ++n) {
+    Parrot parrot;
+    BatchRunner runner(parrot, 2, tokenizer(), text_of);
+    BatchJob first = job(0), second = job(1);
+    std::map<int64_t, std::string> all;
+    {
+      FailingAllocations failing(n);
+      for (BatchJob* one : {&first, &second}) try {
+          runner.begin(std::move(*one));
+        } catch (const std::bad_alloc&) {
+          ++n_thrown;
+          runner.begin(std::move(*one));
+        }
+      std::vector<BatchRunner::Finished> finished;
+      try {
+        finished = runner.turn();
+      } catch (const std::bad_alloc&) {
+        ++n_thrown;
+        finished = runner.turn();
+      }
+      has_failed = failing.stop();
+      for (const BatchRunner::Finished& one : finished)
+        all[one.job.place] = std::holds_alternative<Error>(one.outcome) ? "" : one.text;
+    }
+    BOOST_TEST(runner.n_running() == 0);
+    BOOST_TEST(all.size() == 2u);
+    int64_t n_bad_here = 0;
+    for (const auto& [place, text] : all) n_bad_here += text != text_of(job(place), {});
+    BOOST_TEST(n_bad_here <= (has_failed ? 1 : 0), "allocation " << n);
+    n_bad += n_bad_here;
+  }
+  BOOST_TEST(n_bad > 10);
+  BOOST_TEST(n_thrown > 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
