@@ -1,10 +1,12 @@
-// cli/terminal, cli/printer, cli/answer and cli/output_file: where text goes, how it looks, what is escaped.
+// cli/terminal, cli/printer, cli/answer, cli/output_file, cli/line_drawing and cli/key_sequences: where text
+// goes, how it looks, what is escaped, and what keys send.
 //
 // Sinks that collect stand for the streams.
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <filesystem>
+#include <random>
 #include <sstream>
 
 #include <fcntl.h>
@@ -14,6 +16,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/answer.h"
+#include "cli/chat_commands.h"
+#include "cli/key_sequences.h"
+#include "cli/line_drawing.h"
 #include "cli/output_file.h"
 #include "cli/printer.h"
 #include "cli/terminal.h"
@@ -105,6 +110,105 @@ BOOST_AUTO_TEST_CASE(words_wrap_at_the_windows_width) {
     }
   WordWrap none;
   BOOST_TEST(none.wrap(text, 0) == text);
+}
+
+// Whatever is put in, taken out or moved over, and whether or not the terminal joins emoji: the window holds
+// the line, broken where the most that any terminal makes of it fills a row, and nothing else.
+BOOST_AUTO_TEST_CASE(a_line_is_drawn_as_it_is_edited) {
+  const std::vector<std::string> pieces{"a",  "b",    "word ",           " ",       "語", "한국", "e\u0301",
+                                        "\t", "\x1b", "👨\u200d👩\u200d👧", "❤\ufe0f", "👍"};
+  const auto shown = [](const std::string& piece) { return piece == "\x1b" ? "\\e" : piece; };
+  std::mt19937 random(7);
+  const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  for (const size_t width : {20, 40, 80})
+    for (const bool joins : {false, true}) {
+      Screen screen(width, joins);
+      LineDrawing drawing;
+      std::vector<std::string> line;
+      size_t at = 0;
+      for (int step = 0; step < 600; ++step) {
+        const size_t what = below(step % 100 < 60 ? 6 : 10);
+        if (what < 4) line.insert(line.begin() + static_cast<long>(at++), pieces[below(pieces.size())]);
+        if (what == 4) at = below(line.size() + 1);
+        if (what == 5) at = line.size();
+        if (what > 5 && at > 0) line.erase(line.begin() + static_cast<long>(--at));
+        std::vector<std::string> rows{"> "};
+        std::string left, before = "> ", after;
+        size_t column = 2, cursor_row = 0;
+        for (size_t i = 0; i <= line.size(); ++i) {
+          if (i == at) {
+            if (column >= width) rows.emplace_back(), column = 0;
+            left = rows.back(), cursor_row = rows.size() - 1;
+          }
+          if (i == line.size()) break;
+          (i < at ? before : after) += line[i];
+          for (size_t byte = 0; byte < line[i].size();) {  // rows may end between the parts of one
+            uint32_t code = 0;
+            const auto n_bytes = static_cast<size_t>(decode_utf8(line[i], byte, &code));
+            std::string part = shown(line[i].substr(byte, n_bytes));
+            if (part == "\t") part = std::string(8 - column % 8, ' ');
+            const size_t n = code == 0xfe0f ? 1 : columns_of(part);
+            if (column + n > width) rows.emplace_back(), column = 0;
+            rows.back() += part, column += n, byte += n_bytes;
+          }
+        }
+        screen.feed(drawing.show(before, after, {1000, width}));
+        std::string expected;
+        for (std::string row : rows) {
+          row.resize(row.find_last_not_of(' ') + 1);
+          expected += row + "\n";
+        }
+        BOOST_REQUIRE_EQUAL(screen.text(), expected);
+        BOOST_REQUIRE_EQUAL(screen.left_of_cursor(), left);
+        BOOST_REQUIRE_EQUAL(screen.row(), cursor_row);
+        BOOST_REQUIRE(drawing.show(before, after, {1000, width}).empty());
+      }
+    }
+}
+
+// Of a line with more rows than the window those around the cursor are shown.
+BOOST_AUTO_TEST_CASE(a_line_may_be_longer_than_its_window) {
+  constexpr WindowSize kWindow{5, 10};
+  std::string text = "> ";
+  for (int i = 0; i < 30; ++i) text += std::to_string(i) + "\n";
+  for (const bool is_at_end : {true, false}) {
+    Screen screen(kWindow.columns);
+    LineDrawing drawing;
+    screen.feed(drawing.show(text, "", kWindow));
+    BOOST_TEST(screen.text() == "26\n27\n28\n29\n\n");
+    if (!is_at_end) screen.feed(drawing.show("", text, kWindow));
+    BOOST_TEST(screen.cursor_row() == (is_at_end ? "" : "> 0"));
+    screen.feed(drawing.show(text, "", kWindow));
+    BOOST_TEST(screen.text() == "26\n27\n28\n29\n\n");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sequences_of_keys_end_where_they_end) {
+  const std::pair<const char*, size_t> lengths[] = {
+      {"\x1b[", 0},        {"\x1b[Ax", 3},  {"\x1b[1;5Cx", 6}, {"\x1b[1;5", 0},
+      {"\x1b[13;2ux", 7},  {"\x1bOPx", 3},  {"\x1b[[Ax", 4},   {"\x1b[<0;10;10Mx", 11},
+      {"\x1b[M !!x", 6},   {"\x1b[M !", 0}, {"\x1b[1\rx", 3},  {"\x1b[\rx", 2},
+      {"\x1b[\x1b[Ax", 2}, {"\x1b[é", 2},   {"\x1b[200~x", 6}, {"\x1b[?1;2cx", 7}};
+  for (const auto& [input, n] : lengths)
+    BOOST_TEST(sequence_length(input) == n, visible(input) << ": " << sequence_length(input));
+  BOOST_TEST(character_of("[1;5C") != 0);
+  BOOST_TEST(character_of("[1;5C") == character_of("[1;3C"));
+  BOOST_TEST(character_of("[1;5C") != character_of("[1;5D"));
+  for (const char* nothing : {"[5~", "[15~", "[", "", "[C O", "[13;2u", "[201~"})
+    BOOST_TEST(character_of(nothing) == 0);
+}
+
+// A window of 24 rows shows the list between two prompts; in a narrow one no word is broken.
+BOOST_AUTO_TEST_CASE(a_chats_help_fits_its_window) {
+  const std::string help = chat_help();
+  BOOST_TEST(std::ranges::count(help, '\n') <= 22);
+  std::istringstream lines(help), words(help);
+  for (std::string line; std::getline(lines, line);) BOOST_TEST(columns_of(line) < 80u, line);
+  for (const char* setting : chat_settings()) BOOST_TEST(contains(help, setting));
+  Screen narrow(40);
+  WordWrap wrap;
+  for (const char c : wrap.wrap(help, 40)) narrow.feed(c == '\n' ? "\r\n" : std::string(1, c));
+  for (std::string word; words >> word;) BOOST_TEST(contains(narrow.text(), word), word);
 }
 
 BOOST_AUTO_TEST_CASE(color_rule) {

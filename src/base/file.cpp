@@ -141,7 +141,6 @@ std::string read_text(const std::string& path, size_t max_bytes, std::function<v
     pollfd readable{file.fd, POLLIN, 0};
     if (on_wait && poll(&readable, 1, kPatienceMs) == 0) std::exchange(on_wait, {})();
     const ssize_t n_read = read(file.fd, block, sizeof block);
-    if (n_read < 0 && errno == EINTR) continue;
     if (n_read < 0) fail(ErrorKind::usage, format("cannot read %s: %s", name.c_str(), std::strerror(errno)));
     if (n_read == 0) return std::string(plain_text(text, is_stdin ? "standard input" : path));
     if (text.size() + static_cast<size_t>(n_read) > max_bytes)

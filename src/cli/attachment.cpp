@@ -1,20 +1,39 @@
 // See attachment.h.
 #include "cli/attachment.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cli/terminal.h"
 
 namespace dsv32 {
 namespace {
 
 constexpr size_t kMostAttachedBytes = size_t{16} << 20;
-constexpr std::string_view kSpaces = " \t\n";
+constexpr std::string_view kSpaces = " \t\n", kTextAtBytes = "\ufdd0";
+
+std::string exchanged(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return path.find('\0') == std::string::npos &&
+         std::filesystem::is_regular_file(attachment_path(path), error);
+}
 
 }  // namespace
+
+std::string as_typed(std::string text) { return exchanged(std::move(text), kTextAtBytes, "\ufffd"); }
+std::string as_text(std::string text) { return exchanged(as_typed(std::move(text)), "@", kTextAtBytes); }
+std::string as_sent(std::string text) { return exchanged(std::move(text), kTextAtBytes, "@"); }
 
 std::string attachment_path(std::string_view path) {
   const char* home = std::getenv("HOME");
@@ -37,17 +56,27 @@ std::string read_attachment(const std::string& path) {
 std::string with_attachments(const std::string& message,
                              const std::function<void(const std::string&)>& note) {
   std::string files;
-  for (size_t at = message.find('@'); at != std::string::npos; at = message.find('@', at + 1)) {
-    if (at > 0 && kSpaces.find(message[at - 1]) == std::string_view::npos) continue;
-    const size_t end = message.find_first_of(kSpaces, at);
-    const std::string path = message.substr(at + 1, end == std::string::npos ? end : end - at - 1);
-    std::error_code error;
-    if (std::filesystem::is_regular_file(attachment_path(path), error))
-      files += read_attachment(path);
-    else if (path.find_first_of("./") != std::string::npos)
-      note(format("note: there is no file %s; @%s is sent as it is", path.c_str(), path.c_str()));
+  std::vector<std::string> notes;
+  for (size_t at = 0, end = 0; at < message.size(); at = end + 1) {
+    end = std::min(message.find_first_of(kSpaces, at), message.size());
+    const std::string word = message.substr(at, end - at), name = as_sent(word);
+    if (!name.starts_with('@')) continue;
+    const std::string path = name.substr(1);
+    const bool is_there = is_file(path), is_typed = word[0] == '@';
+    if (is_there && is_typed) {
+      const std::string file = read_attachment(path);
+      notes.push_back(format("%s, %s bytes, goes with the message", path.c_str(),
+                             with_thousands(static_cast<int64_t>(file.size())).c_str()));
+      files += file;
+    } else if (is_there) {
+      notes.push_back(
+          format("note: @%s was not typed and is sent as it is; /file adds the file", path.c_str()));
+    } else if (is_typed && path.find_first_of("./") != std::string::npos) {
+      notes.push_back(format("note: there is no file %s; @%s is sent as it is", path.c_str(), path.c_str()));
+    }
   }
-  return files + message;
+  for (const std::string& line : notes) note(line);
+  return files + as_sent(message);
 }
 
 }  // namespace dsv32

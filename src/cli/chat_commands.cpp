@@ -11,26 +11,26 @@
 namespace dsv32 {
 namespace {
 
+constexpr const char* kSetHelp = R"(show what answers are drawn by, or set it: temp, top-p,
+                      top-k, min-p, n, think-max, seed, think)";
+
 constexpr ChatCommand kCommands[] = {
     {ChatAction::help, "/help /?", "", "this list", true},
-    {ChatAction::file, "/file", "PATH",
-     "the text of a file goes with the next message; @PATH in a message does too", true},
+    {ChatAction::file, "/file", "PATH", "a file goes with the next message, as @PATH in one does", true},
     {ChatAction::edit, "/edit", "", "write the next message in $VISUAL, $EDITOR or vi", true},
     {ChatAction::system, "/system", "[TEXT]", "show the system prompt, or set it; \"\" is none", true},
-    {ChatAction::set, "/set", "[NAME VALUE]",
-     "show what answers are drawn by, or set temp, top-p, top-k, min-p, n, seed or think", true},
+    {ChatAction::set, "/set", "[NAME [VALUE]]", kSetHelp, true},
     {ChatAction::think, "/think", "[on|off]", "think before answering, or not", true},
     {ChatAction::think_off, "/nothink", "", "the same as /think off", true},
     {ChatAction::retry, "/retry /regen", "", "answer the last message again", false},
-    {ChatAction::undo, "/undo", "", "take back the last message and its answer; /edit has it then", false},
+    {ChatAction::undo, "/undo", "", "take back the last message, for /edit, and its answer", false},
     {ChatAction::copy, "/copy", "", "the last answer to the terminal's clipboard", true},
     {ChatAction::tokens, "/tokens", "", "what the context holds", true},
     {ChatAction::stats, "/stats", "", "context used, tokens from the cache, speeds", true},
     {ChatAction::save, "/save", "NAME", "keep the talk under this name", true},
     {ChatAction::talks, "/talks", "", "the talks that are kept", true},
-    {ChatAction::clear, "/clear /new", "",
-     "begin another talk with the same system prompt; this one stays as it is", false},
-    {ChatAction::leave, "/exit /quit /bye", "", "leave, as Ctrl-D does", false},
+    {ChatAction::clear, "/clear /new", "", "begin another talk with the same system prompt", false},
+    {ChatAction::leave, "/exit /quit /bye exit quit", "", "leave, as Ctrl-D does", false},
 };
 
 constexpr const char* kSettings[] = {"temp", "top-p", "top-k", "min-p", "n", "think-max", "seed", "think"};
@@ -89,17 +89,19 @@ LineEditor::Completion complete_path(std::string_view typed) {
 
 std::span<const ChatCommand> chat_commands() { return kCommands; }
 
+// Of 22 rows of 80 columns at most: a window of 24 shows it all.
 std::string chat_help() {
   std::string text;
   for (const ChatCommand& command : kCommands) {
     std::string names;
     for (const std::string& name : split(command.names)) names += (names.empty() ? "" : ", ") + name;
-    text += format("%-24s %s\n", (names + " " + command.argument).c_str(), command.text);
+    text += format("%-21s %s\n", (names + " " + command.argument).c_str(), command.text);
   }
   return text +
-         R"(A line that ends in \ goes on in the next one; """ begins and ends a text of several lines; a text that is
-pasted is one message. // begins a message with a slash. Tab completes commands and paths.
-Ctrl-C ends an answer; what was said stays.
+         R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
+several lines; a text that is pasted is one message. // begins a message with a
+slash. Tab completes commands and paths. Ctrl-C ends an answer; what was said
+stays.
 )";
 }
 

@@ -49,7 +49,7 @@ Conversation::Conversation(const Options& options, const Terminal& terminal, Ask
       terminal_(terminal),
       model_(model),
       format_(model.tokenizer()),
-      editor_(terminal.is_in, terminal.can_redraw, stop_,
+      editor_(terminal.is_in, terminal.can_draw, stop_,
               terminal.is_in && options.keeps_history ? history_path() : "", complete_chat_line),
       seed_(choose_seed(options)),
       talk_(std::move(talk)) {
@@ -90,9 +90,9 @@ int Conversation::leave() {
   return stop_.exit_code();
 }
 
-// Ctrl-C ends an answer; at the prompt it clears the line, and twice within a second it leaves.
+// Ctrl-C ends an answer; at the prompt it drops what is typed, and twice where nothing is it leaves.
 int Conversation::run() {
-  auto interrupted_at = std::chrono::steady_clock::time_point{};
+  bool is_warned = false;
   while (!stop_.must_leave()) {
     stop_.forget_interrupt();
     std::string message;
@@ -100,12 +100,13 @@ int Conversation::run() {
     const LineEditor::Event event = read_message(message, is_command);
     if (event == LineEditor::Event::end) break;
     if (event == LineEditor::Event::interrupted) {
-      const auto now = std::chrono::steady_clock::now();
-      if (stop_.must_leave() || now - interrupted_at < std::chrono::seconds(1)) break;
-      interrupted_at = now;
+      if (stop_.must_leave() || (is_warned && message.empty())) break;
+      is_warned = message.empty();
       show("\n");
+      if (is_warned) say("Ctrl-C once more leaves, as Ctrl-D and /exit do");
       continue;
     }
+    is_warned = false;
     if (message.empty()) continue;
     if (is_command && do_command(message) == Next::leave) return leave();
     if (!is_command) ask(message);
@@ -122,7 +123,10 @@ LineEditor::Event Conversation::read_message(std::string& message, bool& is_comm
   bool is_quoted = false, is_text = false;
   for (std::string line;; prompt = ". ") {
     const LineEditor::Event event = editor_.read(prompt, line);
-    if (event != LineEditor::Event::line) return event;
+    if (event != LineEditor::Event::line) {
+      message += line;
+      return event;
+    }
     editor_.remember(line);
     std::string_view part = line;
     const bool is_typed = !editor_.has_paste();
@@ -139,8 +143,11 @@ LineEditor::Event Conversation::read_message(std::string& message, bool& is_comm
       message += '\n';
       continue;
     }
-    is_command = !is_text && message.starts_with('/') && !message.starts_with("//");
-    if (!is_text && message.starts_with("//")) message.erase(0, 1);
+    if (is_text) return event;
+    if (message.starts_with("//"))
+      message.erase(0, 1);
+    else if ((is_command = message.starts_with('/') || find_chat_command(message)))
+      message = as_sent(message);
     return event;
   }
 }
@@ -151,7 +158,7 @@ void Conversation::ask(const std::string& message) {
   try {
     talk_.ask(attached_ + with_attachments(message, say));
   } catch (const Error& error) {
-    draft_ = message;
+    draft_ = as_sent(message);
     return write_err(error_text(error.what(), "the message is not sent; /edit has it"));
   }
   attached_.clear();
@@ -204,9 +211,8 @@ void Conversation::conclude(const GenerationResult& result) {
   stats_ = format("seed: %llu; ", static_cast<unsigned long long>(options_.generation.sampling.seed)) +
            prefill_summary(result) + "; " + decode_summary(result);
   if (options_.verbose) say(stats_);
-  n_held_ = result.n_held_tokens;
   buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
-  if (result.finish_reason == FinishReason::length && n_held_ == model_.facts().context)
+  if (result.finish_reason == FinishReason::length && result.n_held_tokens == model_.facts().context)
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
   if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");

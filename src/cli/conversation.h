@@ -46,12 +46,13 @@ class Conversation {
   void set_system(const std::string& text);
   void set(const std::string& words);
   void set_thinking(const std::string& word);
-  void print_settings() const;
+  void print_settings(const std::string& name) const;
   void regenerate();
   void undo();
   void copy();
   void print_tokens();
-  void print_stats() const;
+  size_t n_tokens(size_t n_messages) const;
+  void print_stats();
   void print_talks();
   void clear();
 
@@ -62,12 +63,11 @@ class Conversation {
   GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;
   uint64_t seed_;                      // of the next answer
-  int64_t n_held_ = 0;                 // tokens, since the last one
-  Forward::BufferTally buffer_tally_;  // of all
+  Forward::BufferTally buffer_tally_;  // of all since the talk began
   Talk talk_;
   std::string attached_, draft_;  // what goes with the next message, and what /edit begins with
   bool is_unsaved_ = false;       // as has been told
-  std::string stats_ = "no answers yet";
+  std::string stats_;             // of the last answer
 };
 
 }  // namespace dsv32

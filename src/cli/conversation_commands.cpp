@@ -14,6 +14,8 @@
 #include "cli/help.h"
 #include "cli/run.h"
 #include "cli/streams.h"
+#include "cli/talks.h"
+#include "cli/word_wrap.h"
 
 namespace dsv32 {
 namespace {
@@ -50,7 +52,9 @@ Conversation::Next Conversation::do_command(const std::string& line) {
 
 Conversation::Next Conversation::act(const ChatCommand& command, const std::string& rest) {
   switch (command.action) {
-    case ChatAction::help: write_err(chat_help()); break;
+    case ChatAction::help:
+      write_err(WordWrap().wrap(chat_help(), terminal_.can_redraw ? columns() : 0));
+      break;
     case ChatAction::file: attach(rest); break;
     case ChatAction::edit: edit(); break;
     case ChatAction::system: set_system(rest); break;
@@ -79,13 +83,18 @@ void Conversation::attach(const std::string& path) {
 }
 
 void Conversation::edit() {
-  std::string text;
-  editor_.lend_terminal([&] { text = edit_text(draft_); });
-  draft_.clear();
+  std::string text = draft_;
+  bool is_done = false;
+  editor_.lend_terminal([&] { is_done = edit_text(text); });
   stop_.forget_interrupt();  // it was the editor's
+  draft_ = is_done ? "" : text;
+  if (!is_done)
+    fail(ErrorKind::io, format("the editor %s failed", visible(editor_command()).c_str()),
+         text.empty() ? "" : "the text is not sent; /edit has it");
   if (text.empty()) return say("nothing was written");
-  editor_.remember(text);
   show(visible(text, true) + "\n");
+  text = as_text(text);
+  editor_.remember(text);
   ask(text);
 }
 
@@ -101,8 +110,9 @@ void Conversation::set_system(const std::string& text) {
 void Conversation::set(const std::string& words) {
   const size_t space = std::min(words.find(' '), words.size());
   const std::string name = words.substr(0, space), value = words.substr(std::min(space + 1, words.size()));
-  if (words.empty()) return print_settings();
-  if (std::ranges::count(chat_settings(), name) == 0 || value.empty())
+  const bool is_known = std::ranges::count(chat_settings(), name) > 0;
+  if (words.empty() || (is_known && value.empty())) return print_settings(name);
+  if (!is_known)
     return say("/set takes one of temp, top-p, top-k, min-p, n, think-max, seed, think, and its value");
   if (name == "think") return set_thinking(value);
   Options changed = options_;
@@ -112,17 +122,25 @@ void Conversation::set(const std::string& words) {
   static_cast<const Flag*>(given.flags.front().flag)->apply(changed, value, "/set " + name);
   options_ = std::move(changed);
   if (name == "seed") seed_ = choose_seed(options_);
-  print_settings();
+  print_settings("");
 }
 
-void Conversation::print_settings() const {
+// Of this name; empty: of all.
+void Conversation::print_settings(const std::string& name) const {
   const SamplingOptions& sampling = options_.generation.sampling;
-  say(format("temp %g, top-p %g, top-k %lld, min-p %g, n %lld, think-max %lld, seed %llu, think %s",
-             static_cast<double>(sampling.temperature), static_cast<double>(sampling.top_p),
-             static_cast<long long>(sampling.top_k), static_cast<double>(sampling.min_p),
-             static_cast<long long>(options_.generation.max_answer),
-             static_cast<long long>(options_.generation.max_thinking), static_cast<unsigned long long>(seed_),
-             options_.generation.thinking ? "on" : "off"));
+  const std::pair<const char*, std::string> values[] = {
+      {"temp", format("%g", static_cast<double>(sampling.temperature))},
+      {"top-p", format("%g", static_cast<double>(sampling.top_p))},
+      {"top-k", std::to_string(sampling.top_k)},
+      {"min-p", format("%g", static_cast<double>(sampling.min_p))},
+      {"n", std::to_string(options_.generation.max_answer)},
+      {"think-max", std::to_string(options_.generation.max_thinking)},
+      {"seed", std::to_string(seed_)},
+      {"think", options_.generation.thinking ? "on" : "off"}};
+  std::string line;
+  for (const auto& [of, value] : values)
+    if (name.empty() || name == of) line += (line.empty() ? "" : ", ") + std::string(of) + " " + value;
+  say(line);
 }
 
 void Conversation::set_thinking(const std::string& word) {
@@ -154,13 +172,19 @@ void Conversation::copy() {
              with_thousands(static_cast<int64_t>(text.size())).c_str()));
 }
 
-// Of each message what it adds to the prompt; thinking is not kept for the next one.
+// Of the first messages, as the next prompt has them: thinking is not kept for it.
+size_t Conversation::n_tokens(size_t n_messages) const {
+  const auto messages = std::span<const Message>(talk_.saved.messages).first(n_messages);
+  return messages.empty() ? 0 : format_.encode(messages, false).size();
+}
+
+// Of each message what it adds to the prompt.
 void Conversation::print_tokens() {
   constexpr size_t kShownChars = 50;
   const std::vector<Message>& messages = talk_.messages();
   size_t n_before = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
-    const size_t n = format_.encode(std::span(messages).first(i + 1), false).size();
+    const size_t n = n_tokens(i + 1);
     const char* who = messages[i].role == Message::Role::user     ? "you"
                       : messages[i].role == Message::Role::system ? "system"
                                                                   : "answer";
@@ -173,24 +197,24 @@ void Conversation::print_tokens() {
              with_thousands(n_context).c_str()));
 }
 
-void Conversation::print_stats() const {
+void Conversation::print_stats() {
   if (!talk_.name().empty()) say("talk: " + talk_.name());
-  say(format("context: %s of %s tokens", with_thousands(n_held_).c_str(),
+  say(format("context: %s of %s tokens",
+             with_thousands(static_cast<int64_t>(n_tokens(talk_.messages().size()))).c_str(),
              with_thousands(model_.facts().context).c_str()));
-  say(stats_);
+  say(stats_.empty() ? "no answers yet" : stats_);
   const std::string buffer = buffer_summary(buffer_tally_);
   if (!buffer.empty()) say(buffer);
 }
 
-void Conversation::print_talks() {
-  for (const std::string& name : talk_.folder().names())
-    say(name + (name == talk_.name() ? "  (this one)" : ""));
-}
+void Conversation::print_talks() { write_err(talks_list(talk_.folder(), talk_.name())); }
 
 void Conversation::clear() {
   if (talk_.is_kept() && !talk_.name().empty())
     say(format("the talk is kept as %s; another begins", talk_.name().c_str()));
   talk_.begin_anew();
+  stats_.clear();
+  buffer_tally_ = {};
 }
 
 }  // namespace dsv32

@@ -18,23 +18,24 @@ namespace {
 
 constexpr size_t kMostEditedBytes = size_t{64} << 20;
 
-std::string editor_command() {
-  for (const char* name : {"VISUAL", "EDITOR"})
-    if (const char* value = std::getenv(name); value && *value) return value;
-  return "vi";
-}
-
-std::string write_draft(const std::string& draft) {
-  std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "dsv32-XXXXXX.md").string();
-  const int fd = mkstemps(path.data(), 3);
-  const bool is_written = fd >= 0 && write(fd, draft.data(), draft.size()) == std::ssize(draft);
-  const int reason = errno;
-  if (fd >= 0) close(fd);
-  if (!is_written)
+// A file that goes with its owner.
+struct Draft {
+  std::string path;
+  explicit Draft(const std::string& text) {
+    std::error_code error;
+    path = (std::filesystem::temp_directory_path(error) / "dsv32-XXXXXX.md").string();
+    const int fd = mkstemps(path.data(), 3);
+    const bool is_written = fd >= 0 && write(fd, text.data(), text.size()) == std::ssize(text);
+    const int reason = errno;
+    if (fd >= 0) close(fd);
+    if (is_written) return;
+    if (fd >= 0) unlink(path.c_str());
     fail(ErrorKind::io, format("cannot write %s: %s", visible(path).c_str(), std::strerror(reason)));
-  return path;
-}
+  }
+  ~Draft() { unlink(path.c_str()); }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+};
 
 bool run_editor(const std::string& path) {
   const std::string command = editor_command() + " \"$1\"";
@@ -50,15 +51,18 @@ bool run_editor(const std::string& path) {
 
 }  // namespace
 
-std::string edit_text(const std::string& draft) {
-  const std::string path = write_draft(draft);
-  if (!run_editor(path))
-    fail(ErrorKind::io, format("the editor %s failed; the text is in %s", visible(editor_command()).c_str(),
-                               visible(path).c_str()));
-  std::string text = read_text(path, kMostEditedBytes);
-  unlink(path.c_str());
+std::string editor_command() {
+  for (const char* name : {"VISUAL", "EDITOR"})
+    if (const char* value = std::getenv(name); value && *value) return value;
+  return "vi";
+}
+
+bool edit_text(std::string& text) {
+  const Draft draft(text);
+  const bool is_done = run_editor(draft.path);
+  text = read_text(draft.path, kMostEditedBytes);
   if (text.ends_with('\n')) text.pop_back();
-  return text;
+  return is_done;
 }
 
 }  // namespace dsv32

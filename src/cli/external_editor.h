@@ -5,9 +5,12 @@
 
 namespace dsv32 {
 
-// Runs $VISUAL, else $EDITOR, else vi, on a file of the user's alone that holds `draft`, and returns what it
-// holds then, without the last line end. Throws Error{io} when there is no such file or the editor fails; the
-// file then stays where the message says.
-std::string edit_text(const std::string& draft);
+// $VISUAL, else $EDITOR, else vi.
+std::string editor_command();
+
+// Runs the editor on a file of the user's alone that holds `text`, which is then what the file holds, without
+// the last line end. False when the editor fails. Nothing is left of the file. Throws Error{io} when it
+// cannot be written, Error{usage} when it cannot be read.
+bool edit_text(std::string& text);
 
 }  // namespace dsv32

@@ -1,11 +1,13 @@
 // One line from a person: with editing, history, completion and pastes at a terminal, plainly otherwise.
 //
-// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order. A line that
-// begins with a space is not kept (history_file.h).
+// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order; Ctrl-Z gives
+// it back, and takes it again. A line that begins with a space is not kept (history_file.h), and one with a
+// paste of several lines only as long as the program runs.
 //
 // A text that is pasted is taken as a whole (bracketed paste), however many lines it has: one of several
-// lines stands in the line by a name, "[paste 1: 12 lines]", until the line is sent. From its beginning to
-// its end an editor keeps the terminal from echoing: what is typed between two lines waits for the next.
+// lines stands in the line by a name, "[paste 1: 12 lines]", until the line is sent. An @ in it names no file
+// (attachment.h). From its beginning to its end an editor keeps the terminal from echoing: what is typed
+// between two lines waits for the next.
 #pragma once
 
 #include <functional>
@@ -29,23 +31,24 @@ class LineEditor {
   };
   using Completer = Completion (*)(std::string_view before);
 
-  // `stop` must outlive the editor. An empty `history_path`: no file. `marks_pastes`: the terminal is one
-  // that tells what is pasted.
-  LineEditor(bool is_terminal, bool marks_pastes, const GracefulStop& stop, const std::string& history_path,
+  // `stop` must outlive the editor. An empty `history_path`: no file. `can_draw`: the terminal is one that
+  // moves its cursor, and tells what is pasted.
+  LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop, const std::string& history_path,
              Completer complete);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
   // `line` is without its line end, and may have line ends in it that were pasted. A terminal shows `prompt`.
+  // Interrupted, it is what was typed so far.
   Event read(const char* prompt, std::string& line);
-  // The last line holds a paste of several lines: it begins no command, and its end continues nothing.
+  // The last line holds a paste that stands by its name: it begins no command, and its end continues nothing.
   bool has_paste() const;
 
   // For the history, at once.
   void remember(const std::string& line);
 
-  // While it runs the terminal is as it was before the editor came.
+  // While it runs the terminal is as it was before the editor came. What it throws is thrown.
   void lend_terminal(const std::function<void()>& user);
 
  private:

@@ -38,10 +38,11 @@ std::string subject_of(const SavedTalk& talk) {
   return {};
 }
 
-std::string as_row(const Found& found) {
+std::string as_row(const Found& found, bool is_current) {
   constexpr size_t kShownChars = 60;
-  if (!found.damage.empty()) return format("%-20s  %s\n", found.name.c_str(), visible(found.damage).c_str());
-  return format("%-20s  %-32s  %s\n", found.name.c_str(), talk_summary(found.talk).c_str(),
+  const std::string name = found.name + (is_current ? " (this one)" : "");
+  if (!found.damage.empty()) return format("%-20s  %s\n", name.c_str(), visible(found.damage).c_str());
+  return format("%-20s  %-32s  %s\n", name.c_str(), talk_summary(found.talk).c_str(),
                 visible(subject_of(found.talk), false, kShownChars).c_str());
 }
 
@@ -111,6 +112,12 @@ void check_words(const Options& options, size_t least, size_t most) {
 
 }  // namespace
 
+std::string talks_list(const TalkFolder& folder, const std::string& current) {
+  std::string text;
+  for (const Found& found : find_all(folder)) text += as_row(found, found.name == current);
+  return text;
+}
+
 int talks_command(const Options& options) {
   const TalkFolder folder = open_talk_folder();
   std::string text;
@@ -139,7 +146,9 @@ int talks_command(const Options& options) {
       }
       break;
     default:
-      for (const Found& found : find_all(folder)) text += options.json ? as_json(found) : as_row(found);
+      if (!options.json) text = talks_list(folder);
+      if (options.json)
+        for (const Found& found : find_all(folder)) text += as_json(found);
   }
   write_out(text);
   return 0;

@@ -39,13 +39,19 @@ void take_unknown_terminal_for_dumb() {
   if (is_any && !is_dumb(term) && !is_known(term)) setenv("TERM", "dumb", 1);
 }
 
+WindowSize window_size() {
+  winsize size{};
+  for (const int fd : {STDERR_FILENO, STDOUT_FILENO})
+    if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+      return {size.ws_row > 0 ? size.ws_row : size_t{24}, size.ws_col};
+  return {24, 80};
+}
+
 size_t window_columns(int fd) {
   winsize size{};
   const bool is_told = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return is_told ? size.ws_col : 80;
 }
-
-size_t columns() { return window_columns(STDERR_FILENO); }
 
 bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term) {
   if (mode != ColorMode::automatic) return mode == ColorMode::always;
@@ -60,6 +66,7 @@ Terminal examine_terminal(ColorMode mode) {
   terminal.is_err = is_terminal(STDERR_FILENO);
   terminal.has_color = decide_color(mode, terminal.is_err, std::getenv("NO_COLOR"), term);
   terminal.can_redraw = terminal.is_err && !is_dumb(term);
+  terminal.can_draw = terminal.is_out && !is_dumb(term);
   return terminal;
 }
 

@@ -16,6 +16,7 @@ struct Terminal {
   bool is_in = false, is_out = false, is_err = false;
   bool has_color = false;   // on standard error
   bool can_redraw = false;  // standard error can erase a line
+  bool can_draw = false;    // standard output can move its cursor
 };
 
 // Asks the streams; NO_COLOR and TERM count when `mode` is automatic.
@@ -52,7 +53,13 @@ void take_unknown_terminal_for_dumb();
 
 // Columns of the terminal that a stream is, now; 80 when it does not say.
 size_t window_columns(int fd);
-size_t columns();  // of standard error
+struct WindowSize {
+  size_t rows, columns;
+};
+
+// Of the terminal that standard error is, or else standard output, now; 24 and 80 when neither says.
+WindowSize window_size();
+inline size_t columns() { return window_size().columns; }
 
 // 1204 -> "1,204"
 std::string with_thousands(int64_t value);

@@ -13,6 +13,7 @@
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "base/stopwatch.h"
@@ -25,19 +26,21 @@ constexpr int kPatienceMs = 20;
 
 winsize window(size_t n_columns) { return {24, static_cast<unsigned short>(n_columns), 0, 0}; }
 
-[[noreturn]] void exec_program(const std::string& home, const std::vector<std::string>& words) {
+[[noreturn]] void exec_program(const std::string& program, const std::string& home,
+                               const std::vector<std::string>& words) {
   for (const auto& [name, value] :
        std::initializer_list<std::pair<const char*, std::string>>{{"XDG_STATE_HOME", home + "/state"},
                                                                   {"XDG_CACHE_HOME", home + "/cache"},
                                                                   {"XDG_RUNTIME_DIR", home + "/runtime"},
                                                                   {"TERM", "xterm"},
+                                                                  {"PS1", "SHELL$ "},
+                                                                  {"HISTFILE", "/dev/null"},
                                                                   {"TMPDIR", home}})
     setenv(name, value.c_str(), 1);
   unsetenv("NO_COLOR");
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   std::signal(SIGHUP, SIG_DFL);  // the tests may run where it is ignored
-  const std::string program = program_path();
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -61,12 +64,13 @@ bool can_have_terminal() {
   return true;
 }
 
-ChatTerminal::ChatTerminal(const std::string& home, const std::vector<std::string>& words, size_t n_columns)
+ChatTerminal::ChatTerminal(const std::string& home, const std::vector<std::string>& words, size_t n_columns,
+                           const std::string& program)
     : screen_(n_columns) {
   winsize size = window(n_columns);
   pid_ = forkpty(&fd_, nullptr, nullptr, &size);
   if (pid_ < 0) throw std::runtime_error("no pseudo-terminal");
-  if (pid_ == 0) exec_program(home, words);
+  if (pid_ == 0) exec_program(program, home, words);
   fcntl(fd_, F_SETFD, FD_CLOEXEC);
 }
 
@@ -137,5 +141,17 @@ int ChatTerminal::end() {
 }
 
 void ChatTerminal::send_signal(int number) const { kill(pid_, number); }
+
+void ChatTerminal::set_plain_modes() const {
+  termios modes{};
+  tcgetattr(fd_, &modes);
+  modes.c_lflag |= ICANON | ECHO;
+  tcsetattr(fd_, TCSANOW, &modes);
+}
+
+bool ChatTerminal::is_edited() const {
+  termios modes{};
+  return tcgetattr(fd_, &modes) == 0 && (modes.c_lflag & (ICANON | ECHO)) == 0;
+}
 
 }  // namespace dsv32

@@ -21,8 +21,10 @@ bool can_have_terminal();
 
 class ChatTerminal {
  public:
-  // `home`: the folder. `words`: behind the program's name.
-  ChatTerminal(const std::string& home, const std::vector<std::string>& words, size_t n_columns = 80);
+  // `home`: the folder. `words`: behind the program's name. `program`: a shell in which it is to be called,
+  // or the program.
+  ChatTerminal(const std::string& home, const std::vector<std::string>& words, size_t n_columns = 80,
+               const std::string& program = program_path());
   ~ChatTerminal();  // kills what still runs
   ChatTerminal(const ChatTerminal&) = delete;
   ChatTerminal& operator=(const ChatTerminal&) = delete;
@@ -42,6 +44,10 @@ class ChatTerminal {
   // Reads to the end of the program. Its exit code, or 1000 and the signal that ended it.
   int end();
   void send_signal(int number) const;
+  // Sets the modes of a shell that reads lines plainly, as one does that takes the terminal.
+  void set_plain_modes() const;
+  // It sends keys as they come, and does not echo them.
+  bool is_edited() const;
 
   const std::string& written() const { return written_; }
   const Screen& screen() const { return screen_; }

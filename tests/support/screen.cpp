@@ -83,7 +83,10 @@ void Screen::act(char final, const std::string& numbers) {
 }
 
 void Screen::put(std::string_view character) {
-  const size_t n = columns_of(character);
+  constexpr std::string_view kJoiner = "\u200d";
+  const bool is_joined = joins_ && column_ > 0 && column_ <= rows_[row_].cells.size() &&
+                         rows_[row_].cells[column_ - 1].ends_with(kJoiner);
+  const size_t n = is_joined ? 0 : columns_of(character);
   if (column_ + n > n_columns_) {
     rows_[row_].goes_on = true;
     next_row();
@@ -125,6 +128,12 @@ std::string Screen::shown(const Row& row) {
   std::string text;
   for (const std::string& cell : row.cells) text += cell;
   text.resize(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
+std::string Screen::left_of_cursor() const {
+  std::string text;
+  for (size_t c = 0; c < column_; ++c) text += c < rows_[row_].cells.size() ? rows_[row_].cells[c] : " ";
   return text;
 }
 

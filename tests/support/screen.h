@@ -12,7 +12,8 @@ namespace dsv32 {
 
 class Screen {
  public:
-  explicit Screen(size_t n_columns = 80) : n_columns_(n_columns) {}
+  // `joins`: emoji with joiners between them take the place of one, as in some terminals.
+  explicit Screen(size_t n_columns = 80, bool joins = false) : n_columns_(n_columns), joins_(joins) {}
 
   void feed(std::string_view bytes);
   void resize(size_t n_columns);
@@ -22,6 +23,9 @@ class Screen {
   // The last row that is not empty.
   std::string last_row() const;
   std::string cursor_row() const { return shown(rows_[row_]); }
+  // What the cursor's row holds to the left of it.
+  std::string left_of_cursor() const;
+  size_t row() const { return row_; }  // of the cursor, from the first one ever written
   // What went between ESC ] and BEL, of the last such sequence.
   const std::string& command() const { return command_; }
 
@@ -37,6 +41,7 @@ class Screen {
   size_t take_sequence(std::string_view bytes);
 
   size_t n_columns_;
+  bool joins_;
   std::vector<Row> rows_{1};
   size_t row_ = 0, column_ = 0;  // column_ == n_columns_: a full row, whose end is still open
   std::string command_, half_;   // a sequence or character that has not come whole
