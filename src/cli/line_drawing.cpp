@@ -44,6 +44,7 @@ struct LineDrawing::Rows {
   void add(std::string_view text) {
     for (size_t at = 0, n = 1; at < text.size(); at += n) {
       for (n = 1; at + n < text.size() && (text[at + n] & 0xc0) == 0x80;) ++n;
+      if (text.substr(at + n).starts_with(kEmojiFollows)) n += kEmojiFollows.size();
       const std::string_view character = text.substr(at, n);
       if (character == "\n") {
         add_row();
@@ -52,7 +53,7 @@ struct LineDrawing::Rows {
       const std::string shown =
           character == "\t" ? std::string(8 - column % 8, ' ') : visible(character, true);
       const size_t n_columns = most_columns_of(shown);
-      if (column + n_columns > width) add_row();
+      if (column + n_columns > width && columns_of(shown) > 0) add_row();
       rows.back() += shown, column += n_columns;
     }
   }

@@ -60,7 +60,11 @@ std::string with_line_ends(std::string_view pasted) {
 }
 
 // A terminal that takes no more is met again when it is read.
-void draw_out(const std::string& text) try { write_out(text); } catch (const Error&) {
+void draw_out(const std::string& text) {
+  try {
+    write_out(text);
+  } catch (const Error&) {
+  }
 }
 
 }  // namespace
@@ -192,7 +196,9 @@ struct LineEditor::Edit {
     size_t end = 0, from = 0;
     while ((end = self.ahead.find(kPasteEnd, from)) == std::string::npos) {
       from = self.ahead.size() - std::min(self.ahead.size(), kPasteEnd.size());
-      if (self.ahead.size() > kMostPasted || !self.have(self.ahead.size() + 1)) return CC_REFRESH;
+      if (self.ahead.size() <= kMostPasted && self.have(self.ahead.size() + 1)) continue;
+      self.ahead.clear();  // half a paste is nothing that was typed
+      return CC_REFRESH;
     }
     std::string text = with_line_ends(std::string_view(self.ahead).substr(0, end));
     self.ahead.erase(0, end + kPasteEnd.size());
