@@ -15,6 +15,7 @@
 #include "tests/support/contains.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/plain_files.h"
+#include "tests/support/stored_pages.h"
 #include "tests/support/tiny_file.h"
 
 using namespace dsv32;
@@ -35,6 +36,8 @@ void write_byte(const std::string& path) {
 struct Changing {
   TinyFile model{least_shape()};
   EngineOptions options = options_in(model.dir.file("cache"));
+
+  Changing() { options.max_seqs = 2; }
 
   size_t n_stored() const { return files_named(options.cache->directory, "seg-").size(); }
   void change() const { write_byte(model.path); }
@@ -102,8 +105,8 @@ BOOST_AUTO_TEST_CASE(no_request_is_answered_and_nothing_stays_stored) {
   few.max_tokens = 4;
   Listener nobody;
   const auto ask = [&](uint64_t seed) {
-    return generate(opened.engine->loop(), {nullptr, tokenizer.get(), random_tokens(3 * kPageTokens, seed), few},
-                    nobody);
+    return generate(opened.engine->loop(),
+                    {nullptr, tokenizer.get(), random_tokens(3 * kPageTokens, seed), few}, nobody);
   };
   BOOST_TEST(ask(1).n_completion_tokens == 4);
   opened.engine->prefix_cache()->flush();

@@ -116,15 +116,15 @@ BOOST_AUTO_TEST_CASE(nothing_is_found_or_stored_until_the_model_is_known) {
     const auto engine = open();  // that run ended before it knew
     is_known = true;
     BOOST_TEST(sync(*engine, base()) == 0);
-    is_known = false;
   }
+  is_known = false;
   {
     const auto engine = open();
     BOOST_TEST(sync(*engine, leaving_at(100)) == 0);
     is_known = true;  // between two prompts
     BOOST_TEST(sync(*engine, base()) == n_stored);
-    is_known = false;
   }
+  is_known = false;
   {
     const auto engine = open();
     BOOST_TEST(sync(*engine, random_tokens(330, 4)) == 0);

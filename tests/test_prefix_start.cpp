@@ -15,17 +15,11 @@ namespace {
 
 constexpr int kOthers = 49;
 
-// It outlives its test: a thread that was left behind uses it.
-FaultFileSystem& lasting_disk() {
-  static auto& disks = *new std::vector<std::unique_ptr<FaultFileSystem>>;
-  return *disks.emplace_back(std::make_unique<FaultFileSystem>());
-}
-
 // base() and other prompts on disk, a segment each, and a disk whose reads take so long.
 struct FarFixture {
   TempDir dir;
   EngineOptions options = options_in(dir.file("cache"));
-  FaultFileSystem& files = lasting_disk();
+  FaultFileSystem files;
 
   explicit FarFixture(std::chrono::milliseconds read) {
     fill(options.cache->directory);
@@ -57,22 +51,6 @@ BOOST_AUTO_TEST_CASE(a_start_takes_a_few_reads_however_many_segments_there_are) 
     BOOST_TEST(session.sync(leaving_at(3 * kPageTokens)) == 3 * kPageTokens);
     BOOST_TEST(seconds_since(start) < 0.5 * kOthers * ms / 1000);
     BOOST_TEST(engine.prefix_cache()->tree().n_disk_pages() == kOthers + kBase / kPageTokens);
-  }
-}
-
-// Without waiting, or as long as for pages at most.
-BOOST_AUTO_TEST_CASE(a_start_waits_no_longer_than_is_said) {
-  FarFixture far{std::chrono::seconds(5)};
-  for (const PrefetchPolicy policy : {PrefetchPolicy::best_effort, PrefetchPolicy::timeout}) {
-    far.options.cache->prefetch = policy;
-    const GgufFile file(tiny_path());
-    const auto start = std::chrono::steady_clock::now();
-    Engine engine(file, far.options);
-    const double opened = seconds_since(start);
-    Session session(engine);
-    BOOST_TEST(session.sync(leaving_at(3 * kPageTokens)) == 0);
-    BOOST_TEST(seconds_since(start) - opened < 4);
-    BOOST_TEST(std::string(session.why_none_cached()) == "the disk did not say in time what is known of it");
   }
 }
 
