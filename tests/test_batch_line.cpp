@@ -348,6 +348,7 @@ BOOST_AUTO_TEST_CASE(unknown_fields_of_objects_within_are_told) {
   const std::string beside = chat("");
   BOOST_TEST(contains(why_refused(beside.substr(0, beside.size() - 1) + R"(,"temperature":0})"),
                       "temperature stands beside body"));
+  BOOST_TEST(why_refused(beside.substr(0, beside.size() - 1) + R"(,"context":"of ours"})").empty());
 }
 
 BOOST_AUTO_TEST_CASE(unknown_fields_are_told_once) {

@@ -216,7 +216,8 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   read_body(fields, request, unknown);
   line.find("model");
   for (const std::string& name : line.unknown())
-    if (fields.is_known(name)) fail(ErrorKind::usage, name + " stands beside body, expected in it");
+    if (fields.is_known(name) && !is_foreign(name))
+      fail(ErrorKind::usage, name + " stands beside body, expected in it");
   tell_unknown(line, unknown);
 }
 

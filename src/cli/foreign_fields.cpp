@@ -51,11 +51,17 @@ constexpr const char* kForeign = R"({
   "return_token_ids": [false], "return_tokens": [false], "return_hidden_states": [false]
 })";
 
+const ReadJson& foreign() {
+  static const ReadJson parsed = ReadJson::parse(kForeign);
+  return parsed;
+}
+
 }  // namespace
 
+bool is_foreign(const std::string& name) { return foreign().contains(name); }
+
 void refuse_foreign(JsonFields& fields) {
-  static const ReadJson foreign = ReadJson::parse(kForeign);
-  for (const auto& row : foreign.items()) {
+  for (const auto& row : foreign().items()) {
     const ReadJson* value = fields.find(row.key());
     if (!value || std::ranges::count(row.value(), *value) > 0) continue;
     fail(ErrorKind::usage, format("%s is %s, which is not supported", fields.name_of(row.key()).c_str(),

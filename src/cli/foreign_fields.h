@@ -6,11 +6,15 @@
 // changes no answer, is not among them: it is told of as any unknown field.
 #pragma once
 
+#include <string>
+
 #include "cli/json_fields.h"
 
 namespace dsv32 {
 
 // Throws Error{usage} that names the first of them that `fields` has with a value that changes something.
 void refuse_foreign(JsonFields& fields);
+
+bool is_foreign(const std::string& name);
 
 }  // namespace dsv32
