@@ -185,7 +185,9 @@ BOOST_AUTO_TEST_CASE(a_long_line_is_edited_anywhere) {
       end_row();
       const bool is_right = chat.await(
           [&] { return chat.screen().text() == rows && chat.screen().left_of_cursor() == left; }, 10);
-      BOOST_TEST(is_right, n_columns << " columns:\n" << chat.screen().text() << "and not\n" << rows);
+      BOOST_REQUIRE_MESSAGE(is_right, n_columns << " columns:\n"
+                                                << chat.screen().text() << "and not\n"
+                                                << rows);
     };
     std::u32string line;
     size_t at = 0;
@@ -203,22 +205,22 @@ BOOST_AUTO_TEST_CASE(a_long_line_is_edited_anywhere) {
     insert(
         U"one two three four five six seven eight nine ten eleven twelve 語語語語語 thirteen 👨\u200d👩\u200d👧 "
         U"end");
-    move("\x1b[1~", 0);
+    move("\x01", 0);
     insert(U"x");
     insert(U"語 ");
-    move("\x1b[1;5C\x1b[1;5C", 7 + 3);
+    move("\033f\033f", 7 + 3);
     for (int i = 0; i < 30; ++i) insert(i % 3 ? U"y" : U"한");
     for (int i = 0; i < 10; ++i) {
       chat.type("\x7f");
       line.erase(--at, 1);
       is_drawn(line, at);
     }
-    move("\x1b[4~", line.size());
-    move("\x1b[1;5D", line.size() - 3);
+    move("\x05", line.size());
+    move("\033b", line.size() - 3);
     insert(U"👩\u200d👧 and more ");
     move("\x01", 0);
     for (int i = 0; i < 5; ++i) {
-      chat.type("\x1b[3~");
+      chat.type("\x04");
       line.erase(0, 1);
       is_drawn(line, 0);
     }
@@ -230,27 +232,23 @@ BOOST_AUTO_TEST_CASE(keys_of_several_bytes) {
   const Home home;
   ChatTerminal chat(home.path, home.words({"-q"}), 200);
   BOOST_REQUIRE(chat.await_prompt());
-  const auto typed = [&](const std::string& keys, const std::string& line) {
-    chat.type(
-        "\x01\x0b"
-        "ab cd" +
-        keys + "Z");
-    const bool is_there = chat.await([&] { return chat.screen().cursor_row() == "> " + line; }, 10);
+  int n_typed = 0;
+  const auto typed = [&](const std::string& keys, const std::string& left, const std::string& right) {
+    const std::string mark = "<" + std::to_string(++n_typed) + ">", line = "> " + left + mark + right;
+    chat.type("\001\013ab cd" + keys + mark);
+    const bool is_there = chat.await([&] { return chat.screen().cursor_row() == line; }, 10);
     BOOST_TEST(is_there, visible(keys) << " made '" << chat.screen().cursor_row() << "'");
   };
   for (const char* nothing : {"\x1b[5~", "\x1b[6~", "\x1b[2~", "\x1b[15~", "\x1bOP", "\x1b[[A", "\x1b[13;2u",
                               "\x1b[27;2;13~", "\x1b[<0;10;10M", "\x1b[<0;10;10m", "\x1b[M !!", "\x1b[I",
                               "\x1b[O", "\x1b[201~", "\x1b[1;6A", "\x1b[?997;1n", "\xc2\x85"})
-    typed(nothing, "ab cdZ");
-  for (const char* word : {"\x1b[1;5D", "\x1bOd", "\x1b[1;3D",
-                           "\x1b"
-                           "b"})
-    typed(word, "ab Zcd");
-  typed("\x1b[1;5D\x1b[1;5D\x1b[1;5C", "abZ cd");
-  for (const char* home_key : {"\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"}) typed(home_key, "Zab cd");
-  for (const char* end_key : {"\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"})
-    typed(std::string("\x01") + end_key, "ab cdZ");
-  typed("\x1b[D\x1b[D\x1b[3~", "ab Zd");
+    typed(nothing, "ab cd", "");
+  for (const char* word : {"\x1b[1;5D", "\x1bOd", "\x1b[1;3D", "\033b"}) typed(word, "ab ", "cd");
+  typed("\x1b[1;5D\x1b[1;5D\x1b[1;5C", "ab", " cd");
+  for (const char* begin : {"\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~"}) typed(begin, "", "ab cd");
+  for (const char* end : {"\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~"})
+    typed(std::string("\001") + end, "ab cd", "");
+  typed("\x1b[D\x1b[D\x1b[3~", "ab ", "d");
   chat.type("\x01\x0b/set n\x1b[\r");  // a sequence that is cut leaves what comes behind it
   BOOST_TEST(chat.await_text("n -1\r\n"));
 }
