@@ -32,11 +32,11 @@ bool has_members(const std::string& word) {
 
 // "model, plan, tokens"
 std::string members_of(const std::string& group) {
-  std::string names;
+  std::vector<std::string> names;
   for (const CommandRow& row : commands())
     if (const std::string name = row.name(); name.starts_with(group + " "))
-      names += (names.empty() ? "" : ", ") + name.substr(group.size() + 1);
-  return names;
+      names.push_back(name.substr(group.size() + 1));
+  return joined(names, ", ");
 }
 
 // `words`: all of them. A prompt, perhaps, for which `run` was left away.

@@ -345,7 +345,7 @@ LineEditor::Event LineEditor::read_plainly(std::string& line) {
     waiting_.append(n_read <= 0 ? "\n" : std::string_view(block, static_cast<size_t>(n_read)));
     end = waiting_.find('\n');
   }
-  line = as_typed(waiting_.substr(0, end));
+  line = as_typed(std::string(plain_text(std::string_view(waiting_).substr(0, end), "standard input")));
   waiting_.erase(0, end + 1);
   return Event::line;
 }

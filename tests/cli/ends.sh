@@ -10,7 +10,7 @@ kill_and_wait() {
 }
 mkfifo never_closed
 exec 7<>never_closed
-long_prompt=(-c 8000 --chunk 8000 --no-cache -n 4 "$(seq -s ' ' 1 1400)")
+long_prompt=(-c 16000 --chunk 16000 --no-cache -n 4 "$(seq -s ' ' 1 2800)")
 for signal in INT TERM HUP; do
   wanted=$((128 + $(kill -l $signal)))
   for form in "" "--json" "--json --stream"; do
