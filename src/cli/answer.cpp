@@ -4,6 +4,7 @@
 #include "cli/answer.h"
 
 #include "base/error.h"
+#include "cli/streams.h"
 
 namespace dsv32 {
 
@@ -31,6 +32,12 @@ void AnswerListener::on_answer(const std::string& text) {
   else
     status_.erase();
   if (prints_) printer_.print_answer(text);
+}
+
+void AnswerListener::on_notice(const std::string& line) {
+  status_.erase();
+  printer_.break_row();
+  say(line);
 }
 
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds) {

@@ -22,6 +22,7 @@ class AnswerListener : public Listener {
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override;
   void on_reasoning(const std::string& text) override;
   void on_answer(const std::string& text) override;
+  void on_notice(const std::string& line) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
   // The answer does not show: count it on the progress line.

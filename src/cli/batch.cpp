@@ -39,9 +39,10 @@ class Batch {
         maker_(std::move(maker)),
         output_(output),
         runner_(
-            model.answerer(), n_at_a_time, model.tokenizer(),
+            model, n_at_a_time, model.tokenizer(),
             [this](const BatchJob& job, const GenerationResult& result) { return text_of(job, result); },
-            [this] { show_progress(); }),
+            [this] { show_progress(); },
+            [this](const std::string& line) { status_.erase(), say(line); }),
         status_(terminal.can_redraw, options.quiet) {}
 
   int run() {
@@ -69,7 +70,17 @@ class Batch {
       say(format("finishing the %lld that are running; a second signal ends them too",
                  static_cast<long long>(runner_.n_running())));
     }
+    if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
     return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
+  }
+
+  // Another time they are answered: the model is not loaded for them, nor a process waited for that hangs.
+  void leave_running() {
+    status_.erase();
+    if (!options_.quiet)
+      say(format("the warm process does not answer: the %lld that are running are left",
+                 as_ll(runner_.n_running())));
+    runner_.leave();
   }
 
   // Reads lines and begins what there is room for.

@@ -11,33 +11,40 @@ namespace dsv32 {
 
 // A request on the loop, and what is heard of it: a piece of text is a token, near enough for progress.
 struct BatchRunner::Running : Listener {
-  Running(BatchJob&& own_job, const std::function<void()>& tells)
-      : job(std::move(own_job)), on_progress(tells) {}
+  Running(BatchJob&& own_job, const BatchRunner& its_runner)
+      : job(std::move(own_job)), runner(its_runner) {}
   void on_prefill(int64_t n_done, int64_t /*n_total*/, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // perhaps anew
-    if (on_progress) on_progress();
+    if (runner.on_progress_) runner.on_progress_();
+  }
+  void on_notice(const std::string& line) override {
+    if (runner.on_notice_) runner.on_notice_(line);
   }
   void on_reasoning(const std::string& /*text*/) override { ++counts.n_generated; }
   void on_answer(const std::string& /*text*/) override { ++counts.n_generated; }
 
   BatchJob job;
-  const std::function<void()>& on_progress;
+  const BatchRunner& runner;
   int64_t number = 0;                  // the answerer's
   std::optional<Error> did_not_begin;  // why; the answerer does not know it
   Counts counts;
 };
 
 BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
-                         std::function<void()> on_progress)
+                         std::function<void()> on_progress, std::function<void(const std::string&)> on_notice)
     : answerer_(answerer),
       n_at_a_time_(n_at_a_time),
       tokenizer_(tokenizer),
       write_(std::move(write)),
-      on_progress_(std::move(on_progress)) {}
+      on_progress_(std::move(on_progress)),
+      on_notice_(std::move(on_notice)) {}
 
-BatchRunner::~BatchRunner() {
+BatchRunner::~BatchRunner() { leave(); }
+
+void BatchRunner::leave() {
   for (const std::unique_ptr<Running>& running : running_)
     if (!running->did_not_begin) answerer_.drop(running->number);
+  running_.clear();
 }
 
 Prompt BatchRunner::prompt_of(const BatchRequest& request) const {
@@ -53,7 +60,7 @@ bool BatchRunner::has_room() const { return n_running() < n_at_a_time_; }
 
 void BatchRunner::begin(BatchJob&& job) {
   running_.reserve(running_.size() + 1);
-  running_.push_back(std::make_unique<Running>(std::move(job), on_progress_));
+  running_.push_back(std::make_unique<Running>(std::move(job), *this));
   Running& running = *running_.back();
   try {
     running.job.prompt = prompt_of(running.job.request());

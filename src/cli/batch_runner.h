@@ -30,9 +30,9 @@ class BatchRunner {
   // What is written of an answer.
   using Write = std::function<std::string(const BatchJob& job, const GenerationResult& result)>;
   // Both must outlive the object. At most so many requests at a time. `on_progress` is called in turn(), when
-  // a prompt has been read further.
+  // a prompt has been read further, and `on_notice` with what a person should know of a delay.
   BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
-              std::function<void()> on_progress = {});
+              std::function<void()> on_progress = {}, std::function<void(const std::string&)> on_notice = {});
   ~BatchRunner();
 
   // The prompt of a line's request. Throws Error for one that cannot be made.
@@ -50,6 +50,8 @@ class BatchRunner {
   };
   // Goes a step further. Returns those that are done with it. Throws what befalls all of them.
   std::vector<Finished> turn();
+  // Forgets those that run.
+  void leave();
 
   int64_t n_running() const { return std::ssize(running_); }
   // Tokens of those that run, so far.
@@ -67,6 +69,7 @@ class BatchRunner {
   const Tokenizer& tokenizer_;
   const Write write_;
   const std::function<void()> on_progress_;
+  const std::function<void(const std::string&)> on_notice_;
   std::vector<std::unique_ptr<Running>> running_;
 };
 

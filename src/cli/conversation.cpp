@@ -190,7 +190,7 @@ void Conversation::answer() {
   options_.generation.sampling.seed = seed_++;
   try {
     const GenerationResult result =
-        generate(model_.answerer(),
+        generate(model_,
                  {.tokenizer = &model_.tokenizer(),
                   .prompt = format_.encode(talk_.messages(), options_.generation.thinking),
                   .options = options_.generation,

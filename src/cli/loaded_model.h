@@ -29,7 +29,7 @@ struct ModelFile {
   explicit ModelFile(const Options& options);
 
   GgufFile file;
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<Tokenizer> tokenizer;
 };
 
 struct LoadedModel : ModelFile {

@@ -39,6 +39,14 @@ void Printer::print_answer(const std::string& text) {
   print_out(text);
 }
 
+// By way of standard error: the answer is not changed.
+void Printer::break_row() {
+  const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';
+  if (is_amid_answer || last_err_ != '\n') err_("\n");
+  last_err_ = '\n';
+  wrap_ = {};
+}
+
 void Printer::finish(bool is_thinking_closed, bool is_broken_off) {
   if (is_thinking_closed)
     end_reasoning();

@@ -30,6 +30,8 @@ class Printer {
   // Whole characters, as they come; thinking comes before the answer.
   void print_reasoning(const std::string& text);
   void print_answer(const std::string& text);
+  // The text goes on in a new row of the terminal: something else is shown in between.
+  void break_row();
   // Ends the last line, an empty one too unless the answer was broken off. `is_thinking_closed`: </think>
   // came, perhaps with no answer after it.
   void finish(bool is_thinking_closed, bool is_broken_off = false);

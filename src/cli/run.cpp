@@ -158,7 +158,7 @@ int run_command(const Options& options) {
   RunListener listener(printer, status, stop, !options.json, chunks);
   if (options.json || options.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
   if (options.json || !terminal.is_out) listener.count_answer();
-  const GenerationResult result = generate(model.answerer(),
+  const GenerationResult result = generate(model,
                                            {.tokenizer = &model.tokenizer(),
                                             .prompt = prompt.ids,
                                             .options = generation,

@@ -79,4 +79,8 @@ int GracefulStop::end() const {
 
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
+EndsAtOnce::EndsAtOnce() : former_(static_cast<int>(reaction.exchange(Reaction::ends))) {}
+
+EndsAtOnce::~EndsAtOnce() { reaction = static_cast<Reaction>(former_); }
+
 }  // namespace dsv32

@@ -30,4 +30,17 @@ class GracefulStop {
   int end() const;          // the same, and says so on standard error
 };
 
+// While one exists a signal ends the process at once, GracefulStop or not: for what takes long and nothing is
+// lost by.
+class EndsAtOnce {
+ public:
+  EndsAtOnce();
+  ~EndsAtOnce();
+  EndsAtOnce(const EndsAtOnce&) = delete;
+  EndsAtOnce& operator=(const EndsAtOnce&) = delete;
+
+ private:
+  int former_;  // what a signal did before
+};
+
 }  // namespace dsv32

@@ -1,16 +1,19 @@
 // See warm.h. The process is a child from the beginning: threads and devices do not survive a fork.
 #include "cli/warm.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 
 #include <fcntl.h>
-#include <poll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/asked_model.h"
 #include "cli/model_lookup.h"
@@ -49,6 +52,7 @@ void leave_terminal(int log) {
 
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
+  std::vector<WarmLink> waiting;  // for the end: beyond that of the lock
   ModelFile opened(options);
   const std::string model = std::filesystem::absolute(opened.file.path()).string();
   const std::string path = warm_path(options, opened.file);
@@ -57,24 +61,22 @@ int hold(const Options& options, OwnedFd ready) {
     report_ready(std::move(ready), "warm: a process holds " + model + " with these flags already");
     return 0;
   }
+  std::vector<FileStamp> parts;
+  for (const MappedFile& part : opened.file.files()) parts.push_back(part.stamp());
   Options shared = options;
   shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   shared.engine.pool = kAllContexts;
   LoadedModel loaded(std::move(opened), shared);
   report_model(loaded, facts_of(loaded.engine), options);
   const GracefulStop stop;
-  WarmServer server(loaded.engine, *loaded.tokenizer, listen_warm(path), {model, options.keep});
+  WarmServer server(loaded.engine, *loaded.tokenizer, WarmListener(path),
+                    {model, std::move(parts), options.keep});
   leave_terminal(log.get());
   report_ready(std::move(ready),
                format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
                       model.c_str(), duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
-  try {
-    server.serve(stop);
-  } catch (...) {
-    unlink(path.c_str());
-    throw;
-  }
-  unlink(path.c_str());
+  server.serve(stop);
+  waiting = server.take_waiting();
   return 0;
 }
 
@@ -107,11 +109,37 @@ std::string status_line(const ReadJson& status) {
                 duration_text(status.at("keep_seconds").get<int64_t>()).c_str());
 }
 
+// Says `want` to each, and what becomes of those who answer is up to `act`. Returns how many do not.
+int64_t ask_each(const char* want, const std::function<void(const std::string& path, WarmGreeting&)>& act) {
+  int64_t n_mute = 0;
+  for (const std::string& path : warm_paths()) try {
+      if (std::optional<WarmGreeting> greeting = greet_warm(path, want))
+        readable([&] { act(path, *greeting); });
+    } catch (const Error& error) {
+      ++n_mute;
+      say(std::string("warm: ") + error.what());
+    }
+  return n_mute;
+}
+
+// By its file, or the path at which that was: another may lie there by now. An empty path: any.
+bool holds(const ReadJson& status, const std::string& model) {
+  struct stat info {};
+  if (model.empty() || warm_bytes(status.at("model")) == model) return true;
+  if (stat(model.c_str(), &info) != 0) return false;
+  const auto is_same = [&](const ReadJson& part) {
+    return part.at(0).get<uint64_t>() == info.st_dev && part.at(1).get<uint64_t>() == info.st_ino;
+  };
+  return std::ranges::any_of(status.at("parts"), is_same);
+}
+
 // Its process ends when it has nothing to do: then the link does.
-void await_end(WarmLink& link) {
-  while (link.receive()) {
-    pollfd readable{link.fd(), POLLIN, 0};
-    poll(&readable, 1, -1);
+void await_end(WarmLink& link, const std::string& path) {
+  for (auto heard_at = std::chrono::steady_clock::now(); link.receive();) {
+    while (link.next_line()) heard_at = std::chrono::steady_clock::now();
+    if (seconds_since(heard_at) > kWarmSilence)
+      throw WarmGone("the warm process at " + visible(path) + " hangs");
+    link.wait(1000);
   }
 }
 
@@ -133,12 +161,11 @@ int warm_start_command(const Options& options) {
 
 int warm_status_command(const Options& options) {
   int64_t n = 0;
-  for (const std::string& path : warm_paths())
-    if (const std::optional<WarmGreeting> greeting = greet_warm(path, "status")) {
-      ++n;
-      write_out((options.json ? greeting->answer.dump() : status_line(greeting->answer)) + "\n");
-    }
-  if (n == 0) say("no warm process is there");
+  const int64_t n_mute = ask_each("status", [&](const std::string&, WarmGreeting& greeting) {
+    write_out((options.json ? greeting.answer.dump() : status_line(greeting.answer)) + "\n");
+    ++n;
+  });
+  if (n + n_mute == 0) say("no warm process is there");
   return n > 0 ? 0 : 1;
 }
 
@@ -147,13 +174,14 @@ int warm_stop_command(const Options& options) {
   const std::string& named = options.engine.model_path;
   const std::string model =
       named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
-  for (const std::string& path : warm_paths()) {
-    std::optional<WarmGreeting> greeting = greet_warm(path, "status");
-    if (!greeting || (!model.empty() && warm_bytes(greeting->answer.at("model")) != model)) continue;
-    greeting = greet_warm(path, "stop");
-    if (greeting) await_end(greeting->link);
-  }
-  return 0;
+  int64_t n = 0;
+  const int64_t n_mute = ask_each("status", [&](const std::string& path, WarmGreeting& greeting) {
+    if (!holds(greeting.answer, model)) return;
+    ++n;
+    if (std::optional<WarmGreeting> stopped = greet_warm(path, "stop")) await_end(stopped->link, path);
+  });
+  if (n == 0 && n_mute == 0) say("no warm process " + (model.empty() ? "is there" : "holds " + model));
+  return n_mute > 0 || (n == 0 && !model.empty()) ? 1 : 0;
 }
 
 }  // namespace dsv32

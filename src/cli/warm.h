@@ -8,9 +8,9 @@
 
 namespace dsv32 {
 
-// Each returns the exit code and throws Error.
+// Each returns the exit code and throws Error. Who asks several passes over one that hangs, and says so.
 int warm_start_command(const Options& options);
 int warm_status_command(const Options& options);  // 1: there is none
-int warm_stop_command(const Options& options);
+int warm_stop_command(const Options& options);    // 1: one that is meant goes on, or -m means none
 
 }  // namespace dsv32

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/json.h"
 #include "cli/json_fields.h"
+#include "cli/warm_socket.h"
 
 namespace dsv32 {
 namespace {
@@ -150,6 +151,8 @@ Request warm_request(const ReadJson& json) {
   return request;
 }
 
+void fail_unread() { throw WarmGone("a warm process said what cannot be understood"); }
+
 ReadJson warm_json(const GenerationResult& result) {
   return {{"reasoning", warm_text(result.completion.reasoning)},
           {"content", warm_text(result.completion.content)},
@@ -214,6 +217,7 @@ EngineFacts warm_facts(const ReadJson& json) {
   json.at("context").get_to(facts.context);
   json.at("max_seqs").get_to(facts.max_seqs);
   json.at("pool_tokens").get_to(facts.pool_tokens);
+  if (facts.vocab_size < 1 || facts.context < 1 || facts.max_seqs < 1) fail_unread();
   for (const ReadJson& warning : json.at("warnings")) facts.warnings.push_back(warm_bytes(warning));
   return facts;
 }

@@ -2,11 +2,12 @@
 //
 //   asks:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
 //           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
-//   tells:  {"dsv32": 1, "facts": {...}}, of a status what it is; then
+//   tells:  {"dsv32": 1, "facts": {...}}, of a status or stop what it is; then
 //           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
 //           {"of": 7, "text": "..."}, and at the end  {"of": 7, "result": {...}}  or  {"of": 7, "error":
-//           {...}}
-//           {"error": {...}}: of the connection, which ends
+//           {...}}  or  {"of": 7, "ending": true}: not begun, as the process is about to end
+//           {}: it is alive, every second to who waits for an answer or for the end
+//           {"error": {...}}: of the connection, which ends, as it does when a status has been told
 //
 // Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.
 #pragma once
@@ -22,8 +23,12 @@
 namespace dsv32 {
 
 inline constexpr int kWarmVersion = 1;
-// Of a line: a request's tokens, an answer's with log-probabilities of twenty others each.
-inline constexpr size_t kMostAskedBytes = size_t{64} << 20, kMostToldBytes = size_t{1} << 30;
+// Of a line that tells: an answer's tokens with log-probabilities of twenty others each.
+inline constexpr size_t kMostToldBytes = size_t{1} << 30;
+// Of a line that asks: a token takes up to seven digits and a comma, beside options and stops.
+constexpr size_t most_asked_bytes(int64_t context) {
+  return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
+}
 
 std::string warm_text(std::string_view bytes);
 std::string warm_bytes(const ReadJson& text);  // throws Error{usage}
@@ -32,7 +37,16 @@ std::string warm_bytes(const ReadJson& text);  // throws Error{usage}
 ReadJson warm_json(const Request& request);
 Request warm_request(const ReadJson& json);
 
-// What the process tells is believed: nlohmann's exceptions for what cannot be read.
+// What the process tells is believed, as far as it can be read.
+[[noreturn]] void fail_unread();  // throws WarmGone
+template <typename Read>
+auto readable(const Read& read) try {
+  return read();
+} catch (const ReadJson::exception&) {
+  fail_unread();
+}
+
+// Inside of readable().
 ReadJson warm_json(const GenerationResult& result);
 GenerationResult warm_result(const ReadJson& json);
 ReadJson warm_json(const Error& error);

@@ -6,9 +6,11 @@
 #include <filesystem>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -49,8 +51,8 @@ sockaddr_un address_of(const std::string& path) {
   return address;
 }
 
-OwnedFd make_socket() {
-  OwnedFd made(real_file_system(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+OwnedFd make_socket(int flags) {
+  OwnedFd made(real_file_system(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   if (!made.is_open()) fail_io("a socket", "make");
   return made;
 }
@@ -59,6 +61,18 @@ bool is_own_peer(int fd) {
   ucred peer{};
   socklen_t n_bytes = sizeof peer;
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_bytes) == 0 && peer.uid == geteuid();
+}
+
+// Device and inode; zeros when there is none.
+std::pair<uint64_t, uint64_t> file_at(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 ? std::pair<uint64_t, uint64_t>(info.st_dev, info.st_ino)
+                                         : std::pair<uint64_t, uint64_t>();
+}
+
+bool is_at(int fd, const std::string& path) {
+  const std::optional<FileStamp> own = stamp_of(fd);
+  return own && std::pair(own->device, own->inode) == file_at(path);
 }
 
 template <typename T>
@@ -101,7 +115,8 @@ std::string warm_path(const Options& options, const GgufFile& file) {
   for (const MappedFile& part : file.files()) {
     const FileStamp& stamp = part.stamp();
     for (const uint64_t number :
-         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns)})
+         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns),
+          static_cast<uint64_t>(stamp.changed_ns)})
       hash.add_number(number);
   }
   add_engine(hash, options.engine);
@@ -131,38 +146,57 @@ OwnedFd lock_warm(const std::string& path) {
     fail_io(user_folder(UserFolder::runtime), "make the folder");
   address_of(path);  // or it fails when everything is loaded
   const std::string log = warm_log(path);
-  OwnedFd file(real_file_system(),
-               open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.is_open()) fail_io(log, "open");
-  if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  if (errno != EWOULDBLOCK) fail_io(log, "lock");
-  return {};
+  OwnedFd file;
+  do {
+    file = OwnedFd(real_file_system(),
+                   open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file.is_open()) fail_io(log, "open");
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) fail_io(log, "lock");
+      return {};
+    }
+  } while (!is_at(file.get(), log));                  // or the one that was locked has been removed meanwhile
+  const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
+  return is_held ? OwnedFd() : std::move(file);
 }
 
-OwnedFd listen_warm(const std::string& path) {
-  constexpr int kMostWaiting = 64;
+WarmListener::WarmListener(const std::string& path) : path_(path), socket_(make_socket(SOCK_NONBLOCK)) {
+  constexpr int kMostWaiting = 1024;
   const sockaddr_un address = address_of(path);
-  OwnedFd listener = make_socket();
   unlink(path.c_str());
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      chmod(path.c_str(), 0600) != 0 || listen(listener.get(), kMostWaiting) != 0)
+  if (bind(fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      chmod(path.c_str(), 0600) != 0 || listen(fd(), kMostWaiting) != 0)
     fail_io(path, "listen at");
-  return listener;
+  file_ = file_at(path);
 }
 
-OwnedFd connect_warm(const std::string& path) {
-  if (!is_folder_safe(std::filesystem::path(path).parent_path().string())) return {};
-  const sockaddr_un address = address_of(path);
-  OwnedFd socket = make_socket();
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
-  if (!is_own_peer(socket.get()))
-    fail(ErrorKind::io, format("the socket %s is another user's", visible(path).c_str()));
+WarmListener::~WarmListener() {
+  if (socket_.is_open() && is_there()) unlink(path_.c_str());
+}
+
+bool WarmListener::is_there() const { return file_at(path_) == file_; }
+
+OwnedFd WarmListener::accept() const {
+  OwnedFd socket(real_file_system(), accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.is_open() && !is_own_peer(socket.get())) socket.reset();
   return socket;
 }
 
-OwnedFd accept_warm(int listener) {
-  OwnedFd socket(real_file_system(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.is_open() && !is_own_peer(socket.get())) socket.reset();
+// The kernel wakes who waits in a full backlog, in turn.
+OwnedFd connect_warm(const std::string& path) {
+  if (!is_folder_safe(std::filesystem::path(path).parent_path().string())) return {};
+  const sockaddr_un address = address_of(path);
+  OwnedFd socket = make_socket(0);
+  const timeval patience{kWarmPatienceMs / 1000, 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ENOENT || errno == ECONNREFUSED) return {};
+    if (errno == EAGAIN) throw WarmGone("the warm process at " + visible(path) + " has no room for callers");
+    fail_io(path, "connect to");
+  }
+  if (!is_own_peer(socket.get()))
+    fail(ErrorKind::io, format("the socket %s is another user's", visible(path).c_str()));
   return socket;
 }
 
@@ -172,7 +206,7 @@ bool WarmLink::receive() {
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   received_.append(block, static_cast<size_t>(n));
   const bool has_line = received_.find('\n', n_scanned_) != std::string::npos;
-  return n > 0 && (has_line || received_.size() <= most_received_);
+  return n > 0 && (has_line || received_.size() <= most_line_bytes_);
 }
 
 std::optional<std::string> WarmLink::next_line() {
@@ -190,13 +224,22 @@ void WarmLink::queue(std::string_view line) {
 }
 
 bool WarmLink::send() {
-  while (!unsent_.empty()) {
-    const ssize_t n = ::send(socket_.get(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (n_unsent() > 0) {
+    const ssize_t n =
+        ::send(socket_.get(), unsent_.data() + n_sent_, n_unsent(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno == EAGAIN && unsent_.size() <= most_unsent_;
-    unsent_.erase(0, static_cast<size_t>(n));
+    if (n < 0) return errno == EAGAIN;
+    n_sent_ += static_cast<size_t>(n);
+    if (2 * n_sent_ < unsent_.size()) continue;  // few moves of much
+    unsent_ = unsent_.substr(n_sent_);
+    n_sent_ = 0;
   }
   return true;
+}
+
+void WarmLink::wait(int wait_ms) const {
+  pollfd ready{fd(), static_cast<short>(POLLIN | (n_unsent() > 0 ? POLLOUT : 0)), 0};
+  poll(&ready, 1, wait_ms);
 }
 
 }  // namespace dsv32

@@ -4,13 +4,17 @@
 // The one idea: a socket is named after all that decides an engine, so that whoever finds the name has found
 // the right process, and a lock on the log beside it tells whether that process is alive. The folder is
 // $XDG_RUNTIME_DIR/dsv32, else ~/.local/state/dsv32; it, and who is at the other end, must be this user's.
+// Either file may be taken away by who cleans up: a process whose log is gone still answers at its socket,
+// and one whose socket is gone knows that nobody finds it.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file_system.h"
 #include "cli/options.h"
 #include "gguf/gguf.h"
@@ -27,25 +31,50 @@ std::vector<std::string> warm_paths();
 // "x.log" for "x.sock".
 std::string warm_log(const std::string& path);
 
+// A warm process that was there, or still is, and gives no answer: another may be asked.
+class WarmGone : public Error {
+ public:
+  explicit WarmGone(const std::string& message, std::string hint = {})
+      : Error(ErrorKind::io, message, std::move(hint)) {}
+};
+
+// For the first answer to whoever connects: a step may be under way.
+inline constexpr int kWarmPatienceMs = 10000;
+
 // The log, locked for as long as it is open, in a folder that is made if need be. Not open: a process that
-// lives has it. Throws Error{io}.
+// lives has it, or listens. Throws Error{io}.
 OwnedFd lock_warm(const std::string& path);
 
-// Takes the place of a stale one: call with the lock. Throws Error{io}.
-OwnedFd listen_warm(const std::string& path);
+// A socket where callers arrive. Its file goes with the object, unless it is another's by now.
+class WarmListener {
+ public:
+  // Takes the place of a stale one: call with the lock. Throws Error{io}.
+  explicit WarmListener(const std::string& path);
+  ~WarmListener();
+  WarmListener(WarmListener&&) = default;
 
-// Not open: nobody listens. Throws Error{io} when another user does.
+  int fd() const { return socket_.get(); }
+  // Whether callers find it by its path.
+  bool is_there() const;
+  // The next one who asks; not open: nobody, or another user, who is left standing.
+  OwnedFd accept() const;
+
+ private:
+  std::string path_;
+  OwnedFd socket_;
+  std::pair<uint64_t, uint64_t> file_;  // device and inode
+};
+
+// Not open: nobody listens. Waits for a place among those who wait. Throws Error{io} when another user
+// listens, and WarmGone when there was no place in time.
 OwnedFd connect_warm(const std::string& path);
 
-// The next one who asks; not open: nobody, or another user, who is left standing.
-OwnedFd accept_warm(int listener);
-
-// Lines over a socket, in both directions, bounded in both, and never waited for.
+// Lines over a socket, in both directions, bounded in both, and never waited for: in what is received by the
+// length of a line, in what waits to be sent by the owner, who looks at n_unsent().
 class WarmLink {
  public:
-  // Of what is received and of what waits to be sent, so many bytes at most.
-  WarmLink(OwnedFd socket, size_t most_received, size_t most_unsent)
-      : socket_(std::move(socket)), most_received_(most_received), most_unsent_(most_unsent) {}
+  WarmLink(OwnedFd socket, size_t most_line_bytes)
+      : socket_(std::move(socket)), most_line_bytes_(most_line_bytes) {}
 
   int fd() const { return socket_.get(); }
   // Takes what is there, a block at most. False: the other end is gone, or its line is too long.
@@ -54,15 +83,18 @@ class WarmLink {
   std::optional<std::string> next_line();
   // `line`: without its end.
   void queue(std::string_view line);
-  // As much as goes. False: the other end is gone, or takes too little.
+  // As much as goes. False: the other end is gone.
   bool send();
-  bool has_unsent() const { return !unsent_.empty(); }
+  size_t n_unsent() const { return unsent_.size() - n_sent_; }
+  // Until there is something to receive, or to send what is queued; -1 ms: however long.
+  void wait(int wait_ms) const;
 
  private:
   OwnedFd socket_;
-  size_t most_received_, most_unsent_;
+  size_t most_line_bytes_;
   std::string received_, unsent_;
   size_t n_scanned_ = 0;  // of received_, without a line end
+  size_t n_sent_ = 0;     // of unsent_
 };
 
 }  // namespace dsv32
