@@ -1,124 +1,20 @@
 // Warm processes: what comes through one is what comes without it, and neither clients that vanish, lie or
 // talk nonsense nor what lies in its folder harm it. Through the program itself, skipped where it is not
 // built.
-#include <boost/test/unit_test.hpp>
-#include <chrono>
 #include <csignal>
-#include <filesystem>
-#include <functional>
 #include <map>
 #include <random>
 #include <sstream>
 
-#include <poll.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/stopwatch.h"
-#include "base/text.h"
-#include "cli/warm_client.h"
-#include "tests/support/chat_terminal.h"
-#include "tests/support/child_process.h"
-#include "tests/support/contains.h"
-#include "tests/support/plain_files.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/tiny_file.h"
+#include "tests/support/warm_home.h"
 
 using namespace dsv32;
 namespace fs = std::filesystem;
 
 namespace {
-
-boost::test_tools::assertion_result has_program(boost::unit_test::test_unit_id) {
-  boost::test_tools::assertion_result result(!program_path().empty());
-  result.message() << "no program";
-  return result;
-}
-
-const std::string& model_path() {
-  static const TinyFile model(least_shape());
-  return model.path;
-}
-
-struct Ran {
-  int code = 0;
-  std::string out, err;
-};
-
-// A home, and perhaps warm processes in it, which go with the object.
-struct Warm {
-  const std::string flags = " -m " + model_path() + " -c 512 -t 1 ";
-  const TempDir temp;
-  const std::string runtime = temp.file("runtime"), folder = runtime + "/dsv32";
-
-  ~Warm() {
-    run("warm stop");
-    for (const std::string& log : logs()) BOOST_TEST(log == "");
-  }
-
-  // What processes had to say after their start.
-  std::vector<std::string> logs() const {
-    std::vector<std::string> texts;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".log") texts.push_back(read_file(entry.path()));
-    return texts;
-  }
-
-  // A shell's words behind the program's name; exec: the child is the program.
-  pid_t begin(const std::string& words, const std::string& name = "ran") const {
-    const std::string command = "exec env -u NO_COLOR XDG_RUNTIME_DIR=" + runtime +
-                                " XDG_STATE_HOME=" + temp.file("state") +
-                                " XDG_CACHE_HOME=" + temp.file("cache") + " " + program_path() + " " + words +
-                                " >" + temp.file(name + ".out") + " 2>" + temp.file(name + ".err") +
-                                (contains(words, "<") ? "" : " </dev/null");
-    return fork_child([&] { return execl("/bin/sh", "sh", "-c", command.c_str(), nullptr), 98; });
-  }
-  Ran end(pid_t pid, const std::string& name = "ran") const {
-    const int code = wait_for(pid);
-    return {code, read_file(temp.file(name + ".out")), read_file(temp.file(name + ".err"))};
-  }
-  Ran run(const std::string& words, const std::string& name = "ran") const {
-    return end(begin(words, name), name);
-  }
-  // Behind "run", "batch" and so on, with the flags that decide the engine.
-  Ran ask(const std::string& command, const std::string& words, const char* how = "only",
-          const std::string& name = "ran") const {
-    return run(command + flags + "--warm " + how + " " + words, name);
-  }
-  void start(const std::string& more = "") const {
-    const Ran ran = run("warm start" + flags + more);
-    BOOST_REQUIRE_MESSAGE(ran.code == 0, ran.err);
-  }
-
-  std::string socket() const {
-    if (fs::exists(folder))
-      for (const auto& entry : fs::directory_iterator(folder))
-        if (entry.path().extension() == ".sock") return entry.path().string();
-    return {};
-  }
-  ReadJson status() const {
-    const std::string path = socket();
-    if (path.empty()) return {};
-    std::optional<WarmGreeting> greeting = greet_warm(path, "status");
-    return greeting ? greeting->answer : ReadJson();
-  }
-  int64_t warm_pid() const try {
-    const ReadJson now = status();
-    return now.is_null() ? 0 : now.at("pid").get<int64_t>();
-  } catch (const Error&) {
-    return 0;
-  }
-  bool await(const std::function<bool()>& condition, double seconds = 30) const {
-    const auto begin = std::chrono::steady_clock::now();
-    while (!condition()) {
-      if (seconds_since(begin) > seconds) return false;
-      usleep(20000);
-    }
-    return true;
-  }
-  bool is_idle() const { return status().value("requests", 1) == 0; }
-};
 
 // Of an answer in JSON what does not differ from run to run.
 ReadJson lasting(const std::string& text) {
@@ -138,37 +34,6 @@ std::map<std::string, ReadJson> answers_of(const std::string& path) {
                                      lasting(json.at("response").value("body", ReadJson()).dump())};
   }
   return answers;
-}
-
-WarmLink raw_link(const Warm& warm) { return {connect_warm(warm.socket()), kMostToldBytes, kMostToldBytes}; }
-
-// Sends the bytes and hears the other end out.
-std::string said_to(WarmLink link, const std::string& bytes) {
-  link.queue(bytes);
-  std::string heard;
-  const auto begin = std::chrono::steady_clock::now();
-  for (bool is_there = true; is_there && seconds_since(begin) < 60;) {
-    link.send();
-    pollfd ready{link.fd(), static_cast<short>(POLLIN | (link.has_unsent() ? POLLOUT : 0)), 0};
-    poll(&ready, 1, 100);
-    is_there = link.receive();
-    while (const auto line = link.next_line()) heard += *line + "\n";
-  }
-  return heard;
-}
-
-constexpr const char* kHello = "{\"dsv32\": 1, \"want\": \"answers\"}";
-
-ReadJson small_request() {
-  Request request;
-  request.prompt = {0, 1, 2, 3, 4, 5, 6, 7};
-  request.options.max_tokens = 4, request.options.thinking = false;
-  return warm_json(request);
-}
-
-int64_t resident_kib(int64_t pid) {
-  const std::string text = read_file("/proc/" + std::to_string(pid) + "/status");
-  return std::stoll(text.substr(text.find("VmRSS:") + 6));
 }
 
 }  // namespace
@@ -274,30 +139,29 @@ BOOST_AUTO_TEST_CASE(garbage_is_refused_in_one_line) {
   const Warm warm;
   warm.start();
   const std::string hello = std::string(kHello) + "\n";
-  const ReadJson ask = {{"ask", 1}, {"request", small_request()}};
-  ReadJson bad_token = ask, bad_option = ask, no_list = ask, far_token = ask;
-  bad_token["request"]["prompt"] = {1, -7};
-  far_token["request"]["prompt"] = {1, 1 << 30};
-  bad_option["request"]["options"]["top_logprobs"] = 1000;
-  no_list["request"].erase("prompt");
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r"), std::string("{}"), std::string("\x00\xff\x80", 3),
         std::string(1000, '['), std::string("{\"dsv32\": 2, \"want\": \"answers\"}"),
-        std::string("{\"dsv32\": 1, \"want\": \"all\"}"), hello + "{\"ask\": 1}", hello + bad_token.dump(),
-        hello + bad_option.dump(), hello + no_list.dump(), hello + "null"}) {
+        std::string("{\"dsv32\": 1, \"want\": \"all\"}"), hello + "{\"ask\": -1}", hello + "null"}) {
     const std::string heard = said_to(raw_link(warm), bytes);
     BOOST_TEST(contains(heard, "\"error\""), visible(bytes, false, 80) << " -> " << heard);
   }
-  {  // tokens that there are not are the request's own fault: the connection stays
-    WarmLink link = raw_link(warm);
-    link.queue(hello + far_token.dump()), link.send();
-    BOOST_TEST(warm.await([&] {
-      link.receive();
-      const auto line = link.next_line();
-      return line && contains(*line, "\"of\":1") && contains(*line, "outside the model's vocabulary");
-    }));
+  const ReadJson ask = {{"ask", 1}, {"request", small_request()}};
+  {  // what is wrong with a request is its own fault: the connection stays
+    ReadJson bad_token = ask, bad_option = ask, no_list = ask, far_token = ask, last = ask;
+    bad_token["request"]["prompt"] = {1, -7};
+    far_token["request"]["prompt"] = {1, 1 << 30};
+    bad_option["request"]["options"]["top_logprobs"] = 1000;
+    no_list["request"].erase("prompt");
+    last["ask"] = 2;
+    std::string lines = hello + "{\"ask\": 1}\n";
+    for (const ReadJson& bad : {bad_token, bad_option, no_list, far_token}) lines += bad.dump() + "\n";
+    const std::string heard = said_to(raw_link(warm), lines + last.dump(), "\"of\":2,\"result\"");
+    for (const char* fault : {"the request is missing", "-7 is no token", "top_logprobs is 1000",
+                              "prompt is no list", "outside the model's vocabulary", "\"of\":2,\"result\""})
+      BOOST_TEST(contains(heard, fault), heard);
   }
-  BOOST_TEST(!contains(said_to(raw_link(warm), std::string(kMostAskedBytes + (1 << 20), 'x')), "\n"));
+  BOOST_TEST(!contains(said_to(raw_link(warm), std::string(most_asked_bytes(512) + (1 << 20), 'x')), "\n"));
   for (int i = 0; i < 20; ++i) {  // half a request, and gone
     WarmLink link = raw_link(warm);
     link.queue(hello + ask.dump().substr(0, 30)), link.send();

@@ -205,7 +205,7 @@ void AskedModel::drop(int64_t request) {
 }
 
 bool AskedModel::is_at_hand() const {
-  constexpr double kQuietSeconds = kWarmPatienceMs / 1000.0;
+  constexpr double kQuietSeconds = 5;  // of a process that says something every second, between its steps
   return here_ || (warm_ && warm_->seconds_silent() < kQuietSeconds);
 }
 
