@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <vector>
 
 #include "base/error.h"
 
@@ -146,6 +145,22 @@ std::string human_bytes(uint64_t n_bytes) {
   for (; amount >= 1024 && unit < 4; ++unit) amount /= 1024;
   return unit == 0 ? format("%llu B", static_cast<unsigned long long>(n_bytes))
                    : format("%.1f %s", amount, kUnits[unit]);
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+std::string upper_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return text;
 }
 
 uint64_t parse_bytes(const std::string& text, const char* flag) {

@@ -32,6 +32,12 @@ std::string sanitize_utf8(std::string_view bytes);
 // begins as UTF-16 or UTF-32 does.
 std::string_view plain_text(std::string_view text, const std::string& name);
 
+// What lies between the separators: one more than there are of them.
+std::vector<std::string> split(const std::string& text, char separator);
+
+// Of ASCII letters.
+std::string upper_case(std::string text);
+
 // "386.0 GiB"
 std::string human_bytes(uint64_t n_bytes);
 

@@ -83,29 +83,21 @@ Shard parse_shard(const std::string& flag, const std::string& text) {
 
 std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t least) {
   std::vector<int64_t> values;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    values.push_back(parse_integer(flag, text.substr(at, comma - at), least, 1 << 20));
-    at = comma + 1;
-  }
+  for (const std::string& number : split(text, ','))
+    values.push_back(parse_integer(flag, number, least, 1 << 20));
   std::ranges::sort(values);
   return values;
 }
 
 std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text) {
   std::vector<uint64_t> sizes;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    sizes.push_back(parse_bytes(text.substr(at, comma - at), flag.c_str()));
-    at = comma + 1;
-  }
+  for (const std::string& size : split(text, ',')) sizes.push_back(parse_bytes(size, flag.c_str()));
   return sizes;
 }
 
 TensorType parse_type(const std::string& flag, const std::string& text) {
   std::vector<std::string> names;
-  std::string upper = text;
-  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  const std::string upper = upper_case(text);
   for (uint32_t number = 0; number < 64; ++number) {
     const auto type = static_cast<TensorType>(number);
     const TypeTraits* found = find_traits(type);
@@ -114,6 +106,19 @@ TensorType parse_type(const std::string& flag, const std::string& text) {
     names.emplace_back(found->name);
   }
   throw WrongChoice(flag, names, text);
+}
+
+SyntheticTypes parse_file_type(const std::string& flag, const std::string& text) {
+  constexpr std::string_view kPure = "-PURE";
+  const std::string name = upper_case(text);
+  if (name.ends_with(kPure))
+    return {.matrices = parse_type(flag, name.substr(0, name.size() - kPure.size()))};
+  if (const QuantMix* mix = find_mix(name)) return {.mix = mix};
+  try {
+    return {.matrices = parse_type(flag, name)};
+  } catch (const WrongChoice&) {
+    throw WrongChoice(flag, mix_names(), text, "a format of all matrices (Q4_K, Q2_K-pure) or a mix");
+  }
 }
 
 std::chrono::seconds parse_duration(const std::string& flag, const std::string& text) {

@@ -35,6 +35,8 @@ std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& t
 std::vector<uint64_t> parse_sizes(const std::string& flag, const std::string& text);
 // A storage format that can be computed with, by its name in any case.
 TensorType parse_type(const std::string& flag, const std::string& text);
+// What a file is called by: a mix of formats, else, and with "-pure" behind it, the format of all matrices.
+SyntheticTypes parse_file_type(const std::string& flag, const std::string& text);
 
 // Thrown where one of a few words was expected, which completion offers then.
 struct WrongChoice : Error {

@@ -48,6 +48,13 @@ std::string parse_backend(S& flag, S& text) {
 
 constexpr OptionRange kShare{"share", 0, 1};
 
+// What a plan is for when there is no file.
+BenchOptions real_size(const SyntheticTypes& types) {
+  BenchOptions options;
+  options.is_synthetic = true, options.n_layers = 61, options.types = types;
+  return options;
+}
+
 // Every value is checked here.
 constexpr Flag kFlags[] = {
     {"model,m", "FILE",
@@ -124,13 +131,15 @@ constexpr Flag kFlags[] = {
      kMeasuring | kOnce, [](O& o, S&, S&) { o.bench.is_synthetic = true; }},
     {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan | kOnce,
      [](O& o, S& v, S& f) {
-       o.bench.is_synthetic = parse_choice<bool>(f, v, {{"671b", true}});
-       o.bench.n_layers = 61;
+       parse_choice<bool>(f, v, {{"671b", true}});
+       if (!o.bench.is_synthetic) o.bench = real_size({.mix = find_mix("Q4_K_M")});
      }},
-    {"type", "NAME", "its format (default: Q4_K)", "Planned", kPlan,
-     [](O& o, S& v, S& f) { o.bench.types.matrices = parse_type(f, v); }},
+    {"type", "NAME",
+     "the same, in the formats of a file that llama-quantize calls so (default: Q4_K_M); Q4_K, and any other "
+     "with -pure behind it, is one format for all matrices",
+     "Planned", kPlan, [](O& o, S& v, S& f) { o.bench = real_size(parse_file_type(f, v)); }},
     {"on", "SPEC",
-     "a machine to plan for, its GPUs and its host memory, such as 2x141G+256G, or 0+768G (default: this one)",
+     "a machine to plan for, its GPUs and its host memory, such as 2xH200+256G, 24G+256G, or 0+768G (default: this one)",
      "Planned", kPlan, [](O& o, S& v, S& f) { o.imagined = parse_machine(f, v); }},
 
     {"layers", "N", "synthetic layers (default: 6)", "Measured", kMeasuring,

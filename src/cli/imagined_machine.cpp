@@ -6,6 +6,8 @@
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/flag_values.h"
+#include "engine/plan_speed.h"
 
 namespace dsv32 {
 namespace {
@@ -17,28 +19,52 @@ constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{
 constexpr size_t kMostGpus = 1024;
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& text) {
-  fail(ErrorKind::usage, format("%s takes GPUs and host memory, such as 2x141G+256G or 0+768G, not '%s'",
-                                flag.c_str(), visible(text, false, 80).c_str()));
+  fail_value(flag, "GPUs and host memory, such as 2x141G+256G, 24G+256G or 0+768G", text);
+}
+
+bool is_size(const std::string& text) {
+  try {
+    parse_bytes(text, "");
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+// One GPU or more, "24G", "2x141G" or "2xH200"; nothing when it is none.
+std::vector<uint64_t> parse_gpus(const std::string& term) {
+  size_t n = 1;
+  const char* end = term.data() + term.size();
+  const std::from_chars_result count = std::from_chars(term.data(), end, n);
+  const bool is_counted = count.ec == std::errc{} && count.ptr != end && *count.ptr == 'x';
+  const std::string one = is_counted ? std::string(count.ptr + 1, end) : term;
+  if (!is_counted) n = 1;
+  if (n > kMostGpus) return {};
+  if (const GpuKind* kind = find_gpu(one)) return std::vector(n, kind->n_bytes);
+  const uint64_t n_bytes = is_size(one) ? parse_bytes(one, "") : 0;
+  return std::vector(n_bytes > 0 ? n : 0, n_bytes);
 }
 
 }  // namespace
 
 ImaginedMachine parse_machine(const std::string& flag, const std::string& text) {
-  ImaginedMachine machine;
-  const size_t last = text.rfind('+');
-  if (last == std::string::npos) refuse(flag, text);
-  machine.host = parse_bytes(text.substr(last + 1), flag.c_str());
-  for (size_t at = 0; at <= last;) {
-    const size_t end = std::min(text.find('+', at), last);
-    const std::string term = text.substr(at, end - at);
-    at = end + 1;
-    if (term == "0" && end == last && machine.gpus.empty()) break;
-    size_t n = 0;
-    const std::from_chars_result count = std::from_chars(term.data(), term.data() + term.size(), n);
-    if (count.ec != std::errc{} || *count.ptr != 'x' || n < 1 || machine.gpus.size() + n > kMostGpus)
-      refuse(flag, text);
-    machine.gpus.insert(machine.gpus.end(), n, parse_bytes(count.ptr + 1, flag.c_str()));
-    if (end == last) break;
+  ImaginedMachine machine{text, {}, 0};
+  std::vector<std::string> terms = split(text, '+');
+  const std::string host = terms.back();
+  if (!is_size(host) || terms.size() == 1) {
+    const bool is_all_gpus =
+        std::ranges::none_of(terms, [](const std::string& t) { return parse_gpus(t).empty(); });
+    if (!is_all_gpus) refuse(flag, text);
+    fail(ErrorKind::usage, format("%s %s says nothing of the host's memory", flag.c_str(), text.c_str()),
+         format("add it, such as %s %s+256G; 0+256G has no GPU", flag.c_str(), text.c_str()));
+  }
+  machine.host = parse_bytes(host, flag.c_str());
+  terms.pop_back();
+  if (terms == std::vector<std::string>{"0"}) return machine;
+  for (const std::string& term : terms) {
+    const std::vector<uint64_t> some = parse_gpus(term);
+    if (some.empty() || machine.gpus.size() + some.size() > kMostGpus) refuse(flag, text);
+    machine.gpus.insert(machine.gpus.end(), some.begin(), some.end());
   }
   return machine;
 }

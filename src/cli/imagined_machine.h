@@ -8,7 +8,8 @@
 
 namespace dsv32 {
 
-// GPUs, each as NxSIZE with + between them, or 0; then + and the host's memory. Throws Error{usage}.
+// GPUs, each as SIZE, NxSIZE or, for one that was measured, by its name (2xH200), with + between them, or 0;
+// then + and the host's memory. Throws Error{usage}.
 ImaginedMachine parse_machine(const std::string& flag, const std::string& text);
 
 // What would be free there when backends of these limits have been made. Without GPUs the weights lie in the

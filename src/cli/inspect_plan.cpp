@@ -1,8 +1,11 @@
 // `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
-// what a decode token would read of each memory.
+// what a decode token would read of each memory, and what speed that lets expect.
+
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/worker_pool.h"
 #include "cli/imagined_machine.h"
 #include "cli/inspect.h"
 #include "cli/json.h"
@@ -10,6 +13,7 @@
 #include "cli/measured_model.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
+#include "engine/plan_speed.h"
 
 namespace dsv32 {
 namespace {
@@ -21,6 +25,8 @@ struct Planned {
   Machine machine;
   MemoryPlan plan;
   bool is_mapped = false;  // the weights, from a file: they need not fit into what the host has free
+  std::string machine_name = "this one";
+  int n_threads = kServerThreads;
 };
 
 // Named by what they are: the layers whose experts lie in host memory, all of them where there is no GPU.
@@ -65,6 +71,24 @@ uint64_t host_free_after(const Planned& planned) {
   return planned.machine.host.n_bytes_free - std::min(planned.machine.host.n_bytes_free, n_taken);
 }
 
+// Weights that are read from the disk for each token.
+bool is_beyond_memory(const Planned& planned) {
+  return !planned.machine.is_apart && planned.is_mapped &&
+         planned.plan.n_weight_bytes > host_free_after(planned);
+}
+
+std::optional<PlanSpeed> speed_of(const Planned& planned, const ModelArgs& args) {
+  if (is_beyond_memory(planned)) return std::nullopt;
+  return expected_speed(args, planned.plan, planned.machine, planned.n_threads,
+                        std::min(kSpeedPrompt, planned.plan.cache.max_context));
+}
+
+// In units of ten, as files are sold.
+std::string decimal_size(uint64_t n_bytes) {
+  const auto n = static_cast<double>(n_bytes);
+  return n < 1e9 ? format("%.1f MB", n / 1e6) : format("%.1f GB", n / 1e9);
+}
+
 std::string item_line(const char* name, uint64_t n_bytes) {
   return format("    %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
                 with_thousands(static_cast<int64_t>(n_bytes)).c_str());
@@ -98,10 +122,9 @@ std::string host_text(const Planned& planned) {
       human_bytes(host_bytes(planned)).c_str(), human_bytes(host_free_after(planned)).c_str());
   if (!planned.machine.is_apart) {
     text += item_line("the weights, where they lie", plan.n_weight_bytes);
-    const uint64_t n_left = host_free_after(planned);
-    if (planned.is_mapped && plan.n_weight_bytes > n_left)
+    if (is_beyond_memory(planned))
       text += format("    memory holds %s of them: the rest is read from the disk anew for each token\n",
-                     human_bytes(n_left).c_str());
+                     human_bytes(host_free_after(planned)).c_str());
     text += items_text(plan.items(), Place::device);
   }
   return text + items_text(plan.items(), Place::host);
@@ -133,11 +156,39 @@ std::string traffic_text(const Planned& planned, const ModelArgs& args) {
                        n_bytes / kCachedRate);
 }
 
+// The last lines: figures that are no promise, and the rates behind them.
+std::string speed_text(const Planned& planned, const ModelArgs& args) {
+  const std::optional<PlanSpeed> speed = speed_of(planned, args);
+  if (!speed) return "expected speed: not known, for such a model or from a disk it was never timed\n";
+  const int64_t context = planned.plan.cache.max_context;
+  std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",
+                            speed->decode_rate < 9.5 ? 1 : 0, speed->decode_rate,
+                            with_thousands(std::min(kSpeedContext, context)).c_str());
+  if (speed->prompt_rate > 0)
+    text += format(", %s t/s of a prompt of %s",
+                   with_thousands(std::llround(speed->prompt_rate / 10) * 10).c_str(),
+                   with_thousands(std::min(kSpeedPrompt, context)).c_str());
+  text += "\n    a token:";
+  const char* format_name = type_name(planned.machine.weights.format);
+  if (const GpuKind* gpu = speed->gpu)
+    text += format(" %.1f ms on GPUs (as %s, %s: %.0f us a layer, and %s at %.0f GB/s),",
+                   speed->gpu_seconds * 1e3, gpu->name, gpu->is_measured ? "measured" : "assumed",
+                   gpu->layer_seconds * 1e6, format_name, speed->gpu_bytes_rate / 1e9);
+  text += format(" %.1f ms for weights in host memory (%s at %.0f GB/s, as %d threads of a server)\n",
+                 speed->host_seconds * 1e3, format_name, speed->host_bytes_rate / 1e9, planned.n_threads);
+  if (const GpuKind* gpu = speed->gpu)
+    text +=
+        format("    a prompt: %.0f t/s by one GPU with all layers, in turn with others, %.0f GB/s a link\n",
+               gpu->prompt_rate, gpu->link_rate / 1e9);
+  return text;
+}
+
 void print_plan(const Planned& planned, const MeasuredModel& model, const char* backend) {
   const MemoryPlan& plan = planned.plan;
-  std::string text =
-      format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
-             with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), backend);
+  std::string text = format("model: %s, %s; machine: %s\n", model.name().c_str(),
+                            decimal_size(plan.n_weight_bytes).c_str(), planned.machine_name.c_str());
+  text += format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
+                 with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), backend);
   text += plan.cache.has_buffers()
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
@@ -145,7 +196,16 @@ void print_plan(const Planned& planned, const MeasuredModel& model, const char* 
   text += host_text(planned) + traffic_text(planned, model.args());
   if (model.n_bytes_unused() > 0)
     text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
-  write_out(text);
+  write_out(text + speed_text(planned, model.args()));
+}
+
+Json speed_json(const Planned& planned, const ModelArgs& args) {
+  const std::optional<PlanSpeed> speed = speed_of(planned, args);
+  if (!speed) return nullptr;
+  return {{"decode_tokens_per_second", speed->decode_rate},
+          {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
+          {"gpu_seconds", speed->gpu_seconds},
+          {"host_seconds", speed->host_seconds}};
 }
 
 Json to_json(const Planned& planned, const MeasuredModel& model, const char* backend) {
@@ -159,6 +219,9 @@ Json to_json(const Planned& planned, const MeasuredModel& model, const char* bac
                        {"n_bytes_free", free_after(planned, i)},
                        {"n_bytes_read", plan.stages[i].n_bytes_read}});
   Json json{{"fits", true},
+            {"model", sanitize_utf8(model.name())},
+            {"machine", planned.machine_name},
+            {"expected", speed_json(planned, model.args())},
             {"devices", devices},
             {"host",
              {{"expert_layers", host_expert_layers(planned)},
@@ -199,6 +262,10 @@ int inspect_plan(const Options& options) {
                                        : machine_here(model, options, backend);
     planned.plan = make_plan(model.args(), options.engine, planned.machine);
     planned.is_mapped = !options.imagined;
+    if (options.imagined)
+      planned.machine_name = options.imagined->name;
+    else
+      planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory || !options.json) throw;
     write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "cli/options.h"
 #include "engine/engine.h"
@@ -17,6 +18,7 @@ class MeasuredModel {
 
   const ModelArgs& args() const { return args_; }
   const ModelBytes& bytes() const { return bytes_; }
+  std::string name() const;         // for people
   uint64_t n_bytes_unused() const;  // in the file (MTP blocks)
   // What is free on the backends of these options, with nothing on them.
   Machine machine(const EngineOptions& options) const;

@@ -94,20 +94,14 @@ std::string list_of(const std::vector<Candidate>& models) {
   return text;
 }
 
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
-
 // The one whose name it is, or else the only one with that in its name.
 std::string look_up(const std::string& name) {
   const std::vector<Candidate> all = all_models();
   std::vector<Candidate> fitting;
   for (const bool is_whole : {true, false}) {
     std::ranges::copy_if(all, std::back_inserter(fitting), [&](const Candidate& model) {
-      return is_whole ? lower(name_of(model.path)) == lower(name)
-                      : lower(model.place).find(lower(name)) != name.npos;
+      return is_whole ? upper_case(name_of(model.path)) == upper_case(name)
+                      : upper_case(model.place).find(upper_case(name)) != name.npos;
     });
     if (!fitting.empty()) break;
   }

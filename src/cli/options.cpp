@@ -60,7 +60,8 @@ void check_together(const Options& options) {
       (options.token_list.empty() || options.output_path.empty()))
     fail(ErrorKind::usage, "inspect logits needs --tokens IDS and --out FILE");
   if (options.bench.is_synthetic && !options.engine.model_path.empty())
-    fail(ErrorKind::usage, "--model and --synthetic are both given, expected one of them");
+    fail(ErrorKind::usage, format("--model and --synthetic%s are both given, expected one of them",
+                                  options.command == Command::inspect_plan ? " or --type" : ""));
   if (options.engine.gpu_mem.size() > 1 && options.engine.gpu_mem.size() != options.engine.gpus.size())
     fail(ErrorKind::usage, format("--gpu-mem has %zu sizes for %zu of --gpus", options.engine.gpu_mem.size(),
                                   options.engine.gpus.size()));

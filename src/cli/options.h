@@ -75,6 +75,7 @@ struct BenchOptions {
 
 // A machine that need not be there.
 struct ImaginedMachine {
+  std::string name;            // as it was written
   std::vector<uint64_t> gpus;  // bytes of each
   uint64_t host = 0;
 };

@@ -44,6 +44,8 @@ bool has_experts(const ModelBytes& bytes) {
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args) {
   ModelBytes bytes;
   for (const LayerWeights& layer : weights.layers) bytes.layers.push_back(layer_bytes(layer, args));
+  const LayerWeights& last = weights.layers.back();
+  bytes.format = (last.is_dense ? last.mlp.w1 : last.experts.routed.w1).type;
   bytes.embedding = stored_bytes(weights.embed);
   bytes.embedding_read = weights.embed.row_bytes;
   bytes.head = stored_bytes(weights.head) + static_cast<uint64_t>(args.dim) * sizeof(float);

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "gguf/quant.h"
+
 namespace dsv32 {
 
 class GgufFile;
@@ -27,7 +29,8 @@ struct ModelBytes {
   std::vector<LayerBytes> layers;
   uint64_t embedding = 0, embedding_read = 0;  // with the first layer
   uint64_t head = 0;                           // with the last layer; read whole
-  uint64_t tied = 0;  // of the head, what a device that has the embedding has already
+  uint64_t tied = 0;                    // of the head, what a device that has the embedding has already
+  TensorType format = TensorType::f32;  // of the most weights that a token reads
 };
 
 uint64_t total_bytes(const ModelBytes& bytes);

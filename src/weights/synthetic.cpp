@@ -24,9 +24,9 @@ class Maker {
   Weights make() {
     Weights weights;
     place_on(0);
-    weights.embed = matrix(args_.vocab_size, args_.dim, 1);
+    weights.embed = matrix(args_.vocab_size, args_.dim, MatrixRole::embedding, 1);
     place_on(args_.n_layers - 1);
-    weights.head = matrix(args_.vocab_size, args_.dim);
+    weights.head = matrix(args_.vocab_size, args_.dim, MatrixRole::head);
     weights.norm = vector(args_.dim, 1);
     for (int64_t layer = 0; layer < args_.n_layers; ++layer) {
       place_on(layer);
@@ -39,6 +39,7 @@ class Maker {
 
  private:
   void place_on(int64_t layer) {
+    layer_ = layer;
     if (places_) backend_ = &places_->backend(layer);
   }
 
@@ -50,12 +51,13 @@ class Maker {
     w.wq_a = matrix(a.q_lora_rank, a.dim);
     w.wq_b = matrix(a.n_heads * a.qk_head_dim(), a.q_lora_rank);
     w.wkv_a = matrix(a.kv_lora_rank + a.qk_rope_head_dim, a.dim);
-    w.w_uk = stack(types_.heads, a.n_heads, a.kv_lora_rank, a.qk_nope_head_dim);
-    w.w_uv = stack(types_.heads, a.n_heads, a.v_head_dim, a.kv_lora_rank);
-    w.wo = matrix(a.dim, a.n_heads * a.v_head_dim);
+    w.w_uk = stack(heads_type(a.qk_nope_head_dim), a.n_heads, a.kv_lora_rank, a.qk_nope_head_dim);
+    w.w_uv = stack(heads_type(a.kv_lora_rank), a.n_heads, a.v_head_dim, a.kv_lora_rank);
+    w.wo = matrix(a.dim, a.n_heads * a.v_head_dim, MatrixRole::attn_output);
     w.indexer.wq_b = matrix(a.index_n_heads * a.index_head_dim, a.q_lora_rank);
     w.indexer.wk = matrix(a.index_head_dim, a.dim);
-    w.indexer.weights_proj = stack(TensorType::f32, 1, a.index_n_heads, a.dim);
+    const TensorType proj = types_.mix ? type_of(MatrixRole::other, a.dim) : TensorType::f32;
+    w.indexer.weights_proj = stack(proj, 1, a.index_n_heads, a.dim);
     w.indexer.k_norm = vector(a.index_head_dim, 1), w.indexer.k_norm_bias = vector(a.index_head_dim, 0);
     w.is_dense = layer < a.n_dense_layers;
     if (w.is_dense)
@@ -66,7 +68,9 @@ class Maker {
   }
 
   MlpWeights mlp(int64_t inter_dim) {
-    return {matrix(inter_dim, args_.dim), matrix(inter_dim, args_.dim), matrix(args_.dim, inter_dim)};
+    return {matrix(inter_dim, args_.dim, MatrixRole::gate_or_up),
+            matrix(inter_dim, args_.dim, MatrixRole::gate_or_up),
+            matrix(args_.dim, inter_dim, MatrixRole::down)};
   }
 
   ExpertWeights experts(Place place) {
@@ -75,16 +79,27 @@ class Maker {
     w.gate = stack(TensorType::f32, 1, a.n_routed_experts, a.dim);
     w.bias = vector(a.n_routed_experts, 0);
     w.place = place_ = place;
-    w.routed.w1 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.routed.w3 = stack(types_.matrices, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.routed.w2 = stack(types_.matrices, a.n_routed_experts, a.dim, a.moe_inter_dim);
+    const TensorType in = type_of(MatrixRole::gate_or_up, a.dim);
+    w.routed.w1 = stack(in, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.routed.w3 = stack(in, a.n_routed_experts, a.moe_inter_dim, a.dim);
+    w.routed.w2 =
+        stack(type_of(MatrixRole::down, a.moe_inter_dim), a.n_routed_experts, a.dim, a.moe_inter_dim);
     place_ = Place::device;
     w.shared = mlp(a.n_shared_experts * a.moe_inter_dim);
     return w;
   }
 
-  WeightMatrix matrix(int64_t n_rows, int64_t n_cols, float magnitude = 0) {
-    return stack(types_.matrices, 1, n_rows, n_cols, magnitude);
+  TensorType type_of(MatrixRole role, int64_t n_cols) const {
+    return types_.mix ? type_in(*types_.mix, role, layer_, args_.n_layers, n_cols) : types_.matrices;
+  }
+
+  TensorType heads_type(int64_t n_cols) const {
+    return types_.mix ? type_of(MatrixRole::other, n_cols) : types_.heads;
+  }
+
+  WeightMatrix matrix(int64_t n_rows, int64_t n_cols, MatrixRole role = MatrixRole::other,
+                      float magnitude = 0) {
+    return stack(type_of(role, n_cols), 1, n_rows, n_cols, magnitude);
   }
 
   // Outputs as large as inputs, unless a magnitude is named.
@@ -143,6 +158,7 @@ class Maker {
   const ModelArgs& args_;
   const SyntheticTypes& types_;
   const WeightPlaces* places_;
+  int64_t layer_ = 0;
   Backend* backend_ = nullptr;
   Place place_ = Place::device;
   Rng rng_{1};

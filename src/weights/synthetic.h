@@ -4,6 +4,7 @@
 // magnitude, which is all that speed depends on. They are placed where a file's weights would be.
 #pragma once
 
+#include "weights/quant_mix.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
@@ -11,6 +12,7 @@ namespace dsv32 {
 struct SyntheticTypes {
   TensorType matrices = TensorType::q4_k;
   TensorType heads = TensorType::q8_0;  // attn_k_b and attn_v_b, whose rows are short
+  const QuantMix* mix = nullptr;        // in place of both
 };
 
 // The dimensions of the 671B model with another number of layers; the first n_dense of them dense.

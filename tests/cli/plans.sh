@@ -1,0 +1,50 @@
+# `inspect plan` for people without the file, or without the machine. Sourced by test_cli.sh.
+
+plan() { run_ inspect plan "$@"; }
+
+# A file's name in the formats that it is published in; the plan says of what it is, and where.
+expect "plans: a published mix" 0 inspect plan --type Q4_K_M --on 2x141G+256G
+check "plans: the model, its size and the machine are named" \
+  grep -aqE '^model: the 671B model in Q4_K_M, without a file, 40[345]\.[0-9] GB; machine: 2x141G\+256G$' out
+check "plans: the last line but two is a speed" \
+  grep -aqE '^expected, not measured: [0-9]+ t/s of an answer at 4,096 tokens of context, [0-9],[0-9]{3} t/s of a prompt of 32,768$' out
+check "plans: with the rates behind it" grep -aqE 'Q4_K at [0-9]+ GB/s, as 30 threads' out
+plan --synthetic 671b --on 2x141G+256G && cp out default
+plan --synthetic 671b --type q4_k_m --on 2x141G+256G
+check "plans: Q4_K_M is the default" same out default
+plan --type Q2_K --on 2x141G+256G --json
+check "plans: Q2_K is a mix" grep -aqE '"weight_bytes":24[45][0-9]{9},' out
+check "plans: the speed in JSON" grep -aqE '"expected":\{"decode_tokens_per_second":[0-9.]+,"prefill_tokens_per_second":[0-9.]+,' out
+plan --type Q2_K-pure --on 2x141G+256G --json
+check "plans: one format for all" grep -aqE '"weight_bytes":222[0-9]{9},' out
+usage_error "plans: no such format" inspect plan --type Q9_K --on 24G+256G
+check "plans: mixes are named" has err "Q4_K_M"
+usage_error "plans: a file and a format" inspect plan "${m[@]}" --type Q4_K_M
+
+# What was typed is the machine's name; one GPU needs no number; measured GPUs have their own.
+for spec in 24G+256G 1x24G+256G h100+256G 2xH200+24G+256G 0+768G; do
+  expect "plans: $spec" 0 inspect plan --type Q2_K --on "$spec"
+  check "plans: $spec: it is named" has out "machine: $spec"
+done
+plan --type Q2_K --on H100+256G --json && cp out named
+plan --type Q2_K --on 1x80G+256G --json
+check "plans: an H100 has what it reports, not 80 GiB" test "$(grep -o '"n_bytes_free":[0-9]*' named | head -1)" != "$(grep -o '"n_bytes_free":[0-9]*' out | head -1)"
+for spec in 24G 2x141G H200 2x141G+2xH100; do
+  usage_error_with_hint "plans: $spec: no host memory" inspect plan --type Q2_K --on "$spec"
+  check "plans: $spec: asks for it" has err "--on $spec+256G"
+done
+for spec in "" + 0 24G+ +256G 0x24G+256G 2xB9+256G 24G+lots 24G,256G 9999x24G+256G 99999999999999999999x24G+1G; do
+  usage_error "plans: '$spec' is no machine" inspect plan --type Q2_K --on "$spec"
+done
+
+# The demo is planned for a machine that is not there only when somebody says so.
+mkdir -p demo_only/models && cp "$demo" demo_only/models/demo.gguf
+(cd demo_only && "$dsv32" inspect plan --on 2x141G+256G </dev/null >../out 2>../err)
+check "plans: not for the demo unasked (exit code $?)" has err "there is only models/demo.gguf"
+check "plans: what to say instead" has err "--type Q4_K_M"
+check "plans: nothing on standard output" empty out
+(cd demo_only && "$dsv32" inspect plan --on 2x141G+256G -m models/demo.gguf </dev/null >../out 2>../err)
+check "plans: for the demo when asked" has out "model: models/demo.gguf, 15.6 MB; machine: 2x141G+256G"
+check "plans: no speed of a shape that was not timed" has out "expected speed: not known"
+(cd demo_only && "$dsv32" inspect plan </dev/null >../out 2>../err)
+check "plans: here, of the only model" has out "model: models/demo.gguf, 15.6 MB; machine: this one"
