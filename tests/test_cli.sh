@@ -539,7 +539,7 @@ check "plan: it does not fit" has out '"fits":false,"reason":"not enough memory 
 expect "plan: experts of so many layers" 0 inspect plan --synthetic 671b --type Q2_K --on 2x141G+256G --cpu-experts 3
 check "plan: a line a device" grep -qE '^GPU 1: layers [0-9]+-60, experts of [0-9]+, ' out
 expect "plan: no machine" 2 inspect plan --synthetic 671b --on 24G
-check "plan: what is expected" has err "2x141G+256G"
+check "plan: what is expected" has err "--on 24G+256G"
 expect "plan: sizes for GPUs" 2 inspect plan "${m[@]}" --gpus 0,1 --gpu-mem 1G,2G,3G
 expect "plan: no size" 2 inspect plan "${m[@]}" --gpu-mem lots
 check "plan: the flag is named" has err "--gpu-mem"

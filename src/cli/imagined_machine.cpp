@@ -22,13 +22,12 @@ constexpr size_t kMostGpus = 1024;
   fail_value(flag, "GPUs and host memory, such as 2x141G+256G, 24G+256G or 0+768G", text);
 }
 
-bool is_size(const std::string& text) {
+std::optional<uint64_t> size_in(const std::string& text) {
   try {
-    parse_bytes(text, "");
+    return parse_bytes(text, "");
   } catch (const Error&) {
-    return false;
+    return std::nullopt;
   }
-  return true;
 }
 
 // One GPU or more, "24G", "2x141G" or "2xH200"; nothing when it is none.
@@ -40,25 +39,24 @@ std::vector<uint64_t> parse_gpus(const std::string& term) {
   const std::string one = is_counted ? std::string(count.ptr + 1, end) : term;
   if (!is_counted) n = 1;
   if (n > kMostGpus) return {};
-  if (const GpuKind* kind = find_gpu(one)) return std::vector(n, kind->n_bytes);
-  const uint64_t n_bytes = is_size(one) ? parse_bytes(one, "") : 0;
+  const GpuKind* kind = find_gpu(one);
+  const uint64_t n_bytes = kind ? kind->n_bytes : size_in(one).value_or(0);
   return std::vector(n_bytes > 0 ? n : 0, n_bytes);
 }
 
 }  // namespace
 
 ImaginedMachine parse_machine(const std::string& flag, const std::string& text) {
-  ImaginedMachine machine{text, {}, 0};
+  const std::string shown = visible(text, false, 80);
   std::vector<std::string> terms = split(text, '+');
-  const std::string host = terms.back();
-  if (!is_size(host) || terms.size() == 1) {
-    const bool is_all_gpus =
-        std::ranges::none_of(terms, [](const std::string& t) { return parse_gpus(t).empty(); });
-    if (!is_all_gpus) refuse(flag, text);
-    fail(ErrorKind::usage, format("%s %s says nothing of the host's memory", flag.c_str(), text.c_str()),
-         format("add it, such as %s %s+256G; 0+256G has no GPU", flag.c_str(), text.c_str()));
+  const std::optional<uint64_t> host = size_in(terms.back());
+  if (!host || terms.size() == 1) {
+    if (std::ranges::any_of(terms, [](const std::string& term) { return parse_gpus(term).empty(); }))
+      refuse(flag, text);
+    fail(ErrorKind::usage, format("%s %s says nothing of the host's memory", flag.c_str(), shown.c_str()),
+         format("add it, such as %s %s+256G; 0+256G has no GPU", flag.c_str(), shown.c_str()));
   }
-  machine.host = parse_bytes(host, flag.c_str());
+  ImaginedMachine machine{shown, {}, *host};
   terms.pop_back();
   if (terms == std::vector<std::string>{"0"}) return machine;
   for (const std::string& term : terms) {

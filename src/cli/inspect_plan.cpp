@@ -156,10 +156,27 @@ std::string traffic_text(const Planned& planned, const ModelArgs& args) {
                        n_bytes / kCachedRate);
 }
 
+std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
+  const auto gb = [](double rate) { return with_thousands(std::llround(rate / 1e9)) + " GB/s"; };
+  std::string text = "    at these rates:";
+  if (const GpuKind* gpu = speed.gpu)
+    text += format(
+        " %s on %s%s and %.0f us a layer besides, %s over a link, prompts %s t/s where it has all layers;",
+        gb(speed.gpu_bytes_rate).c_str(), gpu->name, gpu->is_measured ? "" : " (assumed)",
+        gpu->layer_seconds * 1e6, gb(gpu->link_rate).c_str(),
+        with_thousands(std::llround(gpu->prompt_rate)).c_str());
+  return text + format(" %s in host memory, by %d threads; most weights are %s\n",
+                       gb(speed.host_bytes_rate).c_str(), planned.n_threads,
+                       type_name(planned.machine.weights.format));
+}
+
 // The last lines: figures that are no promise, and the rates behind them.
 std::string speed_text(const Planned& planned, const ModelArgs& args) {
   const std::optional<PlanSpeed> speed = speed_of(planned, args);
-  if (!speed) return "expected speed: not known, for such a model or from a disk it was never timed\n";
+  if (!speed)
+    return format("expected speed: %s\n", is_beyond_memory(planned)
+                                              ? "that of the disk"
+                                              : "not known, since no model of this shape was timed");
   const int64_t context = planned.plan.cache.max_context;
   std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",
                             speed->decode_rate < 9.5 ? 1 : 0, speed->decode_rate,
@@ -168,19 +185,10 @@ std::string speed_text(const Planned& planned, const ModelArgs& args) {
     text += format(", %s t/s of a prompt of %s",
                    with_thousands(std::llround(speed->prompt_rate / 10) * 10).c_str(),
                    with_thousands(std::min(kSpeedPrompt, context)).c_str());
-  text += "\n    a token:";
-  const char* format_name = type_name(planned.machine.weights.format);
-  if (const GpuKind* gpu = speed->gpu)
-    text += format(" %.1f ms on GPUs (as %s, %s: %.0f us a layer, and %s at %.0f GB/s),",
-                   speed->gpu_seconds * 1e3, gpu->name, gpu->is_measured ? "measured" : "assumed",
-                   gpu->layer_seconds * 1e6, format_name, speed->gpu_bytes_rate / 1e9);
-  text += format(" %.1f ms for weights in host memory (%s at %.0f GB/s, as %d threads of a server)\n",
-                 speed->host_seconds * 1e3, format_name, speed->host_bytes_rate / 1e9, planned.n_threads);
-  if (const GpuKind* gpu = speed->gpu)
-    text +=
-        format("    a prompt: %.0f t/s by one GPU with all layers, in turn with others, %.0f GB/s a link\n",
-               gpu->prompt_rate, gpu->link_rate / 1e9);
-  return text;
+  text += "\n    a token takes";
+  if (speed->gpu) text += format(" %.1f ms on GPUs,", speed->gpu_seconds * 1e3);
+  text += format(" %.1f ms for weights in host memory\n", speed->host_seconds * 1e3);
+  return text + rates_text(*speed, planned);
 }
 
 void print_plan(const Planned& planned, const MeasuredModel& model, const char* backend) {

@@ -1,6 +1,5 @@
 #include "cli/measured_model.h"
 
-#include "base/error.h"
 #include "base/text.h"
 #include "cli/loaded_model.h"
 #include "cli/model_lookup.h"
@@ -11,22 +10,8 @@ namespace dsv32 {
 // DeepSeek-V3.2's own; a bench may go further.
 constexpr int64_t kRealContext = 163840;
 
-namespace {
-
-// A machine that is not there is planned for the demo only when somebody says so.
-std::string find_measured(const Options& options) {
-  const std::string path = find_model(options);
-  if (options.imagined && is_stopgap(options, path))
-    fail(ErrorKind::usage,
-         "no model is named, and there is only " + visible(path) + ", which came with the program",
-         "--type Q4_K_M plans for the real model in that format, -m " + visible(path) + " for this one");
-  return path;
-}
-
-}  // namespace
-
 MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.types) {
-  if (!options.bench.is_synthetic) file_.emplace(find_measured(options));
+  if (!options.bench.is_synthetic) file_.emplace(find_model(options));
   args_ = file_ ? read_model_args(*file_) : full_size_args(options.bench.n_layers, options.bench.n_dense);
   if (options.command == Command::inspect_plan && !file_) args_.max_seq_len = kRealContext;
   bytes_ = file_ ? model_bytes(*file_, args_) : model_bytes(args_, types_);

@@ -138,14 +138,18 @@ std::string find_model(const Options& options) {
   std::error_code error;
   if (!name.empty() && fs::is_directory(name, error)) return only_model_in(name);
   if (!name.empty()) return is_path(name) ? name : look_up(name);
+  // Of those that came with the program nobody wants a plan for another machine unasked.
+  const bool wants_other = options.imagined.has_value();
   std::vector<Candidate> found = all_models();
   for (const std::string_view ours : kOurs)
-    if (found.size() > 1) std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
+    if (found.size() > 1 || wants_other)
+      std::erase_if(found, [&](const Candidate& model) { return model.path == ours; });
   if (found.size() == 1) return found.front().path;
-  fail(ErrorKind::usage,
-       found.empty() ? "no model is named and models/ holds none"
-                     : "no model is named and there are several: " + list_of(found),
-       "name one with -m FILE or in the environment variable DSV32_MODEL");
+  const std::string none = std::string("no model is named and models/ holds none") +
+                           (wants_other ? " but what came with the program" : "");
+  fail(ErrorKind::usage, found.empty() ? none : "no model is named and there are several: " + list_of(found),
+       wants_other ? "--type Q4_K_M plans for the real model without a file, -m FILE for another"
+                   : "name one with -m FILE or in the environment variable DSV32_MODEL");
 }
 
 std::vector<std::string> model_names() {

@@ -3,7 +3,7 @@
 // A path is taken as it stands; a folder means the one model in it. A name, or a part of a file's or its
 // folder's, is looked for in the folders of models and those in them: models/ here, $DSV32_MODELS and
 // $XDG_DATA_HOME/dsv32/models (else ~/.local/share/dsv32/models). Without a name the only model there is
-// meant, not counting demo.gguf and tiny.gguf of models/ when there are others.
+// meant, not counting demo.gguf and tiny.gguf of models/ when there are others, or for a plan's --on.
 #pragma once
 
 #include <string>

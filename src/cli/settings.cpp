@@ -19,8 +19,9 @@ constexpr size_t kMostSettingsBytes = 1 << 20;
 
 // Of these no more than one is meant: the one on the command line.
 constexpr const char* kRivals[][2] = {
-    {"model", "synthetic"}, {"model", "type"},         {"system", "system-file"}, {"system", "raw"},           {"system-file", "raw"},
-    {"quiet", "verbose"},   {"think", "no-think"},     {"ordered", "retry-failed"}, {"color", "no-color"},
+    {"model", "synthetic"}, {"model", "type"},           {"system", "system-file"},
+    {"system", "raw"},      {"system-file", "raw"},      {"quiet", "verbose"},
+    {"think", "no-think"},  {"ordered", "retry-failed"}, {"color", "no-color"},
 };
 
 struct Line {

@@ -16,7 +16,7 @@ constexpr double kGB = 1e9;
 constexpr GpuKind kGpus[] = {
     {"H200", uint64_t{143771} << 20, uint64_t{120} << 30, 45e-6, 2830, 45 * kGB, true},
     {"H100", uint64_t{81559} << 20, uint64_t{60} << 30, 45e-6, 2690, 45 * kGB, true},
-    {"a smaller GPU", 0, 0, 45e-6, 540, 22 * kGB, false},
+    {"a GPU of less memory", 0, 0, 45e-6, 540, 22 * kGB, false},
 };
 constexpr double kSmallGpuRate = 500 * kGB;
 

@@ -8,7 +8,8 @@ check "plans: the model, its size and the machine are named" \
   grep -aqE '^model: the 671B model in Q4_K_M, without a file, 40[345]\.[0-9] GB; machine: 2x141G\+256G$' out
 check "plans: the last line but two is a speed" \
   grep -aqE '^expected, not measured: [0-9]+ t/s of an answer at 4,096 tokens of context, [0-9],[0-9]{3} t/s of a prompt of 32,768$' out
-check "plans: with the rates behind it" grep -aqE 'Q4_K at [0-9]+ GB/s, as 30 threads' out
+check "plans: with the rates behind it" \
+  grep -aqE '^    at these rates: [0-9],[0-9]{3} GB/s on H200 and .* [0-9]+ GB/s in host memory, by 30 threads; most weights are Q4_K$' out
 plan --synthetic 671b --on 2x141G+256G && cp out default
 plan --synthetic 671b --type q4_k_m --on 2x141G+256G
 check "plans: Q4_K_M is the default" same out default
@@ -16,10 +17,18 @@ plan --type Q2_K --on 2x141G+256G --json
 check "plans: Q2_K is a mix" grep -aqE '"weight_bytes":24[45][0-9]{9},' out
 check "plans: the speed in JSON" grep -aqE '"expected":\{"decode_tokens_per_second":[0-9.]+,"prefill_tokens_per_second":[0-9.]+,' out
 plan --type Q2_K-pure --on 2x141G+256G --json
-check "plans: one format for all" grep -aqE '"weight_bytes":222[0-9]{9},' out
+check "plans: one format for all" grep -aqE '"weight_bytes":221[0-9]{9},' out
 usage_error "plans: no such format" inspect plan --type Q9_K --on 24G+256G
 check "plans: mixes are named" has err "Q4_K_M"
 usage_error "plans: a file and a format" inspect plan "${m[@]}" --type Q4_K_M
+
+# README.md's computed rows are what plans say.
+for row in "3xH200+128G Q4_K_M" "2xH200+256G Q4_K_M" "4xH100+128G Q4_K_M" "H100+256G Q3_K_S"; do
+  plan --on "${row% *}" --type "${row#* }"
+  said=$(sed -nE 's/^expected, not measured: ([0-9.]+) t.s of an .*, ([0-9]),([0-9]+) t.s of a prompt.*/| \1 | \2 \3 |/p' out)
+  grep -aF "| \`${row% *}\` | ${row#* }," "$tests/../README.md" >written
+  check "plans: README's $row: $said" has written "${said:-no speed}"
+done
 
 # What was typed is the machine's name; one GPU needs no number; measured GPUs have their own.
 for spec in 24G+256G 1x24G+256G h100+256G 2xH200+24G+256G 0+768G; do
@@ -40,7 +49,8 @@ done
 # The demo is planned for a machine that is not there only when somebody says so.
 mkdir -p demo_only/models && cp "$demo" demo_only/models/demo.gguf
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G </dev/null >../out 2>../err)
-check "plans: not for the demo unasked (exit code $?)" has err "there is only models/demo.gguf"
+check "plans: not for the demo unasked" test $? = 2
+check "plans: which one" has err "no model is named and models/ holds none but what came with the program"
 check "plans: what to say instead" has err "--type Q4_K_M"
 check "plans: nothing on standard output" empty out
 (cd demo_only && "$dsv32" inspect plan --on 2x141G+256G -m models/demo.gguf </dev/null >../out 2>../err)
