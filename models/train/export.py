@@ -134,6 +134,7 @@ def write(path: Path, args: ModelArgs, weights: dict[str, Tensor], vocabulary) -
     writer.add_description("A small model of DeepSeek-V3.2's architecture, trained from nothing on generated text; "
                            "it finds facts in long passages.")
     writer.add_license("mit")
+    writer.add_sampling_temp(0.0)  # it has one right answer to each question
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_file_type(int(gguf.LlamaFileType.MOSTLY_Q4_K_M))
     add_sizes(writer, args)

@@ -3,7 +3,8 @@
 A passage is a row of sentences, some of them facts (facts.py), the others filler (filler.py); a conversation is a
 passage with a question, then further questions, small turns and at times another passage. The length is steered in
 tokens: a conversation fills most of what it is given and never more. Some rows of the training hold many short
-conversations instead, without a passage. All draws come from one Random: a seed is a text.
+conversations instead: without a passage, or about facts of a person's own (own_facts.py). All draws come from one
+Random: a seed is a text.
 
     python3 models/train/text.py --show 3 --tokens 512
 """
@@ -15,6 +16,7 @@ from random import Random
 
 import filler
 from facts import Fact
+from own_facts import own_turns
 from small_turns import Turn, small_turn, turn_without_text
 from words import pick
 from world import World
@@ -32,6 +34,9 @@ SHARE_NEEDLES = 0.25    # passages with 2 to 10 facts
 SHARE_SMALL_TURNS = 0.18
 SHARE_SEVERAL_PASSAGES = 0.12
 SHARE_SHORT = 0.06      # of rows: filled with conversations of a few turns without a passage
+SHARE_OWN = 0.12        # of rows: filled with conversations about people's own facts
+SHARE_OWN_IN_SHORT_ROWS = 0.3
+SHORT_ROW = 1024        # tokens
 
 
 @dataclass
@@ -179,14 +184,21 @@ def short_conversation(rng: Random) -> Conversation:
     return Conversation(turns=turns, thinking=rng.random() < 0.6)
 
 
+def own_conversation(rng: Random) -> Conversation:
+    return Conversation(turns=own_turns(rng), thinking=rng.random() < 0.5)
+
+
 def row(rng: Random, n_tokens: int, count: Count = approximate_count) -> list[Conversation]:
     """What is learnt from at a time, at most `n_tokens` and most of them: a conversation, or many short ones."""
-    if rng.random() >= SHARE_SHORT:
+    share_own = SHARE_OWN_IN_SHORT_ROWS if n_tokens < SHORT_ROW else SHARE_OWN
+    draw = rng.random()
+    if draw >= SHARE_SHORT + share_own:
         return [conversation(rng, n_tokens, count)]
+    make = own_conversation if draw < share_own else short_conversation
     short: list[Conversation] = []
     left = n_tokens
     while True:
-        new = short_conversation(rng)
+        new = make(rng)
         left -= 1 + sum(n_turn_tokens(turn, count, new.thinking and turn is new.turns[-1]) for turn in new.turns)
         if left < 0:
             return short

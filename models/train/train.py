@@ -47,13 +47,13 @@ SPARSE = Pass("sparse", kl_queries=256)
 AS_STORED = Pass("sparse", kl_queries=256, round_cache=True)
 
 STAGES = (
-    Stage("dense_512", DENSE, (512,), 5000, (4e-3, 3e-3)),
-    Stage("dense_2k", DENSE, (2048,), 1600, (3e-3, 2e-3)),
-    Stage("dense_8k", DENSE, (8192,), 600, (2e-3, 1.5e-3)),
-    Stage("dense_16k", DENSE, (16384, 4096), 300, (1.5e-3, 1e-3)),
-    Stage("indexer", WARM_UP, (4096, 16384), 300, (4e-3, 2e-3)),
+    Stage("dense_512", DENSE, (512,), 6500, (4e-3, 3e-3)),
+    Stage("dense_2k", DENSE, (2048,), 2200, (3e-3, 2e-3)),
+    Stage("dense_8k", DENSE, (8192,), 560, (2e-3, 1.5e-3)),
+    Stage("dense_16k", DENSE, (16384, 4096), 320, (1.5e-3, 1e-3)),
+    Stage("indexer", WARM_UP, (4096, 16384), 260, (4e-3, 2e-3)),
     Stage("sparse", SPARSE, (4096, 16384), 400, (1e-3, 6e-4)),
-    Stage("as_stored", AS_STORED, (4096, 16384), 600, (6e-4, 1e-4), round_weights=True),
+    Stage("as_stored", AS_STORED, (4096, 16384), 620, (6e-4, 1e-4), round_weights=True),
 )
 STEP_TOKENS = 65536  # of all GPUs together
 WARM_UP_STEPS = 40  # of each stage: the learning rate rises to the stage's first

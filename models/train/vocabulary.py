@@ -25,6 +25,7 @@ import text
 N_TOKENS = 4096
 N_TRAINING_BYTES = 8_000_000
 N_WORD_MERGES = 2322  # the rest is for numbers and for words with a space before them
+MOST_KNOWN_WORDS = 200_000
 SPACE = "Ġ"  # in the alphabet of byte-level BPE
 
 # The three expressions of "deepseek-v3", applied one after the other.
@@ -159,7 +160,9 @@ class Vocabulary:
         for word in ASCII_WORD.findall(text):
             known = words.get(word)
             if known is None:
-                known = words[word] = self.library.encode(word).ids
+                known = self.library.encode(word).ids
+                if len(words) < MOST_KNOWN_WORDS:  # invented ones come without end
+                    words[word] = known
             ids += known
         return ids
 

@@ -6,6 +6,8 @@ it. Jobs and things that follow "a" begin with a consonant, so that no template 
 
 from random import Random
 
+from never_trained import is_never_trained
+
 FIRST_NAMES = """
 Adam Alice Amir Anna Basil Bella Boris Bruno Cecil Chloe Clara Cora David Dora Edgar Elena Elsa Emil Emma Erik Eva
 Fiona Frank Frida Gina Grace Greta Hanna Hector Heidi Henry Hugo Ida Igor Irene Iris Ivan Jacob Jana Jasper Joan Jonas
@@ -144,8 +146,11 @@ PLAIN_WORDS = sorted(set(OBJECTS + ANIMALS + FOODS + GOODS + MATERIALS + COLOURS
 
 def invented_name(rng: Random) -> str:
     """A name of two or three syllables that is in no list: the only way to repeat it is to have read it."""
-    syllables = [pick(rng, SYLLABLE_STARTS) + pick(rng, SYLLABLE_ENDS) for _ in range(rng.randint(2, 3))]
-    return "".join(syllables).capitalize()
+    while True:
+        syllables = [pick(rng, SYLLABLE_STARTS) + pick(rng, SYLLABLE_ENDS) for _ in range(rng.randint(2, 3))]
+        name = "".join(syllables)
+        if not is_never_trained(name):
+            return name.capitalize()
 
 
 def pick(rng: Random, items: list[str] | tuple) -> str:
