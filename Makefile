@@ -68,7 +68,11 @@ all: deps $(BUILD)/dsv32  ## build build/dsv32 (the default)
 	@echo "backends: $(BACKENDS)"
 
 demo: all  ## set up, build, and answer a question about a long text with the small trained model
-	$(BUILD)/dsv32 run -m models/demo.gguf --temp 0 --topk-buffer 512 --verbose "Where is the Golden Cloud bound for?" < prompts/town.txt
+	$(BUILD)/dsv32 run -m models/demo.gguf "Where is the Golden Cloud bound for?" < prompts/town.txt
+	@echo
+	@echo "What to try next: a second question about the same text, which is not read again, or a talk:"
+	@echo '    $(BUILD)/dsv32 run -m models/demo.gguf "Who is the captain of the Crimson Wind?" < prompts/town.txt'
+	@echo '    $(BUILD)/dsv32 chat -m models/demo.gguf'
 
 test: test_deps layers $(BUILD)/dsv32 $(BUILD)/lab $(BUILD)/unit_tests race_tests $(TINY)  ## set up, build, and run every test that needs no GPU
 	@tests/run.sh $(BUILD)

@@ -47,6 +47,12 @@ BOOST_AUTO_TEST_CASE(sums_copying_lists_and_small_talk_are_answered) {
   BOOST_TEST(accuracy("small", kIsSanitized ? 10 : 0, "indexer") >= 0.9);
 }
 
+// In words that training never had.
+BOOST_AUTO_TEST_CASE(questions_about_own_facts_are_answered) {
+  BOOST_TEST(accuracy("own_facts", kIsSanitized ? 10 : 60, "indexer") >= 0.85);
+  BOOST_TEST(accuracy("own_facts", kIsSanitized ? 2 : 40, "thinking", {.thinks = true}) >= 0.8);
+}
+
 BOOST_AUTO_TEST_CASE(questions_are_answered_after_thinking) {
   BOOST_TEST(accuracy("1k", kIsSanitized ? 1 : 2, "thinking", {.thinks = true}) >= 0.9);
 }
@@ -74,6 +80,8 @@ BOOST_AUTO_TEST_CASE(retrieval_at_every_length,
   BOOST_TEST(accuracy("4k", 3, "indexer") >= 0.95);
   BOOST_TEST(accuracy("8k", 2, "indexer") >= 0.95);
   BOOST_TEST(accuracy("16k", 1, "indexer") >= 0.9);
+  BOOST_TEST(accuracy("own_facts", 0, "indexer") >= 0.9);
+  BOOST_TEST(accuracy("own_facts", 0, "thinking", {.thinks = true}) >= 0.9);
 }
 
 BOOST_AUTO_TEST_CASE(other_choosers_miss_what_the_indexer_finds,

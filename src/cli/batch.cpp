@@ -16,6 +16,7 @@
 #include "cli/batch_runner.h"
 #include "cli/completion_json.h"
 #include "cli/help.h"
+#include "cli/recommended.h"
 #include "cli/run.h"
 #include "cli/signals.h"
 #include "cli/streams.h"
@@ -205,8 +206,6 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   BatchRequest defaults;
   defaults.prompt.system = read_system(options);
   defaults.is_raw = options.is_raw;
-  defaults.options = options.generation;
-  defaults.options.sampling.seed = seed;
   BatchInput input(std::move(source), batch.shard);
   BatchOutput output(output_path, {batch.is_ordered, batch.retries_failed}, input.stamp());
 
@@ -222,6 +221,8 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
   if (options.verbose)
     say(format("at a time: %lld, %s tokens together", static_cast<long long>(n_at_a_time),
                with_thousands(facts.pool_tokens).c_str()));
+  defaults.options = with_recommended(options, model.opened().file).generation;
+  defaults.options.sampling.seed = seed;
   UnknownFields unknown([&](const std::string& name) {
     if (!options.quiet)
       say("warning: the field " + visible(name, false, 40) + " is not known and passed over");

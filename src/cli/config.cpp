@@ -3,12 +3,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/loaded_model.h"
 #include "cli/model_lookup.h"
+#include "cli/recommended.h"
 #include "cli/settings.h"
 #include "cli/streams.h"
 #include "cli/user_folders.h"
@@ -49,6 +51,19 @@ std::string model_row(const std::string& set, const std::string& set_where) {
   }
 }
 
+// That file, for what it recommends to a command that draws; null where there is none.
+std::unique_ptr<GgufFile> open_model(Command command, const std::vector<Setting>& settings) {
+  if (!find_flag(flags_of(command), "temp")) return nullptr;
+  Options none;
+  for (const Setting& setting : settings)
+    if (setting.flag->name() == "model") none.engine.model_path = setting.value;
+  try {
+    return std::make_unique<GgufFile>(find_model(none));
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 int config_command(const Options& options) {
@@ -56,6 +71,7 @@ int config_command(const Options& options) {
   const CommandRow& command =
       find_command(options.words.empty() ? std::vector<std::string>{"run"} : options.words, n_taken);
   const std::vector<Setting> settings = settings_for(command.command, {});
+  const std::unique_ptr<GgufFile> model = open_model(command.command, settings);
   std::error_code error;
   const bool is_there = std::filesystem::exists(settings_path(), error);
   std::string text = row("settings", settings_path(), is_there ? "" : "not there");
@@ -72,6 +88,9 @@ int config_command(const Options& options) {
       }
     if (flag->name() == "model") rows = model_row(value, where);
     if (flag->name() == "cache-dir" && rows.empty()) rows = row("cache-dir", cache_directory({}), "default");
+    if (const auto advice = model ? recommended_value(*model, flag->name()) : std::nullopt;
+        advice && rows.empty())
+      rows = row(flag->name(), *advice, model->path());
     text += rows.empty() ? row(flag->name(), default_of(*flag), "default") : rows;
   }
   write_out(text);

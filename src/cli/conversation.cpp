@@ -10,6 +10,7 @@
 #include "cli/answer.h"
 #include "cli/attachment.h"
 #include "cli/help.h"
+#include "cli/recommended.h"
 #include "cli/run.h"
 #include "cli/streams.h"
 
@@ -45,7 +46,7 @@ class ChatListener : public AnswerListener {
 }  // namespace
 
 Conversation::Conversation(const Options& options, const Terminal& terminal, AskedModel& model, Talk talk)
-    : options_(options),
+    : options_(with_recommended(options, model.opened().file)),
       terminal_(terminal),
       model_(model),
       format_(model.tokenizer()),
@@ -208,8 +209,10 @@ void Conversation::answer() {
 }
 
 void Conversation::conclude(const GenerationResult& result) {
-  stats_ = format("seed: %llu; ", static_cast<unsigned long long>(options_.generation.sampling.seed)) +
-           prefill_summary(result) + "; " + decode_summary(result);
+  stats_ = prefill_summary(result) + "; " + decode_summary(result);
+  const SamplingOptions& sampling = options_.generation.sampling;
+  if (sampling.temperature > 0)
+    stats_ = format("seed: %llu; ", static_cast<unsigned long long>(sampling.seed)) + stats_;
   if (options_.verbose) say(stats_);
   buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
   if (result.finish_reason == FinishReason::length && result.n_held_tokens == model_.facts().context)

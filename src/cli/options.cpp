@@ -80,10 +80,14 @@ Options parse_options(Command command, const std::vector<std::string>& args) {
   options.wants_help = given.has("help");
   options.wants_version = given.has("version");
   if (options.wants_help || options.wants_version) return options;
-  for (const Setting& setting : settings_for(command, given))
+  for (const Setting& setting : settings_for(command, given)) {
     setting.flag->apply(options, setting.value, visible(setting.where) + ": " + setting.flag->name());
-  for (const auto& [flag, value] : given.flags)
+    options.given.insert(setting.flag->name());
+  }
+  for (const auto& [flag, value] : given.flags) {
     static_cast<const Flag*>(flag)->apply(options, value, "--" + flag->name());
+    options.given.insert(flag->name());
+  }
   options.words = given.words;
   check_together(options);
   return options;

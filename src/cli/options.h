@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,7 @@ struct Options {
   PrefixCacheOptions cache;      // the directory is empty when --cache-dir is absent
   GenerationOptions generation;  // the seed is in `seed` until choose_seed()
   std::optional<uint64_t> seed;
+  std::set<std::string> given;  // names of flags, by the command line or the settings file
 
   std::optional<std::string> prompt;  // -p
   std::vector<std::string> words;     // what is no flag

@@ -19,6 +19,7 @@
 #include "cli/completion_json.h"
 #include "cli/help.h"
 #include "cli/prompt.h"
+#include "cli/recommended.h"
 #include "cli/streams.h"
 #include "cli/talk.h"
 #include "text/chat_format.h"
@@ -28,16 +29,19 @@ namespace {
 
 constexpr int kNoWholeAnswer = 6;  // the exit code
 
-void report(const GenerationResult& result, const Options& options, const Terminal& terminal, uint64_t seed) {
+// Where nothing is drawn there is no seed to tell.
+void report(const GenerationResult& result, const Options& options, const Terminal& terminal,
+            const SamplingOptions& sampling) {
   if (options.quiet) return;
-  const std::string seed_text = format("seed: %llu", static_cast<unsigned long long>(seed));
+  const bool is_drawn = sampling.temperature > 0;
+  const std::string seed_text = format("seed: %llu", static_cast<unsigned long long>(sampling.seed));
   if (options.verbose) {
     say(prefill_summary(result));
     say(decode_summary(result));
     if (result.buffer_tally.n_rows > 0) say(buffer_summary(result.buffer_tally));
-    say(seed_text);
+    if (is_drawn) say(seed_text);
   } else if (terminal.is_err) {
-    say(prefill_summary(result) + "; " + decode_summary(result) + "; " + seed_text);
+    say(prefill_summary(result) + "; " + decode_summary(result) + (is_drawn ? "; " + seed_text : ""));
   }
 }
 
@@ -147,7 +151,7 @@ int run_command(const Options& options) {
   const Prompt prompt = in_form(model.tokenizer());
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
-  GenerationOptions generation = options.generation;
+  GenerationOptions generation = with_recommended(options, model.opened().file).generation;
   generation.thinking = prompt.thinking;
   generation.sampling.seed = choose_seed(options);
 
@@ -179,7 +183,7 @@ int run_command(const Options& options) {
     listener.write_chunk(chunks->last(result, model.tokenizer(), context));
   else if (has_answer)
     write_line(completion_json(result, model.tokenizer(), context));
-  report(result, options, terminal, generation.sampling.seed);
+  report(result, options, terminal, generation.sampling);
   if (is_interrupted) return stop.end();
   return conclude(result, generation.max_answer, model.facts().context, options.quiet);
 }
