@@ -154,7 +154,7 @@ double PrefixCache::prefill_seconds(int64_t n_tokens) const {
 
 // Speeds vary from run to run: what is about the same is not written anew.
 void PrefixCache::keep_speeds() {
-  if (!store_ || !is_storing_) return;
+  if (!store_ || !is_storing_ || heads_) return;
   const bool is_measured = noted_.seconds > 0 || former_.read_bytes_per_second > 0;
   const CacheSpeeds now{is_measured ? read_rate_ : 0, prefill_rate_};
   const auto is_like = [](double a, double b) { return std::abs(a - b) <= 0.2 * b; };
