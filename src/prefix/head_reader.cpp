@@ -25,7 +25,7 @@ struct HeadReader::Shared : ThreadBody {
   void run() noexcept override;
   void open();
   void read_heads();
-  void start_others();
+  void start(size_t n);
 
   const PrefixStoreOptions options;
   FileSystem& files;
@@ -38,19 +38,20 @@ struct HeadReader::Shared : ThreadBody {
   size_t next = 0;                 // of them
   Told told;                       // and not taken yet
   std::vector<std::thread> threads;
-  int n_running = 1;
+  int n_running = 0;
   bool is_begun = false, is_ending = false;
 };
 
 HeadReader::HeadReader(const PrefixStoreOptions& options, FileSystem& files, Warn warn)
     : shared_(std::make_shared<Shared>(options, files, std::move(warn))) {
   shared_->self = shared_;
-  if (std::thread first; start_thread(first, shared_)) {
-    const std::lock_guard lock(shared_->mutex);
-    shared_->threads.push_back(std::move(first));
-  } else {
-    shared_->run();
-  }
+  std::unique_lock lock(shared_->mutex);
+  shared_->threads.reserve(1 + kHeadThreads);  // where the one before it runs, none may throw
+  shared_->start(1);
+  if (shared_->n_running > 0) return;
+  lock.unlock();
+  shared_->n_running = 1;
+  shared_->run();
 }
 
 HeadReader::~HeadReader() { stop(); }
@@ -100,16 +101,16 @@ void HeadReader::Shared::open() {
   std::unique_lock lock(mutex);
   store = opened, names = std::move(found);
   has_news.notify_all();
-  start_others();
+  start(std::min(kHeadThreads, names.size()));
   lock.unlock();
   const CacheSpeeds speeds = opened->speeds();
   lock.lock();
   told.speeds = speeds;
 }
 
-void HeadReader::Shared::start_others() {
-  const size_t n_wanted = std::min(kHeadThreads, names.size());
-  for (size_t i = 0; i < n_wanted && !is_ending; ++i) {
+// As many as can be had.
+void HeadReader::Shared::start(size_t n) {
+  for (size_t i = 0; i < n && !is_ending; ++i) {
     if (!start_thread(threads.emplace_back(), self.lock())) return threads.pop_back();
     ++n_running;
   }
