@@ -88,6 +88,10 @@ BOOST_AUTO_TEST_CASE(values_are_left_as_they_are) {
 BOOST_AUTO_TEST_CASE(numbers_at_their_bounds) {
   BOOST_TEST(run_options({"--seed", "0"}).seed.value() == 0u);
   BOOST_TEST(run_options({"--seed", "18446744073709551615"}).seed.value() == UINT64_MAX);
+  BOOST_TEST(!run_options({"--seed", "5", "--seed", "-1"}).seed.has_value());  // random
+  BOOST_TEST(!complaint(Command::batch, {"--seed", "-1", "in", "-o", "out"}).empty());
+  BOOST_TEST(run_options({"--top-k", "2147483647"}).generation.sampling.top_k == INT32_MAX);
+  BOOST_TEST(run_options({"--top-k", "-1"}).generation.sampling.top_k == -1);
   BOOST_TEST(run_options({"-n", "2147483647"}).generation.max_answer == INT32_MAX);
   BOOST_TEST(run_options({"-n", "0"}).generation.max_answer == 0);
   BOOST_TEST(run_options({"--topk-buffer", "2048"}).engine.topk_buffer.value() == 2048);
@@ -95,9 +99,9 @@ BOOST_AUTO_TEST_CASE(numbers_at_their_bounds) {
   for (const Words& words :
        {Words{"-n", "-2"}, Words{"-n", "2147483648"}, Words{"-n", "5 "}, Words{"-n", ""}, Words{"-n", "0x5"},
         Words{"-c", "0"}, Words{"--temp", "nan"}, Words{"--temp", "inf"}, Words{"--temp", "1e99"},
-        Words{"--temp", "-0.1"}, Words{"--top-p", "2"}, Words{"--min-p", "-1"}, Words{"--seed", "-1"},
-        Words{"--seed", "18446744073709551616"}, Words{"--json", "--logprobs", "21"},
-        Words{"--topk-buffer", "-5"}})
+        Words{"--temp", "-0.1"}, Words{"--top-p", "2"}, Words{"--min-p", "-1"}, Words{"--top-k", "-2"},
+        Words{"--top-k", "2147483648"}, Words{"--seed", "-2"}, Words{"--seed", "18446744073709551616"},
+        Words{"--json", "--logprobs", "21"}, Words{"--topk-buffer", "-5"}})
     BOOST_TEST(!complaint(Command::run, words).empty(),
                "no complaint about " << words[0] << " " << words.back());
 }

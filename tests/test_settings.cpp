@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {
   BOOST_TEST(complaint_about("temp = 0.5\n") == "");
   const std::pair<const char*, const char*> wrong[] = {
       {"\ntemq = 1", "config:2: unknown flag temq (did you mean temp?)"},
-      {"temp = warm", "config:1: temp takes a number, not 'warm'"},
+      {"temp = warm", "config:1: temp takes a number from 0 to 100, not 'warm'"},
       {"[rnu]\ntemp = 1", "config:2: there is no command rnu"},
       {"[bench]\ntemp = 1", "config:2: unknown flag temp"},
       {"[run", "config:1: a section is [COMMAND]"},
