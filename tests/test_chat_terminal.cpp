@@ -520,7 +520,9 @@ BOOST_AUTO_TEST_CASE(an_editor_that_fails) {
   const Variable editor("VISUAL", "sh " + script);
   ChatTerminal chat(home.path, home.words({"-n", "1"}));
   BOOST_REQUIRE(chat.await_prompt());
-  BOOST_TEST(contains(chat.say("/edit"), "failed"));
+  const std::string said = chat.say("/edit");
+  BOOST_TEST(contains(said, "failed"));
+  BOOST_TEST(contains(said, kMarksOn));
   for (const fs::directory_entry& entry : fs::directory_iterator(home.path))
     BOOST_TEST(!entry.path().filename().string().starts_with("dsv32-"), entry.path());
   BOOST_TEST(home.questions().empty());
