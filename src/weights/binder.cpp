@@ -11,8 +11,6 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMostNamed = 8;
-
 std::string shape_text(const std::array<uint64_t, 4>& ne) {
   std::string text = "[";
   for (size_t i = 0; i < 4; ++i)
@@ -173,8 +171,7 @@ std::vector<float> Binder::scales(const std::string& name, int64_t n_mats) {
 // Scales of activations belong to the arithmetic of other programs. Of a file that has attn_kv_b both ways
 // one is enough.
 void Binder::refuse_unread(int64_t end_layer) const {
-  std::string names;
-  size_t n_unread = 0;
+  std::vector<std::string> unread;
   for (const GgufTensor& tensor : file_.tensors()) {
     const int64_t block = block_of(tensor.name);
     if (block < 0 || block >= end_layer || found_.contains(&tensor)) continue;
@@ -182,13 +179,12 @@ void Binder::refuse_unread(int64_t end_layer) const {
     if (tensor.name.ends_with(".input_scale") ||
         (tensor.name.starts_with(blk + "attn_kv_b.") && has(blk + "attn_k_b.weight")))
       continue;
-    if (n_unread++ < kMostNamed) names += (names.empty() ? "" : ", ") + visible(tensor.name);
+    unread.push_back(tensor.name);
   }
-  if (n_unread > kMostNamed) names += format(" and %zu more", n_unread - kMostNamed);
-  if (n_unread > 0)
+  if (!unread.empty())
     fail(ErrorKind::model,
          format("%s: dsv32 does not compute with tensor %s: without %s the answers would be others",
-                visible(file_.path()).c_str(), names.c_str(), n_unread > 1 ? "them" : "it"),
+                visible(file_.path()).c_str(), some_names(unread).c_str(), unread.size() > 1 ? "them" : "it"),
          "the file is of another kind of model than DeepSeek-V3.2, or of a newer converter");
 }
 

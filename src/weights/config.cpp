@@ -192,7 +192,7 @@ void check_blocks(const Keys& keys, const GgufFile& file, const ModelArgs& args)
 
 // Tensors outside the blocks that nothing reads. What would take part in the computation is refused.
 void check_outer_tensors(const GgufFile& file, ModelArgs& args) {
-  std::string others;
+  std::vector<std::string> others;
   for (const GgufTensor& tensor : file.tensors()) {
     const std::string_view name = tensor.name, kind = name.substr(0, name.find('.'));
     const bool is_matrix = kind == "token_embd" || kind == "output";
@@ -204,11 +204,11 @@ void check_outer_tensors(const GgufFile& file, ModelArgs& args) {
       fail(ErrorKind::model,
            format("%s: tensor %s belongs to another kind of model: dsv32 does not compute it",
                   visible(file.path()).c_str(), visible(name).c_str()));
-    others += (others.empty() ? "" : ", ") + visible(name);
+    others.push_back(tensor.name);
   }
   if (!others.empty())
-    args.warnings.push_back(
-        format("%s has tensors that nothing reads: %s", visible(file.path()).c_str(), others.c_str()));
+    args.warnings.push_back(format("%s has tensors that nothing reads: %s", visible(file.path()).c_str(),
+                                   some_names(others).c_str()));
 }
 
 }  // namespace
@@ -217,6 +217,13 @@ int64_t block_of(std::string_view name) {
   int64_t block = -1;
   if (name.starts_with("blk.")) std::from_chars(name.data() + 4, name.data() + name.size(), block);
   return block;
+}
+
+std::string some_names(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i ? ", " : "") + visible(names[i]);
+  return names.size() > kMost ? text + format(" and %zu more", names.size() - kMost) : text;
 }
 
 float ModelArgs::softmax_scale() const {

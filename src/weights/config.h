@@ -49,6 +49,8 @@ struct ModelArgs {
 
 // Of a tensor "blk.N.…": N. -1: it is of no block.
 int64_t block_of(std::string_view name);
+// For a message: the first few, and how many more there are.
+std::string some_names(const std::vector<std::string>& names);
 
 // Throws Error{model} naming the key, the value and what was expected.
 ModelArgs read_model_args(const GgufFile& file);
