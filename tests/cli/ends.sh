@@ -2,7 +2,7 @@
 
 ended_by() { [[ $(grep -ac "ended by" err) == 1 ]] && grep -aqx "dsv32: ended by SIG$1" err; }
 # begin ARGS...: the program in the background, hearing SIGHUP, with its input from $input.
-begin() { env --default-signal=HUP "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err & pid=$!; }
+begin() { : >out; : >err; env --default-signal=HUP "$dsv32" "$@" <"${input:-/dev/null}" >out 2>err & pid=$!; }
 kill_and_wait() {
   kill "-$1" $pid
   wait $pid
