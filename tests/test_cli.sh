@@ -734,7 +734,7 @@ printf 'GGUF' >short.gguf
 head -c 1000 /dev/urandom >noise.gguf
 head -c 5000 "$model" >cut.gguf
 ln -s loop.gguf loop.gguf
-for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe . /dev/zero /dev/stdin; do
+for bad in absent.gguf empty.gguf short.gguf noise.gguf cut.gguf loop.gguf pipe /dev/zero /dev/stdin; do
   for command in "run hi" "inspect model" "inspect plan" "inspect tokens hi"; do
     # shellcheck disable=SC2086
     timeout 5 "$dsv32" $command -m $bad </dev/null >out 2>err
