@@ -62,9 +62,9 @@ class MappedFile {
 void install_truncation_guard();
 
 // A whole text file or, for "-", standard input, without a byte order mark. `max_bytes` bounds what is read;
-// Error{usage} names the file and why, as plain_text() does. A signal that is handled ends the reading so too:
-// what never ends, as some of /proc, ends with Ctrl-C. on_wait() is called once, when nothing has come for half
-// a second.
+// Error{usage} names the file and why, as plain_text() does. A signal that is handled ends the reading so
+// too: what never ends, as some of /proc, ends with Ctrl-C. on_wait() is called once, when nothing has come
+// for half a second.
 std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait = {});
 
 }  // namespace dsv32

@@ -42,8 +42,7 @@ class Batch {
         runner_(
             model, n_at_a_time, model.tokenizer(),
             [this](const BatchJob& job, const GenerationResult& result) { return text_of(job, result); },
-            [this] { show_progress(); },
-            [this](const std::string& line) { status_.erase(), say(line); }),
+            [this] { show_progress(); }, [this](const std::string& line) { status_.erase(), say(line); }),
         status_(terminal.can_redraw, options.quiet) {}
 
   int run() {

@@ -11,8 +11,7 @@ namespace dsv32 {
 
 // A request on the loop, and what is heard of it: a piece of text is a token, near enough for progress.
 struct BatchRunner::Running : Listener {
-  Running(BatchJob&& own_job, const BatchRunner& its_runner)
-      : job(std::move(own_job)), runner(its_runner) {}
+  Running(BatchJob&& own_job, const BatchRunner& its_runner) : job(std::move(own_job)), runner(its_runner) {}
   void on_prefill(int64_t n_done, int64_t /*n_total*/, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // perhaps anew
     if (runner.on_progress_) runner.on_progress_();
