@@ -17,12 +17,6 @@ namespace {
 constexpr size_t kMostAttachedBytes = size_t{16} << 20;
 constexpr std::string_view kSpaces = " \t\n", kTextAtBytes = "\ufdd0";
 
-std::string exchanged(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
-}
-
 bool is_file(const std::string& path) {
   std::error_code error;
   return path.find('\0') == std::string::npos &&
@@ -31,9 +25,9 @@ bool is_file(const std::string& path) {
 
 }  // namespace
 
-std::string as_typed(std::string text) { return exchanged(std::move(text), kTextAtBytes, "\ufffd"); }
-std::string as_text(std::string text) { return exchanged(as_typed(std::move(text)), "@", kTextAtBytes); }
-std::string as_sent(std::string text) { return exchanged(std::move(text), kTextAtBytes, "@"); }
+std::string as_typed(std::string text) { return replaced(std::move(text), kTextAtBytes, "\ufffd"); }
+std::string as_text(std::string text) { return replaced(as_typed(std::move(text)), "@", kTextAtBytes); }
+std::string as_sent(std::string text) { return replaced(std::move(text), kTextAtBytes, "@"); }
 
 std::string attachment_path(std::string_view path) {
   const char* home = std::getenv("HOME");

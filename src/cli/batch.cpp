@@ -231,9 +231,8 @@ int answer_all(const Options& options, BatchSource source, const std::string& ou
 }
 
 std::string question_of(const Options& options) {
-  std::string text = options.prompt.value_or("");
-  for (const std::string& word : options.words) text += (text.empty() ? "" : " ") + word;
-  return text;
+  const std::string text = options.prompt.value_or(""), words = joined(options.words);
+  return text.empty() || words.empty() ? text + words : text + " " + words;
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ int64_t WarmClient::add(Request request, Listener& listener) {
       fail(ErrorKind::usage, "the request's stops are too long for a warm process",
            "with --warm never the model is loaded here");
     link_.queue(line);
-  } catch (const Error& error) {
-    asked.outcome = error;
+  } catch (...) {
+    asked.outcome = current_error();
   }
   return n_added_++;
 }
