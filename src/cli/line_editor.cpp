@@ -62,7 +62,7 @@ std::string with_line_ends(std::string_view pasted) {
 // A terminal that takes no more is met again when it is read.
 void draw_out(const std::string& text) {
   try {
-    write_out(text);
+    write_out_as_is(text);
   } catch (const Error&) {
   }
 }
