@@ -16,12 +16,16 @@ suite() {  # NAME COMMAND...
   add_up "$1" $? "$tally"
 }
 
-run() {  # TALLY COMMAND...: what it says, in order, but for the tally, which goes to the file, and reasons
+run() {  # TALLY COMMAND...: what it says, at once, but for the tally, which goes to the file, and reasons
+  local line
   : >"$1"
-  "${@:2}" 2>&1 | awk -v tally="$1" -v reasons="$reasons" '
-    /^tally: [0-9]+ [0-9]+ [0-9]+$/ { print $2, $3, $4 > tally; next }
-    /^skipped: [0-9]+ / { sub(/^skipped: /, ""); print >> reasons; next }
-    { print; fflush() }'
+  "${@:2}" 2>&1 | while IFS= read -r line || [ -n "$line" ]; do
+    case $line in
+      "tally: "*) echo "${line#tally: }" >"$1" ;;
+      "skipped: "[0-9]*) echo "${line#skipped: }" >>"$reasons" ;;
+      *) printf '%s\n' "$line" ;;
+    esac
+  done
   return "${PIPESTATUS[0]}"
 }
 

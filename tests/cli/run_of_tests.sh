@@ -15,3 +15,13 @@ check "make test: nothing beside its lines" empty err
 printf '%s\n' unit_tests: one two three race_tests: test_cli: 'FAILED it' 'skipped 1: make test-long runs it' \
   'skipped 5: no such CPU' '10 passed, 1 failed, 6 skipped' >wanted
 check "make test: lines in order, reasons at the end" same out wanted
+
+# A line is there when it was said, not when the suite has ended.
+program build/races/race_tests 'tally: 1 0 0'
+printf '%s\n' '#!/bin/bash' 'echo early' 'until [[ -e heard ]]; do sleep 0.05; done' 'echo "tally: 1 0 0"' >build/unit_tests
+timeout 60 tests/run.sh build >out 2>err &
+running=$!
+for _ in {1..200}; do grep -q early out && break; sleep 0.05; done
+check "make test: a line is told at once" has out early
+touch heard
+wait "$running"
