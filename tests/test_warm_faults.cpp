@@ -364,6 +364,9 @@ BOOST_AUTO_TEST_CASE(a_file_that_was_written_to_is_another) {
   const timespec times[] = {before.st_atim, before.st_mtim};
   utimensat(AT_FDCWD, model.c_str(), times, 0);  // as who sets the time back
   BOOST_TEST(warm.ask("run", "-n 4 --no-think hello").code == 1);
+  BOOST_TEST(warm.await([&] { return warm.warm_pid() == 0; }));  // it sees it too, and ends
+  for (const std::string& log : warm.logs()) BOOST_TEST(contains(log, "has changed since it was opened"), log);
+  fs::remove_all(warm.folder);
 }
 
 BOOST_AUTO_TEST_CASE(stop_goes_by_the_file) {
