@@ -14,7 +14,10 @@ demo=$(realpath "$tests/../models/demo.gguf")  # trained: its answers end by the
 work=$(mktemp -d)
 trap '[[ $BASHPID == "$$" ]] && rm -rf "$work"' EXIT  # not in a subshell that a signal ends
 cd "$work" || exit 1
-export LC_ALL=C XDG_STATE_HOME=$work/state XDG_RUNTIME_DIR=$work/runtime XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config TERM=xterm
+take_folders() {
+  export LC_ALL=C XDG_STATE_HOME=$work/state XDG_RUNTIME_DIR=$work/runtime XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config TERM=xterm
+}
+take_folders
 export OMP_WAIT_POLICY=passive  # threads that spin while they wait are slow on a machine with other work
 unset NO_COLOR DSV32_MODEL DSV32_MODELS
 esc=$'\e'
@@ -31,8 +34,8 @@ check() {
   else
     failed=$((failed + 1))
     echo "FAILED $name: $*"
-    [[ -s err ]] && { echo "  stderr:"; head -c 600 err | cat -v | sed 's/^/  | /'; }
-    [[ -s out ]] && { echo "  stdout:"; head -c 600 out | cat -v | sed 's/^/  | /'; }
+    [[ -s err ]] && { echo "  stderr:"; head -c 600 err | cat -v | awk '{ print "  | " $0 }'; }
+    [[ -s out ]] && { echo "  stdout:"; head -c 600 out | cat -v | awk '{ print "  | " $0 }'; }
   fi
 }
 
@@ -1327,6 +1330,7 @@ for subject in "$tests"/cli/*.sh; do
   mkdir -p "$work/$(basename "$subject" .sh)" && cd "$work/$(basename "$subject" .sh)" || exit 1
   # shellcheck source=/dev/null
   . "$subject"
+  take_folders
 done
 
 echo "tally: $passed $failed $skipped"

@@ -50,7 +50,8 @@ offers() { # NAME WANTED WORDS...: by $by
 all_offers() {
   offers "a choice" "fp8" dsv32 run --kv-type fp
   offers "a choice behind a flag of two words" "slru" dsv32 cache prune --cache-policy s
-  offers "types" "Q4_0 Q4_1 Q4_K" dsv32 inspect plan --type Q4
+  offers "types" "Q4_0 Q4_1 Q4_K_S Q4_K_M" dsv32 inspect plan --type Q4
+  offers "types of matrices" "Q4_0 Q4_1 Q4_K" dsv32 bench --type Q4
   offers "a choice of a group's command" "full" dsv32 bench batch --topk-buffer f
   offers "backends" "cpu cuda" dsv32 run hi --backend c
   offers "talks" "spoken" dsv32 chat --talk spo
@@ -94,7 +95,7 @@ run_ completion man
 for section in EXAMPLES FILES ENVIRONMENT "IN A CHAT"; do
   check "manual page: $section" grep -aqx ".SH $section" out
 done
-for part in '\fBdsv32 run \-f notes.txt' 'XDG_CACHE_HOME/dsv32' '\fBDSV32_MODELS' '\fB/retry, /regen' '\fB/set\fR \fI[NAME VALUE]'; do
+for part in '\fBdsv32 run \-f notes.txt' 'XDG_CACHE_HOME/dsv32' '\fBDSV32_MODELS' '\fB/retry, /regen' '\fB/set\fR \fI[NAME [VALUE]]'; do
   check "manual page: $part" has out "$part"
 done
 
