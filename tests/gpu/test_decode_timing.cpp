@@ -114,8 +114,13 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
       const int64_t n_runs = 8 / n_tokens;
       const double seconds = gpu().seconds([&] {
         for (int64_t run = 0; run < n_runs; ++run)
-          cuda::run_experts_decode({up, other, down, x.data(), experts.data() + run * 8 * n_tokens,
-                                    weights.data(), n_tokens, 8, y.data()},
+          cuda::run_experts_decode({{up, other, down},
+                                    x.data(),
+                                    experts.data() + run * 8 * n_tokens,
+                                    weights.data(),
+                                    n_tokens,
+                                    8,
+                                    y.data()},
                                    gpu().launch());
       }) / static_cast<double>(n_runs);
       const double n_bytes = 24.0 * static_cast<double>(mat_bytes) * static_cast<double>(n_tokens);
@@ -140,8 +145,8 @@ BOOST_AUTO_TEST_CASE(timing_of_chosen_experts,
                      w2 = in_bands(pool.data() + 2 * kExperts * mat_bytes, q4_k, kDim, kInter, kExperts);
   for (const int64_t n_tokens : {2, 4, 8, 16, 32, 33, 64, 128}) {
     const double seconds = gpu().seconds([&] {
-      cuda::run_experts_decode({w1, w3, w2, x.data(), experts.data(), weights.data(), n_tokens, 8, y.data()},
-                               gpu().launch());
+      cuda::run_experts_decode(
+          {{w1, w3, w2}, x.data(), experts.data(), weights.data(), n_tokens, 8, y.data()}, gpu().launch());
     });
     std::printf("run_experts_decode Q4_K, %lld tokens x 8 of 256: %.0f us\n",
                 static_cast<long long>(n_tokens), seconds * 1e6);

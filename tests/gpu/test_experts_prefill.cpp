@@ -65,8 +65,13 @@ void check_experts(WeightMatrix w1, WeightMatrix w3, WeightMatrix w2, const uint
   for (int64_t t = 0; t < n_tokens; t += every) {
     const int64_t n = every == 1 ? n_tokens : 1;
     std::vector<float> y(static_cast<size_t>(n * dim));
-    cpu().run_experts({w1, w3, w2, x.data() + t * dim, chosen.data() + t * n_activated,
-                       weights.data() + t * n_activated, n, n_activated, y.data()});
+    cpu().run_experts({{w1, w3, w2},
+                       x.data() + t * dim,
+                       chosen.data() + t * n_activated,
+                       weights.data() + t * n_activated,
+                       n,
+                       n_activated,
+                       y.data()});
     expected.insert(expected.end(), y.begin(), y.end());
     if (every == 1) break;
   }
@@ -75,8 +80,13 @@ void check_experts(WeightMatrix w1, WeightMatrix w3, WeightMatrix w2, const uint
   w1.data = device[0], w3.data = device[1], w2.data = device[2];
   const DeviceArray<float> x_device(x), weights_device(weights), y(static_cast<size_t>(n_tokens * dim));
   const DeviceArray<int32_t> chosen_device(chosen);
-  cuda::run_experts_prefill({w1, w3, w2, x_device.data(), chosen_device.data(), weights_device.data(),
-                             n_tokens, n_activated, y.data()},
+  cuda::run_experts_prefill({{w1, w3, w2},
+                             x_device.data(),
+                             chosen_device.data(),
+                             weights_device.data(),
+                             n_tokens,
+                             n_activated,
+                             y.data()},
                             test.launch());
   const std::vector<float> all = y.values();
   std::vector<float> ours;
@@ -150,9 +160,13 @@ BOOST_AUTO_TEST_CASE(a_tokens_bits_do_not_depend_on_the_cut, *boost::unit_test::
         weights(random_floats(kTokens * kActivated, 2)), y(kTokens * kDim);
     const DeviceArray<int32_t> chosen(choose_experts(kTokens, kActivated, 0, 8, 3));
     const auto run = [&](int64_t first, int64_t n, const cuda::Launch& launch) {
-      cuda::run_experts_prefill({e.w1.on_device(), e.w3.on_device(), e.w2.on_device(),
-                                 x.data() + first * kDim, chosen.data() + first * kActivated,
-                                 weights.data() + first * kActivated, n, kActivated, y.data() + first * kDim},
+      cuda::run_experts_prefill({{e.w1.on_device(), e.w3.on_device(), e.w2.on_device()},
+                                 x.data() + first * kDim,
+                                 chosen.data() + first * kActivated,
+                                 weights.data() + first * kActivated,
+                                 n,
+                                 kActivated,
+                                 y.data() + first * kDim},
                                 launch);
     };
     run(0, kTokens, test.launch());
