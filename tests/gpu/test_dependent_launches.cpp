@@ -46,7 +46,7 @@ struct Chain {
       after();
       multiply(gate, normed.data(), gated.data());
       multiply(up, normed.data(), upped.data());
-      cuda::gate(gated.data(), upped.data(), nullptr, kInner, kInner, test.launch());
+      cuda::gate(gated.data(), upped.data(), nullptr, {}, kInner, kInner, test.launch());
       after();
       multiply(down, gated.data(), added.data());
       cuda::add({added.data(), x.data(), kDim}, test.launch());

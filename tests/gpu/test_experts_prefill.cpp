@@ -190,9 +190,13 @@ BOOST_AUTO_TEST_CASE(bands_of_experts_give_the_bits_of_whole_rows,
   for (const TensorType type : kTypes) {
     const Experts e(type, type, type, 8, kDim, 256);
     for (const int64_t n : {int64_t{40}, kMost}) {
-      RunExperts op = {
-          e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(), weights.data(), n, 3,
-          y.data()};
+      RunExperts op = {{e.w1.on_device(), e.w3.on_device(), e.w2.on_device()},
+                       x.data(),
+                       chosen.data(),
+                       weights.data(),
+                       n,
+                       3,
+                       y.data()};
       cuda::run_experts_prefill(op, test.launch());
       const std::vector<float> ours = y.values();
       op.w1 = e.w1.whole_rows_on_device(), op.w3 = e.w3.whole_rows_on_device();
@@ -249,8 +253,13 @@ BOOST_AUTO_TEST_CASE(a_graph_replays_the_experts, *boost::unit_test::preconditio
       weights(random_floats(n_tokens * n_activated, 2));
   const DeviceArray<float> y(n_tokens * dim), again(n_tokens * dim);
   const DeviceArray<int32_t> chosen(choose_experts(n_tokens, n_activated, 0, 8, 3));
-  RunExperts op = {e.w1.on_device(), e.w3.on_device(), e.w2.on_device(), x.data(), chosen.data(),
-                   weights.data(),   n_tokens,         n_activated,      y.data()};
+  RunExperts op = {{e.w1.on_device(), e.w3.on_device(), e.w2.on_device()},
+                   x.data(),
+                   chosen.data(),
+                   weights.data(),
+                   n_tokens,
+                   n_activated,
+                   y.data()};
   cuda::run_experts_prefill(op, test.launch());
   op.y = again.data();
   cudaGraph_t graph;
@@ -291,7 +300,7 @@ BOOST_AUTO_TEST_CASE(timing_of_experts,
       const double seconds = test.seconds(
           [&] {
             cuda::run_experts_prefill(
-                {w1, w3, w2, x.data(), chosen.data(), weights.data(), n_tokens, n_activated, y.data()},
+                {{w1, w3, w2}, x.data(), chosen.data(), weights.data(), n_tokens, n_activated, y.data()},
                 test.launch());
           },
           5);

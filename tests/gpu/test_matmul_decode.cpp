@@ -323,9 +323,8 @@ void check_experts(const ExpertShape& s) {
     std::vector<float> weights = random_floats(experts.size(), 4), expected(x.size());
     const auto views = [&](bool is_device, const float* x_data, const int32_t* experts_data,
                            const float* weights_data, float* y) {
-      RunExperts op{is_device ? w1.on_device() : w1.host,
-                    is_device ? w3.on_device() : w3.host,
-                    is_device ? w2.on_device() : w2.host,
+      RunExperts op{{is_device ? w1.on_device() : w1.host, is_device ? w3.on_device() : w3.host,
+                     is_device ? w2.on_device() : w2.host},
                     x_data,
                     experts_data,
                     weights_data,
