@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(element_wise_operations_agree) {
     const DeviceArray<float> device_factors(factors);
     for (size_t i = 0; i < a.size(); ++i)
       a[i] = a[i] / (1 + std::exp(-a[i])) * b[i] * factors[i / static_cast<size_t>((n + 1) / 2)];
-    cuda::gate(da.data(), db.data(), device_factors.data(), n, (n + 1) / 2, test.launch());
+    cuda::gate(da.data(), db.data(), device_factors.data(), {}, n, (n + 1) / 2, test.launch());
     BOOST_TEST(relative_error(da.values(), a) < 1e-6);
     cpu.add({a.data(), b.data(), n});
     cuda::add({da.data(), db.data(), n}, test.launch());
