@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "tests/support/sanitized.h"
 #include "tests/support/warm_home.h"
 
 using namespace dsv32;
@@ -239,7 +240,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_read_is_not_heard) {
   press_on(link, lines + "[]", lines.size());
   const size_t n = press_on(link, std::string(size_t{1} << 20, 'x') + "\n[]", size_t{64} << 20);
   BOOST_TEST(n < size_t{8} << 20);
-  BOOST_TEST(resident_kib(pid) < before + 24 * 1024);
+  if (!kIsSanitized) BOOST_TEST(resident_kib(pid) < before + 24 * 1024);  // they keep what is given back
   BOOST_TEST(warm.ask("run", "-n 4 --no-think hello").code == 0);
   WarmLink unended = raw_link(warm);
   BOOST_TEST(press_on(unended, std::string(size_t{8} << 20, 'x'), size_t{8} << 20) < size_t{2} << 20);
@@ -365,7 +366,8 @@ BOOST_AUTO_TEST_CASE(a_file_that_was_written_to_is_another) {
   utimensat(AT_FDCWD, model.c_str(), times, 0);  // as who sets the time back
   BOOST_TEST(warm.ask("run", "-n 4 --no-think hello").code == 1);
   BOOST_TEST(warm.await([&] { return warm.warm_pid() == 0; }));  // it sees it too, and ends
-  for (const std::string& log : warm.logs()) BOOST_TEST(contains(log, "has changed since it was opened"), log);
+  for (const std::string& log : warm.logs())
+    BOOST_TEST(contains(log, "has changed since it was opened"), log);
   fs::remove_all(warm.folder);
 }
 
