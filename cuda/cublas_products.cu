@@ -15,7 +15,6 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kFewestTokens = 512;  // fewer gain little, and loading the library takes a moment
 constexpr int kThreads = 256;
 
 const CublasLibrary& library() {
@@ -106,9 +105,9 @@ bool has_our_bits(const Product& product, const Launch& launch) {
 }
 
 bool can_take(const Product& product) {
-  return product.n_places >= kFewestTokens && product.n_splits == 1 && !product.tiles &&
+  return uses_library(product.n_places, kernel_family()) && product.n_splits == 1 && !product.tiles &&
          reinterpret_cast<uintptr_t>(product.y) % 16 == 0 && product.y_stride % 4 == 0 &&
-         product.y_mat_stride % 4 == 0 && has_hopper_products();
+         product.y_mat_stride % 4 == 0;
 }
 
 }  // namespace

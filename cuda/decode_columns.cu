@@ -13,7 +13,7 @@
 // and add up all of them in that same order at the end.
 #include <cooperative_groups.h>
 
-#include "cuda/decode_problem.cuh"
+#include "cuda/decode_layout.cuh"
 
 namespace dsv32::cuda {
 namespace decode {
@@ -420,18 +420,12 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
 
 }  // namespace
 
-void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch) {
-  // Chunks of equal numbers of tokens.
-  const int n_together =
-      runs.runs ? runs.most
-                : static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, kMostTogether)));
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>)
-      launch_columns<kType>(rows, layout, runs, is_gated, n_together, launch);
-    else
-      fail(ErrorKind::internal,
-           format("shared memory has no room for products with %s weights", type_name(kType)));
+      launch_columns<kType>(rows, layout_of<kType>(rows, is_gated ? 2 : 1), runs, is_gated, n_together,
+                            launch);
   });
 }
 

@@ -1,47 +1,13 @@
-// How a product of decode is cut into blocks and launched, for every type and number of tokens: by the
-// kernels of decode_rows.cuh, or by those of decode_columns.cu and decode_wide.cu.
-//
-// How sums are divided follows from a matrix's shape alone.
+// How a product of decode is launched, for every type and number of tokens: by the kernels of decode_rows.cuh,
+// or by those of decode_columns.cu and decode_wide.cu. backend/choose.h chooses.
 #pragma once
 
+#include "backend/choose.h"
+#include "cuda/decode_layout.cuh"
 #include "cuda/decode_rows.cuh"
 #include "cuda/float_tiles.cuh"
 
 namespace dsv32::cuda::decode {
-
-// log2 of W: the one with which the busiest warp has the fewest steps when two blocks fit on a
-// multiprocessor; the larger of equals. A few steps a unit are worth adding up: 8 experts' w2 in units of one
-// step took 27.5 us, of four 22.8 (H200, 2026-11-24). By the first matrix's shape alone: no sum's order may
-// depend on more.
-inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
-  constexpr int64_t kLeastUnitSteps = 3;
-  int best = 0;
-  int64_t least = INT64_MAX;
-  for (int log = 3; log >= 0; --log) {
-    const int64_t w = int64_t{1} << log;
-    if ((w > 1 && w > n_steps) || (w > 2 && w * kLeastUnitSteps > n_steps)) continue;
-    const int64_t n_groups =
-        ceil_div(rows.matrices[0].n_rows, kTileRows * (kWarps >> log)) * rows.n_problems_token;
-    const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
-    if (most < least) least = most, best = log;
-  }
-  return best;
-}
-
-// The blocks of a cluster that share a tile: as many as make up two blocks for each multiprocessor, while
-// each has steps for most of its warps. By the first matrix's shape alone, as above.
-inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
-  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
-  constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
-  const auto n_tiles = static_cast<int>(ceil_div(rows.matrices[0].n_rows, kTileRows));
-  int n = 1;
-  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
-    const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
-    if (n_steps_block < kLeastSteps) break;
-    if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
-  }
-  return n;
-}
 
 // Returns whether a block's shared memory has room for x beside two steps; if not, nothing is done.
 template <TensorType kType, int kMats, int kTiles, bool kInBands>
@@ -87,10 +53,6 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   return true;
 }
 
-inline bool is_aligned(const void* p, size_t n_bytes) {
-  return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
-}
-
 // Whether x and weights of F32, F16 or BF16 may be read 16 bytes at a time.
 inline bool is_float_aligned(const DecodeRows& rows) {
   return is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 && rows.x_token_stride % 4 == 0 &&
@@ -104,57 +66,36 @@ inline int float_jobs(const DecodeRows& rows, int n_mats) {
 
 template <int kMats>
 void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
-  constexpr int kFewTokens = 8;  // that are sooner done one after the other than by a cluster
-  if (rows.n_tokens > kFewTokens)
-    return launch_float_tiles<kMats>(rows, choose_tiles(rows, kMats, launch.n_sms), is_float_aligned(rows),
-                                     launch);
   const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems));
   launch_kernel("float_rows_kernel", float_rows_kernel<kMats>, {blocks, kThreads, kFloatSumBytes}, launch,
                 rows, is_float_aligned(rows));
 }
 
-// Returns whether `beside` is done too; with x_norm whether anything is done.
+// F16 and BF16.
 template <TensorType kType, int kMats>
-bool launch_type(const DecodeRows& rows, const UseRuns& runs, const Beside& beside, const Launch& launch) {
-  const DecodeRows::Matrix& matrix = rows.matrices[0];
-  Layout layout{};
-  layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
-                        rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);
-  if constexpr (kIsFloat<kType>) {
-    if (!is_float_aligned(rows)) {
-      const dim3 blocks(static_cast<unsigned>(ceil_div(matrix.n_rows, kWarps)),
-                        static_cast<unsigned>(rows.n_problems),
-                        static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
-      launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
-      return false;
-    }
-  } else {
-    for (int k = 0; k < rows.n_matrices; ++k)
-      if (!is_aligned(rows.matrices[k].weights, kWeightAlign<kType>) ||
-          rows.gate_offset % kWeightAlign<kType> != 0)
-        fail(ErrorKind::internal,
-             format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
-                    static_cast<const void*>(rows.matrices[k].weights), kWeightAlign<kType>));
-  }
-  layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
-  layout.log_warps = choose_log_warps(rows, layout.n_steps);
-  layout.n_split = kMats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
-  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
-  if constexpr (kIsFloat<kType>) {
-    if (rows.n_tokens > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, Beside{}, launch)
-                                     : launch_rows<kType, kMats, 1, false>(rows, layout, Beside{}, launch))
-      return false;
-  } else if (!runs.runs && rows.n_tokens <= kGroupTokens) {
-    const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
-    const Beside& added = has_room ? beside : Beside{};
-    if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
-                      : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
-      return has_room;
-    if (rows.x_norm) return false;
-  } else if (!runs.runs && rows.n_tokens > kMostTogether) {
-    if (multiply_wide(rows, layout, kMats == 2, kType, launch)) return false;
-  }
-  multiply_columns(rows, layout, runs, kMats == 2, kType, launch);
+void launch_halves(const DecodeRows& rows, int width, const Launch& launch) {
+  const Layout layout = layout_of<kType>(rows, kMats);
+  if (is_float_aligned(rows) &&
+      (width > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, Beside{}, launch)
+                            : launch_rows<kType, kMats, 1, false>(rows, layout, Beside{}, launch)))
+    return;
+  const dim3 blocks(static_cast<unsigned>(ceil_div(rows.matrices[0].n_rows, kWarps)),
+                    static_cast<unsigned>(rows.n_problems),
+                    static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
+  launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
+}
+
+// Up to kGroupTokens tokens of weights that have codes. Returns whether `beside` is done too; with x_norm
+// whether anything is done. Where a block has no room for x, decode_columns.cu makes the product.
+template <TensorType kType, int kMats>
+bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& launch) {
+  const Layout layout = layout_of<kType>(rows, kMats);
+  const bool has_room = layout.n_split == 1 && rows.in_bands;  // other blocks are no cluster's
+  const Beside& added = has_room ? beside : Beside{};
+  if (rows.in_bands ? launch_rows<kType, kMats, 1, true>(rows, layout, added, launch)
+                    : launch_rows<kType, kMats, 1, false>(rows, layout, added, launch))
+    return has_room;
+  if (!rows.x_norm) multiply_columns(rows, {}, kMats == 2, rows.n_tokens, kType, launch);
   return false;
 }
 
@@ -186,6 +127,44 @@ inline DecodeRows rows_of(const Matmul& op) {
   return rows;
 }
 
+// The tokens [first, first + n) of a product.
+inline DecodeRows tokens_of(DecodeRows rows, int first, int n) {
+  rows.x += first * rows.x_token_stride;
+  for (int k = 0; k < rows.n_matrices; ++k) rows.matrices[k].y += first * rows.matrices[k].y_token_stride;
+  if (rows.plus) rows.plus += first * rows.matrices[0].y_token_stride;
+  if (rows.sum) rows.sum += first * rows.matrices[0].y_token_stride;
+  rows.n_tokens = n;
+  return rows;
+}
+
+// As launch_any(), of tokens that have room in the scratch memory.
+template <int kMats>
+bool launch_part(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Beside& beside,
+                 const Launch& launch) {
+  const DecodeChoice choice = choose_decode(type, rows.n_tokens, runs.runs ? runs.most : 0, kernel_family());
+  bool is_beside_done = false;
+  switch (choice.kernel) {
+    case DecodeKernel::float_rows: launch_float_rows<kMats>(rows, launch); break;
+    case DecodeKernel::float_tiles:
+      launch_float_tiles<kMats>(rows, choose_tiles(rows, kMats, launch.n_sms), is_float_aligned(rows),
+                                launch);
+      break;
+    case DecodeKernel::rows:
+      with_type(type, [&]<TensorType kType>() {
+        if constexpr (kType == TensorType::f16 || kType == TensorType::bf16)
+          launch_halves<kType, kMats>(rows, choice.width, launch);
+        else if constexpr (kType != TensorType::f32)
+          is_beside_done = launch_codes<kType, kMats>(rows, beside, launch);
+      });
+      break;
+    case DecodeKernel::columns:
+      multiply_columns(rows, runs, kMats == 2, choice.n_together, type, launch);
+      break;
+    case DecodeKernel::wide: multiply_wide(rows, kMats == 2, choice, type, launch); break;
+  }
+  return is_beside_done;
+}
+
 // The product for all types; kMats = 2: the gated one. Runs: none, or all of the uses. Returns whether what
 // is beside it is done too: where tokens are few and blocks are no clusters.
 template <int kMats>
@@ -195,21 +174,11 @@ bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
   constexpr int kMostTokens = 32 * kGroupTokens;  // that have room as fp16 in the scratch memory
   bool is_beside_done = false;
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
-    DecodeRows part = rows;
-    part.x += first * rows.x_token_stride;
-    for (int k = 0; k < rows.n_matrices; ++k) part.matrices[k].y += first * rows.matrices[k].y_token_stride;
-    if (rows.plus) part.plus += first * rows.matrices[0].y_token_stride;
-    if (rows.sum) part.sum += first * rows.matrices[0].y_token_stride;
-    part.n_tokens = std::min(kMostTokens, rows.n_tokens - first);
     Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
     Launch here = launch;
     here.workspace = &scratch;
-    with_type(type, [&]<TensorType kType>() {
-      if constexpr (kType == TensorType::f32)
-        launch_float_rows<kMats>(part, here);
-      else
-        is_beside_done |= launch_type<kType, kMats>(part, runs, beside, here);
-    });
+    is_beside_done |= launch_part<kMats>(
+        tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)), runs, type, beside, here);
   }
   return is_beside_done;
 }

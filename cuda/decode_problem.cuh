@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "backend/choose.h"
 #include "cuda/decode_steps.cuh"
 #include "cuda/expert_uses.h"
 
@@ -63,8 +64,8 @@ void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 namespace decode {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
-constexpr int kGroupTokens = 8;    // the columns of the tensor cores' products
-constexpr int kMostTogether = 16;  // columns that decode_columns.cu multiplies at a time
+constexpr int kGroupTokens = kRowsTokens;      // the columns of the tensor cores' products
+constexpr int kMostTogether = kColumnsTokens;  // columns that decode_columns.cu multiplies at a time
 
 // Whether the block's problem is the one that all tokens share.
 __device__ __forceinline__ bool is_shared(const DecodeRows& rows) {
@@ -231,15 +232,6 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
           (second - first) * rows.row_bytes};
 }
 
-// Where in a ring somebody is.
-struct RingWalk {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int n_stages) {
-    if (++stage == n_stages) stage = 0, parity ^= 1;
-  }
-};
-
 // The first row of the warp's tile of a group, and its matrix.
 __device__ __forceinline__ const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout,
                                                                int group, int* first_row) {
@@ -373,13 +365,6 @@ __device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlac
   }
 }
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 // Tells each matrix its last group; returns their number.
 inline int number_groups(DecodeRows& rows, int n_tiles) {
   int n = 0;
@@ -390,13 +375,12 @@ inline int number_groups(DecodeRows& rows, int n_tiles) {
   return n;
 }
 
-// Products of more columns than decode_rows.cuh is for, or of the uses of runs; gated: of two matrices. In
-// decode_columns.cu, for types that have codes.
-void multiply_columns(const DecodeRows& rows, const Layout& layout, const UseRuns& runs, bool is_gated,
+// Products of n_together tokens at a time, at most kMostTogether, or of the uses of runs; gated: of two
+// matrices. In decode_columns.cu, for types that have codes.
+void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch);
-// The same of more tokens than kMostTogether, in decode_wide.cu. Returns whether the device has such
-// products; if not, nothing is done.
-bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, TensorType type,
+// The same of choice.n_together tokens, by Hopper's products, in decode_wide.cu.
+void multiply_wide(const DecodeRows& rows, bool is_gated, const DecodeChoice& choice, TensorType type,
                    const Launch& launch);
 
 }  // namespace decode

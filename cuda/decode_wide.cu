@@ -8,6 +8,7 @@
 // A block has 64 rows; of a gated product half of them are rows of W0 and half the same rows of W1. Its two
 // groups of four warps share the columns as the sum does: one has the first half of the units, the other the
 // second (sum_units).
+#include "cuda/decode_layout.cuh"
 #include "cuda/decode_wide.cuh"
 
 namespace dsv32::cuda {
@@ -300,13 +301,12 @@ __global__ void __launch_bounds__(kAllThreads, 1)
 #endif
 }
 
+// Returns whether a block's shared memory has room; if not, nothing is done.
 template <TensorType kType, int kN>
 bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chunk, const Launch& launch) {
   using X = Record<kType>;
   using Step = WideStep<kType, kN>;
   const auto kernel = decode_wide_kernel<kType, kN>;
-  const cudaFuncAttributes attributes = attributes_of(kernel);
-  if (!is_hoppers_own(attributes)) return false;
   WideCut cut{};
   cut.is_gated = is_gated;
   cut.n_groups = number_groups(rows, is_gated ? kHalfWarps / 2 : kHalfWarps);
@@ -315,8 +315,7 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
 
   const int n_beside = kHalves * kWeightStages * kWeightStage<kType> +
                        (layout.n_split > 1 ? 2 : 1) * kBlockRows * (kN + 2) * static_cast<int>(sizeof(float));
-  const int room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -
-                   static_cast<int>(attributes.sharedSizeBytes) - n_beside;
+  const int room = most_shared_bytes(kernel) - n_beside;
   cut.n_x_stages = std::min(room / (kHalves * Step::kStage), kMostXStages);
   if (cut.n_x_stages < 2) return false;
   const auto n_bytes = static_cast<size_t>(kHalves * cut.n_x_stages * Step::kStage + n_beside);
@@ -336,22 +335,32 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   return true;
 }
 
+// Calls work.operator()<width>(), of the widths that choose.h gives the type.
+template <TensorType kType, typename Work>
+void with_width(int width, const Work& work) {
+  if (width == 32) return work.template operator()<32>();
+  if (width == 64) return work.template operator()<64>();
+  if constexpr (has_all_widths(kType)) {
+    if (width == 40) return work.template operator()<40>();
+    if (width == 48) return work.template operator()<48>();
+    if (width == 80) return work.template operator()<80>();
+  }
+  fail(ErrorKind::internal, format("products of %d tokens with %s weights", width, type_name(kType)));
+}
+
 }  // namespace
 
-bool multiply_wide(const DecodeRows& rows, const Layout& layout, bool is_gated, TensorType type,
+void multiply_wide(const DecodeRows& rows, bool is_gated, const DecodeChoice& choice, TensorType type,
                    const Launch& launch) {
-  constexpr int kMost = 80;
-  const int n_chunk = static_cast<int>(ceil_div(rows.n_tokens, ceil_div(rows.n_tokens, kMost)));
   bool is_done = false;
   with_type(type, [&]<TensorType kType>() {
     if constexpr (!kIsFloat<kType>)
-      is_done = n_chunk <= 32   ? launch_wide<kType, 32>(rows, layout, is_gated, n_chunk, launch)
-                : n_chunk <= 40 ? launch_wide<kType, 40>(rows, layout, is_gated, n_chunk, launch)
-                : n_chunk <= 48 ? launch_wide<kType, 48>(rows, layout, is_gated, n_chunk, launch)
-                : n_chunk <= 64 ? launch_wide<kType, 64>(rows, layout, is_gated, n_chunk, launch)
-                                : launch_wide<kType, kMost>(rows, layout, is_gated, n_chunk, launch);
+      with_width<kType>(choice.width, [&]<int kN>() {
+        is_done = launch_wide<kType, kN>(rows, layout_of<kType>(rows, is_gated ? 2 : 1), is_gated,
+                                         choice.n_together, launch);
+      });
   });
-  return is_done;
+  if (!is_done) multiply_columns(rows, {}, is_gated, equal_share(rows.n_tokens, kMostTogether), type, launch);
 }
 
 }  // namespace decode

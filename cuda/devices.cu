@@ -3,12 +3,21 @@
 
 #include "base/error.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/launch.h"
 
 namespace dsv32 {
 namespace {
 
-// One kernel of this build, to ask whether the device can run it.
-__global__ void probe_kernel() {}
+// One kernel of this build, to ask whether the device can run it, and by its shared memory what it was built
+// for: the versions that attributes tell are the same for sm_90 and sm_90a.
+__global__ void probe_kernel([[maybe_unused]] int* out) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ int mark[32];
+  mark[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncwarp();
+  *out = mark[31 - threadIdx.x];
+#endif
+}
 
 std::string version_text(int version) { return format("%d.%d", version / 1000, version % 1000 / 10); }
 
@@ -58,6 +67,8 @@ int n_cuda_devices() {
   cudaGetLastError();
   return 0;
 }
+
+bool cuda::has_hopper_products() { return attributes_of(probe_kernel).sharedSizeBytes > 0; }
 
 std::string why_no_cuda(int device) { return find_problem(device).message; }
 

@@ -30,7 +30,6 @@ struct UseRounds {
 
 // By the experts that op's tokens chose, at most kMostSorted to choose from; the matrix of a run is its
 // expert's place among those of its round. In the workspace.
-constexpr int64_t kMostSorted = 4096;
 UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch);
 
 // y [n_uses, dim] = what the uses of these runs come to, of weights that have codes; h [n_uses, inter] is

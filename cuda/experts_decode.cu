@@ -14,8 +14,6 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int kFewTokens = 4;   // hardly two of which choose the same expert: each use reads its weights
-constexpr int kMostInRun = 16;  // of few columns more steps fit in the rings
 constexpr int kSortThreads = 1024;
 
 // Uses by expert, the runs of them, and the experts of each round.
@@ -100,7 +98,7 @@ UseRounds take_rounds(const RunExperts& op, int64_t n_rounds, int64_t n_together
   const int64_t n_uses = op.n_tokens * op.n_activated;
   UseRounds rounds;
   rounds.n_rounds = static_cast<int>(n_rounds), rounds.n_together = static_cast<int>(n_together);
-  rounds.most = std::min(static_cast<int>(op.n_tokens), kMostInRun);
+  rounds.most = std::min(static_cast<int>(op.n_tokens), kColumnsTokens);
   rounds.n_runs = static_cast<int>(std::min(n_uses, n_together + n_uses / rounds.most));
   rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(n_rounds * rounds.n_runs));
   rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
@@ -118,10 +116,8 @@ void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& laun
 
 // The uses of many tokens, of the matrices where they are; none for weights that have no codes.
 UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
-  const auto has_codes = [](const WeightMatrix& w) { return traits(w.type).block_values > 1; };
-  if (op.n_tokens <= kFewTokens || op.w1.n_mats > kMostSorted || !has_codes(op.w1) || !has_codes(op.w3) ||
-      !has_codes(op.w2))
-    return {};
+  const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
+  if (choose_run(op.n_tokens, op.w1.n_mats, have_codes) == 0) return {};
   const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);
   sort_into(all, op, launch);
   return all.runs_of(0);

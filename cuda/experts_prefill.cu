@@ -16,7 +16,6 @@ namespace {
 constexpr int kListThreads = 1024;
 constexpr int kThreads = 256;
 constexpr int64_t kMostTokens = 65535;  // of a grid's second dimension
-constexpr int64_t kWideUses = 160;      // of an expert on average, from which tiles are wide
 
 // The sum over the block, for every thread.
 __device__ int block_count(int x, int* partial) {
@@ -135,7 +134,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       launch_(launch),
       is_paired_(op.w1.type == op.w3.type && has_pairs(op.w1) && has_pairs(op.w3) && has_pairs(op.w2)),
       n_uses_(op.n_tokens * op.n_activated),
-      is_wide_(is_paired_ && n_uses_ >= kWideUses * op.w1.n_mats),
+      is_wide_(is_paired_ && has_wide_tiles(n_uses_, op.w1.n_mats)),
       n_columns_(padded_columns(op.w1.n_cols)),
       n_hidden_(padded_columns(op.w1.n_rows)),
       uses_(list_uses()),

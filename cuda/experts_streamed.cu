@@ -145,11 +145,8 @@ void ExpertRing::give_back(cudaStream_t stream) {
 
 namespace {
 
-// Fewer uses than this many for each expert leave many of them unchosen.
-constexpr int64_t kUsesThatChooseAll = 2;
-
 bool chooses_all(const RunExperts& op) {
-  return op.n_tokens * op.n_activated >= kUsesThatChooseAll * op.w1.n_mats;
+  return chooses_all_experts(op.n_tokens * op.n_activated, op.w1.n_mats);
 }
 
 // By expert. Waits for the device when it is not all of them.

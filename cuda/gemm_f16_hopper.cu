@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
                                             Barriers* barriers) {
   const int place_row = static_cast<int>(threadIdx.x) / 8;
   const uint32_t place = stages + tile_offset(place_row, threadIdx.x % 8 * 16);
-  StageWalk<kStages> walk;
+  RingWalk walk;
   for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
     const Item item = item_of(product, shape, index);
     const int64_t first_column = int64_t{item.first_step} * kStep,
@@ -106,7 +106,7 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
     // The columns of this thread's pieces that the matrix has; those of x are padded.
     int n_columns =
         static_cast<int>(product.weight.n_cols - first_column) - static_cast<int>(threadIdx.x % 8) * 8;
-    for (int step = 0; step < item.n_steps; ++step, walk.advance()) {
+    for (int step = 0; step < item.n_steps; ++step, walk.advance(kStages)) {
       wait_for_phase(&barriers->empty[walk.stage], walk.parity ^ 1);
       const uint32_t to = place + walk.stage * kStageTiles * kTileBytes;
       load_rows<1>(weights, n_columns > 0, to);
@@ -122,13 +122,13 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
 // token 8 j + 2 (lane % 4) + e % 2. One step's products are always under way.
 template <int kTokens>
 __device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uint32_t rows,
-                                               Barriers* barriers, StageWalk<kStages>& walk,
+                                               Barriers* barriers, RingWalk& walk,
                                                float (&sums)[kTokens / 2]) {
   const bool tells = threadIdx.x % 32 == 0;
 #pragma unroll
   for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
-  StageWalk<kStages> done = walk;
-  for (int step = 0; step < n_steps; ++step, walk.advance()) {
+  RingWalk done = walk;
+  for (int step = 0; step < n_steps; ++step, walk.advance(kStages)) {
     const uint32_t stage = stages + walk.stage * kStageTiles * kTileBytes;
     const uint64_t a = wgmma_operand(stage + rows), b = wgmma_operand(stage + kTileBytes);
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
@@ -141,7 +141,7 @@ __device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uin
     wgmma_wait<1>();
     if (step == 0) continue;
     if (tells) arrive(&barriers->empty[done.stage]);
-    done.advance();
+    done.advance(kStages);
   }
   wgmma_wait<0>();
 #pragma unroll
@@ -164,7 +164,7 @@ __device__ __forceinline__ void multiply_items(const Product& product, const Sha
                                                Barriers* barriers) {
   const int lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x - kLoadThreads) / 32;
-  StageWalk<kStages> walk;
+  RingWalk walk;
   for (int64_t index = blockIdx.x; index < shape.n_items; index += gridDim.x) {
     const Item item = item_of(product, shape, index);
     const int64_t row = item.first_row + 16 * warp + lane / 4 * 2, n_rows = product.weight.n_rows,

@@ -27,16 +27,6 @@ __device__ __forceinline__ void init_stages(StageBarriers<kStages>* barriers, in
   publish_barriers();
 }
 
-// Where in the stages somebody is: the same steps for those who fill them and those who empty them.
-template <int kStages>
-struct StageWalk {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 // In a stage's barrier: what the thread has stored is there, and what it has asked for tells when it comes.
 // All of a warp that loads. Who waits for the stage needs fence_async_proxy() before products.
 __device__ __forceinline__ void fill_stage(uint64_t* full) {

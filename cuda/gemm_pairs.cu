@@ -33,9 +33,11 @@ struct ItemTokens {
   float units[kItemTokens<kWide>];
 };
 
+constexpr int kItemsAhead = 2;  // whose ItemTokens have room
+
 struct Barriers {
   StageBarriers<kMostStages> stages;
-  uint64_t written[2];  // an item's sums: its ItemTokens may be another's
+  uint64_t written[kItemsAhead];  // an item's sums: its ItemTokens may be another's
 };
 
 // What a CTA keeps in shared memory. A span is loaded with the tokens of its first step, when all but the
@@ -131,14 +133,12 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
   constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
   const Product& product = op.product;
   const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
-  StageWalk<S::kStages> walk;
-  StageWalk<kSpans<kType, kWide>> span_walk;
-  StageWalk<2> item_walk;
+  RingWalk walk, span_walk, item_walk;
   for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
     const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
     wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
     find_item_tokens(op, item, item_tokens + item_walk.stage);
-    item_walk.advance();
+    item_walk.advance(kItemsAhead);
     const RowRun halves[2] = {{product.weight, half_of<kWide>(op, item, 0)},
                               {product.weight, half_of<kWide>(op, item, 1)}};
     const int n_rows = static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
@@ -149,7 +149,7 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
       pieces[i] =
           static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) + piece;
     }
-    for (int step = 0; step < item.n_walked; ++step, walk.advance()) {
+    for (int step = 0; step < item.n_walked; ++step, walk.advance(S::kStages)) {
       wait_for_phase(&barriers->stages.empty[walk.stage], walk.parity ^ 1);
       if (step % Raw::kSteps == 0) {
         const uint32_t to = raw + span_walk.stage * S::kSpanBytes;
@@ -158,7 +158,7 @@ __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tile
           load_span<kType, kIsWhole<kType>>(
               halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows<kWide>, kHalfRows<kWide>),
               step / Raw::kSteps, to + half * S::kHalfBytes, thread);
-        span_walk.advance();
+        span_walk.advance(kSpans<kType, kWide>);
       }
       if (step < item.n_steps) {
         const uint32_t to = stages + walk.stage * S::kStageBytes + tile_offset(thread / 8, piece * 16);
@@ -310,8 +310,8 @@ template <TensorType kType, bool kWide, int kTokens>
 __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<kWide>& rows, uint32_t stages,
                                               const uint8_t* raw, const uint32_t* grid,
                                               StageBarriers<kMostStages>* barriers,
-                                              StageWalk<PairStaging<kType, kWide>::kStages>& walk,
-                                              StageWalk<kSpans<kType, kWide>>& span_walk,
+                                              RingWalk& walk,
+                                              RingWalk& span_walk,
                                               float (&sums)[kItemSums]) {
   using S = PairStaging<kType, kWide>;
   constexpr uint32_t kSteps = RawSpan<kType>::kSteps;
@@ -321,8 +321,8 @@ __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<k
 #pragma unroll
   for (int i = 0; i < kTiles * kTokens / 2; ++i)
     sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
-  StageWalk<S::kStages> done = walk;
-  for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance()) {
+  RingWalk done = walk;
+  for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance(S::kStages)) {
     const uint64_t tokens = wgmma_operand(stages + walk.stage * S::kStageBytes);
     const uint8_t* from = raw + span_walk.stage * S::kSpanBytes;
     const uint32_t span_at = span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, step / kSteps);
@@ -342,20 +342,20 @@ __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<k
       wgmma_wait<1>();  // the half before
       if (half == 0 && step > 0) {
         if (tells) arrive(&barriers->empty[done.stage]);
-        done.advance();
+        done.advance(S::kStages);
       }
     }
-    if (step % kSteps == kSteps - 1) span_walk.advance();
+    if (step % kSteps == kSteps - 1) span_walk.advance(kSpans<kType, kWide>);
   }
   wgmma_wait<0>();
 #pragma unroll
   for (int i = 0; i < kTiles * kTokens / 2; ++i)
     asm volatile("" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
   if (tells) arrive(&barriers->empty[done.stage]);
-  for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance()) {
+  for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance(S::kStages)) {
     wait_for_phase(&barriers->full[walk.stage], walk.parity);
     if (tells) arrive(&barriers->empty[walk.stage]);
-    if (step == item.n_walked - 1) span_walk.advance();
+    if (step == item.n_walked - 1) span_walk.advance(kSpans<kType, kWide>);
   }
 }
 
@@ -415,9 +415,7 @@ __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_
                                                uint32_t stages, const uint8_t* raw,
                                                const ItemTokens<kWide>* item_tokens, const uint32_t* grid,
                                                Barriers* barriers) {
-  StageWalk<PairStaging<kType, kWide>::kStages> walk;
-  StageWalk<kSpans<kType, kWide>> span_walk;
-  StageWalk<2> item_walk;
+  RingWalk walk, span_walk, item_walk;
   for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
     const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
     const WarpRows<kWide> rows = warp_rows<kType, kWide>(op, item);
@@ -429,7 +427,7 @@ __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_
     });
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&barriers->written[item_walk.stage]);
-    item_walk.advance();
+    item_walk.advance(kItemsAhead);
   }
 }
 
@@ -454,7 +452,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairP
   using S = PairStaging<kType, kWide>;
   uint8_t* raw = shared + S::kStages * S::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
   auto* item_tokens =
-      reinterpret_cast<ItemTokens<kWide>*>(raw + kSpans<kType, kWide> * S::kSpanBytes);  // [2]
+      reinterpret_cast<ItemTokens<kWide>*>(raw + kSpans<kType, kWide> * S::kSpanBytes);  // [kItemsAhead]
   auto* barriers = reinterpret_cast<Barriers*>(item_tokens + 2);
   auto* grid = reinterpret_cast<uint32_t*>(barriers + 1);
   const int n_items = *op.product.n_tiles * n_row_tiles;

@@ -82,7 +82,6 @@ void multiply_direct(const Product& product, const Launch& launch);
 void multiply_direct_hopper(const Product& product, const Launch& launch);  // without tiles
 // The same bits; false, and nothing done, where it cannot. cublas_products.cu.
 bool multiply_by_library(const Product& product, const Launch& launch);
-bool has_hopper_products();  // on this device
 void multiply_blocks(const Product& product, const Launch& launch);
 
 // Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of

@@ -177,14 +177,14 @@ void indexer_scores(const IndexerScores& op, const Launch& launch) {
   check(op);
   const Scoring scoring = scoring_of(op);
   const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
-  if (op.cache.layout.kv_type == KvType::f32 || scoring.dim != kDim)
-    score_plain(scoring, n_pages, launch);
-  else if (op.n_heads > kHeads || !has_hopper_products())
-    score_mma(scoring, n_pages, launch);
-  else if (op.step.role == Role::decode)
-    score_decode(scoring, n_pages, launch);
-  else
-    score_prefill(scoring, n_pages, launch);
+  const bool has_fast_shape = op.cache.layout.kv_type != KvType::f32 && scoring.dim == kDim;
+  switch (choose_scores(op.n_heads, has_fast_shape, kernel_family())) {
+    case ScoreKernel::plain: return score_plain(scoring, n_pages, launch);
+    case ScoreKernel::generic: return score_mma(scoring, n_pages, launch);
+    case ScoreKernel::hopper:
+      return op.step.role == Role::decode ? score_decode(scoring, n_pages, launch)
+                                          : score_prefill(scoring, n_pages, launch);
+  }
 }
 
 }  // namespace dsv32::cuda

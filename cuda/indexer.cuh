@@ -122,7 +122,6 @@ __device__ __forceinline__ float fold_rows(const float (&sums)[2], int lane) {
 }
 
 // indexer_hopper.cu. n_pages: of the longest sequence, at least.
-bool has_hopper_products();
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch);
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch);
 

@@ -343,6 +343,4 @@ void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   check_launch("score_prefill_kernel");
 }
 
-bool has_hopper_products() { return is_hoppers_own(attributes_of(score_prefill_kernel)); }
-
 }  // namespace dsv32::cuda

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime.h>
 
+#include "backend/choose.h"
 #include "base/error.h"
 
 namespace dsv32::cuda {
@@ -69,6 +70,14 @@ inline void check_launch(const char* kernel) {
   if (status != cudaSuccess) fail(ErrorKind::device, format("%s: %s", kernel, cudaGetErrorString(status)));
 }
 
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
 template <typename Kernel>
 cudaFuncAttributes attributes_of(Kernel* kernel) {
   cudaFuncAttributes attributes{};
@@ -76,9 +85,18 @@ cudaFuncAttributes attributes_of(Kernel* kernel) {
   return attributes;
 }
 
-// Whether the code that the device runs has Hopper's products: it was built for this very chip (sm_90a).
-inline bool is_hoppers_own(const cudaFuncAttributes& attributes) {
-  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
+// Bytes of shared memory that a launch may ask for, beside the kernel's own.
+template <typename Kernel>
+int most_shared_bytes(Kernel* kernel) {
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -
+         static_cast<int>(attributes_of(kernel).sharedSizeBytes);
+}
+
+// Whether the code that the current device runs has Hopper's products (wgmma): it was built for sm_90a.
+// devices.cu.
+bool has_hopper_products();
+inline KernelFamily kernel_family() {
+  return has_hopper_products() ? KernelFamily::hopper : KernelFamily::generic;
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

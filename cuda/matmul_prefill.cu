@@ -1,8 +1,8 @@
 // Dense products and products by heads in prefill, and the preparation of their operands.
 //
-// Activations become fp16 once. With more than kExpandTokens tokens a matrix would be dequantised more than
-// twice on its way into the tiles; then a slab of its rows is dequantised once into scratch memory instead,
-// and read from there as fp16. The sums are the same bits either way.
+// Activations become fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into
+// scratch memory, and read from there as fp16; else rows are dequantised on their way into the tiles. The sums
+// are the same bits either way.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -15,7 +15,6 @@
 namespace dsv32::cuda {
 namespace {
 
-constexpr int64_t kExpandTokens = 2 * kTileTokens, kFewRows = 2048;
 constexpr int kThreads = 256;
 constexpr int64_t kShortRow = 1024;  // columns, up to which a warp is enough for a row
 constexpr int kMostRowThreads = 1024;
@@ -218,11 +217,9 @@ void multiply_expanded(Product product, const Launch& launch) {
   }
 }
 
-// Whether a matrix would be dequantised more than twice on its way into the tiles, or is so small that it has
-// few tiles, which then have less to do; and lies in one piece.
+// Of weights that lie in one piece.
 bool pays_to_expand(const WeightMatrix& weight, int64_t n_tokens) {
-  return (n_tokens > kExpandTokens || (weight.n_mats == 1 && weight.n_rows <= kFewRows)) &&
-         !is_direct(weight) &&
+  return expands_rows(weight.n_rows, weight.n_mats, n_tokens) && !is_direct(weight) &&
          (weight.n_mats == 1 || weight.mat_bytes == static_cast<size_t>(weight.n_rows) * weight.row_bytes);
 }
 

@@ -270,13 +270,6 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
 
 // ---- the launcher ----
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 void combine(const Attend& op, const Plan& plan, const Launch& launch) {
   launch_kernel("mla_combine_kernel", mla_combine_kernel,
                 {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
@@ -328,24 +321,10 @@ void in_parts(const Attend& op, Plan plan, const Launch& launch, AttendPart atte
             });
 }
 
-// In decode few heads have CTAs for all multiprocessors here; in prefill fp16 rounds queries and weights an
-// eighth as much as bf16 does, which shows in which token is the likeliest.
-bool is_hoppers(const Attend& op) {
-  return (op.n_heads > 32 || op.step.role == Role::prefill) && has_hopper_kernel();
-}
-
 // False when the device has too little shared memory.
 template <KvType kKv>
-bool attend_fast(const Attend& op, const uint8_t* rows, bool is_rounded, const Launch& launch) {
+bool attend_generic(const Attend& op, Plan plan, const Launch& launch) {
   const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  Plan plan{};
-  plan.rows = rows;
-  plan.page_bytes = op.cache.layout.key_page_bytes();
-  if (is_hoppers(op)) {
-    if (is_rounded) plan.rounded = rounded_rows_in(op.o_c, op.step.n_tokens * op.n_heads, kRank);
-    (op.step.role == Role::decode ? attend_decode : attend_hopper)(op, plan, launch);
-    return true;
-  }
   const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
   if (n_tiles == 0) return false;
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
@@ -369,11 +348,13 @@ bool has_fast_shape(const Attend& op) {
          is_aligned(op.cache.key_pages);
 }
 
+AttentionKernel kernel_of(const Attend& op) {
+  return choose_attention(op.step.role == Role::decode, op.n_heads, has_fast_shape(op), kernel_family());
+}
+
 }  // namespace
 
-bool attends_rounded(const Attend& op) {
-  return op.step.role == Role::prefill && has_fast_shape(op) && is_hoppers(op);
-}
+bool attends_rounded(const Attend& op) { return kernel_of(op) == AttentionKernel::hopper_prompt; }
 
 void attend(const Attend& op, const Launch& launch, bool is_rounded) {
   if (op.step.n_tokens == 0 || op.n_heads == 0) return;
@@ -386,11 +367,21 @@ void attend(const Attend& op, const Launch& launch, bool is_rounded) {
                 static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
                 static_cast<long long>(op.topk), static_cast<long long>(layout.kv_lora_rank)));
   if (!rows) fail(ErrorKind::internal, "attend: the cache has no slots");
-  const bool is_fp8 = layout.kv_type == KvType::fp8;
-  if (has_fast_shape(op) && (is_fp8 ? attend_fast<KvType::fp8>(op, rows, is_rounded, launch)
-                                    : attend_fast<KvType::bf16>(op, rows, is_rounded, launch)))
-    return;
-  attend_plain(op, rows, launch);
+  Plan plan{};
+  plan.rows = rows;
+  plan.page_bytes = layout.key_page_bytes();
+  if (is_rounded) plan.rounded = rounded_rows_in(op.o_c, op.step.n_tokens * op.n_heads, kRank);
+  bool is_done = true;
+  switch (kernel_of(op)) {
+    case AttentionKernel::plain: is_done = false; break;
+    case AttentionKernel::generic:
+      is_done = layout.kv_type == KvType::fp8 ? attend_generic<KvType::fp8>(op, plan, launch)
+                                              : attend_generic<KvType::bf16>(op, plan, launch);
+      break;
+    case AttentionKernel::hopper_prompt: attend_hopper(op, plan, launch); break;
+    case AttentionKernel::hopper_decode: attend_decode(op, plan, launch); break;
+  }
+  if (!is_done) attend_plain(op, rows, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -24,11 +24,9 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
 struct Plan;
 
 // Hopper's products; fp8 and bf16 rows. mla_hopper.cu: prompts; mla_decode.cu and mla_few.cu: decode.
-bool has_hopper_kernel();
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch);
 void attend_decode(const Attend& op, Plan plan, const Launch& launch);
 // Of so few tokens that mla_few.cu has a multiprocessor for each CTA; plan.n_most_blocks is known.
-bool attends_few(const Attend& op, const Plan& plan, const Launch& launch);
 void attend_few(const Attend& op, Plan plan, const Launch& launch);
 
 constexpr int kRank = 512, kRope = 64;

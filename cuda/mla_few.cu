@@ -19,11 +19,6 @@ void attend_tokens(const Attend& op, const Plan& plan, const Launch& launch) {
 
 }  // namespace
 
-bool attends_few(const Attend& op, const Plan& plan, const Launch& launch) {
-  return plan.n_most_blocks <= kFewBlocks &&
-         op.step.n_tokens * ceil_div(op.n_heads, kFewHeads) * kFewParts <= launch.n_sms;
-}
-
 void attend_few(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kFewHeads));
   const int64_t n_blocks = int64_t{plan.n_head_tiles} * plan.n_most_blocks;  // of a token

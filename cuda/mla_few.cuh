@@ -11,6 +11,7 @@ inline constexpr int kFewBlocks = 32;  // of a token's rows, at most
 inline constexpr int kFewWarps = 16, kFewThreads = 32 * kFewWarps;
 inline constexpr int kFewColumns = 32;  // of a CTA of the second kernel
 inline constexpr int kFewParts = kRank / kFewColumns;
+static_assert(kFewHeads == 32 && kFewParts == 16 && kFewBlocks * kBlockRows == 2048);  // attends_few()
 
 // Weights of kFewHeads heads and a block pass as the threads that multiply hold them: of each 16 heads
 // kOperandLines lines, of a chunk for each lane.

@@ -322,11 +322,10 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
 }
 
 // Whether the rows of the step are to be made fp16 ahead: they are one sequence's, where their positions say,
-// there is room for all, and each is chosen by several tokens as a rule.
-bool pays_to_widen(const Attend& op, const Launch& launch) {
-  constexpr int64_t kRowsOfToken = 256;
+// and there is room for all.
+bool can_widen(const Attend& op, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
-  return op.step.n_seqs == 1 && !op.row_ids && n_rows <= kRowsOfToken * op.step.n_tokens &&
+  return op.step.n_seqs == 1 && !op.row_ids && pays_to_widen(n_rows, op.step.n_tokens) &&
          n_rows * kWideRowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
 }
 
@@ -342,12 +341,10 @@ void widen_rows(const Attend& op, Plan& plan, const Launch& launch) {
 
 }  // namespace
 
-bool has_hopper_kernel() { return is_hoppers_own(attributes_of(mla_hopper_kernel<Source::fp8>)); }
-
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;
   const bool is_fp8 = op.cache.layout.kv_type == KvType::fp8;
-  if (pays_to_widen(op, launch)) {
+  if (can_widen(op, launch)) {
     is_fp8 ? widen_rows<KvType::fp8>(op, plan, launch) : widen_rows<KvType::bf16>(op, plan, launch);
     launch_hopper<Source::f16>(op, plan, launch);
   } else if (is_fp8) {

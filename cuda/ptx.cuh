@@ -187,6 +187,16 @@ __device__ __forceinline__ int uniform_warp() {
 
 // ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
 
+// The next place of a ring of n stages, and the parity of its barriers' phase: the same steps for those who
+// fill stages and those who empty them.
+struct RingWalk {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance(int n_stages) {
+    if (++stage == n_stages) stage = 0, parity ^= 1;
+  }
+};
+
 __device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
                : "memory");

@@ -22,19 +22,6 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kFetchBlocks = kMostTeamBlocks;  // of a sequence: each holds an eighth of the missing rows
 constexpr int64_t kFetchBytes = 60 << 10;      // of a block's rows on their way: 96 of 640 bytes
 
-// row_ids = the slots of the selected positions, where no sequence has a buffer
-// A thread an entry of [n_tokens, topk]. Bound by bytes.
-__global__ void locate_rows_kernel(Resolve op) {
-  let_next_start();
-  wait_for_inputs();
-  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= op.step.n_tokens * op.topk) return;
-  const int64_t t = i / op.topk;
-  if (i % op.topk == 0) op.n_misses[t] = 0;
-  if (i % op.topk < op.n_selected[t])
-    op.row_ids[i] = paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], op.selected[i]);
-}
-
 // How many bits are set in the words before `word`, for all lanes.
 __device__ __forceinline__ int count_before(const uint32_t* words, int word) {
   int n = 0;
@@ -194,15 +181,6 @@ __global__ void __launch_bounds__(kResolveThreads)
   if (kFetches) fetch.finish_all(n_fetched);
 }
 
-// What a block's tables may take of shared memory, beside the kernel's own.
-template <typename Kernel>
-int64_t most_shared_bytes(Kernel* kernel) {
-  int device = 0, most = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return most - static_cast<int64_t>(attributes_of(kernel).sharedSizeBytes);
-}
-
 Room room_of(const Resolve& op) {
   return {static_cast<int>(op.cache.most_slots), static_cast<int>(op.topk), 0,
           static_cast<int>(op.cache.layout.row_bytes())};
@@ -250,12 +228,6 @@ bool can_fetch_resolved(const Resolve& op) {
 void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens;
   if (n_tokens == 0) return;
-  if (!op.cache.buffers) {
-    constexpr int kLocateThreads = 256;
-    const auto n_blocks = static_cast<unsigned>(ceil_div(n_tokens * op.topk, kLocateThreads));
-    launch_kernel("locate_rows_kernel", locate_rows_kernel, {n_blocks, kLocateThreads}, launch, op);
-    return;
-  }
   if (fetches) return launch_resolve(op, room_to_fetch(op), resolve_kernel<true, true>, kFetchBlocks, launch);
   const Room room = room_of(op);
   const int64_t n_bytes = room.n_bytes();

@@ -288,10 +288,7 @@ int blocks_per_row(int64_t n_tokens, int n_sms) {
 // together.
 template <typename Kernel>
 int list_room(Kernel* kernel, int n_blocks) {
-  int device = 0, n_bytes = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&n_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const int n_words = (n_bytes - static_cast<int>(attributes_of(kernel).sharedSizeBytes)) / 4;
+  const int n_words = most_shared_bytes(kernel) / 4;
   const int n_room = n_blocks == 8 ? 3072 : n_blocks == 4 ? 4096 : n_blocks == 2 ? 6144 : 8192;
   return std::min(n_room, (n_words - kListHead * n_blocks) / (n_blocks + 1) / 4 * 4);
 }
@@ -325,16 +322,11 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
     fail(ErrorKind::internal,
          format("select_topk: rows of %lld scores for %lld positions",
                 static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
-  // Many threads for few keys; and for very long rows, whose samples must be large.
-  constexpr int64_t kVeryLong = int64_t{1} << 18;
   const bool is_aligned =
       (n_tokens == 1 || op.scores_stride % 4 == 0) && reinterpret_cast<uintptr_t>(op.scores) % 16 == 0;
   const bool are_long =
       op.scores && n_visible > op.topk && n_visible + (is_aligned ? 0 : 3) > kMostKeys<1024>;
-  if (are_long && n_visible <= kVeryLong)
-    launch_select<512>(op, are_long, launch);
-  else
-    launch_select<1024>(op, are_long, launch);
+  (topk_threads(are_long, n_visible) == 512 ? launch_select<512> : launch_select<1024>)(op, are_long, launch);
 }
 
 }  // namespace dsv32::cuda

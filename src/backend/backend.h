@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "backend/cache_layout.h"
+#include "backend/choose.h"
 #include "backend/matrix.h"
 #include "backend/sampling.h"
 #include "context/topk_buffer.h"
@@ -243,9 +244,6 @@ struct Resolve {
   int32_t* n_misses = nullptr;  // [n_tokens]
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
 };
-
-// Of so few tokens resolve() may bring the missing rows too: nothing need be left to do beside the fetch.
-constexpr int64_t kFewFetchTokens = 4;
 
 // Copies the missing rows from the host pool into their slots, beside what is asked for next: each attend()
 // with row_ids waits for the first fetch that none has waited for. Four may be on their way. Asked for after

@@ -14,8 +14,6 @@ namespace {
 
 constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file states it
 
-constexpr int64_t kMostParts = 2, kLeastPartTokens = 24;
-
 }  // namespace
 
 // Tokens of the piece that follow one another.
@@ -44,8 +42,7 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
 
 // Without buffers there is nothing to fetch, and the piece is one part.
 void Stage::in_parts(const CacheView& cache, const std::function<void(const Part&)>& body) const {
-  const int64_t n = piece_.n_tokens,
-                n_parts = cache.buffers ? std::clamp<int64_t>(n / kLeastPartTokens, 1, kMostParts) : 1;
+  const int64_t n = piece_.n_tokens, n_parts = cache.buffers ? fetch_parts(n) : 1;
   for (int64_t i = 0; i < n_parts; ++i) {
     Part part{piece_, i * n / n_parts};
     part.step.n_tokens = (i + 1) * n / n_parts - part.first;

@@ -1,0 +1,104 @@
+// Which kernels a GPU runs, as a table: no GPU is needed to know.
+#include <boost/test/unit_test.hpp>
+
+#include "backend/choose.h"
+
+using namespace dsv32;
+
+BOOST_AUTO_TEST_SUITE(choose)
+
+namespace {
+
+constexpr auto kHopper = KernelFamily::hopper, kGeneric = KernelFamily::generic;
+
+bool is_choice(const DecodeChoice& choice, DecodeKernel kernel, int n_together, int width) {
+  BOOST_TEST_INFO("kernel " << static_cast<int>(choice.kernel) << ", " << choice.n_together << " of "
+                            << choice.width);
+  return choice.kernel == kernel && choice.n_together == n_together && choice.width == width;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(products_of_decode) {
+  using enum DecodeKernel;
+  using enum TensorType;
+  const struct {
+    TensorType type;
+    int n_tokens, n_uses;
+    KernelFamily family;
+    DecodeKernel kernel;
+    int n_together, width;
+  } table[] = {
+      {f32, 1, 0, kHopper, float_rows, 1, 1},       {f32, 8, 0, kHopper, float_rows, 1, 1},
+      {f32, 9, 0, kHopper, float_tiles, 9, 9},      {f16, 1, 0, kHopper, rows, 1, 8},
+      {bf16, 33, 0, kHopper, rows, 16, 16},         {q4_k, 1, 0, kHopper, rows, 1, 8},
+      {q4_k, 8, 0, kGeneric, rows, 8, 8},           {q4_k, 9, 0, kHopper, columns, 9, 16},
+      {q4_k, 16, 0, kHopper, columns, 16, 16},      {q4_k, 17, 0, kHopper, wide, 17, 32},
+      {q6_k, 33, 0, kHopper, wide, 33, 40},         {q6_k, 33, 0, kGeneric, columns, 11, 16},
+      {q8_0, 48, 0, kHopper, wide, 48, 48},         {q8_0, 65, 0, kHopper, wide, 65, 80},
+      {q8_0, 80, 0, kHopper, wide, 80, 80},         {q8_0, 81, 0, kHopper, wide, 41, 48},
+      {iq2_xxs, 33, 0, kHopper, wide, 33, 64},      {iq2_xxs, 65, 0, kHopper, wide, 33, 64},
+      {nvfp4, 20, 0, kHopper, wide, 20, 32},        {q4_k, 1, 5, kHopper, columns, 5, 8},
+      {q4_k, 1, 16, kGeneric, columns, 16, 16},
+  };
+  for (const auto& of : table) {
+    BOOST_TEST_CONTEXT(type_name(of.type) << ", " << of.n_tokens << " tokens, runs of " << of.n_uses)
+    BOOST_TEST(is_choice(choose_decode(of.type, of.n_tokens, of.n_uses, of.family), of.kernel, of.n_together,
+                         of.width));
+  }
+}
+
+// Every number of tokens has a width in which it fits, and no more launches than the widest would need.
+BOOST_AUTO_TEST_CASE(widths_hold_their_tokens) {
+  for (const TensorType type : {TensorType::q2_k, TensorType::q8_0, TensorType::iq4_xs, TensorType::iq1_s,
+                                TensorType::q4_0, TensorType::mxfp4})
+    for (int n = 17; n <= 256; ++n) {
+      const DecodeChoice choice = choose_decode(type, n, 0, kHopper);
+      const int widest = has_all_widths(type) ? 80 : 64;
+      BOOST_REQUIRE(choice.n_together <= choice.width);
+      BOOST_REQUIRE((n + choice.n_together - 1) / choice.n_together == (n + widest - 1) / widest);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(uses_of_experts) {
+  BOOST_TEST(choose_run(4, 256, true) == 0);
+  BOOST_TEST(choose_run(5, 256, true) == 5);
+  BOOST_TEST(choose_run(128, 256, true) == 16);
+  BOOST_TEST(choose_run(128, 256, false) == 0);
+  BOOST_TEST(choose_run(128, kMostSorted + 1, true) == 0);
+  BOOST_TEST(has_wide_tiles(160 * 256, 256));
+  BOOST_TEST(!has_wide_tiles(160 * 256 - 1, 256));
+  BOOST_TEST(chooses_all_experts(512, 256));
+  BOOST_TEST(!chooses_all_experts(511, 256));
+}
+
+BOOST_AUTO_TEST_CASE(products_of_prompts) {
+  BOOST_TEST(!expands_rows(7168, 1, 256));
+  BOOST_TEST(expands_rows(7168, 1, 257));
+  BOOST_TEST(expands_rows(2048, 1, 1));
+  BOOST_TEST(!expands_rows(512, 128, 256));
+  BOOST_TEST(uses_library(512, kHopper));
+  BOOST_TEST(!uses_library(511, kHopper));
+  BOOST_TEST(!uses_library(512, kGeneric));
+}
+
+BOOST_AUTO_TEST_CASE(attention_and_its_positions) {
+  BOOST_CHECK(choose_attention(true, 128, true, kHopper) == AttentionKernel::hopper_decode);
+  BOOST_CHECK(choose_attention(true, 32, true, kHopper) == AttentionKernel::generic);
+  BOOST_CHECK(choose_attention(false, 32, true, kHopper) == AttentionKernel::hopper_prompt);
+  BOOST_CHECK(choose_attention(false, 128, true, kGeneric) == AttentionKernel::generic);
+  BOOST_CHECK(choose_attention(true, 128, false, kHopper) == AttentionKernel::plain);
+  BOOST_TEST(attends_few(2, 128, 2048, 132));
+  BOOST_TEST(!attends_few(3, 128, 2048, 132));
+  BOOST_TEST(!attends_few(1, 128, 2112, 132));
+  BOOST_CHECK(choose_scores(64, true, kHopper) == ScoreKernel::hopper);
+  BOOST_CHECK(choose_scores(65, true, kHopper) == ScoreKernel::generic);
+  BOOST_CHECK(choose_scores(64, false, kHopper) == ScoreKernel::plain);
+  BOOST_TEST(topk_threads(true, 1 << 18) == 512);
+  BOOST_TEST(topk_threads(true, (1 << 18) + 1) == 1024);
+  BOOST_TEST(topk_threads(false, 4096) == 1024);
+  BOOST_TEST(fetch_parts(1) == 1);
+  BOOST_TEST(fetch_parts(48) == 2);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
