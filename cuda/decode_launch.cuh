@@ -1,5 +1,5 @@
-// How a product of decode is launched, for every type and number of tokens: by the kernels of decode_rows.cuh,
-// or by those of decode_columns.cu and decode_wide.cu. backend/choose.h chooses.
+// How a product of decode is launched, for every type and number of tokens: by the kernels of
+// decode_rows.cuh, or by those of decode_columns.cu and decode_wide.cu. backend/choose.h chooses.
 #pragma once
 
 #include "backend/choose.h"
@@ -177,8 +177,8 @@ bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
     Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
     Launch here = launch;
     here.workspace = &scratch;
-    is_beside_done |= launch_part<kMats>(
-        tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)), runs, type, beside, here);
+    is_beside_done |= launch_part<kMats>(tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)),
+                                         runs, type, beside, here);
   }
   return is_beside_done;
 }

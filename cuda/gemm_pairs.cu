@@ -309,10 +309,8 @@ __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kW
 template <TensorType kType, bool kWide, int kTokens>
 __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<kWide>& rows, uint32_t stages,
                                               const uint8_t* raw, const uint32_t* grid,
-                                              StageBarriers<kMostStages>* barriers,
-                                              RingWalk& walk,
-                                              RingWalk& span_walk,
-                                              float (&sums)[kItemSums]) {
+                                              StageBarriers<kMostStages>* barriers, RingWalk& walk,
+                                              RingWalk& span_walk, float (&sums)[kItemSums]) {
   using S = PairStaging<kType, kWide>;
   constexpr uint32_t kSteps = RawSpan<kType>::kSteps;
   constexpr int kTiles = kWide ? 1 : 2;

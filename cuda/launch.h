@@ -61,7 +61,8 @@ struct Launch {
   // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the
   // stream, so that the fetch finds room, and where the stream joins the fetch.
   bool is_plain = false;
-  uint32_t* n_done = nullptr;  // on the device: a counter of blocks, zero between kernels; null: there is none
+  uint32_t* n_done =
+      nullptr;  // on the device: a counter of blocks, zero between kernels; null: there is none
 };
 
 // After each kernel launch: a wrong configuration is told here, with the kernel's name.

@@ -29,16 +29,16 @@ BOOST_AUTO_TEST_CASE(products_of_decode) {
     DecodeKernel kernel;
     int n_together, width;
   } table[] = {
-      {f32, 1, 0, kHopper, float_rows, 1, 1},       {f32, 8, 0, kHopper, float_rows, 1, 1},
-      {f32, 9, 0, kHopper, float_tiles, 9, 9},      {f16, 1, 0, kHopper, rows, 1, 8},
-      {bf16, 33, 0, kHopper, rows, 16, 16},         {q4_k, 1, 0, kHopper, rows, 1, 8},
-      {q4_k, 8, 0, kGeneric, rows, 8, 8},           {q4_k, 9, 0, kHopper, columns, 9, 16},
-      {q4_k, 16, 0, kHopper, columns, 16, 16},      {q4_k, 17, 0, kHopper, wide, 17, 32},
-      {q6_k, 33, 0, kHopper, wide, 33, 40},         {q6_k, 33, 0, kGeneric, columns, 11, 16},
-      {q8_0, 48, 0, kHopper, wide, 48, 48},         {q8_0, 65, 0, kHopper, wide, 65, 80},
-      {q8_0, 80, 0, kHopper, wide, 80, 80},         {q8_0, 81, 0, kHopper, wide, 41, 48},
-      {iq2_xxs, 33, 0, kHopper, wide, 33, 64},      {iq2_xxs, 65, 0, kHopper, wide, 33, 64},
-      {nvfp4, 20, 0, kHopper, wide, 20, 32},        {q4_k, 1, 5, kHopper, columns, 5, 8},
+      {f32, 1, 0, kHopper, float_rows, 1, 1},   {f32, 8, 0, kHopper, float_rows, 1, 1},
+      {f32, 9, 0, kHopper, float_tiles, 9, 9},  {f16, 1, 0, kHopper, rows, 1, 8},
+      {bf16, 33, 0, kHopper, rows, 16, 16},     {q4_k, 1, 0, kHopper, rows, 1, 8},
+      {q4_k, 8, 0, kGeneric, rows, 8, 8},       {q4_k, 9, 0, kHopper, columns, 9, 16},
+      {q4_k, 16, 0, kHopper, columns, 16, 16},  {q4_k, 17, 0, kHopper, wide, 17, 32},
+      {q6_k, 33, 0, kHopper, wide, 33, 40},     {q6_k, 33, 0, kGeneric, columns, 11, 16},
+      {q8_0, 48, 0, kHopper, wide, 48, 48},     {q8_0, 65, 0, kHopper, wide, 65, 80},
+      {q8_0, 80, 0, kHopper, wide, 80, 80},     {q8_0, 81, 0, kHopper, wide, 41, 48},
+      {iq2_xxs, 33, 0, kHopper, wide, 33, 64},  {iq2_xxs, 65, 0, kHopper, wide, 33, 64},
+      {nvfp4, 20, 0, kHopper, wide, 20, 32},    {q4_k, 1, 5, kHopper, columns, 5, 8},
       {q4_k, 1, 16, kGeneric, columns, 16, 16},
   };
   for (const auto& of : table) {
