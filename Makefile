@@ -45,17 +45,13 @@ else
   BACKENDS     := cpu (no nvcc or no GPU here, or CUDA=0; CUDA=1 builds cuda all the same)
 endif
 
-# The files of a station are compiled as one, cli's in three parts: headers, which they share, take most of the compiler's time.
+# The files of a station are compiled as one, of cli those of a room: headers, which they share, take most of the compiler's time.
 # So the names in their unnamed namespaces differ.
 # Alone: what is compiled once per instruction set or with flags of its own, and what tests take by itself or replace.
-ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/version.cpp
-STATIONS     := base gguf text backend weights context model engine prefix
-files_of      = $(filter-out $(ALONE),$(wildcard src/$(1)/*.cpp))
-$(foreach station,$(STATIONS),$(eval FILES_$(station) := $(call files_of,$(station))))
-FILES_cli_1  := $(wordlist 1,20,$(call files_of,cli))
-FILES_cli_2  := $(wordlist 21,40,$(call files_of,cli))
-FILES_cli_3  := $(wordlist 41,999,$(call files_of,cli))
-STATIONS     += cli_1 cli_2 cli_3
+ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/options/version.cpp
+STATIONS     := base gguf text backend weights context model engine prefix cli \
+                $(addprefix cli_,terminal options warm chat batch inspect)
+$(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$(wildcard src/$(subst _,/,$(station))/*.cpp))))
 TEST_SOURCES := $(wildcard tests/*.cpp)
 OBJECTS      := $(ALONE:%.cpp=$(BUILD)/%.o) $(STATIONS:%=$(BUILD)/src/%.o)
 TEST_OBJECTS := $(TEST_SOURCES:%.cpp=$(BUILD)/%.o)
@@ -210,15 +206,15 @@ $(BUILD)/.cuda_$(CUDA):
 	@touch $@
 # So is the one file that says from what and for what the program was built.
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(BUILD)/src/cli/version.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
-$(BUILD)/src/cli/version.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
+$(BUILD)/src/cli/options/version.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
+$(BUILD)/src/cli/options/version.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
 $(BUILD)/.built_%:
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.built_*
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
 # The terminal's side waits for people and for the model: it is compiled faster instead.
-$(BUILD)/src/cli/version.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
+$(BUILD)/src/cli/options/version.o $(BUILD)/src/cli.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
 # alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and

@@ -7,13 +7,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/thread.h"
-#include "cli/commands.h"
-#include "cli/help.h"
-#include "cli/options.h"
-#include "cli/signals.h"
-#include "cli/streams.h"
-#include "cli/terminal.h"
-#include "cli/version.h"
+#include "cli/dispatch.h"
+#include "cli/options/commands.h"
+#include "cli/options/help.h"
+#include "cli/options/options.h"
+#include "cli/options/version.h"
+#include "cli/terminal/signals.h"
+#include "cli/terminal/streams.h"
+#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 namespace {
@@ -32,7 +33,7 @@ int dispatch(std::vector<std::string> words) {
   const Options options = parse_options(row.command, words);
   if (options.wants_help) return write_out(command_help(row.command)), 0;
   if (options.wants_version) return write_out(version_text()), 0;
-  return row.run(options);
+  return run_asked(options);
 }
 
 int guarded(const std::vector<std::string>& words) {

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/batch_input.h"
-#include "cli/batch_output.h"
-#include "cli/batch_progress.h"
+#include "cli/batch/batch_input.h"
+#include "cli/batch/batch_output.h"
+#include "cli/batch/batch_progress.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/batch_line.h"
-#include "cli/batch_output.h"
+#include "cli/batch/batch_line.h"
+#include "cli/batch/batch_output.h"
 #include "tests/support/contains.h"
 
 using namespace dsv32;

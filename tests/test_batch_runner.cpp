@@ -5,7 +5,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "cli/batch_runner.h"
+#include "cli/batch/batch_runner.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/tiny_file.h"
 

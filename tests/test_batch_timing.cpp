@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "cli/batch_timing.h"
-#include "cli/fabricated.h"
-#include "cli/forced_choices.h"
+#include "cli/inspect/batch_timing.h"
+#include "cli/inspect/fabricated.h"
+#include "cli/inspect/forced_choices.h"
 #include "engine/loop.h"
 #include "tests/support/forward_scene.h"
 #include "tests/support/recording_backend.h"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/history_file.h"
+#include "cli/terminal/history_file.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"

@@ -16,12 +16,12 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/batch.h"
-#include "cli/batch_input.h"
-#include "cli/batch_output.h"
-#include "cli/batch_runner.h"
-#include "cli/completion_json.h"
-#include "cli/loaded_model.h"
+#include "cli/batch/batch.h"
+#include "cli/batch/batch_input.h"
+#include "cli/batch/batch_output.h"
+#include "cli/batch/batch_runner.h"
+#include "cli/chat/completion_json.h"
+#include "cli/warm/loaded_model.h"
 #include "engine/session.h"
 #include "gguf/random_weights.h"
 #include "tests/support/child_process.h"

@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/commands.h"
-#include "cli/flags.h"
-#include "cli/help.h"
-#include "cli/inspect_logits.h"
-#include "cli/options.h"
+#include "cli/inspect/inspect_logits.h"
+#include "cli/options/commands.h"
+#include "cli/options/flags.h"
+#include "cli/options/help.h"
+#include "cli/options/options.h"
 #include "tests/support/contains.h"
 
 using namespace dsv32;

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "tests/support/contains.h"
 #include "tests/support/talk_fixture.h"
 

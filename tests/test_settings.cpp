@@ -7,12 +7,12 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/commands.h"
-#include "cli/completion.h"
-#include "cli/flags.h"
-#include "cli/manual.h"
-#include "cli/options.h"
-#include "cli/settings.h"
+#include "cli/inspect/completion.h"
+#include "cli/inspect/manual.h"
+#include "cli/options/commands.h"
+#include "cli/options/flags.h"
+#include "cli/options/options.h"
+#include "cli/options/settings.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"

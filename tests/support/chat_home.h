@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/saved_talk.h"
+#include "cli/chat/saved_talk.h"
 #include "tests/support/chat_terminal.h"
 #include "tests/support/temp_dir.h"
 

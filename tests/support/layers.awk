@@ -1,10 +1,12 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
 # main.cpp; prefix and model do not see each other. text hangs off gguf. cuda sees base, the format structs and backend.h.
 # context/topk_buffer is a leaf over base (plain policy, no backend), so that a backend may use it too. No file in src
-# includes a CUDA header, and of cuda/ only engine sees the factory. And what is printed goes through cli/streams, which
-# checks that it arrived.
+# includes a CUDA header, and of cuda/ only engine sees the factory. The rooms of cli follow each other too: terminal <-
+# options <- warm <- chat <- batch <- inspect <- dispatch. What is printed goes through cli/terminal/streams, which checks
+# that it arrived.
 BEGIN {
-    n = split("base gguf text backend weights context prefix model engine cli main", order, " ")
+    n = split("base gguf text backend weights context prefix model engine cli/terminal cli/options cli/warm cli/chat " \
+              "cli/batch cli/inspect cli main", order, " ")
     for (i = 1; i <= n; ++i) rank[order[i]] = i
     allowed["text"] = "base gguf text"
     allowed["backend"] = "base gguf backend"
@@ -17,8 +19,13 @@ function folder_of(path) {
     sub(/^src\//, "", path)
     if (path ~ /^context\/topk_buffer\./) return "base"
     if (path ~ /^main\.cpp$/) return "main"
+    if (path ~ /^cli\/[a-z]+\//) return "cli/" room_of(path)
     sub(/\/.*/, "", path)
     return path
+}
+function room_of(path) {
+    split(path, folders, "/")
+    return folders[2]
 }
 FNR == 1 { here = folder_of(FILENAME) }
 /"cuda\/cuda_backend.h"/ && here == "engine" { next }

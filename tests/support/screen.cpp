@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "cli/word_wrap.h"
+#include "cli/terminal/word_wrap.h"
 
 namespace dsv32 {
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "cli/saved_talk.h"
+#include "cli/chat/saved_talk.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
 

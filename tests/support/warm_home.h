@@ -13,7 +13,7 @@
 
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/warm_client.h"
+#include "cli/warm/warm_client.h"
 #include "tests/support/chat_terminal.h"
 #include "tests/support/child_process.h"
 #include "tests/support/contains.h"

@@ -33,7 +33,7 @@ trap 'stop_beside; rm -rf "$scratch"' EXIT
 busy_loop() { while :; do :; done; }
 
 compile_job() {
-  while :; do CCACHE_DISABLE=1 g++ -std=c++20 -O2 -Isrc -DCXXOPTS_NO_REGEX -c src/cli/flags.cpp -o /dev/null; done
+  while :; do CCACHE_DISABLE=1 g++ -std=c++20 -O2 -Isrc -DCXXOPTS_NO_REGEX -c src/cli/options/flags.cpp -o /dev/null; done
 }
 
 # BINARY -> decode and prompt, tokens a second.

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/loaded_model.h"
-#include "cli/streams.h"
+#include "cli/terminal/streams.h"
+#include "cli/warm/loaded_model.h"
 #include "engine/sampler.h"
 #include "tests/tools/lab/asked_passages.h"
 #include "tests/tools/lab/recorded_steps.h"

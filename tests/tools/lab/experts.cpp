@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/streams.h"
+#include "cli/terminal/streams.h"
 #include "gguf/random_weights.h"
 #include "tests/tools/lab/matvec.h"
 #include "tests/tools/lab/plain_read.h"

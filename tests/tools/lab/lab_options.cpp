@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/flag_values.h"
-#include "cli/flags.h"
-#include "cli/streams.h"
+#include "cli/options/flag_values.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/streams.h"
 #include "tests/tools/lab/buffer.h"
 #include "tests/tools/lab/experts.h"
 #include "tests/tools/lab/matvec.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "tests/tools/lab/answers.h"
 
 namespace dsv32 {

@@ -2,8 +2,8 @@
 // buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
 // products.
 #include "base/error.h"
-#include "cli/help.h"
-#include "cli/streams.h"
+#include "cli/options/help.h"
+#include "cli/terminal/streams.h"
 #include "tests/tools/lab/lab_options.h"
 
 int main(int argc, char** argv) {

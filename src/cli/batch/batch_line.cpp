@@ -1,0 +1,143 @@
+#include "cli/batch/batch_line.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "base/text.h"
+#include "prefix/fingerprint.h"
+
+namespace dsv32 {
+namespace {
+
+template <typename Part>
+Part first_bytes(const Hash256& hash) {
+  Part part;
+  std::memcpy(&part, hash.data(), sizeof part);
+  return part;
+}
+
+void add_float(Sha256& hash, float value) { hash.add(&value, sizeof value); }
+
+void add_prompt(Sha256& hash, const BatchRequest& request) {
+  hash.add_number(request.messages.size());
+  for (const Message& message : request.messages) {
+    hash.add_number(static_cast<uint64_t>(message.role));
+    hash.add_field(message.content);
+    hash.add_field(message.reasoning);
+  }
+  hash.add_field(request.prompt.system);
+  hash.add_field(request.prompt.user);
+  hash.add_number(request.is_raw);
+  hash.add_number(request.is_completion);
+}
+
+void add_options(Sha256& hash, const BatchRequest& request) {
+  const GenerationOptions& options = request.options;
+  add_float(hash, options.sampling.temperature);
+  add_float(hash, options.sampling.top_p);
+  add_float(hash, options.sampling.min_p);
+  hash.add_number(static_cast<uint64_t>(std::max<int64_t>(options.sampling.top_k, 0)));
+  hash.add_number(request.has_random_seed ? 2 : request.has_seed);
+  hash.add_number(options.sampling.seed);
+  for (const int64_t limit : {options.max_tokens, options.max_answer, options.max_thinking})
+    hash.add_number(static_cast<uint64_t>(limit));
+  hash.add_number(options.thinking);
+  hash.add_number(static_cast<uint64_t>(options.n_top_logprobs));
+  hash.add_number(options.stops.size());
+  for (const std::string& stop : options.stops) hash.add_field(stop);
+}
+
+// Of what is asked and one more text.
+Hash256 hash_of(const Hash256& request, std::string_view purpose, const std::string& text) {
+  Sha256 hash;
+  hash.add(request.data(), request.size());
+  hash.add_field(purpose);
+  hash.add_field(text);
+  return hash.finish();
+}
+
+}  // namespace
+
+size_t LineDigestHash::operator()(const LineDigest& digest) const {
+  size_t value;
+  std::memcpy(&value, digest.data(), sizeof value);
+  return value;
+}
+
+std::string BatchLine::digest_text() const { return hex(digest); }
+
+std::optional<LineDigest> parse_line_digest(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  LineDigest digest{};
+  if (text.size() != 2 * digest.size()) return {};
+  for (size_t i = 0; i < text.size(); ++i) {
+    const size_t digit = kDigits.find(text[i]);
+    if (digit == std::string_view::npos) return {};
+    digest[i / 2] = static_cast<uint8_t>(digest[i / 2] << 4 | digit);
+  }
+  return digest;
+}
+
+bool is_in(const Shard& shard, const LineDigest& digest) {
+  uint64_t value;
+  std::memcpy(&value, digest.data() + sizeof value, sizeof value);
+  return value % shard.n_shards == shard.number;
+}
+
+LineDigest digest_of(std::string_view bytes) {
+  Sha256 hash;
+  hash.add(bytes.data(), bytes.size());
+  return first_bytes<LineDigest>(hash.finish());
+}
+
+Error at_line(int64_t number, const Error& error) {
+  return {error.kind(), format("line %lld: ", static_cast<long long>(number)) + error.what(), error.hint()};
+}
+
+BatchLine LineMaker::from_json(int64_t number, std::string_view json) {
+  ParsedLine parsed = parse_request(json, defaults_, unknown_);
+  if (!parsed.refusal) try {
+      return accepted(number, parsed.custom_id, std::move(*parsed.request));
+    } catch (...) {
+      parsed.refusal = current_error();
+    }
+  std::optional<std::string> id = std::move(parsed.custom_id);
+  if (!id && parsed.is_named) id = std::to_string(number);
+  return refused(number, std::move(id), json, at_line(number, *parsed.refusal));
+}
+
+BatchLine LineMaker::from_text(int64_t number, std::string prompt, std::optional<std::string> id) {
+  BatchRequest request = defaults_;
+  request.prompt.user = std::move(prompt);
+  return accepted(number, id, std::move(request));
+}
+
+BatchLine LineMaker::refused(int64_t number, std::optional<std::string> id, std::string_view bytes,
+                             const Error& why) const {
+  Sha256 hash;
+  hash.add(model_.data(), model_.size());
+  hash.add_field("refused");
+  hash.add_field(id.value_or(std::to_string(number)));
+  hash.add_field(bytes);
+  return {number, std::move(id), first_bytes<LineDigest>(hash.finish()), why};
+}
+
+BatchLine LineMaker::accepted(int64_t number, const std::optional<std::string>& own_id,
+                              BatchRequest request) const {
+  Sha256 hash;
+  hash.add(model_.data(), model_.size());
+  add_prompt(hash, request);
+  add_options(hash, request);
+  const Hash256 asked = hash.finish();
+  std::string id = own_id.value_or(std::to_string(number));
+  if (request.has_random_seed)
+    request.options.sampling.seed = std::random_device{}();
+  else if (!request.has_seed)
+    request.options.sampling.seed = first_bytes<uint64_t>(hash_of(asked, "seed", own_id.value_or("")));
+  const auto digest = first_bytes<LineDigest>(hash_of(asked, "id", id));
+  return {number, std::move(id), digest, std::move(request)};
+}
+
+}  // namespace dsv32

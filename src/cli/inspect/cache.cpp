@@ -1,0 +1,203 @@
+#include "cli/inspect/cache.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/chat/saved_talk.h"
+#include "cli/options/json.h"
+#include "cli/terminal/streams.h"
+#include "cli/terminal/terminal.h"
+#include "cli/warm/loaded_model.h"
+#include "prefix/cache_maintenance.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr size_t kShownDigits = 16;  // of a fingerprint: enough to name one
+
+std::string directory_of(const Options& options) {
+  const std::string directory = cache_directory(options);
+  if (directory.empty())
+    fail(ErrorKind::usage, "there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set",
+         "--cache-dir names one");
+  return directory;
+}
+
+// Null when there is no such folder. Looking at the cache evicts nothing.
+std::unique_ptr<CacheDirectory> open_cache(const Options& options) {
+  const std::string directory = directory_of(options);
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(directory, error))) return nullptr;
+  if (!std::filesystem::exists(directory + "/LOCK", error))
+    fail(ErrorKind::usage, visible(directory) + " is no cache of prefixes: it holds no file LOCK",
+         "dsv32 cache path says where it is, --cache-dir names another");
+  CacheLimits limits;
+  limits.max_bytes = std::numeric_limits<uint64_t>::max();
+  limits.min_free_bytes = 0;
+  limits.policy = options.cache.eviction;
+  auto cache = CacheDirectory::open(directory, limits, real_file_system(), [](const std::string& line) {
+    write_err(visible("warning: " + line, true) + "\n");
+  });
+  if (!cache) fail(ErrorKind::io, visible(directory) + " cannot be used as a cache");
+  return cache;
+}
+
+// What is known of a model beside its fingerprint.
+std::string name_of(const CachedModel& model) { return model.path.empty() ? "?" : model_name(model.path); }
+
+std::string age_of(uint64_t last_use) { return time_ago(static_cast<int64_t>(last_use / 1000), now_ms()); }
+
+void list(const Options& options, CacheDirectory* cache) {
+  const std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
+  const uint64_t n_bytes = cache ? cache->files().used_bytes() : 0;
+  Json array = Json::array();
+  std::string text = format("%s: %s\n", visible(directory_of(options)).c_str(), human_bytes(n_bytes).c_str());
+  if (!models.empty())
+    text += format("%-16s  %-24s  %-16s %12s  %10s  %8s  HITS\n", "FINGERPRINT", "MODEL", "LAST USE",
+                   "TOKENS", "SIZE", "SEGMENTS");
+  for (const CachedModel& model : models) {
+    array.push_back({{"fingerprint", model.fingerprint},
+                     {"model", sanitize_utf8(name_of(model))},
+                     {"last_use_ms", model.last_use / 1000},
+                     {"segments", model.n_segments},
+                     {"pages", model.n_pages},
+                     {"tokens", model.n_pages * kPageTokens},
+                     {"bytes", model.n_bytes},
+                     {"hits", model.n_hits}});
+    text += format("%s  %-24s  %-16s %12s  %10s  %8lld  %llu\n",
+                   model.fingerprint.substr(0, kShownDigits).c_str(),
+                   visible(name_of(model), false, 24).c_str(), age_of(model.last_use).c_str(),
+                   with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str(),
+                   static_cast<long long>(model.n_segments), static_cast<unsigned long long>(model.n_hits));
+  }
+  const Json json{{"path", sanitize_utf8(directory_of(options))}, {"bytes", n_bytes}, {"models", array}};
+  write_out(options.json ? json.dump() + "\n" : text);
+}
+
+// Those whose fingerprint begins with the word, or whose name it is a part of; all without a word. The
+// largest first.
+std::vector<CachedModel> models_meant(const Options& options, CacheDirectory* cache) {
+  std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
+  if (options.words.empty()) return models;
+  const std::string& word = options.words.front();
+  std::erase_if(models, [&](const CachedModel& model) {
+    return !model.fingerprint.starts_with(word) && name_of(model).find(word) == std::string::npos;
+  });
+  if (models.empty())
+    fail(ErrorKind::usage,
+         format("no fingerprint in the cache begins with '%s', and no model has such a name",
+                visible(word, false, 70).c_str()),
+         "dsv32 cache list shows them");
+  return models;
+}
+
+// Null when the model is not where it was, or can no longer be read.
+std::unique_ptr<Tokenizer> tokenizer_of(const CachedModel& model) try {
+  return model.path.empty() ? nullptr : load_tokenizer(GgufFile(model.path));
+} catch (const Error&) {
+  return nullptr;
+}
+
+// Where the segment begins, in words.
+std::string first_words(const std::vector<int32_t>& tokens, const Tokenizer* tokenizer) {
+  constexpr size_t kMostTokens = 32;
+  std::string text;
+  for (size_t i = 0; tokenizer && i < std::min(tokens.size(), kMostTokens); ++i)
+    if (tokens[i] >= 0 && tokens[i] < tokenizer->n_vocab()) text += tokenizer->bytes_of(tokens[i]);
+  return text;
+}
+
+void show(const Options& options, CacheDirectory* cache) {
+  constexpr size_t kShownChars = 40;
+  Json array = Json::array();
+  std::string text;
+  for (const CachedModel& model : models_meant(options, cache)) {
+    const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(model);
+    text += format("%s%s %s\n%-32s  %-16s %18s  %10s  %4s  FIRST WORDS\n", text.empty() ? "" : "\n",
+                   model.fingerprint.substr(0, kShownDigits).c_str(), visible(name_of(model)).c_str(),
+                   "SEGMENT", "LAST USE", "TOKENS", "SIZE", "HITS");
+    for (const auto& [segment, use] : list_segments(*cache, model.fingerprint)) {
+      const std::string name = CacheFiles::name_of(segment.chain);
+      const int64_t first = segment.first_page * kPageTokens, n = segment.n_pages * kPageTokens;
+      const std::string words = first_words(segment.tokens, tokenizer.get());
+      array.push_back({{"name", name},
+                       {"fingerprint", model.fingerprint},
+                       {"model", sanitize_utf8(name_of(model))},
+                       {"last_use_ms", use.last_use / 1000},
+                       {"first_token", first},
+                       {"tokens", n},
+                       {"bytes", segment.file_bytes()},
+                       {"hits", use.n_hits},
+                       {"words", sanitize_utf8(words)}});
+      text += format("%s  %-16s %8lld-%-9lld  %10s  %4llu  %s\n", name.c_str(), age_of(use.last_use).c_str(),
+                     static_cast<long long>(first), static_cast<long long>(first + n),
+                     human_bytes(segment.file_bytes()).c_str(), static_cast<unsigned long long>(use.n_hits),
+                     visible(words, false, kShownChars).c_str());
+    }
+  }
+  write_out(options.json ? array.dump() + "\n" : text);
+}
+
+int verify(const Options& options, CacheDirectory* cache) {
+  const Verification found = cache ? dsv32::verify(*cache, !options.is_dry_run) : Verification{};
+  const bool is_whole = found.damaged.empty() && found.n_unreadable == 0;
+  if (options.json) {
+    Json damaged = Json::array();
+    for (const Verification::Damaged& one : found.damaged)
+      damaged.push_back({{"name", one.name}, {"reason", one.reason}, {"removed", one.is_removed}});
+    const Json json{{"segments", found.n_segments},
+                    {"pages", found.n_pages},
+                    {"damaged", found.damaged.size()},
+                    {"unreadable", found.n_unreadable},
+                    {"damage", damaged}};
+    write_out(json.dump() + "\n");
+  } else {
+    std::string text;
+    for (const Verification::Damaged& one : found.damaged)
+      text += format("%s: %s; %s\n", one.name.c_str(), one.reason.c_str(),
+                     one.is_removed       ? "removed"
+                     : options.is_dry_run ? "it would be removed"
+                                          : "it could not be removed");
+    write_out(text + format("%lld segments, %lld whole pages: %zu damaged, %lld unreadable\n",
+                            static_cast<long long>(found.n_segments), static_cast<long long>(found.n_pages),
+                            found.damaged.size(), static_cast<long long>(found.n_unreadable)));
+  }
+  return is_whole ? 0 : 1;
+}
+
+// 1 when segments are left that were to go.
+int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
+  const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
+  const uint64_t n_left = cache ? cache->files().used_bytes() : 0;
+  if (options.json)
+    write_out(Json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}}.dump() + "\n");
+  else
+    write_out(
+        format("%s removed, %s left\n", human_bytes(pruned.n_bytes).c_str(), human_bytes(n_left).c_str()));
+  return pruned.is_done ? 0 : 1;
+}
+
+}  // namespace
+
+int cache_command(const Options& options) {
+  if (options.command == Command::cache_path) {
+    const std::string directory = directory_of(options);
+    write_out((options.json ? Json{{"path", sanitize_utf8(directory)}}.dump() : directory) + "\n");
+    return 0;
+  }
+  if (options.command == Command::cache_prune && options.words.size() != 1)
+    fail(ErrorKind::usage, "cache prune needs the size that may stay, such as 50G");
+  const std::unique_ptr<CacheDirectory> cache = open_cache(options);
+  switch (options.command) {
+    case Command::cache_show: show(options, cache.get()); return 0;
+    case Command::cache_verify: return verify(options, cache.get());
+    case Command::cache_prune:
+      return shrink(options, cache.get(), parse_bytes(options.words.front(), "cache prune"));
+    case Command::cache_clear: return shrink(options, cache.get(), 0);
+    default: list(options, cache.get()); return 0;
+  }
+}
+
+}  // namespace dsv32

@@ -1,0 +1,197 @@
+// See check.h. A comparison's line is printed as soon as it is known, the object of --json at the end.
+//
+// The built-in prompt is repeated until the buffer cannot hold it: a shorter one would compare nothing.
+#include "cli/inspect/check.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/options/json.h"
+#include "cli/options/model_lookup.h"
+#include "cli/options/prompt.h"
+#include "cli/terminal/streams.h"
+#include "cli/warm/loaded_model.h"
+#include "engine/compare.h"
+
+namespace dsv32 {
+namespace {
+
+using Tokens = std::span<const int32_t>;
+
+constexpr int64_t kMostTokens = 4096;  // without -c
+constexpr int64_t kPastBuffer = 256;   // tokens of the built-in prompt beyond the buffer's rows
+// Share of rows with the same likeliest token. Where products are rounded apart, near ties of experts and
+// rows fall either way: a trained model keeps nearly all of its tokens, random weights some two thirds, a
+// mistake in the mathematics hardly one in a hundred.
+constexpr double kLeastSameChoice = 0.5;
+
+constexpr const char* kText =
+    "A lighthouse keeper writes down what the sea does, every hour, for thirty years. The first volumes are "
+    "full of adjectives. In the fourth year the adjectives stop, and numbers take their place: the height of "
+    "the swell in feet, the bearing of the wind, the number of sails between the island and the horizon. By "
+    "the tenth year the keeper has learned which numbers matter. A falling glass and a swell from the south "
+    "west mean a gale within nine hours; a rising glass with the same swell means nothing at all. Nobody "
+    "asked for this knowledge and nobody came to collect it. When the lamp was made to turn by itself, the "
+    "books went to a cellar in town, where a student of tides found them eighty years later, copied 262,800 "
+    "lines into a table, and asked one question: on the night of 3 February 1899, at 02:00, what did the "
+    "keeper see? The line reads: \"Swell 14 ft, WSW 7, glass 28.91 and falling, one light, moving east, not "
+    "answering.\" Everything before it is needed to know that this was unusual, and almost none of it is "
+    "needed to say why.\n\n";
+
+enum class Result { passed, failed, skipped };
+
+// One comparison is one line, printed as soon as it is known; with --json one object at the end.
+class Report {
+ public:
+  explicit Report(bool json) : json_(json) {}
+
+  void add(Result result, const std::string& what, const std::string& text, const Json& fields = {}) {
+    const char* name = result == Result::passed ? "passed" : result == Result::failed ? "failed" : "skipped";
+    all_passed_ &= result != Result::failed;
+    if (!json_) write_out(format("%-7s  %s: %s\n", name, what.c_str(), text.c_str()));
+    Json check{{"check", what}, {"result", name}, {"text", text}};
+    check.update(fields.is_null() ? Json::object() : fields);
+    checks_.push_back(std::move(check));
+  }
+
+  int finish(size_t n_tokens) const {
+    const Json report{{"passed", all_passed_}, {"tokens", n_tokens}, {"checks", checks_}};
+    if (json_) write_out(report.dump() + "\n");
+    return all_passed_ ? 0 : 1;
+  }
+
+ private:
+  bool json_, all_passed_ = true;
+  Json checks_ = Json::array();
+};
+
+// `options` name the backend. topk_buffer: rows of the small buffer; nothing when the model has no indexer.
+void check_buffer(Report& report, const GgufFile& file, const EngineOptions& options, Tokens tokens) {
+  const std::string what = options.backend + ", top-k buffer against full residency";
+  if (!options.topk_buffer) return report.add(Result::skipped, what, "the model has no indexer");
+  const long long n_rows = *options.topk_buffer;
+  if (tokens.size() <= static_cast<size_t>(n_rows))
+    return report.add(Result::skipped, what, format("%zu tokens fit %lld rows", tokens.size(), n_rows));
+  EngineOptions full = options;
+  full.topk_buffer = kEveryRow;
+  const DecodeEquality found = compare_decode(file, options, full, tokens);
+  const bool is_equal = found.first_unequal_pos < 0;
+  const std::string where = format("the logits at position %lld differ or are not finite",
+                                   static_cast<long long>(found.first_unequal_pos));
+  report.add(is_equal ? Result::passed : Result::failed, what,
+             format("%lld decode steps up to %zu tokens with %lld rows, %lld of %lld rows fetched, %s",
+                    static_cast<long long>(found.n_steps), tokens.size(), n_rows,
+                    static_cast<long long>(found.tally.n_misses), static_cast<long long>(found.tally.n_rows),
+                    is_equal ? "the same bits" : where.c_str()),
+             {{"buffer_rows", n_rows},
+              {"decode_steps", found.n_steps},
+              {"rows", found.tally.n_rows},
+              {"misses", found.tally.n_misses},
+              {"first_unequal_pos", found.first_unequal_pos}});
+}
+
+// `options` name the backend.
+void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
+  options.topk_buffer = kEveryRow;
+  Engine engine(file, options);
+  const CutEquality found = compare_cuts(engine, tokens);
+  const bool is_equal = found.first_unequal.empty();
+  const std::string other =
+      format("the last logits %s differ or are not finite", found.first_unequal.c_str());
+  report.add(is_equal ? Result::passed : Result::failed, options.backend + ", a prompt however it is cut",
+             format("%zu tokens at once, in other steps and behind held ones, %lld ways, %s", tokens.size(),
+                    static_cast<long long>(found.n_ways), is_equal ? "the same bits" : other.c_str()),
+             {{"ways", found.n_ways}, {"first_unequal", found.first_unequal}});
+}
+
+std::string where_text(const Deviation& found) {
+  if (found.first_pos < 0) return {};
+  std::string text = format("; beyond %g first at position %lld, ", kDeviationTolerance,
+                            static_cast<long long>(found.first_pos));
+  if (found.layer < 0) return text + "in the logits alone";
+  return text + format("there first in layer %lld, %s (%.2g)", static_cast<long long>(found.layer),
+                       found.stage.c_str(), found.stage_deviation);
+}
+
+void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
+  options.topk_buffer = kEveryRow;
+  EngineOptions cpu = options;
+  cpu.backend = "cpu", options.backend = "cuda";
+  Engine reference(file, cpu), engine(file, options);
+  const Deviation found = compare_engines(engine, reference, tokens);
+  const double share = static_cast<double>(found.n_same_choice) / static_cast<double>(found.n_rows);
+  report.add(
+      share >= kLeastSameChoice ? Result::passed : Result::failed, "cuda against cpu",
+      format("the same likeliest token in %.1f %% of %lld rows, largest deviation %.2g at position %lld%s",
+             100 * share, static_cast<long long>(found.n_rows), found.largest,
+             static_cast<long long>(found.largest_pos), where_text(found).c_str()),
+      {{"rows", found.n_rows},
+       {"same_choice", share},
+       {"largest_deviation", found.largest},
+       {"largest_pos", found.largest_pos},
+       {"first_pos", found.first_pos},
+       {"layer", found.layer},
+       {"stage", found.stage},
+       {"stage_deviation", found.stage_deviation}});
+}
+
+// Why there is no GPU to check; empty when there is one. Throws Error{usage} or Error{device} for --backend
+// cuda then.
+std::string absence_of_cuda(const EngineOptions& options) {
+  const std::string found = make_backends(options, [](const Backends&) { return true; }).front()->name();
+  if (found == "cuda") return {};
+  if (options.backend == "cpu") return "left out by --backend cpu";
+  const std::string why = why_no_gpu(options);
+  return why.empty() ? "not in this build" : why;
+}
+
+// At most `n_most`; the built-in text is repeated until it has `n_least`.
+std::vector<int32_t> prompt_tokens(const Options& options, const GgufFile& file, size_t n_least,
+                                   size_t n_most) {
+  const bool is_given = options.prompt || !options.words.empty() || !options.files.empty();
+  const PromptText text = is_given ? read_prompt(options, true) : PromptText{{}, kText};
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
+  report_tokenizer(*tokenizer, options);
+  std::vector<int32_t> ids = make_prompt(*tokenizer, text, true, false).ids;
+  if (!is_given) {
+    const std::vector<int32_t> again = tokenizer->encode(kText, false);
+    while (ids.size() < n_least) ids.insert(ids.end(), again.begin(), again.end());
+  }
+  ids.resize(std::min(ids.size(), n_most));
+  return ids;
+}
+
+}  // namespace
+
+int check_command(const Options& options) {
+  const GgufFile file(find_model(options));
+  const ModelArgs args = read_model_args(file);
+  EngineOptions engine = options.engine;
+  engine.model_path = file.path();
+  engine.context = options.engine.context.value_or(std::min(kMostTokens, args.max_seq_len));
+  if (!engine.topk_buffer && args.has_indexer()) engine.topk_buffer = args.index_topk;
+  make_plan(args, engine, {});  // the flags fit the model
+  const int64_t n_least = options.engine.context.value_or(engine.topk_buffer.value_or(0) + kPastBuffer);
+  const std::vector<int32_t> tokens =
+      prompt_tokens(options, file, static_cast<size_t>(n_least), static_cast<size_t>(*engine.context));
+  engine.context = static_cast<int64_t>(tokens.size());
+
+  const std::string absence = absence_of_cuda(engine);
+  Report report(options.json);
+  engine.backend = "cpu";
+  check_buffer(report, file, engine, tokens);
+  check_cuts(report, file, engine, tokens);
+  if (!absence.empty()) {
+    report.add(Result::skipped, "cuda", absence);
+    file.check_unchanged();
+    return report.finish(tokens.size());
+  }
+  engine.backend = "cuda";
+  check_buffer(report, file, engine, tokens);
+  check_cuts(report, file, engine, tokens);
+  check_against_cpu(report, file, engine, tokens);
+  file.check_unchanged();
+  return report.finish(tokens.size());
+}
+
+}  // namespace dsv32

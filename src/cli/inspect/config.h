@@ -1,0 +1,11 @@
+// The command `dsv32 config`: what holds when a command is given no flags, and from where.
+#pragma once
+
+#include "cli/options/options.h"
+
+namespace dsv32 {
+
+// Its words name a command; none: run. Returns the exit code. Throws Error{usage}.
+int config_command(const Options& options);
+
+}  // namespace dsv32

@@ -1,0 +1,289 @@
+// `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
+// what a decode token would read of each memory, and what speed that lets expect.
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/worker_pool.h"
+#include "cli/inspect/inspect.h"
+#include "cli/inspect/measured_model.h"
+#include "cli/options/imagined_machine.h"
+#include "cli/options/json.h"
+#include "cli/terminal/streams.h"
+#include "cli/terminal/terminal.h"
+#include "cli/warm/loaded_model.h"
+#include "engine/plan_speed.h"
+
+namespace dsv32 {
+namespace {
+
+// Of a common NVMe disk, and of weights from the page cache to a GPU.
+constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
+
+struct Planned {
+  Machine machine;
+  MemoryPlan plan;
+  bool is_mapped = false;  // the weights, from a file: they need not fit into what the host has free
+  std::string machine_name = "this one";
+  int n_threads = kServerThreads;
+};
+
+// Named by what they are: the layers whose experts lie in host memory, all of them where there is no GPU.
+std::vector<int64_t> host_expert_layers(const Planned& planned) {
+  std::vector<int64_t> layers;
+  for (size_t l = 0; l < planned.plan.has_host_experts.size(); ++l)
+    if (planned.plan.has_host_experts[l] ||
+        (!planned.machine.is_apart && planned.machine.weights.layers[l].experts > 0))
+      layers.push_back(static_cast<int64_t>(l));
+  return layers;
+}
+
+// "3-5, 9, 11-60"
+std::string ranges_text(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    size_t end = i;
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
+    text += format("%s%lld", text.empty() ? "" : ", ", static_cast<long long>(numbers[i]));
+    if (end > i) text += format("-%lld", static_cast<long long>(numbers[end]));
+    i = end;
+  }
+  return text.empty() ? "none" : text;
+}
+
+uint64_t free_after(const Planned& planned, size_t stage) {
+  const MemoryInfo& device = planned.machine.devices[stage];
+  return device.n_bytes_free + device.n_bytes_used - planned.plan.n_device_bytes(stage);
+}
+
+// Where the device is the host its items are the host's.
+uint64_t host_bytes(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  if (planned.machine.is_apart) return plan.n_bytes(Place::host);
+  return plan.n_weight_bytes + plan.n_bytes(Place::host) + plan.n_bytes(Place::device);
+}
+
+uint64_t host_free_after(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  uint64_t n_taken = plan.n_bytes(Place::host) - plan.n_host_scratch_bytes;
+  if (!planned.machine.is_apart) n_taken += plan.n_bytes(Place::device);
+  return planned.machine.host.n_bytes_free - std::min(planned.machine.host.n_bytes_free, n_taken);
+}
+
+// Weights that are read from the disk for each token.
+bool is_beyond_memory(const Planned& planned) {
+  return !planned.machine.is_apart && planned.is_mapped &&
+         planned.plan.n_weight_bytes > host_free_after(planned);
+}
+
+std::optional<PlanSpeed> speed_of(const Planned& planned, const ModelArgs& args) {
+  if (is_beyond_memory(planned)) return std::nullopt;
+  return expected_speed(args, planned.plan, planned.machine, planned.n_threads,
+                        std::min(kSpeedPrompt, planned.plan.cache.max_context));
+}
+
+// In units of ten, as files are sold.
+std::string decimal_size(uint64_t n_bytes) {
+  const auto n = static_cast<double>(n_bytes);
+  return n < 1e9 ? format("%.1f MB", n / 1e6) : format("%.1f GB", n / 1e9);
+}
+
+std::string item_line(const char* name, uint64_t n_bytes) {
+  return format("    %-32s %12s  (%s bytes)\n", name, human_bytes(n_bytes).c_str(),
+                with_thousands(static_cast<int64_t>(n_bytes)).c_str());
+}
+
+std::string items_text(const std::vector<MemoryPlan::Item>& items, Place place) {
+  std::string text;
+  for (const MemoryPlan::Item& item : items)
+    if (item.place == place && item.n_bytes > 0) text += item_line(item.name, item.n_bytes);
+  return text;
+}
+
+std::string device_text(const Planned& planned, size_t i) {
+  const MemoryPlan& plan = planned.plan;
+  const StagePlan& stage = plan.stages[i];
+  int64_t n_experts = 0;
+  for (int64_t l = stage.first_layer; l < stage.end_layer; ++l)
+    n_experts += planned.machine.weights.layers[static_cast<size_t>(l)].experts > 0 &&
+                 !plan.has_host_experts[static_cast<size_t>(l)];
+  return format("GPU %zu: layers %lld-%lld, experts of %lld, %s taken, %s free\n", i,
+                static_cast<long long>(stage.first_layer), static_cast<long long>(stage.end_layer - 1),
+                static_cast<long long>(n_experts), human_bytes(plan.n_device_bytes(i)).c_str(),
+                human_bytes(free_after(planned, i)).c_str()) +
+         items_text(plan.device_items(i), Place::device);
+}
+
+std::string host_text(const Planned& planned) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text = format(
+      "host: experts of layers %s, %s taken, %s free\n", ranges_text(host_expert_layers(planned)).c_str(),
+      human_bytes(host_bytes(planned)).c_str(), human_bytes(host_free_after(planned)).c_str());
+  if (!planned.machine.is_apart) {
+    text += item_line("the weights, where they lie", plan.n_weight_bytes);
+    if (is_beyond_memory(planned))
+      text += format("    memory holds %s of them: the rest is read from the disk anew for each token\n",
+                     human_bytes(host_free_after(planned)).c_str());
+    text += items_text(plan.items(), Place::device);
+  }
+  return text + items_text(plan.items(), Place::host);
+}
+
+// Decode reads rows over the link at most as often as it selects them; a prompt's step all experts that the
+// host keeps.
+std::string traffic_text(const Planned& planned, const ModelArgs& args) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text = "a decode token reads";
+  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i)
+    text += format(" %s on GPU %zu,", human_bytes(plan.stages[i].n_bytes_read).c_str(), i);
+  const uint64_t n_host = planned.machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
+  text += format(" %s of weights in host memory", human_bytes(n_host).c_str());
+  if (plan.n_link_bytes_read > 0)
+    text += format(", of which %s go over the link", human_bytes(plan.n_link_bytes_read).c_str());
+  if (plan.cache.has_buffers() && planned.machine.is_apart)
+    text += format(
+        ", at most %s of rows over the link",
+        human_bytes(static_cast<uint64_t>(args.n_layers * args.index_topk * plan.cache.layout.row_bytes()))
+            .c_str());
+  text += "\n";
+  if (plan.n_host_expert_bytes > 0)
+    text += format("a prompt's step of %s tokens reads %s of experts over the link\n",
+                   with_thousands(plan.chunk).c_str(), human_bytes(plan.n_host_expert_bytes).c_str());
+  const auto n_bytes = static_cast<double>(plan.n_weight_bytes);
+  return text + format("loading %s: about %.0f s from a disk of %.0f GB/s, %.0f s from the page cache\n",
+                       human_bytes(plan.n_weight_bytes).c_str(), n_bytes / kDiskRate, kDiskRate / 1e9,
+                       n_bytes / kCachedRate);
+}
+
+std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
+  const auto gb = [](double rate) { return with_thousands(std::llround(rate / 1e9)) + " GB/s"; };
+  std::string text = "    at these rates:";
+  if (const GpuKind* gpu = speed.gpu)
+    text += format(
+        " %s on %s%s and %.0f us a layer besides, %s over a link, prompts %s t/s where it has all layers;",
+        gb(speed.gpu_bytes_rate).c_str(), gpu->name, gpu->is_measured ? "" : " (assumed)",
+        gpu->layer_seconds * 1e6, gb(gpu->link_rate).c_str(),
+        with_thousands(std::llround(gpu->prompt_rate)).c_str());
+  return text + format(" %s in host memory, by %d threads; most weights are %s\n",
+                       gb(speed.host_bytes_rate).c_str(), planned.n_threads,
+                       type_name(planned.machine.weights.format));
+}
+
+// The last lines: figures that are no promise, and the rates behind them.
+std::string speed_text(const Planned& planned, const ModelArgs& args) {
+  const std::optional<PlanSpeed> speed = speed_of(planned, args);
+  if (!speed)
+    return format("expected speed: %s\n", is_beyond_memory(planned)
+                                              ? "that of the disk"
+                                              : "not known, since no model of this shape was timed");
+  const int64_t context = planned.plan.cache.max_context;
+  std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",
+                            speed->decode_rate < 9.5 ? 1 : 0, speed->decode_rate,
+                            with_thousands(std::min(kSpeedContext, context)).c_str());
+  if (speed->prompt_rate > 0)
+    text += format(", %s t/s of a prompt of %s",
+                   with_thousands(std::llround(speed->prompt_rate / 10) * 10).c_str(),
+                   with_thousands(std::min(kSpeedPrompt, context)).c_str());
+  text += "\n    a token takes";
+  if (speed->gpu) text += format(" %.1f ms on GPUs,", speed->gpu_seconds * 1e3);
+  text += format(" %.1f ms for weights in host memory\n", speed->host_seconds * 1e3);
+  return text + rates_text(*speed, planned);
+}
+
+void print_plan(const Planned& planned, const MeasuredModel& model, const char* backend) {
+  const MemoryPlan& plan = planned.plan;
+  std::string text = format("model: %s, %s; machine: %s\n", model.name().c_str(),
+                            decimal_size(plan.n_weight_bytes).c_str(), planned.machine_name.c_str());
+  text += format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
+                 with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), backend);
+  text += plan.cache.has_buffers()
+              ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
+              : "every latent row is resident, no top-k buffers\n";
+  for (size_t i = 0; planned.machine.is_apart && i < plan.stages.size(); ++i) text += device_text(planned, i);
+  text += host_text(planned) + traffic_text(planned, model.args());
+  if (model.n_bytes_unused() > 0)
+    text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
+  write_out(text + speed_text(planned, model.args()));
+}
+
+Json speed_json(const Planned& planned, const ModelArgs& args) {
+  const std::optional<PlanSpeed> speed = speed_of(planned, args);
+  if (!speed) return nullptr;
+  return {{"decode_tokens_per_second", speed->decode_rate},
+          {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
+          {"gpu_seconds", speed->gpu_seconds},
+          {"host_seconds", speed->host_seconds}};
+}
+
+Json to_json(const Planned& planned, const MeasuredModel& model, const char* backend) {
+  const MemoryPlan& plan = planned.plan;
+  const bool is_apart = planned.machine.is_apart;
+  Json devices = Json::array();
+  for (size_t i = 0; is_apart && i < plan.stages.size(); ++i)
+    devices.push_back({{"first_layer", plan.stages[i].first_layer},
+                       {"last_layer", plan.stages[i].end_layer - 1},
+                       {"n_bytes", plan.n_device_bytes(i)},
+                       {"n_bytes_free", free_after(planned, i)},
+                       {"n_bytes_read", plan.stages[i].n_bytes_read}});
+  Json json{{"fits", true},
+            {"model", sanitize_utf8(model.name())},
+            {"machine", planned.machine_name},
+            {"expected", speed_json(planned, model.args())},
+            {"devices", devices},
+            {"host",
+             {{"expert_layers", host_expert_layers(planned)},
+              {"n_bytes", host_bytes(planned)},
+              {"n_bytes_free", host_free_after(planned)}}},
+            {"decode_bytes",
+             {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
+              {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()},
+              {"link", plan.n_link_bytes_read}}},
+            {"backend", backend},
+            {"context", plan.cache.max_context},
+            {"chunk", plan.chunk},
+            {"layers", plan.cache.n_layers},
+            {"topk_buffer_rows", plan.cache.buffer_rows},
+            {"skipped_bytes", model.n_bytes_unused()}};
+  for (const MemoryPlan::Item& item : plan.items()) json[item.key] = item.n_bytes;
+  json["weight_bytes"] = plan.n_weight_bytes;
+  json["device_bytes"] = plan.n_bytes(Place::device);
+  json["host_bytes"] = plan.n_bytes(Place::host);
+  return json;
+}
+
+Machine machine_here(const MeasuredModel& model, const Options& options, const char*& backend) {
+  const Backends backends =
+      make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
+  backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
+  return machine_of(backends, model.bytes());
+}
+
+}  // namespace
+
+int inspect_plan(const Options& options) {
+  const MeasuredModel model(options);
+  const char* backend = options.imagined && options.imagined->gpus.empty() ? "cpu" : "cuda";
+  Planned planned;
+  try {
+    planned.machine = options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
+                                       : machine_here(model, options, backend);
+    planned.plan = make_plan(model.args(), options.engine, planned.machine);
+    planned.is_mapped = !options.imagined;
+    if (options.imagined)
+      planned.machine_name = options.imagined->name;
+    else
+      planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::memory || !options.json) throw;
+    write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");
+    return exit_code(error.kind());
+  }
+  if (options.json)
+    write_out(to_json(planned, model, backend).dump() + "\n");
+  else
+    print_plan(planned, model, backend);
+  return 0;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,154 @@
+// What the user asked for: the words of one command, checked and turned into values.
+//
+// parse_options() is the only reader of a command line, and of the settings file for what it leaves open. The
+// commands are a table (commands.h), the flags another (flags.h), and flag_parser.h takes the words apart.
+// Nothing here opens a file.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/terminal/printer.h"
+#include "cli/terminal/terminal.h"
+#include "engine/loop.h"
+#include "engine/plan.h"
+#include "weights/synthetic.h"
+
+namespace dsv32 {
+
+enum class Command {
+  run,
+  batch,
+  chat,
+  inspect_model,
+  inspect_plan,
+  inspect_tokens,
+  inspect_prompt,
+  inspect_logits,
+  check,
+  cache_list,
+  cache_show,
+  cache_verify,
+  cache_prune,
+  cache_clear,
+  cache_path,
+  talks_list,
+  talks_show,
+  talks_rename,
+  talks_delete,
+  talks_export,
+  bench,
+  bench_prefixes,
+  bench_batch,
+  config,
+  warm_start,
+  warm_status,
+  warm_stop,
+  completion
+};
+// Whether a process that `warm start` left is asked in place of loading the model: if there is one, at any
+// rate, not at all.
+enum class WarmUse { automatic, only, never };
+
+// How much of a decode step's choices stays in the next; nothing: what the model chooses counts.
+struct Locality {
+  std::optional<double> selection = {}, experts = {};
+  bool operator==(const Locality&) const = default;
+};
+
+// What `bench`, `bench prefixes` and `bench batch` measure.
+struct BenchOptions {
+  bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
+  int64_t n_layers = 6, n_dense = 3;
+  SyntheticTypes types;
+  std::vector<int64_t> contexts;    // ascending; empty: the command's own
+  std::vector<int64_t> sequences;   // at a time, ascending; empty: the largest batches
+  bool is_capacity = false;         // only how many fit
+  std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
+  Locality locality;                // from step to step
+  int64_t n_decode = 32;            // timed steps
+  std::string folder = ".";         // on the disk that is measured
+};
+
+// A machine that need not be there.
+struct ImaginedMachine {
+  std::string name;            // as it was written
+  std::vector<uint64_t> gpus;  // bytes of each
+  uint64_t host = 0;
+};
+
+// The lines of `batch` whose digest falls to `number` (from 0) of so many.
+struct Shard {
+  uint64_t number = 0, n_shards = 1;
+};
+
+// What `batch` answers, and `run` of several prompts.
+struct BatchOptions {
+  std::string input_path;  // -i
+  bool is_lines = false;   // --lines: a prompt a line
+  bool is_each = false;    // --each: a prompt a file
+  bool is_ordered = false, retries_failed = false;
+  std::optional<int64_t> n_parallel;  // most at a time; nothing: what suits the machine
+  Shard shard;
+};
+
+struct Options {
+  Command command{};
+  bool wants_help = false, wants_version = false;
+
+  EngineOptions engine;  // model_path is empty when -m is absent
+  bool uses_cache = true;
+  PrefixCacheOptions cache;      // the directory is empty when --cache-dir is absent
+  GenerationOptions generation;  // the seed is in `seed` until choose_seed()
+  std::optional<uint64_t> seed;
+  std::set<std::string> given;  // names of flags, by the command line or the settings file
+
+  std::optional<std::string> prompt;  // -p
+  std::vector<std::string> words;     // what is no flag
+  std::vector<std::string> files;     // -f, in order
+  bool leaves_stdin = false;          // unless `-` names it
+  std::string system_text, system_file;
+  bool is_raw = false;
+  bool is_thinking_given = false;  // by --think or --no-think
+
+  std::string talk;           // its name; empty when --talk is absent
+  bool continues = false;     // the talk used last
+  bool keeps_talk = true;     // chat
+  bool keeps_history = true;  // chat: the lines that were typed
+
+  std::optional<ThinkingDisplay> thinking_display;
+  ColorMode color = ColorMode::automatic;
+  bool json = false, quiet = false, verbose = false;
+  bool is_streamed = false;  // JSON, piece by piece
+  // Quiet means nothing but answers and errors, unless --thinking says otherwise.
+  ThinkingDisplay shown_thinking() const {
+    return thinking_display.value_or(quiet ? ThinkingDisplay::hide : ThinkingDisplay::show);
+  }
+
+  WarmUse warm = WarmUse::automatic;
+  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: as long it may be idle
+  bool is_dry_run = false;                               // cache verify: nothing is removed
+  bool parse_special = false;                            // inspect tokens
+  std::string token_list;                                // inspect logits: ids, or @FILE
+  std::string output_path;                               // inspect logits, batch: -o
+  BenchOptions bench;
+  BatchOptions batch;
+  std::optional<ImaginedMachine> imagined;  // inspect plan: --on
+};
+
+// `args`: the words after the command's name. Throws Error{usage}, one line, for an unknown flag (with the
+// nearest spelling), a value that is missing or does not fit, and flags that contradict each other. With
+// --help or --version nothing else is checked.
+Options parse_options(Command command, const std::vector<std::string>& args);
+
+// The seed asked for, or a random one, which the caller reports.
+uint64_t choose_seed(const Options& options);
+
+// Usage, flags by group, where defaults come from, and the exit codes.
+std::string command_help(Command command);
+
+}  // namespace dsv32

@@ -1,0 +1,106 @@
+// See terminal.h. The only place that knows escape sequences for moving the cursor.
+//
+// Colours are in printer.cpp.
+#include "cli/terminal/terminal.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <histedit.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/terminal/streams.h"
+
+namespace dsv32 {
+namespace {
+
+bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
+
+// Asks libedit, which says so as an error too.
+bool is_known(const char* term) {
+  FILE* null = std::fopen("/dev/null", "r+");
+  EditLine* editor = null ? el_init("dsv32", null, null, null) : nullptr;
+  const bool is_found = !editor || el_set(editor, EL_TERMINAL, term) == 0;
+  if (editor) el_end(editor);
+  if (null) std::fclose(null);
+  return is_found;
+}
+
+}  // namespace
+
+void take_unknown_terminal_for_dumb() {
+  const char* term = std::getenv("TERM");
+  const bool is_any = is_terminal(STDIN_FILENO) || is_terminal(STDOUT_FILENO) || is_terminal(STDERR_FILENO);
+  if (is_any && !is_dumb(term) && !is_known(term)) setenv("TERM", "dumb", 1);
+}
+
+WindowSize window_size() {
+  winsize size{};
+  for (const int fd : {STDERR_FILENO, STDOUT_FILENO})
+    if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+      return {size.ws_row > 0 ? size.ws_row : size_t{24}, size.ws_col};
+  return {24, 80};
+}
+
+size_t window_columns(int fd) {
+  winsize size{};
+  const bool is_told = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_told ? size.ws_col : 80;
+}
+
+bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term) {
+  if (mode != ColorMode::automatic) return mode == ColorMode::always;
+  return is_terminal && !(no_color && *no_color) && !is_dumb(term);
+}
+
+Terminal examine_terminal(ColorMode mode) {
+  const char* term = std::getenv("TERM");
+  Terminal terminal;
+  terminal.is_in = is_terminal(STDIN_FILENO);
+  terminal.is_out = is_terminal(STDOUT_FILENO);
+  terminal.is_err = is_terminal(STDERR_FILENO);
+  terminal.has_color = decide_color(mode, terminal.is_err, std::getenv("NO_COLOR"), term);
+  terminal.can_redraw = terminal.is_err && !is_dumb(term);
+  terminal.can_draw = terminal.is_out && !is_dumb(term);
+  return terminal;
+}
+
+void StatusLine::show(const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  if (is_quiet_) return;
+  if (!can_redraw_) {
+    if (seconds_since(start_) < next_line_) return;
+    next_line_ = seconds_since(start_) + every_;
+    return say(text);
+  }
+  if (is_drawn_ && now - drawn_at_ < std::chrono::milliseconds(100)) return;
+  write_err("\r\x1b[K" + visible(text.substr(0, columns() - 1)));
+  is_drawn_ = true;
+  drawn_at_ = now;
+}
+
+void StatusLine::erase() {
+  if (is_drawn_) write_err("\r\x1b[K");
+  is_drawn_ = false;
+}
+
+std::string with_thousands(int64_t value) {
+  std::string digits = std::to_string(value);
+  const int64_t first = value < 0 ? 1 : 0;
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > first; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+std::string rate(int64_t n_tokens, double seconds) {
+  const double per_second = seconds > 0 ? static_cast<double>(n_tokens) / seconds : 0;
+  if (per_second >= 100) return with_thousands(static_cast<int64_t>(per_second + 0.5));
+  return format(per_second >= 10 ? "%.1f" : "%.2f", per_second);
+}
+
+}  // namespace dsv32

@@ -1,0 +1,187 @@
+// See warm.h. The process is a child from the beginning: threads and devices do not survive a fork.
+#include "cli/warm/warm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/options/model_lookup.h"
+#include "cli/terminal/streams.h"
+#include "cli/warm/asked_model.h"
+#include "cli/warm/warm_client.h"
+#include "cli/warm/warm_server.h"
+#include "cli/warm/warm_socket.h"
+
+namespace dsv32 {
+namespace {
+
+std::string duration_text(int64_t seconds) {
+  if (seconds < 120) return format("%lld s", static_cast<long long>(seconds));
+  if (seconds < 7200) return format("%lld min", static_cast<long long>(seconds / 60));
+  return format("%lld h", static_cast<long long>(seconds / 3600));
+}
+
+// Whoever waits hears the line, and that it was the last; who is gone has been ended, and so is this.
+void report_ready(OwnedFd ready, const std::string& line) {
+  if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "nobody waits any more");
+}
+
+// Of what was inherited nothing is held on to: locks, pipes that somebody reads to their end.
+void leave_files(int kept) {
+  if (kept > 3) close_range(3, static_cast<unsigned>(kept) - 1, 0);
+  close_range(static_cast<unsigned>(kept) + 1, ~0u, 0);
+}
+
+void leave_terminal(int log) {
+  setsid();
+  const OwnedFd nothing(real_file_system(), open("/dev/null", O_RDWR | O_CLOEXEC));
+  dup2(nothing.get(), STDIN_FILENO);
+  dup2(nothing.get(), STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+}
+
+int hold(const Options& options, OwnedFd ready) {
+  leave_files(ready.get());
+  std::vector<WarmLink> waiting;  // for the end: beyond that of the lock
+  ModelFile opened(options);
+  const std::string model = std::filesystem::absolute(opened.file.path()).string();
+  const std::string path = warm_path(options, opened.file);
+  const OwnedFd log = lock_warm(path);
+  if (!log.is_open()) {
+    report_ready(std::move(ready), "warm: a process holds " + model + " with these flags already");
+    return 0;
+  }
+  std::vector<FileStamp> parts;
+  for (const MappedFile& part : opened.file.files()) parts.push_back(part.stamp());
+  Options shared = options;
+  shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
+  shared.engine.pool = kAllContexts;
+  LoadedModel loaded(std::move(opened), shared);
+  report_model(loaded, facts_of(loaded.engine), options);
+  const GracefulStop stop;
+  WarmServer server(loaded.engine, *loaded.tokenizer, WarmListener(path),
+                    {model, std::move(parts), options.keep});
+  leave_terminal(log.get());
+  report_ready(std::move(ready),
+               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
+                      model.c_str(), duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
+  server.serve(stop);
+  waiting = server.take_waiting();
+  return 0;
+}
+
+// Until the child says that it is ready, or has ended. Returns the exit code.
+int await(pid_t child, OwnedFd ready, bool is_quiet) {
+  std::string line;
+  char block[4096];
+  for (ssize_t n; (n = read(ready.get(), block, sizeof block)) != 0;) {
+    if (n < 0 && errno != EINTR) break;
+    if (n > 0) line.append(block, static_cast<size_t>(n));
+  }
+  if (!line.empty()) {
+    if (!is_quiet) say(line);
+    return 0;
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string status_line(const ReadJson& status) {
+  return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
+                static_cast<long long>(status.at("pid").get<int64_t>()),
+                visible(warm_bytes(status.at("model"))).c_str(),
+                duration_text(std::time(nullptr) - status.at("began").get<int64_t>()).c_str(),
+                static_cast<long long>(status.at("clients").get<int64_t>()),
+                static_cast<long long>(status.at("requests").get<int64_t>()),
+                duration_text(status.at("idle_seconds").get<int64_t>()).c_str(),
+                duration_text(status.at("keep_seconds").get<int64_t>()).c_str());
+}
+
+// Says `want` to each, and what becomes of those who answer is up to `act`. Returns how many do not.
+int64_t ask_each(const char* want, const std::function<void(const std::string& path, WarmGreeting&)>& act) {
+  int64_t n_mute = 0;
+  for (const std::string& path : warm_paths()) try {
+      if (std::optional<WarmGreeting> greeting = greet_warm(path, want))
+        readable([&] { act(path, *greeting); });
+    } catch (const Error& error) {
+      ++n_mute;
+      say(std::string("warm: ") + error.what());
+    }
+  return n_mute;
+}
+
+// By its file, or the path at which that was: another may lie there by now. An empty path: any.
+bool holds(const ReadJson& status, const std::string& model) {
+  struct stat info {};
+  if (model.empty() || warm_bytes(status.at("model")) == model) return true;
+  if (stat(model.c_str(), &info) != 0) return false;
+  const auto is_same = [&](const ReadJson& part) {
+    return part.at(0).get<uint64_t>() == info.st_dev && part.at(1).get<uint64_t>() == info.st_ino;
+  };
+  return std::ranges::any_of(status.at("parts"), is_same);
+}
+
+// Its process ends when it has nothing to do: then the link does.
+void await_end(WarmLink& link, const std::string& path) {
+  for (auto heard_at = std::chrono::steady_clock::now(); link.receive();) {
+    while (link.next_line()) heard_at = std::chrono::steady_clock::now();
+    if (seconds_since(heard_at) > kWarmSilence)
+      throw WarmGone("the warm process at " + visible(path) + " hangs");
+    link.wait(1000);
+  }
+}
+
+}  // namespace
+
+int warm_start_command(const Options& options) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail(ErrorKind::io, "the system gives no pipe");
+  OwnedFd reads(real_file_system(), ends[0]), writes(real_file_system(), ends[1]);
+  const pid_t child = fork();
+  if (child < 0) fail(ErrorKind::io, "the system gives no process");
+  if (child == 0) {
+    reads.reset();
+    return hold(options, std::move(writes));
+  }
+  writes.reset();
+  return await(child, std::move(reads), options.quiet);
+}
+
+int warm_status_command(const Options& options) {
+  int64_t n = 0;
+  const int64_t n_mute = ask_each("status", [&](const std::string&, WarmGreeting& greeting) {
+    write_out((options.json ? greeting.answer.dump() : status_line(greeting.answer)) + "\n");
+    ++n;
+  });
+  if (n + n_mute == 0) say("no warm process is there");
+  return n > 0 ? 0 : 1;
+}
+
+int warm_stop_command(const Options& options) {
+  std::error_code error;
+  const std::string& named = options.engine.model_path;
+  const std::string model =
+      named.empty() ? "" : std::filesystem::absolute(find_model(options), error).string();
+  int64_t n = 0;
+  const int64_t n_mute = ask_each("status", [&](const std::string& path, WarmGreeting& greeting) {
+    if (!holds(greeting.answer, model)) return;
+    ++n;
+    if (std::optional<WarmGreeting> stopped = greet_warm(path, "stop")) await_end(stopped->link, path);
+  });
+  if (n == 0 && n_mute == 0) say("no warm process " + (model.empty() ? "is there" : "holds " + model));
+  return n_mute > 0 || (n == 0 && !model.empty()) ? 1 : 0;
+}
+
+}  // namespace dsv32

@@ -1,0 +1,159 @@
+// See warm_client.h.
+#include "cli/warm/warm_client.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "cli/options/json.h"
+#include "engine/session.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int kTurnMs = 50;           // between two looks at whether a signal came
+constexpr double kCancelSeconds = 2;  // until an interrupted request has ended
+
+ReadJson parse(const std::string& line) {
+  ReadJson json = ReadJson::parse(line, nullptr, false);
+  if (!json.is_object()) fail_unread();
+  return json;
+}
+
+// Nothing: the other end is gone.
+std::optional<std::string> first_line(WarmLink& link, const std::string& path) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (bool is_there = true; is_there;) {
+    const int left_ms = kWarmPatienceMs - static_cast<int>(seconds_since(begin) * 1000);
+    if (left_ms <= 0) throw WarmGone("the warm process at " + visible(path) + " does not answer");
+    is_there = link.send();
+    link.wait(left_ms);
+    is_there = link.receive() && is_there;
+    if (std::optional<std::string> line = link.next_line()) return line;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want) {
+  OwnedFd socket = connect_warm(path);
+  if (!socket.is_open()) return std::nullopt;
+  WarmLink link(std::move(socket), kMostToldBytes);
+  link.queue(ReadJson{{"dsv32", kWarmVersion}, {"want", want}}.dump());
+  const std::optional<std::string> line = first_line(link, path);
+  if (!line) return std::nullopt;
+  return readable([&] {
+    ReadJson answer = parse(*line);
+    if (const auto error = answer.find("error"); error != answer.end()) throw warm_error(*error);
+    if (answer.at("dsv32").get<int>() != kWarmVersion) fail_unread();
+    return WarmGreeting{std::move(link), std::move(answer)};
+  });
+}
+
+std::unique_ptr<WarmClient> WarmClient::connect(const std::string& path) {
+  std::optional<WarmGreeting> greeting = greet_warm(path, "answers");
+  if (!greeting) return nullptr;
+  std::unique_ptr<WarmClient> client(new WarmClient(std::move(greeting->link), warm_log(path)));
+  client->facts_ = readable([&] { return warm_facts(greeting->answer.at("facts")); });
+  return client;
+}
+
+int64_t WarmClient::add(Request request, Listener& listener) {
+  if (!is_waiting()) heard_at_ = Clock::now();
+  Asked& asked = asked_.insert({n_added_, {&listener}}).first->second;
+  try {
+    check_prompt(facts_.vocab_size, facts_.context, request.prompt);
+    const std::string line = ReadJson{{"ask", n_added_}, {"request", warm_json(request)}}.dump();
+    if (line.size() > most_asked_bytes(facts_.context))
+      fail(ErrorKind::usage, "the request's stops are too long for a warm process",
+           "with --warm never the model is loaded here");
+    link_.queue(line);
+  } catch (...) {
+    asked.outcome = current_error();
+  }
+  return n_added_++;
+}
+
+bool WarmClient::is_waiting() const {
+  return !std::ranges::all_of(asked_, [](const auto& row) { return row.second.is_done(); });
+}
+
+void WarmClient::cancel_interrupted() {
+  for (auto& [number, asked] : asked_) {
+    if (asked.is_done() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
+    asked.cancelled_at = Clock::now();
+    link_.queue(ReadJson{{"cancel", number}}.dump());
+  }
+}
+
+void WarmClient::check_alive(bool is_there) const {
+  const std::string hint = log_ + " may say why; with --warm never the model is loaded here";
+  if (!is_there) throw WarmGone("the warm process ended", hint);
+  if (seconds_silent() > kWarmSilence)
+    throw WarmGone(format("the warm process has said nothing for %.0f s", kWarmSilence), hint);
+  for (const auto& [number, asked] : asked_)
+    if (!asked.is_done() && asked.cancelled_at && seconds_since(*asked.cancelled_at) > kCancelSeconds)
+      throw WarmGone("the warm process does not answer", hint);
+}
+
+bool WarmClient::turn() {
+  if (!is_waiting()) return false;
+  cancel_interrupted();
+  bool is_there = link_.send();
+  link_.wait(kTurnMs);
+  is_there = link_.receive() && is_there;
+  while (const std::optional<std::string> line = link_.next_line()) {
+    heard_at_ = Clock::now();
+    readable([&] { hear(parse(*line)); });
+  }
+  if (is_waiting()) check_alive(is_there);
+  return true;
+}
+
+void WarmClient::hear(const ReadJson& line) {
+  const auto of = line.find("of");
+  if (of == line.end() && line.contains("error")) throw WarmGone(warm_error(line.at("error")).what());
+  if (of == line.end()) return;
+  const auto asked = asked_.find(of->get<int64_t>());
+  if (asked != asked_.end() && !asked->second.is_done()) tell(asked->second, line);
+}
+
+void WarmClient::tell(Asked& asked, const ReadJson& line) {
+  const auto has = [&](const char* key) { return line.contains(key); };
+  if (has("prefill")) {
+    const ReadJson& n = line["prefill"];
+    asked.listener->on_prefill(n.at(0).get<int64_t>(), n.at(1).get<int64_t>(), n.at(2).get<int64_t>());
+  } else if (has("thinking")) {
+    asked.listener->on_reasoning(warm_bytes(line["thinking"]));
+  } else if (has("text")) {
+    asked.listener->on_answer(warm_bytes(line["text"]));
+  } else if (has("result")) {
+    asked.outcome = warm_result(line["result"]);
+  } else if (has("ending")) {
+    asked.outcome = Refused{};
+  } else {
+    asked.outcome = warm_error(line.at("error"));
+  }
+}
+
+bool WarmClient::is_done(int64_t request) const { return asked_.at(request).is_done(); }
+
+bool WarmClient::is_refused(int64_t request) const {
+  return std::holds_alternative<Refused>(asked_.at(request).outcome);
+}
+
+GenerationResult WarmClient::take(int64_t request) {
+  const auto outcome = std::move(asked_.extract(request).mapped().outcome);
+  if (const Error* error = std::get_if<Error>(&outcome)) throw *error;
+  if (std::holds_alternative<Refused>(outcome)) throw WarmGone("the warm process is about to end");
+  return std::get<GenerationResult>(outcome);
+}
+
+void WarmClient::drop(int64_t request) {
+  const auto asked = asked_.extract(request);
+  if (asked.empty() || asked.mapped().is_done()) return;
+  link_.queue(ReadJson{{"cancel", request}}.dump());
+  link_.send();
+}
+
+}  // namespace dsv32

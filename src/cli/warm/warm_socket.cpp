@@ -1,0 +1,245 @@
+// See warm_socket.h.
+#include "cli/warm/warm_socket.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "base/text.h"
+#include "cli/options/version.h"
+#include "cli/terminal/user_folders.h"
+#include "cli/warm/loaded_model.h"
+
+namespace dsv32 {
+namespace {
+
+[[noreturn]] void fail_io(const std::string& path, const char* what) {
+  fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path).c_str(), std::strerror(errno)));
+}
+
+// Nobody else may even look inside. False: it is not there.
+bool is_folder_safe(const std::string& folder) {
+  struct stat info {};
+  if (folder.empty()) fail(ErrorKind::io, "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets");
+  if (lstat(folder.c_str(), &info) != 0) return false;
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0)
+    fail(ErrorKind::io, format("%s is no folder of this user alone", visible(folder).c_str()),
+         "chmod 700 makes one of your own so");
+  return true;
+}
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    fail(ErrorKind::io,
+         format("%s is too long for a socket, expected at most %zu bytes", visible(path).c_str(),
+                sizeof address.sun_path - 1),
+         "XDG_RUNTIME_DIR names another folder");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+OwnedFd make_socket(int flags) {
+  OwnedFd made(real_file_system(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  if (!made.is_open()) fail_io("a socket", "make");
+  return made;
+}
+
+bool is_own_peer(int fd) {
+  ucred peer{};
+  socklen_t n_bytes = sizeof peer;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n_bytes) == 0 && peer.uid == geteuid();
+}
+
+// Device and inode; zeros when there is none.
+std::pair<uint64_t, uint64_t> file_at(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 ? std::pair<uint64_t, uint64_t>(info.st_dev, info.st_ino)
+                                         : std::pair<uint64_t, uint64_t>();
+}
+
+bool is_at(int fd, const std::string& path) {
+  const std::optional<FileStamp> own = stamp_of(fd);
+  return own && std::pair(own->device, own->inode) == file_at(path);
+}
+
+template <typename T>
+void add(Sha256& hash, const std::optional<T>& value) {
+  hash.add_number(value.has_value());
+  hash.add_number(static_cast<uint64_t>(value.value_or(T{})));
+}
+
+void add_engine(Sha256& hash, const EngineOptions& engine) {
+  hash.add_field(engine.backend);
+  hash.add_number(engine.gpus.size());
+  for (const int gpu : engine.gpus) hash.add_number(static_cast<uint64_t>(gpu));
+  hash.add_number(static_cast<uint64_t>(engine.n_threads));
+  hash.add_number(static_cast<uint64_t>(engine.kv_type));
+  for (const auto& size : {engine.context, engine.topk_buffer, engine.chunk, engine.n_cpu_experts})
+    add(hash, size);
+  hash.add_number(engine.gpu_mem.size());
+  for (const uint64_t n_bytes : engine.gpu_mem) hash.add_number(n_bytes);
+  add(hash, engine.host_mem);
+}
+
+void add_cache(Sha256& hash, const Options& options) {
+  hash.add_number(options.uses_cache);
+  if (!options.uses_cache) return;
+  std::error_code error;
+  hash.add_field(std::filesystem::absolute(cache_directory(options), error).string());
+  add(hash, options.cache.max_bytes);
+  hash.add_field(options.cache.salt);
+  hash.add_number(static_cast<uint64_t>(options.cache.eviction));
+  hash.add_number(static_cast<uint64_t>(options.cache.write));
+  hash.add_number(static_cast<uint64_t>(options.cache.prefetch));
+}
+
+}  // namespace
+
+std::string warm_path(const Options& options, const GgufFile& file) {
+  constexpr size_t kNameBytes = 8;
+  Sha256 hash;
+  hash.add_field(version_text());
+  for (const MappedFile& part : file.files()) {
+    const FileStamp& stamp = part.stamp();
+    for (const uint64_t number :
+         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns),
+          static_cast<uint64_t>(stamp.changed_ns)})
+      hash.add_number(number);
+  }
+  add_engine(hash, options.engine);
+  add_cache(hash, options);
+  const Hash256 digest = hash.finish();
+  std::string path = user_folder(UserFolder::runtime) + "/warm-";
+  for (size_t i = 0; i < kNameBytes; ++i) path += format("%02x", digest[i]);
+  return path + ".sock";
+}
+
+std::vector<std::string> warm_paths() {
+  std::vector<std::string> paths;
+  const std::string folder = user_folder(UserFolder::runtime);
+  if (!is_folder_safe(folder)) return paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (const std::string name = entry.path().filename().string();
+        name.starts_with("warm-") && name.ends_with(".sock"))
+      paths.push_back(entry.path().string());
+  return paths;
+}
+
+std::string warm_log(const std::string& path) { return path.substr(0, path.rfind('.')) + ".log"; }
+
+OwnedFd lock_warm(const std::string& path) {
+  if (!is_folder_safe(make_user_folder(UserFolder::runtime)))
+    fail_io(user_folder(UserFolder::runtime), "make the folder");
+  address_of(path);  // or it fails when everything is loaded
+  const std::string log = warm_log(path);
+  OwnedFd file;
+  do {
+    file = OwnedFd(real_file_system(),
+                   open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file.is_open()) fail_io(log, "open");
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) fail_io(log, "lock");
+      return {};
+    }
+  } while (!is_at(file.get(), log));                  // or the one that was locked has been removed meanwhile
+  const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
+  return is_held ? OwnedFd() : std::move(file);
+}
+
+WarmListener::WarmListener(const std::string& path) : path_(path), socket_(make_socket(SOCK_NONBLOCK)) {
+  constexpr int kMostWaiting = 1024;
+  const sockaddr_un address = address_of(path);
+  unlink(path.c_str());
+  if (bind(fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      chmod(path.c_str(), 0600) != 0 || listen(fd(), kMostWaiting) != 0)
+    fail_io(path, "listen at");
+  file_ = file_at(path);
+}
+
+WarmListener::~WarmListener() {
+  if (socket_.is_open() && is_there()) unlink(path_.c_str());
+}
+
+bool WarmListener::is_there() const { return file_at(path_) == file_; }
+
+OwnedFd WarmListener::accept() const {
+  OwnedFd socket(real_file_system(), accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.is_open() && !is_own_peer(socket.get())) socket.reset();
+  return socket;
+}
+
+// The kernel wakes who waits in a full backlog, in turn.
+OwnedFd connect_warm(const std::string& path) {
+  if (!is_folder_safe(std::filesystem::path(path).parent_path().string())) return {};
+  const sockaddr_un address = address_of(path);
+  OwnedFd socket = make_socket(0);
+  const timeval patience{kWarmPatienceMs / 1000, 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ENOENT || errno == ECONNREFUSED) return {};
+    if (errno == EAGAIN) throw WarmGone("the warm process at " + visible(path) + " has no room for callers");
+    fail_io(path, "connect to");
+  }
+  if (!is_own_peer(socket.get()))
+    fail(ErrorKind::io, format("the socket %s is another user's", visible(path).c_str()));
+  return socket;
+}
+
+bool WarmLink::receive() {
+  char block[1 << 16];
+  const ssize_t n = recv(socket_.get(), block, sizeof block, MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  received_.append(block, static_cast<size_t>(n));
+  const bool has_line = received_.find('\n', n_scanned_) != std::string::npos;
+  return n > 0 && (has_line || received_.size() <= most_line_bytes_);
+}
+
+std::optional<std::string> WarmLink::next_line() {
+  const size_t end = received_.find('\n', n_scanned_);
+  n_scanned_ = end == std::string::npos ? received_.size() : 0;
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+void WarmLink::queue(std::string_view line) {
+  unsent_ += line;
+  unsent_ += '\n';
+}
+
+bool WarmLink::send() {
+  while (n_unsent() > 0) {
+    const ssize_t n =
+        ::send(socket_.get(), unsent_.data() + n_sent_, n_unsent(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN;
+    n_sent_ += static_cast<size_t>(n);
+    if (2 * n_sent_ < unsent_.size()) continue;  // few moves of much
+    unsent_ = unsent_.substr(n_sent_);
+    n_sent_ = 0;
+  }
+  return true;
+}
+
+void WarmLink::wait(int wait_ms) const {
+  pollfd ready{fd(), static_cast<short>(POLLIN | (n_unsent() > 0 ? POLLOUT : 0)), 0};
+  poll(&ready, 1, wait_ms);
+}
+
+}  // namespace dsv32
