@@ -1,8 +1,8 @@
-"""Tabulates the accuracy over the length of the passage, a column for each chooser of positions, for plots/draw.py.
+"""Tabulates the accuracy over the length of the passage, a column for each chooser of positions, for docs/plots/draw.py.
 
     build/lab answers -m models/demo.gguf --chooser all --json models/eval/*k.jsonl > answers.json
     python3 models/train/tabulate_accuracy.py answers.json [more.json ...] > models/eval/accuracy.csv
-    python3 plots/draw.py models/eval/accuracy.csv --out models/eval/accuracy.svg
+    python3 docs/plots/draw.py models/eval/accuracy.csv --out models/eval/accuracy.svg
 
 Files may hold parts of what is measured; of the same length and chooser the one with more questions counts. Answers given
 after thinking (--think) are passed over.

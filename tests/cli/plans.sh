@@ -22,12 +22,12 @@ usage_error "plans: no such format" inspect plan --type Q9_K --on 24G+256G
 check "plans: mixes are named" has err "Q4_K_M"
 usage_error "plans: a file and a format" inspect plan "${m[@]}" --type Q4_K_M
 
-# README.md's computed rows are what plans say.
+# The computed rows of docs/models.md are what plans say.
 for row in "3xH200+128G Q4_K_M" "2xH200+256G Q4_K_M" "4xH100+128G Q4_K_M" "H100+256G Q3_K_S"; do
   plan --on "${row% *}" --type "${row#* }"
   said=$(sed -nE 's/^expected, not measured: ([0-9.]+) t.s of an .*, ([0-9]),([0-9]+) t.s of a prompt.*/| \1 | \2 \3 |/p' out)
-  grep -aF "| \`${row% *}\` | ${row#* }," "$tests/../README.md" >written
-  check "plans: README's $row: $said" has written "${said:-no speed}"
+  grep -aF "| \`${row% *}\` | ${row#* }," "$tests/../docs/models.md" >written
+  check "plans: docs/models.md's $row: $said" has written "${said:-no speed}"
 done
 
 # What was typed is the machine's name; one GPU needs no number; measured GPUs have their own.

@@ -1,7 +1,7 @@
 """Draws tables as lines, one panel for each table, side by side, as SVG. Any Python 3; no packages.
 
-    python3 plots/draw.py plots/decode.csv --out plots/decode.svg
-    python3 plots/draw.py plots/held.csv plots/rate.csv --out plots/sequences.svg
+    python3 docs/plots/draw.py docs/plots/decode.csv --out docs/plots/decode.svg
+    python3 docs/plots/draw.py docs/plots/held.csv docs/plots/rate.csv --out docs/plots/sequences.svg
 
 A table: lines "# what the columns are" and "# what the rows are", then names, of which the first is passed over, then
 for each row its label and a value for each name. Nothing where there is none. Rows are evenly apart.

@@ -1,0 +1,41 @@
+# README.md and docs/: one page, links that lead somewhere, commands and flags that the program has. Sourced by test_cli.sh.
+
+root=$tests/..
+documents=("$root"/README.md "$root"/docs/*.md)
+
+check "README.md is one page" test "$(wc -c <"$root/README.md")" -le 7168
+
+# Of each link the file, relative to the document that has it.
+for document in "${documents[@]}"; do
+  grep -oE '\]\([^)]+\)' "$document" | sed 's/^](//; s/)$//; s/#.*//' | grep -v '^https*:' | sort -u >links
+  while IFS= read -r link; do
+    check "$(basename "$document"): the link $link" test -e "$(dirname "$document")/${link:-$(basename "$document")}"
+  done <links
+done
+
+# Every command has a line in the manual page, and every flag a line in its command's help.
+run_ completion man
+sed -n '/^\.SH COMMANDS/,/^\.SH [^C]/s/^\\fB\([a-z ]*\)\\fR.*/\1/p' out | sort -u >commands
+check "the manual page lists commands" test "$(wc -l <commands)" -ge 20
+: >flags
+while IFS= read -r command; do
+  # shellcheck disable=SC2086
+  run_ $command --help
+  grep -oE -- '--[a-z][a-z-]*' out >>flags
+done <commands
+printf '%s\n' help version >>commands
+# Flags of other programs.
+printf -- '--%s\n' include local-dir allow-requantize tensor-type imatrix pure array wrap wd run_test chooser passages >>flags
+
+# The word behind "dsv32" is a command, or the two behind it are.
+for document in "${documents[@]}"; do
+  name=$(basename "$document")
+  grep -oE 'dsv32 [a-z]+( [a-z]+)?' "$document" | sed 's/^dsv32 //' | sort -u >named
+  while read -r word second; do
+    check "$name: dsv32 $word $second" grep -qx -e "$word" -e "$word $second" commands
+  done <named
+  grep -oE -- '(^|[^a-zA-Z-])--[a-z][a-z_-]*' "$document" | grep -oE -- '--.*' | sort -u >named
+  while IFS= read -r flag; do
+    check "$name: the flag $flag" grep -qx -e "$flag" flags
+  done <named
+done
