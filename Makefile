@@ -213,6 +213,8 @@ $(BUILD)/.built_%:
 	@rm -f $(BUILD)/.built_*
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
+# Tests take longer to compile than to run, under the sanitizers more than twice as long.
+$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): CXXFLAGS += $(if $(SAN),-O0,-O1)
 # The terminal's side waits for people and for the model: it is compiled faster instead.
 $(BUILD)/src/cli/options/version.o $(BUILD)/src/cli.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
