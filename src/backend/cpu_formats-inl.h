@@ -74,7 +74,7 @@ struct BlockFormat {
 
   static HWY_INLINE void unpack(const Block* at, Stage& stage) {
     const Groups groups = dsv32::unpack(*at, stage.codes);
-    scale(groups.scales, half_to_float(shared_scale(*at)) * kUnit<Block>, stage.scales);
+    scale(groups.scales, half_to_float(shared_scale(*at)) * Block::kUnit, stage.scales);
     if constexpr (Block::kHasMins) scale(groups.mins, half_to_float(at->dmin), stage.mins);
   }
 

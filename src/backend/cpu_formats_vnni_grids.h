@@ -161,7 +161,7 @@ struct GridFormat : RaisedFormat<1, kBias> {
     scale_unit(out);
   }
   DSV32_VNNI_INLINE void scale_unit(Planes& out) {
-    for (float& unit : out.unit) unit *= kUnit<Block>;
+    for (float& unit : out.unit) unit *= Block::kUnit;
   }
 
   // d of each block. Multiples of 2^-24 times units of 2^-125 or more: the products are exact.

@@ -1,6 +1,6 @@
-// Opening a GGUF file: every field is checked here, once, so that what the getters return can be trusted.
+// Opening a GGUF file: every field is checked here, once.
 //
-// The header is walked from front to back with a bounds-checked cursor. Tensors are placed after the whole
+// A bounds-checked cursor goes through the header from front to back. Tensors are placed when the whole
 // header is known, since their offsets count from its aligned end.
 #include "gguf/gguf.h"
 
@@ -8,11 +8,7 @@
 #include <bit>
 #include <cstdio>
 #include <filesystem>
-#include <numeric>
 #include <utility>
-
-#include "base/error.h"
-#include "base/text.h"
 
 namespace dsv32 {
 namespace {
@@ -47,7 +43,7 @@ void check_header(Cursor& cursor) {
   cursor.check(version == 3, 4, "the version is %u, expected 3", version);
 }
 
-// ne, whose product is returned.
+// Reads ne and returns its product.
 uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) {
   tensor.n_dims = cursor.read<uint32_t>(field);
   cursor.check(tensor.n_dims >= 1 && tensor.n_dims <= 4, cursor.offset() - 4,
@@ -63,8 +59,7 @@ uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) 
   return n_values;
 }
 
-// Of a type that is not computed nothing is known but where its data begin: whether the tensor is of use
-// shows when it is looked for.
+// A tensor of a type that is not computed keeps n_bytes 0: Binder refuses it when the model needs it.
 void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor& tensor) {
   const uint64_t at = cursor.offset();
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
@@ -91,13 +86,23 @@ GgufTensor read_tensor(Cursor& cursor, std::string_view name, uint32_t alignment
   return tensor;
 }
 
+// The cursor stands where the data section begins, from which the tensor's offset counts so far.
+void place(const Cursor& cursor, uint64_t entry, GgufTensor& tensor) {
+  if (tensor.offset > cursor.n_left() || tensor.n_bytes > cursor.n_left() - tensor.offset)
+    cursor.fail_at(entry,
+                   format("tensor %s has %llu bytes from %llu on, but there are %llu bytes of tensor data",
+                          tensor.name.c_str(), ull(tensor.n_bytes), ull(tensor.offset), ull(cursor.n_left())),
+                   "the file is truncated or damaged: fetch it again");
+  tensor.data = cursor.data() + tensor.offset;
+  tensor.offset += cursor.offset();
+}
+
 void check_overlap(const Cursor& cursor, const std::vector<GgufTensor>& tensors) {
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return tensors[a].offset < tensors[b].offset; });
-  for (size_t i = 1; i < order.size(); ++i) {
-    const GgufTensor &low = tensors[order[i - 1]], &high = tensors[order[i]];
+  std::vector<const GgufTensor*> by_offset;
+  for (const GgufTensor& tensor : tensors) by_offset.push_back(&tensor);
+  std::ranges::sort(by_offset, {}, &GgufTensor::offset);
+  for (size_t i = 1; i < by_offset.size(); ++i) {
+    const GgufTensor &low = *by_offset[i - 1], &high = *by_offset[i];
     cursor.check(high.offset - low.offset >= low.n_bytes, high.offset,
                  "the data of tensor %s overlaps that of tensor %s", high.name.c_str(), low.name.c_str());
   }
@@ -133,7 +138,7 @@ void refuse_missing_parts(const std::string& prefix, uint32_t count) {
          "fetch what is missing; all parts lie in one folder");
 }
 
-// Large files also travel as raw pieces that only make sense joined; the first one even begins like a model.
+// Large files also travel as raw pieces, the first of which begins like a model.
 const std::string& refuse_raw_piece(const std::string& path) {
   const size_t at = path.rfind(".part");
   unsigned no = 0, count = 0;
@@ -170,8 +175,6 @@ GgufFile::GgufFile(const std::string& path) : GgufFile(MappedFile(refuse_raw_pie
                 format(" is %u, but the %u parts hold %zu tensors", n_tensors, count, tensors_.size()));
 }
 
-GgufFile::GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
-
 GgufFile::GgufFile(MappedFile file) : Metadata(file.path()) {
   file.settle();
   read(file.bytes());
@@ -189,9 +192,9 @@ void GgufFile::append(GgufFile part, uint32_t no, uint32_t count) {
       part.fail_at_key(key, format(" is %u, expected %u", found, expected));
   for (const auto& [name, id] : part.tensor_ids_) {
     GgufTensor& tensor = part.tensors_[id];
-    const bool is_new = tensor_ids_.emplace(name, tensors_.size() + id).second;
     Cursor({}, part.path())
-        .check(is_new, tensor.offset, "tensor %s stands in an earlier part too", tensor.name.c_str());
+        .check(tensor_ids_.emplace(name, tensors_.size() + id).second, tensor.offset,
+               "tensor %s stands in an earlier part too", tensor.name.c_str());
     tensor.part = static_cast<int>(no);
   }
   std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
@@ -211,41 +214,22 @@ void GgufFile::read(std::span<const uint8_t> bytes) {
   n_bytes_ = bytes.size();
 }
 
-uint32_t GgufFile::alignment() const {
+void GgufFile::read_tensors(Cursor& cursor, uint64_t n_tensors) {
   const uint32_t alignment = get_only_u32("general.alignment").value_or(32);
   if (alignment < 8 || alignment > kMaxAlignment || !std::has_single_bit(alignment))
     fail_at_key("general.alignment",
                 format(" is %u, expected a power of two from 8 to %u", alignment, kMaxAlignment));
-  return alignment;
-}
-
-void GgufFile::read_tensors(Cursor& cursor, uint64_t n_tensors) {
-  const uint32_t align = alignment();
   std::vector<uint64_t> entries;  // [n_tensors] offsets in the directory, for messages
   for (uint64_t i = 0; i < n_tensors; ++i) {
     entries.push_back(cursor.offset());
     const std::string_view name = cursor.read_name("a tensor name", kMaxNameBytes);
-    tensors_.push_back(read_tensor(cursor, name, align));
-    const bool is_new = tensor_ids_.emplace(name, i).second;
-    cursor.check(is_new, entries[i], "tensor %s stands twice", tensors_[i].name.c_str());
+    tensors_.push_back(read_tensor(cursor, name, alignment));
+    cursor.check(tensor_ids_.emplace(name, i).second, entries[i], "tensor %s stands twice",
+                 tensors_[i].name.c_str());
   }
-  cursor.skip(std::min(cursor.n_left(), (align - cursor.offset() % align) % align), 1, "the padding");
-  place_tensors(cursor, entries);
-}
-
-// The cursor stands where the data section begins; the offsets read so far count from there.
-void GgufFile::place_tensors(const Cursor& cursor, const std::vector<uint64_t>& entries) {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    GgufTensor& tensor = tensors_[i];
-    if (tensor.offset > cursor.n_left() || tensor.n_bytes > cursor.n_left() - tensor.offset)
-      cursor.fail_at(
-          entries[i],
-          format("tensor %s has %llu bytes from %llu on, but there are %llu bytes of tensor data",
-                 tensor.name.c_str(), ull(tensor.n_bytes), ull(tensor.offset), ull(cursor.n_left())),
-          "the file is truncated or damaged: fetch it again");
-    tensor.data = cursor.data() + tensor.offset;
-    tensor.offset += cursor.offset();
-  }
+  cursor.skip(std::min(cursor.n_left(), (alignment - cursor.offset() % alignment) % alignment), 1,
+              "the padding");
+  for (size_t i = 0; i < n_tensors; ++i) place(cursor, entries[i], tensors_[i]);
   check_overlap(cursor, tensors_);
 }
 

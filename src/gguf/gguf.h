@@ -2,9 +2,8 @@
 //
 // Owns the mappings; tensors are views into them and live as long as the GgufFile. Version 3, little-endian.
 // Every count, length, offset and product is checked against the file before it is used, so a damaged or
-// hostile file gives one Error{model} that names file, field and offset, never an allocation it could not
-// fill. Immutable after opening: any number of threads may read it. The getters of the metadata are in
-// gguf/metadata.h; of a split model the first part's.
+// hostile file gives one Error{model} that names file, field and offset. Immutable after opening: any number
+// of threads may read it. The metadata of a split model is that of its first part.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +37,7 @@ class GgufFile : public Metadata {
   // Opens `path` and, when it is the first of a split model, all its parts. Throws Error{model}.
   explicit GgufFile(const std::string& path);
   // One part by itself over bytes in memory, which the caller keeps alive. `name` stands in messages.
-  GgufFile(std::span<const uint8_t> bytes, const std::string& name);
+  GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts
   size_t n_parts() const { return files_.empty() ? 1 : files_.size(); }
@@ -52,9 +51,7 @@ class GgufFile : public Metadata {
  private:
   explicit GgufFile(MappedFile file);
   void read(std::span<const uint8_t> bytes);
-  uint32_t alignment() const;
   void read_tensors(Cursor& cursor, uint64_t n_tensors);
-  void place_tensors(const Cursor& cursor, const std::vector<uint64_t>& entries);
   void append(GgufFile part, uint32_t no, uint32_t count);
 
   uint64_t n_bytes_ = 0;

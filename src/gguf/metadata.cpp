@@ -1,16 +1,12 @@
-// Walking over keys and values once at opening, and reading them back later.
+// Reading keys and values once at opening, and getting them later.
 //
-// Everything that could be wrong with a value's bytes is refused in read_value(); what the getters still
-// refuse is a sound value of another type, or a number that does not fit.
+// read_value() refuses everything that can be wrong with a value's bytes; the getters refuse a sound value of
+// another type, or a number that does not fit.
 #include "gguf/metadata.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
-
-#include "base/error.h"
-#include "base/text.h"
 
 namespace dsv32 {
 namespace {
@@ -63,14 +59,13 @@ std::string_view next_string(const uint8_t*& data) {
 // The element at `data`, which is left behind it, fit to be shown.
 std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) {
   if (type == ValueType::string) return "'" + visible(next_string(data), false, max_chars) + "'";
-  const uint8_t* here = data;
-  data += info(type).n_bytes;
+  const uint8_t* here = std::exchange(data, data + info(type).n_bytes);
   switch (type) {
     case ValueType::boolean: return here[0] ? "true" : "false";
     case ValueType::f32: return format("%g", load<float>(here));
     case ValueType::f64: return format("%g", load<double>(here));
     case ValueType::u64: return format("%llu", ull(load<uint64_t>(here)));
-    default: return format("%lld", static_cast<long long>(load_integer(type, here)));
+    default: return format("%lld", as_ll(load_integer(type, here)));
   }
 }
 
@@ -94,17 +89,14 @@ void Metadata::read_keys(Cursor& cursor, uint64_t n_keys) {
   for (uint64_t i = 0; i < n_keys; ++i) {
     const uint64_t at = cursor.offset();
     const std::string_view key = cursor.read_name("a key", kMaxKeyBytes);
-    const bool is_new = value_ids_.emplace(key, i).second;
-    cursor.check(is_new, at, "%s stands twice", key_field(key).c_str());
+    cursor.check(value_ids_.emplace(key, i).second, at, "%s stands twice", key_field(key).c_str());
     values_.push_back(read_value(cursor, key));
   }
 }
 
 Metadata::Value Metadata::read_value(Cursor& cursor, std::string_view key) const {
   const std::string field = key_field(key);
-  Value value;
-  value.key = key;
-  value.offset = cursor.offset();
+  Value value{.key = key, .offset = cursor.offset()};
   value.type = read_value_type(cursor, field);
   if (value.type == ValueType::array) {
     value.is_array = true;
@@ -134,15 +126,13 @@ const Metadata::Value* Metadata::find(std::string_view key, ValueType type, bool
   return value;
 }
 
-void Metadata::fail_at(const Value& value, const std::string& what) const {
-  Cursor({}, path_).fail_at(value.offset, key_field(value.key) + what);
+void Metadata::fail_at_key(std::string_view key, const std::string& what) const {
+  Cursor({}, path_).fail_at(find(key)->offset, key_field(key) + what);
 }
 
-void Metadata::fail_at_key(std::string_view key, const std::string& what) const { fail_at(*find(key), what); }
-
 void Metadata::fail_type(const Value& value, const std::string& expected) const {
-  fail_at(value, format(" has type %s%s, expected %s", info(value.type).name, value.is_array ? " array" : "",
-                        expected.c_str()));
+  fail_at_key(value.key, format(" has type %s%s, expected %s", info(value.type).name,
+                                value.is_array ? " array" : "", expected.c_str()));
 }
 
 template <typename T>
@@ -152,15 +142,13 @@ std::vector<T> Metadata::integers(const Value& value) const {
   for (uint64_t i = 0; i < value.n_elements; ++i) {
     const int64_t number = load_integer(value.type, value.data + i * info(value.type).n_bytes);
     if (!std::in_range<T>(number))
-      fail_at(value, format(" holds %lld, expected %lld to %lld", static_cast<long long>(number),
-                            static_cast<long long>(std::numeric_limits<T>::min()),
-                            static_cast<long long>(std::numeric_limits<T>::max())));
+      fail_at_key(value.key,
+                  format(" holds %lld, expected %lld to %lld", as_ll(number),
+                         as_ll(std::numeric_limits<T>::min()), as_ll(std::numeric_limits<T>::max())));
     numbers[i] = static_cast<T>(number);
   }
   return numbers;
 }
-
-bool Metadata::has(std::string_view key) const { return find(key) != nullptr; }
 
 std::optional<uint32_t> Metadata::get_u32(std::string_view key) const {
   const Value* value = find(key);
@@ -170,7 +158,7 @@ std::optional<uint32_t> Metadata::get_u32(std::string_view key) const {
 }
 
 std::optional<uint32_t> Metadata::get_only_u32(std::string_view key) const {
-  const Value* value = find(key, ValueType::u32, false);
+  const Value* value = find(key, ValueType::u32);
   return value ? std::optional(load<uint32_t>(value->data)) : std::nullopt;
 }
 
@@ -181,20 +169,20 @@ uint32_t Metadata::need_u32(std::string_view key) const {
 }
 
 std::optional<float> Metadata::get_f32(std::string_view key) const {
-  const Value* value = find(key, ValueType::f32, false);
+  const Value* value = find(key, ValueType::f32);
   if (!value) return {};
   const float number = load<float>(value->data);
-  if (!std::isfinite(number)) fail_at(*value, format(" is %g, expected a finite number", number));
+  if (!std::isfinite(number)) fail_at_key(key, format(" is %g, expected a finite number", number));
   return number;
 }
 
 std::optional<bool> Metadata::get_bool(std::string_view key) const {
-  const Value* value = find(key, ValueType::boolean, false);
+  const Value* value = find(key, ValueType::boolean);
   return value ? std::optional(value->data[0] != 0) : std::nullopt;
 }
 
 std::optional<std::string_view> Metadata::get_string(std::string_view key) const {
-  const Value* value = find(key, ValueType::string, false);
+  const Value* value = find(key, ValueType::string);
   if (!value) return {};
   const uint8_t* data = value->data;
   return next_string(data);

@@ -1,9 +1,8 @@
 // The metadata of a GGUF file: keys and where their values lie.
 //
-// Non-owning views into the file's bytes. Only a value's place is kept, so a vocabulary of 129280 strings
-// costs a walk over their lengths at opening and nothing more until it is asked for. Reading checks every
-// length and count against the file, so the getters can trust what they find. Immutable after reading: any
-// number of threads may ask.
+// Non-owning views into the file's bytes; the strings of a vocabulary are read when they are asked for.
+// Lengths and counts are checked against the file once, at opening. Immutable after that: any number of
+// threads may ask.
 #pragma once
 
 #include <cstdint>
@@ -18,42 +17,25 @@
 namespace dsv32 {
 
 // Metadata value types, numbered as in the file.
-enum class ValueType : uint32_t {
-  u8 = 0,
-  i8 = 1,
-  u16 = 2,
-  i16 = 3,
-  u32 = 4,
-  i32 = 5,
-  f32 = 6,
-  boolean = 7,
-  string = 8,
-  array = 9,
-  u64 = 10,
-  i64 = 11,
-  f64 = 12,
-};
+enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
 class Metadata {
  public:
   // Getters return nothing when the key is absent and throw Error{model} naming the key when its type does
   // not fit. Integer getters accept any integer type whose value fits.
-  bool has(std::string_view key) const;
+  bool has(std::string_view key) const { return find(key) != nullptr; }
   std::optional<uint32_t> get_u32(std::string_view key) const;
   std::optional<float> get_f32(std::string_view key) const;  // finite
   std::optional<bool> get_bool(std::string_view key) const;
-  std::optional<std::string_view> get_string(std::string_view key) const;
-  // A u32, or an array of integers (some keys are per layer): every element.
+  std::optional<std::string_view> get_string(std::string_view key) const;  // a view into the file
+  // An integer, or an array of integers (some keys are per layer): every element.
   std::optional<std::vector<uint32_t>> get_u32_or_array(std::string_view key) const;
-  // Views into the file.
-  std::optional<std::vector<std::string_view>> get_strings(std::string_view key) const;
-  // An array of any integer type.
+  std::optional<std::vector<std::string_view>> get_strings(
+      std::string_view key) const;  // views into the file
   std::optional<std::vector<int32_t>> get_i32s(std::string_view key) const;
-  // As stored: elements may be infinite or NaN.
-  std::optional<std::vector<float>> get_f32s(std::string_view key) const;
+  std::optional<std::vector<float>> get_f32s(std::string_view key) const;  // perhaps infinite or NaN
 
-  // For `inspect model`: every key in file order, its type and a short printable rendering (escaped, arrays
-  // abbreviated).
+  // Every key in file order, its type and a short printable rendering (escaped, arrays abbreviated).
   struct KeyInfo {
     std::string_view key;
     std::string type, value;
@@ -85,10 +67,9 @@ class Metadata {
 
   Value read_value(Cursor& cursor, std::string_view key) const;
   const Value* find(std::string_view key) const;
-  const Value* find(std::string_view key, ValueType type, bool is_array) const;
+  const Value* find(std::string_view key, ValueType type, bool is_array = false) const;
   template <typename T>
   std::vector<T> integers(const Value& value) const;
-  [[noreturn]] void fail_at(const Value& value, const std::string& what) const;
   [[noreturn]] void fail_type(const Value& value, const std::string& expected) const;
 
   std::string path_;

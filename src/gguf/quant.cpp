@@ -1,14 +1,14 @@
 // Names and sizes of the storage formats, and the reference dequantisation.
 //
-// The order of the f32 operations is that of the Python package `gguf`, so the results are equal to it bit
-// for bit.
+// The order of the f32 operations is that of the Python package `gguf`, so that results are equal bit for
+// bit.
 #include "gguf/quant.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 #include "base/numbers.h"
 #include "gguf/quant_codes.h"
@@ -16,82 +16,56 @@
 namespace dsv32 {
 namespace {
 
-struct NamedType {
+using enum TensorType;
+
+struct ComputedType {
+  TensorType type;
+  const char* name;
+  uint32_t block_bytes;
+};
+constexpr ComputedType kFloatTypes[] = {{f32, "F32", 4}, {f16, "F16", 2}, {bf16, "BF16", 2}};
+constexpr ComputedType kBlockTypes[] = {
+    {q4_0, "Q4_0", 18},       {q4_1, "Q4_1", 20},     {q5_0, "Q5_0", 22},      {q5_1, "Q5_1", 24},
+    {q8_0, "Q8_0", 34},       {q2_k, "Q2_K", 84},     {q3_k, "Q3_K", 110},     {q4_k, "Q4_K", 144},
+    {q5_k, "Q5_K", 176},      {q6_k, "Q6_K", 210},    {iq1_s, "IQ1_S", 50},    {iq1_m, "IQ1_M", 56},
+    {iq2_xxs, "IQ2_XXS", 66}, {iq2_xs, "IQ2_XS", 74}, {iq2_s, "IQ2_S", 82},    {iq3_xxs, "IQ3_XXS", 98},
+    {iq3_s, "IQ3_S", 110},    {iq4_nl, "IQ4_NL", 18}, {iq4_xs, "IQ4_XS", 136}, {mxfp4, "MXFP4", 17},
+    {nvfp4, "NVFP4", 36}};
+static_assert(std::ranges::all_of(kBlockTypes, [](const ComputedType& t) {
+  return with_block(t.type, [&](auto block) { return sizeof block == t.block_bytes; });
+}));
+
+// Types that messages name and nothing computes. From 133 on: types of ik_llama.cpp only; its row-interleaved
+// ones, from 202 on, have no entry.
+struct OtherType {
   uint32_t number;
-  TypeTraits traits;
+  const char* name;
 };
+constexpr OtherType kOtherTypes[] = {
+    {9, "Q8_1"},     {15, "Q8_K"},     {24, "I8"},      {25, "I16"},     {26, "I32"},     {27, "I64"},
+    {28, "F64"},     {34, "TQ1_0"},    {35, "TQ2_0"},   {41, "Q1_0"},    {42, "Q2_0"},    {133, "Q6_0"},
+    {137, "IQ2_K"},  {138, "IQ3_K"},   {139, "IQ4_K"},  {140, "IQ5_K"},  {141, "IQ6_K"},  {144, "IQ4_KS"},
+    {145, "IQ2_KS"}, {146, "IQ4_KSS"}, {152, "IQ5_KS"}, {153, "IQ2_KT"}, {154, "IQ3_KT"}, {155, "IQ4_KT"},
+    {156, "IQ3_KS"}, {157, "IQ2_KL"},  {158, "IQ1_KT"}};
 
-template <class Block>
-constexpr TypeTraits block_type(const char* name) {
-  return {name, Block::kValues, sizeof(Block), true};
-}
-
-// A type this program names in its messages but cannot compute with.
-constexpr TypeTraits unsupported(const char* name, uint32_t block_values = 1, uint32_t block_bytes = 0) {
-  return {name, block_values, block_bytes, false};
-}
-
-// By ascending number. From 133 on: types of ik_llama.cpp only; its row-interleaved ones begin at 202 and
-// have no entry.
-constexpr NamedType kTypes[] = {
-    {0, {"F32", 1, 4, true}},
-    {1, {"F16", 1, 2, true}},
-    {2, block_type<BlockQ4_0>("Q4_0")},
-    {3, block_type<BlockQ4_1>("Q4_1")},
-    {6, block_type<BlockQ5_0>("Q5_0")},
-    {7, block_type<BlockQ5_1>("Q5_1")},
-    {8, block_type<BlockQ8_0>("Q8_0")},
-    {9, unsupported("Q8_1", 32, 40)},
-    {10, block_type<BlockQ2_K>("Q2_K")},
-    {11, block_type<BlockQ3_K>("Q3_K")},
-    {12, block_type<BlockQ4_K>("Q4_K")},
-    {13, block_type<BlockQ5_K>("Q5_K")},
-    {14, block_type<BlockQ6_K>("Q6_K")},
-    {15, unsupported("Q8_K", 256, 292)},
-    {16, block_type<BlockIQ2_XXS>("IQ2_XXS")},
-    {17, block_type<BlockIQ2_XS>("IQ2_XS")},
-    {18, block_type<BlockIQ3_XXS>("IQ3_XXS")},
-    {19, block_type<BlockIQ1_S>("IQ1_S")},
-    {20, block_type<BlockIQ4_NL>("IQ4_NL")},
-    {21, block_type<BlockIQ3_S>("IQ3_S")},
-    {22, block_type<BlockIQ2_S>("IQ2_S")},
-    {23, block_type<BlockIQ4_XS>("IQ4_XS")},
-    {24, unsupported("I8", 1, 1)},
-    {25, unsupported("I16", 1, 2)},
-    {26, unsupported("I32", 1, 4)},
-    {27, unsupported("I64", 1, 8)},
-    {28, unsupported("F64", 1, 8)},
-    {29, block_type<BlockIQ1_M>("IQ1_M")},
-    {30, {"BF16", 1, 2, true}},
-    {34, unsupported("TQ1_0", 256, 54)},
-    {35, unsupported("TQ2_0", 256, 66)},
-    {39, block_type<BlockMXFP4>("MXFP4")},
-    {40, block_type<BlockNVFP4>("NVFP4")},
-    {41, unsupported("Q1_0", 128, 18)},
-    {42, unsupported("Q2_0")},
-    {133, unsupported("Q6_0")},
-    {137, unsupported("IQ2_K")},
-    {138, unsupported("IQ3_K")},
-    {139, unsupported("IQ4_K")},
-    {140, unsupported("IQ5_K")},
-    {141, unsupported("IQ6_K")},
-    {144, unsupported("IQ4_KS")},
-    {145, unsupported("IQ2_KS")},
-    {146, unsupported("IQ4_KSS")},
-    {152, unsupported("IQ5_KS")},
-    {153, unsupported("IQ2_KT")},
-    {154, unsupported("IQ3_KT")},
-    {155, unsupported("IQ4_KT")},
-    {156, unsupported("IQ3_KS")},
-    {157, unsupported("IQ2_KL")},
-    {158, unsupported("IQ1_KT")},
-};
+// By number; without a name where GGUF defines none.
+constexpr auto kTypes = [] {
+  std::array<TypeTraits, 159> types{};
+  for (const OtherType& t : kOtherTypes) types[t.number] = {t.name};
+  const auto add = [&](const ComputedType& t, uint32_t block_values) {
+    types[static_cast<uint32_t>(t.type)] = {t.name, block_values, t.block_bytes, true};
+  };
+  for (const ComputedType& t : kFloatTypes) add(t, 1);
+  for (const ComputedType& t : kBlockTypes)
+    with_block(t.type, [&](auto block) { add(t, static_cast<uint32_t>(block.kValues)); });
+  return types;
+}();
 
 template <class Block>
 void dequantize(const Block& b, float* out) {
   int8_t codes[Block::kValues];
   const Groups groups = unpack(b, codes);
-  const float d = f16_to_f32(shared_scale(b)) * kUnit<Block>;
+  const float d = f16_to_f32(shared_scale(b)) * Block::kUnit;
   float dmin = 0;
   if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
   if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);
@@ -112,7 +86,7 @@ void dequantize_blocks(const void* row, float* out, int64_t n_values) {
   }
 }
 
-// Of f16 and bf16.
+// f16 and bf16.
 template <class ToF32>
 void widen(const void* row, float* out, int64_t n_values, ToF32 to_f32) {
   const auto* bytes = static_cast<const uint8_t*>(row);
@@ -127,9 +101,7 @@ void widen(const void* row, float* out, int64_t n_values, ToF32 to_f32) {
 
 const TypeTraits* find_traits(TensorType type) {
   const auto number = static_cast<uint32_t>(type);
-  const auto* at = std::lower_bound(std::begin(kTypes), std::end(kTypes), number,
-                                    [](const NamedType& entry, uint32_t n) { return entry.number < n; });
-  return at != std::end(kTypes) && at->number == number ? &at->traits : nullptr;
+  return number < kTypes.size() && kTypes[number].name ? &kTypes[number] : nullptr;
 }
 
 const TypeTraits& traits(TensorType type) {
@@ -153,33 +125,14 @@ size_t row_bytes(TensorType type, int64_t n_values) {
 
 void dequantize_row(TensorType type, const void* row, float* out, int64_t n) {
   assert(n >= 0 && n % traits(type).block_values == 0);
-  switch (type) {
-    case TensorType::f32: std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float)); return;
-    case TensorType::f16: widen(row, out, n, f16_to_f32); return;
-    case TensorType::bf16: widen(row, out, n, bf16_to_f32); return;
-    case TensorType::q4_0: dequantize_blocks<BlockQ4_0>(row, out, n); return;
-    case TensorType::q4_1: dequantize_blocks<BlockQ4_1>(row, out, n); return;
-    case TensorType::q5_0: dequantize_blocks<BlockQ5_0>(row, out, n); return;
-    case TensorType::q5_1: dequantize_blocks<BlockQ5_1>(row, out, n); return;
-    case TensorType::q8_0: dequantize_blocks<BlockQ8_0>(row, out, n); return;
-    case TensorType::iq4_nl: dequantize_blocks<BlockIQ4_NL>(row, out, n); return;
-    case TensorType::mxfp4: dequantize_blocks<BlockMXFP4>(row, out, n); return;
-    case TensorType::nvfp4: dequantize_blocks<BlockNVFP4>(row, out, n); return;
-    case TensorType::q2_k: dequantize_blocks<BlockQ2_K>(row, out, n); return;
-    case TensorType::q3_k: dequantize_blocks<BlockQ3_K>(row, out, n); return;
-    case TensorType::q4_k: dequantize_blocks<BlockQ4_K>(row, out, n); return;
-    case TensorType::q5_k: dequantize_blocks<BlockQ5_K>(row, out, n); return;
-    case TensorType::q6_k: dequantize_blocks<BlockQ6_K>(row, out, n); return;
-    case TensorType::iq1_s: dequantize_blocks<BlockIQ1_S>(row, out, n); return;
-    case TensorType::iq1_m: dequantize_blocks<BlockIQ1_M>(row, out, n); return;
-    case TensorType::iq2_xxs: dequantize_blocks<BlockIQ2_XXS>(row, out, n); return;
-    case TensorType::iq2_xs: dequantize_blocks<BlockIQ2_XS>(row, out, n); return;
-    case TensorType::iq2_s: dequantize_blocks<BlockIQ2_S>(row, out, n); return;
-    case TensorType::iq3_xxs: dequantize_blocks<BlockIQ3_XXS>(row, out, n); return;
-    case TensorType::iq3_s: dequantize_blocks<BlockIQ3_S>(row, out, n); return;
-    case TensorType::iq4_xs: dequantize_blocks<BlockIQ4_XS>(row, out, n); return;
-  }
-  assert(false);  // not a supported type; the reader of the file refuses those
+  if (type == f32)
+    std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+  else if (type == f16)
+    widen(row, out, n, f16_to_f32);
+  else if (type == bf16)
+    widen(row, out, n, bf16_to_f32);
+  else
+    with_block(type, [&](auto block) { dequantize_blocks<decltype(block)>(row, out, n); });
 }
 
 }  // namespace dsv32

@@ -1,18 +1,17 @@
 // Tensor storage formats of GGUF: the block structs, their sizes, and the reference dequantisation of a row.
 //
-// The struct is the table: block bytes come from sizeof, each pinned by a static_assert. Layouts are ggml's
-// (type numbers and block layouts are facts of the file format); quant_codes.h takes blocks apart.
-// dequantize_row is what faster code (SIMD, CUDA) is tested against, and it is itself tested against the
-// Python package `gguf`, bit for bit.
+// Layouts are ggml's: type numbers and block layouts are facts of the file format. quant_codes.h takes blocks
+// apart. Faster code (SIMD, CUDA) is tested against dequantize_row(), which is tested against the Python
+// package `gguf`, bit for bit.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
 namespace dsv32 {
 
-// Numbers as in the file. Every type that a file may name has traits(); is_supported() says which ones can be
-// computed.
+// The types that are computed, numbered as in the file.
 enum class TensorType : uint32_t {
   f32 = 0,
   f16 = 1,
@@ -40,37 +39,36 @@ enum class TensorType : uint32_t {
   nvfp4 = 40,
 };
 
-// How many values a block has, how many of them share a scale, and whether a min comes with it.
-template <int kBlock, int kGroup, bool kMins = false>
+// How many values a block has, how many of them share a scale, whether a min comes with it, and by what the
+// scale is divided (quant_codes.h).
+template <int kBlock, int kGroup, bool kMins = false, int kParts = 1>
 struct BlockOf {
   static constexpr int kValues = kBlock, kGroupValues = kGroup;
   static constexpr bool kHasMins = kMins;
+  static constexpr float kUnit = 1.0f / kParts;
 };
 
-// The blocks. d, m, dmin are f16 bits. Integers wider than a byte are little-endian and aligned to two bytes
-// only, so wider fields are spelt as arrays of bytes or u16. "q" below is the stored code of value i; low and
-// high bits may lie apart. Values of a nibble array of 16 bytes: byte i holds value i below and value i + 16
-// above.
+// The blocks. d, m, dmin are f16 bits. Integers are little-endian; those of four bytes are spelt as arrays of
+// bytes or u16, since a block is aligned to two bytes only. "q" is the stored code of value i; its low and
+// high bits may lie apart. A nibble array of 16 bytes holds value i in the lower nibble of byte i and value i
+// + 16 in the upper.
 
 struct BlockQ4_0 : BlockOf<32, 32> {  // value = d * (q - 8)
   uint16_t d;
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockQ4_0) == 18);
 
 struct BlockQ4_1 : BlockOf<32, 32, true> {  // value = d * q + m
   uint16_t d;
   uint16_t m;
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockQ4_1) == 20);
 
 struct BlockQ5_0 : BlockOf<32, 32> {  // value = d * (q - 16)
   uint16_t d;
   uint8_t qh[4];  // bit i: the fifth bit of value i
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockQ5_0) == 22);
 
 struct BlockQ5_1 : BlockOf<32, 32, true> {  // value = d * q + m
   uint16_t d;
@@ -78,13 +76,11 @@ struct BlockQ5_1 : BlockOf<32, 32, true> {  // value = d * q + m
   uint8_t qh[4];
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockQ5_1) == 24);
 
 struct BlockQ8_0 : BlockOf<32, 32> {  // value = d * q
   uint16_t d;
   int8_t qs[32];
 };
-static_assert(sizeof(BlockQ8_0) == 34);
 
 // Two-bit codes of 256 values (Q2_K, Q3_K): byte 32 h + i, bits 2 s, is value 128 h + 32 s + i.
 struct BlockQ2_K : BlockOf<256, 16, true> {  // value = d * (scales & 15) * q - dmin * (scales >> 4)
@@ -93,7 +89,6 @@ struct BlockQ2_K : BlockOf<256, 16, true> {  // value = d * (scales & 15) * q - 
   uint16_t d;
   uint16_t dmin;
 };
-static_assert(sizeof(BlockQ2_K) == 84);
 
 struct BlockQ3_K : BlockOf<256, 16> {  // value = d * (scale - 32) * (q - 4)
   uint8_t hmask[32];                   // bit k of byte i: the third bit of value 32 k + i
@@ -101,7 +96,6 @@ struct BlockQ3_K : BlockOf<256, 16> {  // value = d * (scale - 32) * (q - 4)
   uint8_t scales[12];  // 16 codes of six bits, see unpack_q3_k_scales()
   uint16_t d;
 };
-static_assert(sizeof(BlockQ3_K) == 110);
 
 // Four-bit codes of 256 values (Q4_K, Q5_K): byte 32 g + i holds value 64 g + i below and value 64 g + 32 + i
 // above.
@@ -111,7 +105,6 @@ struct BlockQ4_K : BlockOf<256, 32, true> {  // value = d * scale * q - dmin * m
   uint8_t scales[12];  // 8 scales and 8 mins of six bits, see unpack_k_scales()
   uint8_t qs[128];
 };
-static_assert(sizeof(BlockQ4_K) == 144);
 
 struct BlockQ5_K : BlockOf<256, 32, true> {  // as Q4_K
   uint16_t d;
@@ -120,7 +113,6 @@ struct BlockQ5_K : BlockOf<256, 32, true> {  // as Q4_K
   uint8_t qh[32];  // bit k of byte i: the fifth bit of value 32 k + i
   uint8_t qs[128];
 };
-static_assert(sizeof(BlockQ5_K) == 176);
 
 struct BlockQ6_K : BlockOf<256, 16> {  // value = d * scales * (q - 32)
   uint8_t ql[128];                     // byte 64 h + i: value 128 h + i below, value 128 h + 64 + i above
@@ -128,38 +120,33 @@ struct BlockQ6_K : BlockOf<256, 16> {  // value = d * scales * (q - 32)
   int8_t scales[16];
   uint16_t d;
 };
-static_assert(sizeof(BlockQ6_K) == 210);
 
 // Groups of 32 values, 8 groups. The upper u32 of a group: four 7-bit sign codes and, on top, a 4-bit scale.
-struct BlockIQ2_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 4 * grid * sign
+struct BlockIQ2_XXS : BlockOf<256, 32, false, 8> {  // value = d * (0.5 + scale) / 4 * grid * sign
   uint16_t d;
   uint16_t qs[32];  // per group: four bytes that name points of 8 values, then the u32 of signs and scale
 };
-static_assert(sizeof(BlockIQ2_XXS) == 66);
 
 // Scales of four bits, of 16 or 32 values each: the lower nibble of a byte is the first.
-struct BlockIQ2_XS : BlockOf<256, 16> {  // value = d * (0.5 + scale) / 4 * grid * sign
+struct BlockIQ2_XS : BlockOf<256, 16, false, 8> {  // value = d * (0.5 + scale) / 4 * grid * sign
   uint16_t d;
   uint16_t qs[32];  // per 8 values: a point in nine bits, above it their sign code
   uint8_t scales[8];
 };
-static_assert(sizeof(BlockIQ2_XS) == 74);
 
-struct BlockIQ2_S : BlockOf<256, 16> {  // as IQ2_XS
+struct BlockIQ2_S : BlockOf<256, 16, false, 8> {  // as IQ2_XS
   uint16_t d;
   uint8_t qs[32];     // points of 8 values
   uint8_t signs[32];  // of theirs, a bit each
   uint8_t qh[8];      // byte g, bits 2 i: the two upper bits of point 4 g + i
   uint8_t scales[8];
 };
-static_assert(sizeof(BlockIQ2_S) == 82);
 
-struct BlockIQ3_XXS : BlockOf<256, 32> {  // value = d * (0.5 + scale) / 2 * grid * sign
+struct BlockIQ3_XXS : BlockOf<256, 32, false, 4> {  // value = d * (0.5 + scale) / 2 * grid * sign
   uint16_t d;
   uint8_t qs[64];     // grid points of 4 values
   uint8_t signs[32];  // per group: the u32 of signs and scale
 };
-static_assert(sizeof(BlockIQ3_XXS) == 98);
 
 struct BlockIQ3_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * grid * sign
   uint16_t d;
@@ -168,28 +155,24 @@ struct BlockIQ3_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * grid * 
   uint8_t signs[32];  // a bit for each value
   uint8_t scales[4];
 };
-static_assert(sizeof(BlockIQ3_S) == 110);
 
 // Points of 8 values with eleven bits, and whether delta is 1/8 or, where the bit is set, -1/8.
-struct BlockIQ1_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * (grid + delta)
+struct BlockIQ1_S : BlockOf<256, 32, false, 8> {  // value = d * (1 + 2 * scale) * (grid + delta)
   uint16_t d;
   uint8_t qs[32];
   uint16_t qh[8];  // per group: the upper three bits of its four points, a scale of three bits, delta's bit
 };
-static_assert(sizeof(BlockIQ1_S) == 50);
 
-struct BlockIQ1_M : BlockOf<256, 16> {  // as IQ1_S
+struct BlockIQ1_M : BlockOf<256, 16, false, 8> {  // as IQ1_S
   uint8_t qs[32];
   uint8_t qh[16];      // nibble i: the upper three bits of point i, delta's bit of its 8 values
   uint16_t scales[4];  // four scales of three bits each and, on top, a nibble of d, the lowest first
 };
-static_assert(sizeof(BlockIQ1_M) == 56);
 
 struct BlockIQ4_NL : BlockOf<32, 32> {  // value = d * kIq4Values[q]
   uint16_t d;
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockIQ4_NL) == 18);
 
 struct BlockIQ4_XS : BlockOf<256, 32> {  // value = d * (scale - 32) * kIq4Values[q]
   uint16_t d;
@@ -197,7 +180,6 @@ struct BlockIQ4_XS : BlockOf<256, 32> {  // value = d * (scale - 32) * kIq4Value
   uint8_t scales_l[4];  // nibble g: its four lower bits
   uint8_t qs[128];      // per group of 32 values a nibble array of 16 bytes
 };
-static_assert(sizeof(BlockIQ4_XS) == 136);
 
 // Scales of eight bits: e is a power of two, 2^(e - 127); an e4m3 is a float of four bits of exponent and
 // three of mantissa without sign. The values of kFp4Values are doubled, hence the halves.
@@ -205,26 +187,52 @@ struct BlockMXFP4 : BlockOf<32, 32> {  // value = 2^(e - 127) / 2 * kFp4Values[q
   uint8_t e;
   uint8_t qs[16];
 };
-static_assert(sizeof(BlockMXFP4) == 17);
 
 struct BlockNVFP4 : BlockOf<64, 16> {  // value = scale / 2 * kFp4Values[q]
   uint8_t scales[4];                   // e4m3
   uint8_t qs[32];                      // byte 8 g + i holds value 16 g + i below and value 16 g + 8 + i above
 };
-static_assert(sizeof(BlockNVFP4) == 36);
+
+// f(Block{}) for the block of a type that has blocks.
+template <class F>
+constexpr auto with_block(TensorType type, const F& f) {
+  switch (type) {
+    case TensorType::q4_0: return f(BlockQ4_0{});
+    case TensorType::q4_1: return f(BlockQ4_1{});
+    case TensorType::q5_0: return f(BlockQ5_0{});
+    case TensorType::q5_1: return f(BlockQ5_1{});
+    case TensorType::q2_k: return f(BlockQ2_K{});
+    case TensorType::q3_k: return f(BlockQ3_K{});
+    case TensorType::q4_k: return f(BlockQ4_K{});
+    case TensorType::q5_k: return f(BlockQ5_K{});
+    case TensorType::q6_k: return f(BlockQ6_K{});
+    case TensorType::iq1_s: return f(BlockIQ1_S{});
+    case TensorType::iq1_m: return f(BlockIQ1_M{});
+    case TensorType::iq2_xxs: return f(BlockIQ2_XXS{});
+    case TensorType::iq2_xs: return f(BlockIQ2_XS{});
+    case TensorType::iq2_s: return f(BlockIQ2_S{});
+    case TensorType::iq3_xxs: return f(BlockIQ3_XXS{});
+    case TensorType::iq3_s: return f(BlockIQ3_S{});
+    case TensorType::iq4_nl: return f(BlockIQ4_NL{});
+    case TensorType::iq4_xs: return f(BlockIQ4_XS{});
+    case TensorType::mxfp4: return f(BlockMXFP4{});
+    case TensorType::nvfp4: return f(BlockNVFP4{});
+    default: assert(type == TensorType::q8_0); return f(BlockQ8_0{});
+  }
+}
 
 struct TypeTraits {
-  const char* name;       // "Q4_K"; "type 999" is made by type_name() for unknown numbers
-  uint32_t block_values;  // values in a block
-  uint32_t block_bytes;   // bytes of a block; 0 when it is not known (then is_supported is false)
-  bool is_supported;      // dequantize_row can read it
+  const char* name = nullptr;  // "Q4_K"
+  uint32_t block_values = 1;   // values in a block
+  uint32_t block_bytes = 0;    // bytes of a block
+  bool is_supported = false;   // dequantize_row() can read it; of other types the name alone is known
 };
 
 // nullptr when the number is no type that GGUF defines.
 const TypeTraits* find_traits(TensorType type);
 // Of a supported type.
 const TypeTraits& traits(TensorType type);
-// The name of an unknown number stays valid until the thread's next call with an unknown number.
+// "type 999" for an unknown number, valid until the thread's next call with an unknown number.
 const char* type_name(TensorType type);
 
 // Bytes of a row of `n_values` (a multiple of block_values) of a supported type.

@@ -1,9 +1,8 @@
-// What the values of a block are made of: value = scale * code - offset, with a signed byte as the code and
-// one scale and offset for a group of 16 or 32 values.
+// Takes blocks apart: value = scale * code - offset in every format, with a signed byte as the code and one
+// scale and offset for a group of 16 or 32 values.
 //
-// Every quantised format is the same thing seen from here. unpack() knows its layout: the reference
-// dequantisation and the products on the CPU begin with it. It is inlined and names no instruction set, so
-// that it is compiled for its caller's.
+// unpack() knows a format's layout; the reference dequantisation and the products on the CPU begin with it.
+// It is inlined, so that it is compiled for its caller's instruction set.
 #pragma once
 
 #include <array>
@@ -21,26 +20,11 @@ using Bytes8 [[gnu::vector_size(8)]] = uint8_t;
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// A byte for each group of a block: its scale is shared_scale() * kUnit * scale_number(scales), its offset
-// dmin * mins. A block of 32 values is one group, and has no dmin but -m.
+// A byte for each group of a block. The group's scale is shared_scale() * Block::kUnit *
+// scale_number(scales), its offset dmin * mins; a block of 32 values is one group, with -m in place of dmin.
 struct Groups {
   Bytes16 scales{}, mins{};
 };
-
-template <class Block>
-constexpr float kUnit = 1.0f;
-template <>
-inline constexpr float kUnit<BlockIQ2_XXS> = 0.125f;
-template <>
-inline constexpr float kUnit<BlockIQ3_XXS> = 0.25f;
-template <>
-inline constexpr float kUnit<BlockIQ2_XS> = 0.125f;
-template <>
-inline constexpr float kUnit<BlockIQ2_S> = 0.125f;
-template <>
-inline constexpr float kUnit<BlockIQ1_S> = 0.125f;
-template <>
-inline constexpr float kUnit<BlockIQ1_M> = 0.125f;
 
 template <class T>
 DSV32_INLINE T load(const void* from) {
@@ -54,8 +38,8 @@ DSV32_INLINE void put(const T& bytes, int8_t* to) {
   std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// The bits of kMask of bytes that are shifted right by kShift, or left where it is negative. The shift is one
-// of u16, so the mask must leave out what crosses from byte to byte.
+// (bytes >> kShift) & kMask, to the left for a negative kShift. The shift is one of u16: kMask must leave out
+// the bits that cross from byte to byte.
 template <int kShift, uint8_t kMask, class Bytes>
 DSV32_INLINE Bytes bits(const Bytes& bytes) {
   using Halves [[gnu::vector_size(sizeof(Bytes))]] = uint16_t;

@@ -1,68 +1,37 @@
-// Random blocks, and for each format where its scales lie and how large its codes are.
+// Random blocks, and for each format how large its codes are.
 //
-// The magnitudes are worked out from the formats' definitions, not measured with dequantize_row(), so that a
-// test which dequantises these blocks and finds another deviation has found a mistake.
+// The magnitudes follow from the formats' definitions, not from measuring dequantize_row(): a test that
+// dequantises these blocks and finds another deviation has found a mistake.
 #include "gguf/random_weights.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstring>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "gguf/quant_codes.h"
 
 namespace dsv32 {
 namespace {
 
-struct ScaleFields {
-  size_t d;                  // offset of the scale in the block
-  float rms;                 // of the values when d = 1 and all other bits are random
-  size_t second = SIZE_MAX;  // offset of dmin or m, when there is one
-  float ratio = 0;           // second / d that brings the mean to zero
+using enum TensorType;
+
+struct Magnitude {
+  TensorType type;
+  float rms;        // of the values when d = 1 and all other bits are random
+  float ratio = 0;  // dmin or m divided by d that brings the mean to zero
 };
 
 // rms from the moments of even codes: for n codes 0..n-1 the variance is (n^2 - 1) / 12. With a second scale
 // the mean of d * scale * q - dmin * min vanishes at dmin = d * E[q], as scale and min have the same moments;
 // then rms^2 = E[s^2] (E[q^2] + E[q]^2) - 2 E[s]^2 E[q]^2. Grids: the mean square of the grid's entries.
-ScaleFields scale_fields(TensorType type) {
-  switch (type) {
-    case TensorType::q4_0: return {offsetof(BlockQ4_0, d), 4.637f};
-    case TensorType::q4_1: return {offsetof(BlockQ4_1, d), 4.610f, offsetof(BlockQ4_1, m), -7.5f};
-    case TensorType::q5_0: return {offsetof(BlockQ5_0, d), 9.247f};
-    case TensorType::q5_1: return {offsetof(BlockQ5_1, d), 9.233f, offsetof(BlockQ5_1, m), -15.5f};
-    case TensorType::q8_0: return {offsetof(BlockQ8_0, d), 73.90f};
-    case TensorType::q2_k: return {offsetof(BlockQ2_K, d), 13.87f, offsetof(BlockQ2_K, dmin), 1.5f};
-    case TensorType::q3_k: return {offsetof(BlockQ3_K, d), 43.34f};
-    case TensorType::q4_k: return {offsetof(BlockQ4_K, d), 258.3f, offsetof(BlockQ4_K, dmin), 7.5f};
-    case TensorType::q5_k: return {offsetof(BlockQ5_K, d), 526.9f, offsetof(BlockQ5_K, dmin), 15.5f};
-    case TensorType::q6_k: return {offsetof(BlockQ6_K, d), 1365.7f};
-    case TensorType::iq1_s: return {offsetof(BlockIQ1_S, d), 7.199f};
-    case TensorType::iq1_m: return {offsetof(BlockIQ1_M, scales), 7.199f};
-    case TensorType::iq2_xxs: return {offsetof(BlockIQ2_XXS, d), 53.36f};
-    case TensorType::iq2_xs: return {offsetof(BlockIQ2_XS, d), 55.90f};
-    case TensorType::iq2_s: return {offsetof(BlockIQ2_S, d), 56.39f};
-    case TensorType::iq3_xxs: return {offsetof(BlockIQ3_XXS, d), 142.4f};
-    case TensorType::iq3_s: return {offsetof(BlockIQ3_S, d), 140.2f};
-    case TensorType::iq4_nl: return {offsetof(BlockIQ4_NL, d), 67.44f};
-    case TensorType::iq4_xs: return {offsetof(BlockIQ4_XS, d), 1246.3f};
-    case TensorType::mxfp4: return {offsetof(BlockMXFP4, e), 5.852f};
-    case TensorType::nvfp4: return {offsetof(BlockNVFP4, scales), 5.852f};
-    default: fail(ErrorKind::internal, "this type has no blocks");
-  }
-}
-
-template <typename T>
-void append(std::vector<uint8_t>& bytes, T value) {
-  const size_t at = bytes.size();
-  bytes.resize(at + sizeof value);
-  std::memcpy(bytes.data() + at, &value, sizeof value);
-}
-
-void put_f16(uint8_t* place, float value) {
-  const uint16_t bits = f32_to_f16(value);
-  std::memcpy(place, &bits, sizeof bits);
-}
+constexpr Magnitude kMagnitudes[] = {{q4_0, 4.637f},         {q4_1, 4.610f, -7.5f}, {q5_0, 9.247f},
+                                     {q5_1, 9.233f, -15.5f}, {q8_0, 73.90f},        {q2_k, 13.87f, 1.5f},
+                                     {q3_k, 43.34f},         {q4_k, 258.3f, 7.5f},  {q5_k, 526.9f, 15.5f},
+                                     {q6_k, 1365.7f},        {iq1_s, 7.199f},       {iq1_m, 7.199f},
+                                     {iq2_xxs, 53.36f},      {iq2_xs, 55.90f},      {iq2_s, 56.39f},
+                                     {iq3_xxs, 142.4f},      {iq3_s, 140.2f},       {iq4_nl, 67.44f},
+                                     {iq4_xs, 1246.3f},      {mxfp4, 5.852f},       {nvfp4, 5.852f}};
 
 // One of the two codes around a scale above 0, such that the mean square is the scale's.
 template <class Block>
@@ -76,54 +45,54 @@ uint8_t random_neighbour(float scale, Rng& rng) {
 }
 
 // d: of ordinary size. The scales of FP4 have no sign; their codes have.
-void put_scale(TensorType type, uint8_t* place, float d, Rng& rng) {
-  if (type == TensorType::mxfp4) {
-    *place = random_neighbour<BlockMXFP4>(std::fabs(d), rng);
-  } else if (type == TensorType::nvfp4) {
-    for (int i = 0; i < 4; ++i) place[i] = random_neighbour<BlockNVFP4>(std::fabs(d), rng);
-  } else if (type == TensorType::iq1_m) {
+template <class Block>
+void put_scales(Block& b, float d, float ratio, Rng& rng) {
+  if constexpr (requires { b.e; })
+    b.e = random_neighbour<Block>(std::fabs(d), rng);
+  else if constexpr (requires { b.d; })
+    b.d = f32_to_f16(d);
+  else if constexpr (std::is_same_v<Block, BlockNVFP4>)
+    for (uint8_t& scale : b.scales) scale = random_neighbour<Block>(std::fabs(d), rng);
+  else  // IQ1_M: a nibble of d on top of each
     for (int i = 0, bits = f32_to_f16(d); i < 4; ++i, bits >>= 4)
-      place[2 * i + 1] = static_cast<uint8_t>((place[2 * i + 1] & 15) | (bits & 15) << 4);
-  } else {
-    put_f16(place, d);
-  }
+      b.scales[i] = static_cast<uint16_t>((b.scales[i] & 0xfff) | (bits & 15) << 12);
+  if constexpr (requires { b.dmin; }) b.dmin = f32_to_f16(d * ratio);
+  if constexpr (requires { b.m; }) b.m = f32_to_f16(d * ratio);
 }
 
 void fill_blocks(std::vector<uint8_t>& bytes, TensorType type, Rng& rng, float stddev) {
   for (size_t i = 0; i < bytes.size(); i += 8) {
     const uint64_t random = rng.next();
-    std::memcpy(bytes.data() + i, &random, bytes.size() - i < 8 ? bytes.size() - i : 8);
+    std::memcpy(bytes.data() + i, &random, std::min<size_t>(bytes.size() - i, 8));
   }
-  const ScaleFields fields = scale_fields(type);
-  for (size_t at = 0; at < bytes.size(); at += traits(type).block_bytes) {
-    // The sign takes out what mean the codes have left; the factor makes blocks differ.
-    const float sign = rng.uniform() < 0.5f ? -1.0f : 1.0f;
-    const float d = sign * stddev / fields.rms * (0.75f + 0.5f * rng.uniform());
-    put_scale(type, bytes.data() + at + fields.d, d, rng);
-    if (fields.second != SIZE_MAX) put_f16(bytes.data() + at + fields.second, d * fields.ratio);
-  }
+  const Magnitude& magnitude = *std::ranges::find(kMagnitudes, type, &Magnitude::type);
+  with_block(type, [&](auto block) {
+    for (size_t at = 0; at < bytes.size(); at += sizeof block) {
+      // The sign takes out what mean the codes have left; the factor makes blocks differ.
+      const float sign = rng.uniform() < 0.5f ? -1.0f : 1.0f;
+      const float d = sign * stddev / magnitude.rms * (0.75f + 0.5f * rng.uniform());
+      std::memcpy(&block, bytes.data() + at, sizeof block);
+      put_scales(block, d, magnitude.ratio, rng);
+      std::memcpy(bytes.data() + at, &block, sizeof block);
+    }
+  });
 }
 
 }  // namespace
 
 std::vector<uint8_t> random_weights(TensorType type, uint64_t n_rows, uint64_t n_cols, Rng& rng,
                                     float stddev) {
-  std::vector<uint8_t> bytes;
-  const uint64_t n_values = n_rows * n_cols;
+  std::vector<uint8_t> bytes(n_rows * row_bytes(type, static_cast<int64_t>(n_cols)));
   if (traits(type).block_values > 1) {
-    bytes.resize(n_rows * row_bytes(type, static_cast<int64_t>(n_cols)));
     fill_blocks(bytes, type, rng, stddev);
     return bytes;
   }
-  bytes.reserve(n_values * traits(type).block_bytes);
-  for (uint64_t i = 0; i < n_values; ++i) {
+  const size_t value_bytes = traits(type).block_bytes;
+  for (uint64_t i = 0; i < n_rows * n_cols; ++i) {
     const float value = stddev * rng.unit();
-    if (type == TensorType::f32)
-      append(bytes, value);
-    else if (type == TensorType::f16)
-      append(bytes, f32_to_f16(value));
-    else
-      append(bytes, f32_to_bf16(value));
+    const uint16_t half = type == f16 ? f32_to_f16(value) : f32_to_bf16(value);
+    std::memcpy(bytes.data() + i * value_bytes, type == f32 ? static_cast<const void*>(&value) : &half,
+                value_bytes);
   }
   return bytes;
 }

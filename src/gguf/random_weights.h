@@ -1,8 +1,7 @@
 // Random weight matrices in any storage format, the same on every machine.
 //
-// A block is random bytes; only its outer scales are chosen, so that the values have the standard deviation
-// asked for and a mean near zero. Every code and every sub-scale therefore occurs, which quantised real
-// weights do not promise.
+// A block is random bytes; only its outer scales are chosen, for the standard deviation asked for and a mean
+// near zero. So every code and every inner scale occurs, which quantised real weights do not promise.
 #pragma once
 
 #include <cstdint>
