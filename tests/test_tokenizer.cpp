@@ -16,7 +16,7 @@
 #include "tests/support/tiny_vocabulary.h"
 #include "text/merge_table.h"
 #include "text/pre_tokenizer.h"
-#include "text/stream_decoder.h"
+#include "text/completion_parser.h"
 #include "text/tokenizer.h"
 
 using namespace dsv32;

@@ -1,14 +1,18 @@
-// The byte alphabet and the merge loop.
+// Byte-level BPE, the tokenizer of DeepSeek-V3.2: split into words, then merge the bytes of each word.
 //
-// The alphabet is that of GPT-2: printable bytes of Latin-1 stand for themselves, the other 68 follow in
-// order from U+0100. The loop keeps the word as a linked list of tokens in arrays, and a heap of the pairs
-// that may merge.
-#include "text/bpe_tokenizer.h"
-
+// The file writes every byte as one printable character (a space is Ġ), as GPT-2 does: printable bytes of
+// Latin-1 stand for themselves, the other 68 follow in order from U+0100. A word starts as its byte tokens;
+// then the pair of neighbours with the lowest rank becomes one token, the leftmost first, until no pair has a
+// rank. A heap of pairs over a linked list of tokens does this in O(n log n), so a word of a megabyte is no
+// trap.
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "text/merge_table.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace dsv32 {
 namespace {
@@ -21,20 +25,16 @@ constexpr bool stands_for_itself(uint32_t byte) {
 }
 
 // The byte that each character of the alphabet stands for; -1 for other characters.
-constexpr std::array<int, kAlphabetEnd> make_byte_of_char() {
+constexpr std::array<int, kAlphabetEnd> kByteOfChar = [] {
   std::array<int, kAlphabetEnd> byte_of_char{};
   byte_of_char.fill(-1);
   uint32_t next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    const uint32_t c = static_cast<uint32_t>(byte);
-    byte_of_char[stands_for_itself(c) ? c : next++] = byte;
-  }
+  for (uint32_t byte = 0; byte < 256; ++byte)
+    byte_of_char[stands_for_itself(byte) ? byte : next++] = static_cast<int>(byte);
   return byte_of_char;
-}
+}();
 
-constexpr std::array<int, kAlphabetEnd> kByteOfChar = make_byte_of_char();
-
-// A token that strays from the alphabet means what it says.
+// A token with a character outside the alphabet means what it says.
 std::string bytes_of_bpe_text(const std::string& token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
@@ -47,100 +47,115 @@ std::string bytes_of_bpe_text(const std::string& token) {
   return bytes;
 }
 
+// One word while its tokens are merged; its memory serves word after word. Places are where a token begins.
+class Word {
+ public:
+  Word(const MergeTable& merges, std::vector<int32_t>& out) : merges_(merges), out_(out) {}
+
+  // Appends the tokens of a word whose bytes have these ids.
+  void encode(const std::vector<int32_t>& byte_ids) {
+    ids_ = byte_ids;
+    n_ = static_cast<uint32_t>(ids_.size());
+    prev_.resize(n_), next_.resize(n_), rank_.resize(n_), heap_.clear();
+    for (uint32_t place = 0; place < n_; ++place) {
+      prev_[place] = place - 1;  // meaningless for the first, which is never asked
+      next_[place] = place + 1;
+    }
+    for (uint32_t place = 0; place < n_; ++place) add_pair(place);
+    while (!heap_.empty()) merge_first();
+    for (uint32_t place = 0; place < n_; place = next_[place]) out_.push_back(ids_[place]);
+  }
+
+ private:
+  void add_pair(uint32_t place) {
+    const uint32_t next = next_[place];
+    rank_[place] = next == n_ ? MergeTable::kNone : merges_.rank(ids_[place], ids_[next]);
+    if (rank_[place] == MergeTable::kNone) return;
+    heap_.push_back(static_cast<uint64_t>(rank_[place]) << 32 | place);
+    std::ranges::push_heap(heap_, std::greater<>());
+  }
+
+  // An entry stays when a merge changes its pair: one whose rank is no longer that of its place is skipped. A
+  // pair never comes back to a place it has left, since tokens only grow.
+  void merge_first() {
+    std::ranges::pop_heap(heap_, std::greater<>());
+    const auto rank = static_cast<uint32_t>(heap_.back() >> 32), place = static_cast<uint32_t>(heap_.back());
+    heap_.pop_back();
+    if (rank_[place] != rank) return;
+    const uint32_t right = next_[place];
+    ids_[place] = merges_.result(rank);
+    rank_[right] = MergeTable::kNone;
+    next_[place] = next_[right];
+    if (next_[place] != n_) prev_[next_[place]] = place;
+    add_pair(place);
+    if (place != 0) add_pair(prev_[place]);
+  }
+
+  const MergeTable& merges_;
+  std::vector<int32_t>& out_;
+  uint32_t n_ = 0;  // bytes
+  std::vector<int32_t> ids_;
+  std::vector<uint32_t> prev_, next_;  // places of the tokens before and after; n_ at the end
+  std::vector<uint32_t> rank_;         // of the pair that begins here, or MergeTable::kNone
+  std::vector<uint64_t> heap_;         // rank << 32 | place; the smallest comes first
+};
+
+class BpeTokenizer : public Tokenizer {
+ public:
+  explicit BpeTokenizer(Vocabulary given)
+      : Tokenizer(std::move(given), bytes_of_bpe_text),
+        merges_(vocabulary().merges, [this](std::string_view name) { return find_normal(name); }) {
+    for (uint32_t c = 0; c < kAlphabetEnd; ++c) {
+      if (kByteOfChar[c] < 0) continue;
+      std::string name;
+      append_utf8(name, c);
+      const std::optional<int32_t> id = find_normal(name);
+      if (!id)
+        fail(ErrorKind::model, format("tokenizer.ggml.tokens has no token for byte 0x%02x", kByteOfChar[c]));
+      set_byte_id(static_cast<uint8_t>(kByteOfChar[c]), *id);
+    }
+  }
+  std::string warning() const override { return merges_.warning(); }
+
+ protected:
+  // Words come again and again in a text; the cache keeps where in `ids` a word was encoded first.
+  void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const override {
+    struct Range {
+      size_t begin, n_ids;
+    };
+    std::unordered_map<std::string_view, Range> cache;
+    Word work(merges_, ids);
+    std::vector<int32_t> byte_ids;
+    for (const std::string_view word : pre_tokenizer_.split(text)) {
+      const size_t begin = ids.size();
+      if (word.size() > 1 && word.size() <= kMaxCachedWord) {
+        if (const auto known = cache.find(word); known != cache.end()) {
+          for (size_t i = 0; i < known->second.n_ids; ++i) ids.push_back(ids[known->second.begin + i]);
+          continue;
+        }
+      }
+      byte_ids.clear();
+      for (const char byte : word) byte_ids.push_back(byte_id(byte));
+      work.encode(byte_ids);
+      if (word.size() > 1 && word.size() <= kMaxCachedWord) cache[word] = {begin, ids.size() - begin};
+    }
+  }
+
+ private:
+  // A merge may only make normal tokens: a file whose merges spell a control token would let text forge one.
+  std::optional<int32_t> find_normal(std::string_view name) const {
+    const std::optional<int32_t> id = find(name);
+    return id && type_of(*id) == TokenType::normal ? id : std::nullopt;
+  }
+
+  PreTokenizer pre_tokenizer_;
+  MergeTable merges_;
+};
+
 }  // namespace
 
-// A merge may only make normal tokens: a file whose merges spell a control token would let text forge one.
-BpeTokenizer::BpeTokenizer(Vocabulary given)
-    : Tokenizer(std::move(given), bytes_of_bpe_text),
-      merges_(vocabulary().merges, [this](std::string_view name) {
-        const std::optional<int32_t> id = find(name);
-        return id && type_of(*id) == TokenType::normal ? id : std::nullopt;
-      }) {
-  for (uint32_t c = 0; c < kAlphabetEnd; ++c) {
-    if (kByteOfChar[c] < 0) continue;
-    std::string name;
-    append_utf8(name, c);
-    const std::optional<int32_t> id = find(name);
-    if (!id || type_of(*id) != TokenType::normal)
-      fail(ErrorKind::model, format("tokenizer.ggml.tokens has no token for byte 0x%02x", kByteOfChar[c]));
-    set_byte_id(static_cast<uint8_t>(kByteOfChar[c]), *id);
-  }
-}
-
-// Words come again and again in a text; the cache keeps where in `ids` a word was encoded first.
-void BpeTokenizer::encode_utf8(std::string_view text, std::vector<int32_t>& ids) const {
-  struct Range {
-    size_t begin, n_ids;
-  };
-  std::unordered_map<std::string_view, Range> cache;
-  Workspace work;
-  for (const std::string_view word : pre_tokenizer_.split(text)) {
-    if (word.size() == 1) {
-      ids.push_back(byte_id(static_cast<uint8_t>(word[0])));
-      continue;
-    }
-    const size_t begin = ids.size();
-    if (word.size() > kMaxCachedWord) {
-      encode_word(word, work, ids);
-      continue;
-    }
-    const auto [entry, is_new] = cache.try_emplace(word, Range{begin, 0});
-    if (is_new) {
-      encode_word(word, work, ids);
-      entry->second.n_ids = ids.size() - begin;
-    } else {
-      for (size_t i = 0; i < entry->second.n_ids; ++i) ids.push_back(ids[entry->second.begin + i]);
-    }
-  }
-}
-
-// Every byte its own token, and a queue of all pairs that have a rank.
-void BpeTokenizer::fill(std::string_view word, Workspace& work) const {
-  const size_t n_bytes = word.size();
-  work.ids.resize(n_bytes);
-  work.prev.resize(n_bytes);
-  work.next.resize(n_bytes);
-  work.rank.assign(n_bytes, MergeTable::kNone);
-  work.heap.clear();
-  for (size_t i = 0; i < n_bytes; ++i) {
-    work.ids[i] = byte_id(static_cast<uint8_t>(word[i]));
-    work.prev[i] = static_cast<uint32_t>(i) - 1;  // meaningless for the first, which is never asked
-    work.next[i] = static_cast<uint32_t>(i) + 1;
-  }
-  for (size_t i = 0; i + 1 < n_bytes; ++i) {
-    work.rank[i] = merges_.rank(work.ids[i], work.ids[i + 1]);
-    if (work.rank[i] != MergeTable::kNone) work.heap.push_back(static_cast<uint64_t>(work.rank[i]) << 32 | i);
-  }
-  std::make_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-}
-
-// Queue entries are not removed when a merge changes their pair: an entry whose rank is no longer the one at
-// its place is passed over. A pair never comes back to a place it has left, since tokens only grow.
-void BpeTokenizer::encode_word(std::string_view word, Workspace& work, std::vector<int32_t>& ids) const {
-  fill(word, work);
-  const uint32_t n_bytes = static_cast<uint32_t>(word.size());
-  const auto update_pair = [&](uint32_t place) {
-    const uint32_t next = work.next[place];
-    work.rank[place] = next == n_bytes ? MergeTable::kNone : merges_.rank(work.ids[place], work.ids[next]);
-    if (work.rank[place] == MergeTable::kNone) return;
-    work.heap.push_back(static_cast<uint64_t>(work.rank[place]) << 32 | place);
-    std::push_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-  };
-  while (!work.heap.empty()) {
-    std::pop_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-    const uint32_t rank = static_cast<uint32_t>(work.heap.back() >> 32);
-    const uint32_t place = static_cast<uint32_t>(work.heap.back());
-    work.heap.pop_back();
-    if (work.rank[place] != rank) continue;
-    const uint32_t right = work.next[place];
-    work.ids[place] = merges_.result(rank);
-    work.rank[right] = MergeTable::kNone;
-    work.next[place] = work.next[right];
-    if (work.next[place] != n_bytes) work.prev[work.next[place]] = place;
-    update_pair(place);
-    if (place != 0) update_pair(work.prev[place]);
-  }
-  for (uint32_t place = 0; place < n_bytes; place = work.next[place]) ids.push_back(work.ids[place]);
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary) {
+  return std::make_unique<BpeTokenizer>(std::move(vocabulary));
 }
 
 }  // namespace dsv32

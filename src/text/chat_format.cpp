@@ -1,7 +1,7 @@
 // The layout of a conversation, and its two forms.
 //
-// layout() is the format; encode() and render() only walk over its segments, one to ids and one to text, so
-// what is shown is what the model reads.
+// layout() is the format; encode() makes ids of its segments and render() text, so what is shown is what the
+// model reads.
 #include "text/chat_format.h"
 
 #include "base/error.h"
@@ -11,10 +11,9 @@ namespace {
 
 int32_t required_mark(const Tokenizer& tokenizer, const char* name) {
   const std::optional<int32_t> id = tokenizer.find(name);
-  if (!id) {
+  if (!id)
     fail(ErrorKind::model, format("the model's vocabulary has no token %s", name),
          "the chat format of DeepSeek-V3.2 needs it; a prompt can still be given raw");
-  }
   return *id;
 }
 
@@ -35,35 +34,24 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer)
       end_think_(required_mark(tokenizer, "</think>")) {}
 
 std::vector<ChatFormat::Segment> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
-  std::vector<Segment> segments{{tokenizer_.bos_id(), {}}};
-  const auto add_mark = [&](int32_t id) { segments.push_back({id, {}}); };
+  std::vector<Segment> segments{{tokenizer_.bos_id()}};
+  // Two system messages in a row are one text to the tokenizer.
   const auto add_text = [&](const std::string& text) {
-    // Two system messages in a row are one text to the tokenizer.
-    if (segments.back().mark == kText)
-      segments.back().text += text;
-    else
-      segments.push_back({kText, text});
+    if (segments.back().mark != kText) segments.push_back({kText});
+    segments.back().text += text;
   };
   const ptrdiff_t last = last_user(messages);
   for (ptrdiff_t i = 0; i < std::ssize(messages); ++i) {
     const Message& message = messages[static_cast<size_t>(i)];
-    switch (message.role) {
-      case Message::Role::system: add_text(message.content); break;
-      case Message::Role::user:
-        add_mark(user_);
-        add_text(message.content);
-        add_mark(assistant_);
-        add_mark(thinking && i == last ? think_ : end_think_);
-        break;
-      case Message::Role::assistant:
-        if (thinking && i > last) {
-          add_text(message.reasoning);
-          add_mark(end_think_);
-        }
-        add_text(message.content);
-        add_mark(tokenizer_.eos_id());
-        break;
+    if (message.role == Message::Role::user) segments.push_back({user_});
+    if (message.role == Message::Role::assistant && thinking && i > last) {
+      add_text(message.reasoning);
+      segments.push_back({end_think_});
     }
+    add_text(message.content);
+    if (message.role == Message::Role::user)
+      segments.insert(segments.end(), {{assistant_}, {thinking && i == last ? think_ : end_think_}});
+    if (message.role == Message::Role::assistant) segments.push_back({tokenizer_.eos_id()});
   }
   return segments;
 }

@@ -3,17 +3,15 @@
 //
 //   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
 //
-// The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode, and </think> in every
-// other place: the reasoning of earlier turns is dropped. So the prefix that two turns of a conversation
-// share in thinking mode ends at the <｜Assistant｜> of the former. Marks are token ids, found by name in the
-// vocabulary; what people and models have written is encoded with special tokens off, each text between two
-// marks on its own. Immutable; threads may share it.
+// The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode and </think> everywhere
+// else: the reasoning of earlier turns is dropped. So the prefix that two turns share in thinking mode ends
+// at the <｜Assistant｜> of the former. Marks are token ids; what people and models have written is encoded
+// with special tokens off, each text between two marks on its own. Immutable; threads may share it.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "text/tokenizer.h"
@@ -45,8 +43,8 @@ class ChatFormat {
  private:
   static constexpr int32_t kText = -1;
   struct Segment {
-    int32_t mark;      // a special token, or kText
-    std::string text;  // only for kText
+    int32_t mark;           // a special token, or kText
+    std::string text = {};  // only for kText
   };
   std::vector<Segment> layout(std::span<const Message> messages, bool thinking) const;
 

@@ -1,21 +1,42 @@
-// Tells reasoning from answer in what the model generates, while it is generated.
+// What the model generates, as it arrives: token ids to text, and reasoning told from answer.
 //
-// In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
-// answer. In the other mode everything is answer, unless the first thing is a <think> of the model's own.
-// Tags themselves are dropped; nothing else is, not even the line ends around them. Only the special tokens
-// count as tags: a model may well spell "</think>" in a text about itself. One parser per completion, used by
-// one thread.
+// Both classes are for one sequence and one thread; their tokenizer must outlive them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "text/stream_decoder.h"
+#include "base/text.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
+
+// Never emits half a character. A token may end within a UTF-8 character; such bytes, at most three, wait for
+// the next token. Bytes that are not UTF-8 pass through: everything pushed comes out again, in order.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  // The text that is complete with this token; often one token's, sometimes none. Throws Error{usage} for an
+  // id outside the vocabulary.
+  std::string push(int32_t id) {
+    waiting_ += tokenizer_.bytes_of(id);
+    std::string text =
+        std::exchange(waiting_, waiting_.substr(waiting_.size() - incomplete_utf8_tail(waiting_)));
+    text.resize(text.size() - waiting_.size());
+    return text;
+  }
+
+  // What is still waiting: the beginning of a character that never came. The decoder is then as new.
+  std::string finish() { return std::exchange(waiting_, {}); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string waiting_;
+};
 
 struct Completion {
   std::string reasoning;
@@ -23,6 +44,10 @@ struct Completion {
   bool thinking_closed = false;  // </think> came
 };
 
+// In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
+// answer. In the other mode everything is answer, unless the first token is a <think>. The tags are dropped
+// and nothing else, not even line ends around them. Only the special tokens count as tags: a model may spell
+// "</think>" in a text about itself.
 class CompletionParser {
  public:
   struct Delta {
@@ -30,22 +55,37 @@ class CompletionParser {
     std::string content;
   };
 
-  // `tokenizer` must outlive the parser.
-  CompletionParser(const Tokenizer& tokenizer, bool thinking);
+  CompletionParser(const Tokenizer& tokenizer, bool thinking)
+      : decoder_(tokenizer),
+        think_(tokenizer.find("<think>")),
+        end_think_(tokenizer.find("</think>")),
+        state_(thinking ? State::reasoning : State::start) {}
 
   // What is new with this token, in whole characters. Throws Error{usage} for an id outside the vocabulary.
-  Delta push(int32_t id);
+  Delta push(int32_t id) {
+    const State before = state_;
+    if (state_ == State::start) state_ = id == think_ ? State::reasoning : State::answer;
+    if (before == State::start && state_ == State::reasoning) return {};
+    if (state_ != State::reasoning || id != end_think_) return tell(decoder_.push(id));
+    const Delta delta = finish();
+    state_ = State::answer;
+    completion_.thinking_closed = true;
+    return delta;
+  }
   // What has been held back in case it would become a character.
-  Delta finish();
+  Delta finish() { return tell(decoder_.finish()); }
 
   bool is_thinking() const { return state_ == State::reasoning; }
   // Everything told so far.
   const Completion& completion() const { return completion_; }
 
  private:
-  enum class State { start, reasoning, answer };  // start: the first thing may be <think>
-  void tell(std::string_view text, Delta& delta);
-  void close_thinking();
+  enum class State { start, reasoning, answer };  // start: the first token may be <think>
+
+  Delta tell(std::string text) {
+    (is_thinking() ? completion_.reasoning : completion_.content) += text;
+    return is_thinking() ? Delta{std::move(text), {}} : Delta{{}, std::move(text)};
+  }
 
   StreamDecoder decoder_;
   std::optional<int32_t> think_, end_think_;

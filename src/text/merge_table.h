@@ -1,33 +1,62 @@
 // Which two neighbouring tokens may become one, and which pair goes first.
 //
-// A hash table with open addressing from a pair of ids to its rank (the order of the lines in the file, lower
-// goes first); the lookup is the innermost step of byte-level BPE, several per byte of text. Immutable after
-// construction.
+// A hash table with open addressing from a pair of ids to its rank: the order of the lines in the file, lower
+// goes first. Looking a pair up is the innermost step of byte-level BPE. Immutable after construction.
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
 
 namespace dsv32 {
 
 class MergeTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
-  using FindToken = std::function<std::optional<int32_t>(std::string_view)>;
 
-  // `lines` are "left right"; `find` gives the id of a token that text may become. A line that joins or makes
-  // none is passed over. Throws Error{model} for a line of another form and a pair that occurs twice.
-  MergeTable(const std::vector<std::string>& lines, const FindToken& find);
+  // `lines` are "left right"; `find` gives the id of a token that text may become, if there is one. A line
+  // that joins or makes another token is skipped. Throws Error{model} for a line of another form and a pair
+  // that occurs twice.
+  template <class Find>
+  MergeTable(const std::vector<std::string>& lines, const Find& find)
+      : slots_(std::bit_ceil(2 * lines.size() + 2)), shift_(64 - std::countr_zero(slots_.size())) {
+    size_t first_skipped = 0;
+    for (size_t number = 0; number < lines.size(); ++number) {
+      const std::string_view line = lines[number];
+      const size_t space = line.find(' ');
+      if (space == line.npos || space == 0 || space + 1 == line.size() || space != line.rfind(' '))
+        fail_line(lines, number, "is not of the form \"left right\"");
+      const std::string left_text(line.substr(0, space)), right_text(line.substr(space + 1));
+      const std::optional<int32_t> left = find(left_text), right = find(right_text);
+      const std::optional<int32_t> result = find(left_text + right_text);
+      if (!left || !right || !result) {
+        if (results_.size() == number) first_skipped = number;
+        continue;
+      }
+      Slot& slot = slots_[slot_of(pair_of(*left, *right))];
+      if (slot.rank != kNone) fail_line(lines, number, "occurs twice");
+      slot = {pair_of(*left, *right), static_cast<uint32_t>(results_.size())};
+      results_.push_back(*result);
+    }
+    if (const size_t n_skipped = lines.size() - results_.size(); n_skipped > 0)
+      warning_ = format(
+          "%zu of %zu tokenizer.ggml.merges are passed over, as they join or make what is no token of text, "
+          "such "
+          "as %s",
+          n_skipped, lines.size(), shown(lines, first_skipped).c_str());
+  }
 
   // The rank of the pair, or kNone.
-  uint32_t rank(int32_t left, int32_t right) const;
+  uint32_t rank(int32_t left, int32_t right) const { return slots_[slot_of(pair_of(left, right))].rank; }
   // What the pair of that rank becomes.
   int32_t result(uint32_t rank) const { return results_[rank]; }
-  // How many lines were passed over, with the first as an example; empty if none was.
+  // How many lines were skipped, with the first as an example; empty if none was.
   const std::string& warning() const { return warning_; }
 
  private:
@@ -35,10 +64,27 @@ class MergeTable {
     uint64_t pair = 0;
     uint32_t rank = kNone;  // kNone: the slot is free
   };
-  size_t slot_of(uint64_t pair) const;
+
+  static uint64_t pair_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  static std::string shown(const std::vector<std::string>& lines, size_t number) {
+    return format("line %zu, \"%s\"", number, visible(lines[number], false, 80).c_str());
+  }
+  [[noreturn]] static void fail_line(const std::vector<std::string>& lines, size_t number,
+                                     const char* problem) {
+    fail(ErrorKind::model, "tokenizer.ggml.merges " + shown(lines, number) + ", " + problem);
+  }
+  // The slot that holds `pair`, or the free one where it would go. Half of the slots are free, so the search
+  // ends.
+  size_t slot_of(uint64_t pair) const {
+    size_t slot = (pair * 0x9e3779b97f4a7c15u) >> shift_;
+    while (slots_[slot].rank != kNone && slots_[slot].pair != pair) slot = (slot + 1) & (slots_.size() - 1);
+    return slot;
+  }
 
   std::vector<Slot> slots_;  // [a power of two, at least twice the number of merges]
-  int shift_ = 0;            // 64 - log2(number of slots)
+  int shift_;                // 64 - log2(number of slots)
   std::vector<int32_t> results_;
   std::string warning_;
 };

@@ -1,9 +1,8 @@
 // Cuts text into the words that byte-level BPE works on, by the three regular expressions of "deepseek-v3".
 //
-// The expressions are applied one after the other, each to the pieces that the one before has left; what lies
-// between two matches is a piece too, so no byte is lost. A piece is matched as if nothing stood around it:
-// the end of a piece is the end of the text for a lookahead. Matching is PCRE2's, compiled to machine code
-// where the system allows it; every call has its own match state, so threads may share an object.
+// Each expression is applied to the pieces that the one before has left; what lies between two matches is a
+// piece too, so no byte is lost. The end of a piece is the end of the text for a lookahead. Matching is
+// PCRE2's; every call has its own match state, so threads may share an object.
 #pragma once
 
 #include <memory>

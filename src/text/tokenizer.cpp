@@ -1,14 +1,12 @@
 // What both kinds of tokenizer share: tables over the vocabulary, special tokens, and bytes that are not
 // UTF-8.
 //
-// encode() cuts at special tokens, encode_segment() adds the space some vocabularies want, encode_any_bytes()
-// cuts at malformed bytes; what reaches the kind's own encode_utf8() is well-formed text without structure.
+// encode() cuts at special tokens, encode_segment() adds the space that some vocabularies want,
+// encode_any_bytes() cuts at malformed bytes; encode_utf8() gets well-formed text without structure.
 #include "text/tokenizer.h"
 
 #include "base/error.h"
 #include "base/text.h"
-#include "text/bpe_tokenizer.h"
-#include "text/spm_tokenizer.h"
 
 namespace dsv32 {
 namespace {
@@ -34,28 +32,24 @@ std::string bytes_of_token(const std::string& token, TokenType type,
 
 std::unique_ptr<Tokenizer> Tokenizer::make(Vocabulary vocabulary) {
   check_vocabulary(vocabulary);
-  if (vocabulary.model == "llama") return std::make_unique<SpmTokenizer>(std::move(vocabulary));
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary));
+  return (vocabulary.model == "llama" ? make_spm_tokenizer : make_bpe_tokenizer)(std::move(vocabulary));
 }
 
 Tokenizer::Tokenizer(Vocabulary vocabulary, std::string (*bytes_of_text)(const std::string& token))
     : vocabulary_(std::move(vocabulary)) {
-  const size_t n_tokens = vocabulary_.tokens.size();
-  bytes_.reserve(n_tokens);
-  id_of_name_.reserve(n_tokens);
-  for (size_t i = 0; i < n_tokens; ++i) {
-    const std::string& token = vocabulary_.tokens[i];
-    const TokenType type = vocabulary_.types[i];
+  bytes_.reserve(vocabulary_.tokens.size());
+  id_of_name_.reserve(vocabulary_.tokens.size());
+  for (int32_t id = 0; id < n_vocab(); ++id) {
+    const std::string& token = vocabulary_.tokens[static_cast<size_t>(id)];
+    const TokenType type = type_of(id);
     bytes_.push_back(bytes_of_token(token, type, bytes_of_text));
-    id_of_name_.emplace(token, static_cast<int32_t>(i));
-    if (type == TokenType::control || type == TokenType::user_defined)
-      specials_.add(token, static_cast<int32_t>(i));
+    id_of_name_.emplace(token, id);
+    if (type == TokenType::control || type == TokenType::user_defined) specials_.add(token, id);
   }
   specials_.sort();
   end_ids_.insert(vocabulary_.eos_id);
-  for (const std::string_view name : kEndNames) {
+  for (const std::string_view name : kEndNames)
     if (const std::optional<int32_t> id = find(name)) end_ids_.insert(*id);
-  }
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
@@ -84,22 +78,13 @@ void Tokenizer::encode_segment(std::string_view text, std::vector<int32_t>& ids)
 }
 
 void Tokenizer::encode_any_bytes(std::string_view text, std::vector<int32_t>& ids) const {
-  size_t valid = 0;  // where the well-formed text begins that has not been encoded yet
-  const auto encode_up_to = [&](size_t end) {
-    if (end > valid) encode_utf8(text.substr(valid, end - valid), ids);
-  };
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
     uint32_t code_point = 0;
-    const int n_bytes = decode_utf8(text, at, &code_point);
-    if (n_bytes == 0) {
-      encode_up_to(at);
-      ids.push_back(byte_id(static_cast<uint8_t>(text[at])));
-      valid = ++at;
-    } else {
-      at += static_cast<size_t>(n_bytes);
-    }
+    while (const int n_bytes = end < text.size() ? decode_utf8(text, end, &code_point) : 0)
+      end += static_cast<size_t>(n_bytes);
+    if (end > at) encode_utf8(text.substr(at, end - at), ids);
+    if (end < text.size()) ids.push_back(byte_id(text[end++]));
   }
-  encode_up_to(text.size());
 }
 
 size_t Tokenizer::checked(int32_t id) const {
@@ -108,24 +93,14 @@ size_t Tokenizer::checked(int32_t id) const {
   return static_cast<size_t>(id);
 }
 
-std::string_view Tokenizer::bytes_of(int32_t id) const { return bytes_[checked(id)]; }
-
 std::string_view Tokenizer::piece(int32_t id) const {
-  const std::string& bytes = bytes_[checked(id)];
+  const std::string_view bytes = bytes_of(id);
   return bytes.empty() ? vocabulary_.tokens[static_cast<size_t>(id)] : bytes;
-}
-
-bool Tokenizer::is_control(int32_t id) const { return vocabulary_.types[checked(id)] == TokenType::control; }
-
-bool Tokenizer::is_end_of_generation(int32_t id) const {
-  checked(id);
-  return end_ids_.contains(id);
 }
 
 std::optional<int32_t> Tokenizer::find(std::string_view name) const {
   const auto found = id_of_name_.find(name);
-  if (found == id_of_name_.end()) return std::nullopt;
-  return found->second;
+  return found == id_of_name_.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace dsv32

@@ -1,14 +1,13 @@
 // Text to token ids and back, whatever kind of tokenizer the model file carries.
 //
 // The base class owns the vocabulary and does what both kinds share: special tokens, malformed bytes, the way
-// back from ids to bytes. A kind adds how well-formed text becomes ids. Immutable after make(); any number of
+// back from ids to bytes. A kind turns well-formed text into ids. Immutable after make(); any number of
 // threads may use it.
 //
-// Two promises. Any bytes at all can be encoded, and the ids' bytes put together are those bytes again: text
-// is cut at bytes that are not UTF-8, and each of them becomes its byte token. (A "llama" vocabulary with
-// add_space_prefix adds one space before each text, and cannot tell U+2581 from a space.) And text encoded
-// with parse_special = false never yields a control or user-defined token, so nobody can forge a turn by
-// typing its marker.
+// Any bytes can be encoded, and the bytes of the ids are those bytes again: text is cut at bytes that are not
+// UTF-8, and each of them becomes its byte token. (A "llama" vocabulary with add_space_prefix adds one space
+// before each text, and cannot tell U+2581 from a space.) Text encoded with parse_special = false never
+// yields a control or user-defined token, so nobody can forge a turn by typing its marker.
 #pragma once
 
 #include <array>
@@ -41,13 +40,13 @@ class Tokenizer {
   // The bytes that the token adds to the output; control, unknown and unused tokens add none. The view lives
   // as long as the tokenizer. Throws Error{usage} for an id outside the vocabulary, as do the three functions
   // after it.
-  std::string_view bytes_of(int32_t id) const;
+  std::string_view bytes_of(int32_t id) const { return bytes_[checked(id)]; }
   // The same for people to read: a token without bytes of its own shows its name.
   std::string_view piece(int32_t id) const;
-  bool is_control(int32_t id) const;
+  bool is_control(int32_t id) const { return vocabulary_.types[checked(id)] == TokenType::control; }
   // EOS under either of its names, <|EOT|>, and <｜User｜>: a model that begins the user's turn has finished
   // its own.
-  bool is_end_of_generation(int32_t id) const;
+  bool is_end_of_generation(int32_t id) const { return checked(id), end_ids_.contains(id); }
 
   // What a user should hear once about the vocabulary, escaped; empty if nothing.
   virtual std::string warning() const { return {}; }
@@ -65,9 +64,9 @@ class Tokenizer {
   // Appends the ids of `text`, which is well-formed UTF-8 and not empty.
   virtual void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  // Every kind declares in its constructor which token stands for each byte.
+  // The token that stands for a byte; every kind declares all of them in its constructor.
   void set_byte_id(uint8_t byte, int32_t id) { byte_ids_[byte] = id; }
-  int32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
+  int32_t byte_id(char byte) const { return byte_ids_[static_cast<uint8_t>(byte)]; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   TokenType type_of(int32_t id) const { return vocabulary_.types[static_cast<size_t>(id)]; }
 
@@ -83,5 +82,10 @@ class Tokenizer {
   std::unordered_set<int32_t> end_ids_;
   std::array<int32_t, 256> byte_ids_{};
 };
+
+// The kinds, for Tokenizer::make(): of a vocabulary that has passed check_vocabulary(). Throw Error{model}
+// when a byte has no token, a merge is malformed, or the library refuses the vocabulary.
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary);
+std::unique_ptr<Tokenizer> make_spm_tokenizer(Vocabulary vocabulary);
 
 }  // namespace dsv32

@@ -1,10 +1,9 @@
 // The vocabulary as the model file states it: tokens, their types and scores, the merges, and the two ids
 // that frame a text.
 //
-// A plain struct without behaviour, so that a test or a tool can make one without a GGUF file.
-// load_vocabulary() reads one and refuses what this program has no tokenizer for; check_vocabulary() finds
-// every contradiction in the contents (Tokenizer::make() calls it, so a Tokenizer never stands on a
-// vocabulary that lies). Token ids are positions in `tokens`.
+// A plain struct, so that a test or a tool can make one without a GGUF file. load_vocabulary() reads one and
+// refuses what this program has no tokenizer for; check_vocabulary() finds contradictions in the contents,
+// and Tokenizer::make() calls it. Token ids are positions in `tokens`.
 #pragma once
 
 #include <cstdint>
