@@ -15,16 +15,23 @@ namespace {
 // No published model of this kind comes near these; they keep every product of dimensions far from overflow.
 constexpr int64_t kMostLayers = 1000, kWidestDim = 1 << 20, kMostExperts = 1 << 15, kLongestContext = 1 << 28;
 
-// Reads one model's keys under its architecture's prefix.
+// One model's keys under its architecture's prefix.
 class Keys {
  public:
   Keys(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
 
+  const GgufFile& file() const { return file_; }
   std::string full(const char* key) const { return prefix_ + "." + key; }
 
   // "FILE: KEY PROBLEM", as one Error{model}.
-  [[noreturn]] void refuse(const char* key, const std::string& problem, const char* hint = "") const {
-    fail(ErrorKind::model, visible(file_.path()) + ": " + full(key) + " " + problem, hint);
+  [[noreturn]] __attribute__((format(printf, 3, 4))) void refuse(const char* key, const char* problem,
+                                                                 ...) const {
+    va_list args;
+    va_start(args, problem);
+    char text[512];
+    std::vsnprintf(text, sizeof text, problem, args);
+    va_end(args);
+    fail(ErrorKind::model, visible(file_.path()) + ": " + full(key) + " " + text);
   }
   int64_t size(const char* key, int64_t most) const {
     const std::optional<uint32_t> value = file_.get_u32(full(key));
@@ -37,9 +44,7 @@ class Keys {
   }
   float number_or(const char* key, float fallback, float least, float most) const {
     const float value = file_.get_f32(full(key)).value_or(fallback);
-    if (!(value >= least && value <= most))
-      refuse(key, format("is %g, expected %g to %g", static_cast<double>(value), static_cast<double>(least),
-                         static_cast<double>(most)));
+    if (!(value >= least && value <= most)) refuse(key, "is %g, expected %g to %g", value, least, most);
     return value;
   }
   // Some converters write one number per layer (0 where it does not apply): the others must all be the same.
@@ -48,15 +53,14 @@ class Keys {
     if (!values || values->empty()) refuse(key, "is missing");
     for (const uint32_t value : *values)
       if (value != 0 && value != values->back())
-        refuse(key,
-               format("differs from layer to layer (%u and %u), expected one size", value, values->back()));
+        refuse(key, "differs from layer to layer (%u and %u), expected one size", value, values->back());
     return check(key, values->back(), 1, most);
   }
 
  private:
   int64_t check(const char* key, int64_t value, int64_t least, int64_t most) const {
     if (value < least || value > most)
-      refuse(key, format("is %lld, expected %lld to %lld", as_ll(value), as_ll(least), as_ll(most)));
+      refuse(key, "is %lld, expected %lld to %lld", as_ll(value), as_ll(least), as_ll(most));
     return value;
   }
 
@@ -66,8 +70,7 @@ class Keys {
 
 std::string read_architecture(const GgufFile& file) {
   const auto architecture = file.get_string("general.architecture");
-  if (!architecture)
-    fail(ErrorKind::model, format("%s: key general.architecture is missing", visible(file.path()).c_str()));
+  if (!architecture) fail(ErrorKind::model, visible(file.path()) + ": key general.architecture is missing");
   if (*architecture != "deepseek32" && *architecture != "deepseek2")
     fail(ErrorKind::model,
          format("%s: general.architecture is '%s', expected deepseek32", visible(file.path()).c_str(),
@@ -76,43 +79,38 @@ std::string read_architecture(const GgufFile& file) {
   return std::string(*architecture);
 }
 
-bool has_whole_kv_b(const GgufFile& file) {
-  return file.find_tensor("blk.0.attn_kv_b.weight") && !file.find_tensor("blk.0.attn_k_b.weight");
-}
-
-void read_attention(const Keys& keys, const GgufFile& file, ModelArgs& args) {
+void read_attention(const Keys& keys, ModelArgs& args) {
   args.n_heads = keys.size("attention.head_count", 4096);
   args.q_lora_rank = keys.size("attention.q_lora_rank", kWidestDim);
   args.kv_lora_rank = keys.size("attention.kv_lora_rank", kWidestDim);
   args.qk_rope_head_dim = keys.size("rope.dimension_count", 1 << 14);
-  // Files from before the MLA split have the lengths of a head under the keys that are the latent row's
-  // since.
-  const bool is_split = file.has(keys.full("attention.key_length_mla")) || !has_whole_kv_b(file);
+  // Files from before the MLA split have the lengths of a head under the keys of the latent row.
+  const bool has_whole_kv_b =
+      keys.file().find_tensor("blk.0.attn_kv_b.weight") && !keys.file().find_tensor("blk.0.attn_k_b.weight");
+  const bool is_split = keys.file().has(keys.full("attention.key_length_mla")) || !has_whole_kv_b;
   const int64_t key_length =
       keys.size(is_split ? "attention.key_length_mla" : "attention.key_length", 1 << 15);
   args.v_head_dim = keys.size(is_split ? "attention.value_length_mla" : "attention.value_length", 1 << 15);
   if (args.qk_rope_head_dim % 2 != 0)
-    keys.refuse("rope.dimension_count",
-                format("is %lld, expected an even number", as_ll(args.qk_rope_head_dim)));
+    keys.refuse("rope.dimension_count", "is %lld, expected an even number", as_ll(args.qk_rope_head_dim));
   if (key_length <= args.qk_rope_head_dim)
-    keys.refuse("attention.key_length_mla",
-                format("is %lld, expected more than the %lld of rope.dimension_count", as_ll(key_length),
-                       as_ll(args.qk_rope_head_dim)));
+    keys.refuse("attention.key_length_mla", "is %lld, expected more than the %lld of rope.dimension_count",
+                as_ll(key_length), as_ll(args.qk_rope_head_dim));
   args.qk_nope_head_dim = key_length - args.qk_rope_head_dim;
 }
 
-void read_rope(const Keys& keys, const GgufFile& file, ModelArgs& args) {
+void read_rope(const Keys& keys, ModelArgs& args) {
   args.rope_theta = keys.number_or("rope.freq_base", 10000, 1, 1e12f);
-  const auto named = file.get_string(keys.full("rope.scaling.type"));
+  const auto named = keys.file().get_string(keys.full("rope.scaling.type"));
   const bool is_meant = !named && keys.number_or("rope.scaling.factor", 1, 1, 1e6f) > 1;
   if (is_meant)
-    args.warnings.push_back(format("%s has %s but no %s: taken as yarn", visible(file.path()).c_str(),
+    args.warnings.push_back(format("%s has %s but no %s: taken as yarn", visible(keys.file().path()).c_str(),
                                    keys.full("rope.scaling.factor").c_str(),
                                    keys.full("rope.scaling.type").c_str()));
   const std::string_view type = named.value_or(is_meant ? "yarn" : "none");
   if (type == "none") return;
   if (type != "yarn")
-    keys.refuse("rope.scaling.type", "is '" + visible(type, false, 40) + "', expected yarn");
+    keys.refuse("rope.scaling.type", "is '%s', expected yarn", visible(type, false, 40).c_str());
   args.rope_factor = keys.number_or("rope.scaling.factor", 40, 1, 1e6f);
   args.original_seq_len = keys.size_or("rope.scaling.original_context_length", 4096, 1, kLongestContext);
   args.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 32, 1e-3f, 1e6f);
@@ -120,31 +118,26 @@ void read_rope(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.mscale = keys.number_or("rope.scaling.yarn_log_multiplier", 0.1f, 0, 10) / 0.1f;
 }
 
-void read_indexer(const Keys& keys, const GgufFile& file, ModelArgs& args) {
+void read_indexer(const Keys& keys, ModelArgs& args) {
   args.index_n_heads = keys.size("attention.indexer.head_count", 4096);
   args.index_head_dim = keys.size("attention.indexer.key_length", 1 << 14);
   args.index_topk = keys.size("attention.indexer.top_k", kLongestContext);
   if (!std::has_single_bit(static_cast<uint64_t>(args.index_head_dim)))
-    keys.refuse(
-        "attention.indexer.key_length",
-        format("is %lld, expected a power of two (it is Hadamard-transformed)", as_ll(args.index_head_dim)));
-  if (args.index_head_dim < args.qk_rope_head_dim)
     keys.refuse("attention.indexer.key_length",
-                format("is %lld, expected at least the %lld of rope.dimension_count",
-                       as_ll(args.index_head_dim), as_ll(args.qk_rope_head_dim)));
-  const std::vector<uint32_t> types =
-      file.get_u32_or_array(keys.full("attention.indexer.types")).value_or(std::vector<uint32_t>{});
-  if (const auto other = std::ranges::find_if(types, [](uint32_t type) { return type != 1; });
-      other != types.end())
-    keys.refuse(
-        "attention.indexer.types",
-        format("is %u for layer %td, expected 1: layers without an indexer of their own are not computed",
-               *other, other - types.begin()));
+                "is %lld, expected a power of two (it is Hadamard-transformed)", as_ll(args.index_head_dim));
+  if (args.index_head_dim < args.qk_rope_head_dim)
+    keys.refuse("attention.indexer.key_length", "is %lld, expected at least the %lld of rope.dimension_count",
+                as_ll(args.index_head_dim), as_ll(args.qk_rope_head_dim));
+  const auto types = keys.file().get_u32_or_array(keys.full("attention.indexer.types"));
+  for (size_t layer = 0; types && layer < types->size(); ++layer)
+    if (const uint32_t type = (*types)[layer]; type != 1)
+      keys.refuse("attention.indexer.types",
+                  "is %u for layer %zu, expected 1: layers without an indexer of their own are not computed",
+                  type, layer);
 }
 
-void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
-  args.n_dense_layers = keys.size_or("leading_dense_block_count", 0, 0, kMostLayers);
-  if (args.n_dense_layers > args.n_layers) args.n_dense_layers = args.n_layers;
+void read_experts(const Keys& keys, ModelArgs& args) {
+  args.n_dense_layers = std::min(args.n_layers, keys.size_or("leading_dense_block_count", 0, 0, kMostLayers));
   if (args.n_dense_layers > 0) args.inter_dim = keys.uniform_size("feed_forward_length", kWidestDim);
   if (args.n_dense_layers == args.n_layers) return;
 
@@ -152,7 +145,7 @@ void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.n_activated_experts = keys.size("expert_used_count", args.n_routed_experts);
   args.n_shared_experts = keys.size_or("expert_shared_count", 1, 0, 64);
   args.moe_inter_dim = keys.uniform_size("expert_feed_forward_length", kWidestDim);
-  args.normalize_expert_weights = file.get_bool(keys.full("expert_weights_norm")).value_or(true);
+  args.normalize_expert_weights = keys.file().get_bool(keys.full("expert_weights_norm")).value_or(true);
   // deepseek2 files of 2025 leave the groups out; a model of 256 experts has 8 of which 4 are kept.
   const bool is_full_size = args.n_routed_experts == 256;
   args.route_scale = keys.number_or("expert_weights_scale", is_full_size ? 2.5f : 1.0f, -1e6f, 1e6f);
@@ -160,20 +153,20 @@ void read_experts(const Keys& keys, const GgufFile& file, ModelArgs& args) {
   args.n_limited_groups = keys.size_or("expert_group_used_count", is_full_size ? 4 : args.n_expert_groups, 1,
                                        args.n_expert_groups);
   if (args.n_routed_experts % args.n_expert_groups != 0)
-    keys.refuse("expert_group_count", format("is %lld, expected a divisor of the %lld experts",
-                                             as_ll(args.n_expert_groups), as_ll(args.n_routed_experts)));
+    keys.refuse("expert_group_count", "is %lld, expected a divisor of the %lld experts",
+                as_ll(args.n_expert_groups), as_ll(args.n_routed_experts));
   if (args.n_activated_experts > args.n_routed_experts / args.n_expert_groups * args.n_limited_groups)
-    keys.refuse("expert_used_count", format("is %lld, more than the experts of %lld groups",
-                                            as_ll(args.n_activated_experts), as_ll(args.n_limited_groups)));
-  const uint32_t gating = file.get_u32(keys.full("expert_gating_func")).value_or(2);
-  if (gating != 2) keys.refuse("expert_gating_func", format("is %u, expected 2 (sigmoid)", gating));
+    keys.refuse("expert_used_count", "is %lld, more than the experts of %lld groups",
+                as_ll(args.n_activated_experts), as_ll(args.n_limited_groups));
+  const uint32_t gating = keys.file().get_u32(keys.full("expert_gating_func")).value_or(2);
+  if (gating != 2) keys.refuse("expert_gating_func", "is %u, expected 2 (sigmoid)", gating);
 }
 
 // Blocks behind the model's layers are those for speculation, which may be left out; any other is a layer
 // that the keys have lost.
-void check_blocks(const Keys& keys, const GgufFile& file, const ModelArgs& args) {
+void check_blocks(const Keys& keys, const ModelArgs& args) {
   std::set<int64_t> blocks, with_nextn;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const GgufTensor& tensor : keys.file().tensors()) {
     const int64_t block = block_of(tensor.name);
     blocks.insert(block);
     if (tensor.name.find(".nextn.") != tensor.name.npos) with_nextn.insert(block);
@@ -181,13 +174,14 @@ void check_blocks(const Keys& keys, const GgufFile& file, const ModelArgs& args)
   if (!blocks.contains(0) && !with_nextn.empty())
     fail(ErrorKind::model,
          format("%s holds nothing but the block for speculation (MTP), blk.%lld",
-                visible(file.path()).c_str(), as_ll(*with_nextn.begin())),
+                visible(keys.file().path()).c_str(), as_ll(*with_nextn.begin())),
          "the model itself is another file; dsv32 does without this one");
   for (const int64_t block : blocks)
     if (block >= args.n_layers && !with_nextn.contains(block))
-      keys.refuse("block_count", format("less nextn_predict_layers is %lld, but there is a layer blk.%lld, "
-                                        "which has no nextn.* tensors",
-                                        as_ll(args.n_layers), as_ll(block)));
+      keys.refuse(
+          "block_count",
+          "less nextn_predict_layers is %lld, but there is a layer blk.%lld, which has no nextn.* tensors",
+          as_ll(args.n_layers), as_ll(block));
 }
 
 // Tensors outside the blocks that nothing reads. What would take part in the computation is refused.
@@ -238,21 +232,21 @@ ModelArgs read_model_args(const GgufFile& file) {
   const int64_t n_blocks = keys.size("block_count", kMostLayers);
   args.n_mtp_layers = keys.size_or("nextn_predict_layers", 0, 0, kMostLayers);
   if (args.n_mtp_layers >= n_blocks)
-    keys.refuse("block_count", format("is %lld, expected more than the %lld of nextn_predict_layers",
-                                      as_ll(n_blocks), as_ll(args.n_mtp_layers)));
+    keys.refuse("block_count", "is %lld, expected more than the %lld of nextn_predict_layers",
+                as_ll(n_blocks), as_ll(args.n_mtp_layers));
   args.n_layers = n_blocks - args.n_mtp_layers;
-  check_blocks(keys, file, args);
+  check_blocks(keys, args);
   check_outer_tensors(file, args);
   args.dim = keys.size("embedding_length", kWidestDim);
   args.max_seq_len = keys.size("context_length", kLongestContext);
   args.norm_eps = keys.number_or("attention.layer_norm_rms_epsilon", 1e-6f, 0, 1);
-  const GgufTensor* table = file.find_tensor("token_embd.weight");
-  if (table) args.vocab_size = static_cast<int64_t>(table->ne[1]);
-  read_attention(keys, file, args);
-  read_rope(keys, file, args);
+  if (const GgufTensor* table = file.find_tensor("token_embd.weight"))
+    args.vocab_size = static_cast<int64_t>(table->ne[1]);
+  read_attention(keys, args);
+  read_rope(keys, args);
   if (args.architecture == "deepseek32" || file.find_tensor("blk.0.indexer.attn_q_b.weight"))
-    read_indexer(keys, file, args);
-  read_experts(keys, file, args);
+    read_indexer(keys, args);
+  read_experts(keys, args);
   return args;
 }
 

@@ -1,9 +1,8 @@
 // ModelArgs: the model's dimensions under the names of the official inference/model.py, read from GGUF
 // metadata.
 //
-// Any sizes that the file states work, as long as they fit together; what does not is refused here, with the
-// key's name, before anything is allocated. Keys that converters leave out get the defaults of the format
-// reference.
+// Any sizes work that fit together; what does not is refused here, with the key's name, before anything is
+// allocated. Keys that converters leave out get the defaults of the format reference.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,5 @@
 // How large a model's weights are, layer by layer, and how much of them a decode token reads: what placement
-// goes by.
-//
-// Counted over bound weights, so that a file and random weights are counted by one function, and to the byte
-// what will be placed.
+// goes by. To the byte what will be placed.
 #pragma once
 
 #include <cstdint>

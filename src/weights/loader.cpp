@@ -24,9 +24,11 @@
 namespace dsv32 {
 namespace {
 
+using Piece = Loader::Piece;
+
 constexpr size_t kPage = 4096;  // what a read past the system's memory is aligned to
 constexpr size_t kSlotBytes = size_t{2} << 20;
-constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;  // of one read: as many under way as there are readers
+constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;
 static_assert(kPieceBytes % MadeMatrix::kUnitBytes == 0);
 constexpr size_t kSlotsOfReader = 2;  // one is filled while the other is on its way
 constexpr size_t kMostReaders = 32;
@@ -78,24 +80,12 @@ class PartReader {
   bool is_direct_ = false;
 };
 
-struct Piece {
-  int part;
-  uint64_t offset;  // in the part
-  const uint8_t* mapped;
-  size_t n_bytes;
-  Backend* backend;
-  Place place;
-  uint8_t* to;
-  const MadeMatrix* made = nullptr;
-  uint64_t first_made = 0;  // byte
-};
-
 // Pinned memory of one reader, for one piece at a time.
 class Slot {
  public:
   explicit Slot(uint8_t* memory) : memory_(memory) {}
 
-  // What left it last is there.
+  // Waits until what left it last is there.
   uint8_t* memory() {
     if (lane_) lane_->wait();
     return memory_;
@@ -138,7 +128,14 @@ class Loading {
   void run(const LoadProgress& progress) {
     if (progress) progress(0, n_bytes_);
     std::vector<std::thread> readers = start();
-    report(progress);
+    {
+      std::unique_lock lock(mutex_);
+      while (!left_.wait_for(lock, kProgressEvery, [this] { return n_left_ == n_readers_; })) {
+        lock.unlock();
+        if (progress) progress(n_done_, n_bytes_);
+        lock.lock();
+      }
+    }
     for (std::thread& thread : readers) thread.join();
     if (error_) std::rethrow_exception(error_);
     if (progress) progress(n_bytes_, n_bytes_);
@@ -150,10 +147,7 @@ class Loading {
     std::vector<std::thread> readers;
     try {
       for (size_t i = 0; i < n_readers_; ++i)
-        readers.emplace_back([this, slots = slots_of(i)]() mutable {
-          guarded([&] { read_pieces(std::move(slots)); });
-          leave();
-        });
+        readers.emplace_back([this, slots = slots_of(i)]() mutable { run_reader(std::move(slots)); });
     } catch (const std::system_error&) {
       if (readers.empty())
         error_ =
@@ -169,6 +163,21 @@ class Loading {
     for (size_t i = reader; i < slots_.size() && slots.size() < kSlotsOfReader; i += n_readers_)
       slots.emplace_back(slots_[i]);
     return slots;
+  }
+
+  // A reader's thread.
+  void run_reader(std::vector<Slot> slots) noexcept {
+    std::exception_ptr error;
+    try {
+      read_pieces(std::move(slots));
+    } catch (...) {
+      error = std::current_exception();
+      has_failed_ = true;
+    }
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    ++n_left_;
+    left_.notify_all();
   }
 
   void read_pieces(std::vector<Slot> slots) {
@@ -199,29 +208,6 @@ class Loading {
     return room;
   }
 
-  void guarded(const std::function<void()>& work) noexcept {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-      has_failed_ = true;
-    }
-  }
-  void leave() {
-    const std::lock_guard lock(mutex_);
-    ++n_left_;
-    left_.notify_all();
-  }
-  void report(const LoadProgress& progress) {
-    std::unique_lock lock(mutex_);
-    while (!left_.wait_for(lock, kProgressEvery, [this] { return n_left_ == n_readers_; })) {
-      lock.unlock();
-      if (progress) progress(n_done_, n_bytes_);
-      lock.lock();
-    }
-  }
-
   std::vector<Piece> pieces_;
   std::vector<std::unique_ptr<PartReader>> parts_;  // empty over bytes in memory
   std::vector<uint8_t*> slots_;
@@ -236,44 +222,21 @@ class Loading {
 };
 
 // Whether most of some pages of the tensor are in memory.
-bool is_in_memory(const GgufTensor& tensor) {
-  const auto begin = reinterpret_cast<uintptr_t>(tensor.data) / kPage * kPage;
+bool is_in_memory(const GgufTensor* tensor) {
+  const auto begin = reinterpret_cast<uintptr_t>(tensor->data) / kPage * kPage;
   unsigned char is_there[16] = {};
-  const size_t n_bytes = std::min<size_t>(tensor.n_bytes, sizeof is_there * kPage);
+  const size_t n_bytes = std::min<size_t>(tensor->n_bytes, sizeof is_there * kPage);
   if (mincore(reinterpret_cast<void*>(begin), n_bytes, is_there) != 0) return false;
   const auto n_pages = static_cast<ptrdiff_t>((n_bytes + kPage - 1) / kPage);
   return 2 * std::count_if(is_there, is_there + n_pages, [](unsigned char c) { return c & 1; }) >= n_pages;
 }
 
-}  // namespace
-
-void Loader::add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to) {
-  add(tensor, 0, tensor.n_bytes, backend, place, to);
-}
-
-void Loader::add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
-                 uint8_t* to) {
-  jobs_.push_back({&tensor, offset, n_bytes, &backend, place, to});
-}
-
-void Loader::add(MadeMatrix made, Backend& backend, Place place, uint8_t* to) {
-  jobs_.push_back({made.from, 0, made.n_bytes(), &backend, place, to, std::move(made)});
-}
-
-// The system has most of it.
-bool Loader::is_cached() const {
-  const auto n_there = std::ranges::count_if(jobs_, [](const Job& job) { return is_in_memory(*job.tensor); });
-  return 2 * n_there > std::ssize(jobs_);
-}
-
-// The system has room for it beside what is to go into host memory.
-bool Loader::fits_cache() const {
+// Whether the system has room for the pieces beside what is to go into host memory.
+bool fit_cache(const std::vector<Piece>& pieces) {
   uint64_t n_bytes = 0;
-  for (const Job& job : jobs_) n_bytes += job.n_bytes * (job.place == Place::host ? 2 : 1);
+  for (const Piece& piece : pieces) n_bytes += piece.n_bytes * (piece.place == Place::host ? 2 : 1);
   return n_bytes < available_host_memory();
 }
-
-namespace {
 
 // What comes from memory fills all links at once: each device's share of the list as far as the others'.
 void take_turns(std::vector<Piece>& pieces) {
@@ -292,20 +255,30 @@ void take_turns(std::vector<Piece>& pieces) {
 
 }  // namespace
 
+void Loader::add(MadeMatrix made, Backend& backend, Place place, uint8_t* to) {
+  const MadeMatrix& kept = made_.emplace_back(std::move(made));
+  add(*kept.from, 0, kept.n_bytes(), backend, place, to, &kept);
+}
+
+void Loader::add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
+                 uint8_t* to, const MadeMatrix* made) {
+  tensors_.push_back(&tensor);
+  for (uint64_t at = 0; at < n_bytes; at += kPieceBytes) {
+    const uint64_t from = made ? 0 : offset + at;
+    pieces_.push_back({tensor.part, tensor.offset + from, tensor.data + from,
+                       static_cast<size_t>(std::min<uint64_t>(kPieceBytes, n_bytes - at)), &backend, place,
+                       to + at, made, at});
+  }
+}
+
 void Loader::run(const LoadProgress& progress, Caching caching) const {
-  if (jobs_.empty()) return;
-  std::vector<Piece> pieces;
-  for (const Job& job : jobs_)
-    for (uint64_t at = 0; at < job.n_bytes; at += kPieceBytes) {
-      const uint64_t from = job.made ? 0 : job.offset + at;
-      pieces.push_back({job.tensor->part, job.tensor->offset + from, job.tensor->data + from,
-                        static_cast<size_t>(std::min<uint64_t>(kPieceBytes, job.n_bytes - at)), job.backend,
-                        job.place, job.to + at, job.made ? &*job.made : nullptr, at});
-    }
+  if (pieces_.empty()) return;
+  std::vector<Piece> pieces = pieces_;
   std::ranges::stable_sort(pieces, {},
                            [](const Piece& piece) { return std::pair(piece.part, piece.offset); });
-  const bool is_cached = this->is_cached();
-  const bool keeps = caching == Caching::automatic ? is_cached || fits_cache() : caching == Caching::kept;
+  const bool is_cached = 2 * std::ranges::count_if(tensors_, is_in_memory) > std::ssize(tensors_);
+  const bool keeps =
+      caching == Caching::automatic ? is_cached || fit_cache(pieces) : caching == Caching::kept;
   if (is_cached) take_turns(pieces);
   Loading(file_, std::move(pieces), keeps).run(progress);
 }

@@ -1,15 +1,14 @@
 // The bytes of a model file on their way into the memories that have a place for them.
 //
-// The one idea: one list of pieces in the order of the file, over all its parts. Readers take the next piece
-// each and read it where it belongs, or, for a device, into a slot of pinned memory of their own, from which
-// they send it. So the disk sees one stream of large reads, every link carries its own device's weights, what
-// a reader sends is still in its CPU's caches, and nothing lies in memory twice: the system keeps what was
-// read only where there is room for it beside.
+// One list of pieces in the order of the file, over all its parts. Readers take the next piece each and read
+// it where it belongs or, for a device, into a slot of pinned memory of their own, from which they send it.
+// So the disk sees one stream of large reads, every link carries its own device's weights, and nothing lies
+// in memory twice: the system keeps what was read only where there is room for it beside.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -29,10 +28,14 @@ class Loader {
 
   // The tensor's bytes are to go there: memory of that backend (Backend::alloc_weights). Tensors in any
   // order.
-  void add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to);
+  void add(const GgufTensor& tensor, Backend& backend, Place place, uint8_t* to) {
+    add(tensor, 0, tensor.n_bytes, backend, place, to);
+  }
   // Of its bytes n_bytes from `offset` on.
   void add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
-           uint8_t* to);
+           uint8_t* to) {
+    add(tensor, offset, n_bytes, backend, place, to, nullptr);
+  }
   // What is made of a tensor's values, as they are mapped.
   void add(MadeMatrix made, Backend& backend, Place place, uint8_t* to);
 
@@ -42,20 +45,27 @@ class Loader {
   // backend throws.
   void run(const LoadProgress& progress = {}, Caching caching = Caching::automatic) const;
 
- private:
-  struct Job {
-    const GgufTensor* tensor;
-    uint64_t offset, n_bytes;
+  // What one read brings.
+  struct Piece {
+    int part;
+    uint64_t offset;  // in the part
+    const uint8_t* mapped;
+    size_t n_bytes;
     Backend* backend;
     Place place;
     uint8_t* to;
-    std::optional<MadeMatrix> made = {};
+    const MadeMatrix* made;
+    uint64_t first_made;  // byte
   };
-  bool is_cached() const;
-  bool fits_cache() const;
+
+ private:
+  void add(const GgufTensor& tensor, uint64_t offset, uint64_t n_bytes, Backend& backend, Place place,
+           uint8_t* to, const MadeMatrix* made);
 
   const GgufFile& file_;
-  std::vector<Job> jobs_;
+  std::vector<Piece> pieces_;
+  std::deque<MadeMatrix> made_;
+  std::vector<const GgufTensor*> tensors_;  // of each add()
 };
 
 }  // namespace dsv32

@@ -41,8 +41,6 @@ TensorType MadeMatrix::type_for(TensorType stored, bool is_scaled) {
   return is_kept ? stored : TensorType::f16;
 }
 
-uint64_t MadeMatrix::n_bytes() const { return row_bytes(type, n_mats * n_rows * n_cols); }
-
 void MadeMatrix::make(uint64_t first_byte, uint64_t n_bytes, uint8_t* out) const {
   const uint32_t value_bytes = traits(type).block_bytes;
   const int64_t n_each = n_rows * n_cols, end = static_cast<int64_t>((first_byte + n_bytes) / value_bytes);

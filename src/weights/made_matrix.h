@@ -1,10 +1,9 @@
-// A matrix, or a stack of them, that the file does not hold as it is computed with: its values are worked out
-// from a tensor's while it is loaded.
+// A matrix, or a stack of them, whose values are worked out from a tensor's while it is loaded.
 //
-// Two files need it: those that keep attn_kv_b in one piece, whose K part is wanted transposed, and those
-// that have a factor beside a matrix (`.scale`, of conversions to NVFP4). Values become floats: a transposed
-// row has blocks that no quantised type could take over, and a block's scale has no room for a factor. Where
-// a float tensor's values are only moved they keep their type, and so their bits.
+// Two kinds of file need it: those that keep attn_kv_b in one piece, whose K part is wanted transposed, and
+// those that have a factor beside a matrix (`.scale`, of conversions to NVFP4). Values become floats: a
+// transposed row has blocks that no quantised type could take over, and a block's scale has no room for a
+// factor.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +25,11 @@ struct MadeMatrix {
 
   static constexpr uint64_t kUnitBytes = 256 * sizeof(float);  // of whole blocks, whatever the types
 
-  // f32 stays so, f16 and bf16 do when they are not scaled; all else becomes f16, which keeps three bits more
-  // of each value than bf16 and has room for every weight.
+  // f32 stays so, and so do f16 and bf16 where they are only moved; all else becomes f16, which keeps three
+  // bits more of each value than bf16 and has room for every weight.
   static TensorType type_for(TensorType stored, bool is_scaled);
 
-  uint64_t n_bytes() const;
+  uint64_t n_bytes() const { return row_bytes(type, n_mats * n_rows * n_cols); }
   // Bytes [first, first + n) of it, whole units but at the end. Any thread.
   void make(uint64_t first, uint64_t n, uint8_t* out) const;
 };

@@ -13,12 +13,13 @@ namespace dsv32 {
 namespace {
 
 using HostLayers = std::vector<bool>;  // of a run: whose experts are on the host
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 int64_t n_with_experts(std::span<const LayerBytes> layers) {
   return std::ranges::count_if(layers, [](const LayerBytes& layer) { return layer.experts > 0; });
 }
 
-// So many of the layers that have experts, evenly: each adds n_host to a sum, and those that make it n, which
+// n_host of the layers that have experts, evenly: each adds n_host to a sum, and those that make it n, which
 // begins it anew, are chosen.
 HostLayers spread(std::span<const LayerBytes> layers, int64_t n_host) {
   const int64_t n = n_with_experts(layers);
@@ -67,7 +68,7 @@ Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLaye
 
 // Of runs, in order of weight.
 struct Cost {
-  uint64_t host_bytes = std::numeric_limits<uint64_t>::max(), most_read = 0;
+  uint64_t host_bytes = kNoLimit, most_read = 0;
   auto operator<=>(const Cost&) const = default;
 };
 constexpr Cost kImpossible;
@@ -77,129 +78,107 @@ Cost operator+(const Run& run, const Cost& rest) {
   return {run.host_bytes + rest.host_bytes, std::max(run.n_read_of_layers(), rest.most_read)};
 }
 
-// The borders between devices, with so many rows in a buffer. Which layers' experts the host keeps is given,
-// or else open: as many of each run as the run needs.
+// The borders between devices, with n_rows in a buffer. Which layers' experts the host keeps is given, or
+// else open: as many of each run as the run needs. most_read: of a run, for a token.
 class Borders {
  public:
-  // most_read: of a run, for a token.
+  // From the last layer back: what comes after a run is known when the run is weighed.
   Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
-          uint64_t most_read = std::numeric_limits<uint64_t>::max());
+          uint64_t most_read = kNoLimit)
+      : in_(input),
+        n_rows_(n_rows),
+        on_host_(std::move(on_host)),
+        most_read_(most_read),
+        best_(n_devices() + 1, std::vector<Cost>(n_layers() + 1)) {
+    best_[n_devices()][n_layers()] = {0, 0};
+    for (size_t first = n_layers(); first-- > 0;)
+      for (size_t end = first + 1; end <= n_layers(); ++end)
+        if (!weigh(first, end)) break;
+  }
 
   bool exist() const { return best_[0][0] != kImpossible; }
   uint64_t host_bytes() const { return best_[0][0].host_bytes; }
-  // Of all devices. Needs that borders exist.
-  std::vector<Run> runs() const;
+
+  // Of all devices. Needs that borders exist. Each run is the shortest with which no more than needs be goes
+  // to the host, and no device reads more than the one that reads most.
+  std::vector<Run> runs() const {
+    std::vector<Run> chosen;
+    for (size_t device = 0, first = 0; device < n_devices(); ++device)
+      for (size_t end = first + 1; chosen.size() == device; ++end) {
+        const std::vector<Run> runs = possible_runs(first, end);
+        const Run* run = best_fitting(runs, device);
+        if (!run) continue;
+        const Cost cost = *run + best_[device + 1][end];
+        if (cost.host_bytes != best_[device][first].host_bytes || cost.most_read > best_[0][0].most_read)
+          continue;
+        chosen.push_back(*run);
+        first = end;
+      }
+    return chosen;
+  }
 
  private:
-  std::vector<Run> possible_runs(size_t first, size_t end) const;
-  const Run* best_fitting(const std::vector<Run>& runs, size_t device) const;
-  Run earliest(size_t device, size_t first) const;
+  size_t n_layers() const { return in_.model.layers.size(); }
+  size_t n_devices() const { return in_.device_room.size(); }
+
+  // False: the run fits nowhere, and so no longer one does.
+  bool weigh(size_t first, size_t end) {
+    const std::vector<Run> runs = possible_runs(first, end);
+    bool fits = false;
+    for (size_t device = 0; device < n_devices(); ++device)
+      if (const Run* run = best_fitting(runs, device)) {
+        fits = true;
+        best_[device][first] = std::min(best_[device][first], *run + best_[device + 1][end]);
+      }
+    return fits;
+  }
+
+  std::vector<Run> possible_runs(size_t first, size_t end) const {
+    if (on_host_) return {make_run(in_, n_rows_, first, part(*on_host_, first, end))};
+    const auto layers = std::span(in_.model.layers).subspan(first, end - first);
+    const int64_t n_most = n_with_experts(layers);
+    std::vector<Run> runs;
+    for (int64_t n_host = 0; n_host <= n_most; ++n_host)
+      runs.push_back(make_run(in_, n_rows_, first, spread(layers, n_host)));
+    return runs;
+  }
+
+  // The cheapest by itself is the best whatever comes after it.
+  const Run* best_fitting(const std::vector<Run>& runs, size_t device) const {
+    const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read_of_layers()}; };
+    const Run* best = nullptr;
+    for (const Run& run : runs)
+      if (run.n_bytes <= in_.device_room[device] && run.n_read_of_layers() <= most_read_ &&
+          (!best || cost(run) < cost(*best)))
+        best = &run;
+    return best;
+  }
 
   const PlacementInput& in_;
   const int64_t n_rows_;
   const std::optional<HostLayers> on_host_;
   const uint64_t most_read_;
-  const size_t n_layers_, n_devices_;
   std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
 };
 
-// From the last layer back: what comes after a run is known when the run is weighed. Where a run fits
-// nowhere, no longer one does.
-Borders::Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
-                 uint64_t most_read)
-    : in_(input),
-      n_rows_(n_rows),
-      on_host_(std::move(on_host)),
-      most_read_(most_read),
-      n_layers_(input.model.layers.size()),
-      n_devices_(input.device_room.size()),
-      best_(n_devices_ + 1, std::vector<Cost>(n_layers_ + 1)) {
-  best_[n_devices_][n_layers_] = {0, 0};
-  for (size_t first = n_layers_; first-- > 0;)
-    for (size_t end = first + 1; end <= n_layers_; ++end) {
-      const std::vector<Run> runs = possible_runs(first, end);
-      bool is_too_long = true;
-      for (size_t device = 0; device < n_devices_; ++device)
-        if (const Run* run = best_fitting(runs, device)) {
-          is_too_long = false;
-          best_[device][first] = std::min(best_[device][first], *run + best_[device + 1][end]);
-        }
-      if (is_too_long) break;
-    }
-}
-
-std::vector<Run> Borders::possible_runs(size_t first, size_t end) const {
-  if (on_host_) return {make_run(in_, n_rows_, first, part(*on_host_, first, end))};
-  const auto layers = std::span(in_.model.layers).subspan(first, end - first);
-  const int64_t n_most = n_with_experts(layers);
-  std::vector<Run> runs;
-  for (int64_t n_host = 0; n_host <= n_most; ++n_host)
-    runs.push_back(make_run(in_, n_rows_, first, spread(layers, n_host)));
-  return runs;
-}
-
-// Whatever comes after it: a run that costs more by itself makes no better whole.
-const Run* Borders::best_fitting(const std::vector<Run>& runs, size_t device) const {
-  const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read_of_layers()}; };
-  const Run* best = nullptr;
-  for (const Run& run : runs)
-    if (run.n_bytes <= in_.device_room[device] && run.n_read_of_layers() <= most_read_ &&
-        (!best || cost(run) < cost(*best)))
-      best = &run;
-  return best;
-}
-
-std::vector<Run> Borders::runs() const {
-  std::vector<Run> chosen;
-  size_t first = 0;
-  for (size_t device = 0; device < n_devices_; ++device) {
-    chosen.push_back(earliest(device, first));
-    first += chosen.back().on_host.size();
-  }
-  return chosen;
-}
-
-// The shortest run with which no more than needs be goes to the host, and no device reads more than the one
-// that reads most.
-Run Borders::earliest(size_t device, size_t first) const {
-  for (size_t end = first + 1;; ++end) {
-    const std::vector<Run> runs = possible_runs(first, end);
-    const Run* run = best_fitting(runs, device);
-    if (!run) continue;
-    const Cost cost = *run + best_[device + 1][end];
-    if (cost.host_bytes == best_[device][first].host_bytes && cost.most_read <= best_[0][0].most_read)
-      return *run;
-  }
-}
-
-// What runs may read, ascending.
-std::vector<uint64_t> reads_of_runs(const PlacementInput& input) {
-  std::vector<uint64_t> reads;
-  const size_t n_layers = input.model.layers.size();
-  for (size_t first = 0; first < n_layers; ++first)
-    for (size_t end = first + 1; end <= n_layers; ++end)
-      reads.push_back(make_run(input, 0, first, HostLayers(end - first)).n_read);
-  std::ranges::sort(reads);
-  return reads;
-}
-
-// What the run that reads most may read where it could be so little.
-uint64_t nearly_even(uint64_t least) { return least + least / 16; }
-
-// The run that reads most reads nearly as little as may be when some more experts leave than must.
+// The run that reads most reads nearly as little as may be, when some more experts leave than must.
 Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fewest) {
-  uint64_t n_largest = 0;
-  for (const LayerBytes& layer : input.model.layers) n_largest = std::max(n_largest, layer.experts);
+  const std::vector<LayerBytes>& layers = input.model.layers;
+  const uint64_t n_largest = std::ranges::max_element(layers, {}, &LayerBytes::experts)->experts;
   const uint64_t n_more = kLayersForEvenness * (input.device_room.size() - 1) * n_largest;
-  const uint64_t n_room = input.host_room - std::min(input.host_room, input.host_bytes);
+  const uint64_t n_room = less_bytes(input.host_room, input.host_bytes);
   const uint64_t n_most = std::max(fewest.host_bytes(), std::min(n_room, fewest.host_bytes() + n_more));
   const auto with = [&](uint64_t most_read) { return Borders(input, n_rows, std::nullopt, most_read); };
-  const std::vector<uint64_t> reads = reads_of_runs(input);
+  std::vector<uint64_t> reads;  // of all runs
+  for (size_t first = 0; first < layers.size(); ++first)
+    for (size_t end = first + 1; end <= layers.size(); ++end)
+      reads.push_back(make_run(input, 0, first, HostLayers(end - first)).n_read);
+  std::ranges::sort(reads);
   const auto least = std::ranges::partition_point(reads, [&](uint64_t most_read) {
     const Borders borders = with(most_read);
     return !borders.exist() || borders.host_bytes() > n_most;
   });
-  return with(nearly_even(*least));
+  return with(*least + *least / 16);
 }
 
 // The most rows with which the experts of these layers are enough on the host; nothing: not even the least.
@@ -221,14 +200,8 @@ HostLayers wished_host_layers(const PlacementInput& input) {
   const int64_t n_wished = input.n_host_layers.value_or(0), n_most = n_with_experts(input.model.layers);
   if (n_wished < 0 || n_wished > n_most)
     fail(ErrorKind::usage, format("--cpu-experts is %lld, expected 0 to %lld, the layers that have experts",
-                                  static_cast<long long>(n_wished), static_cast<long long>(n_most)));
+                                  as_ll(n_wished), as_ll(n_most)));
   return spread(input.model.layers, n_wished);
-}
-
-std::string layer_text(const PlacementInput& input, size_t layer, bool is_on_host, size_t device) {
-  const char* experts = is_on_host ? " without its experts" : " with its experts";
-  if (input.model.layers[layer].experts == 0) experts = "";
-  return format("layer %zu%s on device %zu", layer, experts, device);
 }
 
 // Names what finds no place first when each device takes as many layers as it holds. Needs that no borders
@@ -246,9 +219,12 @@ std::string layer_text(const PlacementInput& input, size_t layer, bool is_on_hos
                   "a smaller context (-c) or --chunk needs less, a larger --gpu-mem allows more");
     size_t end = first;
     while (end + n_later < on_host.size() && taken(end + 1) <= n_room) ++end;
-    if (end == first || n_later == 0)
-      fail_memory(layer_text(input, end, on_host[end], device).c_str(), taken(end + 1) - taken(end),
-                  n_room - taken(end), hint);
+    if (end == first || n_later == 0) {
+      const char* experts = on_host[end] ? " without its experts" : " with its experts";
+      if (input.model.layers[end].experts == 0) experts = "";
+      fail_memory(format("layer %zu%s on device %zu", end, experts, device).c_str(),
+                  taken(end + 1) - taken(end), n_room - taken(end), hint);
+    }
     first = end;
   }
 }

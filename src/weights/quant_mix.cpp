@@ -1,108 +1,68 @@
 #include "weights/quant_mix.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace dsv32 {
 namespace {
 
 using enum TensorType;
-using Layers = QuantMix::Layers;
+using enum QuantMix::Layers;
 
-// Q2_K_L is the one here that llama-quantize has no name for: publishers make it by two of its flags.
+// others, head, embedding, attn_output, down. Q2_K_L is the one that llama-quantize has no name for:
+// publishers make it by two of its flags.
 constexpr QuantMix kMixes[] = {
-    {.name = "IQ1_S",
-     .others = iq1_s,
-     .head = q5_k,
-     .embedding = q2_k,
-     .attn_output = iq2_xxs,
-     .which = Layers::first_five,
-     .better_down = q2_k},
-    {.name = "IQ1_M",
-     .others = iq1_m,
-     .head = q5_k,
-     .embedding = q2_k,
-     .attn_output = iq2_xxs,
-     .which = Layers::first_five,
-     .better_down = q2_k},
-    {.name = "IQ2_XXS",
-     .others = iq2_xxs,
-     .head = q5_k,
-     .embedding = q2_k,
-     .which = Layers::first_five,
-     .better_down = q2_k},
-    {.name = "IQ2_XS",
-     .others = iq2_xs,
-     .head = q5_k,
-     .embedding = q2_k,
-     .which = Layers::first_five,
-     .better_down = q2_k},
-    {.name = "IQ2_S",
-     .others = iq2_xs,
-     .head = q5_k,
-     .embedding = iq3_s,
-     .attn_output = iq3_s,
-     .which = Layers::first_five,
-     .better_down = iq3_s},
-    {.name = "IQ2_M",
-     .others = iq2_s,
-     .head = q5_k,
-     .embedding = iq3_s,
-     .attn_output = iq3_s,
-     .which = Layers::first_five,
-     .better_down = iq3_s},
-    {.name = "Q2_K_S", .others = q2_k, .which = Layers::first_eighth, .better_down = q4_k},
-    {.name = "Q2_K", .others = q2_k, .attn_output = q3_k, .down = q3_k},
-    {.name = "Q2_K_L", .others = q2_k, .head = q8_0, .embedding = q8_0, .attn_output = q3_k, .down = q3_k},
-    {.name = "IQ3_XXS", .others = iq3_xxs, .head = q5_k, .embedding = iq3_s, .attn_output = iq3_s},
-    {.name = "IQ3_XS", .others = iq3_s, .middle_gate_or_up = iq3_xxs},
-    {.name = "IQ3_S", .others = iq3_s},
-    {.name = "IQ3_M",
-     .others = iq3_s,
-     .attn_output = q4_k,
-     .which = Layers::first_eighth,
-     .better_down = q4_k},
-    {.name = "Q3_K_S", .others = q3_k},
-    {.name = "Q3_K_M",
-     .others = q3_k,
-     .attn_output = q4_k,
-     .down = q4_k,
-     .which = Layers::first_sixteenth,
-     .better_down = q5_k},
-    {.name = "Q3_K_L", .others = q3_k, .attn_output = q5_k, .down = q5_k},
-    {.name = "IQ4_XS", .others = iq4_xs},
-    {.name = "IQ4_NL", .others = iq4_nl},
-    {.name = "Q4_0", .others = q4_0},
-    {.name = "Q4_1", .others = q4_1},
-    {.name = "Q4_K_S", .others = q4_k, .which = Layers::first_eighth, .better_down = q5_k},
-    {.name = "Q4_K_M", .others = q4_k, .which = Layers::more_bits},
-    {.name = "Q5_K_S", .others = q5_k},
-    {.name = "Q5_K_M", .others = q5_k, .which = Layers::more_bits},
-    {.name = "Q6_K", .others = q6_k},
-    {.name = "Q8_0", .others = q8_0, .head = q8_0},
+    {"IQ1_S", iq1_s, q5_k, q2_k, iq2_xxs, iq1_s, first_five, q2_k},
+    {"IQ1_M", iq1_m, q5_k, q2_k, iq2_xxs, iq1_m, first_five, q2_k},
+    {"IQ2_XXS", iq2_xxs, q5_k, q2_k, iq2_xxs, iq2_xxs, first_five, q2_k},
+    {"IQ2_XS", iq2_xs, q5_k, q2_k, iq2_xs, iq2_xs, first_five, q2_k},
+    {"IQ2_S", iq2_xs, q5_k, iq3_s, iq3_s, iq2_xs, first_five, iq3_s},
+    {"IQ2_M", iq2_s, q5_k, iq3_s, iq3_s, iq2_s, first_five, iq3_s},
+    {"Q2_K_S", q2_k, q6_k, q2_k, q2_k, q2_k, first_eighth, q4_k},
+    {"Q2_K", q2_k, q6_k, q2_k, q3_k, q3_k},
+    {"Q2_K_L", q2_k, q8_0, q8_0, q3_k, q3_k},
+    {"IQ3_XXS", iq3_xxs, q5_k, iq3_s, iq3_s, iq3_xxs},
+    {"IQ3_XS", iq3_s, q6_k, iq3_s, iq3_s, iq3_s},
+    {"IQ3_S", iq3_s, q6_k, iq3_s, iq3_s, iq3_s},
+    {"IQ3_M", iq3_s, q6_k, iq3_s, q4_k, iq3_s, first_eighth, q4_k},
+    {"Q3_K_S", q3_k, q6_k, q3_k, q3_k, q3_k},
+    {"Q3_K_M", q3_k, q6_k, q3_k, q4_k, q4_k, first_sixteenth, q5_k},
+    {"Q3_K_L", q3_k, q6_k, q3_k, q5_k, q5_k},
+    {"IQ4_XS", iq4_xs, q6_k, iq4_xs, iq4_xs, iq4_xs},
+    {"IQ4_NL", iq4_nl, q6_k, iq4_nl, iq4_nl, iq4_nl},
+    {"Q4_0", q4_0, q6_k, q4_0, q4_0, q4_0},
+    {"Q4_1", q4_1, q6_k, q4_1, q4_1, q4_1},
+    {"Q4_K_S", q4_k, q6_k, q4_k, q4_k, q4_k, first_eighth, q5_k},
+    {"Q4_K_M", q4_k, q6_k, q4_k, q4_k, q4_k, more_bits},
+    {"Q5_K_S", q5_k, q6_k, q5_k, q5_k, q5_k},
+    {"Q5_K_M", q5_k, q6_k, q5_k, q5_k, q5_k, more_bits},
+    {"Q6_K", q6_k, q6_k, q6_k, q6_k, q6_k},
+    {"Q8_0", q8_0, q8_0, q8_0, q8_0, q8_0},
 };
 
-bool is_among(Layers which, int64_t layer, int64_t n_layers) {
+bool is_among(QuantMix::Layers which, int64_t layer, int64_t n_layers) {
   const int64_t n_first = n_layers / 8;
   switch (which) {
-    case Layers::none: return false;
-    case Layers::first_five: return layer < 5;
-    case Layers::first_sixteenth: return layer < n_layers / 16;
-    case Layers::first_eighth: return layer < n_first;
-    case Layers::more_bits: return layer < n_first || layer >= 7 * n_layers / 8 || (layer - n_first) % 3 == 2;
+    case none: return false;
+    case first_five: return layer < 5;
+    case first_sixteenth: return layer < n_layers / 16;
+    case first_eighth: return layer < n_first;
+    case more_bits: return layer < n_first || layer >= 7 * n_layers / 8 || (layer - n_first) % 3 == 2;
   }
   return false;
 }
 
 TensorType wanted(const QuantMix& mix, MatrixRole role, int64_t layer, int64_t n_layers) {
   switch (role) {
-    case MatrixRole::embedding: return mix.embedding.value_or(mix.others);
+    case MatrixRole::embedding: return mix.embedding;
     case MatrixRole::head: return mix.head;
-    case MatrixRole::attn_output: return mix.attn_output.value_or(mix.others);
-    case MatrixRole::down:
-      return is_among(mix.which, layer, n_layers) ? mix.better_down : mix.down.value_or(mix.others);
+    case MatrixRole::attn_output: return mix.attn_output;
+    case MatrixRole::down: return is_among(mix.which, layer, n_layers) ? mix.better_down : mix.down;
     case MatrixRole::gate_or_up:
-      if (layer >= n_layers / 8 && layer < 7 * n_layers / 8)
-        return mix.middle_gate_or_up.value_or(mix.others);
+      // IQ3_XS but in the first and the last eighth.
+      if (mix.name == std::string_view("IQ3_XS") && layer >= n_layers / 8 && layer < 7 * n_layers / 8)
+        return iq3_xxs;
       break;
     case MatrixRole::other: break;
   }
@@ -124,9 +84,8 @@ TensorType of_short_rows(TensorType type) {
 }  // namespace
 
 const QuantMix* find_mix(const std::string& name) {
-  for (const QuantMix& mix : kMixes)
-    if (upper_case(name) == mix.name) return &mix;
-  return nullptr;
+  const auto found = std::ranges::find(kMixes, upper_case(name), &QuantMix::name);
+  return found == std::end(kMixes) ? nullptr : found;
 }
 
 std::vector<std::string> mix_names() {

@@ -1,12 +1,11 @@
 // The mixes of formats in which llama.cpp's llama-quantize makes files of this shape: which matrix is stored
 // how. So a plan can be made for a file that one does not have, within 1 % of its size.
 //
-// The rules are those of its version 0.5.0, for files with attn_k_b and attn_v_b and with an importance
+// The rules are those of its version 0.5.0, for files with attn_k_b and attn_v_b, and with an importance
 // matrix where the format asks for one.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,17 +17,14 @@ namespace dsv32 {
 enum class MatrixRole { embedding, head, attn_output, gate_or_up, down, other };
 
 struct QuantMix {
-  // Layers, of all: the first eighth or sixteenth, or those that "use more bits". first_five: an eighth of
-  // counted matrices of which a layer with experts has two.
+  // Of all layers: the first eighth or sixteenth, or those that "use more bits". first_five: an eighth of
+  // counted matrices, of which a layer with experts has two.
   enum class Layers { none, first_five, first_sixteenth, first_eighth, more_bits };
 
   const char* name;  // "Q4_K_M"
-  TensorType others;
-  TensorType head = TensorType::q6_k;
-  std::optional<TensorType> embedding = {}, attn_output = {}, down = {};  // nothing: as the others
+  TensorType others, head, embedding, attn_output, down;
   Layers which = Layers::none;
-  TensorType better_down = TensorType::q6_k;         // in these layers
-  std::optional<TensorType> middle_gate_or_up = {};  // but in the first and the last eighth
+  TensorType better_down = TensorType::q6_k;  // of `down` in these layers
 };
 
 // By its name in any case; null when there is none.

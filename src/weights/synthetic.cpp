@@ -2,129 +2,78 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 
 #include "base/error.h"
 #include "base/worker_pool.h"
 #include "gguf/random_weights.h"
+#include "weights/weight_source.h"
 
 namespace dsv32 {
 namespace {
 
-// Of a pattern, and a block behind them, so that rows begin at all of its blocks: few rows are alike, and so
-// few logits. Prime, so that no two neighbouring matrices begin alike.
+// Rows of a pattern, with a block behind them so that rows begin at all of its blocks: few rows are alike,
+// and so few logits. Prime, so that no two neighbouring matrices begin alike.
 constexpr int64_t kPatternRows = 61;
 
-// Without places it makes no values.
-class Maker {
+class RandomWeights : public WeightSource {
  public:
-  Maker(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces* places)
-      : args_(args), types_(types), places_(places) {}
+  RandomWeights(const ModelArgs& args, const SyntheticTypes& types, bool is_real)
+      : WeightSource(is_real), n_layers_(args.n_layers), types_(types) {}
 
-  Weights make() {
-    Weights weights;
-    place_on(0);
-    weights.embed = matrix(args_.vocab_size, args_.dim, MatrixRole::embedding, 1);
-    place_on(args_.n_layers - 1);
-    weights.head = matrix(args_.vocab_size, args_.dim, MatrixRole::head);
-    weights.norm = vector(args_.dim, 1);
-    for (int64_t layer = 0; layer < args_.n_layers; ++layer) {
-      place_on(layer);
-      const uint64_t n_bytes_before = n_bytes_;
-      weights.layers.push_back(make_layer(layer));
-      weights.layers.back().n_bytes = n_bytes_ - n_bytes_before;
-    }
-    return weights;
-  }
+  // Gate and up are two tensors, and there are no factors.
+  bool has(const std::string& name) const override { return name.find("gate_up") == name.npos; }
+  std::vector<float> scales(const std::string&, int64_t) override { return {}; }
 
- private:
-  void place_on(int64_t layer) {
-    layer_ = layer;
-    if (places_) backend_ = &places_->backend(layer);
-  }
-
-  LayerWeights make_layer(int64_t layer) {
-    const ModelArgs& a = args_;
-    LayerWeights w;
-    w.attn_norm = vector(a.dim, 1), w.ffn_norm = vector(a.dim, 1);
-    w.q_norm = vector(a.q_lora_rank, 1), w.kv_norm = vector(a.kv_lora_rank, 1);
-    w.wq_a = matrix(a.q_lora_rank, a.dim);
-    w.wq_b = matrix(a.n_heads * a.qk_head_dim(), a.q_lora_rank);
-    w.wkv_a = matrix(a.kv_lora_rank + a.qk_rope_head_dim, a.dim);
-    w.w_uk = stack(heads_type(a.qk_nope_head_dim), a.n_heads, a.kv_lora_rank, a.qk_nope_head_dim);
-    w.w_uv = stack(heads_type(a.kv_lora_rank), a.n_heads, a.v_head_dim, a.kv_lora_rank);
-    w.wo = matrix(a.dim, a.n_heads * a.v_head_dim, MatrixRole::attn_output);
-    w.indexer.wq_b = matrix(a.index_n_heads * a.index_head_dim, a.q_lora_rank);
-    w.indexer.wk = matrix(a.index_head_dim, a.dim);
-    const TensorType proj = types_.mix ? type_of(MatrixRole::other, a.dim) : TensorType::f32;
-    w.indexer.weights_proj = stack(proj, 1, a.index_n_heads, a.dim);
-    w.indexer.k_norm = vector(a.index_head_dim, 1), w.indexer.k_norm_bias = vector(a.index_head_dim, 0);
-    w.is_dense = layer < a.n_dense_layers;
-    if (w.is_dense)
-      w.mlp = mlp(a.inter_dim);
-    else
-      w.experts = experts(places_ ? places_->experts(layer) : Place::device);
-    return w;
-  }
-
-  MlpWeights mlp(int64_t inter_dim) {
-    return {matrix(inter_dim, args_.dim, MatrixRole::gate_or_up),
-            matrix(inter_dim, args_.dim, MatrixRole::gate_or_up),
-            matrix(args_.dim, inter_dim, MatrixRole::down)};
-  }
-
-  ExpertWeights experts(Place place) {
-    const ModelArgs& a = args_;
-    ExpertWeights w;
-    w.gate = stack(TensorType::f32, 1, a.n_routed_experts, a.dim);
-    w.bias = vector(a.n_routed_experts, 0);
-    w.place = place_ = place;
-    const TensorType in = type_of(MatrixRole::gate_or_up, a.dim);
-    w.routed.w1 = stack(in, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.routed.w3 = stack(in, a.n_routed_experts, a.moe_inter_dim, a.dim);
-    w.routed.w2 =
-        stack(type_of(MatrixRole::down, a.moe_inter_dim), a.n_routed_experts, a.dim, a.moe_inter_dim);
-    place_ = Place::device;
-    w.shared = mlp(a.n_shared_experts * a.moe_inter_dim);
-    return w;
-  }
-
-  TensorType type_of(MatrixRole role, int64_t n_cols) const {
-    return types_.mix ? type_in(*types_.mix, role, layer_, args_.n_layers, n_cols) : types_.matrices;
-  }
-
-  TensorType heads_type(int64_t n_cols) const {
-    return types_.mix ? type_of(MatrixRole::other, n_cols) : types_.heads;
-  }
-
-  WeightMatrix matrix(int64_t n_rows, int64_t n_cols, MatrixRole role = MatrixRole::other,
-                      float magnitude = 0) {
-    return stack(type_of(role, n_cols), 1, n_rows, n_cols, magnitude);
-  }
-
-  // Outputs as large as inputs, unless a magnitude is named.
-  WeightMatrix stack(TensorType type, int64_t n_mats, int64_t n_rows, int64_t n_cols, float magnitude = 0) {
+  // Outputs are as large as inputs, embeddings of magnitude 1.
+  WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+                      int64_t) override {
+    const TensorType type = type_of(name, n_cols);
     if (n_cols % traits(type).block_values != 0)
-      fail(ErrorKind::usage, format("rows of %lld values are no whole blocks of %s",
-                                    static_cast<long long>(n_cols), type_name(type)));
-    WeightMatrix m{nullptr, type, n_rows, n_cols, n_mats, row_bytes(type, n_cols), 0};
-    m.mat_bytes = m.row_bytes * static_cast<size_t>(n_rows);
-    const int64_t n_all_rows = n_mats * n_rows;
-    const size_t n_bytes = m.row_bytes * static_cast<size_t>(n_all_rows);
+      fail(ErrorKind::usage,
+           format("rows of %lld values are no whole blocks of %s", as_ll(n_cols), type_name(type)));
+    WeightMatrix m = shaped(nullptr, type, n_rows, n_cols, n_mats);
+    const size_t n_bytes = m.mat_bytes * static_cast<size_t>(n_mats);
     n_bytes_ += n_bytes;
-    if (!backend_) return m;
-    const float stddev = magnitude > 0 ? magnitude : 1 / std::sqrt(static_cast<float>(n_cols));
+    if (!is_real_) return m;
+    const float stddev = name == "token_embd.weight" ? 1.0f : 1 / std::sqrt(static_cast<float>(n_cols));
     std::vector<uint8_t> pattern =
         random_weights(type, kPatternRows, static_cast<uint64_t>(n_cols), rng_, stddev);
     const std::vector<uint8_t> block(pattern.begin(), pattern.begin() + traits(type).block_bytes);
     pattern.insert(pattern.end(), block.begin(), block.end());
-    uint8_t* to = backend_->alloc_weights(place_, n_bytes, m.mat_bytes);
-    fill(to, n_bytes, pattern);
-    m.data = to;
-    if (place_ == Place::device && backend_->keeps_bands())
-      m.step_bytes = band_step_bytes(type, n_rows, n_cols);
+    fill(alloc_rows(m, n_rows), n_bytes, pattern);
     if (m.step_bytes > 0) backend_->put_in_bands(m);
     return m;
+  }
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) override {
+    return stored(name, n_cols, n_rows, n_mats, 0);
+  }
+  std::pair<WeightMatrix, WeightMatrix> halves(const std::string&, int64_t, int64_t, int64_t,
+                                               int64_t) override {
+    fail(ErrorKind::internal, "synthetic weights have no attn_kv_b");
+  }
+  Vector vector(const std::string& name, int64_t n) override {
+    return placed(std::vector<float>(static_cast<size_t>(n), name.ends_with(".bias") ? 0.0f : 1.0f),
+                  "synthetic weights");
+  }
+
+ private:
+  // What a tensor is to a mix.
+  static MatrixRole role_of(std::string_view name) {
+    const auto is = [&](const char* part) { return name.find(part) != name.npos; };
+    if (is("token_embd")) return MatrixRole::embedding;
+    if (name.starts_with("output")) return MatrixRole::head;
+    if (is("attn_output")) return MatrixRole::attn_output;
+    if (is("ffn_gate") || is("ffn_up")) return MatrixRole::gate_or_up;
+    return is("ffn_down") ? MatrixRole::down : MatrixRole::other;
+  }
+
+  TensorType type_of(const std::string& name, int64_t n_cols) const {
+    const auto ends = [&](const char* end) { return name.ends_with(end); };
+    if (ends(".ffn_gate_inp.weight")) return TensorType::f32;
+    if (types_.mix)
+      return type_in(*types_.mix, role_of(name), std::max<int64_t>(block_of(name), 0), n_layers_, n_cols);
+    if (ends(".indexer.proj.weight")) return TensorType::f32;
+    return ends(".attn_k_b.weight") || ends(".attn_v_b.weight") ? types_.heads : types_.matrices;
   }
 
   void fill(uint8_t* to, size_t n_bytes, const std::vector<uint8_t>& pattern) {
@@ -146,24 +95,10 @@ class Maker {
     });
   }
 
-  Vector vector(int64_t n, float value) {
-    n_bytes_ += static_cast<uint64_t>(n) * sizeof(float);
-    if (!backend_) return {};
-    const std::vector<float> values(static_cast<size_t>(n), value);
-    Vector placed(*backend_, Place::device, n, "synthetic weights");
-    backend_->upload(placed.data(), values.data(), placed.n_bytes());
-    return placed;
-  }
-
-  const ModelArgs& args_;
+  const int64_t n_layers_;
   const SyntheticTypes& types_;
-  const WeightPlaces* places_;
-  int64_t layer_ = 0;
-  Backend* backend_ = nullptr;
-  Place place_ = Place::device;
   Rng rng_{1};
   WorkerPool workers_{0};
-  uint64_t n_bytes_ = 0;
 };
 
 }  // namespace
@@ -184,11 +119,13 @@ ModelArgs full_size_args(int64_t n_layers, int64_t n_dense) {
 }
 
 Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces& places) {
-  return Maker(args, types, &places).make();
+  RandomWeights source(args, types, true);
+  return bind_weights(source, args, places);
 }
 
 Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types) {
-  return Maker(args, types, nullptr).make();
+  RandomWeights source(args, types, false);
+  return bind_shapes(source, args);
 }
 
 }  // namespace dsv32

@@ -1,7 +1,8 @@
-// Weights of any shape without a file, for measuring: random blocks of a chosen format, made in seconds.
+// Weights of any shape without a file, for measuring: random blocks of a chosen format, made in seconds and
+// placed where a file's weights would be.
 //
 // A small pattern of random rows is repeated through each tensor: the values are valid and of the usual
-// magnitude, which is all that speed depends on. They are placed where a file's weights would be.
+// magnitude, which is all that speed depends on.
 #pragma once
 
 #include "weights/quant_mix.h"
@@ -18,8 +19,7 @@ struct SyntheticTypes {
 // The dimensions of the 671B model with another number of layers; the first n_dense of them dense.
 ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 
-// Without values: matrices that have shapes and no data, and no vectors; the counts of bytes are theirs all
-// the same. Throws as synthetic_weights does.
+// Shapes and counts of bytes alone; there are no vectors. Throws as synthetic_weights does.
 Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types);
 
 // Throws Error{memory} when they do not fit, Error{usage} when a row is no whole number of a type's blocks.

@@ -1,15 +1,14 @@
-#include "weights/weights.h"
-
+// GGUF name -> official name, shape. The only place where GGUF's spellings occur.
 #include <tuple>
 
 #include "backend/cpu_backend.h"
 #include "base/error.h"
-#include "weights/binder.h"
+#include "weights/weight_source.h"
 
 namespace dsv32 {
 namespace {
 
-IndexerWeights bind_indexer(Binder& bind, const std::string& blk, const ModelArgs& a) {
+IndexerWeights bind_indexer(WeightSource& bind, const std::string& blk, const ModelArgs& a) {
   IndexerWeights w;
   w.wq_b = bind.matrix(blk + "indexer.attn_q_b.weight", a.q_lora_rank, a.index_n_heads * a.index_head_dim);
   w.wk = bind.matrix(blk + "indexer.attn_k.weight", a.dim, a.index_head_dim);
@@ -19,9 +18,8 @@ IndexerWeights bind_indexer(Binder& bind, const std::string& blk, const ModelArg
   return w;
 }
 
-// The factors of W1 and W3 are applied between products and SiLU; that of W2, which is linear, goes with
-// W3's.
-MlpWeights bind_mlp(Binder& bind, const std::string& blk, const char* suffix, int64_t dim,
+// The factors of W1 and W3 are applied between products and SiLU; that of W2, which is linear, with W3's.
+MlpWeights bind_mlp(WeightSource& bind, const std::string& blk, const char* suffix, int64_t dim,
                     int64_t inter_dim) {
   const std::string gate = blk + "ffn_gate" + suffix + ".weight", up = blk + "ffn_up" + suffix + ".weight",
                     down = blk + "ffn_down" + suffix + ".weight";
@@ -45,7 +43,7 @@ std::vector<float> hidden_scales(std::vector<float> s1, std::vector<float> s3, i
   return pairs;
 }
 
-void bind_stacks(Binder& bind, const std::string& blk, const ModelArgs& a, ExpertWeights& w) {
+void bind_stacks(WeightSource& bind, const std::string& blk, const ModelArgs& a, ExpertWeights& w) {
   const std::string fused = blk + "ffn_gate_up_exps.weight", gate = blk + "ffn_gate_exps.weight",
                     up = blk + "ffn_up_exps.weight", down = blk + "ffn_down_exps.weight";
   const int64_t n_experts = a.n_routed_experts, inter = a.moe_inter_dim;
@@ -73,14 +71,14 @@ void bind_stacks(Binder& bind, const std::string& blk, const ModelArgs& a, Exper
 }
 
 // Without the bias other experts would be chosen; its name is written in three ways.
-Vector bind_router_bias(Binder& bind, const std::string& blk, int64_t n_experts) {
+Vector bind_router_bias(WeightSource& bind, const std::string& blk, int64_t n_experts) {
   std::string name = blk + "exp_probs_b.bias";
   for (const char* other : {"exp_probs_b.weight", "exp_probs_b"})
     if (!bind.has(name) && bind.has(blk + other)) name = blk + other;
   return bind.vector(name, n_experts);
 }
 
-ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs& a, Place place) {
+ExpertWeights bind_experts(WeightSource& bind, const std::string& blk, const ModelArgs& a, Place place) {
   ExpertWeights w;
   w.gate = bind.matrix(blk + "ffn_gate_inp.weight", a.dim, a.n_routed_experts);
   w.bias = bind_router_bias(bind, blk, a.n_routed_experts);
@@ -92,9 +90,8 @@ ExpertWeights bind_experts(Binder& bind, const std::string& blk, const ModelArgs
   return w;
 }
 
-// GGUF name -> official name, shape. The only place where GGUF's spellings occur.
-LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a, Place experts) {
-  const std::string blk = format("blk.%lld.", static_cast<long long>(layer));
+LayerWeights bind_layer(WeightSource& bind, int64_t layer, const ModelArgs& a, Place experts) {
+  const std::string blk = format("blk.%lld.", as_ll(layer));
   LayerWeights w;
   w.attn_norm = bind.vector(blk + "attn_norm.weight", a.dim);
   w.q_norm = bind.vector(blk + "attn_q_a_norm.weight", a.q_lora_rank);
@@ -121,7 +118,9 @@ LayerWeights bind_layer(Binder& bind, int64_t layer, const ModelArgs& a, Place e
   return w;
 }
 
-Weights bind_weights(Binder& bind, const ModelArgs& args, const WeightPlaces& places) {
+}  // namespace
+
+Weights bind_weights(WeightSource& bind, const ModelArgs& args, const WeightPlaces& places) {
   Backend& first = places.backend(0);
   Backend& last = places.backend(args.n_layers - 1);
   Weights weights;
@@ -134,37 +133,18 @@ Weights bind_weights(Binder& bind, const ModelArgs& args, const WeightPlaces& pl
     weights.head = bind.matrix("output.weight", args.dim, args.vocab_size);
   else if (&first != &last)
     weights.head = bind.matrix("token_embd.weight", args.dim, args.vocab_size);
-  weights.layers.reserve(static_cast<size_t>(args.n_layers));
   for (int64_t layer = 0; layer < args.n_layers; ++layer) {
     bind.place_on(places.backend(layer));
     const uint64_t n_bytes_before = bind.n_bytes_found();
     weights.layers.push_back(bind_layer(bind, layer, args, places.experts(layer)));
     weights.layers.back().n_bytes = bind.n_bytes_found() - n_bytes_before;
   }
-  bind.refuse_unread(args.n_layers);
   return weights;
 }
 
-}  // namespace
-
-Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
-                     const LoadProgress& progress) {
-  Loader loader(file);
-  Binder bind(file, &loader);
-  Weights weights = bind_weights(bind, args, places);
-  loader.run(progress);
-  bind.put_in_bands();
-  return weights;
-}
-
-Weights file_shapes(const GgufFile& file, const ModelArgs& args) {
-  Binder bind(file, nullptr);
+Weights bind_shapes(WeightSource& bind, const ModelArgs& args) {
   CpuBackend unused(1);
-  return bind_weights(bind, args, WeightPlaces{[&](int64_t) -> Backend& { return unused; }});
-}
-
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
-  return load_weights(file, args, WeightPlaces{[&](int64_t) -> Backend& { return backend; }});
+  return bind_weights(bind, args, {[&](int64_t) -> Backend& { return unused; }});
 }
 
 }  // namespace dsv32

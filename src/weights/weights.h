@@ -1,14 +1,12 @@
-// The weights: named tensors per layer, bound once, each where its backend can use it.
+// The weights: named tensors per layer, each where its backend can use it.
 //
 // The one table from GGUF names and shapes to the official names is in weights.cpp. Matrices are their
 // backend's, or stay in the mapped file where it works in host memory (the GgufFile must outlive the
 // Weights); one-dimensional tensors are turned to f32 and owned here. Every shape is checked against
-// ModelArgs, so the forward pass may trust them. Immutable after loading.
+// ModelArgs. Immutable after loading.
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -35,10 +33,9 @@ struct ExpertWeights {
   WeightMatrix gate;  // [n_routed_experts, dim]
   Vector bias;        // [n_routed_experts]
   ExpertStacks routed;
-  // Absent: 1.
-  Vector scales;                   // [n_routed_experts, 2], of W1 x and of W3 x
+  Vector scales;                   // [n_routed_experts, 2], of W1 x and of W3 x; absent: 1
   std::vector<float> host_scales;  // the same
-  Vector output_scales;            // [n_routed_experts], of W2's products
+  Vector output_scales;            // [n_routed_experts], of W2's products; absent: 1
   Place place = Place::device;     // of `routed`
   MlpWeights shared;  // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
 };
@@ -65,8 +62,8 @@ struct Weights {
   std::vector<LayerWeights> layers;
 };
 
-// Who has a layer's weights, and where its routed experts lie. The embedding is with the first layer's, the
-// last norm and the head with the last's.
+// Which backend has a layer's weights, and where its routed experts lie. The embedding is with the first
+// layer's, the last norm and the head with the last's.
 struct WeightPlaces {
   std::function<Backend&(int64_t layer)> backend;
   std::function<Place(int64_t layer)> experts = [](int64_t) { return Place::device; };
@@ -78,7 +75,7 @@ Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPl
                      const LoadProgress& progress = {});
 Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
 
-// Shapes and counts of bytes alone: its matrices are nobody's to compute with, and there are no vectors.
+// Shapes and counts of bytes alone; there are no vectors.
 Weights file_shapes(const GgufFile& file, const ModelArgs& args);
 
 }  // namespace dsv32

@@ -1,0 +1,217 @@
+// The weights of a model file: tensors are found by name, their shapes checked, and loaded where a backend
+// can use them.
+//
+// What nothing has read of a layer in the end would have changed the answers, and is refused by name. Factors
+// of whole matrices (`X.scale`, or `X.weight.scale` as some write it) are multiplied into a matrix while it
+// is loaded (stack) or left to the caller (stored, scales).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "weights/weight_source.h"
+
+namespace dsv32 {
+namespace {
+
+using Shape = std::array<uint64_t, 4>;
+
+std::string shape_text(const Shape& ne) {
+  size_t n = 4;
+  while (n > 1 && ne[n - 1] == 1) --n;
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += format("%s%llu", i ? ", " : "[", ull(ne[i]));
+  return text + "]";
+}
+
+Shape shape_of(int64_t n_cols, int64_t n_rows = 1, int64_t n_mats = 1) {
+  return {static_cast<uint64_t>(n_cols), static_cast<uint64_t>(n_rows), static_cast<uint64_t>(n_mats), 1};
+}
+
+class FileWeights : public WeightSource {
+ public:
+  // Both must outlive it. Without a loader it is not real.
+  FileWeights(const GgufFile& file, Loader* loader) : WeightSource(loader), file_(file), loader_(loader) {}
+
+  bool has(const std::string& name) const override { return file_.find_tensor(name) != nullptr; }
+
+  WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
+                      int64_t split_row) override {
+    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
+    n_bytes_ += tensor.n_bytes;
+    WeightMatrix matrix = shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats);
+    if (is_mapped()) return matrix;
+    loader_->add(tensor, *backend_, place_, alloc_rows(matrix, std::gcd(split_row, n_rows)));
+    if (matrix.step_bytes > 0) banded_.emplace_back(backend_, matrix);
+    return matrix;
+  }
+
+  WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) override {
+    std::vector<float> factors = scales(name, n_mats);
+    if (factors.empty()) return stored(name, n_cols, n_rows, n_mats, 0);
+    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
+    return made({.from = &tensor,
+                 .type = MadeMatrix::type_for(tensor.type, true),
+                 .n_mats = n_mats,
+                 .n_rows = n_rows,
+                 .n_cols = n_cols,
+                 .stored_rows = n_rows,
+                 .scales = std::move(factors)});
+  }
+
+  std::pair<WeightMatrix, WeightMatrix> halves(const std::string& name, int64_t n_cols, int64_t first_rows,
+                                               int64_t second_rows, int64_t n_mats) override {
+    const int64_t n_rows = first_rows + second_rows;
+    const std::vector<float> factors = scales(name, n_mats);
+    const GgufTensor& tensor = find_rows(name, n_cols, n_rows, n_mats);
+    MadeMatrix half{.from = &tensor,
+                    .type = MadeMatrix::type_for(tensor.type, !factors.empty()),
+                    .n_mats = n_mats,
+                    .n_rows = n_cols,
+                    .n_cols = first_rows,
+                    .stored_rows = n_rows,
+                    .is_transposed = true,
+                    .scales = factors};
+    const WeightMatrix first = made(half);
+    if (!factors.empty()) {
+      half.n_rows = second_rows, half.n_cols = n_cols, half.first_row = first_rows,
+      half.is_transposed = false;
+      return {first, made(half)};
+    }
+    const WeightMatrix whole = shaped(tensor.data, tensor.type, n_rows, n_cols, n_mats);
+    WeightMatrix second = shaped(whole.row(0, first_rows), tensor.type, second_rows, n_cols, n_mats);
+    const size_t n_bytes = std::exchange(second.mat_bytes, whole.mat_bytes);  // of each matrix
+    n_bytes_ += n_bytes * static_cast<uint64_t>(n_mats);
+    if (is_mapped()) return {first, second};
+    second.mat_bytes = n_bytes;
+    uint8_t* to = alloc_rows(second, second_rows);
+    for (int64_t mat = 0; mat < n_mats; ++mat)
+      loader_->add(tensor, static_cast<uint64_t>(whole.row(mat, first_rows) - tensor.data), n_bytes,
+                   *backend_, place_, to + static_cast<size_t>(mat) * n_bytes);
+    if (second.step_bytes > 0) banded_.emplace_back(backend_, second);
+    return {first, second};
+  }
+
+  Vector vector(const std::string& name, int64_t n) override {
+    const GgufTensor& tensor = find(name, shape_of(n));
+    std::vector<float> values(static_cast<size_t>(n));
+    if (loader_) dequantize_row(tensor.type, tensor.data, values.data(), n);
+    return placed(values, name.c_str());
+  }
+
+  std::vector<float> scales(const std::string& name, int64_t n_mats) override {
+    std::string scale = name.substr(0, name.rfind('.')) + ".scale";
+    if (!has(scale)) scale = name + ".scale";
+    const GgufTensor* there = file_.find_tensor(scale);
+    if (!there) return {};
+    const int64_t n = there->ne[0] == 1 ? 1 : n_mats;  // one for all
+    const GgufTensor& tensor = find(scale, shape_of(n));
+    std::vector<float> values(static_cast<size_t>(n));
+    dequantize_row(tensor.type, tensor.data, values.data(), n);
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+      refuse(scale, "holds a factor that is no finite number");
+    if (std::ranges::all_of(values, [](float value) { return value == 1; })) return {};
+    values.resize(static_cast<size_t>(n_mats), values.front());
+    return values;
+  }
+
+  // Call when all is loaded.
+  void put_in_bands() const {
+    for (const auto& [backend, matrix] : banded_) backend->put_in_bands(matrix);
+  }
+
+  // Throws Error{model} naming the tensors of blocks before end_layer that nothing has read. Scales of
+  // activations belong to the arithmetic of other programs; of a file that has attn_kv_b both ways one is
+  // enough.
+  void refuse_unread(int64_t end_layer) const {
+    std::vector<std::string> unread;
+    for (const GgufTensor& tensor : file_.tensors()) {
+      const int64_t block = block_of(tensor.name);
+      if (block < 0 || block >= end_layer || found_.contains(&tensor)) continue;
+      const std::string blk = format("blk.%lld.", as_ll(block));
+      if (tensor.name.ends_with(".input_scale") ||
+          (tensor.name.starts_with(blk + "attn_kv_b.") && has(blk + "attn_k_b.weight")))
+        continue;
+      unread.push_back(tensor.name);
+    }
+    if (!unread.empty())
+      fail(ErrorKind::model,
+           format("%s: dsv32 does not compute with tensor %s: without %s the answers would be others",
+                  visible(file_.path()).c_str(), some_names(unread).c_str(),
+                  unread.size() > 1 ? "them" : "it"),
+           "the file is of another kind of model than DeepSeek-V3.2, or of a newer converter");
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& name, const std::string& problem, const char* hint = "") const {
+    fail(ErrorKind::model, visible(file_.path()) + ": tensor " + name + " " + problem, hint);
+  }
+
+  const GgufTensor& find(const std::string& name, const Shape& ne) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    if (!tensor) refuse(name, "is missing");
+    if (tensor->n_bytes == 0)
+      refuse(name,
+             format("has %s%s, which dsv32 cannot read", find_traits(tensor->type) ? "type " : "",
+                    type_name(tensor->type)),
+             "use a file of the common types: Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, NVFP4");
+    if (tensor->ne != ne)
+      refuse(name, format("at offset %llu has shape %s, expected %s", ull(tensor->offset),
+                          shape_text(tensor->ne).c_str(), shape_text(ne).c_str()));
+    found_.insert(tensor);
+    return *tensor;
+  }
+
+  // ik_llama.cpp writes the matrices of heads one below the other as a single one.
+  const GgufTensor& find_rows(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    const Shape flat = shape_of(n_cols, n_rows * n_mats);
+    return find(name, tensor && tensor->ne == flat ? flat : shape_of(n_cols, n_rows, n_mats));
+  }
+
+  WeightMatrix made(MadeMatrix from) {
+    n_bytes_ += from.n_bytes();
+    WeightMatrix matrix = shaped(from.from->data, from.type, from.n_rows, from.n_cols, from.n_mats);
+    if (!is_real_) return matrix;
+    uint8_t* to = backend_->alloc_weights(place_, from.n_bytes(), 0);
+    matrix.data = to;
+    loader_->add(std::move(from), *backend_, backend_->works_in_host_memory() ? Place::host : place_, to);
+    return matrix;
+  }
+
+  bool is_mapped() const { return !is_real_ || backend_->works_in_host_memory(); }
+
+  const GgufFile& file_;
+  Loader* loader_;
+  std::vector<std::pair<Backend*, WeightMatrix>> banded_;
+  std::set<const GgufTensor*> found_;
+};
+
+}  // namespace
+
+Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
+                     const LoadProgress& progress) {
+  Loader loader(file);
+  FileWeights source(file, &loader);
+  Weights weights = bind_weights(source, args, places);
+  source.refuse_unread(args.n_layers);
+  loader.run(progress);
+  source.put_in_bands();
+  return weights;
+}
+
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend) {
+  return load_weights(file, args, WeightPlaces{[&](int64_t) -> Backend& { return backend; }});
+}
+
+Weights file_shapes(const GgufFile& file, const ModelArgs& args) {
+  FileWeights source(file, nullptr);
+  Weights weights = bind_shapes(source, args);
+  source.refuse_unread(args.n_layers);
+  return weights;
+}
+
+}  // namespace dsv32
