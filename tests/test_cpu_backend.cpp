@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(hadamard_is_the_orthonormal_sylvester_matrix) {
     for (int64_t column = 0; column < width; ++column) {
       std::vector<float> x(static_cast<size_t>(width));
       x[static_cast<size_t>(column)] = 1;
-      backend.hadamard({x.data(), 1, width});
+      backend.hadamard(x.data(), 1, width);
       for (int64_t row = 0; row < width;
            ++row) {  // entry (row, column) is (-1)^popcount(row & column) / sqrt(width)
         const int sign = __builtin_popcountll(static_cast<uint64_t>(row & column)) % 2 ? -1 : 1;

@@ -1,17 +1,12 @@
-// What one device can compute: the closed set of model-shaped operations that the forward pass is written
-// over.
+// What one device can compute: the closed set of 25 model-shaped operations, memory's among them, that the
+// forward pass is written over. A new one needs a sentence here on why it cannot be composed.
 //
 // A Backend is one device. src/backend/cpu_backend is plain and is the oracle; cuda/ is fast.
 //
-// Contract of order: operations are enqueued and may return before they are done; each sees the results of
-// all that were enqueued before it. None waits by itself; `download` does. Params structs are
-// read before the call returns; what their pointers lead to must stay until the work is done.
-//
-// Every operation takes several sequences: a step is a list of tokens, each with its position and its
-// sequence. All pointers are to memory of this backend (alloc, alloc_weights) unless a comment says host. f32
-// unless said otherwise; strides count elements. The set is closed at 25 operations, memory's among
-// them: a new one needs a sentence here on why it cannot be composed. Recordings and marks are none: they
-// compute nothing.
+// Operations are enqueued and may return before they are done; each sees the results of all that were
+// enqueued before it. Only `download` waits. Params structs are read before the call returns; what their
+// pointers lead to must stay until the work is done. All pointers are to memory of this backend (alloc,
+// alloc_weights) unless a comment says host. f32 unless said otherwise; strides count elements.
 #pragma once
 
 #include <cstddef>
@@ -41,16 +36,15 @@ struct MemoryInfo {
   uint64_t n_bytes_used = 0;   // taken by this backend
 };
 
-// What a step's tokens are: a prompt's, or the newest of their sequences. A backend may compute the two by
-// different kernels, but a token's bits follow from its own sequence and its role alone: neither from the
-// other tokens of the step nor from their number, nor from how a prompt is cut into steps, where rows lie or
-// how much memory there is.
+// What a step's tokens are: a prompt's, or the newest of their sequences. A token's bits follow from its own
+// sequence and its role alone: neither from the other tokens of the step nor from their number, nor from how
+// a prompt is cut into steps, where rows lie or how much memory there is.
 enum class Role {
   prefill,  // any number of tokens of each sequence
   decode,   // one token of each sequence
 };
 
-// The tokens of one step.
+// The tokens of one step, of one or more sequences.
 struct StepTokens {
   int64_t n_tokens = 0;
   int64_t n_seqs = 0;
@@ -61,10 +55,9 @@ struct StepTokens {
   Role role = Role::prefill;
 };
 
-// One layer of the cache, and where each sequence's pages lie in it.
-//
-// A step reads rows from its sequences' slots: slot n of a sequence is row n % kPageTokens of its page
-// n / kPageTokens. Without a top-k buffer a sequence is resident: the row of position p lies in its slot p.
+// One layer of the cache, and where each sequence's pages lie in it. A step reads rows from its sequences'
+// slots: slot n of a sequence is row n % kPageTokens of its page n / kPageTokens. Without a top-k buffer a
+// sequence is resident: the row of position p lies in its slot p.
 struct CacheView {
   CacheLayout layout;
   uint8_t* rows = nullptr;  // host pool of this layer: [n_pages, kPageTokens, row_bytes]
@@ -110,8 +103,7 @@ struct Matmul {
   float* sum = nullptr;         // [n_tokens, n_rows], or null
 };
 
-// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once,
-// and that one kernel may do.
+// y[t] = silu(scales[0] * W1 @ x[t]) * (scales[1] * W3 @ x[t]). An operation so that x is brought in once.
 struct GatedMatmul {
   WeightMatrix w1, w3;       // [n_rows, n_cols] each
   const float* x = nullptr;  // [n_tokens, n_cols], dense
@@ -143,12 +135,12 @@ struct Add {
 //   qr = RMSNorm(qr)
 //   c = RMSNorm(kv[:rank]), kv[rank:] = k_pe = rope(kv[rank:]); the row (c, k_pe) goes to the host pool, its
 //   scales to the key page, and the row also to a slot: that of its position, or the one that claim_newest()
-//   gives it; a backend may leave it to resolve() to write down that it is claimed
+//   gives it; a backend may leave it to resolve() to record the claim
 //   k = rope(LayerNorm(k)); H k goes to the key page, rounded as the layout says. H is the orthonormal
 //   Hadamard matrix in Sylvester order.
-//   the products of qr, which may be beside all that: where they norm it themselves, qr stays as it was
-// Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2: they differ on
-// purpose (model.py as corrected on 2025-11-17).
+//   the products of qr; where they norm it themselves, qr stays as it was
+// Main attention turns values 2 i and 2 i + 1 together, the indexer i and i + rope_dim / 2 (model.py as
+// corrected on 2025-11-17).
 struct StoreTokens {
   StepTokens step;
   CacheView cache;                     // its layout has rank, rope_dim and index_head_dim
@@ -231,8 +223,8 @@ struct SelectTopk {
 };
 
 // Where each selected row is read from. Of a sequence with a buffer the LRU of context/topk_buffer decides,
-// after the claim of the token's own position, and the misses are listed for FetchLatents; with buffers every
-// sequence has exactly one token in the step.
+// after the claim of the token's own position, and the misses are listed for FetchLatents; every sequence has
+// then exactly one token in the step.
 struct Resolve {
   StepTokens step;
   CacheView cache;
@@ -245,9 +237,9 @@ struct Resolve {
   int64_t* tally = nullptr;     // [2] grows by the rows looked up in buffers and by those that were missing
 };
 
-// Copies the missing rows from the host pool into their slots, beside what is asked for next: each attend()
-// with row_ids waits for the first fetch that none has waited for. Four may be on their way. Asked for after
-// the resolve() of the same tokens.
+// Copies the missing rows from the host pool into their slots, after the resolve() of the same tokens and
+// beside what is asked for next: each attend() with row_ids waits for the first fetch that none has waited
+// for. Four may be on their way.
 struct FetchLatents {
   StepTokens step;
   CacheView cache;
@@ -307,9 +299,9 @@ struct ExpertStacks {
 // Experts in host memory (Backend::alloc_weights): in decode the host computes them where they lie, beside
 // what is enqueued after them, up to the `add` with this y; a fixed part of each comes through the end of
 // `window` to the device, and the two sums are added (backend/link_share.h). In a prompt those that the
-// tokens chose come through `window` to the device, in ascending order. The experts of `next` may be on their
-// way as soon as there is room in the window: they follow in the same step, or in the next one of a prompt.
-// An op without tokens computes nothing and announces its `next`.
+// tokens chose come through `window` to the device, in ascending order. The experts of `next`, which follow
+// in the same step or in the next one of a prompt, may be on their way as soon as there is room in the
+// window. An op without tokens computes nothing and announces its `next`.
 struct RunExperts : ExpertStacks {
   const float* x = nullptr;          // [n_tokens, dim]
   const int32_t* experts = nullptr;  // [n_tokens, n_activated]
@@ -318,9 +310,9 @@ struct RunExperts : ExpertStacks {
   float* y = nullptr;  // [n_tokens, dim]
   Role role = Role::prefill;
   Place place = Place::device;  // of the matrices
-  // Device memory. Of experts in host memory: nobody else's from op to op, the same for all of a device, and
-  // at least expert_window_bytes() (backend/expert_window.h). Of others: scratch memory, of use where it is
-  // larger than the backend's own.
+  // Device memory. Of experts in host memory: the same for all ops of a device, used by nothing else, and at
+  // least expert_window_bytes() (backend/expert_window.h). Of others: scratch memory, used where it is larger
+  // than the backend's own.
   uint8_t* window = nullptr;
   size_t n_window_bytes = 0;
   size_t n_link_bytes = 0;             // of these, the same for all of a device; 0: the host computes all
@@ -330,8 +322,8 @@ struct RunExperts : ExpertStacks {
   Matmul shared = {};
 };
 
-// Operations with all that their params said. The memory that these lead to must be there still at a replay;
-// its contents may differ. Its backend must outlive it.
+// Operations with their params. The memory that these lead to must be there still at a replay; its contents
+// may differ. Its backend must outlive it.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -340,9 +332,9 @@ class Recording {
 
 class Backend;
 
-// y on another device = x. What `to` is given from now on sees it; it is written when all that `to` was given
-// before is done, and x may be changed by what is enqueued here afterwards. The two devices order this
-// between themselves. An operation because it is the only one that knows two devices.
+// y on another device = x. It is written when all that `to` was given before is done; what `to` is given
+// afterwards sees it, and what is enqueued here afterwards may change x. An operation because it is the only
+// one that knows two devices.
 struct HandOver {
   const float* x = nullptr;  // [n_values] of this backend
   Backend* to = nullptr;
@@ -350,7 +342,7 @@ struct HandOver {
   int64_t n_values = 0;
 };
 
-// Uploads of one thread, beside those of others and all else that the device does.
+// Uploads of one thread, beside those of others.
 class UploadLane {
  public:
   virtual ~UploadLane() = default;  // waits
@@ -368,8 +360,8 @@ class Backend {
   virtual std::string numerics() const = 0;
   // Whether Place::device is host memory too, so that nothing need be kept twice.
   virtual bool works_in_host_memory() const = 0;
-  // Whether the link adds to what the host's processors read: then decode has it bring a part of each host
-  // expert (backend/link_share.h). Follows from the machine alone.
+  // Whether decode has the link bring a part of each host expert (backend/link_share.h): where it adds to
+  // what the host's processors read. Follows from the machine alone.
   virtual bool link_adds() const { return false; }
   // Whether a token's bits are the same in both roles.
   virtual bool roles_agree() const = 0;
@@ -383,28 +375,26 @@ class Backend {
                         size_t n_bytes) = 0;  // waits for all work, with 0 bytes too
   virtual MemoryInfo memory_info(Place place) const = 0;
   // Memory for weights, freed with the backend; products may read past its end. Place::host: for experts that
-  // stay in host memory. Of a backend that is apart: one that works in host memory uses mapped files as they
-  // lie. Of every n_part_bytes that follow one another there, an expert's matrix, each NUMA node has its part
+  // stay in host memory. Of every n_part_bytes there, an expert's matrix, each NUMA node has its part
   // (base/numa.h); 0: it does not matter. Throws Error{memory}.
   virtual uint8_t* alloc_weights(Place place, size_t n_bytes, size_t n_part_bytes) = 0;
-  // Returns when this memory of Place::host lies on the nodes that it belongs to: before it is filled. At
-  // once when it does not matter. Throws Error{memory}.
+  // Waits until this memory of Place::host lies on the nodes that it belongs to: before it is filled. Throws
+  // Error{memory}.
   virtual void await_weights(const uint8_t*) {}
-  // So many bytes of them will be asked for in Place::device: one allocation serves them, since a driver
-  // rounds each. Throws Error{memory}.
+  // So many bytes of them will be asked for in Place::device: one allocation serves them. Throws
+  // Error{memory}.
   virtual void expect_weights(size_t) {}
   // Whether Place::device has its matrices in bands (matrix.h) where their shape allows it.
   virtual bool keeps_bands() const { return false; }
   // Rows that have arrived whole, of all matrices of a stack, are put into bands.
   virtual void put_in_bands(const WeightMatrix&) {}
-  // Pinned host memory that anyone may upload from, to other devices too; empty when the backend works in
-  // host memory.
+  // Pinned host memory to upload from, to other devices too; empty when the backend works in host memory.
   virtual std::span<uint8_t> staging() { return {}; }
-  virtual std::unique_ptr<UploadLane> upload_lane();
+  // Of a backend that is apart from host memory.
+  virtual std::unique_ptr<UploadLane> upload_lane() { return nullptr; }
 
   // Asked while an operation computes on the host: true ends the operation with Interrupted, and what the
-  // step has written makes no sense. Null: it is not asked. Must outlive the operations that follow. A
-  // device's own operations are not ended.
+  // step has written makes no sense. Null: it is not asked. Must outlive the operations that follow.
   virtual void set_interrupt(const std::function<bool()>*) {}
 
   // Records the operations that `body` enqueues, without doing them; `body` neither allocates nor waits.
@@ -422,13 +412,14 @@ class Backend {
   virtual void matmul(const Matmul&) = 0;
   // Products of the same x, in any order or together; with neither `plus` nor `sum`. The bits of one do not
   // depend on what follows it.
-  virtual void matmuls(std::span<const Matmul> ops);
+  virtual void matmuls(std::span<const Matmul> ops) {
+    for (const Matmul& op : ops) matmul(op);
+  }
   virtual void matmul_gated(const GatedMatmul&) = 0;
   virtual void matmul_heads(const MatmulHeads&) = 0;
   virtual void add(const Add&) = 0;
   // What is enqueued from now on waits for the copies of the call before; these begin when all that was
-  // enqueued up to now is done, and nobody waits for them before the next call. So two windows take turns:
-  // one fills while the other is read.
+  // enqueued up to now is done. So two windows take turns: one fills while the other is read.
   virtual void stream_rows(const StreamRows&) = 0;
   virtual void store_tokens(const StoreTokens&) = 0;
   virtual void turn_queries(const TurnQueries&) = 0;
@@ -441,7 +432,11 @@ class Backend {
   virtual void run_experts(const RunExperts&) = 0;
   virtual void sample(const Sample&) = 0;
   // By way of the host, which waits for it; a backend that can reach the other's memory does better.
-  virtual void hand_over(const HandOver& op);
+  virtual void hand_over(const HandOver& op) {
+    std::vector<float> values(static_cast<size_t>(op.n_values));
+    download(values.data(), op.x, values.size() * sizeof(float));
+    op.to->upload(op.y, values.data(), values.size() * sizeof(float));
+  }
 };
 
 // Memory of a backend that frees itself; move-only.

@@ -11,8 +11,7 @@
 
 #include "backend/cpu_attention_kernels.h"
 #include "backend/cpu_backend.h"
-#include "backend/cpu_pages.h"
-#include "backend/cpu_threads.h"
+#include "backend/cpu_common.h"
 #include "base/numbers.h"
 
 namespace dsv32 {
@@ -153,10 +152,10 @@ void attend_heads(const Attend& op, const RowGroup& group, const float* decoded,
 
 }  // namespace
 
-void CpuBackend::quantize_fp8(const QuantizeFp8& op) {
-  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
-    encode_e4m3<float>(op.x + r * op.width, op.width, op.values + r * op.width,
-                       reinterpret_cast<uint8_t*>(op.scales + r * CacheLayout::tiles(op.width)));
+void CpuBackend::quantize_fp8(const float* x, int64_t n_rows, int64_t width, uint8_t* values, float* scales) {
+  workers_.parallel_for(n_rows, worth_sharing(n_rows * width), [&](int64_t r) {
+    encode_e4m3<float>(x + r * width, width, values + r * width,
+                       reinterpret_cast<uint8_t*>(scales + r * CacheLayout::tiles(width)));
   });
 }
 
@@ -165,15 +164,14 @@ void CpuBackend::stream_rows(const StreamRows& op) {
     std::memcpy(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes);
 }
 
-void CpuBackend::store_latents(const StoreLatents& op) {
-  const CacheView& cache = op.cache;
-  const CacheLayout& layout = cache.layout;
-  const int64_t row_bytes = layout.row_bytes();
-  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * row_bytes), [&](int64_t t) {
-    const int64_t seq = op.step.seq[t];
-    const int32_t pos = op.step.pos[t];
+void CpuBackend::store_latents(const StepTokens& step, const CacheView& cache, const float* c,
+                               const float* k_pe, int64_t k_pe_stride) {
+  const int64_t row_bytes = cache.layout.row_bytes();
+  workers_.parallel_for(step.n_tokens, worth_sharing(step.n_tokens * row_bytes), [&](int64_t t) {
+    const int64_t seq = step.seq[t];
+    const int32_t pos = step.pos[t];
     uint8_t* row = cache.rows + row_number(cache.row_pages, cache, seq, pos) * row_bytes;
-    encode_row(layout, op.c + t * layout.kv_lora_rank, op.k_pe + t * op.k_pe_stride, row,
+    encode_row(cache.layout, c + t * cache.layout.kv_lora_rank, k_pe + t * k_pe_stride, row,
                key_entry(cache, seq, pos).scales);
     if (cache.slots == cache.rows) return;
     const int64_t slot = has_buffer(cache, seq) ? claim_newest(cache.buffers[seq], pos) : pos;
@@ -182,13 +180,12 @@ void CpuBackend::store_latents(const StoreLatents& op) {
   });
 }
 
-void CpuBackend::store_index_keys(const StoreIndexKeys& op) {
-  const CacheLayout& layout = op.cache.layout;
-  const int64_t dim = layout.index_head_dim;
-  workers_.parallel_for(op.step.n_tokens, worth_sharing(op.step.n_tokens * dim), [&](int64_t t) {
-    const KeyEntry entry = key_entry(op.cache, op.step.seq[t], op.step.pos[t]);
-    const float* key = op.k + t * dim;
-    if (layout.kv_type == KvType::f32)
+void CpuBackend::store_index_keys(const StepTokens& step, const CacheView& cache, const float* k) {
+  const int64_t dim = cache.layout.index_head_dim;
+  workers_.parallel_for(step.n_tokens, worth_sharing(step.n_tokens * dim), [&](int64_t t) {
+    const KeyEntry entry = key_entry(cache, step.seq[t], step.pos[t]);
+    const float* key = k + t * dim;
+    if (cache.layout.kv_type == KvType::f32)
       std::memcpy(entry.key, key, static_cast<size_t>(dim) * 4);
     else
       encode_e4m3<float>(key, dim, entry.key, entry.key_scales);
@@ -203,14 +200,14 @@ void CpuBackend::store_tokens(const StoreTokens& op) {
   CpuBackend::rms_norm({op.kv, width, op.kv_norm, op.norm_eps, op.c, n, rank});
   float* k_pe = op.kv + rank;
   rope({op.step, RopeLayout::interleaved, k_pe, 1, 0, width, op.frequencies, rope_dim});
-  store_latents({op.step, op.cache, op.c, k_pe, width});
+  store_latents(op.step, op.cache, op.c, k_pe, width);
   for (const Matmul& product : op.products()) CpuBackend::matmul(product);
   if (!op.k) return;
-  layer_norm({op.k, op.k_norm, op.k_norm_bias, op.k_norm_eps, op.k, n, dim});
+  layer_norm(op.k, n, dim, op.k_norm, op.k_norm_bias, op.k_norm_eps);
   rope({op.step, RopeLayout::half_split, op.k, 1, dim, dim, op.frequencies, rope_dim});
   scratch_.assign(op.k, op.k + n * dim);
-  hadamard({scratch_.data(), n, dim});
-  store_index_keys({op.step, op.cache, scratch_.data()});
+  hadamard(scratch_.data(), n, dim);
+  store_index_keys(op.step, op.cache, scratch_.data());
 }
 
 void CpuBackend::turn_queries(const TurnQueries& op) {
@@ -225,8 +222,8 @@ void CpuBackend::turn_queries(const TurnQueries& op) {
   if (!op.turned) scratch_.resize(static_cast<size_t>(n_rows * dim));
   float* turned = op.turned ? op.turned : scratch_.data();
   std::copy_n(op.index_q, n_rows * dim, turned);
-  hadamard({turned, n_rows, dim});
-  if (op.turned_fp8) quantize_fp8({turned, op.turned_fp8, op.turned_scales, n_rows, dim});
+  hadamard(turned, n_rows, dim);
+  if (op.turned_fp8) quantize_fp8(turned, n_rows, dim, op.turned_fp8, op.turned_scales);
 }
 
 void CpuBackend::resolve(const Resolve& op) {

@@ -8,9 +8,9 @@
 #include <gnu/libc-version.h>
 #include <sys/mman.h>
 
+#include "backend/cpu_common.h"
 #include "backend/cpu_experts.h"
 #include "backend/cpu_matmul.h"
-#include "backend/cpu_threads.h"
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/numbers.h"
@@ -40,17 +40,13 @@ template <class Value>
 
 }  // namespace
 
-CpuBackend::CpuBackend(int n_threads, const MemoryLimits& limits)
-    : memory_(limits.host), workers_(n_threads) {}
-
 // The instruction set decides the order of sums; exp, sin and cos are the C library's.
 std::string CpuBackend::numerics() const {
   return format("cpu/%s/glibc-%s/epoch-%d", cpu_instruction_set().c_str(), gnu_get_libc_version(),
                 kNumericsEpoch);
 }
 
-// Anonymous mappings: zeroed, and a page costs memory only once it is written, so that a large context is
-// cheap until used.
+// Anonymous mappings are zeroed, and a page costs memory only once it is written.
 void* CpuBackend::alloc(Place place, size_t n_bytes, const char* what) {
   const size_t n_mapped = n_bytes + kHeaderBytes;
   void* mapped = n_mapped < n_bytes || !memory_.holds(n_bytes)
@@ -116,16 +112,16 @@ void CpuBackend::rms_norm(const RmsNorm& op) {
   });
 }
 
-void CpuBackend::layer_norm(const LayerNorm& op) {
-  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
-    const float* x = op.x + r * op.width;
-    float* out = op.out + r * op.width;
+void CpuBackend::layer_norm(float* all, int64_t n_rows, int64_t width, const float* weight, const float* bias,
+                            float eps) {
+  workers_.parallel_for(n_rows, worth_sharing(n_rows * width), [&](int64_t r) {
+    float* x = all + r * width;
     float sum = 0, sum_of_squares = 0;
-    for (int64_t i = 0; i < op.width; ++i) sum += x[i];
-    const float mean = sum / static_cast<float>(op.width);
-    for (int64_t i = 0; i < op.width; ++i) sum_of_squares += (x[i] - mean) * (x[i] - mean);
-    const float factor = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(op.width) + op.eps);
-    for (int64_t i = 0; i < op.width; ++i) out[i] = (x[i] - mean) * factor * op.weight[i] + op.bias[i];
+    for (int64_t i = 0; i < width; ++i) sum += x[i];
+    const float mean = sum / static_cast<float>(width);
+    for (int64_t i = 0; i < width; ++i) sum_of_squares += (x[i] - mean) * (x[i] - mean);
+    const float factor = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) x[i] = (x[i] - mean) * factor * weight[i] + bias[i];
   });
 }
 
@@ -148,15 +144,15 @@ void CpuBackend::rope(const Rope& op) {
       });
 }
 
-void CpuBackend::hadamard(const Hadamard& op) {
-  const float factor = 1.0f / std::sqrt(static_cast<float>(op.width));
-  workers_.parallel_for(op.n_rows, worth_sharing(op.n_rows * op.width), [&](int64_t r) {
-    float* x = op.x + r * op.width;
-    butterflies(x, op.width, 1);
-    butterflies(x, op.width, 2);
-    for (int64_t half = 4; half < op.width; half *= 2)
-      butterflies(reinterpret_cast<FourFloats*>(x), op.width / 4, half / 4);
-    for (int64_t i = 0; i < op.width; ++i) x[i] *= factor;
+void CpuBackend::hadamard(float* all, int64_t n_rows, int64_t width) {
+  const float factor = 1.0f / std::sqrt(static_cast<float>(width));
+  workers_.parallel_for(n_rows, worth_sharing(n_rows * width), [&](int64_t r) {
+    float* x = all + r * width;
+    butterflies(x, width, 1);
+    butterflies(x, width, 2);
+    for (int64_t half = 4; half < width; half *= 2)
+      butterflies(reinterpret_cast<FourFloats*>(x), width / 4, half / 4);
+    for (int64_t i = 0; i < width; ++i) x[i] *= factor;
   });
 }
 

@@ -15,18 +15,6 @@
 
 namespace dsv32 {
 
-// ---- what store_tokens and turn_queries are made of ----
-
-// out = (x - mean) * rsqrt(var + eps) * weight + bias, per row; in place allowed.
-struct LayerNorm {
-  const float* x = nullptr;       // [n_rows, width]
-  const float* weight = nullptr;  // [width]
-  const float* bias = nullptr;    // [width]
-  float eps = 0;
-  float* out = nullptr;  // [n_rows, width]
-  int64_t n_rows = 0, width = 0;
-};
-
 // Which two values of a head turn together. The two call sites differ on purpose: main attention interleaved,
 // indexer half-split (model.py as corrected on 2025-11-17).
 enum class RopeLayout { interleaved, half_split };  // (2i, 2i+1) | (i, i + dim/2)
@@ -41,41 +29,11 @@ struct Rope {
   int64_t dim = 0;                     // rotated values of a head
 };
 
-// Each row times the orthonormal Hadamard matrix in Sylvester order; in place. width is a power of two.
-struct Hadamard {
-  float* x = nullptr;  // [n_rows, width]
-  int64_t n_rows = 0, width = 0;
-};
-
-// Rows to e4m3 with one power-of-two scale per tile of kTileValues (rule: base/numbers.h, e4m3_tile_scale).
-struct QuantizeFp8 {
-  const float* x = nullptr;   // [n_rows, width]
-  uint8_t* values = nullptr;  // [n_rows, width] e4m3
-  float* scales = nullptr;    // [n_rows, tiles(width)]
-  int64_t n_rows = 0, width = 0;
-};
-
-// The latent row of each token goes to the host pool, its scales to the key page, and the row also to a slot:
-// that of its position, or the one that claim_newest() gives it.
-struct StoreLatents {
-  StepTokens step;
-  CacheView cache;
-  const float* c = nullptr;     // [n_tokens, kv_lora_rank] after kv_norm
-  const float* k_pe = nullptr;  // [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart
-  int64_t k_pe_stride = 0;
-};
-
-// The index key of each token goes to its key page, rounded as the layout says.
-struct StoreIndexKeys {
-  StepTokens step;
-  CacheView cache;
-  const float* k = nullptr;  // [n_tokens, index_head_dim] after rope and Hadamard
-};
-
 class CpuBackend : public Backend {
  public:
   // n_threads: of its worker pool. Only limits.host counts: this backend's device is the host.
-  explicit CpuBackend(int n_threads, const MemoryLimits& limits = {});
+  explicit CpuBackend(int n_threads, const MemoryLimits& limits = {})
+      : memory_(limits.host), workers_(n_threads) {}
 
   const char* name() const override { return "cpu"; }
   std::string numerics() const override;
@@ -117,14 +75,25 @@ class CpuBackend : public Backend {
   // cpu_sampling.cpp
   void sample(const Sample&) override;
 
-  // The steps of compound operations. cpu_backend.cpp
-  void layer_norm(const LayerNorm&);
+  // What store_tokens() and turn_queries() are made of. cpu_backend.cpp
   void rope(const Rope&);
-  void hadamard(const Hadamard&);
+  // x [n_rows, width] = (x - mean) * rsqrt(var + eps) * weight + bias, per row.
+  void layer_norm(float* x, int64_t n_rows, int64_t width, const float* weight, const float* bias, float eps);
+  // Each row of x [n_rows, width] times the orthonormal Hadamard matrix in Sylvester order; width is a power
+  // of two.
+  void hadamard(float* x, int64_t n_rows, int64_t width);
   // cpu_attention.cpp
-  void quantize_fp8(const QuantizeFp8&);
-  void store_latents(const StoreLatents&);
-  void store_index_keys(const StoreIndexKeys&);
+  // x [n_rows, width] to e4m3 `values`, and a power of two as the scale of each tile of kTileValues (rule:
+  // base/numbers.h, e4m3_tile_scale): scales [n_rows, tiles(width)].
+  void quantize_fp8(const float* x, int64_t n_rows, int64_t width, uint8_t* values, float* scales);
+  // The latent row of each token goes to the host pool, its scales to the key page, and the row also to a
+  // slot: that of its position, or the one that claim_newest() gives it. c [n_tokens, kv_lora_rank] after
+  // kv_norm; k_pe [n_tokens, qk_rope_head_dim] after rope, rows k_pe_stride apart.
+  void store_latents(const StepTokens& step, const CacheView& cache, const float* c, const float* k_pe,
+                     int64_t k_pe_stride);
+  // The index key of each token goes to its key page, rounded as the layout says. k [n_tokens,
+  // index_head_dim] after rope and Hadamard.
+  void store_index_keys(const StepTokens& step, const CacheView& cache, const float* k);
 
  private:
   MemoryBudget memory_;

@@ -1,9 +1,9 @@
 // The router and the routed experts on the CPU.
 //
 // The experts of a step are two loops over pieces of rows: one over the first two matrices of all experts,
-// one over the third ones, whose pieces pass by all experts. A piece is read once, for all tokens that use
-// it; a token's sum runs over its experts in ascending order, whatever else is in the step. Of every matrix a
-// NUMA node's threads have the same rows, so that these may lie in its memory.
+// one over the third. A piece is read once, for all tokens that use it; a token's sum runs over its experts
+// in ascending order. Of every matrix a NUMA node's threads have the same rows, so that these may lie in its
+// memory.
 #include "backend/cpu_experts.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <span>
 
 #include "backend/cpu_backend.h"
+#include "backend/cpu_common.h"
 #include "backend/cpu_matmul.h"
-#include "backend/cpu_threads.h"
 
 namespace dsv32 {
 namespace {
@@ -123,13 +123,14 @@ class ExpertStep {
     const int64_t dim = op_.w2.n_rows, inter = op_.w1.n_rows;
     const bool is_shared = products_worth_sharing(n_uses * inter * dim);
     for (CpuActivations* x : {&x1_, &x3_})
-      workers.parallel_for(x->n_units(), worth_sharing(op_.n_tokens * dim),
-                           [&](int64_t u) { x->prepare(u); });
+      workers.parallel_for(x->n_steps(), worth_sharing(op_.n_tokens * dim),
+                           [&](int64_t step) { x->prepare(step); });
     workers.parallel_for(n_experts * n_pieces(inter), is_shared, [&](int64_t i) {
       const auto [expert, piece] = workers.nodes().place_of(i, n_experts, n_pieces(inter));
       hide(experts_[static_cast<size_t>(expert)], Rows(piece, inter));
     });
-    workers.parallel_for(x2_.n_units(), worth_sharing(n_uses * inter), [&](int64_t u) { x2_.prepare(u); });
+    workers.parallel_for(x2_.n_steps(), worth_sharing(n_uses * inter),
+                         [&](int64_t step) { x2_.prepare(step); });
     workers.parallel_for(n_pieces(dim), is_shared, [&](int64_t i) { sum_experts(Rows(i, dim)); });
   }
 
@@ -144,7 +145,7 @@ class ExpertStep {
   };
 
   template <class Work>
-  static void for_each_chunk(Uses uses, const Work& work) {
+  static void for_each_share(Uses uses, const Work& work) {
     for (size_t i = 0; i < uses.size(); i += kTokens)
       work(uses.subspan(i, std::min(kTokens, uses.size() - i)));
   }
@@ -162,16 +163,16 @@ class ExpertStep {
   int64_t index(const Use& use) const { return &use - uses_.data(); }
 
   void hide(Uses uses, Rows rows) {
-    for_each_chunk(uses, [&](Uses chunk) {
+    for_each_share(uses, [&](Uses share) {
       float up[kTokens * kRows];
       const int64_t inter = op_.w1.n_rows;
       const float* scales = op_.scales ? op_.scales + 2 * uses[0].expert : nullptr;
-      float* gate = hidden_ + index(chunk[0]) * inter + rows.begin;
+      float* gate = hidden_ + index(share[0]) * inter + rows.begin;
       multiply(
-          op_.w1, rows, chunk, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
+          op_.w1, rows, share, [&](const Use& use) { return x1_.token(use.token); }, gate, inter);
       multiply(
-          op_.w3, rows, chunk, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
-      for (size_t i = 0; i < chunk.size(); ++i, gate += inter)
+          op_.w3, rows, share, [&](const Use& use) { return x3_.token(use.token); }, up, kRows);
+      for (size_t i = 0; i < share.size(); ++i, gate += inter)
         for (int64_t r = 0; r < rows.n; ++r)
           gate[r] = cpu_silu_mul(gate[r], up[static_cast<int64_t>(i) * kRows + r], scales);
     });
@@ -181,12 +182,12 @@ class ExpertStep {
     const auto y = [&](int64_t token) { return op_.y + token * op_.w2.n_rows + rows.begin; };
     for (int64_t t = 0; t < op_.n_tokens; ++t) std::fill_n(y(t), rows.n, 0.0f);
     for (const Uses uses : experts_)
-      for_each_chunk(uses, [&](Uses chunk) {
+      for_each_share(uses, [&](Uses share) {
         float out[kTokens * kRows];
         multiply(
-            op_.w2, rows, chunk, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
-        for (size_t i = 0; i < chunk.size(); ++i)
-          cpu_axpy(chunk[i].weight, out + static_cast<int64_t>(i) * kRows, y(chunk[i].token), rows.n);
+            op_.w2, rows, share, [&](const Use& use) { return x2_.token(index(use)); }, out, kRows);
+        for (size_t i = 0; i < share.size(); ++i)
+          cpu_axpy(share[i].weight, out + static_cast<int64_t>(i) * kRows, y(share[i].token), rows.n);
       });
   }
 

@@ -1,8 +1,7 @@
-// The routed experts on the CPU, for whoever has threads: the CPU's backend, and another one for experts that
-// lie in host memory.
+// The routed experts on the CPU, for the CPU's backend and for another one's experts in host memory.
 //
-// Contract: the bits of a token's y depend on its x, its experts and their weights alone, whatever else is in
-// the step and however many threads there are.
+// The bits of a token's y depend on its x, its experts and their weights alone, whatever else is in the step
+// and however many threads there are.
 #pragma once
 
 #include <cmath>

@@ -4,8 +4,8 @@
 // A block of 256 values is four registers of weights as bytes, where floats need sixteen. The values are laid
 // out so that registers share their scales, lane by lane: integers add up over four registers, or two, before
 // they meet a float. Formats with small codes and scales (Q2_K, Q3_K) multiply these by a table lookup on the
-// way. See cpu_formats_vnni_planes.h for the activations and the one rounding, cpu_formats_vnni_grids.h for
-// IQ2 and IQ3, cpu_formats_vnni_iq1.h for IQ1.
+// way. See cpu_formats_vnni.h for the activations and the one rounding, cpu_formats_vnni_grids.h for IQ1, IQ2
+// and IQ3.
 #include "backend/cpu_kernels.h"
 
 // AVX3_DL is Highway's name for AVX-512 with VNNI and what came with it (Ice Lake, Zen 4), compiled on
@@ -32,7 +32,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ARCH_X86
 #include "backend/cpu_formats_vnni.h"
 #include "backend/cpu_formats_vnni_grids.h"
-#include "backend/cpu_formats_vnni_iq1.h"
 #include "gguf/quant_codes.h"
 
 namespace dsv32 {
@@ -63,7 +62,7 @@ struct VnniQ2_K : OffsetFormat<1>, TwoBits {
         out.sums[0][4 * j + s] = -_mm512_reduce_add_ps(_mm512_loadu_ps(x + first_value(s, 4 * j)));
   }
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     const __m512i groups = spread_groups(load<__m128i>(at->scales));
     const __m512i scales = _mm512_and_si512(groups, _mm512_set1_epi32(15));
     const __m512i tables = _mm512_mullo_epi32(scales, _mm512_set1_epi32(0x03020100));
@@ -82,7 +81,7 @@ struct VnniQ2_K : OffsetFormat<1>, TwoBits {
 struct VnniQ3_K : RaisedFormat<1, 124>, TwoBits {
   using Block = BlockQ3_K;
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     // Four bytes of a table in one multiplication, of a scale with four small factors: the bias makes good
     // what one byte borrows from the next.
     constexpr uint32_t kBiases = 0x01010101u * kBias, kFactors0 = 0x01020304, kFactors4 = 0x03020100;
@@ -132,7 +131,7 @@ struct NibbleFormat : OffsetFormat<2> {
 
   // Lanes 2 g and 2 g + 1 of offsets are d * scale and dmin * min of group g.
   template <class Block>
-  DSV32_VNNI_INLINE void unpack_scales(const Block& b, Stage& out) {
+  DSV32_VNNI_INLINE void unpack_scales(const Block& b, Unpacked& out) {
     const Groups groups = unpack_k_scales(b.scales);
     const __m128i codes =
         _mm_unpacklo_epi8(reinterpret_cast<__m128i>(groups.scales), reinterpret_cast<__m128i>(groups.mins));
@@ -156,7 +155,7 @@ struct NibbleFormat : OffsetFormat<2> {
 struct VnniQ4_K : NibbleFormat {
   using Block = BlockQ4_K;
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     unpack_scales(*at, out);
     const Halves codes = load_halves(at->qs);
     HWY_UNROLL(2) for (int i = 0; i < 2; ++i) {
@@ -169,7 +168,7 @@ struct VnniQ4_K : NibbleFormat {
 struct VnniQ5_K : NibbleFormat {
   using Block = BlockQ5_K;
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     unpack_scales(*at, out);
     const Halves codes = load_halves(at->qs);
     HWY_UNROLL(2) for (int i = 0; i < 2; ++i) {
@@ -192,7 +191,7 @@ struct VnniQ6_K : RaisedFormat<2, 32> {
     return 128 * (s / 2) + 64 * (lane / 2 % 2) + 16 * (lane / 4) + 8 * (s % 2) + 4 * (lane % 2);
   }
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     const __m512i groups = _mm512_cvtepi8_epi32(load<__m128i>(at->scales));
     const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(groups), half_everywhere(at->d));
     const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
@@ -219,7 +218,7 @@ struct GroupOf32Format : RaisedFormat<2, 128> {
   }
 
   // of_groups: of 8 groups, lowest first.
-  DSV32_VNNI_INLINE void spread_scales(__m256 of_groups, Stage& out) {
+  DSV32_VNNI_INLINE void spread_scales(__m256 of_groups, Unpacked& out) {
     const __m512i order = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512 scales = _mm512_castps256_ps512(of_groups);
     out.scales[0] = _mm512_permutexvar_ps(order, scales);
@@ -231,7 +230,7 @@ struct VnniQ8_0 : GroupOf32Format {
   using Block = BlockQ8_0;
   static constexpr int kBlocks = 8;
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     using Halves [[gnu::vector_size(16)]] = uint16_t;
     const Halves d = {at[0].d, at[1].d, at[2].d, at[3].d, at[4].d, at[5].d, at[6].d, at[7].d};
     spread_scales(_mm256_cvtph_ps(reinterpret_cast<__m128i>(d)), out);
@@ -247,7 +246,7 @@ struct VnniQ8_0 : GroupOf32Format {
 struct VnniIQ4_XS : GroupOf32Format {
   using Block = BlockIQ4_XS;
 
-  DSV32_VNNI_INLINE void unpack(const Block* at, Stage& out) {
+  DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     const __m256i groups = _mm256_cvtepi8_epi32(reinterpret_cast<__m128i>(unpack_iq4_xs_scales(*at)));
     spread_scales(_mm256_mul_ps(_mm256_cvtepi32_ps(groups), _mm512_castps512_ps256(half_everywhere(at->d))),
                   out);

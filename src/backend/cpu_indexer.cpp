@@ -12,8 +12,7 @@
 
 #include "backend/cpu_attention_kernels.h"
 #include "backend/cpu_backend.h"
-#include "backend/cpu_pages.h"
-#include "backend/cpu_threads.h"
+#include "backend/cpu_common.h"
 
 namespace dsv32 {
 namespace {

@@ -1,7 +1,7 @@
 // What one instruction set offers for the products of one storage format: the table behind cpu_matmul.
 //
 // A row is worked off in steps of step_values columns. A step has its activations prepared: padded with zeros
-// to a whole step, or as integers in a format's own order, see cpu_formats_vnni_planes.h.
+// to a whole step, or as integers in a format's own order, see cpu_formats_vnni.h.
 #pragma once
 
 #include <cstddef>

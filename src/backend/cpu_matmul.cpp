@@ -1,18 +1,18 @@
-// The products of one target at a time (everything between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is
-// compiled once per instruction set), and the division of a matrix over tokens, rows and threads.
+// The products of one target (what is between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE is compiled once
+// per instruction set), and the division of a matrix over tokens, rows and threads.
 //
 // A product of a row and a token is always the same chain of operations: in each step sixteen lanes, then the
-// tree over the lanes, step after step. Dividing rows or grouping tokens changes which products run together,
-// never what one of them does. Weights of several tokens are unpacked once, a panel of rows at a time; those
-// of one token go to its product from registers.
+// tree over the lanes, step after step. Dividing rows or tokens changes which products run together, never
+// what one of them does. Weights of several tokens are unpacked once, a panel of rows at a time; those of one
+// token go to its product from registers.
 #include "backend/cpu_matmul.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
 
+#include "backend/cpu_common.h"
 #include "backend/cpu_kernels.h"
-#include "backend/cpu_threads.h"
 #include "base/error.h"
 
 #include "backend/cpu_targets.h"
@@ -63,12 +63,12 @@ struct VectorFormat {
 
   static void unpack_step(const uint8_t* at, int n_values, int64_t row, UnpackedPanel& panel) {
     Padded padded;
-    typename F::Stage stage;
+    typename F::Unpacked unpacked;
     if (n_values < F::kValues) at = padded.fill(at, n_values);
     const auto* blocks = reinterpret_cast<const Block*>(at);
-    F::unpack(blocks, stage);
+    F::unpack(blocks, unpacked);
     for (int i = 0; i < n_values; i += 16) {
-      const Floats values = F::weights(blocks, stage, i);
+      const Floats values = F::weights(blocks, unpacked, i);
       DSV32_EACH_PART(p) hn::StoreU(values.part[p], FloatTag(), panel.values + place_in_panel(row, i, p));
     }
   }
@@ -76,14 +76,14 @@ struct VectorFormat {
   // One step of kRows rows. All are unpacked before the first is read again: what was stored in pieces is
   // then in the cache, and loads need not wait for the store queue.
   static HWY_INLINE void step(const uint8_t* const* at, int n_values, const float* x, float* sums) {
-    typename F::Stage stages[kRows];
-    for (int r = 0; r < kRows; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), stages[r]);
+    typename F::Unpacked unpacked[kRows];
+    for (int r = 0; r < kRows; ++r) F::unpack(reinterpret_cast<const Block*>(at[r]), unpacked[r]);
     Floats lanes[kRows];
     for (Floats& of_row : lanes) of_row = zeros();
     for (int i = 0; i < n_values; i += 16) {
       const Floats of_x = load_floats(x + i);
       DSV32_UNROLL for (int r = 0; r < kRows; ++r) lanes[r] =
-          mul_add(F::weights(reinterpret_cast<const Block*>(at[r]), stages[r], i), of_x, lanes[r]);
+          mul_add(F::weights(reinterpret_cast<const Block*>(at[r]), unpacked[r], i), of_x, lanes[r]);
     }
     Eight halves[kRows];
     DSV32_UNROLL for (int r = 0; r < kRows; ++r) halves[r] = add_halves(lanes[r]);
@@ -145,6 +145,13 @@ void multiply_panel(const UnpackedPanel& panel, int64_t first, int64_t n_cols,
   }
 }
 
+// The first n of sixteen, and zeros.
+HWY_INLINE Floats load_some(const float* from, int64_t n) {
+  alignas(64) float padded[16] = {};
+  std::copy_n(from, n, padded);
+  return load_floats(padded);
+}
+
 float dot(const float* a, const float* b, int64_t n) {
   Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
   int64_t i = 0;
@@ -155,12 +162,7 @@ float dot(const float* a, const float* b, int64_t n) {
   }
   for (; i + 16 <= n; i += 16)
     sums[0] = mul_add(load_floats_anywhere(a + i), load_floats_anywhere(b + i), sums[0]);
-  if (i < n) {
-    alignas(64) float padded[2][16] = {};
-    std::memcpy(padded[0], a + i, static_cast<size_t>(n - i) * sizeof(float));
-    std::memcpy(padded[1], b + i, static_cast<size_t>(n - i) * sizeof(float));
-    sums[1] = mul_add(load_floats(padded[0]), load_floats(padded[1]), sums[1]);
-  }
+  if (i < n) sums[1] = mul_add(load_some(a + i, n - i), load_some(b + i, n - i), sums[1]);
   return sum_of_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
@@ -169,13 +171,10 @@ void axpy(float scale, const float* x, float* y, int64_t n) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16)
     store_floats(mul_add(factor, load_floats_anywhere(x + i), load_floats_anywhere(y + i)), y + i);
-  if (i < n) {
-    alignas(64) float padded[2][16] = {};
-    std::memcpy(padded[0], x + i, static_cast<size_t>(n - i) * sizeof(float));
-    std::memcpy(padded[1], y + i, static_cast<size_t>(n - i) * sizeof(float));
-    store_floats(mul_add(factor, load_floats(padded[0]), load_floats(padded[1])), padded[1]);
-    std::memcpy(y + i, padded[1], static_cast<size_t>(n - i) * sizeof(float));
-  }
+  if (i == n) return;
+  float last[16];
+  store_floats(mul_add(factor, load_some(x + i, n - i), load_some(y + i, n - i)), last);
+  std::copy_n(last, n - i, y + i);
 }
 
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
@@ -185,29 +184,10 @@ const CpuKernels* kernels_of(TensorType type) {
     case TensorType::f32: return &VectorFormat<FloatFormat<float>>::kKernels;
     case TensorType::f16: return &VectorFormat<FloatFormat<hwy::float16_t>>::kKernels;
     case TensorType::bf16: return &VectorFormat<FloatFormat<hwy::bfloat16_t>>::kKernels;
-    case TensorType::q4_0: return &VectorFormat<SmallBlockFormat<BlockQ4_0>>::kKernels;
-    case TensorType::q4_1: return &VectorFormat<SmallBlockFormat<BlockQ4_1>>::kKernels;
-    case TensorType::q5_0: return &VectorFormat<SmallBlockFormat<BlockQ5_0>>::kKernels;
-    case TensorType::q5_1: return &VectorFormat<SmallBlockFormat<BlockQ5_1>>::kKernels;
-    case TensorType::q8_0: return &VectorFormat<SmallBlockFormat<BlockQ8_0>>::kKernels;
-    case TensorType::iq4_nl: return &VectorFormat<SmallBlockFormat<BlockIQ4_NL>>::kKernels;
-    case TensorType::mxfp4: return &VectorFormat<Fp4Format<BlockMXFP4>>::kKernels;
-    case TensorType::nvfp4: return &VectorFormat<Fp4Format<BlockNVFP4>>::kKernels;
-    case TensorType::q2_k: return &VectorFormat<BlockFormat<BlockQ2_K>>::kKernels;
-    case TensorType::q3_k: return &VectorFormat<BlockFormat<BlockQ3_K>>::kKernels;
-    case TensorType::q4_k: return &VectorFormat<BlockFormat<BlockQ4_K>>::kKernels;
-    case TensorType::q5_k: return &VectorFormat<BlockFormat<BlockQ5_K>>::kKernels;
-    case TensorType::q6_k: return &VectorFormat<BlockFormat<BlockQ6_K>>::kKernels;
-    case TensorType::iq1_s: return &VectorFormat<BlockFormat<BlockIQ1_S>>::kKernels;
-    case TensorType::iq1_m: return &VectorFormat<BlockFormat<BlockIQ1_M>>::kKernels;
-    case TensorType::iq2_xxs: return &VectorFormat<BlockFormat<BlockIQ2_XXS>>::kKernels;
-    case TensorType::iq2_xs: return &VectorFormat<BlockFormat<BlockIQ2_XS>>::kKernels;
-    case TensorType::iq2_s: return &VectorFormat<BlockFormat<BlockIQ2_S>>::kKernels;
-    case TensorType::iq3_xxs: return &VectorFormat<BlockFormat<BlockIQ3_XXS>>::kKernels;
-    case TensorType::iq3_s: return &VectorFormat<BlockFormat<BlockIQ3_S>>::kKernels;
-    case TensorType::iq4_xs: return &VectorFormat<BlockFormat<BlockIQ4_XS>>::kKernels;
+    default:
+      return with_block(type,
+                        [](auto block) { return &VectorFormat<BlockFormat<decltype(block)>>::kKernels; });
   }
-  return nullptr;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -329,20 +309,19 @@ CpuActivations::CpuActivations(const WeightMatrix& weight, const float* x, int64
       x_stride_(x_stride),
       n_cols_(weight.n_cols),
       n_tokens_(n_tokens),
-      n_steps_((n_cols_ + kernels_.step_values - 1) / kernels_.step_values),
-      n_floats_(n_steps_ * kernels_.step_floats),
+      n_token_steps_((n_cols_ + kernels_.step_values - 1) / kernels_.step_values),
+      n_floats_(n_token_steps_ * kernels_.step_floats),
       floats_(hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(n_tokens, 1) * n_floats_))) {
   if (!floats_)
-    fail(ErrorKind::memory,
-         format("no memory for the activations of %lld tokens", static_cast<long long>(n_tokens)),
+    fail(ErrorKind::memory, format("no memory for the activations of %lld tokens", as_ll(n_tokens)),
          "a smaller batch of tokens needs less");
 }
 
-void CpuActivations::prepare(int64_t u) {
-  const int64_t t = u / n_steps_, begin = u % n_steps_ * kernels_.step_values;
+void CpuActivations::prepare(int64_t i) {
+  const int64_t t = i / n_token_steps_, begin = i % n_token_steps_ * kernels_.step_values;
   const int64_t n = std::min<int64_t>(kernels_.step_values, n_cols_ - begin);
   kernels_.prepare_step(x_ + t * x_stride_ + begin, static_cast<int>(n),
-                        floats_.get() + u * kernels_.step_floats);
+                        floats_.get() + i * kernels_.step_floats);
 }
 
 void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begin, int64_t row_end,
@@ -356,7 +335,7 @@ void cpu_multiply_rows(const WeightMatrix& weight, int64_t mat, int64_t row_begi
 
 void cpu_matmul_rows(const CpuMatmul& args, int64_t row_begin, int64_t row_end) {
   CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
-  for (int64_t u = 0; u < x.n_units(); ++u) x.prepare(u);
+  for (int64_t i = 0; i < x.n_steps(); ++i) x.prepare(i);
   cpu_multiply_rows(args.weight, args.mat, row_begin, row_end, all_tokens(x, args.n_tokens),
                     args.y + row_begin, args.y_stride);
 }
@@ -365,12 +344,12 @@ void cpu_matmul(const CpuMatmul& args, WorkerPool& workers) {
   CpuActivations x(args.weight, args.x, args.x_stride, args.n_tokens);
   const int64_t n_rows = args.weight.n_rows;
   const bool is_shared = products_worth_sharing(n_rows * args.weight.n_cols * args.n_tokens);
-  workers.parallel_for(x.n_units(), is_shared, [&](int64_t u) { x.prepare(u); });
+  workers.parallel_for(x.n_steps(), is_shared, [&](int64_t i) { x.prepare(i); });
   const std::vector<const float*> tokens = all_tokens(x, args.n_tokens);
-  const int64_t chunk = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
-  workers.parallel_for((n_rows + chunk - 1) / chunk, is_shared, [&](int64_t c) {
-    cpu_multiply_rows(args.weight, args.mat, c * chunk, std::min((c + 1) * chunk, n_rows), tokens,
-                      args.y + c * chunk, args.y_stride);
+  const int64_t share = rows_at_a_time(n_rows, args.n_tokens, workers.n_threads());
+  workers.parallel_for((n_rows + share - 1) / share, is_shared, [&](int64_t i) {
+    cpu_multiply_rows(args.weight, args.mat, i * share, std::min((i + 1) * share, n_rows), tokens,
+                      args.y + i * share, args.y_stride);
   });
 }
 

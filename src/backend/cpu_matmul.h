@@ -1,14 +1,13 @@
 // Products of stored weight rows with f32 activations on the CPU, straight from the GGUF blocks.
 //
-// Contract: the bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of
-// threads, or on how rows are divided. Decode = prefill, any chunk size and any thread count rest on it.
-// (Different instruction sets add in different orders, so machines may differ in the last bits:
-// cpu_instruction_set.)
+// The bits of y[t, r] depend only on row r and on x[t, :]; never on n_tokens, on the number of threads, or on
+// how rows are divided. Instruction sets add in different orders, so machines may differ in the last bits
+// (cpu_instruction_set).
 //
-// Activations stay f32, with one exception: where AVX-512 VNNI is there, most formats (vnni_kernels_of) see x
-// rounded to integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of
-// the largest |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6
-// for x of ordinary spread, on either way. A row that meets an infinity or a NaN in x gives no finite number.
+// Activations stay f32, except that with AVX-512 VNNI most formats (vnni_kernels_of) see x rounded to
+// integers of 23 bits under a power of two for each 256 columns, which is off by at most 2^-22 of the largest
+// |x| among these (and 2^-123). Against sum over c of |W[r, c] * x[t, c]|, errors are below 1e-6 for x of
+// ordinary spread. A row that meets an infinity or a NaN in x gives no finite number.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -33,22 +32,22 @@ struct CpuMatmul {
 
 struct CpuKernels;
 
-// Activations in the form that products with weights of one type and width want: for who divides such
-// products by himself. x [n_tokens, n_cols], rows x_stride floats apart.
+// Activations in the form that products with weights of one type and width want, for callers that divide such
+// products themselves. x [n_tokens, n_cols], rows x_stride floats apart.
 class CpuActivations {
  public:
   // Reads nothing of x yet. Throws Error{memory}.
   CpuActivations(const WeightMatrix& weight, const float* x, int64_t x_stride, int64_t n_tokens);
 
-  // Unit u < n_units() is a step of columns of one token. Any thread may prepare any unit, once.
-  int64_t n_units() const { return n_steps_ * n_tokens_; }
-  void prepare(int64_t u);
+  // Step i < n_steps() is some columns of one token. Any thread may prepare any step, once.
+  int64_t n_steps() const { return n_token_steps_ * n_tokens_; }
+  void prepare(int64_t i);
   const float* token(int64_t t) const { return floats_.get() + t * n_floats_; }
 
  private:
   const CpuKernels& kernels_;
   const float* x_;
-  int64_t x_stride_, n_cols_, n_tokens_, n_steps_, n_floats_;
+  int64_t x_stride_, n_cols_, n_tokens_, n_token_steps_, n_floats_;
   hwy::AlignedFreeUniquePtr<float[]> floats_;
 };
 

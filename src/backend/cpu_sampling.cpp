@@ -116,8 +116,7 @@ SampledToken sample_row(const Row& row, const SampleRule& rule, int64_t n_top, T
 void CpuBackend::sample(const Sample& op) {
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal,
-         format("sample: the %lld likeliest of %lld tokens", static_cast<long long>(op.n_top),
-                static_cast<long long>(op.vocab_size)));
+         format("sample: the %lld likeliest of %lld tokens", as_ll(op.n_top), as_ll(op.vocab_size)));
   workers_.parallel_for(op.n_tokens, op.n_tokens > 1, [&](int64_t t) {
     const Row row{op.logits + t * op.vocab_size, static_cast<int32_t>(op.vocab_size)};
     op.out[t] = sample_row(row, op.rules[t], op.n_top, op.n_top > 0 ? op.top + t * op.n_top : nullptr);

@@ -1,9 +1,9 @@
 // The window through which experts in host memory come to a device in a prompt (RunExperts::window): how many
 // bytes it needs.
 //
-// The first part of a window is a ring of experts' weights, and its end the scratch memory of the products.
-// The backend keeps for the ring what the largest step so far leaves. The more tokens are computed at once,
-// the fewer times all experts travel; the larger the ring, the longer the link goes on while others compute.
+// A window begins with a ring of experts' weights and ends with the scratch memory of the products. The more
+// tokens are computed at once, the fewer times all experts travel; the larger the ring, the longer the link
+// goes on while others compute.
 #pragma once
 
 #include <algorithm>

@@ -112,8 +112,8 @@ void HostLane::compute(const Mailbox& box, RunExperts op) {
   op.x = mail.x, op.y = mail.y, op.weights = mail.weights, op.experts = mail.experts;
   for (int64_t i = 0; i < op.n_tokens * op.n_activated; ++i)
     if (op.experts[i] < 0 || op.experts[i] >= op.w1.n_mats)
-      fail(ErrorKind::device, format("a device asks for expert %d of %lld", op.experts[i],
-                                     static_cast<long long>(op.w1.n_mats)));
+      fail(ErrorKind::device,
+           format("a device asks for expert %d of %lld", op.experts[i], as_ll(op.w1.n_mats)));
   cpu_run_experts(op, workers_, scratch_);
 }
 

@@ -1,10 +1,10 @@
 // Experts that devices leave to the host: a thread that waits for their posts, computes, and answers.
 //
-// A device in the midst of recorded work can call nobody. It writes the tokens of a step into memory that
-// both sides see, its mailbox, then one word, and goes on; the lane sees the word, computes with all threads
-// and answers by a word, which the device looks for when it needs the sums. What is known beforehand, the
-// matrices of a layer, is said once and named by a number in the post. A device has one post under way at a
-// time. The lane looks at the mailboxes only while posts are expected, and sleeps otherwise.
+// A device in recorded work cannot call the host. It writes the tokens of a step into its mailbox, memory
+// that both sides see, then one word, and goes on; the lane sees the word, computes with all threads and
+// answers by a word, for which the device waits when it needs the sums. The matrices of a layer are
+// registered once and named by a number in the post. A device has one post under way at a time. The lane
+// looks at the mailboxes only while posts are expected, and sleeps otherwise.
 #pragma once
 
 #include <condition_variable>

@@ -2,13 +2,12 @@
 // the host, which computes the rest.
 //
 // An expert is divided by its hidden width: the last columns of w2 are the link's, and the rows of w1 and w3
-// that make them. So each side has a narrower expert, nothing passes between them in the midst, and the two
-// sums are added. How many columns follows from the matrices and from whether the link adds to what the host
-// reads (Backend::link_adds): with whatever else, the bits stay.
+// that make them. So each side has a narrower expert, and the two sums are added. How many columns follows
+// from the matrices and from Backend::link_adds alone, and so do the bits.
 //
 // The experts that a step's tokens chose come in rounds, ascending, to the end of the window
-// (RunExperts::n_link_bytes), where they lie as compact ones: each comes once, however many tokens chose it.
-// A token's sum runs over its experts in ascending order, whatever round they come in.
+// (RunExperts::n_link_bytes); each comes once, however many tokens chose it. A token's sum runs over its
+// experts in ascending order, whatever round they come in.
 #pragma once
 
 #include "backend/expert_window.h"

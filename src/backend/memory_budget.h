@@ -1,7 +1,5 @@
-// What a backend has taken of one kind of memory, and may take.
-//
-// Every allocation passes here first, so that a plan can be held against what really happened, and a limit
-// that the user set holds exactly.
+// What a backend has taken of one kind of memory, and may take. Every allocation is counted here first, so
+// that a limit that the user set holds exactly.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,9 @@
 // Host memory that a device reads and writes at the link's full rate, pinned in the background.
 //
-// alloc() only reserves addresses. Threads of its own then make piece after piece ready, in the order in
-// which they were asked for: they make its pages present and have the driver pin it. The memory can be used
-// all the while, for that changes no byte of it; whoever has the device use a piece waits for that piece. So
-// the pinning of a large cache hides behind the loading of weights and behind the first layers. On a machine
-// of several NUMA nodes pages are made present from the node that they belong to. Safe to call from several
-// threads.
+// alloc() only reserves addresses. Threads then make piece after piece ready, in the order of the calls: they
+// make its pages present and have the driver pin it. The memory can be used meanwhile; before a device uses a
+// piece, wait(). So the pinning of a large cache hides behind the loading of weights. On a machine of several
+// NUMA nodes pages are made present from the node that they belong to. Safe to call from several threads.
 #pragma once
 
 #include <condition_variable>

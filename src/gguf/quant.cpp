@@ -65,7 +65,7 @@ template <class Block>
 void dequantize(const Block& b, float* out) {
   int8_t codes[Block::kValues];
   const Groups groups = unpack(b, codes);
-  const float d = f16_to_f32(shared_scale(b)) * Block::kUnit;
+  const float d = f16_to_f32(shared_scale(b)) * Block::kScaleFactor;
   float dmin = 0;
   if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
   if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);

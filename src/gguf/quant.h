@@ -45,7 +45,7 @@ template <int kBlock, int kGroup, bool kMins = false, int kParts = 1>
 struct BlockOf {
   static constexpr int kValues = kBlock, kGroupValues = kGroup;
   static constexpr bool kHasMins = kMins;
-  static constexpr float kUnit = 1.0f / kParts;
+  static constexpr float kScaleFactor = 1.0f / kParts;
 };
 
 // The blocks. d, m, dmin are f16 bits. Integers are little-endian; those of four bytes are spelt as arrays of

@@ -20,7 +20,7 @@ using Bytes8 [[gnu::vector_size(8)]] = uint8_t;
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// A byte for each group of a block. The group's scale is shared_scale() * Block::kUnit *
+// A byte for each group of a block. The group's scale is shared_scale() * Block::kScaleFactor *
 // scale_number(scales), its offset dmin * mins; a block of 32 values is one group, with -m in place of dmin.
 struct Groups {
   Bytes16 scales{}, mins{};

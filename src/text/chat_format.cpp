@@ -1,6 +1,6 @@
 // The layout of a conversation, and its two forms.
 //
-// layout() is the format; encode() makes ids of its segments and render() text, so what is shown is what the
+// layout() is the format; encode() makes ids of its items and render() text, so what is shown is what the
 // model reads.
 #include "text/chat_format.h"
 
@@ -33,37 +33,37 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer)
       think_(required_mark(tokenizer, "<think>")),
       end_think_(required_mark(tokenizer, "</think>")) {}
 
-std::vector<ChatFormat::Segment> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
-  std::vector<Segment> segments{{tokenizer_.bos_id()}};
+std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
+  std::vector<Item> items{{tokenizer_.bos_id()}};
   // Two system messages in a row are one text to the tokenizer.
   const auto add_text = [&](const std::string& text) {
-    if (segments.back().mark != kText) segments.push_back({kText});
-    segments.back().text += text;
+    if (items.back().mark != kText) items.push_back({kText});
+    items.back().text += text;
   };
   const ptrdiff_t last = last_user(messages);
   for (ptrdiff_t i = 0; i < std::ssize(messages); ++i) {
     const Message& message = messages[static_cast<size_t>(i)];
-    if (message.role == Message::Role::user) segments.push_back({user_});
+    if (message.role == Message::Role::user) items.push_back({user_});
     if (message.role == Message::Role::assistant && thinking && i > last) {
       add_text(message.reasoning);
-      segments.push_back({end_think_});
+      items.push_back({end_think_});
     }
     add_text(message.content);
     if (message.role == Message::Role::user)
-      segments.insert(segments.end(), {{assistant_}, {thinking && i == last ? think_ : end_think_}});
-    if (message.role == Message::Role::assistant) segments.push_back({tokenizer_.eos_id()});
+      items.insert(items.end(), {{assistant_}, {thinking && i == last ? think_ : end_think_}});
+    if (message.role == Message::Role::assistant) items.push_back({tokenizer_.eos_id()});
   }
-  return segments;
+  return items;
 }
 
 std::vector<int32_t> ChatFormat::encode(std::span<const Message> messages, bool thinking) const {
   std::vector<int32_t> ids;
-  for (const Segment& segment : layout(messages, thinking)) {
-    if (segment.mark != kText) {
-      ids.push_back(segment.mark);
+  for (const Item& item : layout(messages, thinking)) {
+    if (item.mark != kText) {
+      ids.push_back(item.mark);
       continue;
     }
-    const std::vector<int32_t> text = tokenizer_.encode(segment.text, false);
+    const std::vector<int32_t> text = tokenizer_.encode(item.text, false);
     ids.insert(ids.end(), text.begin(), text.end());
   }
   return ids;
@@ -71,8 +71,8 @@ std::vector<int32_t> ChatFormat::encode(std::span<const Message> messages, bool 
 
 std::string ChatFormat::render(std::span<const Message> messages, bool thinking) const {
   std::string shown;
-  for (const Segment& segment : layout(messages, thinking))
-    shown += segment.mark == kText ? std::string_view(segment.text) : tokenizer_.piece(segment.mark);
+  for (const Item& item : layout(messages, thinking))
+    shown += item.mark == kText ? std::string_view(item.text) : tokenizer_.piece(item.mark);
   return shown;
 }
 

@@ -42,11 +42,11 @@ class ChatFormat {
 
  private:
   static constexpr int32_t kText = -1;
-  struct Segment {
+  struct Item {
     int32_t mark;           // a special token, or kText
     std::string text = {};  // only for kText
   };
-  std::vector<Segment> layout(std::span<const Message> messages, bool thinking) const;
+  std::vector<Item> layout(std::span<const Message> messages, bool thinking) const;
 
   const Tokenizer& tokenizer_;
   int32_t user_, assistant_, think_, end_think_;

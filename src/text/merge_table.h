@@ -25,7 +25,7 @@ class MergeTable {
   // that occurs twice.
   template <class Find>
   MergeTable(const std::vector<std::string>& lines, const Find& find)
-      : slots_(std::bit_ceil(2 * lines.size() + 2)), shift_(64 - std::countr_zero(slots_.size())) {
+      : entries_(std::bit_ceil(2 * lines.size() + 2)), shift_(64 - std::countr_zero(entries_.size())) {
     size_t first_skipped = 0;
     for (size_t number = 0; number < lines.size(); ++number) {
       const std::string_view line = lines[number];
@@ -39,9 +39,9 @@ class MergeTable {
         if (results_.size() == number) first_skipped = number;
         continue;
       }
-      Slot& slot = slots_[slot_of(pair_of(*left, *right))];
-      if (slot.rank != kNone) fail_line(lines, number, "occurs twice");
-      slot = {pair_of(*left, *right), static_cast<uint32_t>(results_.size())};
+      Entry& entry = entries_[place_of(pair_of(*left, *right))];
+      if (entry.rank != kNone) fail_line(lines, number, "occurs twice");
+      entry = {pair_of(*left, *right), static_cast<uint32_t>(results_.size())};
       results_.push_back(*result);
     }
     if (const size_t n_skipped = lines.size() - results_.size(); n_skipped > 0)
@@ -53,16 +53,16 @@ class MergeTable {
   }
 
   // The rank of the pair, or kNone.
-  uint32_t rank(int32_t left, int32_t right) const { return slots_[slot_of(pair_of(left, right))].rank; }
+  uint32_t rank(int32_t left, int32_t right) const { return entries_[place_of(pair_of(left, right))].rank; }
   // What the pair of that rank becomes.
   int32_t result(uint32_t rank) const { return results_[rank]; }
   // How many lines were skipped, with the first as an example; empty if none was.
   const std::string& warning() const { return warning_; }
 
  private:
-  struct Slot {
+  struct Entry {
     uint64_t pair = 0;
-    uint32_t rank = kNone;  // kNone: the slot is free
+    uint32_t rank = kNone;  // kNone: the entry is free
   };
 
   static uint64_t pair_of(int32_t left, int32_t right) {
@@ -75,16 +75,17 @@ class MergeTable {
                                      const char* problem) {
     fail(ErrorKind::model, "tokenizer.ggml.merges " + shown(lines, number) + ", " + problem);
   }
-  // The slot that holds `pair`, or the free one where it would go. Half of the slots are free, so the search
-  // ends.
-  size_t slot_of(uint64_t pair) const {
-    size_t slot = (pair * 0x9e3779b97f4a7c15u) >> shift_;
-    while (slots_[slot].rank != kNone && slots_[slot].pair != pair) slot = (slot + 1) & (slots_.size() - 1);
-    return slot;
+  // The entry that holds `pair`, or the free one where it would go. Half of the entries are free, so the
+  // search ends.
+  size_t place_of(uint64_t pair) const {
+    size_t entry = (pair * 0x9e3779b97f4a7c15u) >> shift_;
+    while (entries_[entry].rank != kNone && entries_[entry].pair != pair)
+      entry = (entry + 1) & (entries_.size() - 1);
+    return entry;
   }
 
-  std::vector<Slot> slots_;  // [a power of two, at least twice the number of merges]
-  int shift_;                // 64 - log2(number of slots)
+  std::vector<Entry> entries_;  // [a power of two, at least twice the number of merges]
+  int shift_;                   // 64 - log2(number of entries)
   std::vector<int32_t> results_;
   std::string warning_;
 };

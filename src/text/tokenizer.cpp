@@ -1,7 +1,7 @@
 // What both kinds of tokenizer share: tables over the vocabulary, special tokens, and bytes that are not
 // UTF-8.
 //
-// encode() cuts at special tokens, encode_segment() adds the space that some vocabularies want,
+// encode() cuts at special tokens, encode_plain() adds the space that some vocabularies want,
 // encode_any_bytes() cuts at malformed bytes; encode_utf8() gets well-formed text without structure.
 #include "text/tokenizer.h"
 
@@ -56,22 +56,22 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
   if (text.size() > kMaxTextBytes)
     fail(ErrorKind::usage, format("the text has %zu bytes, at most 1 GiB can be encoded", text.size()));
   std::vector<int32_t> ids;
-  size_t segment = 0;  // where the text since the last special token begins
+  size_t plain = 0;  // where the text since the last special token begins
   for (size_t at = 0; parse_special && at < text.size();) {
     const std::optional<SpecialTokens::Match> match = specials_.longest_at(text, at);
     if (!match) {
       ++at;
       continue;
     }
-    encode_segment(text.substr(segment, at - segment), ids);
+    encode_plain(text.substr(plain, at - plain), ids);
     ids.push_back(match->id);
-    segment = at += match->n_bytes;
+    plain = at += match->n_bytes;
   }
-  encode_segment(text.substr(segment), ids);
+  encode_plain(text.substr(plain), ids);
   return ids;
 }
 
-void Tokenizer::encode_segment(std::string_view text, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
   if (text.empty()) return;
   if (!vocabulary_.add_space_prefix) return encode_any_bytes(text, ids);
   encode_any_bytes(" " + std::string(text), ids);

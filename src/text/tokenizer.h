@@ -72,7 +72,7 @@ class Tokenizer {
 
  private:
   size_t checked(int32_t id) const;
-  void encode_segment(std::string_view text, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
   void encode_any_bytes(std::string_view text, std::vector<int32_t>& ids) const;
 
   const Vocabulary vocabulary_;

@@ -27,10 +27,10 @@ namespace {
 using Piece = Loader::Piece;
 
 constexpr size_t kPage = 4096;  // what a read past the system's memory is aligned to
-constexpr size_t kSlotBytes = size_t{2} << 20;
-constexpr size_t kPieceBytes = kSlotBytes - 2 * kPage;
-static_assert(kPieceBytes % MadeMatrix::kUnitBytes == 0);
-constexpr size_t kSlotsOfReader = 2;  // one is filled while the other is on its way
+constexpr size_t kStagingBytes = size_t{2} << 20;
+constexpr size_t kPieceBytes = kStagingBytes - 2 * kPage;
+static_assert(kPieceBytes % MadeMatrix::kBlockBytes == 0);
+constexpr size_t kStagingsOfReader = 2;  // one is filled while the other is on its way
 constexpr size_t kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
@@ -81,9 +81,9 @@ class PartReader {
 };
 
 // Pinned memory of one reader, for one piece at a time.
-class Slot {
+class Staging {
  public:
-  explicit Slot(uint8_t* memory) : memory_(memory) {}
+  explicit Staging(uint8_t* memory) : memory_(memory) {}
 
   // Waits until what left it last is there.
   uint8_t* memory() {
@@ -116,13 +116,13 @@ class Loading {
     for (Backend* device : devices) {
       const std::span<uint8_t> staging = device->staging();
       const uint8_t* end = staging.data() + staging.size();
-      for (uint8_t* at = next_page(staging.data()); at + kSlotBytes <= end; at += kSlotBytes)
-        slots_.push_back(at);
+      for (uint8_t* at = next_page(staging.data()); at + kStagingBytes <= end; at += kStagingBytes)
+        staging_.push_back(at);
     }
-    if (slots_.empty() && !devices.empty())
-      fail(ErrorKind::internal, "a backend has no room for a slot of weights");
+    if (staging_.empty() && !devices.empty())
+      fail(ErrorKind::internal, "a backend has no staging memory for weights");
     n_readers_ = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, kMostReaders);
-    if (!devices.empty()) n_readers_ = std::min(n_readers_, slots_.size());
+    if (!devices.empty()) n_readers_ = std::min(n_readers_, staging_.size());
   }
 
   void run(const LoadProgress& progress) {
@@ -147,7 +147,8 @@ class Loading {
     std::vector<std::thread> readers;
     try {
       for (size_t i = 0; i < n_readers_; ++i)
-        readers.emplace_back([this, slots = slots_of(i)]() mutable { run_reader(std::move(slots)); });
+        readers.emplace_back(
+            [this, stagings = stagings_of(i)]() mutable { run_reader(std::move(stagings)); });
     } catch (const std::system_error&) {
       if (readers.empty())
         error_ =
@@ -158,18 +159,18 @@ class Loading {
   }
 
   // Few, so that what a reader fills anew is still in its CPU's own memory.
-  std::vector<Slot> slots_of(size_t reader) const {
-    std::vector<Slot> slots;
-    for (size_t i = reader; i < slots_.size() && slots.size() < kSlotsOfReader; i += n_readers_)
-      slots.emplace_back(slots_[i]);
-    return slots;
+  std::vector<Staging> stagings_of(size_t reader) const {
+    std::vector<Staging> stagings;
+    for (size_t i = reader; i < staging_.size() && stagings.size() < kStagingsOfReader; i += n_readers_)
+      stagings.emplace_back(staging_[i]);
+    return stagings;
   }
 
   // A reader's thread.
-  void run_reader(std::vector<Slot> slots) noexcept {
+  void run_reader(std::vector<Staging> stagings) noexcept {
     std::exception_ptr error;
     try {
-      read_pieces(std::move(slots));
+      read_pieces(std::move(stagings));
     } catch (...) {
       error = std::current_exception();
       has_failed_ = true;
@@ -180,23 +181,23 @@ class Loading {
     left_.notify_all();
   }
 
-  void read_pieces(std::vector<Slot> slots) {
+  void read_pieces(std::vector<Staging> stagings) {
     std::vector<uint8_t> room;  // of what cannot be read where it belongs
     size_t n_sent = 0;
     for (size_t i; !has_failed_ && (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
       const Piece& piece = pieces_[i];
       if (piece.place == Place::device) {
-        Slot& slot = slots[n_sent++ % slots.size()];
-        slot.send(read(piece, slot.memory()), piece);
+        Staging& staging = stagings[n_sent++ % stagings.size()];
+        staging.send(read(piece, staging.memory()), piece);
         continue;
       }
       piece.backend->await_weights(piece.to);
       const bool is_direct = !parts_.empty() && part_of(piece).is_direct();
-      if (is_direct) room.resize(kSlotBytes + kPage);
+      if (is_direct) room.resize(kStagingBytes + kPage);
       const uint8_t* bytes = read(piece, is_direct ? next_page(room.data()) : piece.to);
       if (bytes != piece.to) std::memcpy(piece.to, bytes, piece.n_bytes);
     }
-    for (Slot& slot : slots) slot.memory();
+    for (Staging& staging : stagings) staging.memory();
   }
 
   const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
@@ -210,7 +211,7 @@ class Loading {
 
   std::vector<Piece> pieces_;
   std::vector<std::unique_ptr<PartReader>> parts_;  // empty over bytes in memory
-  std::vector<uint8_t*> slots_;
+  std::vector<uint8_t*> staging_;
   std::atomic<size_t> next_ = 0;
   std::atomic<uint64_t> n_done_ = 0;
   std::atomic<bool> has_failed_ = false;

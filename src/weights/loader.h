@@ -1,7 +1,7 @@
 // The bytes of a model file on their way into the memories that have a place for them.
 //
 // One list of pieces in the order of the file, over all its parts. Readers take the next piece each and read
-// it where it belongs or, for a device, into a slot of pinned memory of their own, from which they send it.
+// it where it belongs or, for a device, into pinned memory of their own, from which they send it.
 // So the disk sees one stream of large reads, every link carries its own device's weights, and nothing lies
 // in memory twice: the system keeps what was read only where there is room for it beside.
 #pragma once

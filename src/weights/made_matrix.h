@@ -23,7 +23,7 @@ struct MadeMatrix {
   bool is_transposed = false;
   std::vector<float> scales = {};  // [n_mats]; empty: 1
 
-  static constexpr uint64_t kUnitBytes = 256 * sizeof(float);  // of whole blocks, whatever the types
+  static constexpr uint64_t kBlockBytes = 256 * sizeof(float);  // of whole blocks, whatever the types
 
   // f32 stays so, and so do f16 and bf16 where they are only moved; all else becomes f16, which keeps three
   // bits more of each value than bf16 and has room for every weight.

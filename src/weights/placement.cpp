@@ -12,7 +12,7 @@
 namespace dsv32 {
 namespace {
 
-using HostLayers = std::vector<bool>;  // of a run: whose experts are on the host
+using HostLayers = std::vector<bool>;  // of a stage: whose experts are on the host
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 int64_t n_with_experts(std::span<const LayerBytes> layers) {
@@ -39,7 +39,7 @@ HostLayers part(const HostLayers& on_host, size_t first, size_t end) {
 }
 
 // Layers on one device, and what they take.
-struct Run {
+struct Stage {
   HostLayers on_host;
   uint64_t n_bytes = 0, n_read = 0;  // of the device
   uint64_t host_bytes = 0, host_read = 0;
@@ -47,42 +47,42 @@ struct Run {
   uint64_t n_read_of_layers() const { return n_read + host_read; }
 };
 
-Run make_run(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
+Stage make_stage(const PlacementInput& input, int64_t n_rows, size_t first, HostLayers on_host) {
   const ModelBytes& model = input.model;
   const bool has_head = first + on_host.size() == model.layers.size();
-  Run run;
-  run.n_bytes = input.device_bytes +
-                on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
-  if (first == 0) run.n_bytes += model.embedding, run.n_read += model.embedding_read;
-  if (has_head) run.n_bytes += model.head - (first == 0 ? model.tied : 0), run.n_read += model.head;
+  Stage stage;
+  stage.n_bytes = input.device_bytes +
+                  on_host.size() * (input.layer_bytes + static_cast<uint64_t>(n_rows) * input.row_bytes);
+  if (first == 0) stage.n_bytes += model.embedding, stage.n_read += model.embedding_read;
+  if (has_head) stage.n_bytes += model.head - (first == 0 ? model.tied : 0), stage.n_read += model.head;
   for (size_t i = 0; i < on_host.size(); ++i) {
     const LayerBytes& layer = model.layers[first + i];
-    run.n_bytes += layer.core, run.n_read += layer.core;
-    (on_host[i] ? run.host_bytes : run.n_bytes) += layer.experts;
-    (on_host[i] ? run.host_read : run.n_read) += layer.experts_read;
+    stage.n_bytes += layer.core, stage.n_read += layer.core;
+    (on_host[i] ? stage.host_bytes : stage.n_bytes) += layer.experts;
+    (on_host[i] ? stage.host_read : stage.n_read) += layer.experts_read;
   }
-  if (run.host_bytes > 0) run.n_bytes += input.stream_bytes;
-  run.on_host = std::move(on_host);
-  return run;
+  if (stage.host_bytes > 0) stage.n_bytes += input.stream_bytes;
+  stage.on_host = std::move(on_host);
+  return stage;
 }
 
-// Of runs, in order of weight.
+// Of stages, in order of weight.
 struct Cost {
   uint64_t host_bytes = kNoLimit, most_read = 0;
   auto operator<=>(const Cost&) const = default;
 };
 constexpr Cost kImpossible;
 
-Cost operator+(const Run& run, const Cost& rest) {
+Cost operator+(const Stage& stage, const Cost& rest) {
   if (rest == kImpossible) return kImpossible;
-  return {run.host_bytes + rest.host_bytes, std::max(run.n_read_of_layers(), rest.most_read)};
+  return {stage.host_bytes + rest.host_bytes, std::max(stage.n_read_of_layers(), rest.most_read)};
 }
 
 // The borders between devices, with n_rows in a buffer. Which layers' experts the host keeps is given, or
-// else open: as many of each run as the run needs. most_read: of a run, for a token.
+// else open: as many of each stage as the stage needs. most_read: of a stage, for a token.
 class Borders {
  public:
-  // From the last layer back: what comes after a run is known when the run is weighed.
+  // From the last layer back: what comes after a stage is known when the stage is weighed.
   Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
           uint64_t most_read = kNoLimit)
       : in_(input),
@@ -99,19 +99,19 @@ class Borders {
   bool exist() const { return best_[0][0] != kImpossible; }
   uint64_t host_bytes() const { return best_[0][0].host_bytes; }
 
-  // Of all devices. Needs that borders exist. Each run is the shortest with which no more than needs be goes
-  // to the host, and no device reads more than the one that reads most.
-  std::vector<Run> runs() const {
-    std::vector<Run> chosen;
+  // Of all devices. Needs that borders exist. Each stage is the shortest with which no more than needs be
+  // goes to the host, and no device reads more than the one that reads most.
+  std::vector<Stage> stages() const {
+    std::vector<Stage> chosen;
     for (size_t device = 0, first = 0; device < n_devices(); ++device)
       for (size_t end = first + 1; chosen.size() == device; ++end) {
-        const std::vector<Run> runs = possible_runs(first, end);
-        const Run* run = best_fitting(runs, device);
-        if (!run) continue;
-        const Cost cost = *run + best_[device + 1][end];
+        const std::vector<Stage> stages = possible_stages(first, end);
+        const Stage* stage = best_fitting(stages, device);
+        if (!stage) continue;
+        const Cost cost = *stage + best_[device + 1][end];
         if (cost.host_bytes != best_[device][first].host_bytes || cost.most_read > best_[0][0].most_read)
           continue;
-        chosen.push_back(*run);
+        chosen.push_back(*stage);
         first = end;
       }
     return chosen;
@@ -121,36 +121,36 @@ class Borders {
   size_t n_layers() const { return in_.model.layers.size(); }
   size_t n_devices() const { return in_.device_room.size(); }
 
-  // False: the run fits nowhere, and so no longer one does.
+  // False: the stage fits nowhere, and so no longer one does.
   bool weigh(size_t first, size_t end) {
-    const std::vector<Run> runs = possible_runs(first, end);
+    const std::vector<Stage> stages = possible_stages(first, end);
     bool fits = false;
     for (size_t device = 0; device < n_devices(); ++device)
-      if (const Run* run = best_fitting(runs, device)) {
+      if (const Stage* stage = best_fitting(stages, device)) {
         fits = true;
-        best_[device][first] = std::min(best_[device][first], *run + best_[device + 1][end]);
+        best_[device][first] = std::min(best_[device][first], *stage + best_[device + 1][end]);
       }
     return fits;
   }
 
-  std::vector<Run> possible_runs(size_t first, size_t end) const {
-    if (on_host_) return {make_run(in_, n_rows_, first, part(*on_host_, first, end))};
+  std::vector<Stage> possible_stages(size_t first, size_t end) const {
+    if (on_host_) return {make_stage(in_, n_rows_, first, part(*on_host_, first, end))};
     const auto layers = std::span(in_.model.layers).subspan(first, end - first);
     const int64_t n_most = n_with_experts(layers);
-    std::vector<Run> runs;
+    std::vector<Stage> stages;
     for (int64_t n_host = 0; n_host <= n_most; ++n_host)
-      runs.push_back(make_run(in_, n_rows_, first, spread(layers, n_host)));
-    return runs;
+      stages.push_back(make_stage(in_, n_rows_, first, spread(layers, n_host)));
+    return stages;
   }
 
   // The cheapest by itself is the best whatever comes after it.
-  const Run* best_fitting(const std::vector<Run>& runs, size_t device) const {
-    const auto cost = [](const Run& run) { return Cost{run.host_bytes, run.n_read_of_layers()}; };
-    const Run* best = nullptr;
-    for (const Run& run : runs)
-      if (run.n_bytes <= in_.device_room[device] && run.n_read_of_layers() <= most_read_ &&
-          (!best || cost(run) < cost(*best)))
-        best = &run;
+  const Stage* best_fitting(const std::vector<Stage>& stages, size_t device) const {
+    const auto cost = [](const Stage& stage) { return Cost{stage.host_bytes, stage.n_read_of_layers()}; };
+    const Stage* best = nullptr;
+    for (const Stage& stage : stages)
+      if (stage.n_bytes <= in_.device_room[device] && stage.n_read_of_layers() <= most_read_ &&
+          (!best || cost(stage) < cost(*best)))
+        best = &stage;
     return best;
   }
 
@@ -161,7 +161,7 @@ class Borders {
   std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
 };
 
-// The run that reads most reads nearly as little as may be, when some more experts leave than must.
+// The stage that reads most reads nearly as little as may be, when some more experts leave than must.
 Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fewest) {
   const std::vector<LayerBytes>& layers = input.model.layers;
   const uint64_t n_largest = std::ranges::max_element(layers, {}, &LayerBytes::experts)->experts;
@@ -169,10 +169,10 @@ Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fe
   const uint64_t n_room = less_bytes(input.host_room, input.host_bytes);
   const uint64_t n_most = std::max(fewest.host_bytes(), std::min(n_room, fewest.host_bytes() + n_more));
   const auto with = [&](uint64_t most_read) { return Borders(input, n_rows, std::nullopt, most_read); };
-  std::vector<uint64_t> reads;  // of all runs
+  std::vector<uint64_t> reads;  // of all stages
   for (size_t first = 0; first < layers.size(); ++first)
     for (size_t end = first + 1; end <= layers.size(); ++end)
-      reads.push_back(make_run(input, 0, first, HostLayers(end - first)).n_read);
+      reads.push_back(make_stage(input, 0, first, HostLayers(end - first)).n_read);
   std::ranges::sort(reads);
   const auto least = std::ranges::partition_point(reads, [&](uint64_t most_read) {
     const Borders borders = with(most_read);
@@ -212,7 +212,7 @@ HostLayers wished_host_layers(const PlacementInput& input) {
     const size_t n_later = input.device_room.size() - device - 1;
     const uint64_t n_room = input.device_room[device];
     const auto taken = [&](size_t end) {
-      return make_run(input, input.least_rows, first, part(on_host, first, end)).n_bytes;
+      return make_stage(input, input.least_rows, first, part(on_host, first, end)).n_bytes;
     };
     if (taken(first) > n_room)
       fail_memory(format("what device %zu needs beside layers", device).c_str(), taken(first), n_room,
@@ -274,12 +274,12 @@ Placement placement_of(const PlacementInput& input, const Borders& borders, int6
   Placement placement;
   placement.buffer_rows = n_rows;
   placement.host_bytes = input.host_bytes;
-  for (const Run& run : borders.runs()) {
+  for (const Stage& stage : borders.stages()) {
     const int64_t first = std::ssize(placement.has_host_experts);
-    placement.devices.push_back({first, first + std::ssize(run.on_host), run.n_bytes, run.n_read});
-    placement.has_host_experts.insert(placement.has_host_experts.end(), run.on_host.begin(),
-                                      run.on_host.end());
-    placement.host_bytes += run.host_bytes, placement.host_read += run.host_read;
+    placement.devices.push_back({first, first + std::ssize(stage.on_host), stage.n_bytes, stage.n_read});
+    placement.has_host_experts.insert(placement.has_host_experts.end(), stage.on_host.begin(),
+                                      stage.on_host.end());
+    placement.host_bytes += stage.host_bytes, placement.host_read += stage.host_read;
   }
   return placement;
 }

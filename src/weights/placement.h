@@ -1,12 +1,12 @@
 // Which layers live on which device, and whose experts in host memory: pure, from sizes to places.
 //
-// Each device gets a run of layers, at least one; all borders between runs are tried. As few bytes of experts
-// as possible leave the devices. With several devices the experts of a few layers more may leave
-// (kLayersForEvenness) where that lets the run that reads most for a decode token read less: a prompt flows
+// Each device gets a stage of layers, at least one; all borders between stages are tried. As few bytes of
+// experts as possible leave the devices. With several devices the experts of a few layers more may leave
+// (kLayersForEvenness) where that lets the stage that reads most for a decode token read less: a prompt flows
 // through the devices at the pace of the slowest. Then the borders are as early as possible. The top-k
 // buffers shrink before any experts leave, and grow into what is left at the end.
 //
-// The layers of a run whose experts are on the host lie evenly among those that have experts; no memory is
+// The layers of a stage whose experts are on the host lie evenly among those that have experts; no memory is
 // over its room; the same input gives the same placement.
 #pragma once
 

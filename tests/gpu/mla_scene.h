@@ -123,15 +123,15 @@ class Scene {
                std::exp2(static_cast<float>((token * 5 + tile * 3) % 7) / 2 - 2);
       }
       for (float& value : k_pe) value = shape_.latent_size * rng_.unit();
-      StoreLatents op;
-      op.step.n_tokens = shape_.context, op.step.n_seqs = shape_.n_seqs;
-      op.step.pos = pos.data(), op.step.seq = seq.data();
-      op.cache.layout = layout_, op.cache.rows = op.cache.slots = rows_.data();
-      op.cache.key_pages = key_pages_.data();
-      op.cache.row_pages = row_pages_.data(), op.cache.key_page_ids = key_page_ids_.data();
-      op.cache.max_pages = n_seq_pages_;
-      op.c = c.data(), op.k_pe = k_pe.data(), op.k_pe_stride = shape_.rope_dim;
-      CpuBackend(0).store_latents(op);
+      StepTokens step;
+      step.n_tokens = shape_.context, step.n_seqs = shape_.n_seqs;
+      step.pos = pos.data(), step.seq = seq.data();
+      CacheView cache;
+      cache.layout = layout_, cache.rows = cache.slots = rows_.data();
+      cache.key_pages = key_pages_.data();
+      cache.row_pages = row_pages_.data(), cache.key_page_ids = key_page_ids_.data();
+      cache.max_pages = n_seq_pages_;
+      CpuBackend(0).store_latents(step, cache, c.data(), k_pe.data(), shape_.rope_dim);
       latents_.push_back(c), ropes_.push_back(k_pe);
     }
   }

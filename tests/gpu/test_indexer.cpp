@@ -92,9 +92,8 @@ struct Problem {
                                  seqs(static_cast<size_t>(n), static_cast<int32_t>(s));
       const std::vector<float> keys =
           random_floats(static_cast<size_t>(n * layout.index_head_dim), static_cast<uint64_t>(10 + s), 3);
-      cpu.store_index_keys({{n, n_seqs, n - 1, nullptr, all.data(), seqs.data()},
-                            cache(pages.data(), page_ids.data()),
-                            keys.data()});
+      cpu.store_index_keys({n, n_seqs, n - 1, nullptr, all.data(), seqs.data()},
+                           cache(pages.data(), page_ids.data()), keys.data());
     }
   }
 
@@ -104,7 +103,7 @@ struct Problem {
     weights = random_floats(static_cast<size_t>(n_rows), 3);
     q_fp8.resize(q.size());
     q_scales.resize(static_cast<size_t>(n_rows * CacheLayout::tiles(dim)));
-    CpuBackend(0).quantize_fp8({q.data(), q_fp8.data(), q_scales.data(), n_rows, dim});
+    CpuBackend(0).quantize_fp8(q.data(), n_rows, dim, q_fp8.data(), q_scales.data());
   }
 
   CacheView cache(uint8_t* key_pages, const int32_t* ids) const {

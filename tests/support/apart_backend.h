@@ -4,6 +4,7 @@
 
 #include "backend/cpu_backend.h"
 #include "tests/support/cpu_link_share.h"
+#include "tests/support/plain_lane.h"
 
 namespace dsv32 {
 
@@ -13,6 +14,7 @@ class ApartBackend : public CpuBackend {
   bool works_in_host_memory() const override { return !is_apart_; }
   bool link_adds() const override { return is_apart_; }
   std::span<uint8_t> staging() override { return staging_; }
+  std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<PlainLane>(*this); }
   void run_experts(const RunExperts& op) override {
     const auto compute = [this](const RunExperts& part) { CpuBackend::run_experts(part); };
     if (op.place == Place::host && op.role == Role::decode)

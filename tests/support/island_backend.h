@@ -24,6 +24,7 @@
 
 #include "backend/cpu_backend.h"
 #include "tests/support/cpu_link_share.h"
+#include "tests/support/plain_lane.h"
 
 namespace dsv32 {
 
@@ -42,6 +43,7 @@ class IslandBackend : public CpuBackend {
   bool works_in_host_memory() const override { return false; }
   bool link_adds() const override { return true; }
   std::span<uint8_t> staging() override { return staging_; }
+  std::unique_ptr<UploadLane> upload_lane() override { return std::make_unique<PlainLane>(*this); }
 
   void hold() {
     const std::lock_guard lock(mutex_);
