@@ -1,11 +1,10 @@
 // Stored weight values on the device: Codes<type> reads a block of gguf/quant.h four values at a time.
 //
-// Every quantised format is the same thing seen from here: value = scale * code + min, with a code that fits
-// a signed byte and one scale and min for a group of 16 or 32 values. codes4() gives four consecutive codes
-// packed in a word. Pointers lead to global or shared memory. Alignment wanted: kAlign of Codes<type>, the
-// largest of 4, 2 and 1 that divides the block's size. In (i16, j): i16 is the first value of a run of 16 in
-// the block, an int or what divides like one (decode_weights.cuh), a constant after unrolling, so that shifts
-// fold and loads that several runs share are made once; j is 0, 4, 8 or 12.
+// value = scale * code + min in every quantised format; a code fits a signed byte, and 16 or 32 values share
+// scale and min. codes4() packs four consecutive codes in a word. Pointers lead to global or shared memory,
+// aligned to kAlign of Codes<type>. In (i16, j), i16 is the first value of a run of 16 in the block, an int
+// or what divides like one (decode_weights.cuh), constant after unrolling, so that shifts fold and loads are
+// shared; j is 0, 4, 8 or 12.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -76,12 +75,12 @@ struct ScaleMin {
 };
 
 // What the formats have in common; each Codes says what differs.
-template <int kValues, int kBytes, int kGroupValues, bool kMins = false>
+template <typename Block>
 struct BlockFormat {
-  static constexpr int kBlockValues = kValues, kBlockBytes = kBytes;
-  static constexpr int kGroup = kGroupValues;  // values that share scale and min
-  static constexpr bool kHasMin = kMins;       // else min is 0
-  static constexpr int kAlign = kBytes % 4 == 0 ? 4 : kBytes % 2 == 0 ? 2 : 1;
+  static constexpr int kBlockValues = Block::kValues, kBlockBytes = sizeof(Block);
+  static constexpr int kGroup = Block::kGroupValues;  // values that share scale and min
+  static constexpr bool kHasMin = Block::kHasMins;    // else min is 0
+  static constexpr int kAlign = kBlockBytes % 4 == 0 ? 4 : kBlockBytes % 2 == 0 ? 2 : 1;
 };
 
 template <TensorType kType>
@@ -89,15 +88,15 @@ struct Codes;
 
 // Blocks of 256 values with one scale d(block), which the groups' scales are factor(block, i16) times:
 // numbers of few bits, as is a code times its factor, so that both are exact in f32.
-template <TensorType kType, int kBytes, int kGroupValues>
-struct SuperFormat : BlockFormat<256, kBytes, kGroupValues> {
+template <TensorType kType, typename Block>
+struct SuperFormat : BlockFormat<Block> {
   __device__ static ScaleMin scale(const uint8_t* b, int i16) {
     return {Codes<kType>::d(b) * Codes<kType>::factor(b, i16), 0};
   }
 };
 
 template <>
-struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
+struct Codes<TensorType::q4_0> : BlockFormat<BlockQ4_0> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return subtract4(load_word<kAlign>(b + 2 + j) >> (i16 / 4) & 0x0f0f0f0fu, 8);
   }
@@ -105,7 +104,7 @@ struct Codes<TensorType::q4_0> : BlockFormat<32, sizeof(BlockQ4_0), 32> {
 };
 
 template <>
-struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
+struct Codes<TensorType::q4_1> : BlockFormat<BlockQ4_1> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 4 + j) >> (i16 / 4) & 0x0f0f0f0fu;
   }
@@ -113,7 +112,7 @@ struct Codes<TensorType::q4_1> : BlockFormat<32, sizeof(BlockQ4_1), 32, true> {
 };
 
 template <>
-struct Codes<TensorType::q5_0> : BlockFormat<32, sizeof(BlockQ5_0), 32> {
+struct Codes<TensorType::q5_0> : BlockFormat<BlockQ5_0> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low = load_word<kAlign>(b + 6 + j) >> (i16 / 4) & 0x0f0f0f0fu;
     return subtract4(low | spread4(load_word<kAlign>(b + 2) >> (i16 + j)) << 4, 16);
@@ -122,7 +121,7 @@ struct Codes<TensorType::q5_0> : BlockFormat<32, sizeof(BlockQ5_0), 32> {
 };
 
 template <>
-struct Codes<TensorType::q5_1> : BlockFormat<32, sizeof(BlockQ5_1), 32, true> {
+struct Codes<TensorType::q5_1> : BlockFormat<BlockQ5_1> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low = load_word<kAlign>(b + 8 + j) >> (i16 / 4) & 0x0f0f0f0fu;
     return low | spread4(load_word<kAlign>(b + 4) >> (i16 + j)) << 4;
@@ -131,7 +130,7 @@ struct Codes<TensorType::q5_1> : BlockFormat<32, sizeof(BlockQ5_1), 32, true> {
 };
 
 template <>
-struct Codes<TensorType::q8_0> : BlockFormat<32, sizeof(BlockQ8_0), 32> {
+struct Codes<TensorType::q8_0> : BlockFormat<BlockQ8_0> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 2 + i16 + j);
   }
@@ -139,7 +138,7 @@ struct Codes<TensorType::q8_0> : BlockFormat<32, sizeof(BlockQ8_0), 32> {
 };
 
 template <>
-struct Codes<TensorType::q2_k> : BlockFormat<256, sizeof(BlockQ2_K), 16, true> {
+struct Codes<TensorType::q2_k> : BlockFormat<BlockQ2_K> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 16 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
   }
@@ -151,7 +150,7 @@ struct Codes<TensorType::q2_k> : BlockFormat<256, sizeof(BlockQ2_K), 16, true> {
 };
 
 template <>
-struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, sizeof(BlockQ3_K), 16> {
+struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, BlockQ3_K> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + 32 + i16 / 128 * 32 + i16 % 32 + j) >> (i16 % 128 / 32 * 2) & 0x03030303u;
@@ -190,7 +189,7 @@ __device__ __forceinline__ uint4 k_head(const uint8_t* b) {
 __device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
 
 template <>
-struct Codes<TensorType::q4_k> : BlockFormat<256, sizeof(BlockQ4_K), 32, true> {
+struct Codes<TensorType::q4_k> : BlockFormat<BlockQ4_K> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     return load_word<kAlign>(b + 16 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
   }
@@ -198,7 +197,7 @@ struct Codes<TensorType::q4_k> : BlockFormat<256, sizeof(BlockQ4_K), 32, true> {
 };
 
 template <>
-struct Codes<TensorType::q5_k> : BlockFormat<256, sizeof(BlockQ5_K), 32, true> {
+struct Codes<TensorType::q5_k> : BlockFormat<BlockQ5_K> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + 48 + i16 / 64 * 32 + i16 % 32 + j) >> (i16 % 64 / 32 * 4) & 0x0f0f0f0fu;
@@ -209,7 +208,7 @@ struct Codes<TensorType::q5_k> : BlockFormat<256, sizeof(BlockQ5_K), 32, true> {
 };
 
 template <>
-struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, sizeof(BlockQ6_K), 16> {
+struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, BlockQ6_K> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint32_t low =
         load_word<kAlign>(b + i16 / 128 * 64 + i16 % 64 + j) >> (i16 % 128 / 64 * 4) & 0x0f0f0f0fu;
@@ -224,7 +223,7 @@ struct Codes<TensorType::q6_k> : SuperFormat<TensorType::q6_k, sizeof(BlockQ6_K)
 };
 
 template <>
-struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
+struct Codes<TensorType::iq4_nl> : BlockFormat<BlockIQ4_NL> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 2 + j));
     return i16 < 16 ? values.x : values.y;
@@ -233,7 +232,7 @@ struct Codes<TensorType::iq4_nl> : BlockFormat<32, sizeof(BlockIQ4_NL), 32> {
 };
 
 template <>
-struct Codes<TensorType::iq4_xs> : SuperFormat<TensorType::iq4_xs, sizeof(BlockIQ4_XS), 32> {
+struct Codes<TensorType::iq4_xs> : SuperFormat<TensorType::iq4_xs, BlockIQ4_XS> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kIq4Values>(load_word<kAlign>(b + 8 + i16 / 32 * 16 + j));
     return i16 % 32 < 16 ? values.x : values.y;
@@ -249,7 +248,7 @@ struct Codes<TensorType::iq4_xs> : SuperFormat<TensorType::iq4_xs, sizeof(BlockI
 };
 
 template <>
-struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
+struct Codes<TensorType::mxfp4> : BlockFormat<BlockMXFP4> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 1 + j));
     return i16 < 16 ? values.x : values.y;
@@ -261,7 +260,7 @@ struct Codes<TensorType::mxfp4> : BlockFormat<32, sizeof(BlockMXFP4), 32> {
 };
 
 template <>
-struct Codes<TensorType::nvfp4> : BlockFormat<64, sizeof(BlockNVFP4), 16> {
+struct Codes<TensorType::nvfp4> : BlockFormat<BlockNVFP4> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t*) {
     const uint2 values = look_up_nibbles<kFp4Values>(load_word<kAlign>(b + 4 + i16 / 2 + j % 8));
     return j < 8 ? values.x : values.y;

@@ -24,45 +24,40 @@ __device__ __forceinline__ uint32_t grid4(const uint32_t* grid, uint32_t index) 
 struct Magnitudes {
   uint32_t of_0, of_4;  // of codes 0..3 and 4..7
 };
-constexpr Magnitudes kIq2Magnitudes = {0x002b1908u, 0}, kIq3xxsMagnitudes = {0x1c140c04u, 0x3e342c24u},
-                     kIq3sMagnitudes = {0x07050301u, 0x0f0d0b09u};
-__device__ __forceinline__ uint32_t iq2_magnitudes(uint32_t codes) {
-  return __byte_perm(kIq2Magnitudes.of_0, kIq2Magnitudes.of_4, codes);
-}
-__device__ __forceinline__ uint32_t iq3_xxs_magnitudes(uint32_t codes) {
-  return __byte_perm(kIq3xxsMagnitudes.of_0, kIq3xxsMagnitudes.of_4, codes);
-}
-__device__ __forceinline__ uint32_t iq3_s_magnitudes(uint32_t codes) {
-  return __byte_perm(kIq3sMagnitudes.of_0, kIq3sMagnitudes.of_4, codes);
-}
 
-// Eight values of IQ2 and IQ3, of a point or of two: their codes, nibbles that select bytes of kMagnitudes,
-// four in each lower half; and their signs as bits. Of the values that codes4 has from (i16, j) on; j is 0
-// or 8. Points of eight values are read at once.
+// Eight values of a point or of two, from (i16, j) on with j 0 or 8: their codes, nibbles that select bytes
+// of kMagnitudes, four in each lower half; and their signs as bits.
 struct Signed8 {
   uint32_t codes[2], signs;
 };
 
-template <>
-struct Codes<TensorType::iq2_xxs> : SuperFormat<TensorType::iq2_xxs, sizeof(BlockIQ2_XXS), 32> {
-  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
+// IQ2 and IQ3. Of the eight values with (i16, j): point() or points of four, where in the grid they are, and
+// signs().
+template <TensorType kType, typename Block, uint32_t kOf0, uint32_t kOf4 = 0>
+struct SignedFormat : SuperFormat<kType, Block> {
+  using Format = Codes<kType>;
+  static constexpr Magnitudes kMagnitudes = {kOf0, kOf4};
+  static constexpr bool kHasEights = kOf4 == 0;  // a point is eight values, else four
+
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const uint8_t* group = b + 2 + i16 / 32 * 8;
-    const int i = i16 % 32 + j;  // of the group; i / 8: which grid point
-    const uint32_t signs = all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u);
-    return apply_signs(iq2_magnitudes(grid4(grid, 2 * group[i / 8] + i / 4 % 2)), signs, i % 8);
+    const uint32_t signs = Format::signs(b, i16, j);
+    uint32_t point;
+    if constexpr (kHasEights)
+      point = 2 * Format::point(b, i16, j) + j / 4 % 2;
+    else
+      point = Format::point(b, i16, j);
+    return apply_signs(__byte_perm(kOf0, kOf4, grid4(grid, point)), signs, j % 8);
   }
   __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const uint8_t* group = b + 2 + i16 / 32 * 8;
-    const int i = i16 % 32 + j;
-    const uint32_t codes = grid[group[i / 8]];
-    return {{codes, codes >> 16}, all_iq_signs(load_word<kAlign>(group + 4) >> (i / 8 * 7) & 127u)};
+    if constexpr (kHasEights) {
+      const uint32_t codes = grid[Format::point(b, i16, j)];
+      return {{codes, codes >> 16}, Format::signs(b, i16, j)};
+    } else {
+      return {{grid4(grid, Format::point(b, i16, j)), grid4(grid, Format::point(b, i16, j + 4))},
+              Format::signs(b, i16, j)};
+    }
   }
   __device__ static float d(const uint8_t* b) { return load_f16(b); }
-  __device__ static float factor(const uint8_t* b, auto i16) {
-    const uint32_t word = load_word<kAlign>(b + 2 + i16 / 32 * 8 + 4);
-    return (0.5f + static_cast<float>(word >> 28)) * 0.25f;
-  }
 };
 
 // Scales of four bits, `n` values each: that of the values from i16 on.
@@ -70,78 +65,74 @@ __device__ __forceinline__ float nibble_scale(const uint8_t* scales, auto i16, i
   return byte_to_float(scales[i16 / (2 * n)] >> (i16 / n % 2 * 4) & 15u, 0);
 }
 
+constexpr uint32_t kIq2Magnitudes = 0x002b1908u;
+
 template <>
-struct Codes<TensorType::iq2_xs> : SuperFormat<TensorType::iq2_xs, sizeof(BlockIQ2_XS), 16> {
-  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8];
-    return apply_signs(iq2_magnitudes(grid4(grid, 2 * (q & 511u) + j / 4 % 2)), all_iq_signs(q >> 9), j % 8);
+struct Codes<TensorType::iq2_xxs> : SignedFormat<TensorType::iq2_xxs, BlockIQ2_XXS, kIq2Magnitudes> {
+  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and above them the scale
+    return load_word<kAlign>(b + 2 + i16 / 32 * 8 + 4);
   }
-  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const uint32_t q = reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8], codes = grid[q & 511u];
-    return {{codes, codes >> 16}, all_iq_signs(q >> 9)};
+  __device__ static uint32_t point(const uint8_t* b, auto i16, int j) {
+    return (b + 2 + i16 / 32 * 8)[(i16 % 32 + j) / 8];
   }
-  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static uint32_t signs(const uint8_t* b, auto i16, int j) {
+    return all_iq_signs(word(b, i16) >> ((i16 % 32 + j) / 8 * 7) & 127u);
+  }
+  __device__ static float factor(const uint8_t* b, auto i16) {
+    return (0.5f + static_cast<float>(word(b, i16) >> 28)) * 0.25f;
+  }
+};
+
+template <>
+struct Codes<TensorType::iq2_xs> : SignedFormat<TensorType::iq2_xs, BlockIQ2_XS, kIq2Magnitudes> {
+  __device__ static uint32_t both(const uint8_t* b, auto i16, int j) {
+    return reinterpret_cast<const uint16_t*>(b + 2)[i16 / 8 + j / 8];
+  }
+  __device__ static uint32_t point(const uint8_t* b, auto i16, int j) { return both(b, i16, j) & 511u; }
+  __device__ static uint32_t signs(const uint8_t* b, auto i16, int j) {
+    return all_iq_signs(both(b, i16, j) >> 9);
+  }
   __device__ static float factor(const uint8_t* b, auto i16) {
     return (0.5f + nibble_scale(b + 66, i16, 16)) * 0.25f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq2_s> : SuperFormat<TensorType::iq2_s, sizeof(BlockIQ2_S), 16> {
-  static constexpr Magnitudes kMagnitudes = kIq2Magnitudes;
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const int i = i16 / 8 + j / 8;  // which grid point
-    const uint32_t point = b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8;
-    return apply_signs(iq2_magnitudes(grid4(grid, 2 * point + j / 4 % 2)), b[34 + i], j % 8);
-  }
-  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq2_s> : SignedFormat<TensorType::iq2_s, BlockIQ2_S, kIq2Magnitudes> {
+  __device__ static uint32_t point(const uint8_t* b, auto i16, int j) {
     const int i = i16 / 8 + j / 8;
-    const uint32_t codes = grid[b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8];
-    return {{codes, codes >> 16}, b[34 + i]};
+    return b[2 + i] | (b[66 + i / 4] >> (i % 4 * 2) & 3u) << 8;
   }
-  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static uint32_t signs(const uint8_t* b, auto i16, int j) { return b[34 + (i16 / 8 + j / 8)]; }
   __device__ static float factor(const uint8_t* b, auto i16) {
     return (0.5f + nibble_scale(b + 74, i16, 16)) * 0.25f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq3_xxs> : SuperFormat<TensorType::iq3_xxs, sizeof(BlockIQ3_XXS), 32> {
-  static constexpr Magnitudes kMagnitudes = kIq3xxsMagnitudes;
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const int i = i16 % 32 + j;
-    const uint32_t signs = all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u);
-    return apply_signs(iq3_xxs_magnitudes(grid4(grid, b[2 + (i16 + j) / 4])), signs, i % 8);
+struct Codes<TensorType::iq3_xxs>
+    : SignedFormat<TensorType::iq3_xxs, BlockIQ3_XXS, 0x1c140c04u, 0x3e342c24u> {
+  __device__ static uint32_t word(const uint8_t* b, auto i16) {  // signs, and above them the scale
+    return load_word<kAlign>(b + 66 + i16 / 32 * 4);
   }
-  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const int i = i16 % 32 + j;
-    const uint8_t* points = b + 2 + (i16 + j) / 4;
-    return {{grid4(grid, points[0]), grid4(grid, points[1])},
-            all_iq_signs(load_word<kAlign>(b + 66 + i16 / 32 * 4) >> (i / 8 * 7) & 127u)};
+  __device__ static uint32_t point(const uint8_t* b, auto i16, int j) { return b[2 + (i16 + j) / 4]; }
+  __device__ static uint32_t signs(const uint8_t* b, auto i16, int j) {
+    return all_iq_signs(word(b, i16) >> ((i16 % 32 + j) / 8 * 7) & 127u);
   }
-  __device__ static float d(const uint8_t* b) { return load_f16(b); }
   __device__ static float factor(const uint8_t* b, auto i16) {
-    const uint32_t word = load_word<kAlign>(b + 66 + i16 / 32 * 4);
-    return (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+    return (0.5f + static_cast<float>(word(b, i16) >> 28)) * 0.5f;
   }
 };
 
 template <>
-struct Codes<TensorType::iq3_s> : SuperFormat<TensorType::iq3_s, sizeof(BlockIQ3_S), 32> {
-  static constexpr Magnitudes kMagnitudes = kIq3sMagnitudes;
-  __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
-    const int i = i16 / 4 + j / 4;  // which grid point
-    const uint32_t point = b[2 + i] | (b[66 + i / 8] >> (i % 8) & 1u) << 8;
-    return apply_signs(iq3_s_magnitudes(grid4(grid, point)), b[74 + i / 2], j % 8);
-  }
-  __device__ static Signed8 signed8(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
+struct Codes<TensorType::iq3_s> : SignedFormat<TensorType::iq3_s, BlockIQ3_S, 0x07050301u, 0x0f0d0b09u> {
+  __device__ static uint32_t point(const uint8_t* b, auto i16, int j) {
     const int i = i16 / 4 + j / 4;
-    const uint32_t upper = b[66 + i / 8] >> (i % 8);  // i is even
-    return {{grid4(grid, b[2 + i] | (upper & 1u) << 8), grid4(grid, b[3 + i] | (upper >> 1 & 1u) << 8)},
-            b[74 + i / 2]};
+    return b[2 + i] | (b[66 + i / 8] >> (i % 8) & 1u) << 8;
   }
-  __device__ static float d(const uint8_t* b) { return load_f16(b); }
+  __device__ static uint32_t signs(const uint8_t* b, auto i16, int j) {
+    return b[74 + (i16 / 4 + j / 4) / 2];
+  }
   __device__ static float factor(const uint8_t* b, auto i16) {
     return 1.0f + 2.0f * nibble_scale(b + 106, i16, 32);
   }
@@ -155,7 +146,7 @@ __device__ __forceinline__ uint32_t iq1_codes(const uint32_t* grid, uint32_t low
 }
 
 template <>
-struct Codes<TensorType::iq1_s> : SuperFormat<TensorType::iq1_s, sizeof(BlockIQ1_S), 32> {
+struct Codes<TensorType::iq1_s> : SuperFormat<TensorType::iq1_s, BlockIQ1_S> {
   __device__ static uint32_t group(const uint8_t* b, auto i16) {
     return reinterpret_cast<const uint16_t*>(b + 34)[i16 / 32];
   }
@@ -171,7 +162,7 @@ struct Codes<TensorType::iq1_s> : SuperFormat<TensorType::iq1_s, sizeof(BlockIQ1
 };
 
 template <>
-struct Codes<TensorType::iq1_m> : SuperFormat<TensorType::iq1_m, sizeof(BlockIQ1_M), 16> {
+struct Codes<TensorType::iq1_m> : SuperFormat<TensorType::iq1_m, BlockIQ1_M> {
   __device__ static uint32_t codes4(const uint8_t* b, auto i16, int j, const uint32_t* grid) {
     const int i = i16 / 8 + j / 8;
     return iq1_codes(grid, b[i], static_cast<uint32_t>(b[32 + i16 / 16]) >> (j / 8 * 4), j);
@@ -214,43 +205,35 @@ static __device__ const IqGrids kIqGrids = {as_nibbles(kIq1Codes),
                                             kIq3xxsCodes,
                                             kIq3sCodes};
 
+// Which of them a type has.
+template <TensorType kType>
+constexpr auto grid_of() {
+  using enum TensorType;
+  if constexpr (kType == iq1_s || kType == iq1_m) return &IqGrids::iq1;
+  if constexpr (kType == iq2_xxs) return &IqGrids::iq2_xxs;
+  if constexpr (kType == iq2_xs) return &IqGrids::iq2_xs;
+  if constexpr (kType == iq2_s) return &IqGrids::iq2_s;
+  if constexpr (kType == iq3_xxs) return &IqGrids::iq3_xxs;
+  if constexpr (kType == iq3_s) return &IqGrids::iq3_s;
+}
+template <TensorType kType>
+inline constexpr bool kHasGrid = !std::is_void_v<decltype(grid_of<kType>())>;
+
 // Words of shared memory that fill_grid() wants.
 template <TensorType kType>
 inline constexpr int kGridWords = [] {
-  switch (kType) {
-    using enum TensorType;
-    case iq1_s:
-    case iq1_m: return sizeof(IqGrids::iq1) / 4;
-    case iq2_xxs: return sizeof(IqGrids::iq2_xxs) / 4;
-    case iq2_xs: return sizeof(IqGrids::iq2_xs) / 4;
-    case iq2_s: return sizeof(IqGrids::iq2_s) / 4;
-    case iq3_xxs: return sizeof(IqGrids::iq3_xxs) / 4;
-    case iq3_s: return sizeof(IqGrids::iq3_s) / 4;
-    default: return size_t{0};
-  }
+  if constexpr (kHasGrid<kType>) return static_cast<int>(sizeof(IqGrids{}.*grid_of<kType>()) / 4);
+  return 0;
 }();
-
-template <TensorType kType>
-__device__ __forceinline__ const void* grid_of() {
-  switch (kType) {
-    using enum TensorType;
-    case iq1_s:
-    case iq1_m: return &kIqGrids.iq1;
-    case iq2_xxs: return &kIqGrids.iq2_xxs;
-    case iq2_xs: return &kIqGrids.iq2_xs;
-    case iq2_s: return &kIqGrids.iq2_s;
-    case iq3_xxs: return &kIqGrids.iq3_xxs;
-    case iq3_s: return &kIqGrids.iq3_s;
-    default: return nullptr;
-  }
-}
 
 // Called by all threads of a block before codes4 or dequantize16; a __syncthreads() follows. Nothing for
 // types without a grid.
 template <TensorType kType>
 __device__ __forceinline__ void fill_grid(uint32_t* grid) {
-  const auto* from = static_cast<const uint32_t*>(grid_of<kType>());
-  for (int i = threadIdx.x; i < kGridWords<kType>; i += blockDim.x) grid[i] = from[i];
+  if constexpr (kHasGrid<kType>) {
+    const auto* from = reinterpret_cast<const uint32_t*>(&(kIqGrids.*grid_of<kType>()));
+    for (int i = threadIdx.x; i < kGridWords<kType>; i += blockDim.x) grid[i] = from[i];
+  }
 }
 
 }  // namespace dsv32::cuda

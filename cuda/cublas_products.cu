@@ -1,9 +1,9 @@
-// Dense products of many tokens by cuBLASLt. It is loaded when the first one comes.
+// Dense products of many tokens by cuBLASLt, which is loaded when the first one comes.
 //
 // With sums in one piece it adds sixteen products at a time in ascending order of columns, as our own kernel
-// does: the same bits, whichever of its tiles (tests/gpu/test_cublas.cpp). So who makes a product is a matter
-// of speed alone, and how many tokens there are makes no difference. As nobody promises that, the first
-// product of each shape is compared; what it does not take, or makes otherwise, our kernel makes.
+// does, whichever tiles it chooses: the same bits (tests/gpu/test_cublas.cpp). Since that is not promised,
+// the first product of each shape is compared with our kernel's; a shape that differs, or that the library
+// refuses, is left to our kernel.
 #include <array>
 #include <map>
 #include <mutex>
@@ -22,7 +22,7 @@ const CublasLibrary& library() {
   return loaded;
 }
 
-// What the library has for one device. Never destroyed: at the end the driver may be gone.
+// What the library has for one device. Never destroyed: at exit the driver may be gone.
 struct LibraryDevice {
   cublasLtHandle_t handle = nullptr;
   std::map<std::array<int64_t, 3>, std::optional<CublasAlgorithm>> algorithms;  // [rows, columns, matrices]
@@ -40,8 +40,9 @@ LibraryDevice& library_device() {
   return found;
 }
 
-// Which algorithm goes by the matrix alone, as if there were always so many tokens. The library's favourite
-// is within 5 % of the fastest, but where rows are short (tests/gpu/test_cublas.cpp; H200, 2026-11-23).
+// The algorithm follows from the matrix alone, as if there were always kPlannedTokens. The library's first
+// choice is within 5 % of the fastest, except where rows are short (tests/gpu/test_cublas.cpp; H200,
+// 2026-11-23).
 constexpr int64_t kPlannedTokens = 2048, kShortColumns = 4096;
 
 std::optional<CublasAlgorithm> choose(cublasLtHandle_t handle, CublasShape shape) {
@@ -96,8 +97,7 @@ bool has_our_bits(const Product& product, const Launch& launch) {
   auto* counted = scratch.take<int>(1);
   CUDA_CHECK(cudaMemsetAsync(counted, 0, sizeof(int), launch.stream));
   multiply_direct_hopper(ours, launch);
-  count_others_kernel<<<kTokens, kThreads, 0, launch.stream>>>(product, ours, counted);
-  check_launch("count_others_kernel");
+  launch_plain(count_others_kernel, {kTokens, kThreads}, launch, product, ours, counted);
   int n_others = 1;
   CUDA_CHECK(cudaMemcpyAsync(&n_others, counted, sizeof(int), cudaMemcpyDefault, launch.stream));
   CUDA_CHECK(cudaStreamSynchronize(launch.stream));
@@ -133,8 +133,7 @@ bool multiply_by_library(const Product& product, const Launch& launch) {
   if (!at->second || !CublasProduct(library(), shape)
                           .run(device.handle, *at->second, w.data, product.x, product.y, launch.stream))
     return false;
-  scale_rows_kernel<<<static_cast<unsigned>(product.n_places), kThreads, 0, launch.stream>>>(product);
-  check_launch("scale_rows_kernel");
+  launch_plain(scale_rows_kernel, {product.n_places, kThreads}, launch, product);
   if (is_new && !has_our_bits(product, launch)) at->second.reset();
   return at->second.has_value();
 }

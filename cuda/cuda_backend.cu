@@ -1,10 +1,10 @@
-// The GPU backend: memory, the order of operations, and recorded steps. The work itself is in the launchers
-// of kernels.h.
+// The GPU backend: memory, the order of operations, and recorded steps. The kernels' launchers are in
+// kernels.h.
 //
-// One stream carries everything, so that each operation sees what came before it; a second one copies rows
-// into windows. A recorded step is a CUDA graph: its launches cost the host one call. Experts in host memory
-// come through a ring (expert_ring.h) or are left to the host (host_experts.h). There may be several devices:
-// whatever is asked of the driver is asked for the one that is current, so each call selects its own first.
+// One stream carries the operations in order; a second one copies rows beside them. A recorded step is a CUDA
+// graph, which costs the host one call. Experts in host memory come through a ring (expert_ring.h) or are
+// left to the host (host_experts.h). The driver's calls are for the current device, so each operation selects
+// its own.
 #include "cuda/cuda_backend.h"
 
 #include <unistd.h>
@@ -17,12 +17,10 @@
 #include "backend/pinned_memory.h"
 #include "base/error.h"
 #include "base/host_memory.h"
-#include "cuda/devices.h"
 #include "cuda/expert_ring.h"
-#include "cuda/graph.h"
 #include "cuda/host_experts.h"
 #include "cuda/kernels.h"
-#include "cuda/stream_lane.h"
+#include "cuda/stream.h"
 
 namespace dsv32 {
 namespace {
@@ -38,8 +36,7 @@ constexpr long kFewProcessors = 24;
 constexpr size_t kStateBytes = 512;   // at the end of the workspace: a counter, and of posts to the host
 constexpr unsigned kMostFetches = 4;  // on their way at a time
 
-// Rises when a change of these sources changes the bits of rows or keys; tests/gpu/test_cuda_row_digests.cpp
-// tells.
+// Rises when a change of these sources changes bits of rows or keys (tests/gpu/test_cuda_row_digests.cpp).
 constexpr int kNumericsEpoch = 10;
 
 // What the driver takes later for kernels' code and recorded steps: not ours to plan with.
@@ -57,25 +54,40 @@ PinningDriver pinning_driver(int device) {
           .unpin = [](void* memory) { cudaHostUnregister(memory); }};
 }
 
+// A recorded step. One that is still running is freed by the driver when it is done.
+class Graph : public Recording {
+ public:
+  Graph(int device, cudaStream_t stream, cudaGraphExec_t graph, cuda::HostExperts* host)
+      : device_(device),
+        stream_(stream),
+        graph_(graph),
+        host_(host),
+        n_posts_(host ? host->take_posts() : 0) {}
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  void replay() override {
+    CUDA_CHECK(cudaSetDevice(device_));
+    CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+    if (n_posts_ > 0) host_->expect(n_posts_);
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_;
+  cuda::HostExperts* host_;
+  int64_t n_posts_;  // of one replay
+};
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(int device, const MemoryLimits& limits, int n_threads, std::shared_ptr<HostLane> lane)
-      : device_(device),
+      : device_(selected(device)),
         n_threads_(n_threads),
         lane_(std::move(lane)),
         device_memory_(limits.device),
         host_memory_(limits.host),
         nodes_(NumaNodes::of_machine()),
         pinned_(pinning_driver(device), nodes_) {
-    if (const DeviceProblem problem = find_problem(device); !problem.message.empty())
-      fail(ErrorKind::device, problem.message, problem.hint);
-    CUDA_CHECK(cudaSetDevice(device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&n_sms_, cudaDevAttrMultiProcessorCount, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&sm_major_, cudaDevAttrComputeCapabilityMajor, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&sm_minor_, cudaDevAttrComputeCapabilityMinor, device));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    CUDA_CHECK(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : events()) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     workspace_memory_ = alloc(Place::device, kWorkspaceBytes, "scratch memory");
     workspace_ = cuda::Workspace(workspace_memory_, kWorkspaceBytes - kStateBytes);
     n_done_ =
@@ -96,22 +108,21 @@ class CudaBackend : public Backend {
     cudaFreeHost(staging_);
     cudaFreeHost(landing_);
     cudaFree(workspace_memory_);
-    for (cudaEvent_t* event : events()) cudaEventDestroy(*event);
     for (cudaEvent_t event : marks_) cudaEventDestroy(event);
-    cudaStreamDestroy(side_stream_);
-    cudaStreamDestroy(stream_);
   }
 
   const char* name() const override { return "cuda"; }
-  // Grids follow the number of multiprocessors, and exp and sin come with the toolkit: where these differ,
-  // nobody promises equal bits.
+  // Grids follow the number of multiprocessors, and exp and sin come with the toolkit: bits may differ with
+  // either.
   std::string numerics() const override {
-    return format("cuda/sm_%d%d/%d-sms/toolkit-%d/epoch-%d", sm_major_, sm_minor_, n_sms_, CUDART_VERSION,
-                  kNumericsEpoch);
+    select();
+    return format(
+        "cuda/sm_%d%d/%d-sms/toolkit-%d/epoch-%d", cuda::device_attribute(cudaDevAttrComputeCapabilityMajor),
+        cuda::device_attribute(cudaDevAttrComputeCapabilityMinor), n_sms_, CUDART_VERSION, kNumericsEpoch);
   }
   bool works_in_host_memory() const override { return false; }
-  // 15 threads of 16 processors read 125 GB/s and gain 12 to 16 % of a sequence's decode; 31 of 32 read 160,
-  // from which the link only takes (Q4_K, H100 and H200, 2026-11-23).
+  // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read
+  // 160, and the link only takes from that (Q4_K, H100 and H200, 2026-11-23).
   bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kFewProcessors; }
   bool roles_agree() const override { return false; }
 
@@ -128,7 +139,7 @@ class CudaBackend : public Backend {
   void free(Place place, void* memory) override {
     cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
-    // That memory may be what comes through the ring, or where.
+    // The ring may lie in that memory, or copy from it.
     if (ring_ && (place == Place::host || ring_->lies_in(memory))) ring_->forget();
     if (place == Place::host) {
       host_memory_.give(pinned_.free(memory));
@@ -140,8 +151,7 @@ class CudaBackend : public Backend {
     cudaFree(memory);
   }
 
-  // The copies wait for the pinning of what they read: the driver is not asked for memory that it is about to
-  // pin.
+  // Waits until the source is pinned, so that the driver does not pin it a second time.
   void upload(void* device, const void* host, size_t n_bytes) override {
     select();
     pinned_.wait(host);
@@ -213,13 +223,13 @@ class CudaBackend : public Backend {
     cudaGraphExec_t executable = nullptr;
     CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
-    return std::make_unique<cuda::Graph>(device_, stream_, executable, host_.get());
+    return std::make_unique<Graph>(device_, stream_, executable, host_.get());
   }
 
   // A fetch on the side stream is waited for: it is measured alone.
   void mark() override {
     join();
-    if (is_fetching()) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_[(n_fetches_ - 1) % kMostFetches]));
+    if (is_fetching()) fetched_[(n_fetches_ - 1) % kMostFetches].hold(stream_);
     if (n_marks_ == marks_.size()) CUDA_CHECK(cudaEventCreate(&marks_.emplace_back()));
     CUDA_CHECK(cudaEventRecord(marks_[n_marks_++], stream_));
   }
@@ -251,11 +261,8 @@ class CudaBackend : public Backend {
                                      : cuda::matmuls_prefill(ops, launch());
   }
   void matmul_gated(const GatedMatmul& op) override {
-    if (op.role == Role::decode) return cuda::matmul_gated_decode(op, launch());
-    const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
-                           {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
-    cuda::matmuls_prefill(both, launch());
-    cuda::gate(op.y, op.up, nullptr, {op.scales}, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch());
+    op.role == Role::decode ? cuda::matmul_gated_decode(op, launch())
+                            : cuda::matmul_gated_apart(op, launch());
   }
   void matmul_heads(const MatmulHeads& op) override {
     op.role == Role::decode ? cuda::matmul_heads_decode(op, launch())
@@ -267,16 +274,15 @@ class CudaBackend : public Backend {
   }
   void stream_rows(const StreamRows& op) override {
     select();
-    CUDA_CHECK(cudaStreamWaitEvent(stream_, streamed_));
+    streamed_.hold(stream_);
     if (op.n_copies == 0) return;
-    CUDA_CHECK(cudaEventRecord(enqueued_, stream_));
-    CUDA_CHECK(cudaStreamWaitEvent(side_stream_, enqueued_));
+    enqueued_.order(stream_, side_stream_);
     for (int64_t i = 0; i < op.n_copies; ++i) {
       pinned_.wait(op.copies[i].from);
       CUDA_CHECK(cudaMemcpyAsync(op.copies[i].to, op.copies[i].from, op.copies[i].n_bytes,
                                  cudaMemcpyHostToDevice, side_stream_));
     }
-    CUDA_CHECK(cudaEventRecord(streamed_, side_stream_));
+    streamed_.record(side_stream_);
   }
   // Kernels read rows from the pool after they were stored there: waiting here is enough.
   void store_tokens(const StoreTokens& op) override {
@@ -298,22 +304,21 @@ class CudaBackend : public Backend {
     has_fetched_ = cuda::can_fetch_resolved(op);
     cuda::resolve(op, has_fetched_, here);
   }
-  // On the side stream: the link is busy while the main one computes. Each attend() joins the next of them.
-  // What resolve() has fetched is none of them.
+  // On the side stream, beside the main one. Each attend() waits for the next of them. None where resolve()
+  // has fetched.
   void fetch_latents(const FetchLatents& op) override {
     if (std::exchange(has_fetched_, false)) return;
     if (n_fetches_ - n_joined_ == kMostFetches)
       fail(ErrorKind::internal, "fetch_latents: too many that no attend has waited for");
     select();
-    CUDA_CHECK(cudaEventRecord(resolved_, stream_));
-    CUDA_CHECK(cudaStreamWaitEvent(side_stream_, resolved_));
+    resolved_.order(stream_, side_stream_);
     cuda::Workspace none(nullptr, 0);
     cuda::fetch_latents(op, {side_stream_, &none, n_sms_});
-    CUDA_CHECK(cudaEventRecord(fetched_[n_fetches_++ % kMostFetches], side_stream_));
+    fetched_[n_fetches_++ % kMostFetches].record(side_stream_);
   }
   void attend(const Attend& op) override {
     const cuda::Launch joined = launch();
-    if (is_fetching()) CUDA_CHECK(cudaStreamWaitEvent(stream_, fetched_[n_joined_++ % kMostFetches]));
+    if (is_fetching()) fetched_[n_joined_++ % kMostFetches].hold(stream_);
     rounded_ = cuda::attends_rounded(op) ? op.o_c : nullptr;
     cuda::attend(op, joined, rounded_ != nullptr);
   }
@@ -336,28 +341,30 @@ class CudaBackend : public Backend {
     cuda::run_experts_prefill(op, here);
   }
   void sample(const Sample& op) override { cuda::sample(op, launch()); }
-  // The copy is the receiver's work, so that it follows what that one still computes; the sender waits for
-  // the copy before it writes its states anew.
+  // The receiver copies, after what it still computes; the sender waits for the copy before it writes its
+  // states again.
   void hand_over(const HandOver& op) override {
     auto* to = dynamic_cast<CudaBackend*>(op.to);
     if (!to) return Backend::hand_over(op);
     join();
     meet(*to);
-    CUDA_CHECK(cudaEventRecord(left_, stream_));
+    left_.record(stream_);
     to->select();
-    CUDA_CHECK(cudaStreamWaitEvent(to->stream_, left_));
+    left_.hold(to->stream_);
     CUDA_CHECK(cudaMemcpyPeerAsync(op.y, to->device_, op.x, device_,
                                    static_cast<size_t>(op.n_values) * sizeof(float), to->stream_));
-    CUDA_CHECK(cudaEventRecord(to->arrived_, to->stream_));
+    to->arrived_.record(to->stream_);
     select();
-    CUDA_CHECK(cudaStreamWaitEvent(stream_, to->arrived_));
+    to->arrived_.hold(stream_);
   }
 
  private:
-  std::vector<cudaEvent_t*> events() {
-    std::vector<cudaEvent_t*> all = {&enqueued_, &streamed_, &resolved_, &left_, &arrived_};
-    for (cudaEvent_t& event : fetched_) all.push_back(&event);
-    return all;
+  // That device, which can be used and is the current one now: else throws Error{device}.
+  static int selected(int device) {
+    if (const DeviceProblem problem = find_problem(device); !problem.message.empty())
+      fail(ErrorKind::device, problem.message, problem.hint);
+    CUDA_CHECK(cudaSetDevice(device));
+    return device;
   }
 
   // The device that the driver's calls of this thread are for; costs next to nothing.
@@ -402,7 +409,7 @@ class CudaBackend : public Backend {
     if (!is_recording_) host_->expect(host_->take_posts());
   }
 
-  // Nothing here is asked of the driver by this thread: a recording may be under way.
+  // Makes no call of the driver: a recording may be under way.
   void meet_host() {
     if (!lane_) lane_ = std::make_shared<HostLane>(n_threads_, 1);
     uint8_t* mail = take_host(kMailboxBytes, "the mailbox of experts in host memory");
@@ -411,7 +418,7 @@ class CudaBackend : public Backend {
     host_ = std::make_unique<cuda::HostExperts>(lane_, mail, static_cast<cuda::HostExperts::State*>(state));
   }
 
-  // What comes next sees the sums that were left to the host. Also selects the device.
+  // What follows sees the sums that were left to the host. Also selects the device.
   void join() {
     const cuda::Launch here = launch();
     if (host_) host_->join(here);
@@ -424,37 +431,37 @@ class CudaBackend : public Backend {
     return memory;
   }
 
-  // Host memory within the limit, divided over the nodes if it has parts.
-  void* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
-    void* pinned = host_memory_.holds(n_bytes) ? pinned_.alloc(n_bytes, what, n_part_bytes) : nullptr;
-    if (!pinned)
-      fail_memory(what, n_bytes, memory_info(Place::host).n_bytes_free,
-                  "a smaller context (-c) needs less, a larger --host-mem allows more");
-    host_memory_.take(n_bytes);
-    return pinned;
+  // What get() gives, within the limit; null: it has none.
+  template <typename Get>
+  void* take(Place place, size_t n_bytes, const char* what, const char* hint, const Get& get) {
+    MemoryBudget& budget = place == Place::host ? host_memory_ : device_memory_;
+    void* memory = budget.holds(n_bytes) ? get() : nullptr;
+    if (!memory) fail_memory(what, n_bytes, memory_info(place).n_bytes_free, hint);
+    budget.take(n_bytes);
+    return memory;
+  }
+  // Of a call of the driver's: null where it failed.
+  static void* given(cudaError_t status, void* const& memory) {
+    if (status == cudaSuccess) return memory;
+    cudaGetLastError();
+    return nullptr;
   }
 
-  // Device memory within the limit.
+  // Divided over the nodes if it has parts.
+  void* alloc_pinned(size_t n_bytes, const char* what, size_t n_part_bytes = 0) {
+    return take(Place::host, n_bytes, what,
+                "a smaller context (-c) needs less, a larger --host-mem allows more",
+                [&] { return pinned_.alloc(n_bytes, what, n_part_bytes); });
+  }
   void* alloc_device(size_t n_bytes, const char* what, const char* hint) {
     void* memory = nullptr;
-    if (!device_memory_.holds(n_bytes) || cudaMalloc(&memory, n_bytes) != cudaSuccess) {
-      cudaGetLastError();
-      fail_memory(what, n_bytes, memory_info(Place::device).n_bytes_free, hint);
-    }
-    device_memory_.take(n_bytes);
-    return memory;
+    return take(Place::device, n_bytes, what, hint,
+                [&] { return given(cudaMalloc(&memory, n_bytes), memory); });
   }
-
   void* alloc_staging(size_t n_bytes) {
     void* memory = nullptr;
-    if (!host_memory_.holds(n_bytes) ||
-        cudaHostAlloc(&memory, n_bytes, cudaHostAllocDefault) != cudaSuccess) {
-      cudaGetLastError();
-      fail_memory("staging memory", n_bytes, memory_info(Place::host).n_bytes_free,
-                  "a larger --host-mem allows more");
-    }
-    host_memory_.take(n_bytes);
-    return memory;
+    return take(Place::host, n_bytes, "staging memory", "a larger --host-mem allows more",
+                [&] { return given(cudaHostAlloc(&memory, n_bytes, cudaHostAllocDefault), memory); });
   }
 
   const int device_, n_threads_;
@@ -462,16 +469,16 @@ class CudaBackend : public Backend {
   MemoryBudget device_memory_, host_memory_;
   const NumaNodes nodes_;
   PinnedMemory pinned_;
-  cudaStream_t stream_ = nullptr, side_stream_ = nullptr;        // the second copies rows beside the work
-  cudaEvent_t enqueued_ = nullptr, streamed_ = nullptr;          // of stream_rows
-  cudaEvent_t resolved_ = nullptr, fetched_[kMostFetches] = {};  // of fetch_latents
-  cudaEvent_t left_ = nullptr, arrived_ = nullptr;               // of hand_over
-  unsigned n_fetches_ = 0, n_joined_ = 0;                        // those that attend has joined
-  bool has_fetched_ = false;                                     // resolve, what it found missing
-  const float* rounded_ = nullptr;                               // attend's newest o_c, where it is fp16 rows
-  std::vector<cudaEvent_t> marks_;                               // kept for later marks
-  size_t n_marks_ = 0;                                           // since laps() was called
-  int n_sms_ = 0, sm_major_ = 0, sm_minor_ = 0;
+  const int n_sms_ = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const cuda::Stream stream_, side_stream_;             // the second copies rows beside the work
+  const cuda::Event enqueued_, streamed_;               // of stream_rows
+  const cuda::Event resolved_, fetched_[kMostFetches];  // of fetch_latents
+  const cuda::Event left_, arrived_;                    // of hand_over
+  unsigned n_fetches_ = 0, n_joined_ = 0;               // those that attend has joined
+  bool has_fetched_ = false;                            // resolve, what it found missing
+  const float* rounded_ = nullptr;                      // attend's newest o_c, where it is fp16 rows
+  std::vector<cudaEvent_t> marks_;                      // kept for later marks
+  size_t n_marks_ = 0;                                  // since laps() was called
   void* workspace_memory_ = nullptr;
   cuda::Workspace workspace_{nullptr, 0};
   uint32_t* n_done_ = nullptr;  // Launch::n_done

@@ -11,17 +11,22 @@ namespace dsv32 {
 
 class HostLane;
 
-// The backend of that GPU, or Error{device} that says what is missing: a driver, one new enough, a GPU that
-// this build has code for. n_threads: that compute experts in host memory; 0: one for each core but one.
-// lane: computes these, for several devices at once; null: one of this backend's own, when there are such
-// experts.
+// The backend of a GPU, or Error{device} that says what is missing: a driver, a newer one, code for this GPU.
+// n_threads: compute experts in host memory; 0: one for each core but one. lane: computes these for several
+// devices; null: one of its own, when there are such experts.
 std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limits = {}, int n_threads = 0,
                                            std::shared_ptr<HostLane> lane = nullptr);
 
 // How many GPUs there are; 0 without a driver.
 int n_cuda_devices();
 
-// Why that GPU cannot be used, for who goes on without; empty when it can. Never throws.
+// Why a GPU cannot be used: no driver, an old one, or no code for it in this build. Without a message it can.
+struct DeviceProblem {
+  std::string message, hint;
+};
+DeviceProblem find_problem(int device);
+
+// Why that GPU cannot be used; empty when it can. Never throws.
 std::string why_no_cuda(int device);
 
 }  // namespace dsv32

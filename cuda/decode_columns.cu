@@ -1,19 +1,17 @@
-// Weight rows times up to sixteen vectors together: what decode_rows.cuh computes for up to eight, with the
-// same bits.
+// Weight rows times up to sixteen vectors together, with the bits of decode_rows.cuh.
 //
-// A block has eight tiles of 16 rows, one a warp, and up to 16 columns: tokens of a problem, or uses of an
-// expert. Codes are taken apart once for all columns. A warp brings in the weights of its own tile, and the
-// warps in turn the steps of x, made fp16 by a kernel before, which all share: they meet nowhere, and may be
-// steps apart. Of a gated product's tile the upper eight rows are of W0, the lower ones the same rows of W1.
+// A block has eight bands of 16 rows, one a warp, and up to 16 columns: tokens of a problem, or uses of an
+// expert. Codes are taken apart once for all columns. Each warp copies its own weights; the warps take turns
+// to copy the steps of x, made fp16 by a kernel before. Of a gated product's tile the upper eight rows are of
+// W0, the lower eight the same rows of W1.
 //
-// A column of a tensor-core product knows nothing of the others, so what makes the bits is the order in which
-// steps are added: a unit, a W-th of the steps, in one sum, as a warp of decode_rows.cuh has them, and units
-// in the order of sum_units(). A block takes them one after the other, so that it reads a row's bytes in
-// their order. Where tiles are too few for the device, the blocks of a cluster have some of the units each,
-// and add up all of them in that same order at the end.
+// The order in which steps are added makes the bits. A unit, a W-th of the steps, is one sum, as a warp of
+// decode_rows.cuh has it, and sum_units() adds the units. A block takes its units in order and so reads a
+// row's bytes in order. Where tiles are too few for the device, the blocks of a cluster share the units and
+// add all of them at the end.
 #include <cooperative_groups.h>
 
-#include "cuda/decode_layout.cuh"
+#include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda {
 namespace decode {
@@ -22,10 +20,10 @@ namespace {
 constexpr int kTiles = kMostTogether / kGroupTokens;  // of 8 columns
 constexpr int kMostStages = 4;
 constexpr int kLogTileRows = 4;
-static_assert(kTileRows == 1 << kLogTileRows);
+static_assert(kBandTile == 1 << kLogTileRows);
 
-// x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem, those of problems
-// that share x counted once.
+// x of all columns, records [n_columns, n_steps] (Record). Column: a token of a problem; problems that share
+// x have it once.
 struct ColumnX {
   uint8_t* records;
   int n_columns, n_steps;
@@ -43,7 +41,7 @@ struct Cut {
 
   // Sums of a row lie so far apart that eight rows are in different banks.
   __host__ __device__ int row_sums() const { return n_columns + 2; }
-  __host__ __device__ int slot_sums() const { return kWarps * kTileRows * row_sums(); }
+  __host__ __device__ int slot_sums() const { return kWarps * kBandTile * row_sums(); }
 };
 
 // Makes x fp16. A team of lanes has a step of a column; grid: teams.
@@ -66,8 +64,8 @@ __global__ void make_columns_kernel(const __grid_constant__ DecodeRows rows, con
   make_record<kType>(v, to.records + team * X::kBytes, is_there);
 }
 
-// What a block multiplies, one thing after another: a matrix times some columns. Of runs: those of the
-// block's share that have uses; else one problem's chunk of tokens, `first` of them the first.
+// What a block multiplies, item by item: a matrix times some columns. With runs: those of the block's share
+// that have uses; else a problem's chunk of tokens from `first` on.
 struct BlockItems {
   static constexpr int kMost = 32, kMostColumns = 256;
   UseRuns::Run at[kMost + 1];        // one more to be read
@@ -95,15 +93,6 @@ struct BlockItems {
                                    : item.mat / rows.x_sharing * rows.n_tokens + item.first + c;
       x_records[k] = static_cast<uint32_t>(column * n_steps);
     }
-  }
-};
-
-// Of the stages of x that the warps share.
-struct XBarriers {
-  uint64_t full[kMostStages], empty[kMostStages];
-
-  __device__ __forceinline__ void init() {
-    for (int k = 0; k < kMostStages; ++k) init_barrier(&full[k], 32), init_barrier(&empty[k], kWarps);
   }
 };
 
@@ -184,7 +173,7 @@ struct WarpRows {
 // slots: of the warp's rows.
 __device__ __forceinline__ void clear_slots(const Cut& cut, int lane, float* slots) {
   for (int slot = 0; slot < cut.n_slots; ++slot)
-    for (int k = lane; k < kTileRows * cut.row_sums(); k += 32) slots[slot * cut.slot_sums() + k] = 0;
+    for (int k = lane; k < kBandTile * cut.row_sums(); k += 32) slots[slot * cut.slot_sums() + k] = 0;
   __syncwarp();
 }
 
@@ -228,32 +217,32 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRun
   clear_slots(cut, lane, slots);
 }
 
-// y as in decode_rows_kernel, for the columns of chunks of tokens or of runs.
+// y as in decode_rows_kernel, for chunks of tokens or runs of uses.
 // Grid (parts of chunks, groups of 8 tiles, problems or shares of the runs); clusters of parts.
-// Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots.
-// Copies run ahead from item to item, those of x a step less. Bound: issue slots and shared memory's rate; of
-// Q4_K some 220 instructions for each 16 x 256 weights and 40 for each 8 columns.
-// Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 8 and 16 tokens 37 and 45 us; the 222 experts that 64
-// tokens choose at random 2.0 ms, 2.7 TB/s, with 64 % of the issue slots busy.
+// Layout: head of this file; stages of the ring [weights of 8 warps, x], then the slots. Copies run ahead
+// from item to item, those of x a step less.
+// Bound by issue slots and shared memory: of Q4_K some 220 instructions for 16 x 256 weights and 40 for each
+// 8 columns. Measured (H200, 2026-11-24): Q4_K 7168 x 16384 of 8 and 16 tokens 37 and 45 us; the 222 experts
+// that 64 tokens choose at random 2.0 ms, 2.7 TB/s, 64 % of the issue slots busy.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_columns_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
                           const __grid_constant__ UseRuns runs, const __grid_constant__ ColumnX x,
                           const __grid_constant__ Cut cut) {
   using Step = Steps<kType>;
-  constexpr int kWarpStage = kTileRows * Step::kSlot, kRecord = Record<kType>::kBytes;
+  constexpr int kWarpStage = kBandTile * Step::kSlot, kRecord = Record<kType>::kBytes;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint32_t grid[kGridWords<kType> + 1];
   __shared__ BlockItems items;
-  __shared__ XBarriers barriers;
+  __shared__ Pipe<kMostStages> x_pipe;  // of the steps of x, which the warps share
   const uint32_t thread = opaque(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
   const int n_stage_bytes = kWarps * kWarpStage + cut.n_columns * kRecord;
   float* slots =
-      reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes) + warp * kTileRows * cut.row_sums();
+      reinterpret_cast<float*>(shared + cut.n_stages * n_stage_bytes) + warp * kBandTile * cut.row_sums();
   let_next_start();
   fill_grid<kType>(grid);
-  if (thread == 0) barriers.init();
+  if (thread == 0) x_pipe.init(32, kWarps);
   if (runs.runs) wait_for_inputs();  // which matrices
   const int n_items = items.find(rows, runs, static_cast<int>(blockIdx.x) / cut.n_parts, cut.n_columns);
   const WarpRows own(rows, cut, warp);
@@ -291,10 +280,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto copy_x = [&] {
     if (x_item == n_items) return;
     if (x_warp == warp) {
-      wait_for_phase(&barriers.empty[x_walk.stage], x_walk.parity ^ 1);
+      x_pipe.wait_empty(x_walk);
       copy_records<kType>(x_lane + x_step * kRecord, numbers + 4 * x_item * cut.n_columns, items.at[x_item].n,
                           lane, x_ring + x_walk.stage * n_stage_bytes);
-      arrive_when_copied(&barriers.full[x_walk.stage]);
+      arrive_when_copied(&x_pipe.full[x_walk.stage]);
     }
     x_walk.advance(cut.n_stages);
     x_warp = (x_warp + 1) % kWarps;
@@ -321,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncwarp();
       copy_weights(walk.stage == 0 ? cut.n_stages - 1 : walk.stage - 1);
       copy_x();
-      wait_for_phase(&barriers.full[walk.stage], walk.parity);
+      x_pipe.wait_full(walk);
       const int stage_at = walk.stage * n_stage_bytes;
       if (has_rows) {
         const uint8_t* rows_at[1][2];
@@ -332,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           add_step<kType, 1>(sums, rows_at, lane_x.after(stage_at), quarter, grid);
       }
       __syncwarp();
-      if (lane == 0) arrive(&barriers.empty[walk.stage]);
+      if (lane == 0) arrive(&x_pipe.empty[walk.stage]);
       walk.advance(cut.n_stages);
       take.row += step_apart<kType>(rows);
       // Of few steps some units have none.
@@ -345,8 +334,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// The parts with which the busiest place for a block has least to do; a block's beginning and end take as
-// long as some steps. fits: whether a number of parts does.
+// The number of parts with which the busiest block has least to do; a block's beginning and end take as long
+// as kStepsBeside steps. fits: whether a number of parts does.
 template <typename Fits>
 int choose_parts(const Layout& layout, int64_t n_blocks, int n_places, const Fits& fits) {
   constexpr int kStepsBeside = 4;
@@ -364,8 +353,8 @@ template <TensorType kType>
 void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, bool is_gated, int n_together,
                     const Launch& launch) {
   using X = Record<kType>;
-  constexpr int kReserved =
-      1024 + (kGridWords<kType> + 1) * 4 + static_cast<int>(sizeof(BlockItems) + sizeof(XBarriers)) + 128;
+  constexpr int kReserved = 1024 + (kGridWords<kType> + 1) * 4 +
+                            static_cast<int>(sizeof(BlockItems) + sizeof(Pipe<kMostStages>)) + 128;
   const int n_problems = runs.runs ? runs.n_runs : rows.n_problems;
   const int n_groups = number_groups(rows, kWarps / (is_gated ? 2 : 1));
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
@@ -373,13 +362,12 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const int64_t n_records = n_columns * layout.n_steps;
   const ColumnX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(n_records * X::kBytes)),
                      static_cast<int>(n_columns), layout.n_steps};
-  const dim3 x_blocks(static_cast<unsigned>(ceil_div(n_records, kThreads / X::kLanes)));
-  launch_kernel("make_columns_kernel", make_columns_kernel<kType>, {x_blocks, kThreads}, launch, rows, x,
-                layout.is_x_aligned);
+  launch_kernel(make_columns_kernel<kLikeX<kType>>, {ceil_div(n_records, kThreads / X::kLanes), kThreads},
+                launch, rows, x, layout.is_x_aligned);
 
   Cut cut{is_gated, 1, 1, 0, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
   const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
-  const int n_stage_bytes = kWarps * kTileRows * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
+  const int n_stage_bytes = kWarps * kBandTile * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
   const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
   const auto stages_in = [&](int room, int n_slots) {
@@ -408,14 +396,10 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
     fail(ErrorKind::internal,
          format("%d bytes of shared memory a block are too few for products with %s weights", block_limit,
                 type_name(kType)));
-  CUDA_CHECK(cudaFuncSetAttribute(decode_columns_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  block_limit));
-  const auto n_bytes = static_cast<size_t>(cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4);
-  const dim3 blocks(static_cast<unsigned>(n_chunks * cut.n_parts), static_cast<unsigned>(n_groups),
-                    static_cast<unsigned>(n_z));
-  launch_kernel("decode_columns_kernel", decode_columns_kernel<kType>,
-                {blocks, kThreads, n_bytes, static_cast<unsigned>(cut.n_parts)}, launch, rows, layout, runs,
-                x, cut);
+  const int n_bytes = cut.n_stages * n_stage_bytes + cut.n_slots * cut.slot_sums() * 4;
+  launch_kernel(decode_columns_kernel<kType>,
+                {{n_chunks * cut.n_parts, n_groups, n_z}, kThreads, n_bytes, cut.n_parts}, launch, rows,
+                layout, runs, x, cut);
 }
 
 }  // namespace

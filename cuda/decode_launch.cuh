@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backend/choose.h"
-#include "cuda/decode_layout.cuh"
 #include "cuda/decode_rows.cuh"
 #include "cuda/float_tiles.cuh"
 
@@ -41,14 +40,10 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   layout.n_slots = static_cast<int>(std::min<int64_t>(layout.n_stages, n_steps_warp));
   const int n_shared = std::max(Sizes::ring(layout.n_slots) + n_beside,
                                 beside.n_jobs > 0 ? static_cast<int>(kMostBesideBytes) : 0);
-  CUDA_CHECK(cudaFuncSetAttribute(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, block_limit));
   const int n_grid_x = layout.n_ahead + n_x_blocks * layout.n_split;
   const int64_t n_behind = ceil_div(beside.n_jobs - layout.n_ahead, n_grid_x);
-  const dim3 blocks(static_cast<unsigned>(n_grid_x), static_cast<unsigned>(rows.n_problems + n_behind),
-                    static_cast<unsigned>(n_token_groups));
-  launch_kernel("decode_rows_kernel", decode_rows_kernel<kType, kMats, kTiles, kInBands>,
-                {blocks, kThreads, static_cast<size_t>(n_shared), static_cast<unsigned>(layout.n_split)},
+  launch_kernel(decode_rows_kernel<kType, kMats, kTiles, kInBands>,
+                {{n_grid_x, rows.n_problems + n_behind, n_token_groups}, kThreads, n_shared, layout.n_split},
                 launch, rows, layout, beside);
   return true;
 }
@@ -66,9 +61,9 @@ inline int float_jobs(const DecodeRows& rows, int n_mats) {
 
 template <int kMats>
 void launch_float_rows(const DecodeRows& rows, const Launch& launch) {
-  const dim3 blocks(static_cast<unsigned>(float_jobs(rows, kMats)), static_cast<unsigned>(rows.n_problems));
-  launch_kernel("float_rows_kernel", float_rows_kernel<kMats>, {blocks, kThreads, kFloatSumBytes}, launch,
-                rows, is_float_aligned(rows));
+  launch_kernel(float_rows_kernel<kMats>,
+                {{float_jobs(rows, kMats), rows.n_problems}, kThreads, kFloatSumBytes}, launch, rows,
+                is_float_aligned(rows));
 }
 
 // F16 and BF16.
@@ -79,10 +74,11 @@ void launch_halves(const DecodeRows& rows, int width, const Launch& launch) {
       (width > kGroupTokens ? launch_rows<kType, kMats, 2, false>(rows, layout, Beside{}, launch)
                             : launch_rows<kType, kMats, 1, false>(rows, layout, Beside{}, launch)))
     return;
-  const dim3 blocks(static_cast<unsigned>(ceil_div(rows.matrices[0].n_rows, kWarps)),
-                    static_cast<unsigned>(rows.n_problems),
-                    static_cast<unsigned>(ceil_div(rows.n_tokens, kGroupTokens)));
-  launch_kernel("rows_plain_kernel", rows_plain_kernel<kType, kMats>, {blocks, kThreads}, launch, rows);
+  launch_kernel(
+      rows_plain_kernel<kType, kMats>,
+      {{ceil_div(rows.matrices[0].n_rows, kWarps), rows.n_problems, ceil_div(rows.n_tokens, kGroupTokens)},
+       kThreads},
+      launch, rows);
 }
 
 // Up to kGroupTokens tokens of weights that have codes. Returns whether `beside` is done too; with x_norm
@@ -103,9 +99,8 @@ bool launch_codes(const DecodeRows& rows, const Beside& beside, const Launch& la
 inline DecodeRows rows_of(const WeightMatrix& w) {
   if (w.n_cols <= 0 || w.n_cols % traits(w.type).block_values != 0 ||
       w.row_bytes != row_bytes(w.type, w.n_cols) || w.n_rows > INT_MAX / 2 || w.n_cols > INT_MAX / 64)
-    fail(ErrorKind::internal, format("a matrix of %lld rows of %lld %s values has %zu bytes a row",
-                                     static_cast<long long>(w.n_rows), static_cast<long long>(w.n_cols),
-                                     type_name(w.type), w.row_bytes));
+    fail(ErrorKind::internal, format("a matrix of %ld rows of %ld %s values has %zu bytes a row", w.n_rows,
+                                     w.n_cols, type_name(w.type), w.row_bytes));
   DecodeRows rows;
   rows.matrices[0].weights = w.data;
   rows.matrices[0].n_rows = static_cast<int>(w.n_rows);
@@ -175,10 +170,8 @@ bool launch_any(const DecodeRows& rows, const UseRuns& runs, TensorType type, co
   bool is_beside_done = false;
   for (int first = 0; first < rows.n_tokens; first += kMostTokens) {
     Workspace scratch = *launch.workspace;  // each part's x takes the place of those before
-    Launch here = launch;
-    here.workspace = &scratch;
     is_beside_done |= launch_part<kMats>(tokens_of(rows, first, std::min(kMostTokens, rows.n_tokens - first)),
-                                         runs, type, beside, here);
+                                         runs, type, beside, launch.with(scratch));
   }
   return is_beside_done;
 }

@@ -1,5 +1,4 @@
-// What decode_rows.cuh computes, how the work is cut, and the two ways of data into a block: x as fp16, and
-// the weights a step at a time.
+// The problem of a decode product, how its work is cut, and how x and weights come into a block.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +13,8 @@ namespace dsv32::cuda {
 constexpr int kMostMatrices = 4;  // that a product has beside each other
 
 // y[p, t] = W[mats[p]] @ x[p / x_sharing, t] (+ plus) for n_problems problems, and sum += y. Several matrices
-// of the same x, type and width are one product, each with a y of its own. Two matrices at once (kMats) are
-// the gated product instead: y = silu(W0 x) * (W1 x) * factor, the sums times their scales.
+// of the same x, type and width are one product, each with its own y. Two matrices at once (kMats) are the
+// gated product: y = silu(W0 x) * (W1 x) * factor, the sums times their scales.
 struct DecodeRows {
   struct Matrix {
     const uint8_t* weights = nullptr;
@@ -26,8 +25,7 @@ struct DecodeRows {
   };
   Matrix matrices[kMostMatrices];
   int n_matrices = 1;
-  // Sums are not divided among the blocks of a cluster, whatever the shape: of a product that in another step
-  // has other matrices beside it, or is the gated one.
+  // Sums are not divided among the blocks of a cluster: another step may have other matrices beside this one.
   bool is_undivided = false;
   int64_t gate_offset = 0;  // from W0 to W1, bytes
   int64_t row_bytes = 0, mat_bytes = 0;
@@ -63,9 +61,10 @@ void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, c
 
 namespace decode {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kTileRows = 16, kMaxStages = 6;
-constexpr int kGroupTokens = kRowsTokens;      // the columns of the tensor cores' products
-constexpr int kMostTogether = kColumnsTokens;  // columns that decode_columns.cu multiplies at a time
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kMaxStages = 6;
+constexpr int kBandTile = static_cast<int>(kBandRows);  // the rows of a warp's tile: a band
+constexpr int kGroupTokens = kRowsTokens;               // the columns of the tensor cores' products
+constexpr int kMostTogether = kColumnsTokens;           // columns that decode_columns.cu multiplies at a time
 
 // Whether the block's problem is the one that all tokens share.
 __device__ __forceinline__ bool is_shared(const DecodeRows& rows) {
@@ -177,8 +176,8 @@ struct StepShare {
 };
 
 // The steps that a warp has of each of its block's tiles, and how far apart the block's groups of tiles are.
-// Of rows of floats, whose steps are short, a warp has every W-th step instead of a run: the warps of a tile
-// then ask for neighbouring bytes together, and nobody else adds up such units.
+// Rows of floats have short steps: a warp has every W-th, so that the warps of a tile read neighbouring
+// bytes.
 struct WarpShare {
   int first_of_block, first, end, n_apart;
   int n_groups_apart;
@@ -206,7 +205,7 @@ struct StepPlace {
 // From a step of a row to the next.
 template <TensorType kType>
 __device__ __forceinline__ int step_apart(const DecodeRows& rows) {
-  return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kTileRows : 1);
+  return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kBandTile : 1);
 }
 
 // Of n_rows, 8 or 16, from a multiple of that on, of the matrix that lies mat_offset from the first. Rows
@@ -214,14 +213,14 @@ __device__ __forceinline__ int step_apart(const DecodeRows& rows) {
 template <TensorType kType>
 __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
                                                 int64_t mat_offset, int first_row, int step,
-                                                int n_rows = kTileRows) {
+                                                int n_rows = kBandTile) {
   if constexpr (!kIsFloat<kType>) {
     if (rows.in_bands) {
-      const int row = min(first_row, matrix.n_rows - n_rows), in_band = row % kTileRows;
+      const int row = min(first_row, matrix.n_rows - n_rows), in_band = row % kBandTile;
       return {step,
               matrix.weights + mat_offset + (row - in_band) * rows.row_bytes +
-                  (step * kTileRows + in_band) * Steps<kType>::kBytes,
-              kTileRows / 2 * Steps<kType>::kBytes};
+                  (step * kBandTile + in_band) * Steps<kType>::kBytes,
+              kBandTile / 2 * Steps<kType>::kBytes};
     }
   }
   const int g = threadIdx.x % 32 / 4, last = matrix.n_rows - 1;
@@ -239,7 +238,7 @@ __device__ __forceinline__ const DecodeRows::Matrix& find_tile(const DecodeRows&
   int first_group;
   const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
   const int tile = (group - first_group) * (kWarps >> layout.log_warps) + (warp >> layout.log_warps);
-  *first_row = tile * kTileRows;
+  *first_row = tile * kBandTile;
   return matrix;
 }
 
@@ -249,35 +248,9 @@ __device__ __forceinline__ const uint8_t* band_step(const DecodeRows& rows, cons
                                                     int64_t mat_offset, int group) {
   int first_row;
   const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
-  return matrix.weights + mat_offset + min(first_row, matrix.n_rows - kTileRows) * rows.row_bytes +
-         step * (kTileRows * Steps<kType>::kBytes);
+  return matrix.weights + mat_offset + min(first_row, matrix.n_rows - kBandTile) * rows.row_bytes +
+         step * (kBandTile * Steps<kType>::kBytes);
 }
-
-// A warp's way through its steps, tile after tile, and where the step lies for this lane.
-template <TensorType kType>
-struct Walk {
-  int group;
-  StepPlace at;
-
-  // A warp without any step is past the last group at once.
-  __device__ __forceinline__ void start(const DecodeRows& rows, const Layout& layout, const WarpShare& share,
-                                        int64_t mat_offset) {
-    if (share.first >= share.end) group = layout.n_groups;
-    if (group >= layout.n_groups) return;
-    int first_row;
-    const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
-    at = place_step<kType>(rows, matrix, mat_offset, first_row, share.first);
-  }
-  __device__ __forceinline__ void advance(const DecodeRows& rows, const Layout& layout,
-                                          const WarpShare& share, int64_t mat_offset) {
-    const int n_apart = kIsFloat<kType> ? share.n_apart : 1;
-    at.step += n_apart;
-    at.row += n_apart * step_apart<kType>(rows);
-    if (at.step < share.end) return;
-    group += share.n_groups_apart;
-    start(rows, layout, share, mat_offset);
-  }
-};
 
 // From a row of a step to the next in shared memory.
 template <TensorType kType>
@@ -298,7 +271,7 @@ __device__ __forceinline__ void copy_weights(uint32_t to, const uint8_t* from, b
 template <TensorType kType, bool kOnce>
 __device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
   constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
-  const int64_t gap = next - kTileRows / 2 * Steps<kType>::kBytes;
+  const int64_t gap = next - kBandTile / 2 * Steps<kType>::kBytes;
   from += 16 * lane, to += 16 * lane;
 #pragma unroll
   for (int p = 0; p < kPieces; p += 32) {
@@ -307,9 +280,9 @@ __device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next
   }
 }
 
-// Copies a step of kMats times 16 rows to the warp's ring. Four lanes copy a row, 64 bytes at a time, whole
-// lines: up to 31 bytes past the step, and past the matrix, for which there is room. Past a row that is
-// no whole number of steps are zeros, which are weights of 0 in every format.
+// Copies a step of kMats times 16 rows to the warp's ring: four lanes a row, whole lines of 64 bytes, up to
+// 31 bytes past the step, for which there is room. Past the end of a row are zeros, which every format reads
+// as 0.
 template <TensorType kType, int kMats, bool kOnce = false>
 __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
                                           int lane, uint32_t stage) {
@@ -319,7 +292,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
         copy_band_step<kType, kOnce>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
-                                     stage + m * kTileRows * Step::kBytes);
+                                     stage + m * kBandTile * Step::kBytes);
       return;
     }
   }
@@ -330,7 +303,7 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
       const int m = k / 2, r = g + k % 2 * 8;
       const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
       const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % Step::kLine);
-      copy(stage + (m * kTileRows + r) * Step::kSlot + 16 * i, from + 16 * i - shift,
+      copy(stage + (m * kBandTile + r) * Step::kSlot + 16 * i, from + 16 * i - shift,
            shift + Step::kBytes - 16 * i);
     }
   };
@@ -350,8 +323,8 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
   });
 }
 
-// Where a lane reads its rows of a step from: in the tile that copy_step() filled; of rows that lie whole as
-// far into a line as the step begins.
+// Where a lane reads its rows of a step that copy_step() has brought; rows that lie whole keep their offset
+// in a line.
 template <TensorType kType>
 __device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
                                           const uint8_t* tile, const uint8_t* (&step)[2]) {
@@ -365,18 +338,73 @@ __device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlac
   }
 }
 
+// ---- how sums are cut: by the first matrix's shape alone, for no sum's order may depend on more ----
+
+// log2 of W: with which the busiest warp has the fewest steps when two blocks fit a multiprocessor, the
+// larger of equals. Units shorter than three steps do not pay: 8 experts' w2 in units of one step took 27.5
+// us, of four 22.8 (H200, 2026-11-24).
+inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
+  constexpr int64_t kLeastUnitSteps = 3;
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int log = 3; log >= 0; --log) {
+    const int64_t w = int64_t{1} << log;
+    if ((w > 1 && w > n_steps) || (w > 2 && w * kLeastUnitSteps > n_steps)) continue;
+    const int64_t n_groups =
+        ceil_div(rows.matrices[0].n_rows, kBandTile * (kWarps >> log)) * rows.n_problems_token;
+    const int64_t most = ceil_div(n_groups, 2 * kPlannedSms) * ceil_div(n_steps, w);
+    if (most < least) least = most, best = log;
+  }
+  return best;
+}
+
+// The blocks of a cluster that share a tile: as many as make two blocks for each multiprocessor, while each
+// has steps for most of its warps.
+inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
+  if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
+  constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
+  const auto n_tiles = static_cast<int>(ceil_div(rows.matrices[0].n_rows, kBandTile));
+  int n = 1;
+  for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
+    const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
+    if (n_steps_block < kLeastSteps) break;
+    if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
+  }
+  return n;
+}
+
+// Throws Error{internal} where weights that have codes are not aligned.
+template <TensorType kType>
+Layout layout_of(const DecodeRows& rows, int n_mats) {
+  if constexpr (!kIsFloat<kType>)
+    for (int k = 0; k < rows.n_matrices; ++k)
+      if (!is_aligned(rows.matrices[k].weights, kWeightAlign<kType>) ||
+          rows.gate_offset % kWeightAlign<kType> != 0)
+        fail(ErrorKind::internal,
+             format("%s weights lie at %p, expected a multiple of %d", type_name(kType),
+                    static_cast<const void*>(rows.matrices[k].weights), kWeightAlign<kType>));
+  Layout layout{};
+  layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
+                        rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);
+  layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
+  layout.log_warps = choose_log_warps(rows, layout.n_steps);
+  layout.n_split = n_mats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
+  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
+  return layout;
+}
+
 // Tells each matrix its last group; returns their number.
 inline int number_groups(DecodeRows& rows, int n_tiles) {
   int n = 0;
   for (int k = 0; k < rows.n_matrices; ++k) {
-    n += static_cast<int>(ceil_div(rows.matrices[k].n_rows, kTileRows * n_tiles));
+    n += static_cast<int>(ceil_div(rows.matrices[k].n_rows, kBandTile * n_tiles));
     rows.matrices[k].end_group = n;
   }
   return n;
 }
 
 // Products of n_together tokens at a time, at most kMostTogether, or of the uses of runs; gated: of two
-// matrices. In decode_columns.cu, for types that have codes.
+// matrices. Types with codes. decode_columns.cu.
 void multiply_columns(const DecodeRows& rows, const UseRuns& runs, bool is_gated, int n_together,
                       TensorType type, const Launch& launch);
 // The same of choice.n_together tokens, by Hopper's products, in decode_wide.cu.

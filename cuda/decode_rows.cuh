@@ -1,23 +1,19 @@
-// Weight rows times up to eight vectors: what matmul_decode.cu and experts_decode.cu are made of. More are
-// decode_columns.cu's; those of F32, F16 and BF16 come in groups of sixteen.
+// Weight rows times up to eight vectors (sixteen of F16 and BF16): one reading of the weights for all, whose
+// bytes are the bound.
 //
-// The weights are read once for a group, so their bytes are the bound, and everything serves to keep
-// many of them in flight. A warp owns 16 rows and a W-th of the steps of their columns; it copies a step
-// (cp.async, past the registers, several steps ahead) into its own ring in shared memory, where blocks of any
-// alignment are cheap to take apart. The products are fp16 tensor-core products, summed in f32: x is rounded
-// to fp16 in units of its own for each step (2^-11 at most), codes become fp16 by masks (decode_weights.cuh).
-// Eight tokens cost little more than one. F16 and BF16 weights are TF32 products, with x split in two; F32 is
-// float_rows.cuh's, whose blocks may come beside those of another product, and float_tiles.cuh's.
+// A warp owns 16 rows and a W-th of the steps of their columns. It copies steps (cp.async, several ahead)
+// into its own ring in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor
+// cores with f32 sums: x is rounded in units of its own for each step (2^-11 at most), codes become fp16 by
+// masks (decode_weights.cuh). F16 and BF16 weights are TF32 products with x split in two; F32 is
+// float_rows.cuh's and float_tiles.cuh's. Where tiles are too few for the device, the blocks of a cluster
+// share each, and the first adds up their sums.
 //
-// Where tiles are too few for the device, the blocks of a cluster share each, and the first adds up their
-// sums.
-//
-// The f32 sums of a row run in an order that depends on the matrix's shape alone: the bits of a token's
-// result do not depend on the other tokens, on their number or on its place among them.
+// The order of a row's f32 sum depends on the matrix's shape alone: a token's bits depend neither on the
+// other tokens nor on their number.
 //
 // Weights never change: unless a kernel chooses the matrix (experts), a block starts its copies while the
-// kernel ahead still runs (dependent.cuh), and asks for no more shared memory than its steps fill, so that
-// the next kernel finds room to do likewise.
+// kernel ahead still runs (dependent.cuh), and takes no more shared memory than its steps fill, so that the
+// next kernel finds room to do likewise.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -30,7 +26,7 @@ namespace dsv32::cuda::decode {
 // Shared memory of a block, in this order.
 template <TensorType kType, int kMats, bool kInBands>
 struct SharedSizes {
-  static constexpr int kTile = kTileRows * slot_bytes<kType>(kInBands), kStage = kMats * kTile;  // of a warp
+  static constexpr int kTile = kBandTile * slot_bytes<kType>(kInBands), kStage = kMats * kTile;  // of a warp
   static __host__ __device__ int ring(int n_slots) { return kWarps * n_slots * kStage; }
   static __host__ __device__ int x(int n_steps, int n_tokens) {
     if constexpr (kIsFloat<kType>)
@@ -38,7 +34,7 @@ struct SharedSizes {
     else
       return n_steps * n_tokens * Record<kType>::kBytes;
   }
-  static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kTileRows * stride * 4; }
+  static __host__ __device__ int partial(int stride) { return 2 * kWarps * kMats * kBandTile * stride * 4; }
 };
 
 // The sum of a value over the blocks of the cluster, in the order of their ranks; valid in the first block.
@@ -66,9 +62,8 @@ __device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const 
   }
 }
 
-// A block's x to records [n_steps, tokens.n] of a type that has codes, from the step first_step on.
-// Several loads of a lane are on their way together, and two steps are worked on. kNorms: x may have to be
-// normed.
+// A block's x to records [n_steps, tokens.n] of a type with codes, from step first_step on. kNorms: x may
+// have to be normed.
 template <TensorType kType, bool kNorms, bool kPastL1>
 __device__ inline void make_records(const DecodeRows& rows, const Layout& layout, const BlockTokens& tokens,
                                     int first_step, uint8_t* to) {
@@ -114,13 +109,13 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   }
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Of a type with codes kTiles is 1, and what is
-// beside takes blocks ahead of a single problem's, which come in first, or past the last one of several.
-// Who: grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16
-// rows and a W-th of the steps of their columns. Layout: head of this file. Sums of the W warps meet in
-// shared memory, added by sum_units(); two buffers, so that one barrier a group of tiles suffices. Bound:
-// bytes of the weights. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401, BF16
-// 3416 GB/s.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. With codes kTiles is 1, and what is beside
+// takes blocks ahead of a single problem's or past the last one of several.
+// Grid (blocks, problems, groups of 8 kTiles tokens), persistent over groups of tiles; a warp has 16 rows and
+// a W-th of the steps. Layout: head of this file. The sums of the W warps meet in shared memory (sum_units),
+// in two buffers, so that a group of tiles takes one barrier.
+// Bound by the weights' bytes. Measured (H200, 2026-11-21): 7168 x 18432 of one token, Q4_K 1987, Q8_0 2401,
+// BF16 3416 GB/s.
 template <TensorType kType, int kMats, int kTiles, bool kInBands>
 __global__ void __launch_bounds__(kThreads, 2)
     decode_rows_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -142,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const WarpShare share = share_of_warp<kType, kMats == 1>(layout);
   const int n_warps_tile = 1 << layout.log_warps;
 
-  // A product by mats lets the next one in when it knows them itself: then that one does.
+  // A product that waits for mats leaves letting the next one in to the product after it, which knows them.
   const bool is_chosen = rows.mats && !rows.is_known;
   if constexpr (kMats == 2 && kInBands)
     if (is_chosen && rows.is_x_older)
@@ -156,9 +151,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   const int first_group = (static_cast<int>(blockIdx.x) - layout.n_ahead) / layout.n_split;
   using Way = std::conditional_t<kInBands, BandWay<kType, kMats>, RowsWay<kType, kMats>>;
-  Way way(rows, layout, share, mat, first_group, lane, ring);
-  for (int stage = 0; stage < layout.n_stages - 1; ++stage)
-    way.put(rows, layout, share, mat, lane, way.first + stage * Sizes::kStage);
+  Way way({rows, layout, share, mat, lane}, first_group, ring);
+  for (int stage = 0; stage < layout.n_stages - 1; ++stage) way.put(way.first + stage * Sizes::kStage);
   if (!is_chosen) wait_for_inputs();
   if (rows.lets_next_late) let_next_start();
 
@@ -183,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       wait_until_pending(layout.n_stages - 2);
       __syncwarp();  // every lane's copies of this step are there, and no lane reads the step before any more
       const uint8_t* step[kMats][2];
-      way.take(rows, layout, share, mat, lane, step);
+      way.take(step);
       if constexpr (kIsFloat<kType>) {
         const int col = (share.first_of_block + s) * Steps<kType>::kCols;
         const float* from = tokens.x + g * rows.x_token_stride + col;
@@ -195,10 +189,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     // [2][warp][mat][row][token]
     float* partial =
-        reinterpret_cast<float*>(partial_begin) + (n_done % 2) * (kWarps * kMats * kTileRows * stride);
+        reinterpret_cast<float*>(partial_begin) + (n_done % 2) * (kWarps * kMats * kBandTile * stride);
 #pragma unroll
     for (int m = 0; m < kMats; ++m) {
-      float* to = partial + (warp * kMats + m) * kTileRows * stride;
+      float* to = partial + (warp * kMats + m) * kBandTile * stride;
 #pragma unroll
       for (int k = 0; k < 4 * kTiles; ++k) {
         const int t = k / 4 * 8 + 2 * i + k % 2;
@@ -208,13 +202,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
     int first_of_matrix;
     const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_of_matrix);
-    const int first_row = (group - first_of_matrix) * n_tiles * kTileRows;
+    const int first_row = (group - first_of_matrix) * n_tiles * kBandTile;
     if constexpr (kMats == 1) {
       if (layout.n_split > 1) {
-        const int t = threadIdx.x / kTileRows, r = threadIdx.x % kTileRows, row = first_row + r;
+        const int t = threadIdx.x / kBandTile, r = threadIdx.x % kBandTile, row = first_row + r;
         float total = 0;
         if (t < tokens.n)
-          total = sum_units(kWarps, [&](int w) { return partial[(w * kTileRows + r) * stride + t]; });
+          total = sum_units(kWarps, [&](int w) { return partial[(w * kBandTile + r) * stride + t]; });
         block_sums[threadIdx.x] = total;
         const float sum[1] = {sum_over_cluster(block_sums + threadIdx.x, layout.n_split)};
         if (blockIdx.x % layout.n_split == 0 && t < tokens.n && row < matrix.n_rows)
@@ -222,15 +216,15 @@ __global__ void __launch_bounds__(kThreads, 2)
         continue;
       }
     }
-    for (int k = threadIdx.x; k < n_tiles * kTileRows * tokens.n; k += kThreads) {
-      const int t = k / (n_tiles * kTileRows), tile = k / kTileRows % n_tiles, r = k % kTileRows;
-      const int row = first_row + tile * kTileRows + r;
+    for (int k = threadIdx.x; k < n_tiles * kBandTile * tokens.n; k += kThreads) {
+      const int t = k / (n_tiles * kBandTile), tile = k / kBandTile % n_tiles, r = k % kBandTile;
+      const int row = first_row + tile * kBandTile + r;
       if (row >= matrix.n_rows) continue;
       float totals[kMats] = {};
 #pragma unroll
       for (int m = 0; m < kMats; ++m)
         totals[m] = sum_units(n_warps_tile, [&](int w) {
-          return partial[(((tile * n_warps_tile + w) * kMats + m) * kTileRows + r) * stride + t];
+          return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
         });
 
       finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
@@ -238,9 +232,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// The same for F16 and BF16 rows that are no multiple of 16 bytes or x that is not so aligned: small models
-// only. Who: a warp per row, grid (blocks of 8 rows, problems, groups of tokens). Layout: values one
-// at a time, in memory order over the lanes. Bound: latency.
+// The same for F16 and BF16 rows or x that are not aligned: small models only. A warp a row; grid (blocks of
+// 8 rows, problems, groups of tokens). Bound by latency.
 template <TensorType kType, int kMats>
 __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   const int row = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
@@ -265,7 +258,7 @@ __global__ void rows_plain_kernel(const __grid_constant__ DecodeRows rows) {
   }
 }
 
-// The same for F32 rows and few tokens. Who: grid (blocks of kFloatRows rows, problems). See float_rows.cuh.
+// The same for F32 rows and few tokens; grid (blocks of kFloatRows rows, problems). See float_rows.cuh.
 template <int kMats>
 __global__ void __launch_bounds__(kThreads, 2)
     float_rows_kernel(const __grid_constant__ DecodeRows rows, bool is_aligned) {

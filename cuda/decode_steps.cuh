@@ -1,11 +1,10 @@
-// One step of the products of decode_rows.cuh and decode_columns.cu: x as they want it, the tensor-core
-// instructions, and what a warp adds to the sums of its 16 rows.
+// One step of the products of decode_rows.cuh and decode_columns.cu: x as fp16, the tensor-core instructions,
+// and what a warp adds to the sums of its 16 rows.
 //
-// The lanes of a warp are 8 rows g by 4 lanes i, as the instructions lay out their operands: lane 4 g + i has
-// a quarter i of the rows g and g + 8, and of the column g of x. x is fp16 in units of a power of two, of
-// each column and step its own: so a column's bits need no other step, and scaling is exact. A step's
-// products are chained in f32 inside the tensor cores; its unit and the row's d are applied as it is added to
-// the sums.
+// A warp's lanes are 8 rows g by 4 lanes i, as the instructions want: lane 4 g + i has a quarter i of the
+// rows g and g + 8, and of the column g of x. x is in units of a power of two for each column and step: a
+// column's bits need no other step, and scaling is exact. A step's products are chained in f32 in the tensor
+// cores; its unit and the row's d are applied when it is added to the sums.
 #pragma once
 
 #include "cuda/decode_weights_k.cuh"
@@ -31,9 +30,9 @@ __device__ __forceinline__ float tf32_part(float x) {
   return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
 }
 
-// x of one column and step, as bytes: [pieces][4 lanes][8 values], then [4 lanes] the sums over the lane's
-// scale groups of what was rounded, as fp16 and the rest as fp16 (kHasSums), then the unit, f32. Records lie
-// so far apart that two columns' lanes read from different banks.
+// x of one column and step, as bytes: [pieces][4 lanes][8 values], then with kHasSums [4 lanes] the sums over
+// the lane's scale groups as fp16 and what that rounds away, then the unit, f32. Two columns' records lie in
+// different banks.
 template <TensorType kType>
 struct Record {
   static constexpr int kPieces = Steps<kType>::kCols / 32, kLanes = 4 * kPieces;            // that make one
@@ -41,6 +40,14 @@ struct Record {
   static constexpr int kSums = kPieces * 64, kUnit = kSums + kGroups * 16, kUsed = kUnit + 16;
   static constexpr int kBytes = (kUsed + 63) / 128 * 128 + 64;
 };
+
+// The type whose x is made in the same way, by the same kernel: what makes x asks a type for its step's
+// columns, their order, and the groups whose sums it wants.
+template <TensorType kType>
+inline constexpr TensorType kLikeX =
+    kIsK45<kType>                                                             ? TensorType::q4_k
+    : kIsK23<kType> || kType == TensorType::q6_k || kType == TensorType::q8_0 ? kType
+                                                                              : TensorType::iq4_xs;
 
 // What a lane of a column's step has of it once x is fp16.
 struct RoundedX {
@@ -210,9 +217,8 @@ __device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
                                        : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
 }
 
-// Adds the products of one step of F16 or BF16. x: of token g, at the step's first column, x_apart from
-// there to that of token g + 8; n_cols: to the row's end; n_tokens: from token g on, none or less for a lane
-// whose token does not exist.
+// Adds the products of one step of F16 or BF16. x: of token g at the step's first column; x_apart: to token g
+// + 8; n_cols: to the row's end; n_tokens: from token g on, 0 or less where there is none.
 template <TensorType kType, int kMats, int kTiles>
 __device__ __forceinline__ void add_step_float(Sums<kMats, kTiles>& sums,
                                                const uint8_t* const (&step)[kMats][2], const float* x,

@@ -1,19 +1,17 @@
-// A lane's weights of a step as fp16: LaneRow<type> takes the stored bytes of one row apart.
+// A lane's weights of a step as fp16: LaneRow<type> takes the stored bytes of a row apart.
 //
-// Four lanes share a row of a step, and each has a quarter of its columns, whole scale groups: a lane takes
-// scales apart for itself alone. Which quarter, and in which order, is free as long as x comes in the same
-// one (column_of), so formats choose what their bytes suit. Eight values at a time are a piece; in a piece
-// the pairs are (0, 2), (1, 3), (4, 6), (5, 7), since the values of a word that a mask leaves lie two bytes
-// apart.
+// Four lanes share a row of a step; each has a quarter of its columns, whole scale groups. Which quarter and
+// order is free as long as x comes in the same one (column_of), so each format takes what suits its bytes. A
+// piece is eight values as pairs (0, 2), (1, 3), (4, 6), (5, 7): a mask leaves values of a word that lie two
+// bytes apart.
 //
-// A code of few bits put into the mantissa of 1024 is an fp16 number without any conversion, wherever in the
-// lower ten bits it lies; taking 1024 off again is exact. Blocks of 256 values keep their d (and dmin) for
-// the sums of the step: what is left is a code times an integer of a few bits, which fp16 has exactly up to
-// 2048 and rounds to eleven bits beyond. Other blocks' values are multiplied by their scale and rounded, as
-// those of prompts are (widen.cuh).
+// A code put into the lower ten bits of fp16 1024 is 1024 + code without conversion, and taking 1024 off is
+// exact. Blocks of 256 values keep d (and dmin) for the step's sums: what is left is a code times a small
+// integer, exact in fp16 up to 2048 and rounded to eleven bits beyond. Other blocks' values are multiplied by
+// their scale and rounded, as in prompts (widen.cuh).
 #pragma once
 
-#include "cuda/bands.cuh"
+#include "cuda/dequant.cuh"
 #include "cuda/f16.cuh"
 #include "cuda/ptx.cuh"
 
@@ -32,11 +30,9 @@ inline constexpr bool kHasSums = kIsK45<kType> || kType == TensorType::q2_k;
 template <TensorType kType>
 inline constexpr int kWeightAlign = kIsK45<kType> ? 16 : Codes<kType>::kAlign;
 
-// How a type's rows are cut into steps, and how far apart rows of a step that lie whole are in shared memory.
-// A step is copied from the line that it begins in: of 32 bytes, as memory has them, or of 16, so that rows
-// which begin at different places of longer lines are not in the same banks. Eight rows are read at once,
-// each by four lanes: the distance spreads them over the banks. Those of a band stay side by side, kBytes
-// apart.
+// How a type's rows are cut into steps, and how far apart whole rows of a step lie in shared memory. A step
+// is copied from the line that it begins in, of 32 bytes or of 16. Eight rows are read at once by four lanes
+// each: the distance spreads them over the banks. Rows of a band lie kBytes apart.
 template <TensorType kType>
 struct Steps {
   static constexpr int kCols = kStepColumns<kType>, kBytes = kStepBytes<kType>;
@@ -162,9 +158,9 @@ struct Lane {
 };
 
 // Any type: codes four at a time. Every LaneRow has
-//   load(row, lane): row: the step's first byte; lane: which of the four
-//   piece(p): eight values over d, in the order of the head of this file
-//   d, which the step's sums are multiplied by; kHasSums: dmin and mins, the operand of the minima's products
+// load(row, lane): row: the step's first byte; lane: which of the four
+// piece(p): eight values over d, in the order of the head of this file
+// d, which the step's sums are multiplied by; kHasSums: dmin and mins, the operand of the minima's products
 template <TensorType kType>
 struct LaneRow {
   using Format = Codes<kType>;

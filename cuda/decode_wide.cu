@@ -1,14 +1,12 @@
-// Weight rows times many vectors on Hopper: what decode_columns.cu computes, with the same bits.
+// Weight rows times 17 to 80 vectors on Hopper, with the bits of decode_columns.cu.
 //
-// The products of four warps together (wgmma) add up as those of one do: both take 16 columns at a time into
-// f32, and which 16 a step's k-th products are is free. So x of 32 to 80 tokens lies in shared memory in the
-// order in which a lane takes weights apart (column_of), and the weights come to the products from registers,
-// as in decode_steps.cuh. While the tensor cores work the warps take the next piece apart.
+// The products of four warps together (wgmma) add up as those of one do: 16 columns at a time into f32, and
+// which 16 is free. So x lies in shared memory in the order in which a lane takes weights apart (column_of),
+// and weights come from registers, as in decode_steps.cuh. While the tensor cores work, the warps take the
+// next piece apart.
 //
-// A block has 64 rows; of a gated product half of them are rows of W0 and half the same rows of W1. Its two
-// groups of four warps share the columns as the sum does: one has the first half of the units, the other the
-// second (sum_units).
-#include "cuda/decode_layout.cuh"
+// A block has 64 rows, of a gated product 32 of W0 and the same 32 of W1. Its two groups of four warps share
+// the columns as the sum does: the first half of the units and the second (sum_units).
 #include "cuda/decode_wide.cuh"
 
 namespace dsv32::cuda {
@@ -65,9 +63,9 @@ __device__ __forceinline__ void take_sums(float (&sums)[n]) {
   for (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
 }
 
-// Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does.
-// next: the lane's rows g and g + 8 of the step, in whose place load_next() brings those of the step after it
-// while the last products are on their way. Sums: as the tensor cores have them.
+// Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does. next:
+// the lane's rows g and g + 8 of the step; load_next() replaces them by the next step's while the last
+// products are under way.
 template <TensorType kType, int kN, typename LoadNext>
 __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2],
                                               XStages<kType, kN>& x, const uint32_t* grid,
@@ -94,8 +92,8 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kTy
     constexpr uint32_t kNext = Step::kOperand >> 4;
     const uint32_t b = first + 2 * (k % kEach) * kNext;
     wgmma_begin();
-    wgmma_f16(c[0], {a[0].x, a[1].x, a[0].y, a[1].y}, whole_plain_operand(b), k > 0);
-    wgmma_f16(c[1], {a[0].z, a[1].z, a[0].w, a[1].w}, whole_plain_operand(b + kNext), k > 0);
+    wgmma<kN>(c[0], {a[0].x, a[1].x, a[0].y, a[1].y}, whole_plain_operand(b), k > 0);
+    wgmma<kN>(c[1], {a[0].z, a[1].z, a[0].w, a[1].w}, whole_plain_operand(b + kNext), k > 0);
     wgmma_commit();
     wgmma_wait<1>();
   }
@@ -111,7 +109,7 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kTy
     for (int k = 0; k < X::kGroups / 2; ++k) {
       // Two groups: the same minima by what the sums are and by what their rounding left.
       const int second = X::kGroups == 4 ? 1 : 0;
-      wgmma_f16(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
+      wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
                 whole_plain_operand(b + k * (Step::kOperand >> 4)), k > 0);
     }
     wgmma_commit();
@@ -137,10 +135,7 @@ __device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kTy
   x.release();
 }
 
-// Until all warps that multiply have come here.
-__device__ __forceinline__ void sync_products() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-}
+constexpr int kProductsBarrier = 1;  // named barrier of the warps that multiply
 
 // A thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN + 2], and the first's
 // place among its sums.
@@ -148,7 +143,7 @@ template <int kN, typename Work>
 __device__ __forceinline__ void with_own_pairs(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
-  float* own = slot + (warp * kTileRows + lane / 4) * kRowSums + lane % 4 * 2;
+  float* own = slot + (warp * kBandTile + lane / 4) * kRowSums + lane % 4 * 2;
 #pragma unroll
   for (int k = 0; k < kN / 4; ++k)
     work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
@@ -202,7 +197,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
       StepPlace at = place_tile<kType>(rows, cut, item, warp, own.begin);
       LaneRow<kType> lane_rows[2];
       const auto load_rows = [&](const RingWalk& from) {
-        wait_for_phase(&barriers->weights_full[from.stage], from.parity);
+        barriers->weights.wait_full(from);
         const uint8_t* rows_at[2];
         find_step<kType>(rows, at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
 #pragma unroll
@@ -219,7 +214,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
           add_wide_step<kType, kN>(sums, lane_rows, x_stages, grid, [&] {
             if (step + 1 < own.end) load_rows(next);
           });
-          if (lane == 0) arrive(&barriers->weights_empty[walk.stage]);
+          if (lane == 0) arrive(&barriers->weights.empty[walk.stage]);
           walk = next;
         }
 #pragma unroll
@@ -227,7 +222,7 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
       }
       if (half == 0)
         with_own_pairs<kN>(slots, [&](float2& to, int k) { to = {half_sums[k], half_sums[k + 1]}; });
-      sync_products();
+      sync_at<kThreads>(kProductsBarrier);
       if (half == 1) {
         const float* first = slots;
         with_own_pairs<kN>(totals, [&](float2& to, int k) {
@@ -236,27 +231,24 @@ __device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layo
           to = part ? float2{to.x + both.x, to.y + both.y} : both;
         });
       }
-      sync_products();
+      sync_at<kThreads>(kProductsBarrier);
     }
     finish_item<kN>(rows, x, cut, item, totals);
-    sync_products();  // until all is read
+    sync_at<kThreads>(kProductsBarrier);  // until all is read
   }
 }
 
 #endif
 
 // y as in decode_rows_kernel, for chunks of up to kN tokens.
-// Blocks are persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the
-// first half of the units, 8 to 11 the second, each its own 16 rows.
-//
+// Blocks are persistent over items; warps 0 to 3 bring in weights and x, warps 4 to 7 multiply the first half
+// of the units, 8 to 11 the second, each its own 16 rows.
 // Layout: head of this file; rings of x of both halves, rings of their weights, then the sums.
-//
-// Bound by no one thing: instructions, of which a warp has some 480 a step of 256 columns (half of the issue
-// slots), products (40 % of the tensor cores) and the copies hide behind each other; of 50 us of 64 tokens 42
-// are left without any arithmetic. Measured (H100, 2026-11-25): Q4_K 7168 x 16384 of 32, 33, 64, 80 and 128
-// tokens 39, 45, 50, 67 and 90 us, the last 333 TFLOP/s where fp16 products of prompts reach 673. With 80
-// columns registers are spilled and three halves of a step of x fit instead of four, which costs less than to
-// take the weights apart twice.
+// Instructions (some 480 of a warp a step of 256 columns, half of the issue slots), products (40 % of the
+// tensor cores) and copies hide behind each other; of 50 us of 64 tokens 42 are left without any arithmetic.
+// Measured (H100, 2026-11-25): Q4_K 7168 x 16384 of 32, 33, 64, 80 and 128 tokens 39, 45, 50, 67 and 90 us,
+// the last 333 TFLOP/s where fp16 products of prompts reach 673. With 80 columns registers are spilled and
+// three halves of a step of x fit instead of four, which costs less than taking the weights apart twice.
 template <TensorType kType, int kN>
 __global__ void __launch_bounds__(kAllThreads, 1)
     decode_wide_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ Layout layout,
@@ -318,20 +310,17 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   const int room = most_shared_bytes(kernel) - n_beside;
   cut.n_x_stages = std::min(room / (kHalves * Step::kStage), kMostXStages);
   if (cut.n_x_stages < 2) return false;
-  const auto n_bytes = static_cast<size_t>(kHalves * cut.n_x_stages * Step::kStage + n_beside);
-  CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
 
   const int n_columns = rows.n_problems / rows.x_sharing * rows.n_tokens;
   const WideX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(
                        int64_t{rows.n_problems} / rows.x_sharing * n_chunks * layout.n_steps * Step::kBytes)),
                    n_columns, n_chunk, n_chunks, layout.n_steps};
-  const dim3 x_blocks(
-      static_cast<unsigned>(ceil_div(int64_t{n_columns} * layout.n_steps, kThreads / X::kLanes)));
-  launch_kernel("make_wide_kernel", make_wide_kernel<kType, kN>, {x_blocks, kThreads}, launch, rows, x,
-                layout.is_x_aligned);
-  const auto n_blocks = static_cast<unsigned>(std::min(cut.n_items, launch.n_sms));
-  launch_kernel("decode_wide_kernel", kernel, {n_blocks, kAllThreads, n_bytes}, launch, rows, layout, x, cut);
+  const int64_t n_steps = int64_t{n_columns} * layout.n_steps;
+  launch_kernel(make_wide_kernel<kLikeX<kType>, kN>, {ceil_div(n_steps, kThreads / X::kLanes), kThreads},
+                launch, rows, x, layout.is_x_aligned);
+  const int n_bytes = kHalves * cut.n_x_stages * Step::kStage + n_beside;
+  launch_kernel(kernel, {std::min(cut.n_items, launch.n_sms), kAllThreads, n_bytes}, launch, rows, layout, x,
+                cut);
   return true;
 }
 

@@ -1,9 +1,6 @@
 // How x and weights come to the products of decode_wide.cu: what a step is in shared memory, how the work is
-// cut, and the warps that load.
-//
-// Two halves of a sum's units are two streams of steps. Each has a ring of x and one of weights, with a
-// barrier that tells when a stage is full and one that tells when it is empty; loaders run ahead from item to
-// item.
+// cut, and the warps that load. The two halves of a sum's units are two streams of steps, each with a pipe of
+// x and one of weights; loaders run ahead from item to item.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
@@ -13,11 +10,11 @@ namespace dsv32::cuda::decode {
 constexpr int kHalves = 2, kHalfWarps = kWarps / kHalves;
 constexpr int kLoadThreads = 128, kAllThreads = kLoadThreads + kThreads;
 constexpr int kLogBlockRows = 6, kBlockRows = 1 << kLogBlockRows, kMostXStages = 8;
-static_assert(kBlockRows == kHalfWarps * kTileRows);
+static_assert(kBlockRows == kHalfWarps * kBandTile);
 constexpr int kWeightStages = 3, kLoadWarps = 4;  // of which two are a half's
 
-// x of a step and kN columns: the operands of its products in their order, 16 columns each (plain_operand),
-// those of the minima's products, then the columns' units. That of many columns comes in two parts, half of
+// x of a step and kN columns: the operands of its products in order, 16 columns each (plain_operand), those
+// of the minima's products, then the columns' units. Of more than 32 columns it comes in two parts, half of
 // the pieces each.
 template <TensorType kType, int kN>
 struct WideStep {
@@ -49,7 +46,7 @@ struct WideCut {
 
 // A stage of a half's weights: a step of the block's rows.
 template <TensorType kType>
-constexpr int kWarpStage = Steps<kType>::kSlot* kTileRows;
+constexpr int kWarpStage = Steps<kType>::kSlot* kBandTile;
 template <TensorType kType>
 constexpr int kWeightStage = kWarpStage<kType>* kHalfWarps;
 
@@ -77,13 +74,11 @@ struct BlockItem {
 
 // The barriers of a half's rings.
 struct RingBarriers {
-  uint64_t x_full[kMostXStages], x_empty[kMostXStages];
-  uint64_t weights_full[kWeightStages], weights_empty[kWeightStages];
+  Pipe<kMostXStages> x;
+  Pipe<kWeightStages> weights;
 
   __device__ __forceinline__ void init() {
-    for (int k = 0; k < kMostXStages; ++k) init_barrier(&x_full[k], 1), init_barrier(&x_empty[k], kHalfWarps);
-    for (int k = 0; k < kWeightStages; ++k)
-      init_barrier(&weights_full[k], 32 * kLoadWarps / kHalves), init_barrier(&weights_empty[k], kHalfWarps);
+    x.init(1, kHalfWarps), weights.init(32 * kLoadWarps / kHalves, kHalfWarps);
     publish_barriers();
   }
 };
@@ -106,7 +101,7 @@ __device__ __forceinline__ StepPlace place_tile(const DecodeRows& rows, const Wi
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
   const int n_tiles = cut.is_gated ? kHalfWarps / 2 : kHalfWarps;
   StepPlace at = place_step<kType>(rows, matrix, item.problem * rows.mat_bytes,
-                                   first_row + tile % n_tiles * kTileRows, step);
+                                   first_row + tile % n_tiles * kBandTile, step);
   if (tile >= n_tiles) at.row += rows.gate_offset;
   return at;
 }
@@ -128,7 +123,7 @@ struct Loader {
   StepPlace at[2];
 
   __device__ __forceinline__ void load_weights() {
-    wait_for_phase(&barriers->weights_empty[weight_walk.stage], weight_walk.parity ^ 1);
+    barriers->weights.wait_empty(weight_walk);
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
@@ -136,7 +131,7 @@ struct Loader {
                           weight_ring + weight_walk.stage * kWeightStage<kType> + t * kWarpStage<kType>);
       ++at[t].step, at[t].row += step_apart<kType>(rows);
     }
-    arrive_when_copied(&barriers->weights_full[weight_walk.stage]);
+    arrive_when_copied(&barriers->weights.full[weight_walk.stage]);
     weight_walk.advance(kWeightStages);
   }
   __device__ __forceinline__ void load_x(const uint8_t* from) {
@@ -144,8 +139,8 @@ struct Loader {
     for (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
       const bool is_last = k + 1 == Step::kParts;
       const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst;
-      uint64_t* full = &barriers->x_full[x_walk.stage];
-      wait_for_phase(&barriers->x_empty[x_walk.stage], x_walk.parity ^ 1);
+      uint64_t* full = &barriers->x.full[x_walk.stage];
+      barriers->x.wait_empty(x_walk);
       arrive_expecting(full, n_bytes);
       copy_in(x_ring + x_walk.stage * Step::kStage, from + (is_last ? Step::kFirst : 0), n_bytes, full);
     }
@@ -192,12 +187,12 @@ struct XStages {
   RingWalk walk;
 
   __device__ __forceinline__ uint32_t wait() {
-    wait_for_phase(&barriers->x_full[walk.stage], walk.parity);
+    barriers->x.wait_full(walk);
     return ring + walk.stage * Step::kStage;
   }
   __device__ __forceinline__ void release() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&barriers->x_empty[walk.stage]);
+    if (threadIdx.x % 32 == 0) arrive(&barriers->x.empty[walk.stage]);
     walk.advance(n_stages);
   }
 };

@@ -1,6 +1,11 @@
-// Stored weights on the device, of any type: which there are, and sixteen values at a time as f32.
+// Stored weights on the device, of any type: which there are, sixteen values at a time as f32, and where rows
+// lie.
 #pragma once
 
+#include <iterator>
+#include <utility>
+
+#include "backend/matrix.h"
 #include "cuda/codes_grids.cuh"
 
 namespace dsv32::cuda {
@@ -20,38 +25,22 @@ __device__ __forceinline__ float load_float(const uint8_t* row, int64_t i) {
     return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(row)[i]) << 16);
 }
 
-// Calls work.operator()<type>(): the one place that lists what the kernels are made for. Throws
-// Error{internal} for a type that is not computed.
+// The one list of what the kernels are made for.
+constexpr TensorType kComputedTypes[] = {
+    TensorType::f32,     TensorType::f16,    TensorType::bf16,  TensorType::q4_0,    TensorType::q4_1,
+    TensorType::q5_0,    TensorType::q5_1,   TensorType::q8_0,  TensorType::q2_k,    TensorType::q3_k,
+    TensorType::q4_k,    TensorType::q5_k,   TensorType::q6_k,  TensorType::iq1_s,   TensorType::iq1_m,
+    TensorType::iq2_xxs, TensorType::iq2_xs, TensorType::iq2_s, TensorType::iq3_xxs, TensorType::iq3_s,
+    TensorType::iq4_nl,  TensorType::iq4_xs, TensorType::mxfp4, TensorType::nvfp4};
+
+// Calls work.operator()<type>(). Throws Error{internal} for a type that is not computed.
 template <typename Work>
 void with_type(TensorType type, const Work& work) {
-  switch (type) {
-    using enum TensorType;
-    case f32: return work.template operator()<f32>();
-    case f16: return work.template operator()<f16>();
-    case bf16: return work.template operator()<bf16>();
-    case q4_0: return work.template operator()<q4_0>();
-    case q4_1: return work.template operator()<q4_1>();
-    case q5_0: return work.template operator()<q5_0>();
-    case q5_1: return work.template operator()<q5_1>();
-    case q8_0: return work.template operator()<q8_0>();
-    case q2_k: return work.template operator()<q2_k>();
-    case q3_k: return work.template operator()<q3_k>();
-    case q4_k: return work.template operator()<q4_k>();
-    case q5_k: return work.template operator()<q5_k>();
-    case q6_k: return work.template operator()<q6_k>();
-    case iq1_s: return work.template operator()<iq1_s>();
-    case iq1_m: return work.template operator()<iq1_m>();
-    case iq2_xxs: return work.template operator()<iq2_xxs>();
-    case iq2_xs: return work.template operator()<iq2_xs>();
-    case iq2_s: return work.template operator()<iq2_s>();
-    case iq3_xxs: return work.template operator()<iq3_xxs>();
-    case iq3_s: return work.template operator()<iq3_s>();
-    case iq4_nl: return work.template operator()<iq4_nl>();
-    case iq4_xs: return work.template operator()<iq4_xs>();
-    case mxfp4: return work.template operator()<mxfp4>();
-    case nvfp4: return work.template operator()<nvfp4>();
-  }
-  fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
+  const auto try_all = [&]<size_t... i>(std::index_sequence<i...>) {
+    return ((type == kComputedTypes[i] && (work.template operator()<kComputedTypes[i]>(), true)) || ...);
+  };
+  if (!try_all(std::make_index_sequence<std::size(kComputedTypes)>()))
+    fail(ErrorKind::internal, format("no kernel reads weights of type %u", static_cast<unsigned>(type)));
 }
 
 // out [16]: values col..col+15 of a row, as the reference has them up to the rounding of one fma; col is a
@@ -75,6 +64,46 @@ __device__ __forceinline__ void dequantize16(const uint8_t* row, int64_t col, fl
       for (int i = 0; i < 4; ++i)
         out[j + i] = Format::kHasMin ? fmaf(s.scale, codes[i], s.min) : s.scale * codes[i];
     }
+  }
+}
+
+// ---- where a row of a matrix lies on the device: whole, or in a band (backend/matrix.h) ----
+
+// A step of a band's row, of a type that has codes.
+template <TensorType kType>
+constexpr int kStepColumns = static_cast<int>(band_columns(kType));
+template <TensorType kType>
+constexpr int kStepBytes = kStepColumns<kType> / Codes<kType>::kBlockValues* Codes<kType>::kBlockBytes;
+
+// From one row of a band to the next, whether it is one or only 16 rows.
+__host__ __device__ __forceinline__ size_t row_apart(const WeightMatrix& w) {
+  return w.step_bytes ? w.step_bytes : w.row_bytes;
+}
+
+// The first byte of a row.
+__device__ __forceinline__ const uint8_t* row_of(const WeightMatrix& w, int64_t mat, int64_t row) {
+  return w.data + static_cast<size_t>(mat) * w.mat_bytes +
+         static_cast<size_t>(row / kBandRows * kBandRows) * w.row_bytes +
+         static_cast<size_t>(row % kBandRows) * row_apart(w);
+}
+
+// Of columns of a row, whole blocks.
+template <TensorType kType, int kColumns>
+constexpr uint32_t span_bytes() {
+  if constexpr (kIsFloat<kType>)
+    return kColumns * (kType == TensorType::f32 ? 4 : 2);
+  else
+    return kColumns / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes;
+}
+
+// From there to its columns from a multiple of kColumns on, number `span`; kColumns divides a step.
+template <TensorType kType, int kColumns>
+__device__ __forceinline__ uint32_t span_offset(bool in_bands, uint32_t span) {
+  if constexpr (kIsFloat<kType>) {
+    return span * span_bytes<kType, kColumns>();
+  } else {
+    constexpr uint32_t kSpans = kStepColumns<kType> / kColumns, kBytes = kStepBytes<kType> / kSpans;
+    return in_bands ? span / kSpans * (kBandRows * kStepBytes<kType>)+span % kSpans * kBytes : span * kBytes;
   }
 }
 

@@ -1,6 +1,4 @@
-// See devices.h.
-#include "cuda/devices.h"
-
+// Which GPUs there are, and why one of them cannot be used.
 #include "base/error.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/launch.h"

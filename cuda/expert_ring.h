@@ -1,10 +1,8 @@
-// The ring in which experts from host memory arrive on a device: what is in it, what is on its way, and what
-// comes next.
+// The ring in which experts from host memory arrive on a device.
 //
-// It is divided into a few places, each with room for a group of neighbouring experts of a layer. Groups are
-// copied in the order in which they are wanted, on a stream of their own and as soon as a place is free; they
-// are used in the same order. So the link goes on while a group is computed, and past the end of a layer with
-// those of the next.
+// It is divided into places for groups of neighbouring experts of a layer. Groups are copied in the order in
+// which they are wanted, on a stream of their own, as soon as a place is free, and are used in that order. So
+// the link goes on while a group is computed, and past the end of a layer with the next.
 #pragma once
 
 #include <array>
@@ -13,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "backend/pinned_memory.h"
-#include "cuda/launch.h"
+#include "cuda/stream.h"
 
 namespace dsv32::cuda {
 
@@ -26,14 +24,11 @@ class ExpertRing {
   };
 
   // Of the device that is current. pinned: has the experts.
-  explicit ExpertRing(PinnedMemory& pinned);
-  ~ExpertRing();  // when the last copy is done
-  ExpertRing(const ExpertRing&) = delete;
-  ExpertRing& operator=(const ExpertRing&) = delete;
+  explicit ExpertRing(PinnedMemory& pinned) : pinned_(pinned) {}
 
-  // Lets the ring lie in [memory, memory + n_bytes), divided for experts like these, at least two; aligned to
-  // kRingAlignment. What is in it stays if it lies there already, so divided. Throws Error{internal} when it
-  // is too small.
+  // Lets the ring lie in [memory, memory + n_bytes), aligned to kRingAlignment and divided for experts like
+  // these, at least two. What is in it stays if it lies there already, so divided. Throws Error{internal}
+  // when it is too small.
   void lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& like, cudaStream_t stream);
   bool lies_in(const void* memory) const { return memory == memory_; }
   size_t n_bytes() const { return n_bytes_; }
@@ -53,7 +48,7 @@ class ExpertRing {
  private:
   static constexpr size_t kMostPlaces = 8;
   struct Place {
-    cudaEvent_t arrived = nullptr, left = nullptr;
+    Event arrived, left;
   };
   struct Arrival {
     Group group;
@@ -65,13 +60,13 @@ class ExpertRing {
   ExpertStacks in_place(const Group& group, size_t place) const;
 
   PinnedMemory& pinned_;
-  cudaStream_t stream_ = nullptr;  // of the copies
   uint8_t* memory_ = nullptr;
   size_t n_bytes_ = 0, n_places_ = 0, n_place_bytes_ = 0;
   std::array<Place, kMostPlaces> places_;
   std::deque<size_t> free_;       // places that hold nothing that is wanted, the longest free one first
   std::deque<Group> wanted_;      // whose copy is not enqueued yet
   std::deque<Arrival> arrivals_;  // whose copy is, in the order of use; the first may be in use
+  Stream stream_;                 // of the copies; it goes when the last one is done
 };
 
 }  // namespace dsv32::cuda

@@ -1,12 +1,11 @@
-// The gated products in decode: an MLP's, and the router and chosen experts of each token. The kernels are in
-// decode_rows.cuh and decode_columns.cu; which experts is known on the device only.
+// The gated products in decode: an MLP's, and the router and chosen experts of each token. Which experts is
+// known on the device only.
 //
-// Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h. A
-// token's results are added in ascending order of k. With many tokens the uses are sorted by expert, so that
-// an expert's weights are read once for all that chose it; a use's bits are the same either way.
-//
-// Of one token the router is beside the shared expert's first product, whose last blocks choose, and the
-// shared expert's second product is one problem more of the chosen ones'.
+// Every use (token, k) of an expert is a problem of its own: h = silu(w1 x) * (w3 x) * weight, then w2 h; a
+// token's results are added in ascending k. With many tokens the uses are sorted by expert, so that its
+// weights are read once for all; a use's bits are the same either way. Of one token the router is beside the
+// shared expert's first product, and the shared expert's second product is one problem more of the chosen
+// ones'.
 #include "cuda/common.cuh"
 #include "cuda/decode_launch.cuh"
 #include "cuda/expert_uses.h"
@@ -17,11 +16,10 @@ namespace {
 constexpr int kSortThreads = 1024;
 
 // Uses by expert, the runs of them, and the experts of each round.
-// One CTA; a thread a use, then an expert.
-// In shared memory `places`, of each expert its count and then where its next use goes, and of each round the
-// runs before it. What is before an expert are sums over lanes, warps and the kSortThreads experts before.
-// The order of an expert's uses is any: they are columns of one product.
-// Bound by latency.
+// One block; a thread a use, then an expert. Shared memory: `places`, of each expert its count and then where
+// its next use goes, and of each round the runs before it. What is before an expert are sums over lanes,
+// warps and the kSortThreads experts before. An expert's uses are in any order: they are columns of one
+// product. Bound by latency.
 __global__ void __launch_bounds__(kSortThreads)
     sort_uses_kernel(const int32_t* experts, int n_uses, int n_experts, UseRounds to) {
   struct Before {
@@ -69,10 +67,10 @@ __global__ void __launch_bounds__(kSortThreads)
     to.uses[atomicAdd(&places[experts[use]], 1)] = use;
 }
 
-// y[t] = sum over k of x[t, k], in ascending order.
-// With `h` there is one more x, the shared expert's: y = that + the sum; h += y.
-// A thread four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4.
-// Bound by bytes.
+// y[t] = sum over k of x[t, k], in ascending order. With `h` there is one more x, the shared expert's: y =
+// that + the sum; h += y.
+// A thread four values; grid (columns, tokens). x [n_tokens, n_each, width], width a multiple of 4. Bound by
+// bytes.
 __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_each, int width) {
   let_next_start();
   wait_for_inputs();
@@ -107,11 +105,11 @@ UseRounds take_rounds(const RunExperts& op, int64_t n_rounds, int64_t n_together
 
 void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& launch) {
   if (op.w1.n_mats > kMostSorted)
-    fail(ErrorKind::internal, format("%lld experts to sort uses by", static_cast<long long>(op.w1.n_mats)));
+    fail(ErrorKind::internal, format("%ld experts to sort uses by", op.w1.n_mats));
   const auto n_experts = static_cast<int>(op.w1.n_mats);
-  launch_kernel("sort_uses_kernel", sort_uses_kernel,
-                {1, kSortThreads, static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t)}, launch,
-                op.experts, static_cast<int>(op.n_tokens * op.n_activated), n_experts, rounds);
+  const size_t n_bytes = static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t);
+  launch_kernel(sort_uses_kernel, {1, kSortThreads, n_bytes}, launch, op.experts,
+                op.n_tokens * op.n_activated, n_experts, rounds);
 }
 
 // The uses of many tokens, of the matrices where they are; none for weights that have no codes.
@@ -215,13 +213,7 @@ void run_shared(const RunExperts& op, const Launch& launch) {
 }  // namespace
 
 void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
-  if (!is_one_product(op.w1, op.w3)) {  // apart, in the same order of sums
-    const Matmul both[] = {{op.w1, op.x, op.w1.n_cols, op.y, op.n_tokens},
-                           {op.w3, op.x, op.w3.n_cols, op.up, op.n_tokens}};
-    matmuls_decode(both, launch);
-    gate(op.y, op.up, nullptr, {op.scales}, op.n_tokens * op.w1.n_rows, op.w1.n_rows, launch);
-    return;
-  }
+  if (!is_one_product(op.w1, op.w3)) return matmul_gated_apart(op, launch);  // in the same order of sums
   decode::launch_any<2>(rows_of_gated(op), {}, op.w1.type, launch);
 }
 
@@ -236,7 +228,7 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
 void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, const Launch& launch,
               bool is_x_older) {
   Workspace scratch = *launch.workspace;
-  const Launch here{launch.stream, &scratch, launch.n_sms, launch.is_plain};
+  const Launch here = launch.with(scratch);
   run_gate_up(op, runs, is_x_older, h, here);
   DecodeRows rows = decode::rows_of(op.w2);
   set_uses(op, runs, rows);
@@ -251,13 +243,10 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
 
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
   const auto width = static_cast<int>(op.w2.n_rows / 4);
-  const dim3 blocks(static_cast<unsigned>(ceil_div(width, decode::kThreads)),
-                    static_cast<unsigned>(op.n_tokens));
   const bool adds = is_joined(op);
-  launch_kernel("sum_uses_kernel", sum_uses_kernel, {blocks, decode::kThreads}, launch,
+  launch_kernel(sum_uses_kernel, {{ceil_div(width, decode::kThreads), op.n_tokens}, decode::kThreads}, launch,
                 reinterpret_cast<const float4*>(y), reinterpret_cast<float4*>(adds ? op.shared.y : op.y),
-                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), static_cast<int>(op.n_activated),
-                width);
+                reinterpret_cast<float4*>(adds ? op.shared.sum : nullptr), op.n_activated, width);
 }
 
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
@@ -281,20 +270,16 @@ bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
 void run_experts_decode(const RunExperts& op, const Launch& launch, bool is_x_older) {
   if (op.w1.n_rows != op.w3.n_rows || op.w1.n_cols != op.w3.n_cols || op.w2.n_cols != op.w1.n_rows ||
       op.w2.n_rows != op.w1.n_cols || op.w2.n_rows % 4 != 0)
-    fail(ErrorKind::internal,
-         format("experts with w1 [%lld, %lld], w2 [%lld, %lld]", static_cast<long long>(op.w1.n_rows),
-                static_cast<long long>(op.w1.n_cols), static_cast<long long>(op.w2.n_rows),
-                static_cast<long long>(op.w2.n_cols)));
+    fail(ErrorKind::internal, format("experts with w1 [%ld, %ld], w2 [%ld, %ld]", op.w1.n_rows, op.w1.n_cols,
+                                     op.w2.n_rows, op.w2.n_cols));
   if (op.n_activated == 0) return;
   const int64_t n_rounds = ceil_div(op.n_tokens, tokens_together(op, *launch.workspace)),
                 n_together = ceil_div(op.n_tokens, std::max<int64_t>(1, n_rounds));
   for (int64_t token = 0; token < op.n_tokens; token += n_together) {
     Workspace scratch = *launch.workspace;
-    Launch here = launch;
-    here.workspace = &scratch;
     RunExperts part = tokens_of(op, token, std::min(n_together, op.n_tokens - token));
     if (!is_joined(op)) part.shared = {};
-    run_together(part, is_x_older && op.n_tokens == 1, here);
+    run_together(part, is_x_older && op.n_tokens == 1, launch.with(scratch));
   }
   if (op.shared.weight.data && !is_joined(op)) run_shared(op, launch);
 }

@@ -1,9 +1,6 @@
-// Routed experts for many tokens: the uses of experts are sorted by expert on the device, and products run
-// over tiles of them.
-//
-// Which expert has how many tokens is known on the device alone: grids are as large as the worst case, and
-// what is past the last tile returns. Every sum runs in a fixed order (columns ascending, a token's experts
-// ascending), so nothing depends on scheduling.
+// Routed experts for many tokens: uses are sorted by expert on the device, and products run over tiles of
+// them. How many tokens an expert has is known on the device alone: grids are as large as the worst case.
+// Every sum runs in a fixed order (columns ascending, a token's experts ascending).
 #include "cuda/experts_prefill.h"
 
 #include <algorithm>
@@ -27,10 +24,9 @@ __device__ int block_count(int x, int* partial) {
   return __reduce_add_sync(0xffffffffu, partial[lane]);
 }
 
-// Places of an expert's uses: first = uses of lower experts, then its own in ascending u.
-// A block of 32 warps an expert; 1024 uses at a time.
-// Each block reads all the ids (they stay in L2), so that no block waits for another and no atomic decides an
-// order. Bound by latency.
+// Places of an expert's uses: first = uses of lower experts, then its own in ascending u. A block of 32 warps
+// an expert; 1024 uses at a time. Each block reads all ids, from L2, so that no atomic decides an order.
+// Bound by latency.
 __global__ void __launch_bounds__(kListThreads)
     list_uses_kernel(const int32_t* experts, int32_t n_uses, int32_t n_activated, Uses out) {
   __shared__ int partial[32];
@@ -64,8 +60,8 @@ __global__ void __launch_bounds__(kListThreads)
 }
 
 // tiles = for each expert of [first, end), ascending, its places in runs of up to n_together, of which the
-// last two are as long where both fit tiles of n_middle. One block; a thread an expert. A thread adds up the
-// tiles of the experts before its own: counts are few and stay in L1. Bound by latency.
+// last two are equal where both fit tiles of n_middle. One block; a thread an expert, which adds up the tiles
+// of those before it. Bound by latency.
 __global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, int n_middle, Uses out) {
   for (int expert = first + static_cast<int>(threadIdx.x); expert < end; expert += blockDim.x) {
     int at = 0;
@@ -80,10 +76,8 @@ __global__ void list_tiles_kernel(int32_t first, int32_t end, int n_together, in
 }
 
 // y[t, c] (+)= sum over k ascending of weights[t, k] * out[t * n_activated + k, c], of the experts in [first,
-// end), for a slab of columns of y. The sum goes on where the experts before have left it.
-// A thread a value; grid (columns, tokens).
-// A gather in fixed order instead of atomic adds.
-// Bound by bytes: 4 n_activated read and 4 written a value.
+// end), for a slab of columns of y; the sum goes on where the experts before left it. A thread a value; grid
+// (columns, tokens). Bound by bytes: 4 n_activated read and 4 written a value.
 __global__ void combine_kernel(const float* out, RunExperts op, int32_t first, int32_t end, bool has_sums,
                                int64_t column, int64_t n_cols) {
   const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
@@ -163,9 +157,8 @@ Uses PromptExperts::list_uses() const {
                      scratch.take<int32_t>(static_cast<size_t>(n_experts)),
                      scratch.take<TokenTile>(static_cast<size_t>(most_tiles(n_uses_, n_experts))),
                      scratch.take<int32_t>(1)};
-  list_uses_kernel<<<static_cast<unsigned>(n_experts), kListThreads, 0, launch_.stream>>>(
-      op_.experts, static_cast<int32_t>(n_uses_), static_cast<int32_t>(op_.n_activated), uses);
-  check_launch("list_uses_kernel");
+  launch_plain(list_uses_kernel, {n_experts, kListThreads}, launch_, op_.experts, n_uses_, op_.n_activated,
+               uses);
   return uses;
 }
 
@@ -212,19 +205,14 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
       multiply_pairs({product, {}, false, is_wide_}, launch_);
     else
       multiply(product, launch_);
-    const dim3 grid(static_cast<unsigned>(ceil_div(part.n_rows, kThreads)),
-                    static_cast<unsigned>(op_.n_tokens));
-    combine_kernel<<<grid, kThreads, 0, launch_.stream>>>(
-        out_, op_, static_cast<int32_t>(first), static_cast<int32_t>(end), has_sums_, column, part.n_rows);
-    check_launch("combine_kernel");
+    launch_plain(combine_kernel, {{ceil_div(part.n_rows, kThreads), op_.n_tokens}, kThreads}, launch_, out_,
+                 op_, first, end, has_sums_, column, part.n_rows);
   }
 }
 
 void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) {
-  list_tiles_kernel<<<1, kThreads, 0, launch_.stream>>>(
-      static_cast<int32_t>(first), static_cast<int32_t>(end), is_wide_ ? kWideTokens : kTileTokens,
-      is_wide_ ? kMiddleWideTokens : kMiddleTokens, uses_);
-  check_launch("list_tiles_kernel");
+  launch_plain(list_tiles_kernel, {1, kThreads}, launch_, first, end, is_wide_ ? kWideTokens : kTileTokens,
+               is_wide_ ? kMiddleWideTokens : kMiddleTokens, uses_);
   make_hidden(stacks, first, end);
   combine(stacks.w2, first, end);
   has_sums_ = true;
@@ -237,8 +225,7 @@ void run_experts_prefill(const RunExperts& op, const Launch& launch) {
   const int64_t run = ceil_div(op.n_tokens, ceil_div(op.n_tokens, most));  // all as long
   for (int64_t token = 0; token < op.n_tokens; token += run) {
     Workspace scratch = *launch.workspace;
-    PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)),
-                  {launch.stream, &scratch, launch.n_sms})
+    PromptExperts(tokens_of(op, token, std::min(run, op.n_tokens - token)), launch.with(scratch))
         .add(op, 0, op.w1.n_mats);
   }
 }

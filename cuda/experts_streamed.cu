@@ -1,9 +1,6 @@
-// The routed experts of a prompt, from host memory: they come through a ring in the window, and each run of
-// them is added to all tokens.
-//
-// A step of many tokens chooses nearly every expert, so all of them are sent without asking, and those of the
-// layer after it follow. Of a small step the choices are read first, which waits for the device, and the
-// others stay where they are. Copies of whole matrices by the copy engines take no multiprocessor.
+// The routed experts of a prompt from host memory: they come through a ring in the window, and each group is
+// added to all tokens. A step of many tokens chooses nearly every expert, so all are sent, and those of the
+// next layer follow. Of a small step the choices are read first, which waits for the device.
 #include <algorithm>
 
 #include "backend/expert_window.h"
@@ -22,19 +19,6 @@ bool is_same(const ExpertRing::Group& a, const ExpertRing::Group& b) {
 
 }  // namespace
 
-ExpertRing::ExpertRing(PinnedMemory& pinned) : pinned_(pinned) {
-  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  for (Place& place : places_)
-    for (cudaEvent_t* event : {&place.arrived, &place.left})
-      CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-}
-
-ExpertRing::~ExpertRing() {
-  cudaStreamSynchronize(stream_);
-  for (const Place& place : places_) cudaEventDestroy(place.arrived), cudaEventDestroy(place.left);
-  cudaStreamDestroy(stream_);
-}
-
 // When the division changes, neither stream goes on before the other has done what was for the old one.
 void ExpertRing::lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& like, cudaStream_t stream) {
   const size_t n_places = std::min(n_bytes / expert_ring_bytes(like), kMostPlaces);
@@ -45,10 +29,8 @@ void ExpertRing::lie_in(uint8_t* memory, size_t n_bytes, const ExpertStacks& lik
   memory_ = memory, n_bytes_ = n_bytes, n_places_ = n_places;
   n_place_bytes_ = n_bytes / n_places / kRingAlignment * kRingAlignment;
   clear();
-  CUDA_CHECK(cudaEventRecord(places_[0].left, stream));
-  CUDA_CHECK(cudaStreamWaitEvent(stream_, places_[0].left));
-  CUDA_CHECK(cudaEventRecord(places_[0].arrived, stream_));
-  CUDA_CHECK(cudaStreamWaitEvent(stream, places_[0].arrived));
+  places_[0].left.order(stream, stream_);
+  places_[0].arrived.order(stream_, stream);
 }
 
 int64_t ExpertRing::n_together(const ExpertStacks& stacks) const {
@@ -88,11 +70,11 @@ void ExpertRing::copy_on() {
   }
 }
 
-// Neighbours go in one copy: a driver takes a thousand of them ahead, and no more. Where each matrix has
-// another beside it in host memory (fused gate and up) they are rows of a wider one. A place whose group was
-// dropped while it was copied is free all the same: copies follow one another.
+// Neighbours go in one copy: a driver takes a thousand copies ahead. Fused gate and up are rows of a wider
+// matrix in host memory. A place whose group was dropped during its copy is free all the same: copies follow
+// one another.
 void ExpertRing::copy(const Group& group, size_t place) {
-  CUDA_CHECK(cudaStreamWaitEvent(stream_, places_[place].left));
+  places_[place].left.hold(stream_);
   const ExpertStacks to = in_place(group, place);
   const auto copy_matrices = [&](const WeightMatrix& from, const WeightMatrix& there, int32_t expert,
                                  size_t n) {
@@ -111,7 +93,7 @@ void ExpertRing::copy(const Group& group, size_t place) {
     copy_matrices(group.stacks.w3, to.w3, experts[begin], end - begin);
     copy_matrices(group.stacks.w2, to.w2, experts[begin], end - begin);
   }
-  CUDA_CHECK(cudaEventRecord(places_[place].arrived, stream_));
+  places_[place].arrived.record(stream_);
 }
 
 // The matrices of a stack follow one another, and the views begin so far before them that the
@@ -131,13 +113,13 @@ ExpertStacks ExpertRing::in_place(const Group& group, size_t place) const {
 ExpertStacks ExpertRing::take(cudaStream_t stream) {
   if (arrivals_.empty()) fail(ErrorKind::internal, "no experts are on their way");
   const Arrival& next = arrivals_.front();
-  CUDA_CHECK(cudaStreamWaitEvent(stream, places_[next.place].arrived));
+  places_[next.place].arrived.hold(stream);
   return in_place(next.group, next.place);
 }
 
 void ExpertRing::give_back(cudaStream_t stream) {
   const size_t place = arrivals_.front().place;
-  CUDA_CHECK(cudaEventRecord(places_[place].left, stream));
+  places_[place].left.record(stream);
   arrivals_.pop_front();
   free_.push_back(place);
   copy_on();
@@ -214,8 +196,7 @@ void run_experts_streamed(const RunExperts& op, ExpertRing& ring, const Launch& 
   ring.want(groups);
   for (int64_t token = 0; token < op.n_tokens; token += run) {
     Workspace scratch = rest;
-    PromptExperts experts(tokens_of(op, token, std::min(run, op.n_tokens - token)),
-                          {launch.stream, &scratch, launch.n_sms});
+    PromptExperts experts(tokens_of(op, token, std::min(run, op.n_tokens - token)), launch.with(scratch));
     for (const ExpertRing::Group& group : once) {
       const ExpertStacks there = ring.take(launch.stream);
       experts.add(there, group.first, std::min(group.first + n_together, n_experts));

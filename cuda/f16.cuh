@@ -1,8 +1,7 @@
-// Values as fp16 for tensor cores: eleven significant bits, but a narrow range, from steps of 2^-24 to 65504.
+// Values as fp16 for tensor cores: eleven significant bits, from steps of 2^-24 to 65504.
 //
-// What is known to be of ordinary size (weights) is rounded and saturated. Activations may have any size:
-// each row is stored in units of a power of two that is chosen by its largest value, and sums are multiplied
-// by the unit again, which is exact.
+// Weights are rounded and saturated. Activations may have any size: each row is in units of a power of two
+// chosen by its largest value, and its sums are multiplied by the unit again, which is exact.
 #pragma once
 
 #include "cuda/common.cuh"

@@ -1,7 +1,6 @@
-// The rows that a top-k buffer lacks, from the pinned host pool into their slots: decode waits for them.
-//
-// On Hopper bulk copies take them through shared memory: a few blocks of one warp fill the link, and the SMs
-// stay free for what runs beside. Elsewhere, and where a row is not made of 16-byte words, warps carry them.
+// The rows that a top-k buffer lacks, from the pinned host pool into their slots. On Hopper bulk copies take
+// them through shared memory: a few blocks of one warp fill the link. Elsewhere, and for rows that are no
+// whole 16-byte words, warps carry them.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -120,40 +119,21 @@ __global__ void fetch_plain_kernel(FetchLatents op) {
   }
 }
 
-// Whether the code that the device runs has bulk copies: it was built for Hopper or later.
-bool has_bulk_copies() {
-  cudaFuncAttributes attributes{};
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, fetch_bulk_kernel));
-  return attributes.ptxVersion >= 90;
-}
-
-bool is_whole_words(const CacheView& cache) {
-  const auto rows = reinterpret_cast<uintptr_t>(cache.rows), slots = reinterpret_cast<uintptr_t>(cache.slots);
-  return (rows | slots | static_cast<uintptr_t>(cache.layout.row_bytes())) % 16 == 0;
-}
-
 }  // namespace
 
 void fetch_latents(const FetchLatents& op, const Launch& launch) {
   const int64_t n_tokens = op.step.n_tokens, row_bytes = op.cache.layout.row_bytes();
   if (n_tokens == 0 || op.topk == 0) return;
   if (row_bytes <= 0 || op.topk < 0)
-    fail(ErrorKind::internal, format("fetch_latents: top-k %lld, rows of %lld bytes",
-                                     static_cast<long long>(op.topk), static_cast<long long>(row_bytes)));
-  if (row_bytes <= kStageBytes && is_whole_words(op.cache) && has_bulk_copies()) {
+    fail(ErrorKind::internal, format("fetch_latents: top-k %ld, rows of %ld bytes", op.topk, row_bytes));
+  if (row_bytes <= kStageBytes && has_whole_words(op.cache) && is_of_hopper(fetch_bulk_kernel)) {
     const auto n_stage_rows = static_cast<int>(std::min<int64_t>(kStageBytes / row_bytes, kMostStageRows));
-    const auto n_bytes = static_cast<size_t>(kBlockCarriers * kStages * n_stage_rows * row_bytes);
-    CUDA_CHECK(cudaFuncSetAttribute(fetch_bulk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(n_bytes)));
-    fetch_bulk_kernel<<<kCarriers / kBlockCarriers, 32 * kBlockCarriers, n_bytes, launch.stream>>>(
-        op, n_stage_rows);
-    check_launch("fetch_bulk_kernel");
-    return;
+    const int64_t n_bytes = kBlockCarriers * kStages * n_stage_rows * row_bytes;
+    return launch_plain(fetch_bulk_kernel, {kCarriers / kBlockCarriers, 32 * kBlockCarriers, n_bytes}, launch,
+                        op, n_stage_rows);
   }
   constexpr int kThreads = 1024;
-  const auto n_blocks = static_cast<unsigned>(ceil_div(64, n_tokens));
-  fetch_plain_kernel<<<dim3(n_blocks, static_cast<unsigned>(n_tokens)), kThreads, 0, launch.stream>>>(op);
-  check_launch("fetch_plain_kernel");
+  launch_plain(fetch_plain_kernel, {{ceil_div(64, n_tokens), n_tokens}, kThreads}, launch, op);
 }
 
 }  // namespace dsv32::cuda

@@ -1,10 +1,9 @@
-// Rows of F32 weights times vectors, in f32 without any rounding: routers, the indexer's weights_proj, and
-// whatever else a file has as F32.
+// Rows of F32 weights times vectors, in f32 without any rounding: routers, the indexer's weights_proj.
 //
-// Such matrices are few and small, so that what they take is waiting for each other kernel: their blocks come
-// in as the last ones of a quantised product of the same x (beside.cuh). A thread has some columns of two
-// rows in registers before it waits for x. Of more tokens, which would each be read by all of these blocks,
-// float_tiles.cuh has the same sums. The order of a row's sum depends on the number of its columns alone.
+// Such matrices are small, so that launches and waiting are what they take: their blocks are the last ones of
+// a quantised product of the same x (beside.cuh). A thread has some columns of two rows in registers before
+// it waits for x. Of more tokens float_tiles.cuh has the same sums. The order of a row's sum depends on its
+// number of columns alone.
 #pragma once
 
 #include "cuda/decode_problem.cuh"
@@ -25,10 +24,10 @@ __device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_co
   return {v[0], v[1], v[2], v[3]};
 }
 
-// The rows of job `job` of a problem, of at most kFloatTokens tokens.
-// Who: a block; a thread four columns of each 1024. Layout: head of this file; a warp's sums of each token in
-// `partial`, shared memory [kFloatTokens, kWarps, kFloatRows], added in the warps' order. With mats the block
-// has waited for its inputs, else it waits here. Bound by latency, a token after the other.
+// The rows of job `job` of a problem, of at most kFloatTokens tokens. A block; a thread four columns of each
+// 1024. A warp's sums of each token are in `partial`, shared memory [kFloatTokens, kWarps, kFloatRows], added
+// in the warps' order. With mats the block has waited for its inputs, else it waits here. Bound by latency, a
+// token after the other.
 template <int kMats>
 __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned,
                                            float* partial) {

@@ -1,10 +1,10 @@
-// Rows of F32 weights times many vectors: the sums of float_rows.cuh, in its order, so that a token's bits do
+// Rows of F32 weights times many vectors: the sums of float_rows.cuh in its order, so that a token's bits do
 // not depend on their number.
 //
 // There a row's sum is 256 threads' sums of every 256th four columns, added by warps; here each of the eight
-// blocks of a cluster has the columns of one of those warps, and a lane of any of its warps the columns of
-// that lane. A warp has eight rows times eight tokens in registers, so that it reads 16 values for 64
-// products; its block's warps make up a tile of up to 32 rows times 32 tokens, so that L2 is read as seldom.
+// blocks of a cluster has the columns of one of those warps, and a lane those of that lane. A warp has eight
+// rows times eight tokens in registers, 64 products for 16 values read; a block's warps make up to 32 rows
+// times 32 tokens.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -49,11 +49,11 @@ __device__ __forceinline__ void spread_warp_sums(float (&v)[kSide * kSide], int 
   if constexpr (kOffset > 1) spread_warp_sums<kOffset / 2>(v, lane);
 }
 
-// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Two matrices' rows take turns in a tile.
-// Who: grid (tiles of rows times n_split, problems, tiles of tokens), a warp kSide rows and tokens. Layout: a
-// ring of stages in shared memory, each [rows, then tokens][32] float4, one step of 1024 columns of which the
-// block has a part of 128; behind it the block's sums [tokens][rows], which the cluster adds up in the order
-// of the blocks. Bound by f32 products and shared memory alike; of few tokens by latency.
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Two matrices' rows take turns in a tile. Grid
+// (tiles of rows times n_split, problems, tiles of tokens), a warp kSide rows and tokens. Layout: a ring of
+// stages [rows, then tokens][32] float4, each the block's 128 columns of a step of 1024; behind it the
+// block's sums [tokens][rows], which the cluster adds in the order of the blocks. Bound by f32 products and
+// shared memory alike; of few tokens by latency.
 template <int kMats>
 __global__ void __launch_bounds__(kMostTileThreads, 1)
     float_tiles_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ FloatTiles tiles) {
@@ -200,15 +200,9 @@ void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligne
   for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);
        tiles.n_stages > 2 && tiles.n_bytes() > static_cast<size_t>(room);)
     --tiles.n_stages;
-  CUDA_CHECK(cudaFuncSetAttribute(float_tiles_kernel<kMats>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  block_limit));
-  const dim3 blocks(
-      static_cast<unsigned>(ceil_div(rows.matrices[0].n_rows * kMats, tiles.n_rows()) * tiles.n_split),
-      static_cast<unsigned>(rows.n_problems),
-      static_cast<unsigned>(ceil_div(rows.n_tokens, tiles.n_tokens())));
-  launch_kernel("float_tiles_kernel", float_tiles_kernel<kMats>,
-                {blocks, static_cast<unsigned>(tiles.n_threads()), tiles.n_bytes(),
-                 static_cast<unsigned>(tiles.n_split)},
+  const Extent blocks = {ceil_div(rows.matrices[0].n_rows * kMats, tiles.n_rows()) * tiles.n_split,
+                         rows.n_problems, ceil_div(rows.n_tokens, tiles.n_tokens())};
+  launch_kernel(float_tiles_kernel<kMats>, {blocks, tiles.n_threads(), tiles.n_bytes(), tiles.n_split},
                 launch, rows, tiles);
 }
 

@@ -1,9 +1,8 @@
-// Products with weights in any GGUF format, dequantised on their way into the tile: no copy of the matrix is
-// made.
+// Products with weights in any GGUF format, dequantised on their way into the tile: one kernel per format.
 //
-// One kernel per format. Raw bytes come by cp.async, one span of columns ahead; a thread then turns 64 values
-// of its row into fp16, while the tensor cores are busy with the 64 before them. Of experts nearly every
-// weight is dequantised exactly once, because an expert rarely has more tokens than a tile.
+// Raw bytes come by cp.async, one span of columns ahead; a thread turns 64 values of its row into fp16 while
+// the tensor cores work on the 64 before. An expert rarely has more tokens than a tile, so nearly every
+// weight is dequantised once.
 #include "cuda/weight_tile.cuh"
 
 namespace dsv32::cuda {
@@ -28,9 +27,9 @@ struct Staging {
 // y[t, r] = sum over c of f16(W[r, c]) * x[t, c], f32 sums in ascending c.
 // A CTA of one warpgroup makes up to 128 tokens x 128 rows; grid: product_grid().
 // Activations are copied one step ahead, raw weights one span ahead, and dequantised one step ahead where
-// shared memory holds two tiles; a barrier a step (two with one tile) hands all three over.
-// Bound by the weights' bytes with few tokens, by dequantising and the tensor cores with 128.
-// Measured (H200, 2026-11-21): 64 tokens, 18432 x 7168, Q4_K: 0.24 ms, 309 GB/s, 70 TFLOP/s.
+// shared memory holds two tiles; one barrier a step (two with one tile).
+// Bound by the weights' bytes with few tokens, by dequantising and the tensor cores with 128. Measured (H200,
+// 2026-11-21): 64 tokens, 18432 x 7168, Q4_K: 0.24 ms, 309 GB/s, 70 TFLOP/s.
 template <TensorType kType>
 __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Product product) {
   using S = Staging<kType>;
@@ -119,12 +118,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_blocks_kernel(const Prod
 
 template <TensorType kType>
 void start(const Product& product, const Launch& launch) {
-  constexpr int kSharedBytes = Staging<kType>::kSharedBytes;
-  CUDA_CHECK(cudaFuncSetAttribute(multiply_blocks_kernel<kType>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes));
-  multiply_blocks_kernel<kType>
-      <<<product_grid(product, kTileRows), kThreads, kSharedBytes, launch.stream>>>(product);
-  check_launch("multiply_blocks_kernel");
+  launch_plain(multiply_blocks_kernel<kType>,
+               {product_grid(product, kTileRows), kThreads, Staging<kType>::kSharedBytes}, launch, product);
 }
 
 }  // namespace

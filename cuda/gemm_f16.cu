@@ -1,8 +1,6 @@
-// Products with weights that lie as fp16 rows of whole 16-byte pieces: a tensor of that type, or a slab that
-// was dequantised.
-//
-// Both operands go to shared memory by cp.async, three steps deep; nothing else is in the way of the tensor
-// cores. Where there are Hopper's, gemm_f16_hopper.cu has the same sums.
+// Products with weights that lie as fp16 rows of whole 16-byte pieces: a tensor of that type, or a
+// dequantised slab. Both operands come by cp.async, three steps deep. On Hopper gemm_f16_hopper.cu has the
+// same sums.
 #include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
@@ -31,12 +29,11 @@ __device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint
 }
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
-// A CTA of two warpgroups makes 128 tokens x 256 rows; a warpgroup has 128 rows; grid: product_grid().
+// A CTA of two warpgroups makes 128 tokens x 256 rows; grid: product_grid().
 // Three stages of 64 columns: step s is multiplied while step s + 2 is copied into the place of step s - 1,
-// which every warp has left when it passes the barrier of step s.
-// Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP.
-// Measured (H200, 2026-11-21, where gemm_f16_hopper.cu has its place now): 2048 tokens, 18432 x 7168: F16 336
-// TFLOP/s.
+// which every warp has left at the barrier of step s.
+// Bound by the tensor cores; L2 gives each SM 48 KiB a step of 4.2 MFLOP. Measured (H200, 2026-11-21): 2048
+// tokens, 18432 x 7168: F16 336 TFLOP/s.
 __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Product product) {
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& token_rows = *reinterpret_cast<TokenRows*>(shared + kStages * kStageBytes);
@@ -76,10 +73,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_direct_kernel(const Prod
   store_sums(product, token_rows, tile, place.first_row + warpgroup * kTileRows, sums);
 }
 
-// y[t, r] = sum over i ascending of sums[i, t, r]
-// A thread a value.
-// Partial sums are small enough to come from L2.
-// Bound by bytes: 4 n_splits read and 4 written a value.
+// y[t, r] = sum over i ascending of sums[i, t, r]. A thread a value. Bound by bytes, of L2: 4 n_splits read
+// and 4 written a value.
 __global__ void add_splits_kernel(const float* sums, int64_t n_splits, int64_t n_values, int64_t n_rows,
                                   float* y, int64_t y_stride) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -130,19 +125,16 @@ void multiply(const Product& product, const Launch& launch) {
     Product parts = part;
     parts.y = sums, parts.y_split_stride = n_values, parts.y_stride = n_rows;
     multiply_all(parts, launch);
-    add_splits_kernel<<<static_cast<unsigned>(ceil_div(n_values, kThreads)), kThreads, 0, launch.stream>>>(
-        sums, n_splits, n_values, n_rows, static_cast<float*>(part.y), part.y_stride);
-    check_launch("add_splits_kernel");
+    launch_plain(add_splits_kernel, {ceil_div(n_values, kThreads), kThreads}, launch, sums, n_splits,
+                 n_values, n_rows, static_cast<float*>(part.y), part.y_stride);
   }
 }
 
 void multiply_direct(const Product& product, const Launch& launch) {
   if (multiply_by_library(product, launch)) return;
   if (!product.tiles && has_hopper_products()) return multiply_direct_hopper(product, launch);
-  CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes));
-  multiply_direct_kernel<<<product_grid(product, kRows), kThreads, kSharedBytes, launch.stream>>>(product);
-  check_launch("multiply_direct_kernel");
+  launch_plain(multiply_direct_kernel, {product_grid(product, kRows), kThreads, kSharedBytes}, launch,
+               product);
 }
 
 }  // namespace dsv32::cuda

@@ -1,10 +1,10 @@
 // Products with fp16 weights on Hopper: as many CTAs as multiprocessors, each of which makes one tile after
 // the other.
 //
-// Four warps load and eight multiply, so that the first columns of a tile are there when the sums of the one
+// Four warps load and eight multiply, so that a tile's first columns are there when the sums of the one
 // before have been written. A tile is 128 rows by 256 tokens: each four of the eight warps multiply 64 rows
-// by all tokens, so that of what they read in shared memory most is read once for 64 rows, not twice.
-#include "cuda/gemm_hopper.cuh"
+// by all tokens, so that most of shared memory is read once for 64 rows.
+#include "cuda/gemm_tile.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kStages = 4;
 constexpr int kStageTiles = 3;  // one of rows, two of tokens
 constexpr int kItemTokens = 2 * kTileTokens;
 
-using Barriers = StageBarriers<kStages>;
+using Barriers = Pipe<kStages>;
 constexpr int kSharedBytes = kStages * kStageTiles * kTileBytes + static_cast<int>(sizeof(Barriers));
 
 // A tile of the product: n_tokens from first_token on, rows from first_row on, and columns from 64 first_step
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
     int n_columns =
         static_cast<int>(product.weight.n_cols - first_column) - static_cast<int>(threadIdx.x % 8) * 8;
     for (int step = 0; step < item.n_steps; ++step, walk.advance(kStages)) {
-      wait_for_phase(&barriers->empty[walk.stage], walk.parity ^ 1);
+      barriers->wait_empty(walk);
       const uint32_t to = place + walk.stage * kStageTiles * kTileBytes;
       load_rows<1>(weights, n_columns > 0, to);
       load_rows<2>(tokens, true, to + kTileBytes);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uin
   for (int step = 0; step < n_steps; ++step, walk.advance(kStages)) {
     const uint32_t stage = stages + walk.stage * kStageTiles * kTileBytes;
     const uint64_t a = wgmma_operand(stage + rows), b = wgmma_operand(stage + kTileBytes);
-    wait_for_phase(&barriers->full[walk.stage], walk.parity);
+    barriers->wait_full(walk);
     fence_async_proxy();
     __syncwarp();
     wgmma_begin();
@@ -210,11 +210,7 @@ __device__ __forceinline__ void multiply_items(const Product& product, const Sha
 
 // y[t, r] = sum over c of W[r, c] * x[t, c], fp16 products, f32 sums in ascending c.
 // A CTA makes every gridDim.x-th tile: warps 0-3 load, 4-11 multiply, each four of them 64 rows by 256
-// tokens.
-//
-// Four stages of 64 columns; who multiplies never waits for others who do, and the next tile's columns come
-// while sums are written.
-//
+// tokens. Four stages of 64 columns; the next tile's columns come while sums are written.
 // Bound by the tensor cores, 1024 cycles a step, and nearly as much by shared memory: 640 cycles are read,
 // 384 written. Measured (H100, 2026-11-23): 2048 tokens, 18432 x 7168: F16 600 TFLOP/s, Q4_K with its
 // expansion 525.
@@ -241,11 +237,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 void multiply_direct_hopper(const Product& product, const Launch& launch) {
   const Shape shape = shape_of(product);
-  CUDA_CHECK(cudaFuncSetAttribute(multiply_direct_hopper_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes));
-  const auto n_ctas = static_cast<unsigned>(std::min<int64_t>(shape.n_items, launch.n_sms));
-  multiply_direct_hopper_kernel<<<n_ctas, kThreads, kSharedBytes, launch.stream>>>(product, shape);
-  check_launch("multiply_direct_hopper_kernel");
+  launch_plain(multiply_direct_hopper_kernel,
+               {std::min<int64_t>(shape.n_items, launch.n_sms), kThreads, kSharedBytes}, launch, product,
+               shape);
 }
 
 }  // namespace dsv32::cuda

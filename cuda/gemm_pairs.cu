@@ -1,16 +1,13 @@
 // Products of the experts of a prompt on Hopper: two tiles of rows at a time, w1's and w3's, or two of w2.
 //
 // A CTA has 256 x 128 sums: two tiles of 128 rows by up to 128 tokens, or, wide, two of 64 rows by up to 256
-// tokens, of which each row is dequantised for twice as many.
-//
-// As many CTAs as multiprocessors, each of which makes one item after the other. Four warps load and eight
-// multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while its
-// products before run. So weights pass shared memory once, as they are stored, and gate and up meet in the
-// registers of one thread: y = silu(w1 x) * (w3 x) is rounded once.
+// tokens, for which each row is dequantised once. It makes one item after the other. Four warps load and
+// eight multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while
+// its products before run. So gate and up meet in the registers of one thread, and y = silu(w1 x) * (w3 x) is
+// rounded once.
 //
 // A thread has four neighbouring codes of every sixteen, which the tensor core takes for columns 2 i, 2 i +
 // 1, 2 i + 8 and 2 i + 9: activations come in that order (turned_column).
-#include "cuda/gemm_hopper.cuh"
 #include "cuda/weight_tile.cuh"
 
 namespace dsv32::cuda {
@@ -19,68 +16,19 @@ namespace {
 constexpr int kLoadThreads = kTileThreads, kThreads = kLoadThreads + kProductThreads;
 constexpr int kMostStages = 5;  // of tokens
 
-template <bool kWide>
-constexpr int kItemTokens = kWide ? 2 * kTileTokens : kTileTokens;
-template <bool kWide>
-constexpr int kMiddle = kWide ? kMiddleWideTokens : kMiddleTokens;
-template <bool kWide>
-constexpr int kHalfRows = kWide ? kTileRows / 2 : kTileRows;  // of each of the two tiles
-
-// Of the tokens of an item, for those who write its sums.
-template <bool kWide>
-struct ItemTokens {
-  int64_t y[kItemTokens<kWide>];
-  float units[kItemTokens<kWide>];
-};
-
 constexpr int kItemsAhead = 2;  // whose ItemTokens have room
 
 struct Barriers {
-  StageBarriers<kMostStages> stages;
+  Pipe<kMostStages> stages;
   uint64_t written[kItemsAhead];  // an item's sums: its ItemTokens may be another's
 };
-
-// What a CTA keeps in shared memory. A span is loaded with the tokens of its first step, when all but the
-// last kStages - 1 steps before it are done.
-template <TensorType kType, bool kWide>
-struct PairStaging {
-  static constexpr int kStageBytes = kItemTokens<kWide> * kStep * 2;
-  static constexpr int kHalfBytes = kHalfRows<kWide> * RawSpan<kType>::kPitch;
-  static constexpr int kSpanBytes = 2 * kHalfBytes;  // of both tiles
-  static constexpr int n_spans(int n_stages) {
-    return 1 + (n_stages - 1 + RawSpan<kType>::kSteps - 1) / RawSpan<kType>::kSteps;
-  }
-  static constexpr int n_bytes(int n_stages) {
-    return n_stages * kStageBytes + n_spans(n_stages) * kSpanBytes +
-           static_cast<int>(2 * sizeof(ItemTokens<kWide>) + sizeof(Barriers)) + 4 * kGridWords<kType>;
-  }
-  static constexpr int most_stages() {
-    int n = kMostStages;
-    while (n > (kWide ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
-    return n;
-  }
-  static constexpr int kStages = most_stages();
-  static constexpr int kBytes = n_bytes(kStages);
-  static constexpr bool kFits = kBytes <= kMostSharedBytes;
-};
-
-template <TensorType kType, bool kWide>
-constexpr int kSpans = PairStaging<kType, kWide>::n_spans(PairStaging<kType, kWide>::kStages);
 
 // Spans are whole pieces of 16 bytes.
 template <TensorType kType>
 constexpr bool kIsWhole = RawSpan<kType>::kRowBytes % 16 == 0;
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
 constexpr int kItemSums = 128;    // of a thread
 constexpr int kHalf = kStep / 2;  // columns that a warp dequantises at a time
-// Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
-// the CTA starts with.
-template <bool kWide>
-constexpr int kLoadRegisters = kWide ? 72 : 56;
-template <bool kWide>
-constexpr int kProductRegisters = (3 * 168 - kLoadRegisters<kWide>) / 2;
 
 // Two tiles of rows and one of tokens.
 struct Item {
@@ -89,90 +37,7 @@ struct Item {
   int n_steps, n_walked;  // the latter in whole spans
 };
 
-template <TensorType kType, bool kWide>
-__device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
-  constexpr int kSteps = RawSpan<kType>::kSteps;
-  Item item;
-  item.tile = op.product.tiles[index / n_row_tiles];
-  item.first_row = int64_t{index % n_row_tiles} * (op.is_gated ? 1 : 2) * kHalfRows<kWide>;
-  item.n_steps = static_cast<int>((op.product.weight.n_cols + kStep - 1) / kStep);
-  item.n_walked = (item.n_steps + kSteps - 1) / kSteps * kSteps;
-  return item;
-}
-
-// The first row of tile `half` of an item.
-template <bool kWide>
-__device__ __forceinline__ const uint8_t* half_of(const PairProduct& op, const Item& item, int half) {
-  return op.is_gated ? row_of(half ? op.up : op.product.weight, item.tile.mat, item.first_row)
-                     : row_of(op.product.weight, item.tile.mat, item.first_row + half * kHalfRows<kWide>);
-}
-
-template <bool kWide>
-__device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item,
-                                                 ItemTokens<kWide>* out) {
-  const Product& product = op.product;
-  for (int i = static_cast<int>(threadIdx.x); i < item.tile.n; i += kLoadThreads) {
-    const int64_t at = item.tile.first + i;
-    const float unit = product.x_units[product.x_rows ? product.x_rows[at] : at];
-    out->units[i] = unit;
-    out->y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride;
-    if (product.y_units && item.first_row == 0) {
-      const float power = unit * kLargestInUnits;
-      product.y_units[at] = power * power / kHiddenScale;
-    }
-  }
-}
-
-// The part of the warps that load.
-template <TensorType kType, bool kWide>
-__device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tiles, int n_items,
-                                           uint32_t stages, uint32_t raw, ItemTokens<kWide>* item_tokens,
-                                           Barriers* barriers) {
-  using S = PairStaging<kType, kWide>;
-  using Raw = RawSpan<kType>;
-  constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
-  const Product& product = op.product;
-  const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
-  RingWalk walk, span_walk, item_walk;
-  for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
-    const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
-    wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
-    find_item_tokens(op, item, item_tokens + item_walk.stage);
-    item_walk.advance(kItemsAhead);
-    const RowRun halves[2] = {{product.weight, half_of<kWide>(op, item, 0)},
-                              {product.weight, half_of<kWide>(op, item, 1)}};
-    const int n_rows = static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
-    uint32_t pieces[kItemTokens<kWide> / kTokensAtOnce];  // of x: this thread's of each of its tokens
-#pragma unroll
-    for (int i = 0; i < kItemTokens<kWide> / kTokensAtOnce; ++i) {
-      const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
-      pieces[i] =
-          static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) + piece;
-    }
-    for (int step = 0; step < item.n_walked; ++step, walk.advance(S::kStages)) {
-      wait_for_phase(&barriers->stages.empty[walk.stage], walk.parity ^ 1);
-      if (step % Raw::kSteps == 0) {
-        const uint32_t to = raw + span_walk.stage * S::kSpanBytes;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          load_span<kType, kIsWhole<kType>>(
-              halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows<kWide>, kHalfRows<kWide>),
-              step / Raw::kSteps, to + half * S::kHalfBytes, thread);
-        span_walk.advance(kSpans<kType, kWide>);
-      }
-      if (step < item.n_steps) {
-        const uint32_t to = stages + walk.stage * S::kStageBytes + tile_offset(thread / 8, piece * 16);
-        const auto* x = reinterpret_cast<const uint4*>(product.x) + step * (kStep / 8);
-#pragma unroll
-        for (int i = 0; i < kItemTokens<kWide> / kTokensAtOnce; ++i)
-          if (i * kTokensAtOnce + thread / 8 < item.tile.n)
-            copy_async(to + i * kTokensAtOnce * 128, x + pieces[i], 16);
-      }
-      fill_stage(&barriers->stages.full[walk.stage]);
-    }
-  }
-  wait_all_copies();
-}
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // What load_span() moved the span of a row by: it keeps its place among 16 bytes. 0 where has_pairs() wants
 // whole pieces. span_at: from the row's begin.
@@ -197,47 +62,6 @@ struct InBlock {
         i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
 };
 
-// The rows of one of the warps that multiply, in eights: eights 0 and 1 of one tile and 2 and 3 of the other,
-// or, wide, one of each. Lane 4 g + i has codes of row g of each; the scales of row lane % 8 of eight lane /
-// 8 it works out for all.
-template <bool kWide>
-struct WarpRows {
-  static constexpr int kEights = kWide ? 2 : 4;
-  uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
-  uint32_t scale_begin;
-  bool in_bands;
-  uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
-  uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
-  static constexpr __device__ uint32_t half_of(uint32_t eight) { return kWide ? eight : eight / 2; }
-  static constexpr __device__ uint32_t row_of(uint32_t eight) { return kWide ? 0 : eight % 2 * 8; }
-};
-
-template <TensorType kType, bool kWide>
-__device__ __forceinline__ WarpRows<kWide> warp_rows(const PairProduct& op, const Item& item) {
-  using Raw = RawSpan<kType>;
-  using Rows = WarpRows<kWide>;
-  constexpr uint32_t kHalfBytes = PairStaging<kType, kWide>::kHalfBytes;
-  const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x - kLoadThreads) / 32;
-  const uint32_t first = warp * kHalfRows<kWide> / 8, eight = lane / 8 % Rows::kEights,
-                 scale_row = first + Rows::row_of(eight) + lane % 8;
-  Rows rows;
-  rows.row = first + lane / 4;
-  rows.at = keep(rows.row * Raw::kPitch);
-  rows.scale_at = keep(Rows::half_of(eight) * kHalfBytes + scale_row * Raw::kPitch);
-  rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
-  const RowRun run(op.product.weight, nullptr);
-  uint32_t begins[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    begins[half] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of<kWide>(op, item, half)));
-#pragma unroll
-  for (int i = 0; i < Rows::kEights; ++i)
-    rows.begins[i] = begins[Rows::half_of(i)] + run.row_offset(rows.row + Rows::row_of(i));
-  rows.in_bands = run.in_bands;
-  rows.scale_begin = begins[Rows::half_of(eight)] + run.row_offset(scale_row);
-  return rows;
-}
-
 // Scale and min of a group, as the format says; of Q4_K and Q5_K in one read.
 template <TensorType kType>
 __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
@@ -247,210 +71,363 @@ __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
     return Codes<kType>::scale(at.block, at.i16);
 }
 
-// 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
+#endif
+
+// The products with weights of a type. In shared memory a CTA keeps stages of tokens, spans of weights, and
+// what is below; a span is loaded with the tokens of its first step, when all but the last kStages - 1 steps
+// before it are done.
 template <TensorType kType, bool kWide>
-__device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows<kWide>& rows, uint32_t span_at,
-                                           uint32_t column, const uint32_t* grid,
-                                           uint32_t (&a)[WarpRows<kWide>::kEights / 2][2][4]) {
+struct Pairs {
   using Raw = RawSpan<kType>;
-  using Rows = WarpRows<kWide>;
-  const auto span_of = [&](int eight) {
-    return raw + rows.at + moved_by<kType>(rows.begins[eight], span_at) +
-           Rows::half_of(eight) * PairStaging<kType, kWide>::kHalfBytes + Rows::row_of(eight) * Raw::kPitch;
+  static constexpr int kItemTokens = kWide ? 2 * kTileTokens : kTileTokens;
+  static constexpr int kMiddle = kWide ? kMiddleWideTokens : kMiddleTokens;
+  static constexpr int kHalfRows = kWide ? kTileRows / 2 : kTileRows;  // of each of the two tiles
+  // Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
+  // the CTA starts with.
+  static constexpr int kLoadRegisters = kWide ? 72 : 56;
+  static constexpr int kProductRegisters = (3 * 168 - kLoadRegisters) / 2;
+
+  // Of the tokens of an item, for those who write its sums.
+  struct ItemTokens {
+    int64_t y[kItemTokens];
+    float units[kItemTokens];
   };
-  if constexpr (kIsFloat<kType>) {
-#pragma unroll
-    for (int i = 0; i < 2 * Rows::kEights; ++i) {
-      const int tile = i / 4, k = i / 2 % 2, h = i % 2;
-      const uint8_t* from = span_of(2 * tile + h) + 2 * (column + 16 * k + rows.first_code);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const uint32_t pair = load_word<2>(from + 4 * e);
-        a[tile][k][h + 2 * e] = kType == TensorType::f16 ? pair
-                                                         : pack_f16(__uint_as_float(pair << 16),
-                                                                    __uint_as_float(pair & 0xffff0000u));
+
+  static constexpr int kStageBytes = kItemTokens * kStep * 2;
+  static constexpr int kHalfBytes = kHalfRows * Raw::kPitch;
+  static constexpr int kSpanBytes = 2 * kHalfBytes;  // of both tiles
+  static constexpr int n_spans(int n_stages) { return 1 + (n_stages - 1 + Raw::kSteps - 1) / Raw::kSteps; }
+  static constexpr int n_bytes(int n_stages) {
+    return n_stages * kStageBytes + n_spans(n_stages) * kSpanBytes +
+           static_cast<int>(2 * sizeof(ItemTokens) + sizeof(Barriers)) + 4 * kGridWords<kType>;
+  }
+  static constexpr int most_stages() {
+    int n = kMostStages;
+    while (n > (kWide ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
+    return n;
+  }
+  static constexpr int kStages = most_stages(), kSpans = n_spans(kStages);
+  static constexpr int kBytes = n_bytes(kStages);
+  static constexpr bool kFits = kBytes <= kMostSharedBytes;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  static __device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
+    constexpr int kSteps = Raw::kSteps;
+    Item item;
+    item.tile = op.product.tiles[index / n_row_tiles];
+    item.first_row = int64_t{index % n_row_tiles} * (op.is_gated ? 1 : 2) * kHalfRows;
+    item.n_steps = static_cast<int>((op.product.weight.n_cols + kStep - 1) / kStep);
+    item.n_walked = (item.n_steps + kSteps - 1) / kSteps * kSteps;
+    return item;
+  }
+
+  // The first row of tile `half` of an item.
+  static __device__ __forceinline__ const uint8_t* half_of(const PairProduct& op, const Item& item,
+                                                           int half) {
+    return op.is_gated ? row_of(half ? op.up : op.product.weight, item.tile.mat, item.first_row)
+                       : row_of(op.product.weight, item.tile.mat, item.first_row + half * kHalfRows);
+  }
+
+  static __device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item,
+                                                          ItemTokens* out) {
+    const Product& product = op.product;
+    for (int i = static_cast<int>(threadIdx.x); i < item.tile.n; i += kLoadThreads) {
+      const int64_t at = item.tile.first + i;
+      const float unit = product.x_units[product.x_rows ? product.x_rows[at] : at];
+      out->units[i] = unit;
+      out->y[i] = (product.y_rows ? product.y_rows[at] : at) * product.y_stride;
+      if (product.y_units && item.first_row == 0) {
+        const float power = unit * kLargestInUnits;
+        product.y_units[at] = power * power / kHiddenScale;
       }
     }
-  } else {
-    using Format = Codes<kType>;
-    constexpr int kGroups = Format::kGroup < kHalf ? 2 : 1;
-    const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span_at);
-    float scales[kGroups], constants[kGroups];
+  }
+
+  // The part of the warps that load.
+  static __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tiles, int n_items,
+                                                    uint32_t stages, uint32_t raw, ItemTokens* item_tokens,
+                                                    Barriers* barriers) {
+    constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
+    const Product& product = op.product;
+    const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
+    RingWalk walk, span_walk, item_walk;
+    for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
+      const Item item = item_of(op, n_row_tiles, index);
+      wait_for_phase(&barriers->written[item_walk.stage], item_walk.parity ^ 1);
+      find_item_tokens(op, item, item_tokens + item_walk.stage);
+      item_walk.advance(kItemsAhead);
+      const RowRun halves[2] = {{product.weight, half_of(op, item, 0)},
+                                {product.weight, half_of(op, item, 1)}};
+      const int n_rows =
+          static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
+      uint32_t pieces[kItemTokens / kTokensAtOnce];  // of x: this thread's of each of its tokens
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const ScaleMin s = scale_of<kType>(InBlock<kType>(scale_span, column + 16 * group));
-      scales[group] = s.scale, constants[group] = widen_constant<kType>(s);
-    }
+      for (int i = 0; i < kItemTokens / kTokensAtOnce; ++i) {
+        const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
+        pieces[i] =
+            static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) +
+            piece;
+      }
+      for (int step = 0; step < item.n_walked; ++step, walk.advance(kStages)) {
+        barriers->stages.wait_empty(walk);
+        if (step % Raw::kSteps == 0) {
+          const uint32_t to = raw + span_walk.stage * kSpanBytes;
 #pragma unroll
-    for (int i = 0; i < Rows::kEights; ++i) {
-      const int tile = i / 2, h = i % 2;
-      const uint32_t owner = rows.owner + 8 * i;
-      const uint8_t* from = span_of(i);
-      float scale = 0, constant = 0;
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        if (k < kGroups) {
-          scale = __shfl_sync(0xffffffffu, scales[k % kGroups], owner);
-          constant = Format::kHasMin ? __shfl_sync(0xffffffffu, constants[k % kGroups], owner)
-                                     : widen_constant<kType>({scale, 0.0f});
+          for (int half = 0; half < 2; ++half)
+            load_span<kType, kIsWhole<kType>>(
+                halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows, kHalfRows),
+                step / Raw::kSteps, to + half * kHalfBytes, thread);
+          span_walk.advance(kSpans);
         }
-        const InBlock<kType> at(from, column + 16 * k);
-        uint32_t pairs[2];
-        widen4<kType>(Format::codes4(at.block, at.i16, static_cast<int>(rows.first_code), grid), scale,
-                      constant, pairs);
-        a[tile][k][h] = pairs[0], a[tile][k][h + 2] = pairs[1];
+        if (step < item.n_steps) {
+          const uint32_t to = stages + walk.stage * kStageBytes + tile_offset(thread / 8, piece * 16);
+          const auto* x = reinterpret_cast<const uint4*>(product.x) + step * (kStep / 8);
+#pragma unroll
+          for (int i = 0; i < kItemTokens / kTokensAtOnce; ++i)
+            if (i * kTokensAtOnce + thread / 8 < item.tile.n)
+              copy_async(to + i * kTokensAtOnce * 128, x + pieces[i], 16);
+        }
+        fill_stage(&barriers->stages.full[walk.stage]);
       }
     }
+    wait_all_copies();
   }
-}
 
-// The sums of the warp's rows of both tiles with the item's tokens: sums[64 tile + 4 j + e] is row 8 (e / 2)
-// + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; wide, sums[4 j + e] of tile e / 2.
-template <TensorType kType, bool kWide, int kTokens>
-__device__ __forceinline__ void multiply_item(const Item& item, const WarpRows<kWide>& rows, uint32_t stages,
-                                              const uint8_t* raw, const uint32_t* grid,
-                                              StageBarriers<kMostStages>* barriers, RingWalk& walk,
-                                              RingWalk& span_walk, float (&sums)[kItemSums]) {
-  using S = PairStaging<kType, kWide>;
-  constexpr uint32_t kSteps = RawSpan<kType>::kSteps;
-  constexpr int kTiles = kWide ? 1 : 2;
-  const bool tells = threadIdx.x % 32 == 0;
-  uint32_t a[2][kTiles][2][4];
-#pragma unroll
-  for (int i = 0; i < kTiles * kTokens / 2; ++i)
-    sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
-  RingWalk done = walk;
-  for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance(S::kStages)) {
-    const uint64_t tokens = wgmma_operand(stages + walk.stage * S::kStageBytes);
-    const uint8_t* from = raw + span_walk.stage * S::kSpanBytes;
-    const uint32_t span_at = span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, step / kSteps);
-    wait_for_phase(&barriers->full[walk.stage], walk.parity);
-    fence_async_proxy();
-    __syncwarp();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      widen_half<kType, kWide>(from, rows, span_at, step % kSteps * kStep + half * kHalf, grid, a[half]);
-      wgmma_begin();
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile)
-          wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
-      wgmma_commit();
-      wgmma_wait<1>();  // the half before
-      if (half == 0 && step > 0) {
-        if (tells) arrive(&barriers->empty[done.stage]);
-        done.advance(S::kStages);
-      }
-    }
-    if (step % kSteps == kSteps - 1) span_walk.advance(kSpans<kType, kWide>);
-  }
-  wgmma_wait<0>();
-#pragma unroll
-  for (int i = 0; i < kTiles * kTokens / 2; ++i)
-    asm volatile("" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
-  if (tells) arrive(&barriers->empty[done.stage]);
-  for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance(S::kStages)) {
-    wait_for_phase(&barriers->full[walk.stage], walk.parity);
-    if (tells) arrive(&barriers->empty[walk.stage]);
-    if (step == item.n_walked - 1) span_walk.advance(kSpans<kType, kWide>);
-  }
-}
-
-// y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
-// both tiles' sums as f32.
-template <bool kWide, int kTokens>
-__device__ __forceinline__ void store_item(const PairProduct& op, const Item& item, uint32_t tile_row,
-                                           const ItemTokens<kWide>& tokens, const float (&sums)[kItemSums]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t row = item.first_row + tile_row;
-  const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
-  const auto each = [&](const auto& store) {
-#pragma unroll
-    for (int j = 0; j < kTokens / 4; ++j) {
-      const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
-      if (token >= item.tile.n) continue;
-#pragma unroll
-      for (int h = 0; h < (kWide ? 1 : 2); ++h) {
-        const int i = j / 2 * 4 + h * 2 + j % 2;
-        store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kWide ? 2 : kItemSums / 2)]);
-      }
-    }
+  // The rows of a warp that multiplies, in eights: 0 and 1 of one tile and 2 and 3 of the other, or, wide,
+  // one of each. Lane 4 g + i has codes of row g of each; lane 8 e + r works out the scales of row r of eight
+  // e for all.
+  struct WarpRows {
+    static constexpr int kEights = kWide ? 2 : 4;
+    uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
+    uint32_t scale_begin;
+    bool in_bands;
+    uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
+    uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
+    static constexpr __device__ uint32_t half_of(uint32_t eight) { return kWide ? eight : eight / 2; }
+    static constexpr __device__ uint32_t row_of(uint32_t eight) { return kWide ? 0 : eight % 2 * 8; }
   };
-  if (op.is_gated) {
-    auto* y = static_cast<__half*>(op.product.y) + keep(static_cast<uint32_t>(turned_column(row)));
-    float2 scales = {1.0f, 1.0f};
-    if (op.product.scales) scales = reinterpret_cast<const float2*>(op.product.scales)[item.tile.mat];
-    each([&](int64_t at, float unit, int h, float gate, float up) {
-      const float gated =
-          silu(gate * (unit * scales.x)) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));
-      if (8 * h < n_left)
-        y[at + turned_column(8 * h)] = to_f16(gated * (up * (scales.y * (1.0f / kLargestInUnits))));
-    });
-  } else {
-    auto* y = static_cast<float*>(op.product.y) + row;
-    each([&](int64_t at, float unit, int h, float first, float second) {
-      if (8 * h < n_left) y[at + 8 * h] = first * unit;
-      if (8 * h + kHalfRows<kWide> < n_left) y[at + 8 * h + kHalfRows<kWide>] = second * unit;
-    });
-  }
-}
 
-// As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three widths.
-template <bool kWide, class Work>
-__device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
-  if (n_tokens <= 64)
-    work.template operator()<64>();
-  else if (n_tokens <= kMiddle<kWide>)
-    work.template operator()<kMiddle<kWide>>();
-  else
-    work.template operator()<kItemTokens<kWide>>();
-}
-
-// The part of the warps that multiply.
-template <TensorType kType, bool kWide>
-__device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
-                                               uint32_t stages, const uint8_t* raw,
-                                               const ItemTokens<kWide>* item_tokens, const uint32_t* grid,
-                                               Barriers* barriers) {
-  RingWalk walk, span_walk, item_walk;
-  for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
-    const Item item = item_of<kType, kWide>(op, n_row_tiles, index);
-    const WarpRows<kWide> rows = warp_rows<kType, kWide>(op, item);
-    with_widths<kWide>(item.tile.n, [&]<int kTokens>() {
-      float sums[kItemSums];
-      multiply_item<kType, kWide, kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk,
-                                           sums);
-      store_item<kWide, kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);
-    });
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&barriers->written[item_walk.stage]);
-    item_walk.advance(kItemsAhead);
+  static __device__ __forceinline__ WarpRows warp_rows(const PairProduct& op, const Item& item) {
+    const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x - kLoadThreads) / 32;
+    const uint32_t first = warp * kHalfRows / 8, eight = lane / 8 % WarpRows::kEights,
+                   scale_row = first + WarpRows::row_of(eight) + lane % 8;
+    WarpRows rows;
+    rows.row = first + lane / 4;
+    rows.at = keep(rows.row * Raw::kPitch);
+    rows.scale_at = keep(WarpRows::half_of(eight) * kHalfBytes + scale_row * Raw::kPitch);
+    rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
+    const RowRun run(op.product.weight, nullptr);
+    uint32_t begins[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      begins[half] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of(op, item, half)));
+#pragma unroll
+    for (int i = 0; i < WarpRows::kEights; ++i)
+      rows.begins[i] = begins[WarpRows::half_of(i)] + run.row_offset(rows.row + WarpRows::row_of(i));
+    rows.in_bands = run.in_bands;
+    rows.scale_begin = begins[WarpRows::half_of(eight)] + run.row_offset(scale_row);
+    return rows;
   }
-}
+
+  // 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
+  static __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& rows,
+                                                    uint32_t span_at, uint32_t column, const uint32_t* grid,
+                                                    uint32_t (&a)[WarpRows::kEights / 2][2][4]) {
+    const auto span_of = [&](int eight) {
+      return raw + rows.at + moved_by<kType>(rows.begins[eight], span_at) +
+             WarpRows::half_of(eight) * kHalfBytes + WarpRows::row_of(eight) * Raw::kPitch;
+    };
+    if constexpr (kIsFloat<kType>) {
+#pragma unroll
+      for (int i = 0; i < 2 * WarpRows::kEights; ++i) {
+        const int tile = i / 4, k = i / 2 % 2, h = i % 2;
+        const uint8_t* from = span_of(2 * tile + h) + 2 * (column + 16 * k + rows.first_code);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const uint32_t pair = load_word<2>(from + 4 * e);
+          a[tile][k][h + 2 * e] = kType == TensorType::f16 ? pair
+                                                           : pack_f16(__uint_as_float(pair << 16),
+                                                                      __uint_as_float(pair & 0xffff0000u));
+        }
+      }
+    } else {
+      using Format = Codes<kType>;
+      constexpr int kGroups = Format::kGroup < kHalf ? 2 : 1;
+      const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span_at);
+      float scales[kGroups], constants[kGroups];
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const ScaleMin s = scale_of<kType>(InBlock<kType>(scale_span, column + 16 * group));
+        scales[group] = s.scale, constants[group] = widen_constant<kType>(s);
+      }
+#pragma unroll
+      for (int i = 0; i < WarpRows::kEights; ++i) {
+        const int tile = i / 2, h = i % 2;
+        const uint32_t owner = rows.owner + 8 * i;
+        const uint8_t* from = span_of(i);
+        float scale = 0, constant = 0;
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (k < kGroups) {
+            scale = __shfl_sync(0xffffffffu, scales[k % kGroups], owner);
+            constant = Format::kHasMin ? __shfl_sync(0xffffffffu, constants[k % kGroups], owner)
+                                       : widen_constant<kType>({scale, 0.0f});
+          }
+          const InBlock<kType> at(from, column + 16 * k);
+          uint32_t pairs[2];
+          widen4<kType>(Format::codes4(at.block, at.i16, static_cast<int>(rows.first_code), grid), scale,
+                        constant, pairs);
+          a[tile][k][h] = pairs[0], a[tile][k][h + 2] = pairs[1];
+        }
+      }
+    }
+  }
+
+  // The sums of the warp's rows of both tiles with the item's tokens: sums[64 tile + 4 j + e] is row 8 (e /
+  // 2)
+  // + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; wide, sums[4 j + e] of tile e / 2.
+  template <int kTokens>
+  static __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& rows,
+                                                       uint32_t stages, const uint8_t* raw,
+                                                       const uint32_t* grid, Pipe<kMostStages>* barriers,
+                                                       RingWalk& walk, RingWalk& span_walk,
+                                                       float (&sums)[kItemSums]) {
+    constexpr uint32_t kSteps = Raw::kSteps;
+    constexpr int kTiles = kWide ? 1 : 2;
+    const bool tells = threadIdx.x % 32 == 0;
+    uint32_t a[2][kTiles][2][4];
+#pragma unroll
+    for (int i = 0; i < kTiles * kTokens / 2; ++i)
+      sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
+    RingWalk done = walk;
+    for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance(kStages)) {
+      const uint64_t tokens = wgmma_operand(stages + walk.stage * kStageBytes);
+      const uint8_t* from = raw + span_walk.stage * kSpanBytes;
+      const uint32_t span_at = span_offset<kType, Raw::kColumns>(rows.in_bands, step / kSteps);
+      barriers->wait_full(walk);
+      fence_async_proxy();
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        widen_half(from, rows, span_at, step % kSteps * kStep + half * kHalf, grid, a[half]);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+            wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
+        wgmma_commit();
+        wgmma_wait<1>();  // the half before
+        if (half == 0 && step > 0) {
+          if (tells) arrive(&barriers->empty[done.stage]);
+          done.advance(kStages);
+        }
+      }
+      if (step % kSteps == kSteps - 1) span_walk.advance(kSpans);
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < kTiles * kTokens / 2; ++i)
+      asm volatile("" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
+    if (tells) arrive(&barriers->empty[done.stage]);
+    for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance(kStages)) {
+      barriers->wait_full(walk);
+      if (tells) arrive(&barriers->empty[walk.stage]);
+      if (step == item.n_walked - 1) span_walk.advance(kSpans);
+    }
+  }
+
+  // y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
+  // both tiles' sums as f32.
+  template <int kTokens>
+  static __device__ __forceinline__ void store_item(const PairProduct& op, const Item& item,
+                                                    uint32_t tile_row, const ItemTokens& tokens,
+                                                    const float (&sums)[kItemSums]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int64_t row = item.first_row + tile_row;
+    const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
+    const auto each = [&](const auto& store) {
+#pragma unroll
+      for (int j = 0; j < kTokens / 4; ++j) {
+        const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
+        if (token >= item.tile.n) continue;
+#pragma unroll
+        for (int h = 0; h < (kWide ? 1 : 2); ++h) {
+          const int i = j / 2 * 4 + h * 2 + j % 2;
+          store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kWide ? 2 : kItemSums / 2)]);
+        }
+      }
+    };
+    if (op.is_gated) {
+      auto* y = static_cast<__half*>(op.product.y) + keep(static_cast<uint32_t>(turned_column(row)));
+      float2 scales = {1.0f, 1.0f};
+      if (op.product.scales) scales = reinterpret_cast<const float2*>(op.product.scales)[item.tile.mat];
+      each([&](int64_t at, float unit, int h, float gate, float up) {
+        const float gated =
+            silu(gate * (unit * scales.x)) * (inverse_of_power(unit) * (kHiddenScale / kLargestInUnits));
+        if (8 * h < n_left)
+          y[at + turned_column(8 * h)] = to_f16(gated * (up * (scales.y * (1.0f / kLargestInUnits))));
+      });
+    } else {
+      auto* y = static_cast<float*>(op.product.y) + row;
+      each([&](int64_t at, float unit, int h, float first, float second) {
+        if (8 * h < n_left) y[at + 8 * h] = first * unit;
+        if (8 * h + kHalfRows < n_left) y[at + 8 * h + kHalfRows] = second * unit;
+      });
+    }
+  }
+
+  // As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three
+  // widths.
+  template <class Work>
+  static __device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
+    if (n_tokens <= 64)
+      work.template operator()<64>();
+    else if (n_tokens <= kMiddle)
+      work.template operator()<kMiddle>();
+    else
+      work.template operator()<kItemTokens>();
+  }
+
+  // The part of the warps that multiply.
+  static __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
+                                                        uint32_t stages, const uint8_t* raw,
+                                                        const ItemTokens* item_tokens, const uint32_t* grid,
+                                                        Barriers* barriers) {
+    RingWalk walk, span_walk, item_walk;
+    for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
+      const Item item = item_of(op, n_row_tiles, index);
+      const WarpRows rows = warp_rows(op, item);
+      with_widths(item.tile.n, [&]<int kTokens>() {
+        float sums[kItemSums];
+        multiply_item<kTokens>(item, rows, stages, raw, grid, &barriers->stages, walk, span_walk, sums);
+        store_item<kTokens>(op, item, rows.row, item_tokens[item_walk.stage], sums);
+      });
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) arrive(&barriers->written[item_walk.stage]);
+      item_walk.advance(kItemsAhead);
+    }
+  }
 
 #endif
+};
 
 // y[use, r] = sum over c of f16(W[r, c]) * x[use, c], or silu of that times the same of a second matrix; f32
 // sums in ascending c, sixteen at a time.
 // A CTA makes every gridDim.x-th item, up to 128 tokens x 2 tiles of 128 rows, or 256 x 2 of 64: warps 0-3
-// load, 4-11 multiply, each 16 (8) rows of both tiles.
-//
-// Five stages of 64 columns of tokens, and as many spans of weights as these need; a warp dequantises 32
-// columns while its products with the 32 before run.
-//
+// load, 4-11 multiply, each 16 (8) rows of both tiles. Five stages of 64 columns of tokens, and as many spans
+// of weights as these need; a warp dequantises 32 columns while its products with the 32 before run.
 // Bound by dequantising with few tokens: of 64 columns some 560 cycles of integer instructions, beside 8
-// cycles of products a token. As much depends on the warps that load: what they work out for a copy is on the
-// way of everything, and five stages are better than four.
-// Measured (H100, 2026-11-23): 256 experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
+// cycles of products a token; and by what the loading warps work out for a copy. Measured (H100, 2026-11-23):
+// 256 experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
 template <TensorType kType, bool kWide>
 __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op, int n_row_tiles) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
-  using S = PairStaging<kType, kWide>;
-  uint8_t* raw = shared + S::kStages * S::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
+  using P = Pairs<kType, kWide>;
+  uint8_t* raw = shared + P::kStages * P::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
   auto* item_tokens =
-      reinterpret_cast<ItemTokens<kWide>*>(raw + kSpans<kType, kWide> * S::kSpanBytes);  // [kItemsAhead]
+      reinterpret_cast<typename P::ItemTokens*>(raw + P::kSpans * P::kSpanBytes);  // [kItemsAhead]
   auto* barriers = reinterpret_cast<Barriers*>(item_tokens + 2);
   auto* grid = reinterpret_cast<uint32_t*>(barriers + 1);
   const int n_items = *op.product.n_tiles * n_row_tiles;
@@ -459,13 +436,12 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairP
   init_stages(&barriers->stages, kLoadThreads);
   __syncthreads();
   if (threadIdx.x < kLoadThreads) {
-    give_registers<kLoadRegisters<kWide>>();
-    load_items<kType, kWide>(op, n_row_tiles, n_items, shared_address(shared), shared_address(raw),
-                             item_tokens, barriers);
+    give_registers<P::kLoadRegisters>();
+    P::load_items(op, n_row_tiles, n_items, shared_address(shared), shared_address(raw), item_tokens,
+                  barriers);
   } else {
-    take_registers<kProductRegisters<kWide>>();
-    multiply_items<kType, kWide>(op, n_row_tiles, n_items, shared_address(shared), raw, item_tokens, grid,
-                                 barriers);
+    take_registers<P::kProductRegisters>();
+    P::multiply_items(op, n_row_tiles, n_items, shared_address(shared), raw, item_tokens, grid, barriers);
   }
 #else
   __trap();
@@ -474,16 +450,12 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairP
 
 template <TensorType kType, bool kWide>
 void start(const PairProduct& op, const Launch& launch) {
-  if constexpr (PairStaging<kType, kWide>::kFits) {
-    constexpr int kBytes = PairStaging<kType, kWide>::kBytes;
-    CUDA_CHECK(cudaFuncSetAttribute(multiply_pairs_kernel<kType, kWide>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    const auto n_row_tiles =
-        static_cast<int>(ceil_div(op.product.weight.n_rows, (op.is_gated ? 1 : 2) * kHalfRows<kWide>));
-    const auto n_ctas =
-        static_cast<unsigned>(std::min<int64_t>(n_row_tiles * op.product.max_tiles, launch.n_sms));
-    multiply_pairs_kernel<kType, kWide><<<n_ctas, kThreads, kBytes, launch.stream>>>(op, n_row_tiles);
-    check_launch("multiply_pairs_kernel");
+  if constexpr (Pairs<kType, kWide>::kFits) {
+    const int64_t n_row_tiles =
+        ceil_div(op.product.weight.n_rows, (op.is_gated ? 1 : 2) * Pairs<kType, kWide>::kHalfRows);
+    const int64_t n_ctas = std::min<int64_t>(n_row_tiles * op.product.max_tiles, launch.n_sms);
+    launch_plain(multiply_pairs_kernel<kType, kWide>, {n_ctas, kThreads, Pairs<kType, kWide>::kBytes}, launch,
+                 op, n_row_tiles);
   }
 }
 
@@ -494,8 +466,7 @@ bool has_pairs(const WeightMatrix& weight) {
   with_type(weight.type, [&]<TensorType kType>() {
     const bool is_whole = reinterpret_cast<uintptr_t>(weight.data) % 16 + weight.row_bytes % 16 == 0 &&
                           (weight.n_mats == 1 || weight.mat_bytes % 16 == 0);
-    fits =
-        PairStaging<kType, false>::kFits && PairStaging<kType, true>::kFits && (!kIsWhole<kType> || is_whole);
+    fits = Pairs<kType, false>::kFits && Pairs<kType, true>::kFits && (!kIsWhole<kType> || is_whole);
   });
   return fits && has_hopper_products();
 }

@@ -1,17 +1,16 @@
-// What the products of prefill share: the tile of a product, how activations get into it, the tensor core
-// step, and where the sums go.
+// What the products of prefill share: the tile, how activations get into it, the tensor core step, and where
+// the sums go.
 //
-// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows). It walks over
-// the columns 64 at a time; weights and activations of a step lie in shared memory as fp16 rows of 64 values.
-// Rows are operand A, tokens operand B: tokens come in steps of 8 or 32 there, so a tile with few tokens
-// costs few products. The sums of a token depend on its own activations alone, so the places of missing
-// tokens and rows may hold anything. Activations are in units of their row (f16.cuh), and so are the sums
-// until they are written.
+// A CTA makes y[t, r] for 128 tokens and 128 rows (a warpgroup; more warpgroups, more rows), 64 columns at a
+// time; weights and activations of a step lie in shared memory as fp16 rows of 64 values. Rows are operand A,
+// tokens operand B, in steps of 8 or 32: a tile with few tokens costs few products. A token's sums depend on
+// its own activations alone, so the places of missing tokens and rows may hold anything. Activations, and
+// sums until they are written, are in units of their row (f16.cuh).
 #pragma once
 
 #include <algorithm>
 
-#include "cuda/bands.cuh"
+#include "cuda/dequant.cuh"
 #include "cuda/f16.cuh"
 #include "cuda/kernels.h"
 #include "cuda/ptx.cuh"
@@ -22,7 +21,8 @@ constexpr int kTileTokens = 128;
 constexpr int kTileRows = 128;  // of one warpgroup
 constexpr int kStep = 64;       // columns
 constexpr int kTileBytes = 128 * kStep * 2;
-constexpr int kSplitSteps = 4;  // a split begins at a multiple of so many steps: the longest block
+constexpr int kProductThreads = 256;  // of Hopper's products: those that multiply
+constexpr int kSplitSteps = 4;        // a split begins at a multiple of so many steps: the longest block
 
 // A run of places in the order of tokens that one matrix is applied to.
 struct TokenTile {
@@ -30,18 +30,16 @@ struct TokenTile {
 };
 
 // What becomes of the sums. An expert's hidden values are rounded to fp16 after the gate and after the
-// product, in units that follow from the token's: 2^e = its unit times kLargestInUnits, which is its largest
-// activation or up to half of it.
+// product, in units that follow from the token's: 2^e = its unit times kLargestInUnits.
 enum class Output : int {
   f32,        // y = sum
   silu_f16,   // y = silu(sum), in units of 2^e / kHiddenScale
   times_f16,  // y = y * sum, in units of 4^e / kHiddenScale
 };
 
-// A sum is the token's largest activation times what its weights add up to, 0.02 to 2 as a rule. So stored
+// A sum is the token's largest activation times what its weights add up to, 0.02 to 2 as a rule: stored
 // hidden values are from 0.01 to 100, keep their eleven bits down to 2^-14, and saturate where gate times up
-// is more than 4094 times the square of the largest activation: nothing that weights of ordinary size can do.
-// How large activations themselves are makes no difference.
+// is more than 4094 times the square of the largest activation.
 constexpr float kHiddenScale = 16;
 
 // y[place] = W[mat] @ x[place]. Places are tokens, or uses of experts.
@@ -67,15 +65,13 @@ struct Product {
   int64_t max_tiles = 0;
 };
 
-// Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, everything
-// else is dequantised on the way into it; either way a sum runs over the same columns in the same order. With
-// n_splits > 1 the parts of a sum meet in scratch memory, of as many places at a time as it holds.
-// gemm_f16.cu, gemm_blocks.cu.
+// Enqueues the product. Fp16 rows that cp.async can read (is_direct) go straight into the tile, others are
+// dequantised on the way; a sum runs over the same columns in the same order. With n_splits > 1 the parts of
+// a sum meet in scratch memory. gemm_f16.cu, gemm_blocks.cu.
 void multiply(const Product& product, const Launch& launch);
 
 // How many parts the columns of a matrix [n_rows, n_cols] are divided into: by its shape alone, since the
-// parts decide how a sum is rounded. Matrices of few rows have more tiles so, and partial sums that are
-// small.
+// parts decide how a sum is rounded. Matrices of few rows get more tiles so.
 int64_t splits_of(int64_t n_rows, int64_t n_cols);
 bool is_direct(const WeightMatrix& weight);
 void multiply_direct(const Product& product, const Launch& launch);
@@ -84,9 +80,9 @@ void multiply_direct_hopper(const Product& product, const Launch& launch);  // w
 bool multiply_by_library(const Product& product, const Launch& launch);
 void multiply_blocks(const Product& product, const Launch& launch);
 
-// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of
-// `up` (as product.weight in type and shape), as f32 or in the units of Output::times_f16. The columns of x
-// are in turned order, and so are those of a gated y in fp16. gemm_pairs.cu.
+// Over tiles, with Hopper's products: `product`, or, gated, silu of it times the same of `up` (as
+// product.weight in type and shape), as f32 or in the units of Output::times_f16. Columns of x, and of a
+// gated y in fp16, are in turned order. gemm_pairs.cu.
 struct PairProduct {
   Product product;
   WeightMatrix up;
@@ -112,9 +108,9 @@ struct Activations {
 };
 
 // Of these as RoundedRows: padded_columns(n_cols) a row. Split: three times that many columns, high | low |
-// high / kLowScale with x = high + low, 22 bits together. The third part goes with the weights' low parts,
-// which are stored kLowScale times as large, lest they be too small for fp16.
-// Plain rows are in units of 1 where their values have room so: nobody has to multiply their sums.
+// high / kLowScale with x = high + low, 22 bits together; the third part goes with the weights' low parts,
+// stored kLowScale times as large, lest they be too small for fp16. Plain rows are in units of 1 where their
+// values have room.
 constexpr float kLowScale = 2048;
 enum class RowForm : int { plain, scaled, turned, split };
 
@@ -152,8 +148,8 @@ __device__ __forceinline__ Columns columns_of(const Product& product, int split)
 }
 
 // The place of this CTA's work. Dense: grid (token tiles, row tiles, mats or splits), so that CTAs that run
-// together share both operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last tile have
-// nothing to do.
+// together share operands in L2. With tiles: grid (row tiles, most tiles); CTAs past the last have nothing to
+// do.
 struct Place {
   TokenTile tile;
   int64_t first_row;
@@ -181,11 +177,11 @@ __device__ __forceinline__ bool find_place(const Product& product, int rows_per_
   return true;
 }
 
-inline dim3 product_grid(const Product& product, int rows_per_cta) {
-  const auto row_tiles = static_cast<unsigned>(ceil_div(product.weight.n_rows, rows_per_cta));
-  if (product.tiles) return dim3(row_tiles, static_cast<unsigned>(product.max_tiles));
-  return dim3(static_cast<unsigned>(ceil_div(product.n_places, kTileTokens)), row_tiles,
-              static_cast<unsigned>(std::max(product.weight.n_mats, product.n_splits)));
+inline Extent product_grid(const Product& product, int rows_per_cta) {
+  const int64_t row_tiles = ceil_div(product.weight.n_rows, rows_per_cta);
+  if (product.tiles) return {row_tiles, product.max_tiles};
+  return {ceil_div(product.n_places, kTileTokens), row_tiles,
+          std::max(product.weight.n_mats, product.n_splits)};
 }
 
 // Where the tokens of the tile come from and go to, looked up once.
@@ -273,6 +269,23 @@ __device__ __forceinline__ void finish_products(Sums& sums) {
   wgmma_wait();
 #pragma unroll
   for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+}
+
+// ---- eight warps that multiply, and others that fill a pipe of stages of 64 columns ----
+
+template <int kStages>
+__device__ __forceinline__ void init_stages(Pipe<kStages>* pipe, int n_load_threads) {
+  if (threadIdx.x >= kStages) return;
+  pipe->init_stage(static_cast<int>(threadIdx.x), n_load_threads + n_load_threads / 32, kProductThreads / 32);
+  publish_barriers();
+}
+
+// In a stage's barrier: what the thread has stored is there, and what it has asked for tells when it comes.
+// All of a warp that loads. Who waits for the stage needs fence_async_proxy() before products.
+__device__ __forceinline__ void fill_stage(uint64_t* full) {
+  arrive_when_copied(full);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(full);
 }
 
 #else

@@ -1,8 +1,6 @@
 // What a device leaves to the host in decode: it posts a step's tokens to the lane (backend/host_lane.h),
-// computes the link's share of them itself (backend/link_share.h) and later takes the sums.
-//
-// Both are kernels that may be recorded: the posts are counted on the device, and what else a post says is
-// known when it is enqueued. One post at a time is under way.
+// computes the link's share of them itself (backend/link_share.h) and later takes the sums. Both are kernels
+// that may be recorded: the posts are counted on the device. One post at a time is under way.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,9 @@
-// The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]).
+// The indexer's scores: score(t, s) = sum over heads h of w[t, h] * max(0, q[t, h] . key[s]), each by one
+// warp from its own key and query alone. choose_scores() chooses the kernel:
 //
-//   score_decode, score_prefill   Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
-//   score_mma                     any device from sm_80, keys of 128 e4m3 values, any number of heads
-//   score_plain                   any sizes, and f32 keys
-//
-// Which one follows from the sizes and the role. A score is made by one warp from its own key and query
-// alone.
+// score_decode, score_prefill: Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
+// score_mma: any device from sm_80, keys of 128 e4m3 values, any number of heads
+// score_plain: any sizes, and f32 keys
 #include <algorithm>
 
 #include "cuda/indexer.cuh"
@@ -18,9 +16,9 @@ constexpr int kMmaRowBytes =
     2 * kDim + 16;  // f16 queries of a head; 16 more so that eight heads lie in different banks
 
 // score(t, s) by mma.sync, for devices before Hopper and for more than 64 heads.
-// Grid (pages, 16 tokens): a warp has 16 of the page's keys in registers and multiplies them with every head.
-// The queries of a token pass through shared memory, 64 heads at a time, as f16 in the order of the products.
-// Bound by the tensor cores' f16 rate, and by the widening of the queries for only 64 keys.
+// Grid (pages, 16 tokens): a warp has 16 of the page's keys in registers and multiplies them with every head;
+// a token's queries pass through shared memory, 64 heads at a time, as f16 in the order of the products.
+// Bound by the tensor cores' f16 rate, and by widening the queries for only 64 keys.
 __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
   __shared__ __align__(16) uint8_t queries[kHeads * kMmaRowBytes];
   __shared__ float factors[kHeads];
@@ -76,9 +74,8 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
 constexpr int kPlainThreads = 256, kPlainGroups = kPlainThreads / kPage;
 
 // score(t, s) in f32, for any sizes and for f32 keys.
-// Grid (pages, tokens): a thread has one key of the page and every fourth head.
-// The page's keys stand in shared memory value by value, so that the 64 keys of a value are neighbours.
-// Bound by f32 arithmetic and shared memory; it serves comparisons and small models.
+// Grid (pages, tokens): a thread has one key of the page and every fourth head; keys stand in shared memory
+// value by value. Bound by f32 arithmetic and shared memory; for comparisons and small models.
 __global__ void __launch_bounds__(kPlainThreads) score_plain_kernel(Scoring op) {
   extern __shared__ float plain_keys[];  // [dim, 65]
   __shared__ float partial[kPlainGroups][kPage];
@@ -150,24 +147,18 @@ void check(const IndexerScores& op) {
   if (dim <= 0 || dim > 512 || op.n_heads <= 0 || op.step.n_tokens > 65535 || n_visible > INT32_MAX / 2 ||
       (op.step.n_tokens > 1 && op.scores_stride < n_visible))
     fail(ErrorKind::internal,
-         format("indexer_scores: %lld tokens, %lld heads of %lld values, %lld positions in rows of %lld and "
-                "%lld pages",
-                static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
-                static_cast<long long>(dim), static_cast<long long>(n_visible),
-                static_cast<long long>(op.scores_stride), static_cast<long long>(op.cache.max_pages)));
+         format("indexer_scores: %ld tokens, %ld heads of %ld values, %ld positions in rows of %ld and %ld "
+                "pages",
+                op.step.n_tokens, op.n_heads, dim, n_visible, op.scores_stride, op.cache.max_pages));
 }
 
 void score_mma(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(ceil_div(op.n_tokens, kMmaTokens)));
-  launch_kernel("score_mma_kernel", score_mma_kernel, {grid, kMmaThreads}, launch, op);
+  launch_kernel(score_mma_kernel, {{n_pages, ceil_div(op.n_tokens, kMmaTokens)}, kMmaThreads}, launch, op);
 }
 
 void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int n_bytes = op.dim * (kPage + 1) * 4;
-  CUDA_CHECK(cudaFuncSetAttribute(score_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
-  const dim3 grid(static_cast<unsigned>(n_pages), static_cast<unsigned>(op.n_tokens));
-  launch_kernel("score_plain_kernel", score_plain_kernel, {grid, kPlainThreads, static_cast<size_t>(n_bytes)},
-                launch, op);
+  launch_kernel(score_plain_kernel, {{n_pages, op.n_tokens}, kPlainThreads, n_bytes}, launch, op);
 }
 
 }  // namespace

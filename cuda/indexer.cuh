@@ -1,9 +1,8 @@
 // What the indexer's kernels share: their parameters, and how 16 keys lie in the registers of a warp.
 //
 // Keys are the rows and heads the columns of a tensor-core product, so that the sum over the heads stays
-// almost inside a thread. A thread reads its part of a key as whole 16-byte words, straight from the page to
-// registers; the order in which the 128 values of a dot product are taken is free, so the queries are laid
-// out in the order that those words give.
+// almost inside a thread. A thread reads its part of a key as 16-byte words from the page to registers;
+// queries are laid out in the order of values that those words give.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -56,9 +55,9 @@ __device__ __forceinline__ uint32_t widen(uint32_t pair) {
   return static_cast<uint32_t>(h.y) << 16 | h.x;
 }
 
-// A thread's part of the 16 keys that a warp holds as rows: lane = 4 * g + c has rows g and g + 8, and of
-// each row the 16-byte words c and c + 4. Their eight 4-byte words i are its share of the products: as e4m3
-// half i % 2 of step i / 2, which has 32 values; as f16 both halves of step i, which has 16.
+// A thread's part of the 16 keys that a warp holds as rows: lane = 4 g + c has rows g and g + 8, and of each
+// row the 16-byte words c and c + 4. Their eight 4-byte words i are its share of the products: as e4m3 half i
+// % 2 of step i / 2 (32 values); as f16 both halves of step i (16 values).
 struct KeyFragment {
   uint4 rows[2][2];  // [row g, g + 8] [16-byte word]
 
@@ -77,9 +76,8 @@ struct KeyFragment {
   }
 };
 
-// Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries, for all of a
-// block of n_threads together. In the order of the products the pair is number w % 4 of the four (8 values)
-// at 8 * (w / 4) + p.
+// Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries, all of a block
+// together. In the order of the products the pair is number w % 4 of the four (8 values) at 8 * (w / 4) + p.
 template <unsigned n_threads, typename Store>
 __device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int first_head,
                                               const Store& store) {

@@ -18,8 +18,8 @@ constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
 constexpr int32_t kPagesBeside = 6;  // that take as long as what a block does once for each of its tokens
 
 // A block's share of all tokens' pages, token by token: `page` to `end` of token t, then those of the tokens
-// after, as many as n_units gives. A token has a unit for each of its pages behind those for beginning with
-// it; the first has none of these, since every block begins once.
+// after, n_units in all. A token has a unit for each page, after those for beginning with it; the first has
+// none of these, since every block begins once.
 struct Share {
   int32_t t, page, end, n_units;
 
@@ -56,11 +56,10 @@ struct Share {
 };
 
 // score(t, s) in decode, exact: f16 holds e4m3 values as they are, and products are summed in f32.
-// All blocks have as many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64 keys.
-// A page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
-// Bound by reading the keys, 132 bytes each.
-// Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens with 952 thousand keys, each 4 736 or one
-// 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
+// All blocks have as many pages, whatever the tokens' lengths (Share); a warp has 16 of a page's 64 keys. A
+// page's keys are on their way to registers while those before are multiplied: 34 KB for each SM.
+// Bound by reading the keys, 132 bytes each. Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens
+// with 952 thousand keys, each 4 736 or one 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
 #if DSV32_HAS_WGMMA
   // [2 halves of the steps][64 heads][128 bytes], f16
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
       wgmma_begin();
 #pragma unroll
       for (int step = 0; step < 8; ++step)
-        wgmma_f16(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
+        wgmma<kHeads>(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
       wgmma_commit();
       wgmma_wait<0>();
       float sums[2] = {0, 0};
@@ -144,10 +143,9 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
 
 constexpr int kArrangeThreads = 2 * kHeads;
 
-// The e4m3 queries of each token in the order of the products, and what each head's sum is multiplied by.
-// A block a token: thread (h, j) exchanges 4 x 4 words of 4 bytes, half a head.
-// They lie as wgmma_operand() wants: a bulk copy puts a token's queries into shared memory ready for use.
-// Bound by reading and writing 8 KB a token, next to nothing beside the products.
+// The e4m3 queries of each token in the order of the products, as wgmma_operand() wants them, and what each
+// head's sum is multiplied by. A block a token: thread (h, j) exchanges 4 x 4 words of 4 bytes, half a head.
+// Bound by reading and writing 8 KB a token.
 __global__ void __launch_bounds__(kArrangeThreads)
     arrange_queries_kernel(Scoring op, uint8_t* queries, float* factors) {
   const int64_t t = blockIdx.x;
@@ -170,13 +168,13 @@ constexpr int kSlots = 8;
 struct PrefillShared {
   uint8_t queries[kSlots][kQueryBytes];  // first: aligned to 1024
   float factors[kSlots][kHeads];
-  uint64_t full[kSlots], empty[kSlots];
+  Pipe<kSlots> pipe;
   int32_t pos[kPrefillTokens], seq[kPrefillTokens];
 };
 
 // score(t, s) in prefill.
 // Grid (256 keys, up to 128 tokens): a warpgroup has 128 keys, two operands of 64 rows; a warp 32 of those.
-// Keys stay in registers, queries come into 8 slots; one warp's sums hide behind the products of another.
+// Keys stay in registers, queries come into 8 slots; one warp's sums hide behind another's products.
 // Bound by the tensor cores: 16384 operations a token and key, e4m3 to f32 (a step keeps about 14 bits).
 // Measured (H200, 2026-11-21): 128 tokens at 131 072 keys: 789 TFLOP/s.
 __global__ void __launch_bounds__(kPrefillThreads, 2)
@@ -193,8 +191,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   for (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
     sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
   if (threadIdx.x == 0) {
-    for (int slot = 0; slot < kSlots; ++slot)
-      init_barrier(&sm.full[slot], 1), init_barrier(&sm.empty[slot], kPrefillThreads / 32);
+    sm.pipe.init(1, kPrefillThreads / 32);
     publish_barriers();
   }
   __syncthreads();
@@ -209,9 +206,9 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const auto copy_next = [&](int slot) {
     if (copied >= n_tokens) return;
     const int64_t t = first_token + copied;
-    arrive_expecting(&sm.full[slot], kQueryBytes + kHeads * 4);
-    copy_in(sm.queries[slot], queries + t * kQueryBytes, kQueryBytes, &sm.full[slot]);
-    copy_in(sm.factors[slot], factors + t * kHeads, kHeads * 4, &sm.full[slot]);
+    arrive_expecting(&sm.pipe.full[slot], kQueryBytes + kHeads * 4);
+    copy_in(sm.queries[slot], queries + t * kQueryBytes, kQueryBytes, &sm.pipe.full[slot]);
+    copy_in(sm.factors[slot], factors + t * kHeads, kHeads * 4, &sm.pipe.full[slot]);
     copied = next_token(copied + 1);
   };
   if (threadIdx.x == 0) {
@@ -222,7 +219,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const auto refill = [&](int n_done) {
 #pragma unroll 1
     for (; n_left < n_done && copied < n_tokens; ++n_left) {
-      wait_for_phase(&sm.empty[n_left % kSlots], n_left / kSlots & 1);
+      wait_for_phase(&sm.pipe.empty[n_left % kSlots], n_left / kSlots & 1);
       copy_next(n_left % kSlots);
     }
   };
@@ -280,7 +277,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
       tokens[u] = is_one ? i : tokens[u - 1];
       if (is_one) ++n, i = next_token(i + 1);
     }
-    wait_for_phase(&sm.full[n_done % kSlots], n_done / kSlots & 1);
+    wait_for_phase(&sm.pipe.full[n_done % kSlots], n_done / kSlots & 1);
     start(0, n_done % kSlots), start(1, n_done % kSlots);
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) {
@@ -289,7 +286,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
       wgmma_wait<1>();
       add(0, at % kSlots, sums[0]);
       if (u + 1 < kTogether) {
-        wait_for_phase(&sm.full[next % kSlots], next / kSlots & 1);
+        wait_for_phase(&sm.pipe.full[next % kSlots], next / kSlots & 1);
         start(0, next % kSlots);
         wgmma_wait<1>();
       } else {
@@ -308,7 +305,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
       if (u == kTogether / 2 && threadIdx.x == 0) refill(n_done);
     }
     __syncwarp();
-    if (lane < n) arrive(&sm.empty[(n_done + lane) % kSlots]);
+    if (lane < n) arrive(&sm.pipe.empty[(n_done + lane) % kSlots]);
     n_done += n;
   }
 #else
@@ -321,26 +318,20 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
 void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
   const int64_t n_blocks =
       std::min<int64_t>(kDecodeBlocks * launch.n_sms, op.n_tokens * (n_pages + kPagesBeside));
-  launch_kernel("score_decode_kernel", score_decode_kernel, {static_cast<unsigned>(n_blocks), kDecodeThreads},
-                launch, op);
+  launch_kernel(score_decode_kernel, {n_blocks, kDecodeThreads}, launch, op);
 }
 
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
   uint8_t* queries = launch.workspace->take<uint8_t>(static_cast<size_t>(op.n_tokens) * kQueryBytes);
   float* factors = launch.workspace->take<float>(static_cast<size_t>(op.n_tokens) * kHeads);
-  arrange_queries_kernel<<<static_cast<unsigned>(op.n_tokens), kArrangeThreads, 0, launch.stream>>>(
-      op, queries, factors);
-  check_launch("arrange_queries_kernel");
-  constexpr int kBytes = sizeof(PrefillShared) + 1024;
-  CUDA_CHECK(cudaFuncSetAttribute(score_prefill_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  launch_plain(arrange_queries_kernel, {op.n_tokens, kArrangeThreads}, launch, op, queries, factors);
   // Two blocks an SM; at least four rounds of them where there is enough to do: the last one is not full.
   const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);
   const int64_t n_tokens =
       std::clamp<int64_t>(n_blocks * op.n_tokens / (8 * launch.n_sms), 16, kPrefillTokens);
-  const dim3 grid(static_cast<unsigned>(n_blocks), static_cast<unsigned>(ceil_div(op.n_tokens, n_tokens)));
-  score_prefill_kernel<<<grid, kPrefillThreads, kBytes, launch.stream>>>(op, queries, factors,
-                                                                         static_cast<int>(n_tokens));
-  check_launch("score_prefill_kernel");
+  launch_plain(score_prefill_kernel,
+               {{n_blocks, ceil_div(op.n_tokens, n_tokens)}, kPrefillThreads, sizeof(PrefillShared) + 1024},
+               launch, op, queries, factors, n_tokens);
 }
 
 }  // namespace dsv32::cuda

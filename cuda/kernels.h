@@ -8,13 +8,9 @@ namespace dsv32::cuda {
 
 class ExpertRing;
 
-// embed.cu
+// small_ops.cu
+void put_in_bands(const WeightMatrix&, const Launch&);  // rows of all matrices, where they lie
 void embed(const Embed&, const Launch&);
-
-// bands.cu: rows of all matrices, where they lie
-void put_in_bands(const WeightMatrix&, const Launch&);
-
-// norm_rope.cu
 void rms_norm(const RmsNorm&, const Launch&);
 void add(const Add&, const Launch&);
 // What the two sums of a gated product are multiplied by: of each matrix a pair.
@@ -26,6 +22,10 @@ struct GateScales {
 // factors null: 1
 void gate(float* values, const float* up, const float* factors, const GateScales&, int64_t n_values,
           int64_t width, const Launch&);
+void matmul_gated_apart(const GatedMatmul&, const Launch&);  // by a product for each matrix
+void store_tokens(const StoreTokens&, const Launch&);
+void turn_queries(const TurnQueries&, const Launch&);    // without absorb
+void route_experts(const RouteExperts&, const Launch&);  // of logits that are there
 
 // matmul_decode.cu, experts_decode.cu: any number of tokens, bound by reading the weights
 void matmul_decode(const Matmul&, const Launch&);
@@ -37,9 +37,6 @@ void turn_queries_decode(const TurnQueries&, const Launch&);  // with absorb
 // With gate and beside. Returns whether the kernel behind may read x, which is older, without waiting.
 bool route_experts_decode(const RouteExperts&, const Launch&);
 void run_experts_decode(const RunExperts&, const Launch&, bool is_x_older = false);
-
-// link_share.cu: y = what the link's part of experts in host memory comes to
-void run_link_share(const RunExperts&, const Launch&);
 
 // matmul_prefill.cu, experts_prefill.cu: any number of tokens, bound by the tensor cores
 void matmul_prefill(const Matmul&, const Launch&);
@@ -58,14 +55,7 @@ inline RunExperts tokens_of(RunExperts op, int64_t first, int64_t n) {
   return op;
 }
 
-// turn.cu: without absorb
-void turn_queries(const TurnQueries&, const Launch&);
-
-// moe.cu: of logits that are there
-void route_experts(const RouteExperts&, const Launch&);
-
-// store.cu, resolve.cu, fetch.cu
-void store_tokens(const StoreTokens&, const Launch&);
+// resolve.cu, fetch.cu
 // `fetches`, of what can_fetch_resolved() allows: the missing rows are in their slots then.
 bool can_fetch_resolved(const Resolve&);
 void resolve(const Resolve&, bool fetches, const Launch&);

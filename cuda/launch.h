@@ -1,8 +1,6 @@
-// How every launcher of cuda/ is called, and the checks it makes.
-//
-// A launcher takes an operation's params struct (backend/backend.h) and a Launch; it checks shapes, does
-// nothing when there is nothing to do, enqueues its kernels on the stream and never waits or allocates: a
-// decode step is captured in a CUDA graph.
+// How every launcher of cuda/ is called, and the checks it makes. A launcher takes an operation's params
+// struct (backend/backend.h) and a Launch; it checks shapes, does nothing when there is nothing to do,
+// enqueues its kernels and never waits or allocates: a decode step is captured in a CUDA graph.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +21,8 @@ inline void check_cuda(cudaError_t status, const char* call, const char* file, i
   fail(ErrorKind::device, format("%s at %s:%d: %s", call, file, line, cudaGetErrorString(status)));
 }
 
-// Scratch device memory of one operation. Operations follow one another on one stream, so each starts at the
-// beginning again.
+// Scratch device memory of one operation: operations follow one another on one stream, so each starts at the
+// beginning.
 class Workspace {
  public:
   Workspace(void* data, size_t n_bytes) : data_(static_cast<uint8_t*>(data)), n_bytes_(n_bytes) {}
@@ -61,15 +59,14 @@ struct Launch {
   // No kernel begins before all ahead of it is done (dependent.cuh): while rows are fetched beside the
   // stream, so that the fetch finds room, and where the stream joins the fetch.
   bool is_plain = false;
-  uint32_t* n_done =
-      nullptr;  // on the device: a counter of blocks, zero between kernels; null: there is none
+  // On the device: a counter of blocks, zero between kernels; null: there is none.
+  uint32_t* n_done = nullptr;
+
+  // The same with other scratch memory.
+  Launch with(Workspace& scratch) const { return {stream, &scratch, n_sms, is_plain, n_done}; }
 };
 
-// After each kernel launch: a wrong configuration is told here, with the kernel's name.
-inline void check_launch(const char* kernel) {
-  const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) fail(ErrorKind::device, format("%s: %s", kernel, cudaGetErrorString(status)));
-}
+constexpr int kMostSharedBytes = 227 * 1024;  // of a block on Hopper
 
 // Of the current device.
 inline int device_attribute(cudaDeviceAttr attribute) {
@@ -86,6 +83,12 @@ cudaFuncAttributes attributes_of(Kernel* kernel) {
   return attributes;
 }
 
+// Whether the code that the device runs was built for Hopper or later: it has bulk copies and clusters.
+template <typename Kernel>
+bool is_of_hopper(Kernel* kernel) {
+  return attributes_of(kernel).ptxVersion >= 90;
+}
+
 // Bytes of shared memory that a launch may ask for, beside the kernel's own.
 template <typename Kernel>
 int most_shared_bytes(Kernel* kernel) {
@@ -98,6 +101,10 @@ int most_shared_bytes(Kernel* kernel) {
 bool has_hopper_products();
 inline KernelFamily kernel_family() {
   return has_hopper_products() ? KernelFamily::hopper : KernelFamily::generic;
+}
+
+inline bool is_aligned(const void* p, size_t n_bytes) {
+  return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -1,8 +1,6 @@
-// Dense products and products by heads in prefill, and the preparation of their operands.
-//
-// Activations become fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into
-// scratch memory, and read from there as fp16; else rows are dequantised on their way into the tiles. The
-// sums are the same bits either way.
+// Dense products and products by heads in prefill, and the preparation of their operands. Activations become
+// fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into scratch memory;
+// else rows are dequantised on their way into the tiles. The sums are the same bits either way.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -68,10 +66,9 @@ __device__ __forceinline__ float block_max(float x) {
   return warp_max(lane < n_warps ? partial[lane] : 0.0f);
 }
 
-// out = f16(x / unit), columns padded with zeros, with a unit from each row's largest magnitude.
-// A row has row_threads threads: a warp of a block of kThreads, or the whole block.
-// Rows are read twice, the second time from L1 or L2; 16-byte accesses where x allows them.
-// Bound by bytes: 4 read and 2 (6) written a value.
+// out = f16(x / unit), columns padded with zeros, with a unit from each row's largest magnitude. A row has
+// row_threads threads: a warp of a block of kThreads, or the whole block. Rows are read twice, the second
+// time from L1 or L2. Bound by bytes: 4 read and 2 (6) written a value.
 __global__ void __launch_bounds__(kMostRowThreads)
     round_activations_kernel(const Activations x, const RoundedRows out, int64_t n_padded, RowForm form,
                              int row_threads) {
@@ -111,10 +108,9 @@ __device__ __forceinline__ void widen_stored16(const WeightMatrix& weight, const
   }
 }
 
-// out [n_rows, n_padded] = f16(W), columns padded with zeros.
-// A thread makes 16 values of one row, n_together a row; grid (rows, pieces of a row).
-// Neighbouring threads read neighbouring codes, so that a block comes from L1 after its first touch.
-// Bound by bytes: the block's and 2 written a value.
+// out [n_rows, n_padded] = f16(W), columns padded with zeros. A thread makes 16 values of one row, n_together
+// a row; grid (rows, pieces of a row). Neighbouring threads read neighbouring codes. Bound by bytes: the
+// block's and 2 written a value.
 template <TensorType kType>
 __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_padded, unsigned n_together) {
   __shared__ uint32_t grid[kGridWords<kType> + 1];
@@ -139,9 +135,9 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
 }
 
 // out [n_rows, high | high | low * kLowScale] of an f32 matrix: with split activations the product of two
-// sums of two, less low x low. As expand_kernel, one value a thread (these matrices are small). Three fp16
-// products reach the accuracy that f32 weights are stored for (the router above all), 2^-21 of each term.
-// Bound by bytes: 4 read and 6 written a value.
+// sums of two, less low x low. A thread a value (these matrices are small). Three fp16 products reach the
+// accuracy that f32 weights are stored for (the router above all), 2^-21 of each term. Bound by bytes: 4 read
+// and 6 written a value.
 __global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int64_t n_padded) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= weight.n_rows * n_padded) return;
@@ -155,26 +151,19 @@ __global__ void expand_split_kernel(const WeightMatrix weight, __half* out, int6
   to[2 * n_padded] = to_f16((value - __half2float(high)) * kLowScale);
 }
 
-template <TensorType kType>
-void start_expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
-  const int64_t n_padded = padded_columns(weight.n_cols);
-  if constexpr (kType == TensorType::f32) {
-    const auto n_blocks = static_cast<unsigned>(ceil_div(weight.n_rows * n_padded, kThreads));
-    expand_split_kernel<<<n_blocks, kThreads, 0, launch.stream>>>(weight, out, n_padded);
-    check_launch("expand_split_kernel");
-  } else {
-    const auto n_pieces = static_cast<unsigned>(n_padded / 16);
-    const unsigned n_together = std::min<unsigned>(std::bit_ceil(n_pieces), kThreads);  // threads of a row
-    const dim3 grid(static_cast<unsigned>(ceil_div(weight.n_rows, kThreads / n_together)),
-                    static_cast<unsigned>(ceil_div(n_pieces, n_together)));
-    expand_kernel<kType><<<grid, kThreads, 0, launch.stream>>>(weight, out, n_padded, n_together);
-    check_launch("expand_kernel");
-  }
-}
-
 // Rows of a slab as fp16 (f32: split in three).
 void expand(const WeightMatrix& weight, __half* out, const Launch& launch) {
-  with_type(weight.type, [&]<TensorType kType>() { start_expand<kType>(weight, out, launch); });
+  const int64_t n_padded = padded_columns(weight.n_cols), n_pieces = n_padded / 16;
+  if (weight.type == TensorType::f32)
+    return launch_plain(expand_split_kernel, {ceil_div(weight.n_rows * n_padded, kThreads), kThreads}, launch,
+                        weight, out, n_padded);
+  const int64_t n_together =  // threads of a row
+      std::min<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n_pieces))), kThreads);
+  const Extent blocks = {ceil_div(weight.n_rows, kThreads / n_together), ceil_div(n_pieces, n_together)};
+  with_type(weight.type, [&]<TensorType kType>() {
+    if constexpr (kType != TensorType::f32)
+      launch_plain(expand_kernel<kType>, {blocks, kThreads}, launch, weight, out, n_padded, n_together);
+  });
 }
 
 // The product in slabs of fp16 rows, or of matrices where there are several, as many at a time as the scratch
@@ -235,9 +224,8 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
   product.y = y, product.y_stride = weight.n_mats * weight.n_rows, product.y_mat_stride = weight.n_rows;
   product.n_splits = weight.n_mats == 1 ? splits_of(weight.n_rows, n_cols) : 1;
   product.n_places = n_tokens;
-  Launch with_rest = launch;
   Workspace rest = *launch.workspace;  // what a product takes of it is free again for the next one
-  with_rest.workspace = &rest;
+  const Launch with_rest = launch.with(rest);
   if (is_split(weight) || pays_to_expand(weight, n_tokens))
     multiply_expanded(product, with_rest);
   else
@@ -265,7 +253,7 @@ void multiply_dense(std::span<const Target> targets, const Activations& x, const
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
   const RoundedRows rounded = {scratch.take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
                                scratch.take<float>(static_cast<size_t>(run * x.n_mats))};
-  const Launch with_rest = {launch.stream, &scratch, launch.n_sms};
+  const Launch with_rest = launch.with(scratch);
   for (int64_t token = 0; token < x.n_tokens; token += run) {
     Activations part = x;
     part.data += token * x.token_stride;
@@ -288,9 +276,8 @@ void check_weight(const WeightMatrix& weight) {
   const TypeTraits* type = find_traits(weight.type);
   if (!type || !type->is_supported || weight.n_cols % type->block_values != 0 ||
       weight.row_bytes < static_cast<size_t>(weight.n_cols) / type->block_values * type->block_bytes)
-    fail(ErrorKind::internal,
-         format("a product wants rows of %lld values of %s in %zu bytes",
-                static_cast<long long>(weight.n_cols), type_name(weight.type), weight.row_bytes));
+    fail(ErrorKind::internal, format("a product wants rows of %ld values of %s in %zu bytes", weight.n_cols,
+                                     type_name(weight.type), weight.row_bytes));
 }
 
 void round_activations(const Activations& x, const RoundedRows& out, RowForm form, const Launch& launch) {
@@ -301,9 +288,8 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
   const int row_threads =
       is_short ? 32 : static_cast<int>(std::min<int64_t>(ceil_div(n_padded, 512) * 32, kMostRowThreads));
   const int n_threads = is_short ? kThreads : row_threads;
-  const auto n_blocks = static_cast<unsigned>(ceil_div(n_rows, n_threads / row_threads));
-  round_activations_kernel<<<n_blocks, n_threads, 0, launch.stream>>>(x, out, n_padded, form, row_threads);
-  check_launch("round_activations_kernel");
+  launch_plain(round_activations_kernel, {ceil_div(n_rows, n_threads / row_threads), n_threads}, launch, x,
+               out, n_padded, form, row_threads);
 }
 
 void matmuls_prefill(std::span<const Matmul> ops, const Launch& launch) {

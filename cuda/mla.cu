@@ -3,11 +3,10 @@
 // With V3.2's sizes (rank 512, rope 64) the tensor cores work: a CTA takes one token and 16, 32 or 64 of its
 // heads, brings the rows as bf16 into shared memory once for all of them, and walks over blocks of 64 rows
 // with a running softmax. In decode the blocks of a token are dealt out to kSplits CTAs, and
-// mla_combine_kernel merges their parts; in prefill one CTA has them all. Hopper has kernels of its own for
-// prompts (mla_hopper.cu) and for decode of many heads (mla_decode.cu). Other sizes and f32 rows go to
+// mla_combine_kernel merges their parts; in prefill one CTA has them all. Hopper has its own kernels for
+// prompts (mla_hopper.cu) and for decode of many heads (mla_decode.cu); other sizes and f32 rows go to
 // mla_plain.cu. How many heads a CTA takes and how blocks are dealt follows from the heads and the role
-// alone, never from the tokens of the step or from where a row lies: so batches, buffers and full residency
-// give the same bits.
+// alone: batches, buffers and full residency give the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -99,12 +98,12 @@ __device__ __forceinline__ void expand_rows(const uint8_t* landing, uint8_t* k, 
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
 // CTA: one token, 16 kTiles heads, every n_splits-th block of 64 rows; 8 warps. Scores: a warp has 16 heads x
-//   8 kTiles rows; values: all heads x 64 columns, sums in registers, weights through shared memory.
-// Rows are gathered by cp.async while the block before is worked on, and widened once for all heads. Sums are
-//   rescaled only when a maximum grows by 2^kSlack.
+// 8 kTiles rows; values: all heads x 64 columns, sums in registers, weights through shared memory. Rows are
+// gathered by cp.async while the block before is worked on, and widened once for all heads. Sums are rescaled
+// only when a maximum grows by 2^kSlack.
 // Bound: prefill: reading shared memory (64 heads: 3500 of about 6000 cycles a block are the scores');
-//   decode: latency, of one block a CTA with 2048 rows.
-// Measured (H200, 2026-11-21): one token, 128 heads, 2048 fp8 rows: 23.5 us with the merge.
+// decode: latency, of one block a CTA with 2048 rows. Measured (H200, 2026-11-21): one token, 128 heads, 2048
+// fp8 rows: 23.5 us with the merge.
 template <KvType kKv, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const Plan plan) {
   constexpr int kHeads = 16 * kTiles, kGroups = kWarps / kTiles;  // groups of warps that share 16 heads
@@ -206,9 +205,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = head_row + lane / 4 + 8 * h;
-    float sum = running.sum[h];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const float sum = quad_sum(running.sum[h]);
     if (lane % 4 == 0) largest_of[group * kHeads + row] = sum;
     if (lane % 4 == 0 && group == 0) shrink[row] = running.largest[h];
   }
@@ -225,17 +222,14 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
       const int64_t part = (t * plan.n_splits + split) * op.n_heads + head;
       float* out = (plan.part ? plan.part : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
       const float factor = plan.part || sum == 0 ? 1.0f : 1.0f / sum;
-#pragma unroll
-      for (int c = 0; c < 8; ++c)
-        *reinterpret_cast<float2*>(out + c * 8) = {o[i][c][2 * h] * factor, o[i][c][2 * h + 1] * factor};
+      store_head<32>(&o[i][0][0], h, factor, out);
       if (plan.part && warp == 0 && lane % 4 == 0) plan.part_max_sum[part] = {shrink[row], sum};
     }
 }
 
 // o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in order.
-// CTA: one token and head, 128 threads of four columns; the first warp makes the weights.
-// How many parts there are follows from n_selected; the others were never written and are not read.
-// Bound: reading the parts, which L2 still has.
+// CTA: one token and head, 128 threads of four columns; the first warp makes the weights. Parts past
+// n_selected were never written and are not read. Bound by reading the parts from L2.
 __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op, const Plan plan) {
   __shared__ float weights[kSplits];
   let_next_start();
@@ -271,20 +265,15 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
 // ---- the launcher ----
 
 void combine(const Attend& op, const Plan& plan, const Launch& launch) {
-  launch_kernel("mla_combine_kernel", mla_combine_kernel,
-                {static_cast<unsigned>(op.step.n_tokens * op.n_heads), kRank / 4}, launch, op, plan);
+  launch_kernel(mla_combine_kernel, {op.step.n_tokens * op.n_heads, kRank / 4}, launch, op, plan);
 }
 
 template <KvType kKv, int kTiles>
 void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
   plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_shared_bytes ? 2 : 1;
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_kernel<kKv, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    n_shared_bytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
-  const auto n_bytes = static_cast<size_t>(shared_bytes<kKv, kTiles>(plan.n_stages));
-  launch_kernel("mla_kernel", mla_kernel<kKv, kTiles>, {n_ctas, kThreads, n_bytes}, launch, op, plan);
+  const int64_t n_ctas = op.step.n_tokens * plan.n_splits * plan.n_head_tiles;
+  launch_kernel(mla_kernel<kKv, kTiles>, {n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages)}, launch,
+                op, plan);
 }
 
 template <KvType kKv>
@@ -294,9 +283,8 @@ int shared_bytes_of(int n_tiles) {
                         : shared_bytes<kKv, 1>(1);
 }
 
-// 16-head tiles of a CTA, as many as heads and shared memory allow: up to four in prefill, where queries come
-// from every CTA's own token, and two in decode, so that one token has CTAs for all multiprocessors.
-// 0: none fits.
+// 16-head tiles of a CTA, as many as heads and shared memory allow: up to four in prefill, where each CTA
+// brings in queries, and two in decode, so that one token has CTAs for all multiprocessors. 0: none fits.
 template <KvType kKv>
 int choose_tiles(const Attend& op, int n_shared_bytes) {
   const int n_most = op.step.role == Role::decode ? 2 : 4;
@@ -339,13 +327,11 @@ bool attend_generic(const Attend& op, Plan plan, const Launch& launch) {
   return true;
 }
 
-bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 bool has_fast_shape(const Attend& op) {
   const CacheLayout& layout = op.cache.layout;
   return layout.kv_type != KvType::f32 && layout.kv_lora_rank == kRank && layout.qk_rope_head_dim == kRope &&
-         is_aligned(op.cache.slots) && is_aligned(op.q_c) && is_aligned(op.o_c) &&
-         is_aligned(op.cache.key_pages);
+         is_aligned(op.cache.slots, 16) && is_aligned(op.q_c, 16) && is_aligned(op.o_c, 16) &&
+         is_aligned(op.cache.key_pages, 16);
 }
 
 AttentionKernel kernel_of(const Attend& op) {
@@ -362,10 +348,8 @@ void attend(const Attend& op, const Launch& launch, bool is_rounded) {
   const uint8_t* rows = op.cache.slots;
   if (op.step.n_tokens < 0 || op.n_heads < 0 || op.topk < 1 || op.topk > INT32_MAX / 2 ||
       layout.kv_lora_rank < 1 || op.step.n_tokens * op.n_heads > INT32_MAX)
-    fail(ErrorKind::internal,
-         format("attend: %lld tokens of %lld heads over %lld rows of rank %lld",
-                static_cast<long long>(op.step.n_tokens), static_cast<long long>(op.n_heads),
-                static_cast<long long>(op.topk), static_cast<long long>(layout.kv_lora_rank)));
+    fail(ErrorKind::internal, format("attend: %ld tokens of %ld heads over %ld rows of rank %ld",
+                                     op.step.n_tokens, op.n_heads, op.topk, layout.kv_lora_rank));
   if (!rows) fail(ErrorKind::internal, "attend: the cache has no slots");
   Plan plan{};
   plan.rows = rows;

@@ -1,14 +1,12 @@
 // What the kernels of sparse MLA share: sizes, how selected rows come into shared memory, the softmax.
 //
-// A block is 64 selected rows of one token. They are copied in chunks of 16 bytes; fp8 rows are then widened
-// to bf16, which is exact (four significant bits, power-of-two scales). Queries, latents and weights lie in
-// shared memory as Hopper's products want them, which suits ldmatrix as well: lines of 128 bytes, nine
-// columns of lines for a row of 576 values, and chunk c of row r at place c ^ r % 8 of its line, so that
-// eight rows of one chunk cover all banks.
+// A block is 64 selected rows of one token, copied in chunks of 16 bytes. Queries, latents and weights lie in
+// shared memory as Hopper's products and ldmatrix want them: lines of 128 bytes, nine columns of lines for a
+// row of 576 values, and chunk c of row r at place c ^ r % 8 of its line, so that eight rows of one chunk
+// cover all banks.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "cuda/f16.cuh"
@@ -38,20 +36,6 @@ constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
 constexpr int kSplits =
     32;  // CTAs of mla.cu that share a token's rows in decode: one block each of 2048 rows
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
-
-// The first call on each device says so: what a kernel needs to be told once a device.
-class DeviceOnce {
- public:
-  bool is_first() {
-    int device = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    const uint64_t bit = uint64_t{1} << (device & 63);
-    return (devices_.fetch_or(bit) & bit) == 0;
-  }
-
- private:
-  std::atomic<uint64_t> devices_ = 0;
-};
 
 // ---- bringing rows in ----
 
@@ -126,9 +110,9 @@ __device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int j,
   return {op.row_ids ? op.row_ids[at] : paged_row(op.cache.slot_pages, op.cache, op.step.seq[t], pos), pos};
 }
 
-// Starts the copy of kRows rows of a block, from first_row on, by one warp; lane r knows the place of row
-// first_row + r. Eight lanes copy a line. bf16 rows go to where the products read them, fp8 rows one after
-// the other to a landing place.
+// Starts the copy of kRows rows of a block from first_row on by one warp; lane r knows the place of row
+// first_row + r, eight lanes copy a line. bf16 rows go to where products read them, fp8 rows to a landing
+// place.
 template <KvType kKv, int kRows>
 __device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row,
                                            int lane) {
@@ -182,8 +166,7 @@ __device__ __forceinline__ void expand_chunk(const uint4& codes, uint32_t scales
     out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
     out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
-  // Lanes 4..7 of each eight store their second half first: eight lanes then meet eight different groups of
-  // banks.
+  // As store_chunks() (mla_fill.cuh), whose code would be longer here.
   const uint4 low = {out[0], out[1], out[2], out[3]}, high = {out[4], out[5], out[6], out[7]};
   const int odd = lane / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + odd, row, kBlockRows)) = odd ? high : low;
@@ -195,26 +178,53 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
+__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
+                                                 float (&values)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = 0;
+  if (head >= op.n_heads || chunk >= kRowLines * 8) return;
+  if (chunk < kRank / 8) {
+    const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
+    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
+  } else {
+    const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = from[i];
+  }
+}
+
 // The queries of n_rows heads as bf16 [n_rows, kRank + kRope] by threads 0 ... kThreads - 1; zeros for heads
 // past the last.
 __device__ __forceinline__ void load_queries(const Attend& op, int64_t t, int first_head, int n_rows,
                                              uint8_t* q) {
   for (int c = threadIdx.x; c < n_rows * kRowLines * 8; c += kThreads) {
     const int row = c / (kRowLines * 8), chunk = c % (kRowLines * 8);
-    const int64_t head = first_head + row;
-    float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-    if (head < op.n_heads && chunk < kRank / 8) {
-      const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
-      low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
-    } else if (head < op.n_heads) {
-      const float* from =
-          op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
-      low = {from[0], from[1], from[2], from[3]}, high = {from[4], from[5], from[6], from[7]};
-    }
+    alignas(16) float x[8];
+    load_query_chunk(op, t, first_head + row, chunk, x);
     *reinterpret_cast<uint4*>(q + chunk_place(chunk, row, n_rows)) = {
-        pack_bf16(low.x, low.y), pack_bf16(low.z, low.w), pack_bf16(high.x, high.y),
-        pack_bf16(high.z, high.w)};
+        pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
   }
+}
+
+// Writes a thread's kN sums of head h of its two, times a factor: o[4 c + 2 h + e] is column 8 c +
+// 2 (lane % 4) + e from `out` on.
+template <int kN>
+__device__ __forceinline__ void store_head(const float* o, int h, float factor, float* out) {
+#pragma unroll
+  for (int c = 0; c < kN / 4; ++c)
+    *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+}
+
+// Over the four lanes that share a thread's heads.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 // ---- the softmax ----
@@ -238,12 +248,7 @@ __device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scal
       s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
       largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
     }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 1));
-    largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 2));
-  }
-  return {largest[0], largest[1]};
+  return {quad_max(largest[0]), quad_max(largest[1])};
 }
 
 // Weights 2^(score - largest), as bf16 into p; summed as rounded, so that they add up to one.

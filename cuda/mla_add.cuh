@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "cuda/mla_weights.cuh"
+#include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -25,25 +25,10 @@ struct AddSizes {
   static constexpr int kWeightBytes = kWeightLines * kGroups * kGroupThreads * 16;     // of one
   static constexpr int kBytes =
       kStages * kStageBytes + 2 * kRowsAhead * kLandingBytes + kWeightsAhead * kWeightBytes +
-      kFoundRows * static_cast<int>(sizeof(FoundRow)) + static_cast<int>(sizeof(Ring<kStages>));
+      kFoundRows * static_cast<int>(sizeof(FoundRow)) + static_cast<int>(sizeof(Pipe<kStages>));
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- instructions that C++ has no name for ----
-
-#define DSV32_SUMS_8(o)                                                                       \
-  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
-      "+f"(d[o + 6]), "+f"(d[o + 7])
-// Starts d [64, 64] += a [64, 16] (in registers) b [16, 64]: rows of b lie side by side, not its columns.
-__device__ __forceinline__ void wgmma_rows_64(float* d, const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-      : DSV32_SUMS_8(0), DSV32_SUMS_8(8), DSV32_SUMS_8(16), DSV32_SUMS_8(24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef DSV32_SUMS_8
 // Of a thread's two heads over all blocks: the power that weights are brought to, and their sum.
 struct Totals {
   float power[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
@@ -68,11 +53,8 @@ __device__ __forceinline__ Totals total(const uint4* weights, int64_t n_block_we
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float most = fmaxf(totals.power[h], __shfl_xor_sync(0xffffffffu, totals.power[h], 1));
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    grow(h, most);
-    totals.sum[h] += __shfl_xor_sync(0xffffffffu, totals.sum[h], 1);
-    totals.sum[h] += __shfl_xor_sync(0xffffffffu, totals.sum[h], 2);
+    grow(h, quad_max(totals.power[h]));
+    totals.sum[h] = quad_sum(totals.sum[h]);
   }
   return totals;
 }
@@ -98,37 +80,22 @@ struct WeightCopies {
   }
 };
 
-__device__ __forceinline__ uint4 load_shared(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-
 // The block's operands at the power of all blocks.
 template <typename Copies>
 __device__ __forceinline__ void take_weights(const Copies& copies, const Totals& totals, int block,
                                              uint32_t (&a)[kOperandLines][4]) {
-  const uint4 known = load_shared(copies.place(block, kOperandLines));
+  const uint4 known = load_shared_u32x4(copies.place(block, kOperandLines));
   const __half2 factors[2] = {__float2half2_rn(exp2_fast(__uint_as_float(known.x) - totals.power[0])),
                               __float2half2_rn(exp2_fast(__uint_as_float(known.y) - totals.power[1]))};
 #pragma unroll
   for (int line = 0; line < kOperandLines; ++line) {
-    const uint4 weights = load_shared(copies.place(block, line));
-    const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
-      a[line][i] = *reinterpret_cast<const uint32_t*>(&product);
-    }
+    scale_weights(load_shared_u32x4(copies.place(block, line)), factors, a[line]);
   }
 }
 
-// Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column
-// 64 c + 8 j + 2 (lane % 4) + e % 2. Two sets of operands of kTogether blocks, since products are under way
-// while the next ones' weights are made ready.
+// Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column 64 c +
+// 8 j + 2 (lane % 4) + e % 2. There are two sets of operands of kTogether blocks: one is made ready while the
+// products of the other are under way.
 template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
 __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
                                            ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
@@ -139,7 +106,7 @@ __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& t
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), wait_full(ring, block + i);
+    for (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), ring->wait_full(block + i);
     __syncwarp();
     wgmma_begin();
 #pragma unroll
@@ -150,7 +117,7 @@ __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& t
       for (int step = 0; step < kOperandLines; ++step)
 #pragma unroll
         for (int c = 0; c < kColumns / 64; ++c)
-          wgmma_rows_64(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+          wgmma<64, true>(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -189,7 +156,7 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
     if (tick >= 2 * kAhead) {
       const int block = 2 * (tick - 2 * kAhead) + group;
       uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
-      wait_empty(ring, block);
+      ring->wait_empty(block);
 #pragma unroll
       for (int first = 0; first < Sizes::kSteps; first += kTogether) {
         uint4 in[kTogether][kCopies];
@@ -207,7 +174,7 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
             widen_fp8(in[i][0], scales[i], first_column / 16 + chunk, low, high);
           else
             low = bf16_to_f16(in[i][0]), high = bf16_to_f16(in[i][1]);
-          store_wide(low, high, values, warp * kFillRows + (first + i) * kStepRows + first_row, chunk);
+          store_chunks(low, high, values, warp * kFillRows + (first + i) * kStepRows + first_row, chunk);
         }
       }
       tell_full(&ring->full[ValueRing::stage(block)], lane);
@@ -235,10 +202,10 @@ __device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* fo
 
 #endif
 
-// o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left.
-// CTA: one token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a
-// group of four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token:
-// bringing weights in, 256 KB a CTA.
+// o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left. CTA: one
+// token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a group of
+// four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token: bringing in
+// weights, 256 KB a CTA.
 template <KvType kKv, int kGroups, int kColumns>
 __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -247,10 +214,10 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
   uint8_t* landing = stages + Sizes::kStages * Sizes::kStageBytes;            // [kRowsAhead][kLandingBytes]
   uint8_t* weights = landing + 2 * Sizes::kRowsAhead * Sizes::kLandingBytes;  // [kWeightsAhead][kWeightBytes]
   auto* table = reinterpret_cast<FoundRow*>(weights + Sizes::kWeightsAhead * Sizes::kWeightBytes);
-  auto* ring = reinterpret_cast<Ring<Sizes::kStages>*>(table + Sizes::kFoundRows);
+  auto* ring = reinterpret_cast<Pipe<Sizes::kStages>*>(table + Sizes::kFoundRows);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    init_ring(ring, 4, 4 * kGroups);
+    ring->init(4, 4 * kGroups);
     publish_barriers();
   }
   let_next_start();
@@ -285,9 +252,7 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
     if (head >= op.n_heads) continue;
     const float factor = n_blocks == 0 ? 0.0f : 1.0f / totals.sum[h];
     float* out = op.o_c + (t * op.n_heads + head) * kRank + first_column + lane % 4 * 2;
-#pragma unroll
-    for (int c = 0; c < kColumns / 8; ++c)
-      *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+    store_head<kColumns / 2>(o, h, factor, out);
   }
 #else
   __trap();
@@ -295,16 +260,12 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
 }
 template <KvType kKv, int kGroups, int kColumns>
 void launch_add(const Attend& op, Plan plan, const Launch& launch) {
-  constexpr int n_bytes = AddSizes<kKv, kGroups, kColumns>::kBytes;
-  static_assert(n_bytes <= 227 * 1024);
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_add_kernel<kKv, kGroups, kColumns>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+  constexpr int kBytes = AddSizes<kKv, kGroups, kColumns>::kBytes;
+  static_assert(kBytes <= kMostSharedBytes);
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kGroups * kHeads));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles * (kRank / kColumns));
-  launch_kernel("mla_add_kernel", mla_add_kernel<kKv, kGroups, kColumns>,
-                {n_ctas, threads_of(kGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
+  const int64_t n_ctas = op.step.n_tokens * plan.n_head_tiles * (kRank / kColumns);
+  launch_kernel(mla_add_kernel<kKv, kGroups, kColumns>, {n_ctas, threads_of(kGroups), kBytes}, launch, op,
+                plan);
 }
 
 }  // namespace

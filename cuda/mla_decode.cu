@@ -1,19 +1,19 @@
-// Sparse MLA of decode by Hopper's asynchronous products, in two kernels whose bits do not hang on how the
-// work is cut: one makes weights of scores, the other adds values.
+// Sparse MLA of decode by Hopper's asynchronous products, in two kernels: one makes weights of scores, the
+// other adds values. Bits do not depend on how the work is cut.
 //
-// A block's weights are relative to the block's own largest score, rounded up to a whole power of two, so
-// that they know nothing of other blocks; brought to the largest score of all they are multiplied by a power
-// of two. Then all rows are added in ascending order, in one chain an output. The first kernel may be cut by
-// blocks, the second by columns: one token has CTAs for many multiprocessors, many tokens need no more than
-// they have, and nothing is merged. Between them pass fp16 weights, as the threads that multiply hold them.
-// One or two tokens have kernels of their own (mla_few.cu), with the same bits.
+// A block's weights are relative to its own largest score, rounded up to a power of two; brought to the
+// largest score of all they are multiplied by a power of two. Then all rows are added in ascending order, in
+// one chain an output. So the first kernel may be cut by blocks, the second by columns, and nothing is
+// merged. Fp16 weights pass between them, as the threads that multiply hold them. One or two tokens have
+// kernels of their own (mla_few.cu), with the same bits.
 #include "cuda/mla_add.cuh"
 #include "cuda/mla_weigh.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
-// CTAs that share a token's blocks: what takes the shortest, where a CTA begins as long as two blocks take.
+// CTAs that share a token's blocks: with which the first kernel takes the shortest; a CTA begins as long as
+// two blocks take.
 int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
   int best = 1;
   int64_t least = INT64_MAX;
@@ -24,8 +24,8 @@ int choose_splits(int64_t n_ctas, int64_t n_blocks, int n_sms) {
   return best;
 }
 
-// CTAs are of 128 heads, which share what is brought in. Where few tokens have few of these, those that add
-// are of 64.
+// CTAs are of 128 heads, which share what is brought in; where few tokens have few of these, the second
+// kernel's are of 64.
 template <KvType kKv>
 void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   const int64_t n_single = op.step.n_tokens * ceil_div(op.n_heads, kHeads);

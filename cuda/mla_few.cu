@@ -1,10 +1,10 @@
 // Sparse MLA of decode on Hopper for one or two tokens of 128 heads: the weights and sums of mla_decode.cu,
 // to the bit, in two kernels that are cut finer.
 //
-// One token is bound by what a CTA waits for: rows that lie where a table says, queries, weights. So both
-// kernels have CTAs of 32 heads, which bring all that they need in at once, and the second one has all of its
-// values in shared memory when the first is done. Each CTA fills a multiprocessor: with more tokens than have
-// CTAs at the same time, those of mla_decode.cu are faster, which share what they bring in among more heads.
+// One token is bound by what a CTA waits for: rows that lie where a table says, queries, weights. So CTAs are
+// of 32 heads and bring all that they need in at once, and the second kernel has all of its values in shared
+// memory when the first is done. Each CTA fills a multiprocessor: mla_decode.cu is faster with more tokens
+// than have CTAs at once.
 #include "cuda/mla_few_add.cuh"
 #include "cuda/mla_few_weigh.cuh"
 

@@ -2,7 +2,7 @@
 // the selected rows lie.
 #pragma once
 
-#include "cuda/mla_weights.cuh"
+#include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
 

@@ -24,26 +24,9 @@ struct AddRoom {
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Starts d [64, 32] += a [64, 16] (in registers) b [16, 32]: rows of b lie side by side, not its columns.
-__device__ __forceinline__ void wgmma_rows_32(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, 1;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-// The warp that asks for weights says that the barriers are there; those that fill wait for that.
-__device__ __forceinline__ void tell_ready() {
-  asm volatile("bar.arrive 1, %0;" ::"n"(kFewThreads + 32) : "memory");
-}
-__device__ __forceinline__ void wait_ready() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kFewThreads + 32) : "memory");
-}
-__device__ __forceinline__ void sync_filling() {
-  asm volatile("bar.sync 2, %0;" ::"n"(kFewThreads) : "memory");
-}
+// Named barriers: the warp that asks for weights tells those that fill that the room's barriers are there;
+// and of those that fill.
+constexpr int kReadyBarrier = 1, kFillingBarrier = 2;
 
 // A row of 32 values is a line of 64 bytes, whose four chunks are exchanged by the row's number over two
 // modulo 4 (the "64-byte swizzle", in groups of eight rows).
@@ -78,7 +61,7 @@ __device__ __forceinline__ void find_rows(const Attend& op, int64_t t, int64_t s
 __device__ __forceinline__ void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
 #pragma unroll
   for (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales = scales[i];
-  sync_filling();
+  sync_at<kFewThreads>(kFillingBarrier);
 }
 
 // Brings a token's values of 32 columns in, zeros past the last row: a thread 16 bytes of a row at a time,
@@ -153,8 +136,7 @@ __device__ __forceinline__ void total_heads(int n_blocks, AddRoom& room) {
     known[i] = block < n_blocks ? room.powers[block][head] : float2{-INFINITY, 0};
     power = fmaxf(power, known[i].x);
   }
-  power = fmaxf(power, __shfl_xor_sync(0xffffffffu, power, 1));
-  power = fmaxf(power, __shfl_xor_sync(0xffffffffu, power, 2));
+  power = quad_max(power);
 #pragma unroll
   for (int i = 0; i < kFewBlocks / 4; ++i) {
     const float factor = exp2_fast(known[i].x - power);
@@ -162,8 +144,7 @@ __device__ __forceinline__ void total_heads(int n_blocks, AddRoom& room) {
     const __half2 both = __float2half2_rn(factor);
     room.powers[4 * i + quarter][head].x = __uint_as_float(*reinterpret_cast<const uint32_t*>(&both));
   }
-  total += __shfl_xor_sync(0xffffffffu, total, 1);
-  total += __shfl_xor_sync(0xffffffffu, total, 2);
+  total = quad_sum(total);
   if (quarter == 0) room.totals[head] = total;
 }
 
@@ -173,28 +154,22 @@ __device__ __forceinline__ void take_weights(AddRoom& room, int block, int n_blo
                                              Operands& a) {
   wait_for_phase(&room.full[block], 0);
   const float2* powers = room.powers[block] + head_warp * 16 + lane / 4;
-  const uint32_t factors[2] = {load_shared_u32(shared_address(powers)),
-                               load_shared_u32(shared_address(powers + 8))};
+  const uint32_t both[2] = {load_shared_u32(shared_address(powers)),
+                            load_shared_u32(shared_address(powers + 8))};
+  const __half2 factors[2] = {*reinterpret_cast<const __half2*>(&both[0]),
+                              *reinterpret_cast<const __half2*>(&both[1])};
   const uint4* from = room.weights[block % kFewSlots] + head_warp * kOperandLines * 32 + lane;
 #pragma unroll
   for (int line = 0; line < kOperandLines; ++line) {
-    const uint4 weights = load_shared_u32x4(shared_address(from + line * 32));
-    const uint32_t in[4] = {weights.x, weights.y, weights.z, weights.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&in[i]),
-                                      *reinterpret_cast<const __half2*>(&factors[i % 2]));
-      a[line][i] = *reinterpret_cast<const uint32_t*>(&product);
-    }
+    scale_weights(load_shared_u32x4(shared_address(from + line * 32)), factors, a[line]);
   }
   __syncwarp();
   if (lane == 0 && block + kFewSlots < n_blocks) arrive(&room.empty[block]);
 }
 
 // Weights by values, all blocks in one chain: o[4 c + 2 h + e] is of head lane / 4 + 8 h of the warp's 16,
-// column 8 c + 2 (lane % 4) + e. Products are of 64 heads: warps 2 and 3 have those of 0 and 1 once more,
-// which are not used. Two sets of operands of two blocks, since products are under way while the next ones'
-// weights are made ready.
+// column 8 c + 2 (lane % 4) + e. Products are of 64 heads: warps 2 and 3 repeat those of 0 and 1, unused. Two
+// sets of operands of two blocks: one is made ready while the products of the other are under way.
 __device__ __forceinline__ void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
   Operands even[2] = {}, odd[2] = {}, last[1] = {};
   const auto add = [&]<int kBlocks>(int block, Operands(&a)[kBlocks]) {
@@ -209,7 +184,7 @@ __device__ __forceinline__ void add_values(AddRoom& room, int n_blocks, int warp
           few_value_operand(shared_address(room.values) + (block + i) * kBlockRows * kValueLine);
 #pragma unroll
       for (int step = 0; step < kOperandLines; ++step)
-        wgmma_rows_32(o, a[i][step], values + step * kValueLine);
+        wgmma<32, true>(o, a[i][step], values + step * kValueLine);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -230,19 +205,16 @@ __device__ __forceinline__ void store_sums(const Attend& op, const AddRoom& room
     if (first_head + own >= op.n_heads) continue;
     const float factor = n_blocks == 0 ? 0.0f : 1.0f / room.totals[own];
     float* out = op.o_c + (t * op.n_heads + first_head + own) * kRank + first_column + lane % 4 * 2;
-#pragma unroll
-    for (int c = 0; c < kFewColumns / 8; ++c)
-      *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+    store_head<kFewColumns / 2>(o, h, factor, out);
   }
 }
 #endif
 
 // As mla_add_kernel: o_c = the sum of weights times latents over the weights' sum, of what
-// mla_few_weigh_kernel has left. CTA: one token, 32 heads, 32 columns. What is selected was there before the
-// kernel ahead let this one start: meanwhile 16 warps bring all values of the columns in, as fp16 (128 KB).
-// One more, whose group gives its registers up, asks for weights as soon as they are there, with one copy a
-// block; then four of the 16 make totals and add. Bound: the chain of 128 products of 16 rows, one after the
-// other, of 32 columns each.
+// mla_few_weigh_kernel has left. CTA: one token, 32 heads, 32 columns. While the kernel ahead runs, 16 warps
+// bring all values of the columns in as fp16 (128 KB): what is selected is there already. One more warp asks
+// for weights as soon as they are there, one copy a block; then four of the 16 make totals and add. Bound:
+// the chain of 128 products of 16 rows, of 32 columns each.
 template <KvType kKv>
 __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -264,7 +236,7 @@ __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Atten
       publish_barriers();
     }
     __syncwarp();
-    tell_ready();
+    arrive_at<kFewThreads + 32>(kReadyBarrier);
     wait_for_inputs();
     if (lane == 0 && n_blocks > 0)
       ask_weights(plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks, n_blocks, room);
@@ -273,11 +245,11 @@ __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Atten
   RowPlace places[kLookups];
   int32_t pages[kLookups];
   find_rows<kKv>(op, t, seq, n, room, places, pages);
-  wait_ready();
+  sync_at<kFewThreads + 32>(kReadyBarrier);
   load_values<kKv>(op, plan, first_column, places, pages, room);
   wait_for_inputs();
   if (warp < kGroupThreads / 32 && n_blocks > 0) total_heads(n_blocks, room);
-  sync_filling();
+  sync_at<kFewThreads>(kFillingBarrier);
   if (warp >= kGroupThreads / 32) return;
   take_registers<152>();
   float o[kFewColumns / 2] = {};
@@ -290,14 +262,9 @@ __global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Atten
 
 template <KvType kKv>
 void launch_few_add(const Attend& op, const Plan& plan, const Launch& launch) {
-  constexpr size_t n_bytes = sizeof(AddRoom);
-  static_assert(n_bytes <= 227 * 1024);
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(
-        cudaFuncSetAttribute(mla_few_add_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles * kFewParts);
-  launch_kernel("mla_few_add_kernel", mla_few_add_kernel<kKv>, {n_ctas, kAddThreads, n_bytes}, launch, op,
+  static_assert(sizeof(AddRoom) <= kMostSharedBytes);
+  launch_kernel(mla_few_add_kernel<kKv>,
+                {op.step.n_tokens * plan.n_head_tiles * kFewParts, kAddThreads, sizeof(AddRoom)}, launch, op,
                 plan);
 }
 

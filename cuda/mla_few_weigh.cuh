@@ -29,10 +29,7 @@ __device__ __forceinline__ void store_transposed(uint32_t address, uint32_t a, u
                "r"(b), "r"(c), "r"(d)
                : "memory");
 }
-// Among the four warps that have a block's scores.
-__device__ __forceinline__ void sync_block(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
-}
+constexpr int kFirstBlockBarrier = 1;  // named barriers, one of the four warps that have a block's scores
 
 // A lane's part of a head's query: chunks lane and lane + 32 of the latent's eight values, and two of k_pe's.
 struct Query {
@@ -172,8 +169,8 @@ __device__ __forceinline__ void turn_weights(const Scores& s, WeighRoom& room, i
 #pragma unroll
   for (int j = 0; j < kFewHeads / 8; ++j) {
     const int head = 8 * j + 2 * (lane % 4);
-    const float zeros[2] = {power_of(room, group, head) - kWeightPower,
-                            power_of(room, group, head + 1) - kWeightPower};
+    const float zeros[2] = {power_of(room, group, head) - kDecodePower,
+                            power_of(room, group, head + 1) - kDecodePower};
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       pairs[j][h] =
@@ -207,11 +204,7 @@ __device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& p
       sum[i % 2] += pair.x + pair.y;
     }
   }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
-  }
+  sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
   const int h = lane % 4, head = 16 * warp + lane / 4 + 8 * h;
   if (h < 2) plan.powers[at * kFewHeads + head] = {power_of(room, group, head), h ? sum[1] : sum[0]};
 }
@@ -219,10 +212,10 @@ __device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& p
 
 // As mla_weigh_kernel: weights 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) - power) of the selected rows j.
 // CTA: one token, 32 heads, two blocks of 64 rows. Each of 16 warps brings eight rows and two queries in;
-// then four warps a block multiply rows (M) by heads (N), so that no product is padded, and turn the weights
-// over: the next kernel has heads for M. It may start as soon as what is selected is there; older queries
-// are read before that. Bound: one token has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB
-// of queries, 2500 cycles at the 64 bytes a cycle of a multiprocessor.
+// then four warps a block multiply rows (M) by heads (N), so that no product is padded, and transpose the
+// weights: the next kernel has heads for M. It may start as soon as what is selected is there; older queries
+// are read before. Bound: one token has 64 CTAs, each of which brings in 84 KB of rows (fp8) and 74 KB of
+// queries, 2500 cycles at the 64 bytes a cycle of a multiprocessor.
 template <KvType kKv>
 __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Attend op, const Plan plan) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -262,9 +255,9 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   Scores s;
   multiply_keys(room, group, s);
   note_largest(s, op.scale * 1.44269504f, block * kBlockRows, n, room, group, warp % 4, lane);
-  sync_block(group);
+  sync_at<kGroupThreads>(kFirstBlockBarrier + group);
   turn_weights(s, room, group, warp % 4, lane);
-  sync_block(group);
+  sync_at<kGroupThreads>(kFirstBlockBarrier + group);
   if (warp % 4 >= kFewHeads / 16) return;
   store_lines(room, plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks + block, group, warp % 4, lane);
 #else
@@ -274,16 +267,9 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
 
 template <KvType kKv>
 void launch_few_weigh(const Attend& op, const Plan& plan, const Launch& launch) {
-  constexpr size_t n_bytes = sizeof(WeighRoom);
-  static_assert(n_bytes <= 227 * 1024);
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_few_weigh_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    n_bytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles *
-                                            ceil_div(plan.n_most_blocks, kWeighBlocks));
-  launch_kernel("mla_few_weigh_kernel", mla_few_weigh_kernel<kKv>, {n_ctas, kFewThreads, n_bytes}, launch, op,
-                plan);
+  static_assert(sizeof(WeighRoom) <= kMostSharedBytes);
+  const int64_t n_ctas = op.step.n_tokens * plan.n_head_tiles * ceil_div(plan.n_most_blocks, kWeighBlocks);
+  launch_kernel(mla_few_weigh_kernel<kKv>, {n_ctas, kFewThreads, sizeof(WeighRoom)}, launch, op, plan);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// How queries and selected rows come into the shared memory of Hopper's kernels, as fp16: queries by the
-// warps that multiply, rows into a ring of stages by four warps, 16 rows of a block each.
-//
-// fp8 and bf16 rows are widened on their way; rows that widen_rows_kernel has made fp16 ahead are copied, and
-// the copies tell by themselves that they have come. The same conversion either way, so the same bits.
+// How queries and selected rows come into the shared memory of Hopper's kernels as fp16: queries by the warps
+// that multiply, rows into a pipe by four warps, 16 rows of a block each. fp8 and bf16 rows are widened on
+// their way; rows that widen_rows_kernel has made fp16 ahead are copied. The same conversion either way, so
+// the same bits.
 #pragma once
 
 #include "cuda/mla.cuh"
@@ -11,15 +10,6 @@ namespace dsv32::cuda {
 
 constexpr int kGroupThreads = 128;  // four warps, what a product takes
 constexpr int kHeads = 64;          // of a product
-
-// Stages are filled and emptied in turn. Of kBeginTaken ones those who empty them say first that they may be
-// filled.
-template <int kStages, bool kBeginTaken = false>
-struct Ring {
-  static constexpr int kSize = kStages;
-  uint64_t full[kStages], empty[kStages];
-  __device__ __forceinline__ static int stage(int turn) { return turn % kStages; }
-};
 
 // What a CTA computes: of the token's n selected rows the blocks first, first + step, ... of 64.
 struct Share {
@@ -43,20 +33,6 @@ __device__ __forceinline__ Share share_of(const Attend& op, const Plan& plan, in
 constexpr int kFillRows = kBlockRows / 4;  // rows of a block that one of the filling warps brings in
 constexpr int kAtOnce = 8;                 // of these, rows that it has under way together
 
-template <int kStages, bool kBeginTaken>
-__device__ void init_ring(Ring<kStages, kBeginTaken>* ring, int n_fill, int n_empty) {
-  for (int i = 0; i < kStages; ++i)
-    init_barrier(&ring->full[i], n_fill), init_barrier(&ring->empty[i], n_empty);
-}
-template <int kStages, bool kBeginTaken>
-__device__ __forceinline__ void wait_full(Ring<kStages, kBeginTaken>* ring, int turn) {
-  wait_for_phase(&ring->full[turn % kStages], turn / kStages % 2);
-}
-template <int kStages, bool kBeginTaken>
-__device__ __forceinline__ void wait_empty(Ring<kStages, kBeginTaken>* ring, int turn) {
-  wait_for_phase(&ring->empty[turn % kStages], (turn / kStages + (kBeginTaken ? 0 : 1)) % 2);
-}
-
 // The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 begin a
 // column of lines further, the next 8 rows 1024 bytes further.
 __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
@@ -64,24 +40,32 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
-// ---- queries ----
+// ---- weights ----
 
-// Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
-__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
-                                                 float (&values)[8]) {
+// Weights 2^(score - zero) of head h of a thread's two, of a block, as pairs of fp16; to `sum` as rounded, so
+// that they add up to one.
+__device__ __forceinline__ void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2],
+                                      float& sum) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = 0;
-  if (head >= op.n_heads || chunk >= kRowLines * 8) return;
-  if (chunk < kRank / 8) {
-    const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
-    *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
-    *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
-  } else {
-    const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = from[i];
+  for (int i = 0; i < 8; ++i) {
+    pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
+    const float2 weights = unpack_f16(pairs[i][h]);
+    sum += weights.x + weights.y;
   }
 }
+
+// An operand's weights times the factors of the thread's two heads.
+__device__ __forceinline__ void scale_weights(const uint4& weights, const __half2 (&factors)[2],
+                                              uint32_t (&a)[4]) {
+  const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
+    a[i] = *reinterpret_cast<const uint32_t*>(&product);
+  }
+}
+
+// ---- queries ----
 
 // The queries of the heads first_head + begin ... as fp16 into q [kHeads, kRank + kRope], each in units of
 // its own, by a warp, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
@@ -140,7 +124,7 @@ __device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
 
 // Sixteen e4m3 values, chunk `lane` of a row, as two fp16 chunks; `scales` are the row's four. Exact while a
 // tile's largest value is from 448 * 2^-16 to 448 * 2^7: smaller tiles err by 2^-25 at most, larger ones,
-// which a normalised latent does not have, are taken for the largest that fp16 holds.
+// which a normalised latent does not have, saturate.
 __device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4& low,
                                           uint4& high) {
   const uint32_t code = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u);
@@ -156,10 +140,9 @@ __device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, i
 }
 
 // Two chunks of a row side by side, of 16 values `pair` of the stage's columns.
-__device__ __forceinline__ void store_wide(const uint4& low, const uint4& high, uint8_t* k, int row,
-                                           int pair) {
-  // Of each eight the last four store their second half first: eight lanes then meet eight different groups
-  // of banks.
+__device__ __forceinline__ void store_chunks(const uint4& low, const uint4& high, uint8_t* k, int row,
+                                             int pair) {
+  // The last four of each eight store their second half first: eight lanes then meet eight groups of banks.
   const int odd = pair / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + odd, row, kBlockRows)) = odd ? high : low;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + 1 - odd, row, kBlockRows)) = odd ? low : high;
@@ -169,7 +152,7 @@ __device__ __forceinline__ void store_fp8(const uint4& codes, uint32_t scales, u
                                           int lane) {
   uint4 low, high;
   widen_fp8(codes, scales, lane, low, high);
-  store_wide(low, high, k, row, lane);
+  store_chunks(low, high, k, row, lane);
 }
 
 // Eight bf16 values: exact from 2^-17 to 65504; smaller ones err by 2^-25 at most, larger ones become 65504.
@@ -230,8 +213,8 @@ __device__ __forceinline__ void note_row(const Plan& plan, const Share& share, i
                                                                              scales};
 }
 
-// fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales hang on
-// its page, and that on its position: each link of that chain is loaded a step or a block ahead.
+// fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales depend on
+// its page, and that on its position: each is loaded a step or a block ahead.
 template <typename Ring>
 __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, const Share& share,
                                          uint8_t* stages, Ring* ring, int warp, int lane) {
@@ -253,7 +236,7 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
     const int32_t next_page = find_page(op, seq, next);
     const RowPlace after = find(block + 2 * share.step);
     uint32_t next_scales = 0;
-    wait_empty(ring, turn);
+    ring->wait_empty(turn);
 #pragma unroll
     for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
@@ -291,7 +274,7 @@ __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, co
   const int lane_row = warp * kRows + lane % kRows;
   RowPlace place = find_row(op, share.t, share.first * kBlockRows + lane_row, share.n);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    wait_empty(ring, turn);
+    ring->wait_empty(turn);
     uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
     start_rows<KvType::bf16, kRows>(plan.rows, place.id, k, warp * kRows, lane);
     if (lane < kRows) note_row(plan, share, block, lane_row, place, 0);
@@ -314,7 +297,7 @@ __device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, con
   int64_t pos = find(share.first);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const int64_t next = find(block + share.step);
-    wait_empty(ring, turn);
+    ring->wait_empty(turn);
     start_rows<KvType::bf16, kFillRows>(plan.wide_rows, pos, stages + Ring::stage(turn) * kBlockBytes,
                                         warp * kFillRows, lane);
     arrive_when_copied(&ring->full[Ring::stage(turn)]);
@@ -324,5 +307,23 @@ __device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, con
 }
 
 #endif
+
+// ---- what passes between the two kernels of a pair of decode (mla_decode.cu) ----
+
+// Weights are 2^(score - power + kDecodePower): the largest of a block lies between 2^14 and 2^15, and those
+// down to 2^-28 of it keep all their bits. It cancels where sums are divided by the weights' sum.
+constexpr float kDecodePower = 15;
+
+// Of a warp's 16 heads and a block: a thread's operands of the products with 16 rows each, and a line of what
+// is known of its two heads (float4: their powers, the sums of their weights).
+constexpr int kOperandLines = kBlockRows / 16, kWeightLines = kOperandLines + 1;
+
+// Those for many tokens have groups of four warps that multiply, 64 heads each, and two that bring in.
+constexpr int kFillWarps = 8;
+constexpr int threads_of(int n_groups) { return n_groups * kGroupThreads + kFillWarps * 32; }
+
+__host__ __device__ constexpr int64_t weights_of(int64_t n_head_warps) {
+  return n_head_warps * kWeightLines * 32;
+}
 
 }  // namespace dsv32::cuda

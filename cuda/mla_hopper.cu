@@ -1,11 +1,10 @@
 // Sparse MLA of prompts by Hopper's asynchronous products: a CTA takes 64 heads of a token.
 //
 // Four groups of four warps: one brings rows in, one multiplies queries with them and makes weights of the
-// scores, two multiply weights with rows, each 256 columns. They meet at two stages of 64 rows each and at
-// one block of weights, whose barriers tell when they are full and when they are empty again, so that the
-// scores of a block hide behind the values of the one before. Fp16 gives queries and weights three bits more
-// than bf16 would; what it lacks in range is made up for by a unit for each query (f16.cuh) and a factor for
-// all weights.
+// scores, two multiply weights with rows, each 256 columns. They meet at a pipe of two stages of 64 rows and
+// at one block of weights, so that the scores of a block hide behind the values of the one before. Fp16 gives
+// queries and weights three bits more than bf16; a unit for each query (f16.cuh) and a factor for all weights
+// make up for its range.
 //
 // Many tokens of one prompt choose among the same rows: these are made fp16 once, ahead, where there is room
 // for all of them. That is the same conversion, so the same bits.
@@ -17,7 +16,7 @@ namespace dsv32::cuda {
 namespace {
 
 struct Barriers {
-  Ring<2> ring;
+  Pipe<2> ring;
   uint64_t weighed;  // a block's weights are there; taken when its stage is empty
 };
 
@@ -41,34 +40,12 @@ constexpr int kGroupColumns = kRank / 2;  // of the output, for each of the two 
 constexpr int kFillRegisters = 112, kScoreRegisters = 80,
               kValueRegisters = 160;  // 112 + 80 + 2 * 160 = 4 * 128, what the CTA starts with
 
-// ---- instructions that C++ has no name for ----
-
-// Among the two groups that have values.
-__device__ __forceinline__ void sync_values() { asm volatile("bar.sync 2, 256;" ::: "memory"); }
-
-// Among the three groups that multiply.
-__device__ __forceinline__ void sync_products() { asm volatile("bar.sync 1, 384;" ::: "memory"); }
-
-// ---- multiplying ----
+// Named barriers: of the three groups that multiply, and of the two that have values.
+constexpr int kProductsBarrier = 1, kValuesBarrier = 2;
 
 // What all weights are multiplied by, as a power of two: with kSlack they reach 2^15 at most, and weights
 // down to 2^-21 of the largest keep all their bits. It cancels where sums are divided by the weights' sum.
 constexpr float kWeightPower = 7;
-
-// Weights 2^(score - largest + kWeightPower) of a block as pairs of fp16, two of a head; summed as rounded,
-// so that they add up to one.
-__device__ __forceinline__ void weigh(const float (&s)[8][4], Running& running, uint32_t (&pairs)[8][2]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float zero = running.largest[h] - kWeightPower;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
-      const float2 weights = unpack_f16(pairs[i][h]);
-      running.sum[h] += weights.x + weights.y;
-    }
-  }
-}
 
 // The part of the group that makes scores. A thread has two heads, the same ones throughout.
 __device__ __forceinline__ void score_blocks(const Attend& op, const Share& share, const uint8_t* q,
@@ -79,7 +56,7 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
   const float scales[2] = {scale * heads->units[head], scale * heads->units[head + 8]};
   Running running;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    wait_full(&barriers->ring, turn);
+    barriers->ring.wait_full(turn);
     fence_async_proxy();
     __syncwarp();
     float s[8][4] = {};
@@ -99,8 +76,9 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
     float factors[2];
     grow(running, {largest.x, largest.y}, factors);
     uint32_t pairs[8][2];
-    weigh(s, running, pairs);
-    if (turn > 0) wait_empty(&barriers->ring, turn + 1);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) weigh(s, h, running.largest[h] - kWeightPower, pairs, running.sum[h]);
+    if (turn > 0) barriers->ring.wait_empty(turn + 1);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -108,8 +86,7 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
         *reinterpret_cast<uint32_t*>(p + chunk_place(i, head + 8 * h, 0) + lane % 4 * 4) = pairs[i][h];
       if (lane % 4 == 0) heads->factors[head + 8 * h] = factors[h];
       if (block + share.step < share.n_blocks) continue;
-      running.sum[h] += __shfl_xor_sync(0xffffffffu, running.sum[h], 1);
-      running.sum[h] += __shfl_xor_sync(0xffffffffu, running.sum[h], 2);
+      running.sum[h] = quad_sum(running.sum[h]);
       if (lane % 4 == 0)
         heads->sum[head + 8 * h] = running.sum[h], heads->largest[head + 8 * h] = running.largest[h];
     }
@@ -128,7 +105,7 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
   for (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
-    wait_full(&barriers->ring, turn);
+    barriers->ring.wait_full(turn);
     wait_for_phase(&barriers->weighed, turn % 2);
     fence_async_proxy();
     const float factors[2] = {heads->factors[head], heads->factors[head + 8]};
@@ -143,8 +120,8 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
     for (int step = 0; step < kBlockRows / 16; ++step)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        wgmma_rows_128(o + 64 * half, weights + step * 2,
-                       values + (2 * half * kBlockRows + step * 16) * kLine / 16);
+        wgmma<128, true>(o + 64 * half, weights + step * 2,
+                         values + (2 * half * kBlockRows + step * 16) * kLine / 16);
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
@@ -161,14 +138,12 @@ __device__ __forceinline__ void store_f32(const Attend& op, const Share& share, 
     const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
     const float factor = sum == 0 ? 1.0f : 1.0f / sum;
     float* out = op.o_c + (share.t * op.n_heads + head) * kRank + group * kGroupColumns + lane % 4 * 2;
-#pragma unroll
-    for (int c = 0; c < kGroupColumns / 8; ++c)
-      *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+    store_head<kGroupColumns / 2>(o, h, factor, out);
   }
 }
 
-// Sums as fp16, each head's in units of its own, as round_activations() makes them: the place of the queries
-// holds the rows until they are copied out. `heads` has the two groups' maxima where units and largest were.
+// Sums as fp16, each head's in units of its own, as round_activations() makes them; rows lie in the place of
+// the queries until they are copied out. `heads` has the two groups' maxima where units and largest were.
 __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, const Share& share,
                                           uint8_t* rows, Heads* heads, int group, int head_row, int lane,
                                           float (&o)[kGroupColumns / 2]) {
@@ -186,11 +161,10 @@ __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, co
       value *= factor;
       largest = fmaxf(largest, fabsf(value));
     }
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    largest = quad_max(largest);
     if (lane % 4 == 0) (group ? heads->largest : heads->units)[head_row + 8 * h] = largest;
   }
-  sync_values();
+  sync_at<2 * kGroupThreads>(kValuesBarrier);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = head_row + 8 * h;
@@ -205,7 +179,7 @@ __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, co
           __floats2half2_rn(o[4 * c + 2 * h] * inverse, o[4 * c + 2 * h + 1] * inverse);
   }
   fence_async_proxy();
-  sync_values();
+  sync_at<2 * kGroupThreads>(kValuesBarrier);
   if (thread >= kHeads || share.first_head + thread >= op.n_heads) return;
   copy_out(plan.rounded.values + (first_row + thread) * kRank, rows + thread * kPitch, 2 * kRank);
   commit_copies_out();
@@ -227,14 +201,13 @@ __device__ __forceinline__ void multiply_values(const Attend& op, const Plan& pl
 #endif
 
 // o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j of one token.
-// CTA: one token, 64 heads; warps 12-15 fill stages, 8-11 make a block's
-// scores and weights, 0-7 load the queries and then add values, each half of them 256 columns, whose sums
-// stay in registers that the others gave up. Both products read the same latents, rows as columns of K^T
-// first and as rows of V then; weights pass through shared memory, of one block at a time. A sum is rescaled
-// only when a maximum grows by 2^kSlack. Bound: a block of 64 heads and rows takes 1152 + 1024 cycles of
-// products, whose operands are 1920 cycles' worth of shared memory, so that the two kinds of products can
-// overlap in full; but a stage is filled, scored, weighed and added one after the other, and there is room
-// for two. Measured (H100, 2026-11-23): 2048 tokens, 128 heads, 2048 rows, widening included: fp8 505
+// CTA: one token, 64 heads; warps 12-15 fill stages, 8-11 make a block's scores and weights, 0-7 load the
+// queries and then add values, each half of them 256 columns, whose sums stay in registers that the others
+// gave up. Both products read the same latents, rows as columns of K^T and as rows of V. A sum is rescaled
+// only when a maximum grows by 2^kSlack.
+// Bound: a block of 64 heads and rows takes 1152 + 1024 cycles of products, whose operands are 1920 cycles'
+// worth of shared memory; but a stage is filled, scored, weighed and added one after the other, and there is
+// room for two. Measured (H100, 2026-11-23): 2048 tokens, 128 heads, 2048 rows, widening included: fp8 505
 // TFLOP/s, bf16 509.
 template <Source kSource>
 __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const Attend op, const Plan plan) {
@@ -246,8 +219,8 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
   auto* barriers = reinterpret_cast<Barriers*>(heads + 1);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    init_ring(&barriers->ring, kSource == Source::f16 ? kGroupThreads : 4,
-              8);  // the filling warps, those with values
+    barriers->ring.init(kSource == Source::f16 ? kGroupThreads : 4,
+                        8);  // the filling warps, those with values
     init_barrier(&barriers->weighed, 4);
     publish_barriers();
   }
@@ -265,13 +238,13 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
       fill_bf16(op, plan, share, stages, &barriers->ring, warp - 12, lane);
   } else if (warp >= 8) {
     give_registers<kScoreRegisters>();
-    sync_products();  // queries are there
+    sync_at<3 * kGroupThreads>(kProductsBarrier);  // queries are there
     score_blocks(op, share, q, stages, p, heads, barriers, warp - 8, lane);
   } else {
     take_registers<kValueRegisters>();
     load_queries_f16<4>(op, share.t, share.first_head, q, heads->units, warp * 8, warp * 8 + 8, lane);
     fence_async_proxy();
-    sync_products();
+    sync_at<3 * kGroupThreads>(kProductsBarrier);
     multiply_values(op, plan, share, q, stages, p, heads, barriers, warp, lane);
   }
 #else
@@ -279,10 +252,9 @@ __global__ void __launch_bounds__(4 * kGroupThreads, 1) mla_hopper_kernel(const 
 #endif
 }
 
-// Row pos of `out` = the latent and k_pe of that position as fp16, of a step of one sequence.
-// A warp a row: a lane 16 e4m3 values, or two chunks of eight bf16 values, and lanes 0-7 a chunk of k_pe.
-// Rows follow one another by position, so that a selected position is an address.
-// Bound by bytes: 656 (1152) read and 1152 written a row.
+// Row pos of `out` = the latent and k_pe of that position as fp16, of a step of one sequence. A warp a row: a
+// lane 16 e4m3 values, or two chunks of eight bf16 values, and lanes 0-7 a chunk of k_pe. Rows follow one
+// another by position. Bound by bytes: 656 (1152) read and 1152 written a row.
 constexpr int kWidenThreads = 256;
 template <KvType kKv>
 __global__ void __launch_bounds__(kWidenThreads)
@@ -312,13 +284,8 @@ __global__ void __launch_bounds__(kWidenThreads)
 
 template <Source kSource>
 void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(cudaFuncSetAttribute(mla_hopper_kernel<kSource>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kSharedBytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_head_tiles);
-  launch_kernel("mla_hopper_kernel", mla_hopper_kernel<kSource>,
-                {n_ctas, 4 * kGroupThreads, static_cast<size_t>(kSharedBytes)}, launch, op, plan);
+  launch_kernel(mla_hopper_kernel<kSource>,
+                {op.step.n_tokens * plan.n_head_tiles, 4 * kGroupThreads, kSharedBytes}, launch, op, plan);
 }
 
 // Whether the rows of the step are to be made fp16 ahead: they are one sequence's, where their positions say,
@@ -333,9 +300,8 @@ template <KvType kKv>
 void widen_rows(const Attend& op, Plan& plan, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
   auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kWideRowBytes));
-  const auto n_blocks = static_cast<unsigned>(ceil_div(n_rows * 32, kWidenThreads));
-  launch_kernel("widen_rows_kernel", widen_rows_kernel<kKv>, {n_blocks, kWidenThreads}, launch, op, plan,
-                n_rows, rows);
+  launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
+                plan, n_rows, rows);
   plan.wide_rows = rows;
 }
 

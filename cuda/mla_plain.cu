@@ -36,10 +36,9 @@ __device__ __forceinline__ float rope_value(const uint8_t* row, const PlainLayou
   return load_bf16(k_pe + 2 * i);
 }
 
-// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j.
-// CTA: one token and head; a warp scores rows warp, warp + 8, ... of 32, a thread owns columns thread, thread
-// + 256, ... The running maximum and sum are kept alike by all threads; a row is read twice, the second time
-// from L1 or L2. Bound: L2 reads of the rows, once a head.
+// o_c = sum_j softmax(scale (q_c . c_j + q_pe . k_pe_j)) c_j over the selected rows j. CTA: one token and
+// head; a warp scores rows warp, warp + 8, ... of 32, a thread owns columns thread, thread + 256, ... All
+// threads keep the running maximum and sum alike. Bound by L2 reads of the rows, once a head.
 template <KvType kKv>
 __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend op, const PlainLayout layout) {
   extern __shared__ __align__(16) float values[];
@@ -111,13 +110,11 @@ void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch) {
                            cache.row_bytes(),
                            cache.scale_bytes(),
                            cache.key_page_bytes()};
-  const size_t n_shared_bytes = static_cast<size_t>(2 * layout.rank + layout.rope_dim) * sizeof(float);
+  const auto n_shared_bytes = static_cast<size_t>(2 * layout.rank + layout.rope_dim) * sizeof(float);
   if (n_shared_bytes > 47 * 1024)
-    fail(ErrorKind::internal, format("attend: a rank of %lld is more than this kernel takes",
-                                     static_cast<long long>(layout.rank)));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * op.n_heads);
-  const Grid grid{n_ctas, kPlainThreads, n_shared_bytes};
-  const auto run = [&](auto* kernel) { launch_kernel("mla_plain_kernel", kernel, grid, launch, op, layout); };
+    fail(ErrorKind::internal, format("attend: a rank of %ld is more than this kernel takes", layout.rank));
+  const Grid grid{op.step.n_tokens * op.n_heads, kPlainThreads, n_shared_bytes};
+  const auto run = [&](auto* kernel) { launch_kernel(kernel, grid, launch, op, layout); };
   switch (cache.kv_type) {
     case KvType::fp8: return run(mla_plain_kernel<KvType::fp8>);
     case KvType::bf16: return run(mla_plain_kernel<KvType::bf16>);

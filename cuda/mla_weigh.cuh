@@ -2,7 +2,7 @@
 // (mla_decode.cu).
 #pragma once
 
-#include "cuda/mla_weights.cuh"
+#include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -15,16 +15,14 @@ struct WeighSizes {
   static constexpr int kStages = kKv == KvType::fp8 ? 2 : 3;
   static constexpr int kBlocksAhead = kKv == KvType::fp8 ? 2 : 0;
   static constexpr int kLandingBytes = kBlocksAhead * kBlockRows * kRowBytes<kKv>;
-  using Stages = Ring<kStages, true>;
+  using Stages = Pipe<kStages, true>;
   static constexpr int kBytes =
       kStages * kBlockBytes + kLandingBytes + static_cast<int>(2 * kHeads * sizeof(float) + sizeof(Stages));
 };
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Among the four warps of a group.
-__device__ __forceinline__ void sync_group(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
-}
+constexpr int kFirstGroupBarrier = 1;  // named barriers, one of each group
+
 // The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
 __device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int lane,
                                              uint32_t (&q)[kRowLines * 4][4]) {
@@ -41,15 +39,8 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
   uint32_t pairs[8][2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float zero = power[h] - kWeightPower;
-      pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
-      const float2 weights = unpack_f16(pairs[i][h]);
-      sum[h] += weights.x + weights.y;
-    }
-    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
-    sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+    weigh(s, h, power[h] - kDecodePower, pairs, sum[h]);
+    sum[h] = quad_sum(sum[h]);
   }
 #pragma unroll
   for (int i = 0; i < kOperandLines; ++i)
@@ -86,7 +77,7 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
     uint8_t* k = stages + Stages::stage(turn) * kBlockBytes;
     wait_copies<1>();
     __syncwarp();
-    wait_empty(ring, turn);
+    ring->wait_empty(turn);
 #pragma unroll
     for (int first = 0; first < kRows; first += 2) {
       uint4 codes[2];
@@ -110,7 +101,7 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
   }
 }
 
-// The part of a group that makes scores. Stages are its own until it has said that they may be filled: the
+// The part of a group that makes scores. Stages are its own until it says that they may be filled: the
 // queries come in by the last ones.
 template <typename Stages>
 __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
@@ -124,7 +115,7 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
   uint8_t* room = stages + (first_room + group) * kBlockBytes;
   load_queries_f16<4>(op, share.t, share.first_head + group * kHeads, room, units, warp * 16, warp * 16 + 16,
                       lane);
-  sync_group(group);
+  sync_at<kGroupThreads>(kFirstGroupBarrier + group);
   take_queries(room, warp, lane, q);
   __syncwarp();
   if (lane == 0)
@@ -134,7 +125,7 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
   const float scales[2] = {scale * units[head], scale * units[head + 8]};
   const int head_warp = (share.first_head / kHeads + group) * 4 + warp;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
-    wait_full(ring, turn);
+    ring->wait_full(turn);
     __syncwarp();
     float s[8][4] = {};
     const uint64_t key = wgmma_operand(shared_address(stages) + Stages::stage(turn) * kBlockBytes);
@@ -160,8 +151,8 @@ __device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan,
 // Weights of the selected rows j of a token for each head: 2^(scale log2(e) (q_c . c_j + q_pe . k_pe_j) -
 // power) as fp16, a block's power being its largest score rounded up. CTA: one token, two times 64 heads,
 // every n_splits-th block of 64 rows; the last eight warps fill stages and note where rows lie, the others
-// hold their heads' queries in registers and make the scores and weights. Bound: bringing rows in, which all
-// 128 heads share.
+// hold their heads' queries in registers and make scores and weights. Bound: bringing rows in, which all 128
+// heads share.
 template <KvType kKv>
 __global__ void __launch_bounds__(threads_of(kWeighGroups), 1)
     mla_weigh_kernel(const Attend op, const Plan plan) {
@@ -173,7 +164,7 @@ __global__ void __launch_bounds__(threads_of(kWeighGroups), 1)
   auto* ring = reinterpret_cast<typename Sizes::Stages*>(units + 2 * kHeads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    init_ring(ring, kFillWarps, 4 * kWeighGroups);
+    ring->init(kFillWarps, 4 * kWeighGroups);
     publish_barriers();
   }
   let_next_start();
@@ -199,15 +190,10 @@ __global__ void __launch_bounds__(threads_of(kWeighGroups), 1)
 }
 template <KvType kKv>
 void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
-  constexpr int n_bytes = WeighSizes<kKv>::kBytes;
-  static_assert(n_bytes <= 227 * 1024);
-  static DeviceOnce once;
-  if (once.is_first())
-    CUDA_CHECK(
-        cudaFuncSetAttribute(mla_weigh_kernel<kKv>, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
-  const auto n_ctas = static_cast<unsigned>(op.step.n_tokens * plan.n_splits * plan.n_head_tiles);
-  launch_kernel("mla_weigh_kernel", mla_weigh_kernel<kKv>,
-                {n_ctas, threads_of(kWeighGroups), static_cast<size_t>(n_bytes)}, launch, op, plan);
+  constexpr int kBytes = WeighSizes<kKv>::kBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  const int64_t n_ctas = op.step.n_tokens * plan.n_splits * plan.n_head_tiles;
+  launch_kernel(mla_weigh_kernel<kKv>, {n_ctas, threads_of(kWeighGroups), kBytes}, launch, op, plan);
 }
 
 }  // namespace

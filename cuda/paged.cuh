@@ -13,6 +13,11 @@ __device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheVi
          pos % kPageTokens;
 }
 
+// Whether rows are copied 16 bytes at a time.
+inline bool has_whole_words(const CacheView& cache) {
+  return is_aligned(cache.rows, 16) && is_aligned(cache.slots, 16) && cache.layout.row_bytes() % 16 == 0;
+}
+
 // Whether the sequence's slots are a top-k buffer's; else each row lies in the slot of its position.
 __device__ __forceinline__ bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;

@@ -1,13 +1,11 @@
-// Instructions that C++ has no name for, each under one: asynchronous copies, barriers that count bytes,
-// matrices in registers and in shared memory, and the tensor cores' products.
+// Instructions that C++ has no name for: asynchronous copies, barriers that count bytes, matrices in
+// registers and in shared memory, and the tensor cores' products.
 //
 // Addresses in shared memory are 32-bit numbers (shared_address). Hopper's bulk copies and warpgroup products
-// go by the asynchronous proxy: whoever reads or writes the same shared memory by ordinary instructions needs
-// fence_async_proxy() between.
-//
-// Of every product of 16-bit values [16, 8] or [64, N] a thread holds d[4 j + 0, 1] = row lane / 4 (of the
-// warp's 16), columns 8 j + 2 (lane % 4) + 0, 1, and d[4 j + 2, 3] = the same 8 rows below: whoever reads the
-// sums need not know which instruction made them.
+// go by the asynchronous proxy: between them and ordinary accesses to the same shared memory
+// fence_async_proxy() is needed. Of every product of 16-bit values [16, 8] or [64, N] a thread holds d[4 j +
+// 0, 1] = row lane / 4 (of the warp's 16), columns 8 j + 2 (lane % 4) + 0, 1, and d[4 j + 2, 3] = the same 8
+// rows below.
 #pragma once
 
 #include <cstdint>
@@ -172,6 +170,17 @@ __device__ __forceinline__ void multiply_tf32(float d[4], const float a[4], floa
         "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
+// Named barriers: kThreads of the block, whole warps, meet at one. Number 0 is __syncthreads()'s.
+template <int kThreads>
+__device__ __forceinline__ void sync_at(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+// Tells those who sync there, and goes on.
+template <int kThreads>
+__device__ __forceinline__ void arrive_at(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
 // 2^x, to about 22 bits.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -179,16 +188,16 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// The number of the thread's warp, in a way that shows the compiler that all of its threads have the same:
-// what follows from it, loops and places of operands, then is computed once a warp.
+// The number of the thread's warp, so that the compiler sees that all of its threads have the same: what
+// follows from it is computed once a warp.
 __device__ __forceinline__ int uniform_warp() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
 // ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
 
-// The next place of a ring of n stages, and the parity of its barriers' phase: the same steps for those who
-// fill stages and those who empty them.
+// The next place of a ring of n stages, and the parity of its barriers' phase: the same steps for filling and
+// for emptying.
 struct RingWalk {
   int stage = 0;
   uint32_t parity = 0;
@@ -227,6 +236,34 @@ __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parit
       : "memory");
 #endif
 }
+
+// A ring of stages, with barriers that tell when one is full and when it is empty again. Stages follow each
+// other by turns or by walks. kBeginTaken: those who empty stages say first that they may be filled.
+template <int kStages, bool kBeginTaken = false>
+struct Pipe {
+  static constexpr int kSize = kStages;
+  uint64_t full[kStages], empty[kStages];
+
+  __device__ __forceinline__ static int stage(int turn) { return turn % kStages; }
+  __device__ __forceinline__ void init_stage(int k, int n_fill, int n_empty) {
+    init_barrier(&full[k], n_fill), init_barrier(&empty[k], n_empty);
+  }
+  __device__ __forceinline__ void init(int n_fill, int n_empty) {
+    for (int k = 0; k < kStages; ++k) init_stage(k, n_fill, n_empty);
+  }
+  __device__ __forceinline__ void wait_full(int turn) {
+    wait_for_phase(&full[turn % kStages], turn / kStages % 2);
+  }
+  __device__ __forceinline__ void wait_empty(int turn) {
+    wait_for_phase(&empty[turn % kStages], (turn / kStages + (kBeginTaken ? 0 : 1)) % 2);
+  }
+  __device__ __forceinline__ void wait_full(const RingWalk& at) {
+    wait_for_phase(&full[at.stage], at.parity);
+  }
+  __device__ __forceinline__ void wait_empty(const RingWalk& at) {
+    wait_for_phase(&empty[at.stage], at.parity ^ 1);
+  }
+};
 
 // ---- a meeting of the cluster's blocks in two halves; nothing where there are no clusters ----
 
@@ -310,16 +347,15 @@ __device__ __forceinline__ void wait_until_written() {
 // row number modulo 8 (the "128-byte swizzle"), in groups of 8 rows that start at multiples of 1024 bytes.
 
 // Of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16 values
-// of each row. Fields in units of 16 bytes: start; (unused with a swizzle) 1; 1024 bytes from 8 rows to the
-// next 8; 1 = 128-byte swizzle.
+// of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from 8 rows to the
+// next 8; then 1 = 128-byte swizzle.
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
 // Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
-// then those of the next 8 rows.
-// The lower half of a word: the upper one is the same of all.
+// then those of the next 8 rows. The lower half of a word: the upper one is the same of all.
 __device__ __forceinline__ uint32_t plain_operand(uint32_t shared_address) {
   return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
 }
@@ -338,110 +374,103 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The table of products: of each width the operands behind the sums d, by number.
 #define DSV32_SUMS_4(o) "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3])
-#define DSV32_SUMS_16(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4), DSV32_SUMS_4(o + 8), DSV32_SUMS_4(o + 12)
+#define DSV32_SUMS_8(o) DSV32_SUMS_4(o), DSV32_SUMS_4(o + 4)
+#define DSV32_SUMS_16(o) DSV32_SUMS_8(o), DSV32_SUMS_8(o + 8)
 #define DSV32_SUMS_32(o) DSV32_SUMS_16(o), DSV32_SUMS_16(o + 16)
 #define DSV32_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define DSV32_NAMES_32 \
-  DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define DSV32_NAMES_48 \
-  DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define DSV32_NAMES_20 DSV32_NAMES_16 ", %16, %17, %18, %19"
+#define DSV32_NAMES_24 DSV32_NAMES_20 ", %20, %21, %22, %23"
+#define DSV32_NAMES_32 DSV32_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV32_NAMES_40 DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define DSV32_NAMES_48 DSV32_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define DSV32_NAMES_64 \
   DSV32_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define DSV32_NAMES_72 DSV32_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define DSV32_NAMES_96                                                                                     \
-  DSV32_NAMES_64                                                                                           \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define DSV32_NAMES_128                                                                                  \
-  DSV32_NAMES_96                                                                                         \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
-  "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define DSV32_NAMES_128                                                                                 \
+  DSV32_NAMES_72                                                                                        \
+  ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, "   \
+  "%91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
+  "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "    \
+  "%125, %126, %127"
+#define DSV32_FOR_EACH_WIDTH(FORM)                                                                   \
+  FORM(32, DSV32_NAMES_16, 16, 17, 18, 19, 20, 21, 22, DSV32_SUMS_16(0))                             \
+  FORM(40, DSV32_NAMES_20, 20, 21, 22, 23, 24, 25, 26, DSV32_SUMS_16(0), DSV32_SUMS_4(16))           \
+  FORM(48, DSV32_NAMES_24, 24, 25, 26, 27, 28, 29, 30, DSV32_SUMS_16(0), DSV32_SUMS_8(16))           \
+  FORM(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, 38, DSV32_SUMS_32(0))                             \
+  FORM(80, DSV32_NAMES_40, 40, 41, 42, 43, 44, 45, 46, DSV32_SUMS_32(0), DSV32_SUMS_8(32))           \
+  FORM(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, 53, 54, DSV32_SUMS_32(0), DSV32_SUMS_16(32))          \
+  FORM(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, 69, 70, DSV32_SUMS_32(0), DSV32_SUMS_32(32))         \
+  FORM(144, DSV32_NAMES_72, 72, 73, 74, 75, 76, 77, 78, DSV32_SUMS_32(0), DSV32_SUMS_32(32),         \
+       DSV32_SUMS_8(64))                                                                             \
+  FORM(256, DSV32_NAMES_128, 128, 129, 130, 131, 132, 133, 134, DSV32_SUMS_32(0), DSV32_SUMS_32(32), \
+       DSV32_SUMS_32(64), DSV32_SUMS_32(96))
+
+#define DSV32_PRODUCT(N, NAMES, A, B, ADDS, TAIL)                                             \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, " A ", %" #B ", " ADDS \
+  ", 1, 1, " TAIL ";"
 
 // Starts d [64, kN] += a [64, 16] times b [kN, 16] transposed, fp16 into f32; d [kN / 2] is this thread's
-// part. a: in shared memory, or in registers as those of multiply_f16 of each warp.
+// part. a: in shared memory, or in registers as those of multiply_f16 of each warp. kSideBySide: of b rows
+// lie side by side, not columns.
+#define DSV32_FORM(N, NAMES, A, B, SIDES, P3, P4, P5, P6, ...)          \
+  if constexpr (kN == N)                                                \
+    asm volatile(DSV32_PRODUCT(N, NAMES, "%" #A, B, "1", "0, %" #SIDES) \
+                 : __VA_ARGS__                                          \
+                 : "l"(a), "l"(b), "n"(kSideBySide ? 1 : 0));
+template <int kN, bool kSideBySide = false>
+__device__ __forceinline__ void wgmma(float* d, uint64_t a, uint64_t b) {
+  DSV32_FOR_EACH_WIDTH(DSV32_FORM)
+}
+#undef DSV32_FORM
+#define DSV32_REGISTERS(A0, A1, A2, A3) "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}"
+#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, SIDES, P6, ...)                               \
+  if constexpr (kN == N)                                                                      \
+    asm volatile(DSV32_PRODUCT(N, NAMES, DSV32_REGISTERS(A0, A1, A2, A3), B, "1", "%" #SIDES) \
+                 : __VA_ARGS__                                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kSideBySide ? 1 : 0));
+template <int kN, bool kSideBySide = false>
+__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b) {
+  DSV32_FOR_EACH_WIDTH(DSV32_FORM)
+}
+#undef DSV32_FORM
+// The same, or d = the product.
+#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, ADDS, P6, ...)                                        \
+  if constexpr (kN == N)                                                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS                                           \
+                 ", 0;\n" DSV32_PRODUCT(N, NAMES, DSV32_REGISTERS(A0, A1, A2, A3), B, "p", "0") "\n}" \
+                 : __VA_ARGS__                                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 template <int kN>
-__device__ void wgmma(float* d, uint64_t a, uint64_t b);
-template <int kN>
-__device__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b);
-
-#define DSV32_WGMMA(N, NAMES, O0, O1, O2, O3, O4, ...)                                                  \
-  template <>                                                                                           \
-  __device__ __forceinline__ void wgmma<N>(float* d, uint64_t a, uint64_t b) {                          \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, %" #O0 ", %" #O1  \
-                 ", 1, 1, 1, 0, 0;"                                                                     \
-                 : __VA_ARGS__                                                                          \
-                 : "l"(a), "l"(b));                                                                     \
-  }                                                                                                     \
-  template <>                                                                                           \
-  __device__ __forceinline__ void wgmma<N>(float* d, const uint32_t(&a)[4], uint64_t b) {               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES "}, {%" #O0 ", %" #O1 \
-                 ", %" #O2 ", %" #O3 "}, %" #O4 ", 1, 1, 1, 0;"                                         \
-                 : __VA_ARGS__                                                                          \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                 \
-  }
-
-DSV32_WGMMA(32, DSV32_NAMES_16, 16, 17, 18, 19, 20, DSV32_SUMS_16(0))
-DSV32_WGMMA(64, DSV32_NAMES_32, 32, 33, 34, 35, 36, DSV32_SUMS_32(0))
-DSV32_WGMMA(96, DSV32_NAMES_48, 48, 49, 50, 51, 52, DSV32_SUMS_32(0), DSV32_SUMS_16(32))
-DSV32_WGMMA(128, DSV32_NAMES_64, 64, 65, 66, 67, 68, DSV32_SUMS_32(0), DSV32_SUMS_32(32))
-DSV32_WGMMA(144, DSV32_NAMES_72, 72, 73, 74, 75, 76, DSV32_SUMS_32(0), DSV32_SUMS_32(32), DSV32_SUMS_4(64),
-            DSV32_SUMS_4(68))
-DSV32_WGMMA(256, DSV32_NAMES_128, 128, 129, 130, 131, 132, DSV32_SUMS_32(0), DSV32_SUMS_32(32),
-            DSV32_SUMS_32(64), DSV32_SUMS_32(96))
-
-#undef DSV32_WGMMA
-
-// Starts d [64, 128] += a [64, 16] b [16, 128]: rows of b lie side by side, not its columns.
-__device__ __forceinline__ void wgmma_rows_128(float* d, uint64_t a, uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" DSV32_NAMES_64
-               "}, %64, %65, 1, 1, 1, 0, 1;"
-               : DSV32_SUMS_32(0), DSV32_SUMS_32(32)
-               : "l"(a), "l"(b));
+__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  DSV32_FOR_EACH_WIDTH(DSV32_FORM)
+}
+#undef DSV32_FORM
+#undef DSV32_REGISTERS
+#undef DSV32_PRODUCT
+// The same of 32 e4m3 values and 64 columns, of registers.
+__device__ __forceinline__ void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
+      "{" DSV32_NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+      : DSV32_SUMS_32(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// NAMES: of d; A0 to A3, B, ADDS: the numbers of the operands behind it; what follows: d.
-#define DSV32_WGMMA_OR(SHAPE, TAIL, NAMES, A0, A1, A2, A3, B, ADDS, ...)                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\nwgmma.mma_async.sync.aligned." SHAPE \
-               " {" NAMES "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1" TAIL ";\n}" \
-               : __VA_ARGS__                                                                          \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)))
-
-// Starts d [64, 2 n] = or += a b^T for d of n floats: a [64, 16] of fp16 in registers (as those of
-// multiply_f16 of each warp), b [2 n, 16] in shared memory.
-__device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n32k16.f32.f16.f16", ", 0", DSV32_NAMES_16, 16, 17, 18, 19, 20, 21, DSV32_SUMS_16(0));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[20], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n40k16.f32.f16.f16", ", 0", DSV32_NAMES_16 ", %16, %17, %18, %19", 20, 21, 22, 23, 24,
-                 25, DSV32_SUMS_16(0), DSV32_SUMS_4(16));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[24], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n48k16.f32.f16.f16", ", 0", DSV32_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23",
-                 24, 25, 26, 27, 28, 29, DSV32_SUMS_16(0), DSV32_SUMS_4(16), DSV32_SUMS_4(20));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n64k16.f32.f16.f16", ", 0", DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_SUMS_32(0));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[40], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n80k16.f32.f16.f16", ", 0", DSV32_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39",
-                 40, 41, 42, 43, 44, 45, DSV32_SUMS_32(0), DSV32_SUMS_4(32), DSV32_SUMS_4(36));
-}
-// The same of 32 e4m3 values.
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_WGMMA_OR("m64n64k32.f32.e4m3.e4m3", "", DSV32_NAMES_32, 32, 33, 34, 35, 36, 37, DSV32_SUMS_32(0));
-}
-
-#undef DSV32_WGMMA_OR
+#undef DSV32_FOR_EACH_WIDTH
 #undef DSV32_NAMES_128
-#undef DSV32_NAMES_96
 #undef DSV32_NAMES_72
 #undef DSV32_NAMES_64
 #undef DSV32_NAMES_48
+#undef DSV32_NAMES_40
 #undef DSV32_NAMES_32
+#undef DSV32_NAMES_24
+#undef DSV32_NAMES_20
 #undef DSV32_NAMES_16
 #undef DSV32_SUMS_32
 #undef DSV32_SUMS_16
+#undef DSV32_SUMS_8
 #undef DSV32_SUMS_4
 
 // Registers from the warps that need few to those that need many; all warps of a warpgroup call it.

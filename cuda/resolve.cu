@@ -1,16 +1,16 @@
 // Where each selected row is read from: the slot of its position, or one of the top-k buffer, into which few
 // sequences' missing rows are fetched at once.
 //
-// The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays,
-// step for step. The one idea: what does not hang on the selection is done while positions are still being
-// selected. The state is this kernel's own, of the step before (dependent.cuh); so each block has it in a
-// hash table before it waits, and then every selected position is looked up at once. A position that is not
-// found starts its row's way over the link; whose slot it takes is found out meanwhile.
+// The policy is that of src/context/topk_buffer, claim_newest() and resolve() in one, on the same arrays.
+// What does not depend on the selection is done while positions are still being selected: the state is this
+// kernel's own, of the step before (dependent.cuh), so each block has it in a hash table before it waits;
+// then every selected position is looked up at once. A position that is not found starts its row's way over
+// the link; whose slot it takes is found out meanwhile.
 #include <algorithm>
 
 #include "cuda/kernels.h"
 #include "cuda/paged.cuh"
-#include "cuda/row_fetch.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/slot_table.cuh"
 #include "cuda/team.cuh"
 
@@ -21,6 +21,79 @@ constexpr int kWarps = kResolveThreads / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kFetchBlocks = kMostTeamBlocks;  // of a sequence: each holds an eighth of the missing rows
 constexpr int64_t kFetchBytes = 60 << 10;      // of a block's rows on their way: 96 of 640 bytes
+
+// A row of a pool from a sequence's line of pages.
+__device__ __forceinline__ int64_t row_of(const int32_t* pages, int i) {
+  return static_cast<int64_t>(pages[i / kPageTokens]) * kPageTokens + i % kPageTokens;
+}
+
+// Rows on their way from the host pool through shared memory to their slots: those of a warp's entries, as
+// many rounds as the block's room asks for.
+struct RowFetch {
+  const Resolve& op;
+  const SlotTable& table;
+  const Room& room;
+  const int32_t *selected, *row_pages, *slot_pages;
+  uint64_t* arrived;  // the warp's
+  int n;              // entries
+  uint32_t parity = 0;
+  bool is_under_way = false;
+
+#if __CUDA_ARCH__ >= 900
+  __device__ static void prepare(uint64_t* arrived) {
+    if (threadIdx.x % 32 == 0) init_barrier(arrived, 1), publish_barriers();
+  }
+  __device__ bool is_of(int round, int e) const {
+    return e < n && table.places[e] < 0 && ~table.places[e] / room.n_rows == round;
+  }
+  __device__ uint8_t* stage(int round, int e) const {
+    return table.rows + (~table.places[e] - round * room.n_rows) * room.row_bytes;
+  }
+  __device__ void start(int round) {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+    int n_own = 0;
+    for (int e = thread; e - lane < n; e += kResolveThreads)
+      n_own += __popc(__ballot_sync(0xffffffffu, is_of(round, e)));
+    is_under_way = n_own > 0;
+    if (!is_under_way) return;
+    if (lane == 0) arrive_expecting(arrived, static_cast<uint32_t>(n_own * room.row_bytes));
+    __syncwarp();
+    for (int e = thread; e < n; e += kResolveThreads) {
+      if (!is_of(round, e)) continue;
+      const int pos = round == 0 ? table.positions[e] : __ldcg(selected + e);
+      copy_in(stage(round, e), op.cache.rows + row_of(row_pages, pos) * room.row_bytes, room.row_bytes,
+              arrived);
+    }
+  }
+  // Until they are there; then they leave for their slots, which `positions` holds by now.
+  __device__ void finish(int round) {
+    if (!is_under_way) return;
+    wait_for_phase(arrived, parity);
+    parity ^= 1;
+    fence_async_proxy();
+    for (int e = threadIdx.x; e < n; e += kResolveThreads)
+      if (is_of(round, e))
+        copy_out(op.cache.slots + row_of(slot_pages, table.positions[e]) * room.row_bytes, stage(round, e),
+                 room.row_bytes);
+    commit_copies_out();
+  }
+  __device__ void finish_all(int n_fetched) {
+    for (int round = 0; round * room.n_rows < n_fetched; ++round) {
+      if (round > 0) {
+        wait_until_read<0>();
+        __syncthreads();
+        start(round);
+      }
+      finish(round);
+    }
+    wait_until_written();
+  }
+#else
+  __device__ static void prepare(uint64_t*) {}
+  __device__ void start(int) {}
+  __device__ void finish_all(int) {}
+#endif
+};
 
 // How many bits are set in the words before `word`, for all lanes.
 __device__ __forceinline__ int count_before(const uint32_t* words, int word) {
@@ -121,9 +194,9 @@ __device__ __forceinline__ void place_rows(const TopkBuffer& buffer, const SlotT
 // A team a token, which is a sequence; a resident sequence's rows are where their positions are. Each block
 // resolves all, fetches every size-th entry's row and writes a share of the state, once all have read it.
 // kInShared: the table is in shared memory; else in scratch, which may be written only after the wait.
-// Bound by latency: the selection's load, one over the link, the copy to the slots.
-// Measured (H100, 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block
-// that fetches nothing; 10 us by eight until the missing rows are there.
+// Bound by latency: the selection's load, one over the link, the copy to the slots. Measured (H100,
+// 2026-11-24), added to a layer of decode with 4160 slots, 2048 selected: 7 us by one block that fetches
+// nothing; 10 us by eight until the missing rows are there.
 template <bool kFetches, bool kInShared>
 __global__ void __launch_bounds__(kResolveThreads)
     resolve_kernel(const __grid_constant__ Resolve op, const Room room, uint8_t* scratch) {
@@ -205,12 +278,8 @@ Resolve part_of(Resolve op, int64_t first, int64_t n) {
 template <typename Kernel>
 void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigned n_cluster,
                     const Launch& launch) {
-  const auto n_bytes = static_cast<size_t>(room.n_bytes());
-  CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
-  const auto n_blocks = static_cast<unsigned>(op.step.n_tokens) * n_cluster;
-  launch_kernel("resolve_kernel", kernel, {n_blocks, kResolveThreads, n_bytes, n_cluster}, launch, op, room,
-                static_cast<uint8_t*>(nullptr));
+  launch_kernel(kernel, {op.step.n_tokens * n_cluster, kResolveThreads, room.n_bytes(), n_cluster}, launch,
+                op, room, static_cast<uint8_t*>(nullptr));
 }
 
 }  // namespace
@@ -218,11 +287,9 @@ void launch_resolve(const Resolve& op, const Room& room, Kernel* kernel, unsigne
 bool can_fetch_resolved(const Resolve& op) {
   constexpr int kLeastRows = 16;  // else a fetch beside is no slower
   const CacheView& cache = op.cache;
-  const auto rows = reinterpret_cast<uintptr_t>(cache.rows), slots = reinterpret_cast<uintptr_t>(cache.slots);
-  const int64_t row_bytes = cache.layout.row_bytes();
-  if (!cache.buffers || op.step.n_tokens > kFewFetchTokens || row_bytes <= 0) return false;
-  if ((rows | slots | static_cast<uintptr_t>(row_bytes)) % 16 != 0) return false;
-  return knows_teams(attributes_of(resolve_kernel<true, true>)) && room_to_fetch(op).n_rows >= kLeastRows;
+  return cache.buffers && op.step.n_tokens <= kFewFetchTokens && cache.layout.row_bytes() > 0 &&
+         has_whole_words(cache) && is_of_hopper(resolve_kernel<true, true>) &&
+         room_to_fetch(op).n_rows >= kLeastRows;
 }
 
 void resolve(const Resolve& op, bool fetches, const Launch& launch) {
@@ -238,8 +305,8 @@ void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes));
   for (int64_t first = 0; first < n_tokens; first += n_together) {
     const int64_t n = std::min(n_together, n_tokens - first);
-    launch_kernel("resolve_kernel", resolve_kernel<false, false>, {static_cast<unsigned>(n), kResolveThreads},
-                  launch, part_of(op, first, n), room, scratch);
+    launch_kernel(resolve_kernel<false, false>, {n, kResolveThreads}, launch, part_of(op, first, n), room,
+                  scratch);
   }
 }
 

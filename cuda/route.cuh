@@ -25,10 +25,10 @@ __device__ inline int rank_of(const float* values, int n, int i) {
 
 // p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with
 // the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate). A block a
-// token; an expert counts those before it in its group, and of the other groups among their best alone. All
-// of it lies in shared memory; an s that is NaN becomes -infinity, as on the CPU. Chosen experts are sorted
-// ascending at the end, the sum runs in the order of choice. Logits are read past the first cache: other
-// blocks of the same kernel may have written them. Bound by latency.
+// token, all in shared memory; an expert counts those before it in its group, and of the other groups among
+// their best alone. An s that is NaN becomes -infinity, as on the CPU. Chosen experts are sorted ascending at
+// the end, the sum runs in the order of choice. Logits are read past the first cache: other blocks of the
+// same kernel may have written them. Bound by latency.
 __device__ inline void choose_experts(const RouteExperts& op, int64_t token, float* shared) {
   const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
             n_activated = static_cast<int>(op.n_activated), group_size = n / n_groups,

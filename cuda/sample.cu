@@ -1,7 +1,5 @@
-// Draws tokens from logits: the likeliest of each share of a row, then a team of blocks per token, nothing
-// sorted.
-//
-// What a rule keeps is a beginning of the tokens in order of likelihood (equal logits: the lower id first),
+// Draws tokens from logits: the likeliest of each share of a row, then a team of blocks per token; nothing is
+// sorted. A rule keeps a beginning of the tokens in order of likelihood (equal logits: the lower id first),
 // so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids.
 #include <algorithm>
 
@@ -84,8 +82,8 @@ __device__ __forceinline__ Found over_warp(Found found) {
 }
 
 // out[t, share] = what a share of the token's ids has; all_rules[t] = the token's rule, t from `first` on.
-// Grid (shares, tokens). Bound by latency: one block would read the logits of a token in 20 us; of many
-// tokens by their one reading from memory.
+// Grid (shares, tokens). Bound by latency (one block would read a token's logits in 20 us), of many tokens by
+// reading them.
 __global__ void __launch_bounds__(kShareThreads)
     find_best_kernel(const float* logits, int n, int first, const __grid_constant__ Rules rules, Found* out,
                      SampleRule* all_rules) {
@@ -144,11 +142,11 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
   top[n_likelier] = {id, (row.logits[id] - row.largest) - log_sum};
 }
 
-// out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h).
-// A team of 1 to 8 blocks takes a token, each a run of its logits, which it reads from L2: not at all for the
+// out = the id drawn by the rule, its log-probability and the likeliest ids' (see Sample in backend.h). A
+// team of 1 to 8 blocks takes a token, each a run of its logits, which it reads from L2: not at all for the
 // likeliest, once for the sum, twice for each of top-k, top-p and the list of the likeliest, once for the
 // draw. Bound by the some 40 instructions of a logit for top-p, which add to shared memory once or twice, and
-// the some 25 for the draw; with few rows by the team's meetings and by the latency of what it reads.
+// the some 25 for the draw; with few rows by the team's meetings and by latency.
 __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
     sample_kernel(Sample op, const SampleRule* rules, const Found* shares) {
   __shared__ Shared sm;
@@ -191,9 +189,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAnSm)
   // Whatever was read or written in another block's shared memory, the team has met since.
 }
 
-// Blocks that share a row: those with which all rows are done soonest, in turns of one block a multiprocessor
-// (two that share one take as long as two turns), each as long as a block's ids and its meetings. Two at
-// least, where there is a draw or a sum to share.
+// Blocks that share a row: with which all rows are done soonest, in turns of one block a multiprocessor (two
+// that share one take as long as two turns), each as long as a block's ids and its meetings. Two at least,
+// where there is a draw or a sum to share.
 int blocks_per_row(const Sample& op, int n_sms) {
   constexpr int64_t kMeetings = 14000;  // take as long as so many ids
   if (op.n_top < 0 &&
@@ -216,13 +214,11 @@ void draw(const Sample& op, int n_blocks, const Launch& launch) {
     const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
     Rules rules;
     std::copy_n(op.rules + first, n, rules.rule);
-    launch_kernel("find_best_kernel", find_best_kernel,
-                  {dim3(kShares, static_cast<unsigned>(n)), kShareThreads}, launch, op.logits,
-                  static_cast<int>(op.vocab_size), static_cast<int>(first), rules, shares, all_rules);
+    launch_kernel(find_best_kernel, {{kShares, n}, kShareThreads}, launch, op.logits, op.vocab_size, first,
+                  rules, shares, all_rules);
   }
-  launch_kernel("sample_kernel", sample_kernel,
-                {static_cast<unsigned>(op.n_tokens * n_blocks), kThreads, 0, static_cast<unsigned>(n_blocks)},
-                launch, op, all_rules, shares);
+  launch_kernel(sample_kernel, {op.n_tokens * n_blocks, kThreads, 0, n_blocks}, launch, op, all_rules,
+                shares);
 }
 
 }  // namespace
@@ -233,13 +229,10 @@ void sample(const Sample& op, const Launch& launch) {
   if (op.n_tokens == 0) return;
   if (op.vocab_size < 1 || op.vocab_size > kMostTokens)
     fail(ErrorKind::internal,
-         format("sample: %lld tokens to choose from, expected 1 to %lld",
-                static_cast<long long>(op.vocab_size), static_cast<long long>(kMostTokens)));
+         format("sample: %ld tokens to choose from, expected 1 to %ld", op.vocab_size, kMostTokens));
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
-    fail(ErrorKind::internal,
-         format("sample: the %lld likeliest of %lld tokens", static_cast<long long>(op.n_top),
-                static_cast<long long>(op.vocab_size)));
-  draw(op, knows_teams(attributes_of(sample_kernel)) ? blocks_per_row(op, launch.n_sms) : 1, launch);
+    fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
+  draw(op, is_of_hopper(sample_kernel) ? blocks_per_row(op, launch.n_sms) : 1, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -1,7 +1,6 @@
-// Where a rule cuts the tokens of a row off: the last kept token, found bin by bin.
-//
-// Histograms of integer weights: sums of integers are the same in every order, so no result depends on which
-// thread came first, nor on how many blocks share a row.
+// Where a rule cuts the tokens of a row off: the last kept token, found bin by bin. Histograms of integer
+// weights: their sums are the same in every order, so no result depends on which thread came first or on how
+// many blocks share a row.
 #pragma once
 
 #include <cfloat>
@@ -136,8 +135,7 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
 }
 
 // Calls visit(id, logits) for the logits of ids id, id + kStride, ... from `first` on. Those past the end are
-// NaN, by which they are told apart in a comparison that is needed anyway: no branches, so that the threads'
-// instructions for one logit fill the waits of another's.
+// NaN, which a comparison that is needed anyway tells apart: no branches.
 template <int kN, int kStride, typename Visit>
 __device__ __forceinline__ void visit_batches(const float* logits, int first, int end, const Visit& visit) {
 #pragma unroll 1
@@ -196,9 +194,9 @@ __device__ __forceinline__ uint32_t add_shared_if(uint32_t address, uint32_t x, 
   return old;
 }
 
-// Adds the amounts of the block's tokens to the bins digit_of(id, logit), where that is a bin. Amounts are
-// weights or ones. A 64-bit addition goes in two halves, which the hardware does without trying again: who
-// makes the low half wrap carries into the high one. A batch's first halves are on their way together.
+// Adds the amounts of the block's tokens, weights or ones, to the bins digit_of(id, logit), where that is a
+// bin. A 64-bit addition goes in two halves: who makes the low half wrap carries into the high one. A batch's
+// first halves are on their way together.
 template <bool kWeighs, typename DigitOf>
 __device__ __forceinline__ void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
   const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
@@ -323,13 +321,12 @@ __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, c
   return {logit_at(sm.cut), id_at(sm.cut)};
 }
 
-// The cut at which the amounts of the tokens that `within` keeps, likeliest first, reach need_of(their
-// total). Amounts are weights or, for counting, ones.
+// The cut at which the amounts, weights or ones, of the tokens that `within` keeps, likeliest first, reach
+// need_of(their total).
 //
 // The first bins are on a linear scale from the largest logit to the smallest, or to where weights are 0: a
-// float's highest bits are the same for most logits, and all threads would add to the same few bins. Where
-// the bin has more tokens than the list has room, because many logits are equal or nearly all are close to
-// one another, it is divided again, by places, until it has few.
+// float's highest bits are the same for most logits. A bin with more tokens than the list has room for is
+// divided again, by places, until it has few.
 template <bool kWeighs, typename NeedOf>
 __device__ Cut find_cut(Shared& sm, const Row& row, const Cut& within, const NeedOf& need_of) {
   const auto amount_of = [&](float logit) -> uint64_t {

@@ -14,18 +14,18 @@ constexpr int kResolveThreads = 1024;
 struct Room {
   int n_slots, topk, n_rows, row_bytes;
 
-  static constexpr int kHeadBits = 13, kHeads = 1 << kHeadBits;
+  static constexpr int kChainBits = 13, kChains = 1 << kChainBits;
   __host__ __device__ static int words(int n) { return (n + 31) / 32; }
   __host__ __device__ int64_t n_row_bytes() const { return (int64_t{n_rows} * row_bytes + 15) / 16 * 16; }
   __host__ __device__ int64_t n_bytes() const {
     const int64_t n_values = int64_t{3} * n_slots + words(n_slots) + words(topk) + int64_t{3} * topk;
-    return n_row_bytes() + 4 * (kHeads + (n_values + 31) / 32 * 32);
+    return n_row_bytes() + 4 * (kChains + (n_values + 31) / 32 * 32);
   }
 };
 
 struct SlotTable {
   uint8_t* rows;       // [n_rows, row_bytes]
-  int32_t* heads;      // [kHeads] a place in order of that hash, or -1
+  int32_t* chains;     // [kChains] a place in order of that hash, or -1
   int2* nodes;         // [n_slots] in order: position, next place of the same hash
   int32_t* slots;      // [n_slots] in order
   uint32_t* hits;      // [n_slots] bits, in order
@@ -38,8 +38,8 @@ struct SlotTable {
 
   __device__ SlotTable(uint8_t* memory, const Room& room)
       : rows(memory),
-        heads(reinterpret_cast<int32_t*>(memory + room.n_row_bytes())),
-        nodes(reinterpret_cast<int2*>(heads + Room::kHeads)),
+        chains(reinterpret_cast<int32_t*>(memory + room.n_row_bytes())),
+        nodes(reinterpret_cast<int2*>(chains + Room::kChains)),
         slots(reinterpret_cast<int32_t*>(nodes + room.n_slots)),
         hits(reinterpret_cast<uint32_t*>(slots + room.n_slots)),
         misses(hits + Room::words(room.n_slots)),
@@ -48,13 +48,13 @@ struct SlotTable {
         victims(positions + room.topk) {}
 
   __device__ static uint32_t hash(int pos) {
-    return static_cast<uint32_t>(pos) * 2654435761u >> (32 - Room::kHeadBits);
+    return static_cast<uint32_t>(pos) * 2654435761u >> (32 - Room::kChainBits);
   }
   __device__ void insert(int i, int pos) const {
-    nodes[i] = make_int2(pos, atomicExch(heads + hash(pos), i));
+    nodes[i] = make_int2(pos, atomicExch(chains + hash(pos), i));
   }
   __device__ int find(int pos) const {  // its place in order, or -1
-    for (int i = heads[hash(pos)]; i >= 0;) {
+    for (int i = chains[hash(pos)]; i >= 0;) {
       const int2 node = nodes[i];
       if (node.x == pos) return i;
       i = node.y;
@@ -69,8 +69,8 @@ struct SlotTable {
     __shared__ int own_slot, own_place;
     const int thread = static_cast<int>(threadIdx.x), n = buffer.n_slots;
     if (thread == 0) own_slot = kEmptySlot, own_place = 0;
-    for (int i = thread; i < Room::kHeads / 4; i += kResolveThreads)
-      reinterpret_cast<int4*>(heads)[i] = make_int4(-1, -1, -1, -1);
+    for (int i = thread; i < Room::kChains / 4; i += kResolveThreads)
+      reinterpret_cast<int4*>(chains)[i] = make_int4(-1, -1, -1, -1);
     for (int i = thread; i < Room::words(n); i += kResolveThreads) hits[i] = 0;
     __syncthreads();
 #pragma unroll kBatch

@@ -1,10 +1,7 @@
 // What a step keeps of each token, by blocks of kStoreThreads: latent rows to the host pool and to where they
 // are read from, their scales and the index keys to the key pages; with the norms, the rotation and the
-// transform that come before.
-//
-// The latent, the index key and the queries' low rank are three blocks of a token, which wait for the same
-// products. In a top-k buffer the newest row takes a slot of its own; resolve() writes down that it has
-// (resolve.cu).
+// transform before. The latent, the index key and the queries' low rank are three blocks of a token. In a
+// top-k buffer the newest row takes a slot of its own; resolve() writes down that it has (resolve.cu).
 #pragma once
 
 #include <algorithm>
@@ -50,9 +47,9 @@ __device__ inline void copy_row(const uint8_t* from, uint8_t* to, int64_t n_byte
     for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x) to[i] = from[i];
 }
 
-// The slot of the newest position: its own if it has one already, else the next victim's. resolve() makes it
-// the last to leave, as claim_newest() of src/context/topk_buffer does at once. Called by all threads of the
-// block; reads what this layer's resolve() of the step before wrote, so before the wait.
+// The slot of the newest position: its own if it has one already, else the next victim's, as claim_newest()
+// of src/context/topk_buffer has it. Called by all threads of the block; reads what this layer's resolve() of
+// the step before wrote, so before the wait.
 __device__ inline int find_newest_slot(const TopkBuffer& buffer, int pos) {
   constexpr int kItems = 8;  // loads of a thread in flight together
   __shared__ int own_slot;

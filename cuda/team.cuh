@@ -40,7 +40,4 @@ struct Team {
   }
 };
 
-// Whether a kernel's blocks can be teams of more than one: the code that the device runs knows clusters.
-inline bool knows_teams(const cudaFuncAttributes& attributes) { return attributes.ptxVersion >= 90; }
-
 }  // namespace dsv32::cuda

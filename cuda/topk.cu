@@ -1,11 +1,11 @@
 // Exact top-k of each token's scores.
 //
 // A row of few positions is a block's, which holds all of its keys in registers (topk_keys.cuh). A longer one
-// is a cluster's. The one idea: each block lists the keys of its part that lie above a bound and sends the
-// list to all others, so that each finds the threshold by itself and writes what its own part has above it,
-// in order; the blocks meet once. The bound is the same in all, from the same sample of the whole row. Where
-// it leaves too few keys or too many, the blocks go through the row once more, digit by digit (topk_row.cuh):
-// the result is exact whatever the scores, and counts are integers, so that no order of arrival shows in it.
+// is a cluster's: each block lists the keys of its part that lie above a bound and sends the list to all
+// others, so that each finds the threshold by itself and writes what its own part has above it, in order; the
+// blocks meet once. The bound is the same in all, from the same sample of the whole row. Where it leaves too
+// few keys or too many, the blocks go through the row once more, digit by digit (topk_row.cuh): the result is
+// exact whatever the scores, and counts are integers, so that no order of arrival shows.
 #include <algorithm>
 #include <cmath>
 
@@ -245,9 +245,9 @@ __device__ __forceinline__ void select_ranked(Shared& sm, const Team& team, cons
                       });
 }
 
-// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending.
-// A cluster of 1 to 8 blocks takes a token, each block a run of its row. What needs no scores is done before
-// these are there. Bound by what a block does one after the other; with many long rows by reading the scores.
+// selected = the positions s <= pos with the topk largest scores (ties: the lower s), ascending. A cluster of
+// 1 to 8 blocks takes a token, each block a run of its row. Bound by what a block does one after the other;
+// with many long rows by reading the scores.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) select_topk_kernel(SelectTopk op, int n_room) {
   extern __shared__ __align__(16) uint32_t words[];
@@ -296,16 +296,10 @@ int list_room(Kernel* kernel, int n_blocks) {
 template <int kThreads>
 void launch_select(const SelectTopk& op, bool are_long, const Launch& launch) {
   const auto kernel = select_topk_kernel<kThreads>;
-  const bool are_shared = are_long && knows_teams(attributes_of(kernel));
-  const int n_blocks = are_shared ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
+  const int n_blocks = are_long && is_of_hopper(kernel) ? blocks_per_row(op.step.n_tokens, launch.n_sms) : 1;
   const int n_room = are_long ? list_room(kernel, n_blocks) : 0;
-  const size_t n_bytes = (static_cast<size_t>(n_blocks + 1) * n_room + kListHead * n_blocks) * 4;
-  CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes)));
-  launch_kernel("select_topk_kernel", kernel,
-                {static_cast<unsigned>(op.step.n_tokens * n_blocks), kThreads, n_bytes,
-                 static_cast<unsigned>(n_blocks)},
-                launch, op, n_room);
+  const int n_bytes = ((n_blocks + 1) * n_room + kListHead * n_blocks) * 4;
+  launch_kernel(kernel, {op.step.n_tokens * n_blocks, kThreads, n_bytes, n_blocks}, launch, op, n_room);
 }
 
 }  // namespace
@@ -316,16 +310,12 @@ void select_topk(const SelectTopk& op, const Launch& launch) {
   if (op.topk <= 0 || op.topk > INT32_MAX || n_visible > INT32_MAX / 2 ||
       n_tokens > INT32_MAX / kMostTeamBlocks)
     fail(ErrorKind::internal,
-         format("select_topk: top-k %lld of %lld positions for %lld tokens", static_cast<long long>(op.topk),
-                static_cast<long long>(n_visible), static_cast<long long>(n_tokens)));
+         format("select_topk: top-k %ld of %ld positions for %ld tokens", op.topk, n_visible, n_tokens));
   if (op.scores && op.scores_stride < n_visible && n_tokens > 1)
     fail(ErrorKind::internal,
-         format("select_topk: rows of %lld scores for %lld positions",
-                static_cast<long long>(op.scores_stride), static_cast<long long>(n_visible)));
-  const bool is_aligned =
-      (n_tokens == 1 || op.scores_stride % 4 == 0) && reinterpret_cast<uintptr_t>(op.scores) % 16 == 0;
-  const bool are_long =
-      op.scores && n_visible > op.topk && n_visible + (is_aligned ? 0 : 3) > kMostKeys<1024>;
+         format("select_topk: rows of %ld scores for %ld positions", op.scores_stride, n_visible));
+  const bool are_fours = (n_tokens == 1 || op.scores_stride % 4 == 0) && is_aligned(op.scores, 16);
+  const bool are_long = op.scores && n_visible > op.topk && n_visible + (are_fours ? 0 : 3) > kMostKeys<1024>;
   (topk_threads(are_long, n_visible) == 512 ? launch_select<512> : launch_select<1024>)(op, are_long, launch);
 }
 

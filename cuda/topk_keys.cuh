@@ -1,8 +1,8 @@
 // Keys in the registers of a block: bounds of them, the one in a given place, and those above it in order.
 //
-// A key is an integer that sorts as its score does; 0 is none. The one idea: a key's place needs no sorting.
-// All keys are counted into bins between two bounds, and those of the one bin that has the place are compared
-// with each other. Bounds need not be right: what lies past them counts in the outer bins.
+// A key is an integer that sorts as its score does; 0 is none. Nothing is sorted: all keys are counted into
+// bins between two bounds, and those of the bin that has the place are compared with each other. Bounds need
+// not be right: what lies past them counts in the outer bins.
 #pragma once
 
 #include "cuda/common.cuh"
@@ -58,8 +58,8 @@ __device__ __forceinline__ void visit_vectors(int n_vectors, const Visit& visit)
 }
 
 // From each thread's lowest and highest key, bounds of the block's: the lowest and, for keys in the need-th
-// place from above, the least of the highest of kGroups spread over the block, so that a few far above the
-// rest do not widen the bins. sm.group_high is zero before.
+// place from above, the least of the highest of kGroups spread over the block, so that a few outliers do not
+// widen the bins. sm.group_high is zero before.
 template <int kThreads>
 __device__ __forceinline__ void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_t need) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -169,7 +169,7 @@ __device__ __forceinline__ bool find_key(Shared& sm, const uint32_t (&keys)[kN],
 
 // Takes, in the order of the threads and of their keys, the keys above the threshold and the first n_wanted
 // that equal it: emit(i, how many are taken before, whether) for each keys[i]. n_above and n_ties: keys above
-// and at the threshold that came before all these; then these are among them.
+// and at the threshold before all these; then with these.
 template <int kThreads, int kN, typename Emit>
 __device__ __forceinline__ void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int n_vectors,
                                           uint32_t threshold, uint32_t n_wanted, uint32_t& n_above,

@@ -1,10 +1,6 @@
-// A row of scores in memory: its keys, those above a threshold taken in order tile by tile, and the selection
-// that needs no bound.
-//
-// The one idea: whoever goes through a row in order, to list or to write, counts what a thread's neighbouring
-// keys give and adds up what is before (take_keys). The selection that is right for every row finds the
-// topk-th key digit by digit, by three histograms of all the blocks' keys; it is slow, and for rows that no
-// bound fits.
+// A row of scores in memory: its keys, those above a threshold taken in order tile by tile (take_keys), and a
+// selection for rows that no bound fits: it finds the topk-th key digit by digit, by three histograms of all
+// the blocks' keys, and is slow.
 #pragma once
 
 #include "cuda/team.cuh"
@@ -16,8 +12,8 @@ namespace {
 constexpr int kTileKeys = 8;  // of a thread
 
 // Scores of a row, begin to end, from where memory is aligned to 16 bytes: the row itself begins at `skip`.
-// Its last vector of 4 may be no whole one; those of its scores are loaded by every thread, so that no load
-// of a vector has to wait for another.
+// Every thread loads the scores of a last vector of 4 that is not whole, so that no load has to wait for
+// another.
 struct Row {
   const float* scores;
   int begin, end, skip;

@@ -26,11 +26,9 @@ inline size_t turn_bytes(const TurnQueries& op) {
   return op.index_q ? static_cast<size_t>(kIndexHeads * op.index_dim) * sizeof(float) : 0;
 }
 
-// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, the angle rounded to f32 as model.py
-// does, full-range sincosf: angles reach a million radians. The Hadamard stages run in the order of the
-// CPU's, and dividing by a power of two is exact: the only rounding is e4m3's. With a whole number of rounds
-// over the pairs a thread's first sine and cosine are those of all its heads. Bound by latency in decode, by
-// bytes in prefill.
+// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, rounded to f32 as in model.py,
+// full-range sincosf: angles reach a million radians. With a whole number of rounds over the pairs a thread's
+// first sine and cosine are those of all its heads.
 __device__ inline void turn_heads(const TurnQueries& op, int64_t t, int64_t first_head) {
   const int64_t n_pairs = op.rope_dim / 2, n_heads = min(op.n_heads - first_head, int64_t{kTurnHeads});
   const float pos = static_cast<float>(__ldcg(op.step.pos + t));

@@ -9,30 +9,17 @@ namespace dsv32::cuda {
 
 constexpr int kTileThreads = 128;  // that fill a tile: one a row
 
-template <TensorType kType>
-constexpr int block_values() {
-  if constexpr (kIsFloat<kType>)
-    return 1;
-  else
-    return Codes<kType>::kBlockValues;
-}
-
-template <TensorType kType>
-constexpr int block_bytes() {
-  if constexpr (kIsFloat<kType>)
-    return kType == TensorType::f32 ? 4 : 2;
-  else
-    return Codes<kType>::kBlockBytes;
-}
-
 // A span of a tile's rows in shared memory. A row's is copied in whole 16-byte pieces of memory, wherever in
 // them it begins.
 template <TensorType kType>
 struct RawSpan {
   // Columns copied together: one block where blocks are long.
-  static constexpr int kColumns = kIsFloat<kType> ? 64 : block_values<kType>() == 32 ? 128 : 256;
+  static constexpr int kColumns = [] {
+    if constexpr (kIsFloat<kType>) return 64;
+    return Codes<kType>::kBlockValues == 32 ? 128 : 256;
+  }();
   static constexpr int kSteps = kColumns / kStep;
-  static constexpr int kRowBytes = kColumns / block_values<kType>() * block_bytes<kType>();
+  static constexpr int kRowBytes = static_cast<int>(span_bytes<kType, kColumns>());
   static constexpr int kPieces = (kRowBytes + 15 + 15) / 16;
   static constexpr int kPitch =
       (kPieces | 1) * 16;  // an odd number of pieces: eight rows lie in different banks

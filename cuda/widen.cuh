@@ -1,15 +1,14 @@
 // Sixteen stored weights as fp16, for tensor cores.
 //
 // f16(scale * code + min) takes a byte permutation and an fma a value: a code, made unsigned by an offset,
-// is put into the mantissa of a power of two, and the fma takes power and offset off again. Against rounding
-// the reference's f32 value this is off by the rounding of the fma's constant: less than scale * 2^-9 for
-// formats of wide codes, or 2^-16 for the others. As a block's largest code is 64 or more there and 1 or more
-// here, that is 2^-15 of its largest value or less, where fp16 rounds off 2^-11.
+// goes into the mantissa of a power of two, and the fma takes power and offset off. Against rounding the
+// reference's f32 value this is off by the rounding of the fma's constant: less than scale * 2^-9 for formats
+// of wide codes, 2^-16 for the others, which is 2^-15 of a block's largest value or less, where fp16 rounds
+// off 2^-11.
 //
 // No scale is applied: values from 2^-14 to 65504 keep eleven bits, and smaller ones err by 2^-25 at most,
-// which is nothing beside the roundings of values of ordinary size (0.01) in the same sums. Besides,
-// quantised formats but MXFP4 have fp16 scales themselves: what would be lost here is not in the file. Values
-// past 65504, which only F32, BF16 and absurd scales have, become 65504.
+// nothing beside the roundings of ordinary values (0.01) in the same sums. Values past 65504, which only F32,
+// BF16 and absurd scales have, become 65504.
 #pragma once
 
 #include "cuda/dequant.cuh"
