@@ -24,7 +24,7 @@ struct Scene {
   TempDir dir;
   std::unique_ptr<GgufFile> file;
   std::unique_ptr<Engine> engine;
-  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sessions;
 
   explicit Scene(int64_t topk_buffer = kEveryRow, KvType kv_type = KvType::fp8) {
     TinyModel shape;
@@ -42,7 +42,7 @@ struct Scene {
     return time_batch(*engine, *fabricate_tokenizer(engine->args().vocab_size), sessions, kHeld, kDecoded,
                       {.selection = locality});
   }
-  std::vector<uint8_t> keys(const Session& session, int64_t page) const {
+  std::vector<uint8_t> keys(const ByHand& session, int64_t page) const {
     const PoolPage at = session.timeline().page(page);
     return engine->cache().download_keys({&at, 1}).front();
   }
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(each_token_of_a_step_gets_its_own_selection) {
   Step step{Role::decode, {}};
   for (const auto& session : scene.sessions) step.parts.push_back({&session->timeline(), {&token, 1}, 1});
   forward.set_forced_selection(all.data(), kSequences);
-  scene.engine->loop().compute(step);
+  scene.engine->compute(step);
   const std::vector<float> logits = forward.logits();
   const auto width = static_cast<size_t>(scene.engine->args().vocab_size);
   for (size_t i = 0; i < kSequences; ++i)
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(experts_are_those_that_are_forced) {
   Forward& forward = scene.engine->forward();
   const ModelArgs& args = scene.engine->args();
   const std::vector<int32_t> prompt = random_tokens(kHeld, 1);
-  Session& session = *scene.sessions[0];
+  ByHand& session = *scene.sessions[0];
   session.sync(prompt);
   std::vector<int32_t> held = prompt;
   held.push_back(7);

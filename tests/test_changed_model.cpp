@@ -144,8 +144,9 @@ BOOST_AUTO_TEST_CASE(what_changes_before_it_is_loaded_is_refused) {
   for (const bool is_apart : {false, true}) {
     const GgufFile file(changing.model.path);
     changing.change();
-    BOOST_CHECK_EXCEPTION(Engine({std::make_shared<ApartBackend>(is_apart)}, file, changing.options), Error,
-                          is_of_change);
+    EngineOptions options = changing.options;
+    options.backends = {std::make_shared<ApartBackend>(is_apart)};
+    BOOST_CHECK_EXCEPTION(Engine(file, options), Error, is_of_change);
   }
 }
 

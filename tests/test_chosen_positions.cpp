@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(what_is_chosen_is_attended_to) {
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 31 % 250);
 
   Engine engine(file, options);
-  Session session(engine);
+  ByHand session(engine);
   const auto logits_with = [&](std::optional<Chooser> chooser, const int32_t* forced) {
     session.sync(prompt);
     std::optional<ChosenPositions> chosen;

@@ -26,12 +26,11 @@ struct Places {
 };
 
 std::unique_ptr<Engine> open(const GgufFile& file, const Places& places, EngineOptions options) {
-  Backends backends;
   for (int i = 0; i < places.n_devices; ++i)
-    backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
+    options.backends.push_back(std::make_shared<IslandBackend>()), options.gpus.push_back(i);
   options.n_cpu_experts = places.n_cpu_experts;
   if (!options.context) options.context = 256;
-  return std::make_unique<Engine>(std::move(backends), file, options);
+  return std::make_unique<Engine>(file, options);
 }
 
 struct Talk {
@@ -46,7 +45,7 @@ struct Talk {
 
 Talk talk(Engine& engine) {
   const std::vector<int32_t> tokens = random_tokens(kPrompt + kAnswer, 3);
-  Session session(engine);
+  ByHand session(engine);
   Talk all;
   all.n_held = session.sync(std::vector(tokens.begin(), tokens.begin() + kPrompt));
   const auto keep = [&] {
@@ -87,7 +86,8 @@ BOOST_AUTO_TEST_CASE(as_few_devices_as_suffice_are_used) {
   const GgufFile file(tiny_path());
   EngineOptions options;
   options.context = 256;
-  Engine engine({std::make_shared<IslandBackend>(), std::make_shared<IslandBackend>()}, file, options);
+  options.backends = {std::make_shared<IslandBackend>(), std::make_shared<IslandBackend>()};
+  Engine engine(file, options);
   BOOST_TEST(engine.backends().size() == 1u);
 }
 
@@ -116,17 +116,17 @@ BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
   const std::vector<int32_t> prompt = random_tokens(230, 5);
   std::vector<int32_t> other = prompt;
   other.resize(150), other.push_back(7);
-  const auto logits_after = [](Session& session, const std::vector<int32_t>& tokens) {
+  const auto logits_after = [](ByHand& session, const std::vector<int32_t>& tokens) {
     session.sync(tokens);
     return session.logits();
   };
   const auto expected_engine = open(file, {}, options);
-  Session expected(*expected_engine);
+  ByHand expected(*expected_engine);
   const std::vector<float> of_prompt = logits_after(expected, prompt),
                            of_other = logits_after(expected, other);
 
   const auto engine = open(file, {3, 0}, options);
-  Session broken_off(*engine), next(*engine);
+  ByHand broken_off(*engine), next(*engine);
   int n_chunks = 0;
   broken_off.sync(prompt, [&](int64_t, int64_t, int64_t) { return ++n_chunks < 3; });
   BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 128);
@@ -143,15 +143,15 @@ BOOST_AUTO_TEST_CASE(sessions_end_while_their_prompts_are_under_way) {
   options.chunk = 32, options.cache.emplace();
   const std::vector<int32_t> prompt = random_tokens(230, 5);
   const auto engine = open(file, {3, 0}, options);
-  const auto break_off = [&](Session& session) {
+  const auto break_off = [&](ByHand& session) {
     session.sync(prompt, [](int64_t n_done, int64_t, int64_t) { return n_done < 160; });
     BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 64);
   };
   {
-    Session session(*engine);
+    ByHand session(*engine);
     break_off(session);
   }
-  Session session(*engine);
+  ByHand session(*engine);
   BOOST_TEST(session.hold(prompt) == 64);
   break_off(session);
   session.rest();

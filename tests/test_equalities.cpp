@@ -14,6 +14,7 @@
 #include "engine/loop.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/company.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -129,7 +130,7 @@ BOOST_AUTO_TEST_CASE(residency_comes_and_goes_with_a_timelines_length) {
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.topk_buffer = 127}));
-  Session session(engine);
+  ByHand session(engine);
   Timeline& timeline = session.timeline();
   const auto n_missed = [&] { return engine.forward().buffer_tally().n_misses; };
   // Decodes up to `end`, each step with the bits of full residency.
@@ -166,7 +167,7 @@ BOOST_AUTO_TEST_CASE(prefill_in_a_chunk_then_decode_through_the_buffer_equals_fu
   const std::vector<int32_t> tokens = random_tokens(kTokens, 1);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.topk_buffer = 40}));
-  Session session(engine);
+  ByHand session(engine);
   std::vector<float> logits = session.all_logits(std::span(tokens).first(100));
   for (size_t i = 100; i < tokens.size(); ++i) {
     session.step(tokens[i]);
@@ -185,7 +186,7 @@ BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   Rng rng(3);
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(40)}) {
     Engine engine(file, options_of({.chunk = 64, .topk_buffer = topk_buffer}));
-    Session session(engine);
+    ByHand session(engine);
     for (size_t i = 0; i < 4; ++i) {
       const size_t n = i == 0 ? kTokens - 1 : 1 + rng.next() % (kTokens - 1);
       std::vector<int32_t> mixed(tokens.begin(), tokens.begin() + static_cast<int64_t>(n));
@@ -204,7 +205,7 @@ BOOST_AUTO_TEST_CASE(a_forgotten_tail_leaves_no_trace) {
   mixed.insert(mixed.end(), others.begin(), others.begin() + 60);
   const GgufFile file(tiny_path());
   Engine engine(file, options_of({.chunk = 16, .topk_buffer = 40}));
-  Session session(engine);
+  ByHand session(engine);
   session.sync(mixed);
   for (int32_t i = 0; i < 10; ++i) session.step(i);
   BOOST_TEST(session.sync(tokens) == 70);
@@ -241,7 +242,7 @@ BOOST_AUTO_TEST_CASE(a_generation_is_reproducible_by_its_seed) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const auto generated = [&](uint64_t seed, const Run& run) {
     Engine engine(file, options_of(run));
-    Session session(engine);
+    ByHand session(engine);
     GenerationOptions options;
     options.sampling.seed = seed;
     options.max_tokens = 40;

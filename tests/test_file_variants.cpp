@@ -51,9 +51,8 @@ Answer answer_of(const GgufWriter& model, const Where& where = {}) {
   EngineOptions options;
   options.context = 64, options.kv_type = where.kv_type, options.n_cpu_experts = where.n_cpu_experts;
   if (where.is_apart) options.gpus = {0};
-  Backends backends;
-  if (where.is_apart) backends.push_back(std::make_shared<IslandBackend>());
-  Engine engine(std::move(backends), file, options);
+  if (where.is_apart) options.backends = {std::make_shared<IslandBackend>()};
+  Engine engine(file, options);
   return {run_alone(engine, random_tokens(kTokens, 1), kPrompt), engine.warnings()};
 }
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "model/rope_frequencies.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
@@ -183,7 +183,7 @@ void check_stages(const Case& test) {
   Engine engine(test.file, options_for(KvType::f32, 512, tokens.size()));
   StageCollector stages(test.golden, engine.args());
   engine.forward().set_observer(std::ref(stages));
-  Session(engine).all_logits(tokens);
+  ByHand(engine).all_logits(tokens);
   const auto check = [&](const std::string& record, const std::vector<float>& ours) {
     BOOST_TEST_CONTEXT(record)
     BOOST_TEST(worst(relative_differences(ours, test.golden.values(record))) <= 1e-5f);

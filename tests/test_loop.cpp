@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/by_hand.h"
 #include "engine/loop.h"
-#include "engine/session.h"
 #include "tests/support/failing_allocations.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/many_timelines.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -39,11 +40,11 @@ struct Scene {
   GgufFile file{tiny_path()};
   std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   std::unique_ptr<Engine> engine;
-  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sessions;
 
   explicit Scene(int64_t max_seqs, std::optional<int64_t> topk_buffer = {})
       : Scene(small(max_seqs, 256 * max_seqs, topk_buffer)) {
-    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<Session>(*engine));
+    for (int64_t i = 0; i < max_seqs; ++i) sessions.push_back(std::make_unique<ByHand>(*engine));
   }
   explicit Scene(const EngineOptions& options) : engine(std::make_unique<Engine>(file, options)) {}
 
@@ -121,8 +122,8 @@ BOOST_AUTO_TEST_CASE(a_held_prompt_is_answered_without_reading) {
   Scene scene(2);
   Loop& loop = scene.engine->loop();
   Request read = scene.request(1), held = scene.request(1);
-  read.session = scene.sessions[0].get(), held.session = scene.sessions[1].get();
-  held.session->sync(std::span(held.prompt).first(held.prompt.size() - 1));
+  read.sequence = scene.sessions[0].get(), held.sequence = scene.sessions[1].get();
+  scene.sessions[1]->sync(std::span(held.prompt).first(held.prompt.size() - 1));
   held.is_held = true;
   Ear ears[2];
   const int64_t numbers[] = {loop.add(read, ears[0]), loop.add(held, ears[1])};
@@ -139,7 +140,7 @@ BOOST_AUTO_TEST_CASE(many_requests_in_small_pools_are_answered_as_each_alone) {
   constexpr size_t kRequests = 24;
   const auto request = [](const Scene& scene, size_t i) {
     Request made = scene.request(i);
-    made.session = nullptr;
+    made.sequence = nullptr;
     made.prompt.resize(1 + i * 37 % (i < 12 ? 40 : 150), 7);
     made.options.n_top_logprobs = static_cast<int64_t>(i % 3);
     made.options.max_tokens = i % 2 ? -1 : static_cast<int64_t>(i * 31 % 150);
@@ -248,7 +249,7 @@ BOOST_AUTO_TEST_CASE(a_place_that_an_interruption_leaves_is_taken) {
   for (size_t i = 0; i < ears.size(); ++i) {
     ears[i].n_before_stop = i < 3 ? 6 : -1;
     Request request = scene.request(i);
-    request.session = nullptr;
+    request.sequence = nullptr;
     numbers.push_back(loop.add(std::move(request), ears[i]));
   }
   while (loop.turn()) {
@@ -263,7 +264,7 @@ BOOST_AUTO_TEST_CASE(a_talk_goes_on_where_it_was) {
   Loop& loop = scene.engine->loop();
   const auto asked = [&](int64_t talk) {
     Request request = scene.request(0);
-    request.session = nullptr, request.talk = talk;
+    request.sequence = nullptr, request.talk = talk;
     Ear ear;
     return generate(loop, request, ear);
   };

@@ -22,9 +22,10 @@
 #include "cli/batch/batch_runner.h"
 #include "cli/chat/completion_json.h"
 #include "cli/warm/loaded_model.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "gguf/random_weights.h"
 #include "tests/support/child_process.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -293,7 +294,7 @@ Answers answers_alone(const std::string& path, Options options) {
       if (job.line.refusal()) throw Error(*job.line.refusal());
       GenerationOptions asked = job.request().options;
       asked.thinking = job.prompt.thinking;
-      Session session(model.engine);
+      ByHand session(model.engine);
       reading.conclude(job, generate(session, *model.tokenizer, job.prompt.ids, asked, nobody));
     } catch (const Error& error) {
       reading.conclude(job, error);

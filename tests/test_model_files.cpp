@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/by_hand.h"
 #include "engine/sampler.h"
-#include "engine/session.h"
 #include "tests/support/contains.h"
 #include "tests/support/one_row.h"
 #include "tests/support/temp_dir.h"
@@ -38,7 +38,7 @@ std::vector<float> run(const TinyModel& shape) {
   write_tiny_model(path, shape);
   const GgufFile file(path);
   Engine engine(file, small_context());
-  Session session(engine);
+  ByHand session(engine);
   const int32_t token = 1;
   session.sync(std::span(&token, 1));
   return session.logits();
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(damaged_weights_stop_the_run) {
     std::fclose(out);
     const GgufFile file(path);
     Engine engine(file, small_context());
-    Session session(engine);
+    ByHand session(engine);
     const std::vector<int32_t> tokens = {1, 2, 3};
     session.sync(tokens);
     OneRow sampler({}, engine.backend());
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_does_not_fit_is_refused_with_the_counts) {
   write_tiny_model(path, small_shape());
   const GgufFile file(path);
   Engine engine(file, small_context());
-  Session session(engine);
+  ByHand session(engine);
   const auto refused = [&](const std::vector<int32_t>& tokens, ErrorKind kind, const char* part) {
     BOOST_CHECK_EXCEPTION(session.sync(tokens), Error, [&](const Error& error) {
       return error.kind() == kind && contains(error.what(), part);

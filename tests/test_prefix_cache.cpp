@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "engine/loop.h"
 #include "tests/support/fault_file_system.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/known_prompt.h"
 #include "tests/support/sanitized.h"
 #include "text/chat_format.h"
@@ -45,7 +46,7 @@ void check_restored(Opened& warm, Cold& cold, const std::vector<int32_t>& tokens
       (remembered(*warm.engine, *warm.session) == remembered(*cold.opened.engine, *cold.opened.session)));
 }
 
-std::string greedy(Session& session, const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+std::string greedy(ByHand& session, const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
                    int64_t* n_cached = nullptr, bool thinking = false) {
   GenerationOptions options;
   options.sampling.temperature = 0;
@@ -132,7 +133,7 @@ BOOST_AUTO_TEST_CASE(sessions_share_pages_in_memory) {
   Cold cold(KvType::fp8);
   opened.session->sync(base());
   const std::vector<uint8_t> before = remembered(*opened.engine, *opened.session);
-  Session other(*opened.engine);
+  ByHand other(*opened.engine);
   const int64_t split = 3 * kPageTokens + 17;
   BOOST_TEST(other.sync(leaving_at(split)) == split);
   cold.opened.session->sync(leaving_at(split));
@@ -230,7 +231,7 @@ BOOST_AUTO_TEST_CASE(a_prefetch_is_taken_up) {
   const GgufFile file(tiny_path());
   const std::vector<int32_t> tokens = leaving_at(kBase);
   Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(tokens); });
-  Session session(engine);
+  ByHand session(engine);
   BOOST_TEST(session.sync(tokens) == kBase / kPageTokens * kPageTokens);
 }
 

@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(only_the_same_model_finds_its_pages) {
   const auto n_found = [&](const EngineOptions& options, const std::string& path) {
     const GgufFile file(path);
     Engine engine(file, options);
-    Session session(engine);
+    ByHand session(engine);
     return session.sync(tokens);
   };
   EngineOptions same = options_in(cache);
@@ -94,17 +94,17 @@ BOOST_AUTO_TEST_CASE(nothing_is_found_or_stored_until_the_model_is_known) {
   const GgufFile file(tiny_path());
   bool is_known = false;
   const auto open = [&] {
-    return std::make_unique<Engine>(
+    const ModelSource source(
         read_model_args(file), model_bytes(file, read_model_args(file)),
         [&](const ModelArgs& args, const WeightPlaces& places) { return load_weights(file, args, places); },
-        options_in(dir.file("cache")),
         [&](const CacheLayout&, const std::string&) {
           return [&] { return is_known ? std::optional(Hash256{1}) : std::nullopt; };
         });
+    return std::make_unique<Engine>(source, options_in(dir.file("cache")));
   };
   const int64_t n_stored = kBase / kPageTokens * kPageTokens;
   const auto sync = [](Engine& engine, const std::vector<int32_t>& tokens) {
-    Session session(engine);
+    ByHand session(engine);
     return session.sync(tokens);
   };
   {

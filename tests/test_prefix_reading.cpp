@@ -16,6 +16,7 @@
 #include "tests/support/disk_gate.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/failing_allocations.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/stored_pages.h"
 #include "tests/support/tiny_file.h"
 #include "tests/support/tiny_session.h"
@@ -82,7 +83,7 @@ struct GatedFixture {
   }
 };
 
-void check_same(Engine& engine, Session& warm, const std::vector<int32_t>& tokens) {
+void check_same(Engine& engine, ByHand& warm, const std::vector<int32_t>& tokens) {
   static Opened cold(cold_options());
   cold.session->sync(tokens);
   BOOST_TEST((warm.logits() == cold.session->logits()));
@@ -90,7 +91,7 @@ void check_same(Engine& engine, Session& warm, const std::vector<int32_t>& token
 }
 
 // Whether is_ready() looks at the tokens, which takes memory.
-bool asks(Session& session, const std::vector<int32_t>& tokens) {
+bool asks(ByHand& session, const std::vector<int32_t>& tokens) {
   FailingAllocations none(0);
   session.is_ready(tokens);
   return none.stop();
@@ -139,7 +140,7 @@ BOOST_AUTO_TEST_CASE(of_a_hanging_disk_what_has_come_is_used) {
   const std::vector<int32_t> tokens = leaving_at(kBase, 40);
   BOOST_TEST(warm.session->sync(tokens) == kFirstPages * kPageTokens);
   check_same(*warm.engine, *warm.session, tokens);
-  Session other(*warm.engine);
+  ByHand other(*warm.engine);
   BOOST_TEST(other.sync(leaving_at(kBase, 50)) == kBase);
   check_same(*warm.engine, other, leaving_at(kBase, 50));
   disk.gate->open();
@@ -168,7 +169,7 @@ BOOST_AUTO_TEST_CASE(best_effort_takes_what_is_there) {
     while (!disk.gate->is_waited_for()) prefixes.prefetch(tokens);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
-  Session session(engine);
+  ByHand session(engine);
   BOOST_TEST(session.sync(tokens) == kFirstPages * kPageTokens);
   check_same(engine, session, tokens);
   disk.gate->open();
@@ -282,7 +283,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_its_turn_is_asked_again_when_something_change
   options.max_seqs = 3, options.pool = 4096;
   Opened warm(options);
   PrefixCache& prefixes = *warm.engine->prefix_cache();
-  Session reading(*warm.engine), waiting(*warm.engine);
+  ByHand reading(*warm.engine), waiting(*warm.engine);
   BOOST_TEST(!reading.is_ready(first));
   BOOST_TEST((prefixes.readiness(first) == PrefixCache::Readiness::is_read));
   BOOST_TEST(!waiting.is_ready(second));
@@ -311,7 +312,7 @@ BOOST_AUTO_TEST_CASE(a_prefetch_for_another_prompt_is_taken_as_far_as_it_goes) {
     const GatedFixture disk;
     const GgufFile file(tiny_path());
     Engine engine(file, disk.options(), [&](PrefixCache& prefixes) { prefixes.prefetch(leaving_at(kBase)); });
-    Session session(engine);
+    ByHand session(engine);
     const std::vector<int32_t> tokens = leaving_at(split, 9);
     BOOST_TEST(session.sync(tokens) == split);
     check_same(engine, session, tokens);
@@ -358,7 +359,7 @@ BOOST_AUTO_TEST_CASE(a_head_that_hangs_keeps_nobody) {
     const GgufFile file(tiny_path());
     auto engine = std::make_unique<Engine>(file, options);
     BOOST_TEST(seconds_since(start) < 1.9);
-    auto session = std::make_unique<Session>(*engine);
+    auto session = std::make_unique<ByHand>(*engine);
     BOOST_TEST(session->sync(leaving_at(kBase)) == kFirstPages * kPageTokens);
     BOOST_TEST(seconds_since(start) < 15);
     BOOST_TEST(gate.is_waited_for());

@@ -18,11 +18,11 @@ using What = StepPlan::What;
 
 namespace {
 
-StepPlan step_of(const std::vector<RequestState>& requests, bool was_prompt, int64_t chunk) {
+StepPlan step_of(const std::vector<SequenceState>& requests, bool was_prompt, int64_t chunk) {
   return next_step({requests, {1000, 1000, 1000, 100}, 0, chunk, was_prompt});
 }
 
-RequestState in_phase(Phase phase) { return {phase, false, false, 10, 100, 200}; }
+SequenceState in_phase(Phase phase) { return {phase, false, false, 10, 100, 200}; }
 
 // A world of requests that do what plans say. Its pools are flat: pages have numbers, and who holds which is
 // written down.
@@ -71,7 +71,7 @@ class World {
 
   void arrive() {
     while (n_left_ > 0 && states_.size() < 40 && (states_.empty() || below(4) == 0)) {
-      RequestState state;
+      SequenceState state;
       state.n_prompt = 1 + below(context_ - 1);
       state.n_most = std::min(context_, state.n_prompt + below(context_));
       states_.push_back(state);
@@ -91,7 +91,7 @@ class World {
   // What Loop tells: of those that hold pages how many are the same in fact, of others what may become so.
   void find_donors() {
     for (size_t i = 0; i < states_.size(); ++i) {
-      RequestState& state = states_[i];
+      SequenceState& state = states_[i];
       state.donor.reset(), state.n_shared_rows = state.n_shared_keys = 0;
       for (size_t j = 0; j < i; ++j) {
         if (states_[j].phase == Phase::is_done || n_common_pages(i, j) == 0) continue;
@@ -109,7 +109,7 @@ class World {
 
   // With the pages of one that has read what they have in common, with others, or with nothing.
   void begin(size_t i) {
-    RequestState& state = states_[i];
+    SequenceState& state = states_[i];
     state.phase = Phase::reads_prompt;
     for (size_t j = 0; j < states_.size(); ++j) {
       const auto n = static_cast<size_t>(std::min<int64_t>(n_common_pages(i, j), std::ssize(lives_[j].rows)));
@@ -187,7 +187,7 @@ class World {
   }
 
   void advance(size_t i, What what) {
-    RequestState& state = states_[i];
+    SequenceState& state = states_[i];
     BOOST_REQUIRE(!state.is_suspended);
     BOOST_REQUIRE((state.phase == (what == What::prompt ? Phase::reads_prompt : Phase::decodes)));
     if (what == What::prompt) {
@@ -205,7 +205,7 @@ class World {
     std::set<int64_t> rows, keys;
     Room taken;
     for (size_t i = 0; i < states_.size(); ++i) {
-      const RequestState& state = states_[i];
+      const SequenceState& state = states_[i];
       if (!state.is_admitted()) continue;
       rows.insert(lives_[i].rows.begin(), lives_[i].rows.end());
       taken.n_row_pages += state.n_held % kPageTokens > 0;
@@ -239,7 +239,7 @@ class World {
   int64_t buffer_pages_ = 0, least_pages_ = 0, disk_ = 1;  // steps that it takes, about
   Room room_;
   bool was_prompt_ = false;
-  std::vector<RequestState> states_;
+  std::vector<SequenceState> states_;
   struct Life {
     int64_t ends_at = 0;                        // how long it becomes
     int64_t family = 0, n_common = 0;           // tokens that it has in common with others of its family
@@ -253,21 +253,21 @@ class World {
 BOOST_AUTO_TEST_SUITE(scheduler)
 
 BOOST_AUTO_TEST_CASE(prompts_and_answers_take_turns) {
-  const std::vector<RequestState> both = {in_phase(Phase::decodes), in_phase(Phase::reads_prompt),
-                                          in_phase(Phase::decodes), in_phase(Phase::reads_prompt)};
+  const std::vector<SequenceState> both = {in_phase(Phase::decodes), in_phase(Phase::reads_prompt),
+                                           in_phase(Phase::decodes), in_phase(Phase::reads_prompt)};
   BOOST_TEST((step_of(both, false, 8).what == What::prompt));
   BOOST_TEST((step_of(both, false, 8).requests == std::vector<size_t>{1}));  // the first that came
   BOOST_TEST((step_of(both, true, 8).what == What::decode));
   BOOST_TEST((step_of(both, true, 8).requests == std::vector<size_t>{0, 2}));
-  const std::vector<RequestState> disk = {in_phase(Phase::waits_for_disk), in_phase(Phase::is_done)};
+  const std::vector<SequenceState> disk = {in_phase(Phase::waits_for_disk), in_phase(Phase::is_done)};
   BOOST_TEST((step_of(disk, false, 8).what == What::wait));
-  const std::vector<RequestState> reads = {in_phase(Phase::waits_for_disk), in_phase(Phase::reads_prompt)};
+  const std::vector<SequenceState> reads = {in_phase(Phase::waits_for_disk), in_phase(Phase::reads_prompt)};
   BOOST_TEST((step_of(reads, true, 8).what == What::prompt));  // nobody decodes
   BOOST_TEST((step_of({}, false, 8).what == What::nothing));
 }
 
 BOOST_AUTO_TEST_CASE(who_has_a_place_of_its_own_never_gives_way) {
-  std::vector<RequestState> requests(3, {Phase::decodes, false, true, 100, 100, 200});
+  std::vector<SequenceState> requests(3, {Phase::decodes, false, true, 100, 100, 200});
   const StepPlan plan = next_step({requests, {2, 2, 2, 1}, 0, 8, false});
   BOOST_TEST(plan.suspended.empty());
   BOOST_TEST(plan.restarted.empty());
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(who_has_a_place_of_its_own_never_gives_way) {
 
 // Answers turn out longer than those before: the last to come gives way, and is the first to go on.
 BOOST_AUTO_TEST_CASE(the_youngest_gives_way_and_goes_on_before_anyone_begins) {
-  std::vector<RequestState> requests(2, {Phase::decodes, false, false, 128, 100, 500});
+  std::vector<SequenceState> requests(2, {Phase::decodes, false, false, 128, 100, 500});
   requests.push_back({Phase::waits_for_room, false, false, 0, 10, 20});
   const Room room{100, 5, 100, 4};
   StepPlan plan = next_step({requests, room, 10, 8, true});

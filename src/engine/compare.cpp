@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 
 namespace dsv32 {
 namespace {
@@ -32,8 +32,7 @@ std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
 }
 
 // Computes a step of those borders; the logits of its tokens.
-std::vector<float> run_step(Session& session, Tokens tokens, const std::vector<size_t>& borders,
-                            size_t step) {
+std::vector<float> run_step(ByHand& session, Tokens tokens, const std::vector<size_t>& borders, size_t step) {
   const size_t at = borders[step];
   if (at < prefill_tokens(tokens)) return session.all_logits(tokens.subspan(at, borders[step + 1] - at));
   session.step(tokens[at]);
@@ -42,7 +41,7 @@ std::vector<float> run_step(Session& session, Tokens tokens, const std::vector<s
 
 // [n_steps, vocab_size] of the decode steps.
 std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
-  Session session(engine);
+  ByHand session(engine);
   const size_t n_prefill = prefill_tokens(tokens);
   if (n_prefill > 0) session.sync(tokens.first(n_prefill));
   std::vector<float> all;
@@ -95,7 +94,7 @@ std::vector<SeenStage> stages_at(Engine& engine, Tokens tokens, const std::vecto
       stage.ints.assign(seen.ints.begin() + row * seen.width, seen.ints.begin() + row * seen.width + n_ints);
     stages.push_back(std::move(stage));
   };
-  Session session(engine);
+  ByHand session(engine);
   for (size_t step = 0; step < last; ++step) run_step(session, tokens, borders, step);
   engine.forward().set_observer(keep_row);
   run_step(session, tokens, borders, last);
@@ -155,7 +154,7 @@ DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options
 CutEquality compare_cuts(Engine& engine, Tokens tokens) {
   const auto n = std::ssize(tokens), n_held = n / 3;
   const auto in_steps = [&](int64_t n_step) {
-    Session session(engine);
+    ByHand session(engine);
     for (int64_t end = std::min(n_step, n); end < n; end += n_step)
       session.sync(tokens.first(static_cast<size_t>(end)));
     session.sync(tokens);
@@ -171,7 +170,7 @@ CutEquality compare_cuts(Engine& engine, Tokens tokens) {
   };
   for (const int64_t n_step : {64, 512})
     if (n_step < n) add(format("in steps of %lld", static_cast<long long>(n_step)), in_steps(n_step));
-  Session session(engine);
+  ByHand session(engine);
   std::vector<int32_t> other(tokens.begin(), tokens.begin() + n_held);
   other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that goes on otherwise
   session.sync(other);
@@ -187,7 +186,7 @@ Deviation compare_engines(Engine& engine, Engine& reference, Tokens tokens) {
   const std::vector<size_t> borders =
       step_borders(tokens, std::min(engine.forward().max_tokens(), reference.forward().max_tokens()));
   {
-    Session ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
+    ByHand ours(engine), other(reference);  // closed before the second run: a cache holds one sequence
     for (size_t step = 0; step + 1 < borders.size(); ++step) {
       const std::vector<float> rows = run_step(ours, tokens, borders, step),
                                expected = run_step(other, tokens, borders, step);

@@ -39,37 +39,6 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   return warnings;
 }
 
-// Keeps the backends, which have its memory: a thread that hangs in a read or write keeps the cache.
-std::shared_ptr<LatentCache> make_cache(const Backends& backends, std::span<const StageLayers> stages,
-                                        const CachePlan& plan) {
-  return std::shared_ptr<LatentCache>(new LatentCache(stages, plan),
-                                      [backends](LatentCache* cache) { delete cache; });
-}
-
-std::vector<StageLayers> stages_of(const Backends& backends, const MemoryPlan& plan) {
-  std::vector<StageLayers> stages;
-  for (size_t i = 0; i < plan.stages.size(); ++i)
-    stages.push_back({backends[i].get(), plan.stages[i].end_layer});
-  return stages;
-}
-
-WeightPlaces places_of(const Backends& backends, const MemoryPlan& plan) {
-  return {[&](int64_t layer) -> Backend& {
-            size_t i = 0;
-            while (layer >= plan.stages[i].end_layer) ++i;
-            return *backends[i];
-          },
-          [&](int64_t layer) {
-            return plan.has_host_experts[static_cast<size_t>(layer)] ? Place::host : Place::device;
-          }};
-}
-
-Weights load_placed(const Backends& backends, const MemoryPlan& plan, const ModelArgs& args,
-                    const Engine::LoadWeights& load) {
-  for (size_t i = 0; i < plan.stages.size(); ++i) backends[i]->expect_weights(plan.stages[i].n_weight_bytes);
-  return load(args, places_of(backends, plan));
-}
-
 // All that decides bits: the backends, as often as they differ, and in decode which experts the host
 // computes.
 std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
@@ -82,24 +51,6 @@ std::string numerics_of(const Backends& backends, const MemoryPlan& plan) {
   for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
     if (plan.has_host_experts[l]) names += format(" %zu", l);
   return names;
-}
-
-std::unique_ptr<PrefixCache> make_prefix_cache(std::shared_ptr<LatentCache> cache, const MemoryPlan& plan,
-                                               const EngineOptions& options, const Engine::Identify& identify,
-                                               const Backends& backends) {
-  if (!options.cache || !identify) return nullptr;
-  if (most_process_memory() < plan.n_weight_bytes + plan.n_bytes(Place::host) + kPrefixBytes) {
-    options.cache->warn("prefix cache: ulimit leaves too little memory for it; going on without it");
-    return nullptr;
-  }
-  try {
-    PrefixCache::Identity identity = identify(cache->plan().layout, numerics_of(backends, plan));
-    return std::make_unique<PrefixCache>(std::move(cache), std::move(identity), *options.cache);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception&) {
-    return nullptr;  // without it there may be memory and threads enough
-  }
 }
 
 // Beside computing on the CPU, which wants the cores and reads the same memory, or on a device.
@@ -122,13 +73,88 @@ PrefixCache::Identity identity_of(const GgufFile& file, const PrefixCacheOptions
   };
 }
 
-// What a number of sequences that is open adds is left out: it follows the machine.
-EngineOptions one_sequence(EngineOptions options) {
-  options.max_seqs = std::max<int64_t>(options.max_seqs, 1);
-  return options;
+}  // namespace
+
+Engine::Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights)
+    : file_(source.file), args_(source.args), backends_(options.backends) {
+  if (backends_.empty()) {
+    EngineOptions for_one = options;  // an open number of sequences follows the machine
+    for_one.max_seqs = std::max<int64_t>(options.max_seqs, 1);
+    backends_ = make_backends(options, suffice_for(args_, source.bytes, for_one));
+  }
+  const Machine machine = machine_of(backends_, source.bytes);
+  plan_ = make_plan(args_, with_suitable_batch(args_, options, machine), machine);
+  backends_.resize(plan_.stages.size());  // the others go at once, with what they have taken
+  std::vector<StageLayers> stages;
+  for (size_t i = 0; i < backends_.size(); ++i)
+    stages.push_back({backends_[i].get(), plan_.stages[i].end_layer});
+  // A thread that hangs in a read or write keeps the cache, and with it the backends, which have its memory.
+  cache_ = {new LatentCache(stages, plan_.cache),
+            [backends = backends_](LatentCache* cache) { delete cache; }};
+  make_prefix_cache(source, options);
+  if (prefix_cache_ && before_weights) before_weights(*prefix_cache_);
+  load(source, options);
+  forward_ =
+      std::make_unique<Forward>(stages, args_, weights_, *cache_,
+                                StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes});
+  sampler_ = std::make_unique<RowSampler>(*backends_.back(), plan_.cache.max_seqs);
+  loop_ = std::make_unique<Loop>(*this);
+  if (file_) warnings_ = warnings_about(*file_, args_, options);
+  check_file();
 }
 
-}  // namespace
+Engine::~Engine() = default;
+
+void Engine::make_prefix_cache(const ModelSource& source, const EngineOptions& options) {
+  if (!options.cache || !(file_ || source.identify)) return;
+  if (most_process_memory() < plan_.n_weight_bytes + plan_.n_bytes(Place::host) + kPrefixBytes)
+    return options.cache->warn("prefix cache: ulimit leaves too little memory for it; going on without it");
+  try {
+    const CacheLayout& layout = plan_.cache.layout;
+    const std::string numerics = numerics_of(backends_, plan_);
+    PrefixCache::Identity identity =
+        file_ ? identity_of(*file_, *options.cache, layout, numerics) : source.identify(layout, numerics);
+    prefix_cache_ = std::make_unique<PrefixCache>(cache_, std::move(identity), *options.cache);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {  // without it there may be memory and threads enough
+  }
+}
+
+void Engine::load(const ModelSource& source, const EngineOptions& options) {
+  for (size_t i = 0; i < backends_.size(); ++i) backends_[i]->expect_weights(plan_.stages[i].n_weight_bytes);
+  const WeightPlaces places{[&](int64_t layer) -> Backend& {
+                              size_t i = 0;
+                              while (layer >= plan_.stages[i].end_layer) ++i;
+                              return *backends_[i];
+                            },
+                            [&](int64_t layer) {
+                              const bool is_host = plan_.has_host_experts[static_cast<size_t>(layer)];
+                              return is_host ? Place::host : Place::device;
+                            }};
+  const auto on_progress = [&](uint64_t n_done, uint64_t n_bytes) {
+    if (prefix_cache_) prefix_cache_->tend();
+    if (options.on_loading) options.on_loading(n_done, n_bytes);
+  };
+  weights_ = file_ ? load_weights(*file_, args_, places, on_progress) : source.load(args_, places);
+}
+
+void Engine::check_file() {
+  if (!file_ || file_->is_unchanged()) return;
+  if (prefix_cache_) prefix_cache_->disown();
+  file_->check_unchanged();
+}
+
+void Engine::check_prompt(std::span<const int32_t> tokens) const {
+  dsv32::check_prompt(args_.vocab_size, plan_.cache.max_context, tokens);
+}
+
+void Engine::compute(const Step& step) {
+  for (const StepPart& part : step.parts)
+    cache_->reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
+  forward_->run(step);
+  for (const StepPart& part : step.parts) cache_->append(*part.timeline, part.tokens, step.role);
+}
 
 Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suffices& suffices) {
 #ifdef DSV32_CUDA
@@ -165,105 +191,22 @@ std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 
 Suffices suffice_for(const ModelArgs& args, const ModelBytes& bytes, const EngineOptions& options) {
   return [=](const Backends& backends) {
-    try {
-      const MemoryPlan plan = make_plan(args, options, machine_of(backends, bytes));
-      return plan.n_host_expert_bytes == 0 || options.n_cpu_experts;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::memory) throw;
-      return false;
-    }
+    const auto plan = if_it_fits([&] { return make_plan(args, options, machine_of(backends, bytes)); });
+    return plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts);
   };
 }
 
 Machine machine_of(const Backends& backends, const ModelBytes& bytes) {
+  const Backend& first = *backends.front();
   Machine machine{
-      !backends.front()->works_in_host_memory(), bytes, {}, backends.front()->memory_info(Place::host)};
-  machine.link_adds = backends.front()->link_adds();
+      !first.works_in_host_memory(), bytes, {}, first.memory_info(Place::host), first.link_adds()};
   for (const auto& backend : backends) machine.devices.push_back(backend->memory_info(Place::device));
   for (size_t i = 1; i < backends.size(); ++i) {
     const uint64_t n_used = backends[i]->memory_info(Place::host).n_bytes_used;
     machine.host.n_bytes_used += n_used;
-    machine.host.n_bytes_free -= std::min(machine.host.n_bytes_free, n_used);
+    machine.host.n_bytes_free = less_bytes(machine.host.n_bytes_free, n_used);
   }
   return machine;
-}
-
-// Backends that the plan does not use go at once, with what they have taken.
-Engine::Planned Engine::plan_for(Backends backends, const ModelArgs& args, const ModelBytes& bytes,
-                                 const EngineOptions& options) {
-  const Machine machine = machine_of(backends, bytes);
-  MemoryPlan plan = make_plan(args, with_suitable_batch(args, options, machine), machine);
-  backends.resize(plan.stages.size());
-  return {std::move(backends), std::move(plan)};
-}
-
-struct Engine::FileModel {
-  explicit FileModel(const GgufFile& file_)
-      : file(file_), args(read_model_args(file)), bytes(model_bytes(file, args)) {}
-  const GgufFile& file;
-  ModelArgs args;
-  ModelBytes bytes;
-};
-
-Engine::Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights)
-    : Engine(FileModel(file), {}, options, before_weights) {}
-
-Engine::Engine(Backends backends, const GgufFile& file, const EngineOptions& options,
-               const BeforeWeights& before_weights)
-    : Engine(FileModel(file), std::move(backends), options, before_weights) {}
-
-// Without backends they are those that the options name.
-Engine::Engine(const FileModel& model, Backends backends, const EngineOptions& options,
-               const BeforeWeights& before_weights)
-    : Engine(
-          plan_for(!backends.empty()
-                       ? std::move(backends)
-                       : make_backends(options, suffice_for(model.args, model.bytes, one_sequence(options))),
-                   model.args, model.bytes, options),
-          model.args,
-          [&](const ModelArgs& args, const WeightPlaces& places) {
-            return load_weights(model.file, args, places, [&](uint64_t n_done, uint64_t n_bytes) {
-              if (prefix_cache_) prefix_cache_->tend();
-              if (options.on_loading) options.on_loading(n_done, n_bytes);
-            });
-          },
-          options,
-          [&](const CacheLayout& layout, const std::string& numerics) {
-            return identity_of(model.file, *options.cache, layout, numerics);
-          },
-          before_weights) {
-  file_ = &model.file;
-  warnings_ = warnings_about(model.file, args_, options);
-  check_file();
-}
-
-Engine::Engine(const ModelArgs& args, const ModelBytes& bytes, const LoadWeights& load,
-               const EngineOptions& options, const Identify& identify, const BeforeWeights& before_weights)
-    : Engine(plan_for(make_backends(options, suffice_for(args, bytes, one_sequence(options))), args, bytes,
-                      options),
-             args, load, options, identify, before_weights) {}
-
-Engine::Engine(Planned planned, const ModelArgs& args, const LoadWeights& load, const EngineOptions& options,
-               const Identify& identify, const BeforeWeights& before_weights)
-    : args_(args),
-      backends_(std::move(planned.backends)),
-      plan_(std::move(planned.plan)),
-      stages_(stages_of(backends_, plan_)),
-      cache_(make_cache(backends_, stages_, plan_.cache)),
-      prefix_cache_(make_prefix_cache(cache_, plan_, options, identify, backends_)),
-      weights_((prefix_cache_ && before_weights ? before_weights(*prefix_cache_) : void(),
-                load_placed(backends_, plan_, args_, load))),
-      forward_(std::make_unique<Forward>(
-          stages_, args_, weights_, *cache_,
-          StageSizes{plan_.chunk, plan_.cache.max_context, plan_.expert_window_bytes})),
-      loop_(std::make_unique<Loop>(*this)) {}
-
-Engine::~Engine() = default;
-
-void Engine::check_file() {
-  if (!file_ || file_->is_unchanged()) return;
-  if (prefix_cache_) prefix_cache_->disown();
-  file_->check_unchanged();
 }
 
 }  // namespace dsv32

@@ -1,7 +1,7 @@
-// A loaded model: the file, its dimensions and weights, the backend and the cache. Sessions run on it.
+// A loaded model: its dimensions and weights, the backends, the cache, and the loop that answers requests.
 //
-// Owns everything below it; construction does all the checks and none of the computing. Weights are used
-// where the file is mapped. One thread at a time.
+// Owns everything below it; opening it does all the checks and none of the computing. Weights are used where
+// the file is mapped. One thread at a time.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "context/latent_cache.h"
 #include "engine/plan.h"
+#include "engine/sampler.h"
 #include "gguf/gguf.h"
 #include "model/forward.h"
 #include "prefix/prefix_cache.h"
@@ -20,32 +21,42 @@ namespace dsv32 {
 
 class Loop;
 
-// One a device. Who keeps one keeps its memory.
-using Backends = std::vector<std::shared_ptr<Backend>>;
+// What an engine is made from: a file, which must outlive it, or dimensions and a function that makes the
+// weights.
+struct ModelSource {
+  using Load = std::function<Weights(const ModelArgs& args, const WeightPlaces& places)>;
+  // Names what decides the bytes of a page, with what decides them of the backends. Empty: prefixes are not
+  // remembered.
+  using Identify =
+      std::function<PrefixCache::Identity(const CacheLayout& layout, const std::string& numerics)>;
+
+  ModelSource(const GgufFile& file_)  // throws Error{model}
+      : file(&file_), args(read_model_args(file_)), bytes(model_bytes(file_, args)) {}
+  ModelSource(const ModelArgs& args_, const ModelBytes& bytes_, Load load_, Identify identify_ = {})
+      : args(args_), bytes(bytes_), load(std::move(load_)), identify(std::move(identify_)) {}
+
+  const GgufFile* file = nullptr;
+  ModelArgs args;
+  ModelBytes bytes;
+  Load load;
+  Identify identify;
+};
 
 class Engine {
  public:
   // Called when prefixes can be read and weights are not there yet, if prefixes are remembered at all.
   using BeforeWeights = std::function<void(PrefixCache&)>;
   // Throws Error{model} for the file, Error{usage} for options that do not fit it, Error{memory}.
-  Engine(const GgufFile& file, const EngineOptions& options, const BeforeWeights& before_weights = {});
-  // The same on these backends, as many of them as suffice or all (plan.h), whatever the options name.
-  Engine(Backends backends, const GgufFile& file, const EngineOptions& options,
-         const BeforeWeights& before_weights = {});
-  // A model of these dimensions whose weights `load` makes; `identify` names what decides the bytes of a
-  // page, with what decides them of the backends.
-  using LoadWeights = std::function<Weights(const ModelArgs& args, const WeightPlaces& places)>;
-  using Identify =
-      std::function<PrefixCache::Identity(const CacheLayout& layout, const std::string& numerics)>;
-  Engine(const ModelArgs& args, const ModelBytes& bytes, const LoadWeights& load,
-         const EngineOptions& options, const Identify& identify = {},
-         const BeforeWeights& before_weights = {});
-
+  Engine(const ModelSource& source, const EngineOptions& options, const BeforeWeights& before_weights = {});
   ~Engine();
 
   // Throws Error{model} when the file has been written to since it was opened: what was computed meanwhile
   // may be wrong, and nothing that was stored of it stays on the disk.
   void check_file();
+  // Throws as check_prompt() of engine/request.h does.
+  void check_prompt(std::span<const int32_t> tokens) const;
+  // Makes one step: reserves, computes, and the timelines hold its tokens. Throws Error{context_full}.
+  void compute(const Step& step);
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backends_.front()->name(); }
@@ -56,33 +67,25 @@ class Engine {
   // Things a user should hear once, such as "runs dense".
   const std::vector<std::string>& warnings() const { return warnings_; }
   Forward& forward() { return *forward_; }
+  RowSampler& sampler() { return *sampler_; }
   LatentCache& cache() { return *cache_; }
   Loop& loop() { return *loop_; }
   PrefixCache* prefix_cache() { return prefix_cache_.get(); }  // null: prefixes are not remembered
 
  private:
-  struct FileModel;  // what is read of a file once
-  Engine(const FileModel& model, Backends backends, const EngineOptions& options,
-         const BeforeWeights& before_weights);
-  struct Planned {
-    Backends backends;
-    MemoryPlan plan;
-  };
-  Engine(Planned planned, const ModelArgs& args, const LoadWeights& load, const EngineOptions& options,
-         const Identify& identify, const BeforeWeights& before_weights);
-  static Planned plan_for(Backends backends, const ModelArgs& args, const ModelBytes& bytes,
-                          const EngineOptions& options);
+  void make_prefix_cache(const ModelSource& source, const EngineOptions& options);
+  void load(const ModelSource& source, const EngineOptions& options);
 
-  const GgufFile* file_ = nullptr;  // null: the weights come from none
+  const GgufFile* file_;  // null: the weights come from none
   ModelArgs args_;
   Backends backends_;
   MemoryPlan plan_;
-  std::vector<StageLayers> stages_;
   std::shared_ptr<LatentCache> cache_;  // before the weights: its host memory is pinned while they load
   std::unique_ptr<PrefixCache> prefix_cache_;
   Weights weights_;
   std::vector<std::string> warnings_;
   std::unique_ptr<Forward> forward_;
+  std::unique_ptr<RowSampler> sampler_;
   std::unique_ptr<Loop> loop_;
 };
 

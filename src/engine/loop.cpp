@@ -3,57 +3,60 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
-#include "base/stopwatch.h"
-#include "base/worker_pool.h"
-#include "engine/engine.h"
-#include "engine/session.h"
-
 namespace dsv32 {
 
-Loop::Loop(Engine& engine)
-    : engine_(engine), sampler_(engine.forward().last_backend(), engine.plan().cache.max_seqs) {}
-Loop::~Loop() = default;
+Loop::Sequences::const_iterator Loop::find(int64_t request) const {
+  const auto number_of = [](const auto& sequence) { return sequence->number; };
+  const auto found = std::ranges::lower_bound(sequences_, request, {}, number_of);
+  return found != sequences_.end() && (*found)->number == request ? found : sequences_.end();
+}
 
 int64_t Loop::add(Request request, Listener& listener) try {
   if (request.talk != kept_talk_) kept_.reset();  // others need its room
-  entries_.push_back({n_added_, std::make_unique<Answer>(std::move(request), listener), &listener, {}});
-  find_donor(entries_.size() - 1);
-  Answer& answer = *entries_.back().answer;
-  if (answer.phase() == Phase::waits_for_room)
-    attempt(answer, [&] { check_prompt(engine_, answer.request().prompt); });
+  const std::shared_ptr<Sequence> sequence =
+      request.sequence ? std::shared_ptr<Sequence>(std::shared_ptr<void>(), request.sequence)
+                       : std::make_shared<Sequence>(engine_);
+  sequence->ask(std::move(request), listener, n_added_);
+  sequences_.push_back(sequence);
+  find_donor(sequences_.size() - 1);
+  if (!sequence->is_fixed) attempt(*sequence, [&] { engine_.check_prompt(sequence->request().prompt); });
   return n_added_++;
 } catch (...) {
   throw current_error();
 }
 
-bool Loop::is_done(int64_t request) const {
-  const auto entry = std::ranges::find(entries_, request, &Entry::number);
-  return entry->answer->phase() == Phase::is_done;
-}
-
 GenerationResult Loop::take(int64_t request) {
-  const auto entry = std::ranges::find(entries_, request, &Entry::number);
-  const std::unique_ptr<Answer> answer = std::move(entry->answer);
-  entries_.erase(entry);
-  return answer->take_result();
-}
-
-// Or what is read for it would keep the disk from others.
-void Loop::stop_waiting(const Answer& answer) {
-  PrefixCache* prefixes = engine_.prefix_cache();
-  if (prefixes && answer.phase() == Phase::waits_for_disk) prefixes->end_reading();
+  const auto found = find(request);
+  const std::shared_ptr<Sequence> sequence = *found;
+  sequences_.erase(found);
+  return sequence->take_result();
 }
 
 void Loop::drop(int64_t request) {
-  const auto entry = std::ranges::find(entries_, request, &Entry::number);
-  if (entry == entries_.end()) return;
-  stop_waiting(*entry->answer);
-  entries_.erase(entry);
+  const auto found = find(request);
+  if (found == sequences_.end()) return;
+  stop_waiting(**found);
+  sequences_.erase(found);
 }
 
 void Loop::end_talk(int64_t talk) {
   if (talk == kept_talk_) kept_.reset();
+}
+
+// A step of one request: what it throws ends that request, and the others go on.
+template <typename Step>
+void Loop::attempt(Sequence& sequence, const Step& step) try {
+  step();
+} catch (...) {
+  const Error error = current_error();
+  stop_waiting(sequence);
+  sequence.fail(error);
+}
+
+// Or what is read for it would keep the disk from others.
+void Loop::stop_waiting(const Sequence& sequence) {
+  PrefixCache* prefixes = engine_.prefix_cache();
+  if (prefixes && sequence.phase == Phase::waits_for_disk) prefixes->end_reading();
 }
 
 bool Loop::turn() {
@@ -62,200 +65,203 @@ bool Loop::turn() {
   close_done();  // others may be admitted to the places
   const StepPlan plan = this->plan();
   carry_out(plan);
-  std::vector<Answer*> answers;
+  std::vector<Sequence*> stepping;
   for (const size_t i : plan.requests)
-    if (entries_[i].answer->phase() != Phase::is_done) answers.push_back(entries_[i].answer.get());
+    if (sequences_[i]->phase != Phase::is_done) stepping.push_back(sequences_[i].get());
   was_prompt_ = plan.what == StepPlan::What::prompt;
-  switch (plan.what) {
-    case StepPlan::What::nothing: return false;
-    case StepPlan::What::wait: begin_ready(plan.admitted.empty()); break;  // who just came may not have to
-    case StepPlan::What::prompt:
-      if (!answers.empty()) read_prompt(*answers.front());
-      break;
-    case StepPlan::What::decode: decode(answers); break;
-  }
+  if (plan.what == StepPlan::What::nothing) return false;
+  if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may not have to
+  if (plan.what == StepPlan::What::prompt && !stepping.empty()) read_prompt(*stepping.front());
+  if (plan.what == StepPlan::What::decode) decode(std::move(stepping));
   engine_.check_file();  // ahead of what ends: no answer is taken from bytes that are others by now
   close_done();
   return true;
 }
 
 void Loop::end_interrupted() {
-  for (const Entry& entry : entries_) {
-    Answer& answer = *entry.answer;
-    if (answer.phase() == Phase::is_done) continue;
-    attempt(answer, [&] {
-      if (!answer.is_interrupted()) return;
-      if (answer.phase() != Phase::waits_for_room) answer.session().rest();
-      stop_waiting(answer);
-      answer.interrupt();
+  for (const auto& sequence : sequences_) {
+    if (sequence->phase == Phase::is_done) continue;
+    attempt(*sequence, [&] {
+      if (!sequence->is_interrupted()) return;
+      if (sequence->has_place()) sequence->rest();
+      stop_waiting(*sequence);
+      sequence->interrupt();
     });
   }
 }
 
-// What an answer became tells how long the next ones are expected to be.
+// What an answer became tells how long the next ones are expected to be. Of a talk that is alone the place is
+// kept, as whole as it was.
 void Loop::close_done() {
-  for (Entry& entry : entries_) {
-    if (entry.answer->phase() != Phase::is_done || !entry.session) continue;
-    close(entry);
+  for (const auto& sequence : sequences_) {
+    if (sequence->phase != Phase::is_done || sequence->is_fixed || !sequence->has_place()) continue;
+    attempt(*sequence, [&] { sequence->note_place(); });
+    const int64_t talk = sequence->request().talk;
+    const bool is_whole = !sequence->is_shrunk && !sequence->timeline().is_suspended();
+    OpenTimeline place = sequence->leave();
+    if (talk != 0 && sequences_.size() == 1 && is_whole) kept_ = std::move(place), kept_talk_ = talk;
     ++n_answers_;
-    n_answer_tokens_ += entry.answer->n_tokens();
+    n_answer_tokens_ += sequence->n_drawn();
   }
 }
 
-// Of a talk that is alone the session is kept, as whole as it was.
-void Loop::close(Entry& entry) {
-  const Session& session = *entry.session;
-  const Forward::BufferTally now = engine_.forward().buffer_tally();
-  attempt(*entry.answer, [&] {
-    entry.answer->note_session(session.decoded(), std::ssize(session.tokens()),
-                               {now.n_rows - entry.tally.n_rows, now.n_misses - entry.tally.n_misses});
-  });
-  const int64_t talk = entry.answer->request().talk;
-  const bool is_whole = !entry.is_shrunk && !session.timeline().is_suspended();
-  if (talk != 0 && entries_.size() == 1 && is_whole)
-    kept_ = std::move(entry.session), kept_talk_ = talk;
-  else
-    entry.session.reset();
-}
-
-// A request whose pages are there begins when nobody else reads a prompt: so it finds what the one before it
+// A request whose pages are there begins when no other one reads a prompt: so it finds what the one before it
 // computed. With `waits` the first one does once its pages are there, or are no longer worth waiting for.
 void Loop::begin_ready(bool waits) {
-  const auto is_in = [](Phase phase) {
-    return [phase](const Entry& entry) { return entry.answer->phase() == phase; };
-  };
-  const bool is_reading = std::ranges::any_of(entries_, is_in(Phase::reads_prompt));
-  for (const Entry& entry : entries_) {
-    Answer& answer = *entry.answer;
-    if (answer.phase() != Phase::waits_for_disk) continue;
+  const auto phase_of = [](const auto& sequence) { return sequence->phase; };
+  const bool is_reading = std::ranges::find(sequences_, Phase::reads_prompt, phase_of) != sequences_.end();
+  for (const auto& sequence : sequences_) {
+    if (sequence->phase != Phase::waits_for_disk) continue;
     bool is_ready = waits;
-    attempt(answer, [&] {
-      is_ready = waits || answer.session().is_ready(answer.request().prompt, answer.request().decoded);
-    });
+    attempt(*sequence, [&] { is_ready = waits || sequence->is_ready(); });
     if (is_reading) return;  // but the disk has been asked
-    if (is_ready) return begin(answer);
+    if (is_ready) return attempt(*sequence, [&] { sequence->begin_prompt(); });
   }
-}
-
-void Loop::begin(Answer& answer) {
-  attempt(answer, [&] {
-    answer.begin_prompt(
-        answer.session().hold(answer.request().prompt, answer.n_reusable(), answer.request().decoded));
-  });
 }
 
 // What others know of it is more by what it has computed.
-void Loop::rest_if_done(Answer& answer) {
-  if (answer.phase() == Phase::is_done) attempt(answer, [&] { answer.session().rest(); });
+void Loop::rest_if_done(Sequence& sequence) {
+  if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
 }
 
-// A chunk may take seconds on a CPU: who is interrupted meanwhile is left at the border before it.
-int64_t Loop::read_chunk(Answer& answer) {
-  const int64_t n_held = answer.session().timeline().n_tokens();
-  const int64_t n = std::min(engine_.forward().max_tokens(), std::ssize(answer.request().prompt) - n_held);
-  const std::function<bool()> is_interrupted = [&] { return answer.is_interrupted(); };
-  const std::function<void(double)> on_layer = [&](double share) {
-    answer.prompt_nears(n_held + static_cast<int64_t>(share * static_cast<double>(n)));
-  };
-  struct Heard {
-    Heard(Forward& forward_, const std::function<bool()>& asks, const std::function<void(double)>& tells)
-        : forward(forward_) {
-      forward.set_interrupt(&asks), forward.set_progress(&tells);
-    }
-    ~Heard() { forward.set_interrupt(nullptr), forward.set_progress(nullptr); }
-    Forward& forward;
-  } const heard(engine_.forward(), is_interrupted, on_layer);
-  return answer.session().read_chunk(answer.request().prompt);
-}
-
-void Loop::read_prompt(Answer& answer) {
-  attempt(answer, [&] {
-    try {
-      answer.prompt_reached(read_chunk(answer));
-    } catch (const Interrupted&) {
-      answer.interrupt();
-    }
-    if (answer.phase() == Phase::decodes) {
-      Answer* const reader = &answer;
-      end_interrupted();
-      if (answer.phase() == Phase::decodes) draw({&reader, 1});
-    }
-    rest_if_done(answer);
+void Loop::read_prompt(Sequence& sequence) {
+  attempt(sequence, [&] {
+    sequence.read_prompt();
+    if (sequence.phase == Phase::decodes) end_interrupted();
+    Sequence* const reader = &sequence;
+    if (sequence.phase == Phase::decodes) draw({&reader, 1});
+    rest_if_done(sequence);
   });
 }
 
-// Each gets its place first: who has none any more ends, and the others go on. In the order of the pool, so
-// that rows are fetched by rising addresses.
-void Loop::decode(std::span<Answer*> answers) {
-  std::ranges::sort(answers, std::ranges::less(), [](const Answer* answer) -> const std::vector<int32_t>& {
-    return answer->session().timeline().row_pages();
+// Each gets its place first: one for which there is none ends, and the others go on. In the order of the
+// pool, so that rows are fetched by rising addresses.
+void Loop::decode(std::vector<Sequence*> sequences) {
+  std::ranges::sort(sequences, {}, [](const Sequence* sequence) -> const std::vector<int32_t>& {
+    return sequence->timeline().row_pages();
   });
-  Step step{Role::decode, {}};
-  std::vector<Answer*> stepping;
+  std::vector<Sequence*> stepping;
   std::vector<int32_t> tokens;
-  for (Answer* answer : answers) tokens.push_back(answer->next_token());
-  for (size_t i = 0; i < answers.size(); ++i) {
-    Timeline& timeline = answers[i]->session().timeline();
-    attempt(*answers[i], [&] { engine_.cache().reserve(timeline, timeline.n_tokens() + 1); });
-    rest_if_done(*answers[i]);
-    if (answers[i]->phase() == Phase::is_done) continue;
-    step.parts.push_back({&timeline, std::span(tokens).subspan(i, 1), 1});
-    stepping.push_back(answers[i]);
+  for (Sequence* sequence : sequences) {
+    Timeline& timeline = sequence->timeline();
+    attempt(*sequence, [&] { engine_.cache().reserve(timeline, timeline.n_tokens() + 1); });
+    rest_if_done(*sequence);
+    if (sequence->phase == Phase::is_done) continue;
+    stepping.push_back(sequence);
+    tokens.push_back(sequence->next_token());
   }
   if (stepping.empty()) return;
-  compute(step);
+  Step step{Role::decode, {}};
+  for (size_t i = 0; i < tokens.size(); ++i)
+    step.parts.push_back({&stepping[i]->timeline(), std::span(tokens).subspan(i, 1), 1});
+  engine_.compute(step);
   draw(stepping);
 }
 
-// From the logits of the last step, a row of each. Logits that are no numbers come from damaged weights, or
+// From the logits of the last step, a row of each. Logits that are not finite come from damaged weights, or
 // from a damaged prefix.
-void Loop::draw(std::span<Answer* const> answers) {
+void Loop::draw(std::span<Sequence* const> sequences) {
   std::vector<SampleRule> rules;
   int64_t n_top = -1;
-  for (Answer* answer : answers) {
-    rules.push_back(answer->next_rule());
-    n_top = std::max(n_top, answer->request().options.n_top_logprobs);
+  for (Sequence* sequence : sequences) {
+    rules.push_back(sequence->next_rule());
+    n_top = std::max(n_top, sequence->request().options.n_top_logprobs);
   }
   std::vector<TokenRecord> drawn =
-      sampler_.sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
-  for (size_t i = 0; i < answers.size(); ++i) {
-    Answer& answer = *answers[i];
-    const int64_t n_wanted = std::max<int64_t>(answer.request().options.n_top_logprobs, 0);
+      engine_.sampler().sample(engine_.forward().logits_row(0), engine_.args().vocab_size, rules, n_top);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& sequence = *sequences[i];
+    const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
     drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
-    attempt(answer, [&] {
-      if (!drawn[i].is_finite) answer.session().distrust();
+    attempt(sequence, [&] {
+      if (!drawn[i].is_finite) sequence.distrust();
       drawn[i].check();
-      answer.push(drawn[i]);
+      sequence.push(drawn[i]);
     });
-    rest_if_done(answer);
+    rest_if_done(sequence);
   }
 }
 
-void Loop::compute(const Step& step) {
-  for (const StepPart& part : step.parts)
-    engine_.cache().reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
-  engine_.forward().run(step);
-  for (const StepPart& part : step.parts) engine_.cache().append(*part.timeline, part.tokens, step.role);
-}
+// --- The scheduler's view of it, and what it decides
 
-GenerationResult generate(Answerer& answerer, Request request, Listener& listener) {
-  const int64_t number = answerer.add(std::move(request), listener);
-  try {
-    while (!answerer.is_done(number)) answerer.turn();
-  } catch (...) {  // no request's own fault: it is still there
-    answerer.drop(number);
-    throw;
+StepPlan Loop::plan() {
+  const CachePlan& cache = engine_.plan().cache;
+  std::vector<SequenceState> states;
+  for (const auto& sequence : sequences_) {
+    const bool has_place = sequence->is_admitted();
+    sequence->is_suspended = has_place && sequence->timeline().is_suspended();
+    sequence->n_held = has_place ? sequence->timeline().n_tokens() : 0;
+    if (!has_place) sequence->is_shrunk = false;
+    states.push_back(*sequence);
   }
-  return answerer.take(number);
+  for (size_t i = 0; i < states.size(); ++i) share(i, states);
+  return next_step({states,
+                    {cache.n_row_pages(), cache.n_key_pages(), cache.n_slot_pages(), cache.max_seqs},
+                    n_answers_ ? n_answer_tokens_ / n_answers_ : 0,
+                    engine_.plan().chunk,
+                    was_prompt_,
+                    cache.buffer_pages(),
+                    std::min(cache.buffer_pages(), least_buffer_pages(engine_.args()))});
 }
 
-GenerationResult generate(Session& session, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                          const GenerationOptions& options, Listener& listener,
-                          std::span<const TokenRun> decoded) {
-  return generate(
-      session.loop(),
-      {&session, &tokenizer, {prompt.begin(), prompt.end()}, options, {decoded.begin(), decoded.end()}},
-      listener);
+// Among those that came before and are not done. Of several the last, which stays longest.
+void Loop::find_donor(size_t i) {
+  Sequence& own = *sequences_[i];
+  own.donor_number.reset(), own.n_common = 0;
+  if (!engine_.prefix_cache()) return;  // nothing of a prompt would be found
+  const std::vector<int32_t>& prompt = own.request().prompt;
+  for (size_t j = 0; j < i; ++j) {
+    const Sequence& other = *sequences_[j];
+    if (other.phase == Phase::is_done) continue;
+    const int64_t n = std::ranges::mismatch(prompt, other.request().prompt).in1 - prompt.begin();
+    if (n >= std::max(own.n_common, kPageTokens)) own.donor_number = other.number, own.n_common = n;
+  }
+}
+
+// Whose pages sequence i has as well: in fact once it holds some, before that by what their prompts have in
+// common.
+void Loop::share(size_t i, std::span<SequenceState> states) {
+  const Sequence& own = *sequences_[i];
+  if (!own.donor_number || own.phase == Phase::is_done) return;
+  auto donor = find(*own.donor_number);
+  if (donor == sequences_.end() || (*donor)->phase == Phase::is_done) {
+    find_donor(i);
+    if (!own.donor_number) return;
+    donor = find(*own.donor_number);
+  }
+  states[i].donor = static_cast<size_t>(donor - sequences_.begin());
+  states[i].n_shared_rows = states[i].n_shared_keys = own.n_common / kPageTokens;
+  if (!own.is_admitted() || own.phase == Phase::waits_for_disk || !(*donor)->is_admitted()) return;
+  const Timeline &ours = own.timeline(), &its = (*donor)->timeline();
+  const auto n_same = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+    return std::min<int64_t>(std::ranges::mismatch(a, b).in1 - a.begin(), ours.n_tokens() / kPageTokens);
+  };
+  states[i].n_shared_rows = n_same(ours.row_pages(), its.row_pages());
+  states[i].n_shared_keys = n_same(ours.key_pages(), its.key_pages());
+}
+
+void Loop::carry_out(const StepPlan& plan) {
+  n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
+  n_shrunk_ += std::ssize(plan.shrunk);
+  const auto each = [&](const std::vector<size_t>& requests, const auto& step) {
+    for (const size_t i : requests) {
+      if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { step(i); });
+      close_done();  // what one that failed held is for the others
+    }
+  };
+  each(plan.suspended, [&](size_t i) { sequences_[i]->suspend(); });
+  each(plan.restarted, [&](size_t i) { stop_waiting(*sequences_[i]), sequences_[i]->begin_anew(); });
+  each(plan.admitted, [&](size_t i) { admit(i); });
+  each(plan.shrunk, [&](size_t i) { sequences_[i]->set_shrunk(true); });
+  each(plan.resumed, [&](size_t i) { sequences_[i]->resume(); });
+  each(plan.grown, [&](size_t i) { sequences_[i]->set_shrunk(false); });
+}
+
+void Loop::admit(size_t i) {
+  const bool goes_on = kept_ && sequences_[i]->request().talk == kept_talk_;
+  sequences_[i]->admit(goes_on ? std::move(kept_) : OpenTimeline());
+  for (size_t j = 0; j < i; ++j)
+    if (sequences_[j]->phase == Phase::waits_for_room) ++sequences_[j]->n_overtaken;
 }
 
 }  // namespace dsv32

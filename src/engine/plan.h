@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/memory_budget.h"
+#include "base/error.h"
 #include "context/latent_cache.h"
 #include "prefix/prefix_cache_options.h"
 #include "weights/config.h"
@@ -22,9 +24,7 @@
 namespace dsv32 {
 
 inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
-
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
-
 inline constexpr int64_t kAsManyAsSuit = 0;
 
 // Who chooses a size that fills the memory leaves so much, for what measurements allocate, and the ends of
@@ -33,13 +33,17 @@ inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
 // A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
 inline constexpr uint64_t kDriverShare = 256;
 
+// One a device. Each of its owners keeps its memory.
+using Backends = std::vector<std::shared_ptr<Backend>>;
+
 struct EngineOptions {
   std::string model_path;
   std::string backend = "auto";
+  Backends backends;      // in place of those that `backend` names; of tests
   std::vector<int> gpus;  // all of them are used; none: as few as suffice
   int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
-  int64_t max_seqs = 1;            // sessions at a time; kAsManyAsSuit: see engine/capacity
+  int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see engine/capacity
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
   // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
   // one context.
@@ -133,5 +137,14 @@ inline int64_t least_buffer_pages(const ModelArgs& args) { return pages_for(args
 // Throws Error{usage} when a flag does not fit the model (a context beyond the model's, a buffer smaller than
 // top-k), Error{memory} when the machine has no room, naming the first thing that does not fit.
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
+
+// What `make` returns; nothing when it throws Error{memory}.
+template <typename Make>
+auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
+  return make();
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::memory) throw;
+  return std::nullopt;
+}
 
 }  // namespace dsv32

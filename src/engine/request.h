@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace dsv32 {
 
-class Session;
+class Sequence;
 
 struct GenerationOptions {
   SamplingOptions sampling;
@@ -31,24 +32,24 @@ struct GenerationOptions {
   int64_t n_most() const;
 };
 
-// A prompt to be answered on a session, which keeps what it has of the prompt's beginning, and holds prompt
-// and answer afterwards, the last token perhaps without its row; or on one that the loop opens when there is
-// room and closes at the end. Session and tokenizer must outlive the request.
+// A prompt to be answered. Tokenizer and sequence must outlive the request.
 struct Request {
-  Session* session = nullptr;  // null: one of the loop's
+  // To answer on, which has its place already, keeps what it has of the prompt's beginning, and holds prompt
+  // and answer afterwards, the last token perhaps without its row. Null: a sequence of the loop's own.
+  Sequence* sequence = nullptr;
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> prompt;
   GenerationOptions options;
-  std::vector<TokenRun> decoded = {};  // of the prompt: what a former session says of it (Session::decoded)
-  bool is_held = false;  // the session holds the prompt but for its last token: decode goes on from there
-  // Requests of one number, not 0, go on with each other: where nobody else asks in between, a later one has
-  // the session of the one before, which the loop keeps.
+  std::vector<TokenRun> decoded = {};  // of the prompt, as an earlier sequence has it (Sequence::decoded)
+  bool is_held = false;  // `sequence` holds the prompt but for its last token: decode goes on from there
+  // Requests of one number, not 0, are a talk: if no other request comes in between, a later one goes on with
+  // the place of the one before.
   int64_t talk = 0;
 };
 
-// What a request waits for: its admission, pages from the disk, its prompt's next chunk, its next token,
-// nothing.
-enum class Phase { waits_for_room, waits_for_disk, reads_prompt, decodes, is_done };
+// Throws Error{context_full} with the counts when the tokens are more than a context holds, Error{usage} when
+// there is none and for ids outside the vocabulary.
+void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens);
 
 enum class FinishReason { stop, length, interrupted };
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", "interrupted"
@@ -61,7 +62,7 @@ struct GenerationResult {
   std::string why_none_cached;    // half a sentence; empty when some were
   double prefill_seconds = 0, decode_seconds = 0;
   std::vector<TokenRecord> logprobs;  // of all that were drawn: the end of thinking may have been set
-  // Of a session of the loop's, at the end: what a later request says of the same tokens (Request::decoded),
+  // Of a sequence of the loop's, at the end: what a later request says of the same tokens (Request::decoded),
   // how many it holds, and what was looked up in top-k buffers in the steps since its beginning.
   std::vector<TokenRun> decoded;
   int64_t n_held_tokens = 0;
@@ -84,20 +85,19 @@ class Listener {
   virtual bool is_interrupted() { return false; }
 };
 
-// Who answers requests, several at once: the engine's loop, or that of another process.
+// Answers requests, several at once: the engine's loop, or that of another process.
 class Answerer {
  public:
   virtual ~Answerer() = default;
-  // A request joins those that are on their way. Its listener is called in turn(), and must outlive it.
-  // Returns its number. Throws Error, and nothing else, for one that cannot join: {usage} for options out of
-  // range.
+  // Adds a request. Its listener is called in turn(), and must outlive it. Returns the request's number.
+  // Throws Error, and nothing else, for one that cannot join: {usage} for options out of range.
   virtual int64_t add(Request request, Listener& listener) = 0;
   // Goes a step further. False: every request is done.
   virtual bool turn() = 0;
   virtual bool is_done(int64_t request) const = 0;
   // What came of it, once. Throws the Error that ended it.
   virtual GenerationResult take(int64_t request) = 0;
-  // Forgets it, done or not. Its session and its listener may go.
+  // Forgets it, done or not. Its sequence and its listener may go.
   virtual void drop(int64_t request) = 0;
 };
 

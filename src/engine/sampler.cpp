@@ -26,8 +26,6 @@ void TokenRecord::check() const {
          "the weights in the file are damaged");
 }
 
-Sampler::Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
-
 SampleRule Sampler::next() {
   SampleRule rule{options_.temperature, std::max<int64_t>(options_.top_k, 0), options_.top_p, options_.min_p,
                   0};

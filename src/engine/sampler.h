@@ -1,7 +1,7 @@
 // Picks the next tokens from logits: greedy, or at random after temperature, top-k, top-p and min-p, in that
 // order.
 //
-// The backend draws where the logits are (Sample in backend/backend.h), all rows of a step at once; what is
+// The backend draws where the logits are (Sample in backend/sampling.h), all rows of a step at once; what is
 // kept here makes draws repeatable: the options, and our own generator of random numbers (SplitMix64 over a
 // counter). Ties go to the lower id.
 #pragma once
@@ -31,8 +31,8 @@ struct SamplingOptions {
 struct TokenRecord {
   TokenLogprob chosen;  // the log-probability is 0 when none was asked for
   std::vector<TokenLogprob> top;
-  bool is_finite =
-      true;  // false: `chosen` is the first id whose logit is not a number or infinite, and that logit
+  // False: `chosen` is the first id whose logit is not a number or infinite, and that logit.
+  bool is_finite = true;
 
   // Throws Error{model} when it is not: weights, or a remembered prefix, are damaged.
   void check() const;
@@ -42,7 +42,7 @@ struct TokenRecord {
 class Sampler {
  public:
   // Throws what check() throws.
-  explicit Sampler(const SamplingOptions& options);
+  explicit Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
   SampleRule next();
 
  private:

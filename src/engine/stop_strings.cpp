@@ -1,7 +1,6 @@
 #include "engine/stop_strings.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace dsv32 {
 namespace {
@@ -36,7 +35,5 @@ std::string StopStrings::push(std::string_view text) {
   held_.erase(0, shown.size());
   return shown;
 }
-
-std::string StopStrings::finish() { return std::exchange(held_, {}); }
 
 }  // namespace dsv32

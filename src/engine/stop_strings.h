@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace dsv32 {
@@ -17,7 +18,7 @@ class StopStrings {
   // Returns the text that can be shown. Once found() nothing more is.
   std::string push(std::string_view text);
   // What was held back and turned out to be text.
-  std::string finish();
+  std::string finish() { return std::exchange(held_, {}); }
   bool found() const { return found_; }
 
  private:

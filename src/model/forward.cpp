@@ -27,12 +27,12 @@ void Forward::run(const Step& step) {
   if (step.role == Role::decode && step.n_tokens() != std::ssize(step.parts))
     fail(ErrorKind::internal, format("a decode step of %lld tokens for %zu timelines",
                                      static_cast<long long>(step.n_tokens()), step.parts.size()));
-  beat(std::make_unique<Flight>(step));
+  advance(std::make_unique<Flight>(step));
   if (step.role == Role::decode || step.wants_logits()) finish();
 }
 
 // Each step that is under way goes through one stage, and one enters the first.
-void Forward::beat(std::unique_ptr<Flight> entering) {
+void Forward::advance(std::unique_ptr<Flight> entering) {
   std::vector<Stage*> working;
   std::unique_ptr<Flight> through;  // the last stage
   for (size_t i = stages_.size(); i-- > 0;) {
@@ -45,8 +45,11 @@ void Forward::beat(std::unique_ptr<Flight> entering) {
   }
   const auto n_layers = static_cast<double>(args_.n_layers) / static_cast<double>(stages_.size());
   for (int n_done = 1; !working.empty(); ++n_done) {
-    std::erase_if(working, [](Stage* stage) { return !stage->advance(); });
-    if (on_layer_) (*on_layer_)(std::min(1.0, n_done / n_layers));
+    std::vector<Stage*> going_on;
+    for (Stage* stage : working)
+      if (stage->advance()) going_on.push_back(stage);
+    working = std::move(going_on);
+    if (watch_) watch_->on_layer(std::min(1.0, n_done / n_layers));
   }
 }
 
@@ -64,12 +67,8 @@ int64_t Forward::n_under_way(const Timeline& timeline) const {
   return n;
 }
 
-bool Forward::is_under_way() const {
-  return std::ranges::any_of(left_, [](const auto& flight) { return flight != nullptr; });
-}
-
 void Forward::finish() {
-  while (is_under_way()) beat({});
+  while (std::ranges::any_of(left_, [](const auto& flight) { return flight != nullptr; })) advance({});
 }
 
 void Forward::abandon() {
@@ -80,8 +79,9 @@ void Forward::wait() {
   for (const auto& stage : stages_) stage->backend().download(nullptr, nullptr, 0);
 }
 
-void Forward::set_interrupt(const std::function<bool()>* is_interrupted) {
-  for (const auto& stage : stages_) stage->backend().set_interrupt(is_interrupted);
+void Forward::set_watch(const StepWatch* watch) {
+  watch_ = watch;
+  for (const auto& stage : stages_) stage->backend().set_interrupt(watch ? &watch->is_interrupted : nullptr);
 }
 
 std::vector<float> Forward::logits() const {

@@ -39,10 +39,15 @@ class Forward {
   void abandon();
   // Waits until all that was enqueued is done.
   void wait();
-  // What the backends ask while they compute on the host (Backend::set_interrupt).
-  void set_interrupt(const std::function<bool()>* is_interrupted);
-  // Hears within run() what share of its layers is enqueued, on the CPU done. Null: nobody.
-  void set_progress(const std::function<void(double)>* on_layer) { on_layer_ = on_layer; }
+  // While it lives, steps are watched. Null: they are not.
+  class Watched {
+   public:
+    Watched(Forward& forward, const StepWatch* watch) : forward_(forward) { forward.set_watch(watch); }
+    ~Watched() { forward_.set_watch(nullptr); }
+
+   private:
+    Forward& forward_;
+  };
 
   // The backend that has the logits.
   Backend& last_backend() { return stages_.back()->backend(); }
@@ -75,14 +80,14 @@ class Forward {
     Step step;
     std::vector<int32_t> tokens;
   };
-  bool is_under_way() const;
-  void beat(std::unique_ptr<Flight> entering);
+  void advance(std::unique_ptr<Flight> entering);
   void hand_over(size_t from);
+  void set_watch(const StepWatch* watch);
 
   const ModelArgs& args_;
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::unique_ptr<Flight>> left_;  // [n_stages - 1] what a stage has done and the next has not
-  const std::function<void(double)>* on_layer_ = nullptr;
+  const StepWatch* watch_ = nullptr;
 };
 
 }  // namespace dsv32

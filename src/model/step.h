@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,12 @@ struct Step {
   bool wants_logits() const {
     return std::ranges::any_of(parts, [](const StepPart& part) { return part.n_logits > 0; });
   }
+};
+
+// Who follows steps while they are computed.
+struct StepWatch {
+  std::function<bool()> is_interrupted;  // as Backend::set_interrupt() has it
+  std::function<void(double)> on_layer;  // what share of a step's layers is enqueued, on the CPU done
 };
 
 }  // namespace dsv32

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cuda/cuda_backend.h"
+#include "engine/by_hand.h"
 #include "engine/loop.h"
-#include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
@@ -232,7 +232,7 @@ BOOST_AUTO_TEST_CASE(greedy_text_equals_the_cpus) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const auto text = [&](const char* backend, const char* prompt) {
     Engine engine(file, options_of({.backend = backend, .kv_type = KvType::f32}, 256));
-    Session session(engine);
+    ByHand session(engine);
     std::vector<int32_t> ids = tokenizer->encode(prompt, false);
     for (const int32_t id : ids) session.step(id);
     for (int i = 0; i < 40; ++i) {
@@ -298,7 +298,7 @@ BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(256)}) {
     if (is_left_out(n_cases, 2)) continue;
     Engine engine(file, options_of({.topk_buffer = topk_buffer}, 600));
-    const auto answer = [&](Session& session) {
+    const auto answer = [&](ByHand& session) {
       session.sync(tokens);
       std::vector<float> logits = session.logits();
       for (int32_t i = 0; i < 3; ++i) {
@@ -309,10 +309,10 @@ BOOST_AUTO_TEST_CASE(a_held_beginning_changes_nothing) {
     };
     std::vector<float> cold;
     {
-      Session session(engine);
+      ByHand session(engine);
       cold = answer(session);
     }
-    Session session(engine);
+    ByHand session(engine);
     Rng rng(3);
     for (int i = 0; i < 8; ++i) {
       const auto n = static_cast<int64_t>(i == 0 ? 499 : 1 + rng.next() % 499);

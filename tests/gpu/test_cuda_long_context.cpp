@@ -6,8 +6,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "engine/by_hand.h"
 #include "engine/loop.h"
-#include "engine/session.h"
 #include "model/forward.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/temp_dir.h"
@@ -46,7 +46,7 @@ std::vector<float> run_step(Engine& engine, Timeline& timeline, const std::vecto
                             int64_t begin, int64_t end, bool wants_all = true) {
   const auto part = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   const Role role = end - begin == 1 ? Role::decode : Role::prefill;
-  engine.loop().compute({role, {{&timeline, part, wants_all ? end - begin : 1}}});
+  engine.compute({role, {{&timeline, part, wants_all ? end - begin : 1}}});
   return engine.forward().logits();
 }
 

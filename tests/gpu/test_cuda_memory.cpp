@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/cuda_backend.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"
@@ -31,7 +31,7 @@ EngineOptions on_gpu(int64_t context) {
 
 // Logits of a prefill in steps of 64 tokens, then of single tokens.
 std::vector<float> logits_of(Engine& engine, const std::vector<int32_t>& tokens) {
-  Session session(engine);
+  ByHand session(engine);
   constexpr size_t kMadeByDecode = 40;
   const std::span<const int32_t> all(tokens);
   session.sync(all.first(all.size() - kMadeByDecode));
@@ -56,13 +56,12 @@ BOOST_AUTO_TEST_CASE(the_plan_is_within_two_percent_of_what_is_taken) {
     options.topk_buffer = n_rows;
     make_cuda_backend(0);  // what CUDA itself needs is there from now on
     const uint64_t n_free_before = free_device_bytes();
-    Engine engine(
-        shape, model_bytes(shape, types),
-        [&](const ModelArgs& args, const WeightPlaces& places) {
-          return synthetic_weights(args, types, places);
-        },
-        options);
-    Session session(engine);
+    Engine engine(ModelSource(shape, model_bytes(shape, types),
+                              [&](const ModelArgs& args, const WeightPlaces& places) {
+                                return synthetic_weights(args, types, places);
+                              }),
+                  options);
+    ByHand session(engine);
     session.sync(std::vector<int32_t>(3000, 1));
     session.step(1);
     for (const Place place : {Place::device, Place::host}) {

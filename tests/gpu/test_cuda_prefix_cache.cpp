@@ -3,10 +3,11 @@
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
+#include "engine/by_hand.h"
 #include "engine/loop.h"
-#include "engine/session.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/disk_options.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/support/talk_on_disk.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -111,7 +112,7 @@ BOOST_AUTO_TEST_CASE(prefixes_come_while_the_pool_is_pinned, *boost::unit_test::
   for (const std::optional<int64_t> topk_buffer : {std::optional<int64_t>(), std::optional<int64_t>(64)}) {
     options.topk_buffer = topk_buffer;
     Engine engine(file, options, [&](PrefixCache& prefixes) { prefixes.prefetch(prompt.all); });
-    Session session(engine);
+    ByHand session(engine);
     BOOST_TEST(session.sync(prompt.all) == prompt.n_kept());
     BOOST_TEST((remembered(engine, session, prompt.n_kept()) == expected.kept));
     BOOST_TEST((session.logits() == expected.logits));
@@ -130,7 +131,7 @@ BOOST_AUTO_TEST_CASE(greedy_answers_are_the_same_from_disk) {
   options.cache->write = WritePolicy::write_back;
   const auto answer = [&](int64_t& n_cached) {
     Engine engine(file, options);
-    Session session(engine);
+    ByHand session(engine);
     GenerationOptions generation;
     generation.sampling.temperature = 0;
     generation.max_tokens = 256;

@@ -102,7 +102,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
 
 // The logits of every token: the first n_prompt as one prompt, the others decoded.
 inline std::vector<float> run_alone(Engine& engine, std::span<const int32_t> tokens, int64_t n_prompt) {
-  Session session(engine);
+  ByHand session(engine);
   std::vector<float> logits;
   if (n_prompt > 0) logits = session.all_logits(tokens.first(static_cast<size_t>(n_prompt)));
   for (const int32_t token : tokens.subspan(static_cast<size_t>(n_prompt))) {

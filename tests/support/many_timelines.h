@@ -55,12 +55,12 @@ class ManyTimelines {
     std::vector<int32_t> tokens;
     int64_t n_prompt = 0;
     std::vector<float> truth;  // [kMostTokens, vocab_size]
-    std::unique_ptr<Session> session;
+    std::unique_ptr<ByHand> session;
     int64_t n_held() const { return session->timeline().n_tokens(); }
   };
 
   std::vector<float> alone(const Life& life) {
-    Session session(*engine_);
+    ByHand session(*engine_);
     std::vector<float> rows =
         session.all_logits(std::span(life.tokens).first(static_cast<size_t>(life.n_prompt)));
     for (int64_t i = life.n_prompt; i < kMostTokens; ++i) {
@@ -75,7 +75,7 @@ class ManyTimelines {
     Life& life = lives_[rng_.next() % kTimelines];
     const uint64_t dice = rng_.next() % 40;
     if (!life.session)
-      life.session = std::make_unique<Session>(*engine_);
+      life.session = std::make_unique<ByHand>(*engine_);
     else if (dice == 0 || life.n_held() == kMostTokens)
       life.session.reset();
     else if (dice == 1)
@@ -105,7 +105,7 @@ class ManyTimelines {
       for (int64_t k = n - n_logits; k < n; ++k) rows.emplace_back(i, life.n_held() + k);
       n_left -= n;
     }
-    engine_->loop().compute(step);
+    engine_->compute(step);
     const std::vector<float> logits = engine_->forward().logits();
     const auto width = static_cast<size_t>(engine_->args().vocab_size);
     BOOST_REQUIRE(logits.size() == rows.size() * width);

@@ -33,20 +33,21 @@ struct TalkOnDisk {
   // An engine and a session, as a process has them.
   struct Process {
     std::unique_ptr<Engine> engine;
-    std::unique_ptr<Session> session;
+    std::unique_ptr<ByHand> session;
     int64_t n_pages_known() const { return engine->prefix_cache()->tree().n_pages(); }
   };
   Process start(bool has_cache, std::optional<int64_t> chunk = {}, std::optional<int64_t> buffer = {}) const {
     EngineOptions options;
     options.context = 512, options.chunk = chunk, options.topk_buffer = buffer;
     if (has_cache) options = with_disk(options, dir.file("cache"));
-    auto engine = std::make_unique<Engine>(Backends{make_backend()}, file, options);
-    auto session = std::make_unique<Session>(*engine);
+    options.backends = {make_backend()};
+    auto engine = std::make_unique<Engine>(file, options);
+    auto session = std::make_unique<ByHand>(*engine);
     return {std::move(engine), std::move(session)};
   }
 
   // Another turn of what the session holds: a prompt, and an answer token by token. All of it.
-  static std::vector<int32_t> ask(Session& session, int64_t n_question, int64_t n_answer, uint64_t seed) {
+  static std::vector<int32_t> ask(ByHand& session, int64_t n_question, int64_t n_answer, uint64_t seed) {
     std::vector<int32_t> tokens = session.tokens();
     const std::vector<int32_t> question = random_tokens(n_question, seed);
     tokens.insert(tokens.end(), question.begin(), question.end());

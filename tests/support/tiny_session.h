@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "gguf/random_weights.h"
 
 namespace dsv32 {
@@ -26,18 +26,18 @@ struct TinySession {
   std::shared_ptr<std::vector<std::string>> kept_warnings = std::make_shared<std::vector<std::string>>();
   std::vector<std::string>& warnings = *kept_warnings;
   std::unique_ptr<Engine> engine;
-  std::unique_ptr<Session> session;
+  std::unique_ptr<ByHand> session;
   TinySession(const std::string& path, EngineOptions options) : file(path) {
     if (options.cache)
       options.cache->warn = [kept = kept_warnings](const std::string& line) { kept->push_back(line); };
     engine = std::make_unique<Engine>(file, options);
     while (engine->prefix_cache() && engine->prefix_cache()->tend()) std::this_thread::yield();
-    session = std::make_unique<Session>(*engine);
+    session = std::make_unique<ByHand>(*engine);
   }
 };
 
 // All that a sequence remembers of its first n_tokens, token by token.
-inline std::vector<uint8_t> remembered(Engine& engine, const Session& session, int64_t n_tokens) {
+inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session, int64_t n_tokens) {
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;
   std::vector<PoolPage> pages;
@@ -57,7 +57,7 @@ inline std::vector<uint8_t> remembered(Engine& engine, const Session& session, i
   return bytes;
 }
 
-inline std::vector<uint8_t> remembered(Engine& engine, const Session& session) {
+inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session) {
   return remembered(engine, session, session.timeline().n_tokens());
 }
 

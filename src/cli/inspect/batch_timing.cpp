@@ -17,7 +17,7 @@ constexpr int64_t kParted = 3;   // that give the parts
 // A request on each session, from its admission to its last timed token.
 class Requests {
  public:
-  Requests(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<Session>> sessions,
+  Requests(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sessions,
            int64_t n_tokens)
       : engine_(engine), sessions_(sessions) {
     const auto first = sessions.front()->tokens().begin();
@@ -25,7 +25,7 @@ class Requests {
     prompt.push_back(0);
     GenerationOptions options;
     options.thinking = false;
-    for (const std::unique_ptr<Session>& session : sessions) {
+    for (const std::unique_ptr<ByHand>& session : sessions) {
       session->hold(prompt);
       Request request{session.get(), &tokenizer, prompt, options};
       request.is_held = true;
@@ -47,7 +47,7 @@ class Requests {
 
  private:
   Engine& engine_;
-  std::span<const std::unique_ptr<Session>> sessions_;
+  std::span<const std::unique_ptr<ByHand>> sessions_;
   Listener listener_;
   std::vector<int64_t> numbers_;
 };
@@ -82,7 +82,7 @@ class Steps {
   void listen(Laps* laps) {
     if (!is_marked_) return;
     engine_.forward().set_laps(laps);
-    engine_.loop().sampler().set_laps(laps);
+    engine_.sampler().set_laps(laps);
   }
 
   Engine& engine_;
@@ -97,7 +97,7 @@ class Steps {
 int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode + kParted; }
 
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<Session>> sessions, int64_t n_tokens, int64_t n_decode,
+                       std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality) {
   const int64_t n = std::ssize(sessions);
   Requests requests(engine, tokenizer, sessions, n_tokens);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cli/options/options.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "text/tokenizer.h"
 
 namespace dsv32 {
@@ -36,7 +36,7 @@ int64_t timed_tokens(int64_t n_decode);
 // Times n_decode steps in which each session appends a token behind the first n_tokens that it holds, with
 // choices of that locality. The context has room for one token more than that takes.
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
-                       std::span<const std::unique_ptr<Session>> sessions, int64_t n_tokens, int64_t n_decode,
+                       std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality);
 
 }  // namespace dsv32

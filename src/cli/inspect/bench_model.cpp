@@ -16,7 +16,7 @@
 #include "cli/inspect/measured_model.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "gguf/random_weights.h"
 
 namespace dsv32 {
@@ -54,7 +54,7 @@ int32_t random_token(const Engine& engine, Rng& rng) {
 }
 
 // What a process does once is done: memory is there and pinned, kernels are loaded.
-void warm_up(Engine& engine, Session& session, int64_t n_prompt) {
+void warm_up(Engine& engine, ByHand& session, int64_t n_prompt) {
   Rng rng(1);
   std::vector<int32_t> tokens(static_cast<size_t>(n_prompt));
   for (int32_t& token : tokens) token = random_token(engine, rng);
@@ -62,7 +62,7 @@ void warm_up(Engine& engine, Session& session, int64_t n_prompt) {
 }
 
 // Runs the session up to the frontier, times n_prompt tokens, then decode steps.
-Frontier measure(Engine& engine, Session& session, const BenchOptions& options, int64_t n_prompt,
+Frontier measure(Engine& engine, ByHand& session, const BenchOptions& options, int64_t n_prompt,
                  int64_t context, uint64_t n_bytes) {
   Rng rng(static_cast<uint64_t>(context) + 2);
   Frontier at{.context = context};
@@ -151,7 +151,7 @@ int bench_model_command(const Options& options) {
   const std::unique_ptr<Engine> opened = model.open(asked);
   Engine& engine = *opened;
   const uint64_t n_bytes = engine.plan().n_bytes_read();
-  Session session(engine);
+  ByHand session(engine);
   std::vector<Frontier> frontiers;
   warm_up(engine, session, n_prompt);
   for (const int64_t context : contexts)

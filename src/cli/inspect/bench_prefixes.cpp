@@ -19,7 +19,7 @@
 #include "cli/inspect/measured_model.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "gguf/random_weights.h"
 
 namespace dsv32 {
@@ -60,7 +60,7 @@ std::vector<int32_t> prompt_of(int64_t n_tokens, int64_t vocab_size) {
 }
 
 // Until the logits of the prompt's last token are there.
-double time_sync(Session& session, const std::vector<int32_t>& tokens, int64_t& n_held) {
+double time_sync(ByHand& session, const std::vector<int32_t>& tokens, int64_t& n_held) {
   const auto start = std::chrono::steady_clock::now();
   n_held = session.sync(tokens);
   return seconds_since(start);
@@ -156,7 +156,7 @@ int bench_prefixes_command(const Options& options) {
   std::vector<Timed> all;
   {
     const std::unique_ptr<Engine> engine = model.open(asked);
-    Session session(*engine);
+    ByHand session(*engine);
     for (const int64_t n_tokens : contexts) {
       Timed& at = all.emplace_back();
       at.n_tokens = n_tokens;
@@ -166,7 +166,7 @@ int bench_prefixes_command(const Options& options) {
   }
   const double disk_before = best_disk_rate(folder.path());
   const std::unique_ptr<Engine> engine = model.open(asked);
-  Session session(*engine);
+  ByHand session(*engine);
   ReadStats before;
   for (Timed& at : all) {
     at.warm_seconds = time_sync(session, prompt_of(at.n_tokens, engine->args().vocab_size), at.n_restored);

@@ -64,12 +64,12 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Session>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens) {
+std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens) {
   const std::vector<int32_t> tokens = random_tokens(n_tokens, engine.args().vocab_size);
   LatentCache& cache = engine.cache();
-  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::unique_ptr<ByHand>> sessions;
   for (int64_t i = 0; i < n; ++i) {
-    Timeline& timeline = sessions.emplace_back(std::make_unique<Session>(engine))->timeline();
+    Timeline& timeline = sessions.emplace_back(std::make_unique<ByHand>(engine))->timeline();
     cache.reserve(timeline, n_tokens);
     cache.append(timeline, tokens);
   }
@@ -79,7 +79,7 @@ std::vector<std::unique_ptr<Session>> fabricate_sessions(Engine& engine, int64_t
     const int64_t end = std::min(first + kPagesTogether, n_pages);
     std::vector<std::vector<uint8_t>> keys;
     for (int64_t i = first; i < end; ++i) keys.push_back(random.page());
-    for (const std::unique_ptr<Session>& session : sessions) {
+    for (const std::unique_ptr<ByHand>& session : sessions) {
       std::vector<PoolPage> pages;
       for (int64_t i = first; i < end; ++i) pages.push_back(session->timeline().page(i));
       cache.publish(pages, keys);

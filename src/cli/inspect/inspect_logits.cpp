@@ -15,8 +15,8 @@
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/asked_model.h"
+#include "engine/by_hand.h"
 #include "engine/sampler.h"
-#include "engine/session.h"
 
 namespace dsv32 {
 namespace {
@@ -77,7 +77,7 @@ int inspect_logits(const Options& options) {
          format("--tokens has %zu ids, the context holds %lld", ids.size(), static_cast<long long>(context)));
   report_model(model, facts_of(model.engine), options);
   const GracefulStop stop;
-  Session session(model.engine);
+  ByHand session(model.engine);
   const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     if (stop.is_requested()) return stop.end();

@@ -37,13 +37,13 @@ Machine MeasuredModel::machine(const EngineOptions& options) const {
 
 std::unique_ptr<Engine> MeasuredModel::open(const EngineOptions& options) const {
   if (file_) return std::make_unique<Engine>(*file_, options);
-  return std::make_unique<Engine>(
+  const ModelSource source(
       args_, bytes_,
       [&](const ModelArgs& args, const WeightPlaces& places) {
         return synthetic_weights(args, types_, places);
       },
-      options,
       [](const CacheLayout&, const std::string&) { return [] { return std::optional(Hash256{1}); }; });
+  return std::make_unique<Engine>(source, options);
 }
 
 }  // namespace dsv32

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "engine/session.h"
+#include "engine/request.h"
 
 namespace dsv32 {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/terminal/streams.h"
 #include "cli/warm/loaded_model.h"
 #include "engine/loop.h"
-#include "engine/session.h"
+#include "tests/support/generate_by_hand.h"
 #include "tests/tools/lab/lab_options.h"
 #include "weights/weights.h"
 
@@ -32,14 +32,14 @@ constexpr NamedChooser kChoosers[] = {{"indexer", Chooser::indexer},
                                       {"random", Chooser::random}};
 
 // With a top-k of everything nothing is left out.
-Engine open_engine(const GgufFile& file, const EngineOptions& options, Chooser chooser) {
+Engine open_with(const GgufFile& file, const EngineOptions& options, Chooser chooser) {
   if (chooser != Chooser::dense) return Engine(file, options);
   ModelArgs args = read_model_args(file);
   if (args.has_indexer()) args.index_topk = args.max_seq_len;
-  return Engine(
-      args, model_bytes(file, args),
-      [&](const ModelArgs& shape, const WeightPlaces& places) { return load_weights(file, shape, places); },
-      options);
+  const auto load = [&](const ModelArgs& shape, const WeightPlaces& places) {
+    return load_weights(file, shape, places);
+  };
+  return Engine(ModelSource(args, model_bytes(file, args), load), options);
 }
 
 std::string trimmed(const std::string& text) {
@@ -90,8 +90,8 @@ AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, con
   generation.thinking = asking.thinks;
   options.context =
       std::min(tally.n_prompt_tokens + generation.max_tokens, read_model_args(file).max_seq_len);
-  Engine engine = open_engine(file, options, asking.chooser);
-  Session session(engine);
+  Engine engine = open_with(file, options, asking.chooser);
+  ByHand session(engine);
   std::optional<ChosenPositions> chosen;
   if (asking.chooser == Chooser::recent || asking.chooser == Chooser::random)
     chosen.emplace(engine, session, asking.chooser);

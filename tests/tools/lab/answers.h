@@ -27,7 +27,7 @@ struct AnswerTally {
   }
 };
 
-// `answered`: told of every question. Throws what Engine and Session do.
+// `answered`: told of every question. Throws what Engine and ByHand do.
 using Answered = std::function<void(const AskedPassage::Question& question, const std::string& answer)>;
 AnswerTally count_right_answers(const GgufFile& file, EngineOptions options, const Asking& asking,
                                 const std::vector<AskedPassage>& passages, const Answered& answered = {});

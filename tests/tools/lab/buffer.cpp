@@ -22,7 +22,7 @@ constexpr std::array kSizes = {1.0, 1.5, 2.0, 4.0};  // in top-k
 constexpr int kMostAnswerTokens = 64;
 
 // The greedy answer, up to the token that ends it or until the context is full.
-void answer(RecordedSteps& steps, Session& session, const Tokenizer& tokenizer) {
+void answer(RecordedSteps& steps, ByHand& session, const Tokenizer& tokenizer) {
   for (int i = 0; i < kMostAnswerTokens && session.context_left() > 0; ++i) {
     const int32_t id = session.likeliest();
     if (tokenizer.is_end_of_generation(id)) return;
@@ -39,7 +39,7 @@ std::vector<int32_t> later_turn(const Tokenizer& tokenizer, const std::string& t
 
 // The session holds the prompt; what follows is recorded, until every question is answered or the next one
 // does not fit the context.
-void converse(RecordedSteps& steps, Session& session, const Tokenizer& tokenizer,
+void converse(RecordedSteps& steps, ByHand& session, const Tokenizer& tokenizer,
               const AskedPassage& passage) {
   answer(steps, session, tokenizer);
   for (size_t i = 1; i < passage.questions.size(); ++i) {
@@ -96,7 +96,7 @@ void measure_passage(Measured& measured, LoadedModel& model, const AskedPassage&
     fail(ErrorKind::usage,
          format("a passage has %lld tokens, expected more than the %lld rows that every step selects",
                 static_cast<long long>(n_prompt), static_cast<long long>(measured.topk)));
-  Session session(model.engine);
+  ByHand session(model.engine);
   session.sync(prompt);
   RecordedSteps steps(model.engine, session);
   converse(steps, session, *model.tokenizer, passage);

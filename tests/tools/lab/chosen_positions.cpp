@@ -24,7 +24,7 @@ std::vector<int32_t> choose_positions(Chooser chooser, int32_t pos, int64_t n) {
   return chosen;
 }
 
-ChosenPositions::ChosenPositions(Engine& engine, const Session& session, Chooser chooser)
+ChosenPositions::ChosenPositions(Engine& engine, const ByHand& session, Chooser chooser)
     : engine_(engine), session_(session), chooser_(chooser) {
   engine.forward().set_observer([this](const Observation& seen) { overwrite(seen); },
                                 {"n_selected", "selected"});

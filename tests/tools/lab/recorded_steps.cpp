@@ -4,7 +4,7 @@
 
 namespace dsv32 {
 
-RecordedSteps::RecordedSteps(Engine& engine, Session& session)
+RecordedSteps::RecordedSteps(Engine& engine, ByHand& session)
     : forward_(engine.forward()), session_(session), layers_(static_cast<size_t>(engine.args().n_layers)) {
   forward_.set_observer([this](const Observation& seen) { keep(seen); }, {"n_selected", "selected"});
 }

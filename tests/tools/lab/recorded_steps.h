@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/by_hand.h"
 #include "tests/tools/lab/buffer_policies.h"
 
 namespace dsv32 {
@@ -15,12 +15,12 @@ namespace dsv32 {
 class RecordedSteps {
  public:
   // Both must outlive the object.
-  RecordedSteps(Engine& engine, Session& session);
+  RecordedSteps(Engine& engine, ByHand& session);
   ~RecordedSteps();
   RecordedSteps(const RecordedSteps&) = delete;
   RecordedSteps& operator=(const RecordedSteps&) = delete;
 
-  // Appends the token to the session. Throws what Session::step() throws.
+  // Appends the token to the session. Throws what ByHand::step() throws.
   void step(int32_t token) { session_.step(token); }
 
   // Of every step so far, what the layer selected.
@@ -30,7 +30,7 @@ class RecordedSteps {
   void keep(const Observation& seen);
 
   Forward& forward_;
-  Session& session_;
+  ByHand& session_;
   int32_t n_selected_ = 0;                         // of the running layer
   std::vector<std::vector<SelectedRows>> layers_;  // [n_layers][steps]
 };

@@ -1,0 +1,254 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/stopwatch.h"
+#include "base/worker_pool.h"
+#include "text/chat_format.h"
+
+namespace dsv32 {
+
+// --- Its place
+
+void CloseTimeline::operator()(Timeline* timeline) const {
+  if (engine->forward().n_under_way(*timeline) > 0) engine->forward().abandon();
+  if (PrefixCache* prefixes = engine->prefix_cache()) prefixes->forget(*timeline);
+  engine->cache().close(*timeline);
+  delete timeline;
+}
+
+void Sequence::enter(OpenTimeline place) {
+  place_ = place ? std::move(place) : OpenTimeline(engine_.cache().open().release(), {&engine_});
+}
+
+// Hundreds may wait for their turn at the disk, and each is asked about at every turn of the loop.
+bool Sequence::is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded) {
+  PrefixCache* prefixes = engine_.prefix_cache();
+  if (!prefixes) return true;
+  if (waits_since_ == prefixes->n_changes()) return false;
+  const PrefixCache::Readiness readiness = prefixes->readiness(prompt, decoded);
+  waits_since_.reset();
+  if (readiness == PrefixCache::Readiness::waits_for_it) waits_since_ = prefixes->n_changes();
+  return readiness == PrefixCache::Readiness::is_ready;
+}
+
+// The logits belong to the last token: with nothing left to compute, that one is computed again.
+int64_t Sequence::hold(std::span<const int32_t> prompt, int64_t n_reusable,
+                       std::span<const TokenRun> decoded) {
+  engine_.check_prompt(prompt);
+  settle();
+  int64_t n = std::ranges::mismatch(prompt, tokens()).in1 - prompt.begin();
+  if (n == std::ssize(prompt)) --n;
+  if (n < place_->n_tokens()) engine_.cache().truncate(*place_, n);
+  n_reusable_ = n_reusable;
+  waits_since_.reset();
+  PrefixCache* prefixes = engine_.prefix_cache();
+  return prefixes ? prefixes->restore(*place_, prompt, n, decoded) : n;
+}
+
+const char* Sequence::why_none_cached() const {
+  const PrefixCache* prefixes = engine_.prefix_cache();
+  return prefixes ? prefixes->why_none() : "the prefix cache is off";
+}
+
+int64_t Sequence::read_chunk(std::span<const int32_t> prompt, const StepWatch* watch) {
+  const auto start = Clock::now();
+  Forward& forward = engine_.forward();
+  const int64_t n_before = place_->n_tokens(), n_left = std::ssize(prompt) - n_before;
+  const int64_t n = std::min(forward.max_tokens(), n_left);
+  const int64_t n_through = n_before - forward.n_under_way(*place_);
+  const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
+  const Forward::Watched watched(forward, watch);
+  try {
+    engine_.compute({Role::prefill, {{place_.get(), chunk, n == n_left}}});
+    forward.wait();  // done means computed, also for measurements
+  } catch (...) {
+    forward.abandon();
+    forward.wait();  // its pages are about to be somebody else's
+    engine_.cache().truncate(*place_, n_through);
+    throw;
+  }
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->note_prefill(n, seconds_since(start));
+  remember();
+  return place_->n_tokens();
+}
+
+// What others know of it may leave the device too.
+void Sequence::suspend() {
+  settle();
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*place_);
+  engine_.cache().suspend(*place_);
+}
+
+void Sequence::set_shrunk(bool shrunk) {
+  is_shrunk = shrunk;
+  const int64_t n_pages = engine_.plan().cache.buffer_pages();
+  engine_.cache().set_most_slots(*place_, shrunk ? least_buffer_pages(engine_.args()) : n_pages);
+}
+
+void Sequence::rest() {
+  if (place_->is_suspended()) return;
+  settle();
+  remember();
+}
+
+void Sequence::settle() {
+  if (engine_.forward().n_under_way(*place_) == 0) return;
+  engine_.forward().finish();
+  engine_.forward().wait();  // the host may be about to write to its pages, or to read them
+}
+
+void Sequence::distrust() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->distrust(place_->history());
+}
+
+std::span<const int32_t> Sequence::reusable() const {
+  const std::span<const int32_t> history = place_->history();
+  const int64_t n_through = std::ssize(history) - engine_.forward().n_under_way(*place_);
+  return history.first(static_cast<size_t>(std::min(n_reusable_, n_through)));
+}
+
+void Sequence::remember() {
+  if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->remember(*place_, reusable());
+}
+
+std::vector<TokenRun> Sequence::decoded() const {
+  std::vector<TokenRun> runs;
+  const std::span<const int32_t> history = reusable();
+  for (int64_t i = 0; i < std::ssize(history); ++i) {
+    if (!(history[static_cast<size_t>(i)] & kMadeByDecode)) continue;
+    if (runs.empty() || runs.back().end < i) runs.push_back({i, i});
+    runs.back().end = i + 1;
+  }
+  return runs;
+}
+
+// --- Its request
+
+void Sequence::ask(Request request, Listener& listener, int64_t number_) {
+  request.options.check();
+  request_ = std::move(request), listener_ = &listener, number = number_;
+  const int64_t n_wanted = request_.options.n_most(), context = engine_.plan().cache.max_context;
+  n_prompt = std::ssize(request_.prompt);
+  n_most = n_wanted < 0 ? context : std::min(context, n_prompt + n_wanted);
+  n_overtaken = 0;
+  begin_anew();
+}
+
+void Sequence::begin_anew() {
+  is_fixed = request_.sequence != nullptr, is_shrunk = false;
+  if (!is_fixed) place_.reset();
+  phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
+  sampler_ = Sampler(request_.options.sampling);
+  parser_.emplace(*request_.tokenizer, request_.options.thinking);
+  stops_ = StopStrings(request_.options.stops);
+  begun_ = Clock::now();
+  next_token_ = request_.is_held ? request_.prompt.back() : -1;
+  result_ = {};
+  result_.n_prompt_tokens = n_prompt;
+  error_.reset();
+}
+
+void Sequence::admit(OpenTimeline place) {
+  enter(std::move(place));
+  tally_before_ = engine_.forward().buffer_tally();
+  phase = Phase::waits_for_disk;
+  begun_ = Clock::now();
+}
+
+// Of the prompt, so many tokens are remembered for others: in thinking mode the next turn's prompt drops what
+// was thought, and leaves this one before the last <｜Assistant｜>.
+int64_t Sequence::n_reusable_prompt() const {
+  const std::optional<int32_t> mark = request_.tokenizer->find(kAssistantMark);
+  if (request_.options.thinking && mark)
+    for (size_t i = request_.prompt.size(); i-- > 0;)
+      if (request_.prompt[i] == *mark) return static_cast<int64_t>(i);
+  return std::numeric_limits<int64_t>::max();
+}
+
+void Sequence::begin_prompt() {
+  result_.n_cached_tokens = hold(request_.prompt, n_reusable_prompt(), request_.decoded);
+  result_.why_none_cached = why_none_cached();
+  phase = Phase::reads_prompt;
+  prompt_nears(result_.n_cached_tokens);
+}
+
+void Sequence::prompt_nears(int64_t n_done) {
+  listener_->on_prefill(n_done, n_prompt, result_.n_cached_tokens);
+}
+
+void Sequence::read_prompt() try {
+  const int64_t n_before = place_->n_tokens();
+  const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt - n_before));
+  const StepWatch watch{[this] { return is_interrupted(); },
+                        [&](double share) { prompt_nears(n_before + static_cast<int64_t>(share * n)); }};
+  const int64_t n_done = read_chunk(request_.prompt, &watch);
+  result_.prefill_seconds = seconds_since(begun_);
+  prompt_nears(n_done);
+  if (n_done < n_prompt) return;
+  phase = Phase::decodes;
+  begun_ = Clock::now();
+  if (request_.options.n_most() == 0) finish(FinishReason::length);
+} catch (const Interrupted&) {
+  interrupt();
+}
+
+// Where thinking has had its tokens, its end takes the place of what was drawn.
+void Sequence::push(const TokenRecord& drawn) {
+  const GenerationOptions& options = request_.options;
+  const bool thinks = options.thinking && parser_->is_thinking();
+  const std::optional<int32_t> end_of_thinking = thinks && result_.n_thinking_tokens == options.max_thinking
+                                                     ? request_.tokenizer->find("</think>")
+                                                     : std::nullopt;
+  next_token_ = end_of_thinking.value_or(drawn.chosen.id);
+  if (options.n_top_logprobs >= 0 && next_token_ == drawn.chosen.id) result_.logprobs.push_back(drawn);
+  ++result_.n_completion_tokens;
+  if (thinks) ++result_.n_thinking_tokens;
+  if (request_.tokenizer->is_end_of_generation(next_token_)) return finish(FinishReason::stop);
+  const CompletionParser::Delta delta = parser_->push(next_token_);
+  tell(delta.reasoning, stops_.push(delta.content));
+  if (stops_.found()) return finish(FinishReason::stop);
+  if (context_left() == 0 || result_.n_completion_tokens == options.max_tokens ||
+      result_.n_answer_tokens() == options.max_answer)
+    finish(FinishReason::length);
+}
+
+void Sequence::tell(const std::string& reasoning, const std::string& text) {
+  if (!reasoning.empty()) listener_->on_reasoning(reasoning);
+  if (text.empty()) return;
+  result_.completion.content += text;
+  listener_->on_answer(text);
+}
+
+void Sequence::finish(FinishReason reason) {
+  result_.finish_reason = reason;
+  if (phase == Phase::decodes) {
+    const CompletionParser::Delta delta = parser_->finish();
+    tell(delta.reasoning, stops_.push(delta.content));
+    tell({}, stops_.finish());
+    result_.completion.reasoning = parser_->completion().reasoning;
+    result_.completion.thinking_closed = parser_->completion().thinking_closed;
+    result_.decode_seconds = seconds_since(begun_);
+  }
+  phase = Phase::is_done;
+}
+
+void Sequence::fail(const Error& error) {
+  error_ = error;
+  phase = Phase::is_done;
+}
+
+void Sequence::note_place() {
+  const Forward::BufferTally now = engine_.forward().buffer_tally();
+  result_.decoded = decoded();
+  result_.n_held_tokens = place_->n_tokens();
+  result_.buffer_tally = {now.n_rows - tally_before_.n_rows, now.n_misses - tally_before_.n_misses};
+}
+
+GenerationResult Sequence::take_result() {
+  if (error_) throw *error_;
+  return std::move(result_);
+}
+
+}  // namespace dsv32

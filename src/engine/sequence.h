@@ -1,0 +1,150 @@
+// A sequence: its place in the cache, which of its prefixes later requests may reuse, and the request that it
+// answers.
+//
+//   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
+//
+// The loop decides when each of these comes; the sequence carries it out and tells the request's listener.
+// It computes chunks of its prompt; steps of several sequences, and draws, are the loop's. A prompt is given
+// as the whole wanted prefix, of which only what the place does not hold is computed. One thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/stop_strings.h"
+
+namespace dsv32 {
+
+// A timeline of the engine's cache that closes itself.
+struct CloseTimeline {
+  Engine* engine = nullptr;
+  void operator()(Timeline* timeline) const;
+};
+using OpenTimeline = std::unique_ptr<Timeline, CloseTimeline>;
+
+class Sequence : public SequenceState {
+ public:
+  explicit Sequence(Engine& engine) : engine_(engine) {}  // which must outlive it
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  Engine& engine() const { return engine_; }
+
+  // --- Its place
+
+  // Takes that place, or an empty one. Throws as LatentCache::open() does.
+  void enter(OpenTimeline place = {});
+  OpenTimeline leave() { return std::move(place_); }
+  bool has_place() const { return place_ != nullptr; }
+
+  Timeline& timeline() { return *place_; }
+  const Timeline& timeline() const { return *place_; }
+  const std::vector<int32_t>& tokens() const { return place_->tokens(); }
+  int64_t context_left() const { return engine_.plan().cache.max_context - place_->n_tokens(); }
+
+  // hold() of this prompt would not wait for the disk, which is asked for it. The same prompt until hold().
+  bool is_ready(std::span<const int32_t> prompt, std::span<const TokenRun> decoded = {});
+  // Forgets what does not belong to `prompt` (at least one token) and brings in what is known of it from
+  // elsewhere: of the tokens in the runs rows that decode made, of the others rows that prefill made. Returns
+  // how many of its tokens are held, never the last. Of the prompt and what follows, the first n_reusable
+  // tokens are remembered for others. Throws as check_prompt() does.
+  int64_t hold(std::span<const int32_t> prompt, int64_t n_reusable = std::numeric_limits<int64_t>::max(),
+               std::span<const TokenRun> decoded = {});
+  // Why hold() brought in nothing, as half a sentence; empty: it did.
+  const char* why_none_cached() const;
+  // Computes the next chunk of a prompt that hold() was called with; on several devices it may be under way
+  // until the next ones (Forward). Returns how many of its tokens are held then; with all of them, the logits
+  // are those of its last token.
+  int64_t read_chunk(std::span<const int32_t> prompt, const StepWatch* watch = nullptr);
+  // Gives its room on the device to others, and takes room again: no step in between. Throws as
+  // LatentCache::resume() does.
+  void suspend();
+  void resume() { engine_.cache().resume(*place_); }
+  // Of its buffer the most slots, or the fewest, are its own. Throws as LatentCache::set_most_slots() does.
+  void set_shrunk(bool shrunk);
+  // No step follows for now: what the steps appended is remembered.
+  void rest();
+  // Of the tokens that are remembered for others, those whose rows decode made with other bits than prefill:
+  // what hold() of another sequence, or of another process, finds them by.
+  std::vector<TokenRun> decoded() const;
+  // The logits make no sense: the prefix that led to them may be damaged in a way that no checksum shows, and
+  // is not kept.
+  void distrust();
+
+  // --- Its request
+
+  // Throws Error{usage} for options out of range. The listener must outlive the answer.
+  void ask(Request request, Listener& listener, int64_t number_);
+  // As if it had just been asked: the same seed gives the same tokens.
+  void begin_anew();
+  // It goes on in that place, or an empty one.
+  void admit(OpenTimeline place);
+  bool is_ready() { return is_ready(request_.prompt, request_.decoded); }
+  void begin_prompt();
+  // The next chunk of its prompt, or less: interrupted within a chunk, it ends at the border before it.
+  void read_prompt();
+  // How the next token is to be drawn.
+  SampleRule next_rule() { return sampler_.next(); }
+  // It was drawn. If the answer goes on, the token is the next one to be computed.
+  void push(const TokenRecord& drawn);
+  int32_t next_token() const { return next_token_; }
+  // The listener asks for its end, which comes with what is there.
+  bool is_interrupted() { return listener_->is_interrupted(); }
+  void interrupt() { finish(FinishReason::interrupted); }
+  void fail(const Error& error);
+  // Notes what the place says at the end of the answer.
+  void note_place();
+  // Once it is done. Throws what it failed with.
+  GenerationResult take_result();
+
+  const Request& request() const { return request_; }
+  int64_t n_drawn() const { return result_.n_completion_tokens; }
+
+  // --- What the loop notes of it
+
+  int64_t number = -1;
+  // The earlier request that has most of its prompt in common, if there is one, and how many tokens.
+  std::optional<int64_t> donor_number;
+  int64_t n_common = 0;
+
+ private:
+  void settle();  // nothing of it is under way
+  std::span<const int32_t> reusable() const;
+  int64_t n_reusable_prompt() const;
+  void remember();
+  void prompt_nears(int64_t n_done);
+  void tell(const std::string& reasoning, const std::string& text);
+  void finish(FinishReason reason);
+
+ protected:
+  Engine& engine_;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  OpenTimeline place_;
+  int64_t n_reusable_ = 0;
+  std::optional<uint64_t> waits_since_;  // PrefixCache::n_changes() when it was last told to wait its turn
+
+  Request request_;
+  Listener* listener_ = nullptr;
+  Sampler sampler_{SamplingOptions()};
+  std::optional<CompletionParser> parser_;
+  StopStrings stops_{{}};
+  Clock::time_point begun_;  // the prompt, then the answer
+  int32_t next_token_ = -1;
+  Forward::BufferTally tally_before_;  // the engine's, at its admission
+  GenerationResult result_;
+  std::optional<Error> error_;
+};
+
+}  // namespace dsv32
