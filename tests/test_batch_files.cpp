@@ -1,4 +1,4 @@
-// cli/line_reader, cli/batch_input and cli/batch_output: the two files of a batch; and cli/batch_progress.
+// cli/line_reader and cli/batch/batch_files: the two files of a batch; and how far a batch is.
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
@@ -9,9 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/batch/batch_input.h"
-#include "cli/batch/batch_output.h"
-#include "cli/batch/batch_progress.h"
+#include "cli/batch/batch.h"
+#include "cli/batch/batch_files.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -35,20 +34,20 @@ struct Files {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  std::vector<BatchLine> lines(const std::string& text, bool is_text = false, Shard shard = {}) const {
+  std::vector<BatchItem> lines(const std::string& text, bool is_text = false, Shard shard = {}) const {
     write(in, text);
     BatchSource source;
     source.path = in, source.is_text = is_text;
     BatchInput input(source, shard);
     LineMaker made = maker();
-    std::vector<BatchLine> all;
-    for (BatchLine line; input.next(line, made, 0) == Result::line;) all.push_back(line);
+    std::vector<BatchItem> all;
+    for (BatchItem line; input.next(line, made, 0) == Result::line;) all.push_back(line);
     BOOST_TEST(input.n_read() == input.n_lines().value());
     return all;
   }
 };
 
-BatchLine numbered(int i) { return maker().from_text(i, "prompt " + std::to_string(i)); }
+BatchItem numbered(int i) { return maker().from_text(i, "prompt " + std::to_string(i)); }
 std::string answered(int i) { return answer_line(numbered(i), R"({"choices":[]})"); }
 std::string failed(int i) { return failure_line(numbered(i), Error(ErrorKind::model, "broken")); }
 
@@ -72,13 +71,13 @@ BOOST_AUTO_TEST_CASE(lines_and_their_numbers) {
   BOOST_REQUIRE(lines.size() == 4u);
   BOOST_TEST(lines[0].id.value() == "1");
   BOOST_TEST(lines[1].id.value() == "4");
-  BOOST_TEST((lines[2].refusal() && lines[2].number == 5));
-  BOOST_TEST(std::get<BatchRequest>(lines[3].content).prompt.user == "c");
+  BOOST_TEST((lines[2].error && lines[2].number == 5));
+  BOOST_TEST(lines[3].request.prompt.user == "c");
   BOOST_TEST(files.lines("").empty());
   const auto texts = files.lines("{\"prompt\":\"a\"}\n\nsecond \n", true);
   BOOST_REQUIRE(texts.size() == 2u);
-  BOOST_TEST(std::get<BatchRequest>(texts[0].content).prompt.user == "{\"prompt\":\"a\"}");
-  BOOST_TEST(std::get<BatchRequest>(texts[1].content).prompt.user == "second ");
+  BOOST_TEST(texts[0].request.prompt.user == "{\"prompt\":\"a\"}");
+  BOOST_TEST(texts[1].request.prompt.user == "second ");
 }
 
 BOOST_AUTO_TEST_CASE(a_second_line_of_one_id_is_refused) {
@@ -86,18 +85,18 @@ BOOST_AUTO_TEST_CASE(a_second_line_of_one_id_is_refused) {
   const std::string line = R"({"custom_id":"2","prompt":"a"})";
   const auto lines = files.lines(line + "\n{\"prompt\":\"b\"}\n" + line + "\n");
   BOOST_REQUIRE(lines.size() == 3u);
-  BOOST_TEST(!lines[0].refusal());
-  BOOST_TEST((lines[1].refusal() && lines[1].id == "2"));  // its number is the other's id
-  BOOST_REQUIRE(lines[2].refusal());
-  BOOST_TEST(contains(lines[2].refusal()->what(), "line 3: an earlier line has the same id"));
+  BOOST_TEST(!lines[0].error);
+  BOOST_TEST((lines[1].error && lines[1].id == "2"));  // its number is the other's id
+  BOOST_REQUIRE(lines[2].error);
+  BOOST_TEST(contains(lines[2].error->what(), "line 3: an earlier line has the same id"));
   BOOST_TEST((lines[2].digest != lines[0].digest));
   // Whichever shard they fall to, they are the same lines.
   size_t n_lines = 0;
   for (uint64_t shard = 0; shard < 3; ++shard)
-    for (const BatchLine& own :
+    for (const BatchItem& own :
          files.lines(line + "\n" + line + "\n{\"prompt\":\"b\"}\n", false, {shard, 3})) {
       ++n_lines;
-      BOOST_TEST((own.refusal() != nullptr) == (own.number == 2));
+      BOOST_TEST(own.error.has_value() == (own.number == 2));
     }
   BOOST_TEST(n_lines == 3u);
 }
@@ -158,7 +157,7 @@ BOOST_AUTO_TEST_CASE(memory_does_not_grow_with_the_file) {
   const size_t n_before = n_used();
   int64_t n_lines = 0;
   size_t n_most = 0;
-  for (BatchLine line; input.next(line, made, 0) == Result::line;)
+  for (BatchItem line; input.next(line, made, 0) == Result::line;)
     if (++n_lines % 1000 == 0) n_most = std::max(n_most, n_used());
   BOOST_TEST(n_lines == kLines);
   BOOST_TEST(input.n_lines().value() == kLines);
@@ -175,13 +174,13 @@ BOOST_AUTO_TEST_CASE(files_as_prompts) {
   };
   BatchInput input(source, {});
   LineMaker made = maker();
-  std::vector<BatchLine> lines;
-  for (BatchLine line; input.next(line, made, 0) == Result::line;) lines.push_back(line);
+  std::vector<BatchItem> lines;
+  for (BatchItem line; input.next(line, made, 0) == Result::line;) lines.push_back(line);
   BOOST_REQUIRE(lines.size() == 5u);
   BOOST_TEST(lines[0].id.value() == "a.txt");
-  BOOST_TEST(std::get<BatchRequest>(lines[0].content).prompt.user == "text of a.txt");
-  BOOST_TEST((lines[1].refusal() && lines[2].refusal()));
-  BOOST_TEST((lines[3].refusal() && lines[3].id == "large" && !lines[4].refusal()));
+  BOOST_TEST(lines[0].request.prompt.user == "text of a.txt");
+  BOOST_TEST((lines[1].error && lines[2].error));
+  BOOST_TEST((lines[3].error && lines[3].id == "large" && !lines[4].error));
 }
 
 BOOST_AUTO_TEST_CASE(what_was_answered_is_known_again) {
@@ -330,7 +329,7 @@ BOOST_AUTO_TEST_CASE(answers_in_the_order_of_their_places) {
 BOOST_AUTO_TEST_CASE(how_far_it_is) {
   BatchTally tally;
   tally.n_answered = 100, tally.n_failed = 3, tally.n_answered_before = 309, tally.n_running = 8;
-  tally.n_waiting = 580, tally.n_prompt = 74688, tally.n_cached = 12288, tally.n_generated = 1900;
+  tally.n_waiting = 580, tally.tokens = {74688, 12288, 1900};
   tally.seconds = 50;
   BOOST_TEST(
       batch_progress(tally) ==

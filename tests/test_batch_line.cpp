@@ -1,11 +1,10 @@
-// cli/batch_request and cli/batch_line: what a line asks for, what is refused, and what it is known by.
+// cli/batch/batch_request and batch_item: what a line asks for, what is refused, and what it is known by.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/batch/batch_line.h"
-#include "cli/batch/batch_output.h"
+#include "cli/batch/batch_files.h"
 #include "tests/support/contains.h"
 
 using namespace dsv32;
@@ -27,20 +26,20 @@ LineMaker maker(const BatchRequest& request = defaults(), uint8_t model = 1) {
   return {Hash256{model}, request, UnknownFields([](const std::string& name) { told.push_back(name); })};
 }
 
-BatchLine line_of(const std::string& json, int64_t number = 7) { return maker().from_json(number, json); }
+BatchItem line_of(const std::string& json, int64_t number = 7) { return maker().from_json(number, json); }
 
 BatchRequest request_of(const std::string& json) {
-  const BatchLine line = line_of(json);
-  BOOST_REQUIRE_EQUAL(line.refusal() ? line.refusal()->what() : "", "");
-  return std::get<BatchRequest>(line.content);
+  const BatchItem line = line_of(json);
+  BOOST_REQUIRE_EQUAL(line.error ? line.error->what() : "", "");
+  return line.request;
 }
 
 std::string why_refused(const std::string& json) {
-  const BatchLine line = line_of(json);
-  if (!line.refusal()) return {};
-  BOOST_TEST(status_of(*line.refusal()) == 400);
-  BOOST_TEST(contains(line.refusal()->what(), "line 7: "));
-  return line.refusal()->what();
+  const BatchItem line = line_of(json);
+  if (!line.error) return {};
+  BOOST_TEST(status_of(*line.error) == 400);
+  BOOST_TEST(contains(line.error->what(), "line 7: "));
+  return line.error->what();
 }
 
 std::string chat(const std::string& fields) {
@@ -62,10 +61,10 @@ BOOST_AUTO_TEST_CASE(a_line_in_openais_form) {
         "top_p":0.25,"top_k":6,"min_p":0.125,"seed":18446744073709551615,"stop":["x","yz"],"logprobs":true,
         "top_logprobs":2,"thinking":{"type":"disabled"},"n":1,"stream":false,"tools":[],"logit_bias":{},
         "presence_penalty":0.0,"response_format":{"type":"text"},"frequency_penalty":null}})";
-  const BatchLine line = line_of(json);
-  BOOST_REQUIRE(!line.refusal());
+  const BatchItem line = line_of(json);
+  BOOST_REQUIRE(!line.error);
   BOOST_TEST(line.id.value() == "a");
-  const BatchRequest request = std::get<BatchRequest>(line.content);
+  const BatchRequest request = line.request;
   BOOST_REQUIRE(request.messages.size() == 4u);
   BOOST_TEST((request.messages[0].role == Message::Role::system));
   BOOST_TEST(request.messages[1].content == "one");
@@ -84,9 +83,9 @@ BOOST_AUTO_TEST_CASE(a_line_in_openais_form) {
 }
 
 BOOST_AUTO_TEST_CASE(short_forms_and_what_is_left_to_the_command) {
-  const BatchLine line = line_of(R"({"prompt":"why?","stop":"."})");
+  const BatchItem line = line_of(R"({"prompt":"why?","stop":"."})");
   BOOST_TEST(line.id.value() == "7");
-  const BatchRequest request = std::get<BatchRequest>(line.content);
+  const BatchRequest request = line.request;
   BOOST_TEST(request.prompt.user == "why?");
   BOOST_TEST(request.prompt.system == "be brief");
   BOOST_TEST(request.options.max_tokens == 99);
@@ -95,10 +94,11 @@ BOOST_AUTO_TEST_CASE(short_forms_and_what_is_left_to_the_command) {
   // A line's limit is of thinking and answer together, and takes the place of the command's for the answer.
   BatchRequest limited = defaults();
   limited.options.max_answer = 5;
-  UnknownFields unknown([](const std::string&) {});
-  BOOST_TEST(parse_request(R"({"prompt":"x"})", limited, unknown).request->options.max_answer == 5);
-  BOOST_TEST(
-      parse_request(R"({"prompt":"x","max_tokens":8})", limited, unknown).request->options.max_answer == -1);
+  const auto max_answer = [&](const char* json) {
+    return maker(limited).from_json(1, json).request.options.max_answer;
+  };
+  BOOST_TEST(max_answer(R"({"prompt":"x"})") == 5);
+  BOOST_TEST(max_answer(R"({"prompt":"x","max_tokens":8})") == -1);
   BOOST_TEST(request_of(R"({"messages":[{"role":"user","content":"hi"}]})").messages.size() == 1u);
   BOOST_TEST(line_of(R"({"custom_id":"own","prompt":"why?"})").id.value() == "own");
   const BatchRequest raw = request_of(R"({"url":"/v1/completions","body":{"prompt":"p","logprobs":3}})");
@@ -212,9 +212,8 @@ BOOST_AUTO_TEST_CASE(thinking_as_others_ask_for_it) {
     BOOST_TEST(!request_of(chat(off)).options.thinking, off);
   BatchRequest quick = defaults();
   quick.options.thinking = false;
-  UnknownFields unknown([](const std::string&) {});
   for (const char* on : {R"(,"chat_template_kwargs":{"thinking":true})", R"(,"enable_thinking":true)"})
-    BOOST_TEST(parse_request(chat(on), quick, unknown).request->options.thinking, on);
+    BOOST_TEST(maker(quick).from_json(1, chat(on)).request.options.thinking, on);
   const BatchRequest limited = request_of(chat(R"(,"thinking":{"type":"enabled","budget_tokens":2.0})"));
   BOOST_TEST((limited.options.thinking && limited.options.max_thinking == 2));
   for (const auto& [field, name] : std::vector<std::pair<std::string, std::string>>{
@@ -239,10 +238,9 @@ BOOST_AUTO_TEST_CASE(numbers_as_others_write_them) {
       (line_of(chat(R"(,"seed":7.0,"top_k":5.0)")).digest == line_of(chat(R"(,"seed":7,"top_k":5)")).digest));
   BOOST_TEST((line_of(chat(R"(,"top_k":-1)")).digest == line_of(chat(R"(,"top_k":0)")).digest));
   // Another seed each time, of one and the same line.
-  const BatchLine once = line_of(chat(R"(,"seed":-1)")), again = line_of(chat(R"(,"seed":-1)"));
+  const BatchItem once = line_of(chat(R"(,"seed":-1)")), again = line_of(chat(R"(,"seed":-1)"));
   BOOST_TEST((once.digest == again.digest && once.digest != line_of(chat("")).digest));
-  BOOST_TEST(std::get<BatchRequest>(once.content).options.sampling.seed !=
-             std::get<BatchRequest>(again.content).options.sampling.seed);
+  BOOST_TEST(once.request.options.sampling.seed != again.request.options.sampling.seed);
 }
 
 BOOST_AUTO_TEST_CASE(a_user_says_something) {
@@ -275,15 +273,15 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json_keep_their_ids) {
            {R"("x":{"custom_id":"inner"},"y":tru)", "no JSON from byte"}})
     for (const std::string& json :
          {R"({"custom_id":"own \"1\"",)" + field + "}", "{" + field + R"( , "custom_id" : "own \"1\""})"}) {
-      const BatchLine line = line_of(json);
-      BOOST_REQUIRE(line.refusal());
+      const BatchItem line = line_of(json);
+      BOOST_REQUIRE(line.error);
       BOOST_TEST(line.id.value_or("none") == "own \"1\"", json);
-      BOOST_TEST(contains(line.refusal()->what(), why), line.refusal()->what());
-      BOOST_TEST(status_of(*line.refusal()) == 400);
+      BOOST_TEST(contains(line.error->what(), why), line.error->what());
+      BOOST_TEST(status_of(*line.error) == 400);
     }
   for (const char* json : {R"({"custom_id":"\ud800","prompt":"a"})", R"({"custom_id":"a","custom_id":"b",)",
                            R"({"custom_id":5,)", R"({"custom_id":"a)"})
-    BOOST_TEST((line_of(json).refusal() && !line_of(json).id), json);
+    BOOST_TEST((line_of(json).error && !line_of(json).id), json);
 }
 
 BOOST_AUTO_TEST_CASE(whatever_is_thrown_is_the_lines_error) {
@@ -293,12 +291,12 @@ BOOST_AUTO_TEST_CASE(whatever_is_thrown_is_the_lines_error) {
                   })};
   for (const auto& [name, why] :
        {std::pair("memory", "out of memory"), std::pair("other", "the ear hurts")}) {
-    const BatchLine line =
+    const BatchItem line =
         lines.from_json(7, R"({"custom_id":"own","prompt":"a",")" + std::string(name) + R"(":1})");
-    BOOST_REQUIRE(line.refusal());
+    BOOST_REQUIRE(line.error);
     BOOST_TEST(line.id.value_or("none") == "own");
-    BOOST_TEST(contains(line.refusal()->what(), why));
-    BOOST_TEST(status_of(*line.refusal()) == 500);
+    BOOST_TEST(contains(line.error->what(), why));
+    BOOST_TEST(status_of(*line.error) == 500);
   }
 }
 
@@ -324,9 +322,9 @@ BOOST_AUTO_TEST_CASE(lines_whose_id_cannot_be_told) {
         std::string(R"({"n":1e999})"), std::string(R"({"prompt":)"), deep, R"({"x":)" + deep + "}",
         std::string(R"({"custom_id":5,"prompt":"a"})"), std::string(R"({"custom_id":"","prompt":"a"})"),
         std::string(1, '\0')}) {
-    const BatchLine line = line_of(json);
-    BOOST_TEST((line.refusal() && !line.id), json.substr(0, 40));
-    const auto answer = nlohmann::json::parse(failure_line(line, *line.refusal()));
+    const BatchItem line = line_of(json);
+    BOOST_TEST((line.error && !line.id), json.substr(0, 40));
+    const auto answer = nlohmann::json::parse(failure_line(line, *line.error));
     BOOST_TEST(answer["custom_id"].is_null());
     BOOST_TEST(contains(answer["error"]["message"].get<std::string>(), "line 7: "));
     BOOST_TEST(answer["response"]["status_code"] == 400);
@@ -339,7 +337,7 @@ BOOST_AUTO_TEST_CASE(unknown_fields_of_objects_within_are_told) {
       R"({"messages":[{"role":"user","name":"me","content":[{"type":"text","text":"a","cache_control":{}}]}],
         "thinking":{"type":"enabled","keep":1},"chat_template_kwargs":{"other":1},
         "stream_options":{"others":1}})";
-  for (int i = 0; i < 2; ++i) BOOST_TEST(!lines.from_json(i, json).refusal());
+  for (int i = 0; i < 2; ++i) BOOST_TEST(!lines.from_json(i, json).error);
   std::ranges::sort(told);
   BOOST_TEST(told == (std::vector<std::string>{"chat_template_kwargs.other", "messages.content.cache_control",
                                                "messages.name", "stream_options.others", "thinking.keep"}),
@@ -354,7 +352,7 @@ BOOST_AUTO_TEST_CASE(unknown_fields_of_objects_within_are_told) {
 BOOST_AUTO_TEST_CASE(unknown_fields_are_told_once) {
   LineMaker lines = maker();
   for (int i = 0; i < 3; ++i)
-    BOOST_TEST(!lines.from_json(i, R"({"prompt":"a","user":"me","metadata":{"k":1}})").refusal());
+    BOOST_TEST(!lines.from_json(i, R"({"prompt":"a","user":"me","metadata":{"k":1}})").error);
   BOOST_TEST(told == (std::vector<std::string>{"metadata", "user"}), boost::test_tools::per_element());
   for (int i = 0; i < 1000; ++i) lines.from_json(i, R"({"prompt":"a","x)" + std::to_string(i) + R"(":1})");
   BOOST_TEST(told.size() == 32u);  // what is kept of them does not grow
@@ -362,7 +360,7 @@ BOOST_AUTO_TEST_CASE(unknown_fields_are_told_once) {
 
 // What changes an answer changes the digest; how the line is written does not.
 BOOST_AUTO_TEST_CASE(the_digest_is_over_id_request_and_model) {
-  const BatchLine plain = line_of(chat(""));
+  const BatchItem plain = line_of(chat(""));
   for (const char* same : {R"(,"temperature":1)", R"(,"max_tokens":99)", R"(,"thinking":true)",
                            R"(,"user":"u")", R"(,"model":"other")", R"(,"stream":false)"})
     BOOST_TEST((line_of(chat(same)).digest == plain.digest), same);
@@ -381,9 +379,7 @@ BOOST_AUTO_TEST_CASE(the_digest_is_over_id_request_and_model) {
 }
 
 BOOST_AUTO_TEST_CASE(a_seed_follows_from_the_request_and_not_from_its_place) {
-  const auto seed_of = [](const BatchLine& line) {
-    return std::get<BatchRequest>(line.content).options.sampling.seed;
-  };
+  const auto seed_of = [](const BatchItem& line) { return line.request.options.sampling.seed; };
   const std::string prompt = R"({"prompt":"a"})", named = R"({"custom_id":"x","prompt":"a"})";
   BOOST_TEST(seed_of(line_of(prompt, 1)) == seed_of(line_of(prompt, 900)));
   BOOST_TEST(seed_of(line_of(named, 1)) == seed_of(line_of(named, 900)));

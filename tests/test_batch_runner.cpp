@@ -1,11 +1,12 @@
-// cli/batch_runner: whatever goes wrong on the way of one request is what comes of it, and of no other.
+// BatchRunner of cli/batch: whatever goes wrong on the way of one request is what comes of it, and of no
+// other.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <memory>
 #include <stdexcept>
 
-#include "cli/batch/batch_runner.h"
+#include "cli/batch/batch.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/tiny_file.h"
 
@@ -48,29 +49,22 @@ struct Parrot : Answerer {
   void drop(int64_t number) override { asked.erase(number); }
 };
 
-BatchJob job(int64_t place, const std::string& prompt = "a prompt that is longer than a small buffer") {
-  BatchLine line;
-  line.number = place + 1;
-  line.id = "the id of a line whose number is " + std::to_string(place);
-  BatchRequest request;
-  request.prompt.user = prompt;
-  request.prompt.system = "A system prompt that is longer than a small buffer.";
-  line.content = std::move(request);
-  return {std::move(line), place};
+BatchItem item_at(int64_t place, const std::string& prompt = "a prompt that is longer than a small buffer") {
+  BatchItem item;
+  item.number = place + 1, item.place = place;
+  item.id = "the id of a line whose number is " + std::to_string(place);
+  item.request.prompt.user = prompt;
+  item.request.prompt.system = "A system prompt that is longer than a small buffer.";
+  return item;
 }
 
-std::string text_of(const BatchJob& job, const GenerationResult&) {
-  return *job.line.id + " is answered at length";
-}
+std::string text_of(const BatchItem& item) { return *item.id + " is answered at length"; }
 
 // By their places: the texts of those that were answered, and why the others were not.
 std::map<int64_t, std::string> outcomes(BatchRunner& runner) {
   std::map<int64_t, std::string> all;
   while (runner.n_running() > 0)
-    for (const BatchRunner::Finished& finished : runner.turn()) {
-      const Error* error = std::get_if<Error>(&finished.outcome);
-      all[finished.job.place] = error ? error->what() : finished.text;
-    }
+    for (const auto& item : runner.turn()) all[item->place] = item->error ? item->error->what() : item->text;
   return all;
 }
 
@@ -87,17 +81,17 @@ BOOST_AUTO_TEST_CASE(what_one_request_throws_is_its_own_outcome) {
                       : at == "take" ? Parrot::Step::take
                                      : Parrot::Step::none;
     parrot.fails_for = 1;
-    BatchRunner runner(parrot, 3, tokenizer(), [&](const BatchJob& one, const GenerationResult& result) {
+    BatchRunner runner(parrot, 3, tokenizer(), [&](const BatchItem& one) {
       if (at == "write" && one.place == 1) throw std::bad_alloc();
-      return text_of(one, result);
+      return text_of(one);
     });
     for (int64_t i = 0; i < 3; ++i)
-      runner.begin(at == "prompt" && i == 1 ? job(i, bos + "rendered") : job(i));
+      runner.begin(at == "prompt" && i == 1 ? item_at(i, bos + "rendered") : item_at(i));
     BOOST_TEST(!runner.has_room());
     const std::map<int64_t, std::string> all = outcomes(runner);
     BOOST_TEST(all.size() == 3u);
     for (const auto& [place, text] : all) {
-      const bool is_answered = text == text_of(job(place), {});
+      const bool is_answered = text == text_of(item_at(place));
       BOOST_TEST(is_answered == (place != 1 || at == "none"), at << ": " << text);
     }
     if (at == "write") BOOST_TEST(all.at(1) == "out of memory");
@@ -113,17 +107,17 @@ BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
   for (int64_t n = 0; has_failed; ++n) {
     Parrot parrot;
     BatchRunner runner(parrot, 2, tokenizer(), text_of);
-    BatchJob first = job(0), second = job(1);
+    BatchItem first = item_at(0), second = item_at(1);
     std::map<int64_t, std::string> all;
     {
       FailingAllocations failing(n);
-      for (BatchJob* one : {&first, &second}) try {
+      for (BatchItem* one : {&first, &second}) try {
           runner.begin(std::move(*one));
         } catch (const std::bad_alloc&) {
           ++n_thrown;
           runner.begin(std::move(*one));
         }
-      std::vector<BatchRunner::Finished> finished;
+      std::vector<std::unique_ptr<BatchItem>> finished;
       try {
         finished = runner.turn();
       } catch (const std::bad_alloc&) {
@@ -131,13 +125,12 @@ BOOST_AUTO_TEST_CASE(without_memory_no_other_request_is_lost) {
         finished = runner.turn();
       }
       has_failed = failing.stop();
-      for (const BatchRunner::Finished& one : finished)
-        all[one.job.place] = std::holds_alternative<Error>(one.outcome) ? "" : one.text;
+      for (const auto& item : finished) all[item->place] = item->error ? "" : item->text;
     }
     BOOST_TEST(runner.n_running() == 0);
     BOOST_TEST(all.size() == 2u);
     int64_t n_bad_here = 0;
-    for (const auto& [place, text] : all) n_bad_here += text != text_of(job(place), {});
+    for (const auto& [place, text] : all) n_bad_here += text != text_of(item_at(place));
     BOOST_TEST(n_bad_here <= (has_failed ? 1 : 0), "allocation " << n);
     n_bad += n_bad_here;
   }

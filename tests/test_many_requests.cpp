@@ -17,9 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/batch/batch.h"
-#include "cli/batch/batch_input.h"
-#include "cli/batch/batch_output.h"
-#include "cli/batch/batch_runner.h"
+#include "cli/batch/batch_files.h"
 #include "cli/chat/completion_json.h"
 #include "cli/warm/loaded_model.h"
 #include "engine/by_hand.h"
@@ -251,23 +249,21 @@ class Reading {
         model_(model) {}
 
   // With its prompt, if it has one. False: there is none left.
-  bool next(BatchJob& job) {
-    if (input_.next(job.line, maker_, -1) != LineReader::Result::line) return false;
-    if (!job.line.refusal())
-      job.prompt = BatchRunner(model_.engine.loop(), 1, *model_.tokenizer, {}).prompt_of(job.request());
+  bool next(BatchItem& item) {
+    if (input_.next(item, maker_, -1) != LineReader::Result::line) return false;
+    if (!item.error) item.prompt = prompt_of(item.request, *model_.tokenizer);
     return true;
   }
 
-  void conclude(const BatchJob& job, const GenerationResult& result) {
-    const BatchRequest& request = job.request();
-    add(answer_line(job.line, completion_json(result, *model_.tokenizer,
-                                              {.model_name = model_name(model_.file.path()),
-                                               .seed = request.options.sampling.seed,
-                                               .load_seconds = {},
-                                               .thinking = job.prompt.thinking,
-                                               .is_text_completion = request.is_completion})));
+  void conclude(const BatchItem& item) {
+    add(item.error ? failure_line(item, *item.error)
+                   : answer_line(item, completion_json(item.result, *model_.tokenizer,
+                                                       {.model_name = model_name(model_.file.path()),
+                                                        .seed = item.request.options.sampling.seed,
+                                                        .load_seconds = {},
+                                                        .thinking = item.prompt.thinking,
+                                                        .is_text_completion = item.request.is_completion})));
   }
-  void conclude(const BatchJob& job, const Error& error) { add(failure_line(job.line, error)); }
 
   Answers answers;
 
@@ -290,14 +286,14 @@ Answers answers_alone(const std::string& path, Options options) {
   LoadedModel model(options);
   Reading reading(path, model, options);
   Listener nobody;
-  for (BatchJob job; reading.next(job);) try {
-      if (job.line.refusal()) throw Error(*job.line.refusal());
-      GenerationOptions asked = job.request().options;
-      asked.thinking = job.prompt.thinking;
+  for (BatchItem item; reading.next(item); reading.conclude(item)) try {
+      if (item.error) continue;
+      GenerationOptions asked = item.request.options;
+      asked.thinking = item.prompt.thinking;
       ByHand session(model.engine);
-      reading.conclude(job, generate(session, *model.tokenizer, job.prompt.ids, asked, nobody));
+      item.result = generate(session, *model.tokenizer, item.prompt.ids, asked, nobody);
     } catch (const Error& error) {
-      reading.conclude(job, error);
+      item.error = error;
     }
   return std::move(reading.answers);
 }
@@ -312,18 +308,17 @@ struct Together {
 Together answers_together(const std::string& path, const Options& options) {
   LoadedModel model(options);
   BatchRunner runner(model.engine.loop(), model.engine.plan().cache.max_seqs, *model.tokenizer,
-                     [](const BatchJob&, const GenerationResult&) { return std::string(); });
+                     [](const BatchItem&) { return std::string(); });
   Reading reading(path, model, options);
   for (bool has_more = true; has_more || runner.n_running() > 0;) {
-    for (BatchJob job; has_more && runner.has_room();) {
-      if (!(has_more = reading.next(job))) break;
-      if (job.line.refusal())
-        reading.conclude(job, *job.line.refusal());
+    for (BatchItem item; has_more && runner.has_room();) {
+      if (!(has_more = reading.next(item))) break;
+      if (item.error)
+        reading.conclude(item);
       else
-        runner.begin(std::move(job));
+        runner.begin(std::move(item));
     }
-    for (const BatchRunner::Finished& finished : runner.turn())
-      std::visit([&](const auto& outcome) { reading.conclude(finished.job, outcome); }, finished.outcome);
+    for (const auto& item : runner.turn()) reading.conclude(*item);
   }
   const Loop& loop = model.engine.loop();
   return {std::move(reading.answers), model.engine.plan().cache.n_row_pages() * kPageTokens,

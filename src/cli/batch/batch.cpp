@@ -9,10 +9,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/batch/batch_input.h"
-#include "cli/batch/batch_output.h"
-#include "cli/batch/batch_progress.h"
-#include "cli/batch/batch_runner.h"
+#include "cli/batch/batch_files.h"
 #include "cli/chat/completion_json.h"
 #include "cli/options/help.h"
 #include "cli/options/recommended.h"
@@ -20,6 +17,7 @@
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
 #include "cli/warm/asked_model.h"
+#include "text/chat_format.h"
 
 namespace dsv32 {
 namespace {
@@ -28,57 +26,98 @@ constexpr int kSomeFailed = 5;       // the exit code
 constexpr int64_t kMostHeld = 1024;  // answers that wait for an earlier one
 constexpr int kInputWaitMs = 200;    // between two looks at whether a signal came
 
-class Batch {
+std::string duration(double seconds) {
+  if (seconds < 10) return format("%.1f s", seconds);
+  if (seconds < 100) return format("%.0f s", seconds);
+  if (seconds < 6000) return format("%.0f min", seconds / 60);
+  return format("%.0f h", seconds / 3600);
+}
+
+// The request of a line that says nothing, but for its options.
+BatchRequest default_request(const Options& options) {
+  BatchRequest request;
+  request.prompt.system = read_system(options);
+  request.is_raw = options.is_raw;
+  return request;
+}
+
+// With an engine that has room for many requests.
+Options for_many(Options options) {
+  options.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
+  options.engine.pool = kAllContexts;
+  return options;
+}
+
+class Batch : Listener {
  public:
-  Batch(const Options& options, const Terminal& terminal, AskedModel& model, int64_t n_at_a_time,
-        BatchInput& input, LineMaker maker, BatchOutput& output)
-      : options_(options),
-        terminal_(terminal),
-        model_(model),
-        input_(input),
-        maker_(std::move(maker)),
-        output_(output),
+  // `seed`: the one that those of lines are drawn from.
+  Batch(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed)
+      : options_(for_many(options)),
+        defaults_(default_request(options)),
+        input_(std::move(source), options.batch.shard),
+        output_(output_path, {options.batch.is_ordered, options.batch.retries_failed}, input_.stamp()),
+        model_(open_model()),
+        maker_(make_maker(seed)),
         runner_(
-            model, n_at_a_time, model.tokenizer(),
-            [this](const BatchJob& job, const GenerationResult& result) { return text_of(job, result); },
-            [this] { show_progress(); }, [this](const std::string& line) { status_.erase(), say(line); }),
-        status_(terminal.can_redraw, options.quiet) {}
+            model_, n_at_a_time(), model_.tokenizer(), [this](const auto& item) { return text_of(item); },
+            this) {}
 
   int run() {
     while (goes_on()) {
       fill();
       if (runner_.n_running() > 0)
-        for (BatchRunner::Finished& finished : runner_.turn()) conclude(finished);
+        for (const std::unique_ptr<BatchItem>& item : runner_.turn()) conclude(*item);
       show_progress();
       output_.check_place();
     }
-    status_.erase();
     const bool is_batch = options_.command == Command::batch;
-    if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) say(batch_summary(tally()));
+    if (!options_.quiet && (is_batch || terminal_.is_err || options_.verbose)) tell(batch_summary(tally()));
     if (is_json())
-      for (const std::string& line : batch_failures(tally_)) say(line);
+      for (const std::string& line : batch_failures(tally_)) tell(line);
     if (stop_.is_requested()) return stop_.exit_code();
     return tally_.n_all_failed() > 0 ? kSomeFailed : 0;
   }
 
  private:
+  AskedModel open_model() {
+    status_.show("opening the model");
+    return AskedModel(options_);
+  }
+
+  LineMaker make_maker(uint64_t seed) {
+    status_.erase();
+    report_model(model_.opened(), model_.facts(), options_);
+    if (options_.verbose)
+      say(format("at a time: %lld, %s tokens together", as_ll(n_at_a_time()),
+                 with_thousands(model_.facts().pool_tokens).c_str()));
+    defaults_.options = with_recommended(options_, model_.opened().file).generation;
+    defaults_.options.sampling.seed = seed;
+    return {rough_digest(model_.opened().file), std::move(defaults_),
+            UnknownFields([this](const std::string& name) {
+              if (!options_.quiet)
+                say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
+            })};
+  }
+
+  int64_t n_at_a_time() const {
+    const int64_t n_most = model_.facts().max_seqs;
+    return std::min(n_most, options_.batch.n_parallel.value_or(n_most));
+  }
+
   bool goes_on() {
     const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
-    if (is_first && runner_.n_running() > 0 && !options_.quiet) {
-      status_.erase();
-      say(format("finishing the %lld that are running; a second signal ends them too",
-                 static_cast<long long>(runner_.n_running())));
-    }
+    if (is_first && runner_.n_running() > 0 && !options_.quiet)
+      tell(format("finishing the %lld that are running; a second signal ends them too",
+                  as_ll(runner_.n_running())));
     if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
     return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
   }
 
-  // Another time they are answered: the model is not loaded for them, nor a process waited for that hangs.
+  // A later run answers them: for these the model is not loaded, and no hung process waited for.
   void leave_running() {
-    status_.erase();
     if (!options_.quiet)
-      say(format("the warm process does not answer: the %lld that are running are left",
-                 as_ll(runner_.n_running())));
+      tell(format("the warm process does not answer: the %lld that are running are left",
+                  as_ll(runner_.n_running())));
     runner_.leave();
   }
 
@@ -91,7 +130,8 @@ class Batch {
       try {
         runner_.begin(std::move(*next_));
       } catch (...) {
-        fail_job(*next_, current_error());
+        next_->error = current_error();
+        conclude(*next_);
       }
       next_.reset();
     }
@@ -100,81 +140,76 @@ class Batch {
   // False: there is none now. It may be answered at once; otherwise it is next_.
   bool read_line() {
     if (is_at_end_) return false;
-    BatchLine line;
-    const auto result = input_.next(line, maker_, runner_.n_running() > 0 ? 0 : kInputWaitMs);
+    BatchItem item;
+    const auto result = input_.next(item, maker_, runner_.n_running() > 0 ? 0 : kInputWaitMs);
     is_at_end_ = result == LineReader::Result::end;
     if (result != LineReader::Result::line) return false;
-    const BatchOutput::Known known = output_.find(line.digest);
-    if (known == BatchOutput::Known::no)
-      accept(std::move(line));
-    else
+    const BatchOutput::Known known = output_.find(item.digest);
+    if (known != BatchOutput::Known::no) {
       ++(known == BatchOutput::Known::failed ? tally_.n_failed_before : tally_.n_answered_before);
+      return true;
+    }
+    item.place = n_places_++;
+    if (item.error)  // which says the line's number
+      fail_item(item, item.name() == std::to_string(item.number) ? "" : item.name() + ": ");
+    else
+      next_ = std::move(item);
     return true;
   }
 
-  void accept(BatchLine line) {
-    BatchJob job{std::move(line), n_places_++};
-    if (const Error* refusal = job.line.refusal()) return fail_job(job, *refusal);
-    next_ = std::move(job);
-  }
-
-  void conclude(const BatchRunner::Finished& finished) {
-    if (const Error* error = std::get_if<Error>(&finished.outcome)) return fail_job(finished.job, *error);
-    const auto& result = std::get<GenerationResult>(finished.outcome);
+  void conclude(BatchItem& item) {
+    if (item.error) return fail_item(item, item.name() + ": ");
     ++tally_.n_answered;
-    tally_.n_prompt += result.n_prompt_tokens;
-    tally_.n_cached += result.n_cached_tokens;
-    tally_.n_generated += result.n_completion_tokens;
-    if (!is_json() && result.finish_reason != FinishReason::stop && !options_.quiet) {
-      status_.erase();
-      const bool has_begun = !result.completion.content.empty();
-      say("note: " + finished.job.line.name() + (has_begun ? ": the answer is cut" : ": no answer began"));
+    tally_.tokens +=
+        {item.result.n_prompt_tokens, item.result.n_cached_tokens, item.result.n_completion_tokens};
+    if (!is_json() && item.result.finish_reason != FinishReason::stop && !options_.quiet) {
+      const bool has_begun = !item.result.completion.content.empty();
+      tell("note: " + item.name() + (has_begun ? ": the answer is cut" : ": no answer began"));
     }
-    put(finished.job, finished.text);
+    put(item.place, std::move(item.text));
   }
 
-  void fail_job(const BatchJob& job, const Error& error) {
+  void fail_item(const BatchItem& item, const std::string& name) {
     ++tally_.n_failed;
-    const bool says_which = job.line.refusal() && job.line.name() == std::to_string(job.line.number);
-    const std::string message = (says_which ? "" : job.line.name() + ": ") + error.what();
-    BatchTally::Failures& alike = tally_.failures[status_of(error)];
-    if (alike.n++ == 0) alike.first = message;
-    if (is_json()) return put(job, failure_line(job.line, error));
+    BatchTally::Failures& alike = tally_.failures[status_of(*item.error)];
+    if (alike.n++ == 0) alike.first = name + item.error->what();
+    if (is_json()) return put(item.place, failure_line(item, *item.error));
     status_.erase();
-    write_err(error_text(message, error.hint()));
-    put(job, "");
+    write_err(error_text(name + item.error->what(), item.error->hint()));
+    put(item.place, "");
   }
 
-  void put(const BatchJob& job, std::string text) {
+  void put(int64_t place, std::string text) {
     if (terminal_.is_out) status_.erase();
-    output_.put(job.place, std::move(text));
+    output_.put(place, std::move(text));
   }
 
+  void tell(const std::string& line) {
+    status_.erase();
+    say(line);
+  }
+  void on_notice(const std::string& line) override { tell(line); }
+  void on_prefill(int64_t, int64_t, int64_t) override { show_progress(); }
   void show_progress() { status_.show(batch_progress(tally())); }
   bool is_json() const { return options_.json || options_.command == Command::batch; }
 
-  std::string text_of(const BatchJob& job, const GenerationResult& result) const {
-    if (!is_json()) return block_of(job.line, result.completion.content);
-    return answer_line(job.line, completion_json(result, model_.tokenizer(),
-                                                 {.model_name = model_name(model_.path()),
-                                                  .seed = job.request().options.sampling.seed,
-                                                  .load_seconds = {},
-                                                  .thinking = job.prompt.thinking,
-                                                  .is_text_completion = job.request().is_completion}));
-  }
-
-  // "==> name <==", the answer, and an empty line.
-  std::string block_of(const BatchLine& line, const std::string& content) const {
-    const std::string end = content.ends_with('\n') ? "\n" : "\n\n";
-    return "==> " + visible(line.name()) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
-           end;
+  // JSON, or "==> name <==", the answer, and an empty line.
+  std::string text_of(const BatchItem& item) const {
+    if (is_json())
+      return answer_line(item, completion_json(item.result, model_.tokenizer(),
+                                               {.model_name = model_name(model_.path()),
+                                                .seed = item.request.options.sampling.seed,
+                                                .load_seconds = {},
+                                                .thinking = item.prompt.thinking,
+                                                .is_text_completion = item.request.is_completion}));
+    const std::string& content = item.result.completion.content;
+    return "==> " + visible(item.name()) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
+           (content.ends_with('\n') ? "\n" : "\n\n");
   }
 
   BatchTally tally() const {
     BatchTally all = tally_;
-    const BatchRunner::Counts running = runner_.counts();
-    all.n_prompt += running.n_prompt, all.n_cached += running.n_cached;
-    all.n_generated += running.n_generated;
+    all.tokens += runner_.counts();
     all.n_running = runner_.n_running();
     const auto n_shards = static_cast<int64_t>(options_.batch.shard.n_shards);
     if (input_.n_lines()) all.n_waiting = (*input_.n_lines() - input_.n_read()) / n_shards + (next_ ? 1 : 0);
@@ -182,52 +217,22 @@ class Batch {
     return all;
   }
 
-  const Options& options_;
-  const Terminal& terminal_;
-  AskedModel& model_;
-  BatchInput& input_;
+  const Options options_;
+  const Terminal terminal_ = examine_terminal(options_.color);
+  StatusLine status_{terminal_.can_redraw, options_.quiet};
+  BatchRequest defaults_;  // until there is a maker_
+  BatchInput input_;
+  BatchOutput output_;
+  AskedModel model_;
   LineMaker maker_;
-  BatchOutput& output_;
   const GracefulStop stop_;
   BatchRunner runner_;
-  StatusLine status_;
-  std::optional<BatchJob> next_;  // there is no room for it yet
+  std::optional<BatchItem> next_;  // there is no room for it yet
   int64_t n_places_ = 0;
   bool is_at_end_ = false, is_stopping_ = false;
   BatchTally tally_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
-
-int answer_all(const Options& options, BatchSource source, const std::string& output_path, uint64_t seed) {
-  const Terminal terminal = examine_terminal(options.color);
-  const BatchOptions& batch = options.batch;
-  BatchRequest defaults;
-  defaults.prompt.system = read_system(options);
-  defaults.is_raw = options.is_raw;
-  BatchInput input(std::move(source), batch.shard);
-  BatchOutput output(output_path, {batch.is_ordered, batch.retries_failed}, input.stamp());
-
-  StatusLine status(terminal.can_redraw, options.quiet);
-  status.show("opening the model");
-  Options on_engine = options;
-  on_engine.engine.max_seqs = batch.n_parallel.value_or(kAsManyAsSuit), on_engine.engine.pool = kAllContexts;
-  AskedModel model(on_engine);
-  status.erase();
-  const EngineFacts& facts = model.facts();
-  report_model(model.opened(), facts, options);
-  const int64_t n_at_a_time = std::min(facts.max_seqs, batch.n_parallel.value_or(facts.max_seqs));
-  if (options.verbose)
-    say(format("at a time: %lld, %s tokens together", static_cast<long long>(n_at_a_time),
-               with_thousands(facts.pool_tokens).c_str()));
-  defaults.options = with_recommended(options, model.opened().file).generation;
-  defaults.options.sampling.seed = seed;
-  UnknownFields unknown([&](const std::string& name) {
-    if (!options.quiet)
-      say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
-  });
-  LineMaker maker(rough_digest(model.opened().file), std::move(defaults), std::move(unknown));
-  return Batch(options, terminal, model, n_at_a_time, input, std::move(maker), output).run();
-}
 
 std::string question_of(const Options& options) {
   const std::string text = options.prompt.value_or(""), words = joined(options.words);
@@ -240,7 +245,7 @@ int batch_command(const Options& options) {
   BatchSource source;
   source.path = options.batch.input_path.empty() ? options.words.front() : options.batch.input_path;
   source.is_text = options.batch.is_lines;
-  return answer_all(options, std::move(source), options.output_path, options.seed.value_or(0));
+  return Batch(options, std::move(source), options.output_path, options.seed.value_or(0)).run();
 }
 
 int run_many(const Options& options) {
@@ -259,7 +264,117 @@ int run_many(const Options& options) {
     one.system_text.clear(), one.system_file.clear();
     return read_prompt(one, true).user;
   };
-  return answer_all(many, std::move(source), "-", choose_seed(options));
+  return Batch(many, std::move(source), "-", choose_seed(options)).run();
+}
+
+Prompt prompt_of(const BatchRequest& request, const Tokenizer& tokenizer) {
+  const bool thinking = request.options.thinking;
+  if (request.messages.empty()) return make_prompt(tokenizer, request.prompt, request.is_raw, thinking);
+  Prompt prompt;
+  prompt.ids = ChatFormat(tokenizer).encode(request.messages, thinking);
+  prompt.thinking = thinking;
+  return prompt;
+}
+
+BatchRunner::BatchRunner(Answerer& answerer, int64_t n_at_a_time, const Tokenizer& tokenizer, Write write,
+                         Listener* watcher)
+    : answerer_(answerer),
+      n_at_a_time_(n_at_a_time),
+      tokenizer_(tokenizer),
+      write_(std::move(write)),
+      watcher_(watcher) {}
+
+void BatchRunner::leave() {
+  for (const std::unique_ptr<BatchItem>& item : running_)
+    if (item->asked) answerer_.drop(*item->asked);
+  running_.clear();
+}
+
+void BatchRunner::begin(BatchItem&& begun) {
+  running_.reserve(running_.size() + 1);
+  running_.push_back(std::make_unique<BatchItem>(std::move(begun)));
+  BatchItem& item = *running_.back();
+  item.watcher = watcher_;
+  try {
+    item.prompt = prompt_of(item.request, tokenizer_);
+    GenerationOptions options = item.request.options;
+    options.thinking = item.prompt.thinking;
+    item.asked = answerer_.add({nullptr, &tokenizer_, item.prompt.ids, std::move(options)}, item);
+  } catch (...) {
+    item.error = current_error();
+  }
+}
+
+std::vector<std::unique_ptr<BatchItem>> BatchRunner::turn() {
+  answerer_.turn();
+  std::vector<std::unique_ptr<BatchItem>> done;
+  done.reserve(running_.size());
+  for (std::unique_ptr<BatchItem>& item : running_) {
+    if (!item->error && !answerer_.is_done(*item->asked)) continue;
+    conclude(*item);
+    done.push_back(std::move(item));
+  }
+  std::erase(running_, nullptr);
+  return done;
+}
+
+void BatchRunner::conclude(BatchItem& item) const {
+  if (item.error) return;
+  try {
+    item.result = answerer_.take(*item.asked);
+    item.text = write_(item);
+  } catch (...) {
+    item.error = current_error();
+  }
+}
+
+TokenCounts BatchRunner::counts() const {
+  TokenCounts sum;
+  for (const std::unique_ptr<BatchItem>& item : running_) sum += item->counts;
+  return sum;
+}
+
+// Tokens from the cache count as read, not as computed: rates are of what was computed.
+std::string batch_progress(const BatchTally& tally) {
+  const int64_t n_left = tally.n_running + tally.n_waiting.value_or(0);
+  std::string text = with_thousands(tally.n_done());
+  if (tally.n_waiting) text += " / " + with_thousands(tally.n_done() + n_left);
+  text += format("  %s failed  %s running", with_thousands(tally.n_all_failed()).c_str(),
+                 with_thousands(tally.n_running).c_str());
+  if (tally.n_waiting) text += format("  %s waiting", with_thousands(*tally.n_waiting).c_str());
+  const int64_t n_here = tally.n_answered + tally.n_failed;
+  if (tally.n_waiting && n_here > 0)
+    text +=
+        "  " + duration(tally.seconds * static_cast<double>(n_left) / static_cast<double>(n_here)) + " left";
+  return text + format("  %s t/s in  %s t/s out  %s cached",
+                       rate(tally.tokens.n_prompt - tally.tokens.n_cached, tally.seconds).c_str(),
+                       rate(tally.tokens.n_generated, tally.seconds).c_str(),
+                       with_thousands(tally.tokens.n_cached).c_str());
+}
+
+std::string batch_summary(const BatchTally& tally) {
+  const int64_t n_before = tally.n_answered_before + tally.n_failed_before;
+  return format("%s lines: %s answered, %s failed%s; %s tokens in (%s from cache), %s out, in %s, %s t/s out",
+                with_thousands(tally.n_done()).c_str(),
+                with_thousands(tally.n_answered + tally.n_answered_before).c_str(),
+                with_thousands(tally.n_all_failed()).c_str(),
+                n_before > 0 ? format(" (%s before)", with_thousands(n_before).c_str()).c_str() : "",
+                with_thousands(tally.tokens.n_prompt).c_str(), with_thousands(tally.tokens.n_cached).c_str(),
+                with_thousands(tally.tokens.n_generated).c_str(), duration(tally.seconds).c_str(),
+                rate(tally.tokens.n_generated, tally.seconds).c_str());
+}
+
+std::vector<std::string> batch_failures(const BatchTally& tally) {
+  constexpr size_t kShownChars = 300;
+  const auto counted = [](int64_t n) { return with_thousands(n) + (n == 1 ? " line" : " lines"); };
+  std::vector<std::string> lines;
+  for (const auto& [status, alike] : tally.failures)
+    lines.push_back(format("%s failed with status %d, the first is %s", counted(alike.n).c_str(), status,
+                           visible(alike.first, false, kShownChars).c_str()));
+  if (tally.n_failed_before > 0)
+    lines.push_back(counted(tally.n_failed_before) +
+                    " failed in an earlier run, --retry-failed asks for them again");
+  return lines;
 }
 
 }  // namespace dsv32

@@ -9,7 +9,6 @@ namespace dsv32 {
 namespace {
 
 constexpr size_t kMostTold = 32;  // unknown names
-constexpr int kLineDepth = 64;    // of nested JSON
 
 void tell_unknown(const JsonFields& fields, UnknownFields& unknown) {
   for (const std::string& name : fields.unknown()) unknown.note(name);
@@ -221,39 +220,26 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   tell_unknown(line, unknown);
 }
 
-std::optional<std::string> custom_id_of(JsonFields& line) {
-  std::optional<std::string> id = line.text("custom_id");
-  if (id && id->empty()) fail(ErrorKind::usage, "custom_id is empty");
-  return id;
-}
-
 }  // namespace
 
 void UnknownFields::note(const std::string& name) {
   if (told_.size() < kMostTold && told_.insert(name).second) tell_(name);
 }
 
-ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown) {
-  ParsedLine parsed;
-  try {
-    const ReadJson root = parse_outside_json(json, kLineDepth);
-    JsonFields line(root, "the line");
-    parsed.custom_id = custom_id_of(line);
-    parsed.is_named = true;
-    BatchRequest request = defaults;
-    if (const ReadJson* body = line.find("body"))
-      read_envelope(line, *body, request, unknown);
-    else if (line.find("url") || line.find("method"))
-      fail(ErrorKind::usage, "body is missing");
-    else
-      read_body(line, request, unknown);
-    parsed.request = std::move(request);
-  } catch (...) {
-    parsed.refusal = current_error();
-    if (!parsed.is_named) parsed.custom_id = salvaged_text(json, "custom_id");
-    if (parsed.custom_id == "") parsed.custom_id.reset();
-  }
-  return parsed;
+std::optional<std::string> custom_id_of(JsonFields& line) {
+  std::optional<std::string> id = line.text("custom_id");
+  if (id && id->empty()) fail(ErrorKind::usage, "custom_id is empty");
+  return id;
+}
+
+BatchRequest read_request(JsonFields& line, BatchRequest request, UnknownFields& unknown) {
+  if (const ReadJson* body = line.find("body"))
+    read_envelope(line, *body, request, unknown);
+  else if (line.find("url") || line.find("method"))
+    fail(ErrorKind::usage, "body is missing");
+  else
+    read_body(line, request, unknown);
+  return request;
 }
 
 int status_of(const Error& error) {

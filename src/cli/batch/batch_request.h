@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/options/json_fields.h"
 #include "cli/options/prompt.h"
 #include "engine/request.h"
 #include "text/chat_format.h"
@@ -44,15 +45,10 @@ class UnknownFields {
   std::set<std::string> told_;
 };
 
-struct ParsedLine {
-  std::optional<std::string> custom_id;  // also of a line that is refused
-  bool is_named = false;                 // by that, or by its number; false: what the id is cannot be told
-  std::optional<BatchRequest> request;   // or why not:
-  std::optional<Error> refusal;
-};
-
-// `defaults`: the request of a line that says nothing. Never throws because of what the line is.
-ParsedLine parse_request(std::string_view json, const BatchRequest& defaults, UnknownFields& unknown);
+// Both throw Error{usage} for what the line should not have.
+std::optional<std::string> custom_id_of(JsonFields& line);
+// `request`: that of a line that says nothing.
+BatchRequest read_request(JsonFields& line, BatchRequest request, UnknownFields& unknown);
 
 // 400 what is asked for is wrong or not supported, 413 too long for the context, 500 everything else.
 int status_of(const Error& error);

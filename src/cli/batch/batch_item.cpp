@@ -1,15 +1,17 @@
-#include "cli/batch/batch_line.h"
+#include "cli/batch/batch_item.h"
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <utility>
 
-#include "base/text.h"
+#include "cli/options/json_fields.h"
 #include "prefix/fingerprint.h"
 
 namespace dsv32 {
 namespace {
+
+constexpr int kLineDepth = 64;  // of nested JSON
 
 template <typename Part>
 Part first_bytes(const Hash256& hash) {
@@ -66,7 +68,13 @@ size_t LineDigestHash::operator()(const LineDigest& digest) const {
   return value;
 }
 
-std::string BatchLine::digest_text() const { return hex(digest); }
+LineDigest digest_of(std::string_view bytes) {
+  Sha256 hash;
+  hash.add(bytes.data(), bytes.size());
+  return first_bytes<LineDigest>(hash.finish());
+}
+
+std::string BatchItem::digest_text() const { return hex(digest); }
 
 std::optional<LineDigest> parse_line_digest(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -86,58 +94,64 @@ bool is_in(const Shard& shard, const LineDigest& digest) {
   return value % shard.n_shards == shard.number;
 }
 
-LineDigest digest_of(std::string_view bytes) {
-  Sha256 hash;
-  hash.add(bytes.data(), bytes.size());
-  return first_bytes<LineDigest>(hash.finish());
-}
-
 Error at_line(int64_t number, const Error& error) {
-  return {error.kind(), format("line %lld: ", static_cast<long long>(number)) + error.what(), error.hint()};
+  return {error.kind(), format("line %lld: ", as_ll(number)) + error.what(), error.hint()};
 }
 
-BatchLine LineMaker::from_json(int64_t number, std::string_view json) {
-  ParsedLine parsed = parse_request(json, defaults_, unknown_);
-  if (!parsed.refusal) try {
-      return accepted(number, parsed.custom_id, std::move(*parsed.request));
-    } catch (...) {
-      parsed.refusal = current_error();
-    }
-  std::optional<std::string> id = std::move(parsed.custom_id);
-  if (!id && parsed.is_named) id = std::to_string(number);
-  return refused(number, std::move(id), json, at_line(number, *parsed.refusal));
+BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
+  std::optional<std::string> id;
+  bool is_named = false;  // by its id or its number
+  try {
+    const ReadJson root = parse_outside_json(json, kLineDepth);
+    JsonFields line(root, "the line");
+    id = custom_id_of(line);
+    is_named = true;
+    return accepted(number, id, read_request(line, defaults_, unknown_));
+  } catch (...) {
+    const Error why = current_error();
+    if (!is_named) id = salvaged_text(json, "custom_id");
+    if (id == "") id.reset();
+    if (is_named && !id) id = std::to_string(number);
+    return refused(number, std::move(id), json, at_line(number, why));
+  }
 }
 
-BatchLine LineMaker::from_text(int64_t number, std::string prompt, std::optional<std::string> id) {
+BatchItem LineMaker::from_text(int64_t number, std::string prompt,
+                               const std::optional<std::string>& id) const {
   BatchRequest request = defaults_;
   request.prompt.user = std::move(prompt);
   return accepted(number, id, std::move(request));
 }
 
-BatchLine LineMaker::refused(int64_t number, std::optional<std::string> id, std::string_view bytes,
+BatchItem LineMaker::refused(int64_t number, std::optional<std::string> id, std::string_view bytes,
                              const Error& why) const {
   Sha256 hash;
   hash.add(model_.data(), model_.size());
   hash.add_field("refused");
   hash.add_field(id.value_or(std::to_string(number)));
   hash.add_field(bytes);
-  return {number, std::move(id), first_bytes<LineDigest>(hash.finish()), why};
+  BatchItem item;
+  item.number = number, item.id = std::move(id), item.error = why;
+  item.digest = first_bytes<LineDigest>(hash.finish());
+  return item;
 }
 
-BatchLine LineMaker::accepted(int64_t number, const std::optional<std::string>& own_id,
+BatchItem LineMaker::accepted(int64_t number, const std::optional<std::string>& own_id,
                               BatchRequest request) const {
   Sha256 hash;
   hash.add(model_.data(), model_.size());
   add_prompt(hash, request);
   add_options(hash, request);
   const Hash256 asked = hash.finish();
-  std::string id = own_id.value_or(std::to_string(number));
   if (request.has_random_seed)
     request.options.sampling.seed = std::random_device{}();
   else if (!request.has_seed)
     request.options.sampling.seed = first_bytes<uint64_t>(hash_of(asked, "seed", own_id.value_or("")));
-  const auto digest = first_bytes<LineDigest>(hash_of(asked, "id", id));
-  return {number, std::move(id), digest, std::move(request)};
+  BatchItem item;
+  item.number = number, item.id = own_id.value_or(std::to_string(number));
+  item.digest = first_bytes<LineDigest>(hash_of(asked, "id", *item.id));
+  item.request = std::move(request);
+  return item;
 }
 
 }  // namespace dsv32

@@ -1,11 +1,12 @@
-// A line is known by how it begins and ends, without reading it as JSON: answers may be long.
-#include "cli/batch/batch_output.h"
+// An answer is known by how its line begins and ends, without reading it as JSON: answers may be long.
+#include "cli/batch/batch_files.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -15,44 +16,47 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "cli/terminal/line_reader.h"
 #include "cli/terminal/streams.h"
 
 namespace dsv32 {
 namespace {
 
+constexpr size_t kMaxLineBytes = size_t{64} << 20;
 // How a line begins, goes on behind the digest, and ends when nothing went wrong.
 constexpr std::string_view kLineBegin = "{\"id\":\"batch_req_",
                            kAfterId = "\",\"custom_id\":", kNoError = ",\"error\":null}";
-
-bool is_same_file(const FileStamp& a, const FileStamp& b) {
-  return a.device == b.device && a.inode == b.inode;
-}
 
 bool is_regular(int fd) {
   struct stat info {};
   return fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-struct KnownLine {
-  LineDigest digest;
-  bool has_failed;
-};
-
-// Nothing when the line is no answer.
-std::optional<KnownLine> parse_known(std::string_view text) {
-  constexpr size_t kDigits = 2 * sizeof(LineDigest);
-  if (!text.starts_with(kLineBegin) || !text.ends_with('}')) return {};
-  text.remove_prefix(kLineBegin.size());
-  const std::optional<LineDigest> digest = parse_line_digest(text.substr(0, kDigits));
-  if (!digest || !text.substr(kDigits).starts_with(kAfterId)) return {};
-  return KnownLine{*digest, !text.ends_with(kNoError)};
+// Of a regular file, whose place to read is left as it is.
+std::optional<int64_t> count_lines(int fd) {
+  const off_t begin = lseek(fd, 0, SEEK_CUR);
+  if (!is_regular(fd) || begin < 0) return {};
+  int64_t n_lines = 0;
+  char last = '\n';
+  std::string block(1 << 20, '\0');
+  for (off_t at = begin;;) {
+    const ssize_t n = pread(fd, block.data(), block.size(), at);
+    if (n <= 0) return n_lines + (last != '\n');
+    n_lines += std::count(block.begin(), block.begin() + n, '\n');
+    last = block[static_cast<size_t>(n) - 1];
+    at += n;
+  }
 }
 
-// As far as it goes, it may be the beginning of an answer.
-bool may_become_answer(std::string_view text) {
-  const size_t n = std::min(text.size(), kLineBegin.size());
-  return text.substr(0, n) == kLineBegin.substr(0, n);
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r") == std::string::npos; }
+
+// The digest of an answer's line; nothing when it is none.
+std::optional<LineDigest> digest_in(std::string_view line) {
+  constexpr size_t kDigits = 2 * sizeof(LineDigest);
+  if (!line.starts_with(kLineBegin) || !line.ends_with('}')) return {};
+  line.remove_prefix(kLineBegin.size());
+  return line.substr(std::min(kDigits, line.size())).starts_with(kAfterId)
+             ? parse_line_digest(line.substr(0, kDigits))
+             : std::nullopt;
 }
 
 const char* code_of(int status) {
@@ -60,10 +64,10 @@ const char* code_of(int status) {
 }
 
 // Everything but the body, which is put in where null stands.
-Json envelope(const BatchLine& line, int status) {
-  return {{"id", "batch_req_" + line.digest_text()},
-          {"custom_id", line.id ? Json(*line.id) : Json(nullptr)},
-          {"response", {{"status_code", status}, {"request_id", line.digest_text()}, {"body", nullptr}}},
+Json envelope(const BatchItem& item, int status) {
+  return {{"id", "batch_req_" + item.digest_text()},
+          {"custom_id", item.id ? Json(*item.id) : Json(nullptr)},
+          {"response", {{"status_code", status}, {"request_id", item.digest_text()}, {"body", nullptr}}},
           {"error", nullptr}};
 }
 
@@ -71,18 +75,81 @@ std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 
 }  // namespace
 
-std::string answer_line(const BatchLine& line, std::string_view body) {
-  std::string text = dump(envelope(line, 200));
+std::string answer_line(const BatchItem& item, std::string_view body) {
+  std::string text = dump(envelope(item, 200));
   text.resize(text.size() - std::string_view("null}").size() - kNoError.size());
   return text.append(body).append("}").append(kNoError).append("\n");
 }
 
-std::string failure_line(const BatchLine& line, const Error& error) {
+std::string failure_line(const BatchItem& item, const Error& error) {
   const int status = status_of(error);
-  Json json = envelope(line, status);
+  Json json = envelope(item, status);
   const std::string hint = error.hint().empty() ? "" : "; " + error.hint();
   json["error"] = {{"code", code_of(status)}, {"message", error.what() + hint}};
   return dump(json) + "\n";
+}
+
+BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(source)), shard_(shard) {
+  const std::string& path = source_.path;
+  if (path.empty()) {
+    n_lines_ = std::ssize(source_.files);
+    return;
+  }
+  fd_ = path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0)
+    fail(ErrorKind::usage, format("cannot read %s: %s", visible(path).c_str(), std::strerror(errno)));
+  if (path != "-") file_ = OwnedFd(real_file_system(), fd_);
+  lines_.emplace(fd_, path == "-" ? "standard input" : path, kMaxLineBytes);
+  n_lines_ = count_lines(fd_);
+}
+
+LineReader::Result BatchInput::next(BatchItem& item, LineMaker& maker, int wait_ms) {
+  for (;;) {
+    const LineReader::Result result = read(item, maker, wait_ms);
+    if (result != LineReader::Result::line || is_in(shard_, item.digest)) return result;
+  }
+}
+
+// With a second line of one id refused, and whatever goes wrong in making an item.
+LineReader::Result BatchInput::read(BatchItem& item, LineMaker& maker, int wait_ms) {
+  if (!lines_ && n_read_ == n_lines_) return LineReader::Result::end;
+  LineReader::Line line;
+  do {
+    if (const auto result = lines_ ? lines_->next(line, wait_ms) : LineReader::Result::line;
+        result != LineReader::Result::line)
+      return result;
+    ++n_read_;
+  } while (lines_ && !line.is_too_long && line.text.find_first_not_of(" \t\r") == std::string::npos);
+  item = {};
+  try {
+    item = lines_ ? from_line(maker, line) : from_file(maker, n_read_);
+    if (item.id && !ids_.insert(digest_of(*item.id)).second)
+      fail(ErrorKind::usage, "an earlier line has the same id");
+  } catch (...) {
+    const int64_t number = lines_ ? line.number : n_read_;
+    item =
+        maker.refused(number, item.id, std::to_string(number) + line.text, at_line(number, current_error()));
+  }
+  return LineReader::Result::line;
+}
+
+BatchItem BatchInput::from_file(LineMaker& maker, int64_t number) const {
+  const std::string& name = source_.files[static_cast<size_t>(number) - 1];
+  try {
+    return maker.from_text(number, source_.read(name), name);
+  } catch (...) {
+    return maker.refused(number, name, name, current_error());
+  }
+}
+
+BatchItem BatchInput::from_line(LineMaker& maker, const LineReader::Line& line) const {
+  if (line.is_too_long)
+    return maker.refused(
+        line.number, {}, std::to_string(line.end),
+        at_line(line.number, Error(ErrorKind::usage, format("it is longer than %zu bytes", kMaxLineBytes))));
+  if (!source_.is_text) return maker.from_json(line.number, line.text);
+  return maker.from_text(line.number,
+                         source_.question.empty() ? line.text : line.text + "\n" + source_.question);
 }
 
 BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std::optional<FileStamp>& input)
@@ -92,12 +159,14 @@ BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std:
   else
     open_file(path);
   const std::optional<FileStamp> own = stamp_of(fd_);
-  if (input && own && is_same_file(*input, *own) && is_regular(fd_))
+  if (input && own && input->device == own->device && input->inode == own->inode && is_regular(fd_))
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_regular(fd_);
   if (!is_regular_) return;
-  while (!lock_file()) open_file(path);
-  read_known();
+  for (lock(); !is_in_place(fd_); lock()) open_file(path);  // another process has put a new file there
+  const uint64_t n_whole = each_answer(
+      fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
+  if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_io("repair");
   if (rules_.retries_failed) drop_failed();
 }
 
@@ -110,16 +179,13 @@ void BatchOutput::open_file(const std::string& path) {
   file_ = OwnedFd(real_file_system(), fd_);
 }
 
-// False when another process has put a new file in this one's place meanwhile.
-bool BatchOutput::lock_file() {
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) fail_io("lock");
-    fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
-  }
-  return is_in_place(fd_);
+void BatchOutput::lock() {
+  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) fail_io("lock");
+  fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
 }
 
-// That the folder cannot be looked into just now is no sign of the opposite.
+// A folder that cannot be looked into just now does not say that the file has left it.
 bool BatchOutput::is_in_place(int fd) const {
   struct stat named {
   }, opened{};
@@ -159,23 +225,24 @@ void BatchOutput::check_place() {
        name + " was removed or replaced while answers went to it; those so far are in " + visible(kept));
 }
 
-void BatchOutput::read_known() {
-  LineReader reader(fd_, path_, SIZE_MAX);
+// Of the whole lines. Returns where the last of them ends.
+uint64_t BatchOutput::each_answer(int fd, const Take& take) const {
+  LineReader reader(fd, path_, SIZE_MAX);
   LineReader::Line line;
   uint64_t n_whole = 0;
-  LineReader::Result result;
-  while ((result = reader.next(line, -1)) != LineReader::Result::end) {
+  for (LineReader::Result result; (result = reader.next(line, -1)) != LineReader::Result::end;) {
     if (result == LineReader::Result::later) continue;  // a signal came
-    const std::optional<KnownLine> known = parse_known(line.text);
-    if (!line.has_end && may_become_answer(line.text)) break;
-    if (!known)
+    const size_t n_begin = std::min(line.text.size(), kLineBegin.size());
+    if (!line.has_end && line.text.compare(0, n_begin, kLineBegin, 0, n_begin) == 0) break;
+    const std::optional<LineDigest> digest = digest_in(line.text);
+    if (!digest)
       fail(ErrorKind::usage,
            format("line %lld of %s is no answer of dsv32 batch, expected another file with -o",
-                  static_cast<long long>(line.number), visible(path_).c_str()));
-    known_[known->digest] = known->has_failed;
+                  as_ll(line.number), visible(path_).c_str()));
+    take(*digest, !line.text.ends_with(kNoError), line.text);
     n_whole = line.end;
   }
-  if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_io("repair");
+  return n_whole;
 }
 
 // By a new file in the place of this one: a process that is killed leaves the one or the other.
@@ -188,25 +255,17 @@ void BatchOutput::drop_failed() {
   const OwnedFd old = std::move(file_);
   const std::string temporary = open_beside(target, "retry", info.st_mode);
   try {
-    copy_known(old.get());
+    lock();
+    each_answer(old.get(), [&](const LineDigest& digest, bool, const std::string& line) {
+      if (find(digest) != Known::no) write(line + "\n");
+    });
+    if (fdatasync(fd_) != 0) fail_io("write");
     if (!is_in_place(old.get())) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
     if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_io("rename to");
   } catch (...) {
     unlink(temporary.c_str());
     throw;
   }
-}
-
-// Those that are still known, to the file that is open now.
-void BatchOutput::copy_known(int from) {
-  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) fail_io("lock");
-  LineReader reader(from, path_, SIZE_MAX);
-  LineReader::Line line;
-  LineReader::Result result;
-  while ((result = reader.next(line, -1)) != LineReader::Result::end)
-    if (result == LineReader::Result::line && find(parse_known(line.text)->digest) != Known::no)
-      write(line.text + "\n");
-  if (fdatasync(fd_) != 0) fail_io("write");
 }
 
 BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {
