@@ -5,9 +5,7 @@
 #include <map>
 #include <set>
 
-#include "cli/inspect/batch_timing.h"
-#include "cli/inspect/fabricated.h"
-#include "cli/inspect/forced_choices.h"
+#include "cli/inspect/measured.h"
 #include "engine/loop.h"
 #include "tests/support/forward_scene.h"
 #include "tests/support/recording_backend.h"

@@ -149,7 +149,7 @@ for bad in "--sequences 0" "--sequences 1,x" "--contexts 0" "--capacity=2" "--to
   # shellcheck disable=SC2086
   usage_error "bench batch $bad" bench batch --synthetic $bad
 done
-usage_error "bench prefixes: a prompt without tokens" bench prefixes --synthetic --contexts 0
+usage_error "bench: a measurement of the lab" bench prefixes
 expect "a very long value" 3 run -m absent.gguf "--prompt=$long" -p "-$long"
 usage_error "empty stop text" run "${m[@]}" --stop "" hi
 usage_error "no prompt" run "${m[@]}"
@@ -1242,6 +1242,12 @@ if [[ -x $lab ]]; then
   usage_error "lab matvec: columns that no format has" matvec --cols 300
   usage_error "lab matvec: a word" matvec Q8_0
   usage_error "lab: an unknown command" matvecs
+
+  # Prompts that are known on disk.
+  expect "lab prefixes" 0 prefixes "${m[@]}" --backend cpu --contexts 300
+  check "lab prefixes: a line for each prompt" grep -aqE '^ +300 +[0-9.]+ +[0-9.]+ ' out
+  check "lab prefixes: nothing is left" test -z "$(find . -name 'dsv32-lab-*')"
+  usage_error "lab prefixes: a prompt without tokens" prefixes --synthetic --contexts 0
   expect "lab" 0
   check "lab: its commands" has out "lab answers"
   dsv32=$product
@@ -1282,9 +1288,6 @@ check "bench batch: full residency alone: no buffers" lacks out '"buffer_rows":1
 expect "bench batch: no room" 4 "${sequences[@]}" --host-mem 1M
 check "bench batch: no room: said so" has err "none of these batches fits"
 usage_error "bench batch: too short for the timed steps" bench batch "${m[@]}" --backend cpu --contexts 16
-expect "bench prefixes" 0 bench prefixes "${m[@]}" --backend cpu --contexts 300
-check "bench prefixes: a line for each prompt" grep -aqE '^ +300 +[0-9.]+ +[0-9.]+ ' out
-check "bench prefixes: nothing is left" test -z "$(find . -name 'dsv32-bench-*')"
 
 # --- a full disk ------------------------------------------------------------------------------------------
 expect "a prefix for the tables" 0 "${cached[@]}"
@@ -1302,11 +1305,11 @@ for command in "inspect model" "inspect plan" "inspect tokens hi" "inspect promp
 done
 full_disk bench "${bench[@]}" --chunk 16 --decode 1
 full_disk "${sequences[@]}" --capacity
-full_disk bench prefixes "${m[@]}" --backend cpu --contexts 64
 if [[ -x $lab ]]; then
   dsv32=$lab full_disk matvec --rows 16 --cols 256 --runs 1 --type Q8_0
   dsv32=$lab full_disk "${buffer[@]}" --passages 1 passages.jsonl
   dsv32=$lab full_disk "${answers[@]}" passages.jsonl
+  dsv32=$lab full_disk prefixes "${m[@]}" --backend cpu --contexts 64
 fi
 
 # --- speed ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/inspect/inspect_logits.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/help.h"
@@ -159,8 +159,6 @@ BOOST_AUTO_TEST_CASE(commands_by_their_words) {
   BOOST_TEST((find_command({"run", "hi"}, n_taken).command == Command::run && n_taken == 1));
   BOOST_TEST(
       (find_command({"inspect", "logits", "x"}, n_taken).command == Command::inspect_logits && n_taken == 2));
-  BOOST_TEST(
-      (find_command({"bench", "prefixes"}, n_taken).command == Command::bench_prefixes && n_taken == 2));
   BOOST_TEST((find_command({"bench", "batch"}, n_taken).command == Command::bench_batch && n_taken == 2));
   BOOST_TEST((find_command({"bench", "x"}, n_taken).command == Command::bench && n_taken == 1));
   for (const Words& words :
@@ -189,7 +187,6 @@ BOOST_AUTO_TEST_CASE(what_bench_measures) {
         Words{"--type", "Q4"}, Words{"--locality", "1.1"}, Words{"--decode", "0"}, Words{"--dense", "7"},
         Words{"--synthetic", "-m", "x"}})
     BOOST_TEST(!complaint(Command::bench, words).empty(), "no complaint about " << words[0]);
-  BOOST_TEST(!complaint(Command::bench_prefixes, {"--contexts", "0"}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(what_bench_batch_measures) {

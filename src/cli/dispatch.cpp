@@ -5,15 +5,9 @@
 #include "cli/chat/chat.h"
 #include "cli/chat/run.h"
 #include "cli/chat/talks.h"
-#include "cli/inspect/bench_batch.h"
-#include "cli/inspect/bench_model.h"
-#include "cli/inspect/bench_prefixes.h"
-#include "cli/inspect/cache.h"
-#include "cli/inspect/check.h"
 #include "cli/inspect/completion.h"
 #include "cli/inspect/config.h"
 #include "cli/inspect/inspect.h"
-#include "cli/inspect/inspect_logits.h"
 #include "cli/warm/warm.h"
 
 namespace dsv32 {
@@ -42,7 +36,6 @@ int run_asked(const Options& options) {
     case Command::talks_delete:
     case Command::talks_export: return talks_command(options);
     case Command::bench: return bench_model_command(options);
-    case Command::bench_prefixes: return bench_prefixes_command(options);
     case Command::bench_batch: return bench_batch_command(options);
     case Command::config: return config_command(options);
     case Command::warm_start: return warm_start_command(options);

@@ -1,11 +1,11 @@
-#include "cli/inspect/cache.h"
-
+// `dsv32 cache`.
 #include <filesystem>
 #include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/saved_talk.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
@@ -70,7 +70,7 @@ void list(const Options& options, CacheDirectory* cache) {
                    model.fingerprint.substr(0, kShownDigits).c_str(),
                    visible(name_of(model), false, 24).c_str(), age_of(model.last_use).c_str(),
                    with_thousands(model.n_pages * kPageTokens).c_str(), human_bytes(model.n_bytes).c_str(),
-                   static_cast<long long>(model.n_segments), static_cast<unsigned long long>(model.n_hits));
+                   as_ll(model.n_segments), static_cast<unsigned long long>(model.n_hits));
   }
   const Json json{{"path", sanitize_utf8(directory_of(options))}, {"bytes", n_bytes}, {"models", array}};
   write_out(options.json ? json.dump() + "\n" : text);
@@ -132,9 +132,8 @@ void show(const Options& options, CacheDirectory* cache) {
                        {"hits", use.n_hits},
                        {"words", sanitize_utf8(words)}});
       text += format("%s  %-16s %8lld-%-9lld  %10s  %4llu  %s\n", name.c_str(), age_of(use.last_use).c_str(),
-                     static_cast<long long>(first), static_cast<long long>(first + n),
-                     human_bytes(segment.file_bytes()).c_str(), static_cast<unsigned long long>(use.n_hits),
-                     visible(words, false, kShownChars).c_str());
+                     as_ll(first), as_ll(first + n), human_bytes(segment.file_bytes()).c_str(),
+                     static_cast<unsigned long long>(use.n_hits), visible(words, false, kShownChars).c_str());
     }
   }
   write_out(options.json ? array.dump() + "\n" : text);
@@ -142,40 +141,34 @@ void show(const Options& options, CacheDirectory* cache) {
 
 int verify(const Options& options, CacheDirectory* cache) {
   const Verification found = cache ? dsv32::verify(*cache, !options.is_dry_run) : Verification{};
-  const bool is_whole = found.damaged.empty() && found.n_unreadable == 0;
-  if (options.json) {
-    Json damaged = Json::array();
-    for (const Verification::Damaged& one : found.damaged)
-      damaged.push_back({{"name", one.name}, {"reason", one.reason}, {"removed", one.is_removed}});
-    const Json json{{"segments", found.n_segments},
-                    {"pages", found.n_pages},
-                    {"damaged", found.damaged.size()},
-                    {"unreadable", found.n_unreadable},
-                    {"damage", damaged}};
-    write_out(json.dump() + "\n");
-  } else {
-    std::string text;
-    for (const Verification::Damaged& one : found.damaged)
-      text += format("%s: %s; %s\n", one.name.c_str(), one.reason.c_str(),
-                     one.is_removed       ? "removed"
-                     : options.is_dry_run ? "it would be removed"
-                                          : "it could not be removed");
-    write_out(text + format("%lld segments, %lld whole pages: %zu damaged, %lld unreadable\n",
-                            static_cast<long long>(found.n_segments), static_cast<long long>(found.n_pages),
-                            found.damaged.size(), static_cast<long long>(found.n_unreadable)));
+  Json damage = Json::array();
+  std::string text;
+  for (const Verification::Damaged& one : found.damaged) {
+    damage.push_back({{"name", one.name}, {"reason", one.reason}, {"removed", one.is_removed}});
+    text += format("%s: %s; %s\n", one.name.c_str(), one.reason.c_str(),
+                   one.is_removed       ? "removed"
+                   : options.is_dry_run ? "it would be removed"
+                                        : "it could not be removed");
   }
-  return is_whole ? 0 : 1;
+  text += format("%lld segments, %lld whole pages: %zu damaged, %lld unreadable\n", as_ll(found.n_segments),
+                 as_ll(found.n_pages), found.damaged.size(), as_ll(found.n_unreadable));
+  const Json json{{"segments", found.n_segments},
+                  {"pages", found.n_pages},
+                  {"damaged", found.damaged.size()},
+                  {"unreadable", found.n_unreadable},
+                  {"damage", damage}};
+  write_out(options.json ? json.dump() + "\n" : text);
+  return found.damaged.empty() && found.n_unreadable == 0 ? 0 : 1;
 }
 
 // 1 when segments are left that were to go.
 int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
   const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
   const uint64_t n_left = cache ? cache->files().used_bytes() : 0;
-  if (options.json)
-    write_out(Json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}}.dump() + "\n");
-  else
-    write_out(
-        format("%s removed, %s left\n", human_bytes(pruned.n_bytes).c_str(), human_bytes(n_left).c_str()));
+  const Json json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}};
+  write_out((options.json ? json.dump()
+                          : human_bytes(pruned.n_bytes) + " removed, " + human_bytes(n_left) + " left") +
+            "\n");
   return pruned.is_done ? 0 : 1;
 }
 

@@ -1,11 +1,10 @@
-// See check.h. A comparison's line is printed as soon as it is known, the object of --json at the end.
+// `dsv32 check`. A comparison's line is printed as soon as it is known, the object of --json at the end.
 //
 // The built-in prompt is repeated until the buffer cannot hold it: a shorter one would compare nothing.
-#include "cli/inspect/check.h"
-
 #include <algorithm>
 
 #include "base/error.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/options/model_lookup.h"
 #include "cli/options/prompt.h"
@@ -38,21 +37,15 @@ constexpr const char* kText =
     "answering.\" Everything before it is needed to know that this was unusual, and almost none of it is "
     "needed to say why.\n\n";
 
-enum class Result { passed, failed, skipped };
-
-// One comparison is one line, printed as soon as it is known; with --json one object at the end.
 class Report {
  public:
   explicit Report(bool json) : json_(json) {}
 
-  void add(Result result, const std::string& what, const std::string& text, const Json& fields = {}) {
-    const char* name = result == Result::passed ? "passed" : result == Result::failed ? "failed" : "skipped";
-    all_passed_ &= result != Result::failed;
-    if (!json_) write_out(format("%-7s  %s: %s\n", name, what.c_str(), text.c_str()));
-    Json check{{"check", what}, {"result", name}, {"text", text}};
-    check.update(fields.is_null() ? Json::object() : fields);
-    checks_.push_back(std::move(check));
+  void add(bool is_passed, const std::string& what, const std::string& text, const Json& fields) {
+    add(is_passed ? "passed" : "failed", what, text, fields);
+    all_passed_ &= is_passed;
   }
+  void skip(const std::string& what, const std::string& text) { add("skipped", what, text, Json::object()); }
 
   int finish(size_t n_tokens) const {
     const Json report{{"passed", all_passed_}, {"tokens", n_tokens}, {"checks", checks_}};
@@ -61,6 +54,13 @@ class Report {
   }
 
  private:
+  void add(const char* result, const std::string& what, const std::string& text, const Json& fields) {
+    if (!json_) write_out(format("%-7s  %s: %s\n", result, what.c_str(), text.c_str()));
+    Json check{{"check", what}, {"result", result}, {"text", text}};
+    check.update(fields);
+    checks_.push_back(std::move(check));
+  }
+
   bool json_, all_passed_ = true;
   Json checks_ = Json::array();
 };
@@ -68,21 +68,20 @@ class Report {
 // `options` name the backend. topk_buffer: rows of the small buffer; nothing when the model has no indexer.
 void check_buffer(Report& report, const GgufFile& file, const EngineOptions& options, Tokens tokens) {
   const std::string what = options.backend + ", top-k buffer against full residency";
-  if (!options.topk_buffer) return report.add(Result::skipped, what, "the model has no indexer");
-  const long long n_rows = *options.topk_buffer;
-  if (tokens.size() <= static_cast<size_t>(n_rows))
-    return report.add(Result::skipped, what, format("%zu tokens fit %lld rows", tokens.size(), n_rows));
+  if (!options.topk_buffer) return report.skip(what, "the model has no indexer");
+  const int64_t n_rows = *options.topk_buffer;
+  if (std::ssize(tokens) <= n_rows)
+    return report.skip(what, format("%zu tokens fit %lld rows", tokens.size(), as_ll(n_rows)));
   EngineOptions full = options;
   full.topk_buffer = kEveryRow;
   const DecodeEquality found = compare_decode(file, options, full, tokens);
   const bool is_equal = found.first_unequal_pos < 0;
-  const std::string where = format("the logits at position %lld differ or are not finite",
-                                   static_cast<long long>(found.first_unequal_pos));
-  report.add(is_equal ? Result::passed : Result::failed, what,
+  const std::string where =
+      format("the logits at position %lld differ or are not finite", as_ll(found.first_unequal_pos));
+  report.add(is_equal, what,
              format("%lld decode steps up to %zu tokens with %lld rows, %lld of %lld rows fetched, %s",
-                    static_cast<long long>(found.n_steps), tokens.size(), n_rows,
-                    static_cast<long long>(found.tally.n_misses), static_cast<long long>(found.tally.n_rows),
-                    is_equal ? "the same bits" : where.c_str()),
+                    as_ll(found.n_steps), tokens.size(), as_ll(n_rows), as_ll(found.tally.n_misses),
+                    as_ll(found.tally.n_rows), is_equal ? "the same bits" : where.c_str()),
              {{"buffer_rows", n_rows},
               {"decode_steps", found.n_steps},
               {"rows", found.tally.n_rows},
@@ -98,19 +97,19 @@ void check_cuts(Report& report, const GgufFile& file, EngineOptions options, Tok
   const bool is_equal = found.first_unequal.empty();
   const std::string other =
       format("the last logits %s differ or are not finite", found.first_unequal.c_str());
-  report.add(is_equal ? Result::passed : Result::failed, options.backend + ", a prompt however it is cut",
+  report.add(is_equal, options.backend + ", a prompt however it is cut",
              format("%zu tokens at once, in other steps and behind held ones, %lld ways, %s", tokens.size(),
-                    static_cast<long long>(found.n_ways), is_equal ? "the same bits" : other.c_str()),
+                    as_ll(found.n_ways), is_equal ? "the same bits" : other.c_str()),
              {{"ways", found.n_ways}, {"first_unequal", found.first_unequal}});
 }
 
 std::string where_text(const Deviation& found) {
   if (found.first_pos < 0) return {};
-  std::string text = format("; beyond %g first at position %lld, ", kDeviationTolerance,
-                            static_cast<long long>(found.first_pos));
+  std::string text =
+      format("; beyond %g first at position %lld, ", kDeviationTolerance, as_ll(found.first_pos));
   if (found.layer < 0) return text + "in the logits alone";
-  return text + format("there first in layer %lld, %s (%.2g)", static_cast<long long>(found.layer),
-                       found.stage.c_str(), found.stage_deviation);
+  return text + format("there first in layer %lld, %s (%.2g)", as_ll(found.layer), found.stage.c_str(),
+                       found.stage_deviation);
 }
 
 void check_against_cpu(Report& report, const GgufFile& file, EngineOptions options, Tokens tokens) {
@@ -121,10 +120,10 @@ void check_against_cpu(Report& report, const GgufFile& file, EngineOptions optio
   const Deviation found = compare_engines(engine, reference, tokens);
   const double share = static_cast<double>(found.n_same_choice) / static_cast<double>(found.n_rows);
   report.add(
-      share >= kLeastSameChoice ? Result::passed : Result::failed, "cuda against cpu",
+      share >= kLeastSameChoice, "cuda against cpu",
       format("the same likeliest token in %.1f %% of %lld rows, largest deviation %.2g at position %lld%s",
-             100 * share, static_cast<long long>(found.n_rows), found.largest,
-             static_cast<long long>(found.largest_pos), where_text(found).c_str()),
+             100 * share, as_ll(found.n_rows), found.largest, as_ll(found.largest_pos),
+             where_text(found).c_str()),
       {{"rows", found.n_rows},
        {"same_choice", share},
        {"largest_deviation", found.largest},
@@ -178,18 +177,16 @@ int check_command(const Options& options) {
 
   const std::string absence = absence_of_cuda(engine);
   Report report(options.json);
-  engine.backend = "cpu";
-  check_buffer(report, file, engine, tokens);
-  check_cuts(report, file, engine, tokens);
-  if (!absence.empty()) {
-    report.add(Result::skipped, "cuda", absence);
-    file.check_unchanged();
-    return report.finish(tokens.size());
+  for (const char* backend : {"cpu", "cuda"}) {
+    if (backend == std::string("cuda") && !absence.empty()) continue;
+    engine.backend = backend;
+    check_buffer(report, file, engine, tokens);
+    check_cuts(report, file, engine, tokens);
   }
-  engine.backend = "cuda";
-  check_buffer(report, file, engine, tokens);
-  check_cuts(report, file, engine, tokens);
-  check_against_cpu(report, file, engine, tokens);
+  if (absence.empty())
+    check_against_cpu(report, file, engine, tokens);
+  else
+    report.skip("cuda", absence);
   file.check_unchanged();
   return report.finish(tokens.size());
 }

@@ -1,21 +1,32 @@
-// See inspect.h. Names from the file are escaped, for a terminal and in a pipe alike, but for the two
-// contracts that other programs read byte by byte: token ids, and the rendered prompt in a pipe.
+// `dsv32 inspect model`, `tokens`, `prompt` and `logits`. Names from the file are escaped, for a terminal and
+// in a pipe alike, but for the two contracts that other programs read byte by byte: token ids, and the
+// rendered prompt in a pipe.
 #include "cli/inspect/inspect.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/json.h"
 #include "cli/options/model_lookup.h"
 #include "cli/options/prompt.h"
+#include "cli/terminal/output_file.h"
+#include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/asked_model.h"
+#include "engine/sampler.h"
+#include "engine/by_hand.h"
 #include "weights/weights.h"
-
-#include <unistd.h>
 
 namespace dsv32 {
 namespace {
+
+static_assert(std::endian::native == std::endian::little);  // logits are written as they lie in memory
 
 // "[256, 512]", the contiguous dimension first, as in the file.
 std::string shape_text(const GgufTensor& tensor) {
@@ -25,10 +36,9 @@ std::string shape_text(const GgufTensor& tensor) {
   return text + "]";
 }
 
-void print_model(const GgufFile& file) {
-  write_out(format("%s: %zu part(s), %s, %zu tensors\n\n", visible(file.path()).c_str(), file.n_parts(),
-                   human_bytes(file.n_bytes()).c_str(), file.tensors().size()));
-  std::string text;
+std::string model_text(const GgufFile& file) {
+  std::string text = format("%s: %zu part(s), %s, %zu tensors\n\n", visible(file.path()).c_str(),
+                            file.n_parts(), human_bytes(file.n_bytes()).c_str(), file.tensors().size());
   for (const auto& info : file.describe_metadata())
     text += format("%-48s %-10s %s\n", visible(info.key).c_str(), info.type.c_str(), info.value.c_str());
   text += "\n";
@@ -37,44 +47,27 @@ void print_model(const GgufFile& file) {
                    type_name(tensor.type), shape_text(tensor).c_str(),
                    tensor.n_bytes ? std::to_string(tensor.n_bytes).c_str() : "?", tensor.part,
                    static_cast<unsigned long long>(tensor.offset));
-  write_out(text);
+  return text;
 }
 
-void print_model_json(const GgufFile& file) {
+Json model_json(const GgufFile& file) {
   Json metadata = Json::array(), tensors = Json::array();
   for (const auto& info : file.describe_metadata())
     metadata.push_back(
         {{"key", sanitize_utf8(info.key)}, {"type", info.type}, {"value", sanitize_utf8(info.value)}});
-  for (const GgufTensor& tensor : file.tensors()) {
-    Json shape = Json::array();
-    for (uint32_t i = 0; i < tensor.n_dims; ++i) shape.push_back(tensor.ne[i]);
+  for (const GgufTensor& tensor : file.tensors())
     tensors.push_back({{"name", sanitize_utf8(tensor.name)},
                        {"type", type_name(tensor.type)},
-                       {"shape", shape},
+                       {"shape", std::vector(tensor.ne.begin(), tensor.ne.begin() + tensor.n_dims)},
                        {"bytes", tensor.n_bytes ? Json(tensor.n_bytes) : Json()},
                        {"part", tensor.part},
                        {"offset", tensor.offset}});
-  }
-  const Json json{{"path", sanitize_utf8(file.path())},
-                  {"parts", file.n_parts()},
-                  {"bytes", file.n_bytes()},
-                  {"metadata", metadata},
-                  {"tensors", tensors}};
-  write_out(json.dump() + "\n");
+  return {{"path", sanitize_utf8(file.path())},
+          {"parts", file.n_parts()},
+          {"bytes", file.n_bytes()},
+          {"metadata", metadata},
+          {"tensors", tensors}};
 }
-
-}  // namespace
-
-int inspect_model(const Options& options) {
-  const GgufFile file(find_model(options));
-  if (options.json)
-    print_model_json(file);
-  else
-    print_model(file);
-  return 0;
-}
-
-namespace {
 
 std::string text_of_words(const Options& options) {
   if (!options.words.empty()) return joined(options.words);
@@ -83,36 +76,95 @@ std::string text_of_words(const Options& options) {
   return read_input("-", options);
 }
 
+std::unique_ptr<Tokenizer> find_tokenizer(const Options& options) {
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(GgufFile(find_model(options)));
+  report_tokenizer(*tokenizer, options);
+  return tokenizer;
+}
+
+// As the sampler does, of rows of `vocab_size`.
+void check_finite(const std::vector<float>& logits, int64_t vocab_size) {
+  const auto found = std::ranges::find_if_not(logits, [](float value) { return std::isfinite(value); });
+  if (found == logits.end()) return;
+  const auto id = static_cast<int32_t>((found - logits.begin()) % vocab_size);
+  TokenRecord{.chosen = {id, *found}, .top = {}, .is_finite = false}.check();
+}
+
 }  // namespace
+
+int inspect_model(const Options& options) {
+  const GgufFile file(find_model(options));
+  write_out(options.json ? model_json(file).dump() + "\n" : model_text(file));
+  return 0;
+}
 
 int inspect_tokens(const Options& options) {
   const std::string text = text_of_words(options);
-  const GgufFile file(find_model(options));
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  report_tokenizer(*tokenizer, options);
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(options);
   const std::vector<int32_t> ids = tokenizer->encode(text, options.parse_special);
-  if (options.json) {
-    Json pieces = Json::array();
-    for (const int32_t id : ids) pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
-    write_out(Json{{"tokens", ids}, {"pieces", pieces}}.dump() + "\n");
-    return 0;
-  }
   std::string line;
-  for (const int32_t id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
-  write_out(line + "\n");
+  Json pieces = Json::array();
+  for (const int32_t id : ids) {
+    line += (line.empty() ? "" : " ") + std::to_string(id);
+    pieces.push_back(sanitize_utf8(tokenizer->piece(id)));
+  }
+  write_out((options.json ? Json{{"tokens", ids}, {"pieces", pieces}}.dump() : line) + "\n");
   return 0;
 }
 
 int inspect_prompt(const Options& options) {
   const PromptText text = read_prompt(options, is_terminal(STDIN_FILENO));
-  const GgufFile file(find_model(options));
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(file);
-  report_tokenizer(*tokenizer, options);
-  const Prompt prompt = make_prompt(*tokenizer, text, options.is_raw, options.generation.thinking);
+  const Prompt prompt =
+      make_prompt(*find_tokenizer(options), text, options.is_raw, options.generation.thinking);
   if (options.json)
     write_out(Json{{"prompt", sanitize_utf8(prompt.rendered)}, {"tokens", prompt.ids}}.dump() + "\n");
   else
     write_out(prompt.rendered + (is_terminal(STDOUT_FILENO) ? "\n" : ""));
+  return 0;
+}
+
+std::vector<int32_t> parse_token_list(std::string_view text, int64_t vocab_size) {
+  constexpr std::string_view kSeparators = ", \n\t\r";
+  std::vector<int32_t> ids;
+  for (size_t at; (at = text.find_first_not_of(kSeparators)) != std::string_view::npos;) {
+    text.remove_prefix(at);
+    const std::string_view word = text.substr(0, text.find_first_of(kSeparators));
+    int32_t id = -1;
+    const auto result = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (result.ec != std::errc{} || result.ptr != word.data() + word.size() || id < 0 || id >= vocab_size)
+      fail(ErrorKind::usage, format("--tokens has '%s', expected ids from 0 to %lld",
+                                    visible(word, false, 40).c_str(), as_ll(vocab_size - 1)));
+    ids.push_back(id);
+    text.remove_prefix(word.size());
+  }
+  if (ids.empty()) fail(ErrorKind::usage, "--tokens has no ids, expected at least one");
+  return ids;
+}
+
+// A step at a time, so that only one step's logits are in memory.
+int inspect_logits(const Options& options) {
+  const std::string& list = options.token_list;
+  const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;
+  OutputFile file(options.output_path);
+  LoadedModel model(options);
+  const int64_t vocab_size = model.engine.args().vocab_size, context = model.engine.plan().cache.max_context;
+  const std::vector<int32_t> ids = parse_token_list(text, vocab_size);
+  if (std::ssize(ids) > context)
+    fail(ErrorKind::context_full,
+         format("--tokens has %zu ids, the context holds %lld", ids.size(), as_ll(context)));
+  report_model(model, facts_of(model.engine), options);
+  const GracefulStop stop;
+  ByHand session(model.engine);
+  const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());
+  for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+    if (stop.is_requested()) return stop.end();
+    const std::vector<float> logits =
+        session.all_logits(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)));
+    check_finite(logits, vocab_size);
+    file.write({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
+  }
+  model.engine.check_file();
+  file.commit();
   return 0;
 }
 

@@ -7,12 +7,11 @@
 #include "base/text.h"
 #include "base/worker_pool.h"
 #include "cli/inspect/inspect.h"
-#include "cli/inspect/measured_model.h"
+#include "cli/inspect/measured.h"
 #include "cli/options/imagined_machine.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/warm/loaded_model.h"
 #include "engine/plan_speed.h"
 
 namespace dsv32 {
@@ -26,6 +25,7 @@ struct Planned {
   MemoryPlan plan;
   bool is_mapped = false;  // the weights, from a file: they need not fit into what the host has free
   std::string machine_name = "this one";
+  const char* backend = "";
   int n_threads = kServerThreads;
 };
 
@@ -45,8 +45,8 @@ std::string ranges_text(const std::vector<int64_t>& numbers) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     size_t end = i;
     while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
-    text += format("%s%lld", text.empty() ? "" : ", ", static_cast<long long>(numbers[i]));
-    if (end > i) text += format("-%lld", static_cast<long long>(numbers[end]));
+    text += format("%s%lld", text.empty() ? "" : ", ", as_ll(numbers[i]));
+    if (end > i) text += format("-%lld", as_ll(numbers[end]));
     i = end;
   }
   return text.empty() ? "none" : text;
@@ -109,9 +109,8 @@ std::string device_text(const Planned& planned, size_t i) {
     n_experts += planned.machine.weights.layers[static_cast<size_t>(l)].experts > 0 &&
                  !plan.has_host_experts[static_cast<size_t>(l)];
   return format("GPU %zu: layers %lld-%lld, experts of %lld, %s taken, %s free\n", i,
-                static_cast<long long>(stage.first_layer), static_cast<long long>(stage.end_layer - 1),
-                static_cast<long long>(n_experts), human_bytes(plan.n_device_bytes(i)).c_str(),
-                human_bytes(free_after(planned, i)).c_str()) +
+                as_ll(stage.first_layer), as_ll(stage.end_layer - 1), as_ll(n_experts),
+                human_bytes(plan.n_device_bytes(i)).c_str(), human_bytes(free_after(planned, i)).c_str()) +
          items_text(plan.device_items(i), Place::device);
 }
 
@@ -191,12 +190,12 @@ std::string speed_text(const Planned& planned, const ModelArgs& args) {
   return text + rates_text(*speed, planned);
 }
 
-void print_plan(const Planned& planned, const MeasuredModel& model, const char* backend) {
+std::string plan_text(const Planned& planned, const MeasuredModel& model) {
   const MemoryPlan& plan = planned.plan;
-  std::string text = format("model: %s, %s; machine: %s\n", model.name().c_str(),
-                            decimal_size(plan.n_weight_bytes).c_str(), planned.machine_name.c_str());
-  text += format("context %s tokens, prefill in steps of %s tokens, backend %s\n",
-                 with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), backend);
+  std::string text = format(
+      "model: %s, %s; machine: %s\ncontext %s tokens, prefill in steps of %s tokens, backend %s\n",
+      model.name().c_str(), decimal_size(plan.n_weight_bytes).c_str(), planned.machine_name.c_str(),
+      with_thousands(plan.cache.max_context).c_str(), with_thousands(plan.chunk).c_str(), planned.backend);
   text += plan.cache.has_buffers()
               ? format("top-k buffers of %s rows\n", with_thousands(plan.cache.buffer_rows).c_str())
               : "every latent row is resident, no top-k buffers\n";
@@ -204,7 +203,7 @@ void print_plan(const Planned& planned, const MeasuredModel& model, const char* 
   text += host_text(planned) + traffic_text(planned, model.args());
   if (model.n_bytes_unused() > 0)
     text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
-  write_out(text + speed_text(planned, model.args()));
+  return text + speed_text(planned, model.args());
 }
 
 Json speed_json(const Planned& planned, const ModelArgs& args) {
@@ -216,7 +215,7 @@ Json speed_json(const Planned& planned, const ModelArgs& args) {
           {"host_seconds", speed->host_seconds}};
 }
 
-Json to_json(const Planned& planned, const MeasuredModel& model, const char* backend) {
+Json to_json(const Planned& planned, const MeasuredModel& model) {
   const MemoryPlan& plan = planned.plan;
   const bool is_apart = planned.machine.is_apart;
   Json devices = Json::array();
@@ -239,7 +238,7 @@ Json to_json(const Planned& planned, const MeasuredModel& model, const char* bac
              {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
               {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()},
               {"link", plan.n_link_bytes_read}}},
-            {"backend", backend},
+            {"backend", planned.backend},
             {"context", plan.cache.max_context},
             {"chunk", plan.chunk},
             {"layers", plan.cache.n_layers},
@@ -252,38 +251,37 @@ Json to_json(const Planned& planned, const MeasuredModel& model, const char* bac
   return json;
 }
 
-Machine machine_here(const MeasuredModel& model, const Options& options, const char*& backend) {
-  const Backends backends =
-      make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
-  backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
-  return machine_of(backends, model.bytes());
+Planned plan_for(const MeasuredModel& model, const Options& options) {
+  Planned planned;
+  if (options.imagined) {
+    planned.machine = machine_of(*options.imagined, model.bytes(), options.engine);
+    planned.machine_name = options.imagined->name;
+    planned.backend = options.imagined->gpus.empty() ? "cpu" : "cuda";
+  } else {
+    const Backends backends =
+        make_backends(options.engine, suffice_for(model.args(), model.bytes(), options.engine));
+    planned.machine = machine_of(backends, model.bytes());
+    planned.is_mapped = true;
+    planned.backend = backends.front()->works_in_host_memory() ? "cpu" : "cuda";
+    planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
+  }
+  planned.plan = make_plan(model.args(), options.engine, planned.machine);
+  return planned;
 }
 
 }  // namespace
 
 int inspect_plan(const Options& options) {
   const MeasuredModel model(options);
-  const char* backend = options.imagined && options.imagined->gpus.empty() ? "cpu" : "cuda";
-  Planned planned;
   try {
-    planned.machine = options.imagined ? machine_of(*options.imagined, model.bytes(), options.engine)
-                                       : machine_here(model, options, backend);
-    planned.plan = make_plan(model.args(), options.engine, planned.machine);
-    planned.is_mapped = !options.imagined;
-    if (options.imagined)
-      planned.machine_name = options.imagined->name;
-    else
-      planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
+    const Planned planned = plan_for(model, options);
+    write_out(options.json ? to_json(planned, model).dump() + "\n" : plan_text(planned, model));
+    return 0;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory || !options.json) throw;
     write_out(Json{{"fits", false}, {"reason", error.what()}}.dump() + "\n");
     return exit_code(error.kind());
   }
-  if (options.json)
-    write_out(to_json(planned, model, backend).dump() + "\n");
-  else
-    print_plan(planned, model, backend);
-  return 0;
 }
 
 }  // namespace dsv32

@@ -1,14 +1,155 @@
-#include "cli/inspect/measured_model.h"
+// See measured.h. A fabricated page's keys are a random piece of one long row of random values, which is much
+// faster than drawing each: the scales, drawn for each, make no two of them equal.
+#include "cli/inspect/measured.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/options/model_lookup.h"
-#include "cli/warm/loaded_model.h"
+#include "engine/loop.h"
 #include "weights/synthetic.h"
 
 namespace dsv32 {
+namespace {
 
-// DeepSeek-V3.2's own; a bench may go further.
-constexpr int64_t kRealContext = 163840;
+constexpr int64_t kRealContext = 163840;  // DeepSeek-V3.2's own; a bench may go further
+constexpr int64_t kPagesTogether = 64;    // whose keys wait on the host
+constexpr uint8_t kScaleOfOne = 127;      // ue8m0
+constexpr int64_t kUntimed = 3;           // steps that record the step and fill the buffers
+constexpr int64_t kParted = 3;            // steps that give the parts
+
+class RandomKeys {
+ public:
+  explicit RandomKeys(const CachePlan& plan) : plan_(plan) {
+    constexpr int64_t kMoreValues = int64_t{1} << 20;
+    const int64_t n_values = kPageTokens * plan.layout.index_head_dim + kMoreValues;
+    for (int64_t i = 0; i < n_values; ++i) floats_.push_back(rng_.unit());
+    for (const float value : floats_) e4m3_.push_back(f32_to_e4m3(value));
+  }
+
+  // Of every layer, [n_layers, key_page_bytes].
+  std::vector<uint8_t> page() {
+    std::vector<uint8_t> bytes(static_cast<size_t>(plan_.n_layers * plan_.layout.key_page_bytes()));
+    for (int64_t layer = 0; layer < plan_.n_layers; ++layer)
+      fill(bytes.data() + layer * plan_.layout.key_page_bytes());
+    return bytes;
+  }
+
+ private:
+  void fill(uint8_t* page) {
+    const CacheLayout& layout = plan_.layout;
+    std::fill_n(page, kPageTokens * layout.scale_bytes(), kScaleOfOne);
+    const size_t n_values = static_cast<size_t>(kPageTokens * layout.index_head_dim);
+    const size_t first = rng_.next() % (floats_.size() - n_values + 1);
+    const void* values = layout.kv_type == KvType::f32 ? static_cast<const void*>(floats_.data() + first)
+                                                       : static_cast<const void*>(e4m3_.data() + first);
+    std::memcpy(page + layout.keys_offset(), values, static_cast<size_t>(kPageTokens * layout.key_bytes()));
+    uint8_t* scale = page + layout.key_scales_offset();
+    for (int64_t i = 0; i < kPageTokens * layout.key_scale_bytes(); i += sizeof(float)) {
+      const float value = 0.5f + rng_.uniform();
+      std::memcpy(scale + i, &value, sizeof value);
+    }
+  }
+
+  const CachePlan& plan_;
+  Rng rng_{5};
+  std::vector<float> floats_;  // between -2 and 2
+  std::vector<uint8_t> e4m3_;  // the same
+};
+
+// Of [0, n_all) those that are chosen next: each of `chosen` stays with the probability `locality`.
+void change(std::vector<int32_t>& chosen, int64_t n_all, double locality, Rng& rng) {
+  std::vector<bool> is_taken(static_cast<size_t>(n_all));
+  for (const int32_t choice : chosen) is_taken[static_cast<size_t>(choice)] = true;
+  for (int32_t& choice : chosen) {
+    if (static_cast<double>(rng.uniform()) < locality) continue;
+    is_taken[static_cast<size_t>(choice)] = false;
+    do choice = static_cast<int32_t>(rng.next() % static_cast<uint64_t>(n_all));
+    while (is_taken[static_cast<size_t>(choice)]);
+    is_taken[static_cast<size_t>(choice)] = true;
+  }
+  std::ranges::sort(chosen);
+}
+
+// A request on each session, from its admission to its last timed token, and the loop's steps.
+class TimedSteps {
+ public:
+  TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sessions,
+             int64_t n_tokens, const Locality& locality)
+      : engine_(engine),
+        sessions_(sessions),
+        forced_(engine, std::ssize(sessions), n_tokens, locality),
+        is_marked_(engine.forward().n_stages() == 1) {
+    const auto first = sessions.front()->tokens().begin();
+    std::vector<int32_t> prompt(first, first + n_tokens);
+    prompt.push_back(0);
+    GenerationOptions options;
+    options.thinking = false;
+    for (const std::unique_ptr<ByHand>& session : sessions) {
+      session->hold(prompt);
+      Request request{session.get(), &tokenizer, prompt, options};
+      request.is_held = true;
+      numbers_.push_back(engine.loop().add(std::move(request), listener_));
+    }
+    mark(&laps_);
+  }
+  ~TimedSteps() {
+    mark(nullptr);
+    for (const int64_t number : numbers_) engine_.loop().drop(number);
+  }
+
+  // Its seconds, and of these on the device those of each lap.
+  double make() {
+    forced_.next();
+    laps_.names.clear();
+    const auto start = std::chrono::steady_clock::now();
+    engine_.loop().turn();
+    const double seconds = seconds_since(start);
+    lap_seconds_ = is_marked_ ? engine_.backend().laps() : std::vector<double>{seconds};
+    return seconds;
+  }
+  double device_seconds() const { return std::accumulate(lap_seconds_.begin(), lap_seconds_.end(), 0.0); }
+
+  // Makes a step whose parts are marked, and adds the seconds of each.
+  void make_parted(std::map<std::string, double>& parts) {
+    laps_.is_whole = false;
+    make();
+    for (size_t i = 0; i < laps_.names.size(); ++i) parts[laps_.names[i]] += lap_seconds_[i];
+  }
+
+  // Throws what ended a request, or Error{internal} when not each session has so many tokens.
+  void check(int64_t n_tokens) {
+    for (size_t i = 0; i < numbers_.size(); ++i) {
+      if (engine_.loop().is_done(numbers_[i])) engine_.loop().take(numbers_[i]);
+      if (std::ssize(sessions_[i]->tokens()) != n_tokens)
+        fail(ErrorKind::internal, format("sequence %zu was left out of a step", i));
+    }
+  }
+
+ private:
+  void mark(Laps* laps) {
+    if (!is_marked_) return;
+    engine_.forward().set_laps(laps);
+    engine_.sampler().set_laps(laps);
+  }
+
+  Engine& engine_;
+  std::span<const std::unique_ptr<ByHand>> sessions_;
+  ForcedChoices forced_;
+  const bool is_marked_;  // several devices have no time in common
+  Listener listener_;
+  std::vector<int64_t> numbers_;
+  Laps laps_{.is_whole = true};
+  std::vector<double> lap_seconds_;
+};
+
+}  // namespace
 
 MeasuredModel::MeasuredModel(const Options& options) : types_(options.bench.types) {
   if (!options.bench.is_synthetic) file_.emplace(find_model(options));
@@ -37,13 +178,140 @@ Machine MeasuredModel::machine(const EngineOptions& options) const {
 
 std::unique_ptr<Engine> MeasuredModel::open(const EngineOptions& options) const {
   if (file_) return std::make_unique<Engine>(*file_, options);
-  const ModelSource source(
-      args_, bytes_,
-      [&](const ModelArgs& args, const WeightPlaces& places) {
-        return synthetic_weights(args, types_, places);
-      },
-      [](const CacheLayout&, const std::string&) { return [] { return std::optional(Hash256{1}); }; });
-  return std::make_unique<Engine>(source, options);
+  const auto load = [&](const ModelArgs& args, const WeightPlaces& places) {
+    return synthetic_weights(args, types_, places);
+  };
+  const auto identify = [](const CacheLayout&, const std::string&) {
+    return [] { return std::optional(Hash256{1}); };
+  };
+  return std::make_unique<Engine>(args_, bytes_, load, options, identify);
+}
+
+std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng) {
+  std::vector<int32_t> tokens(static_cast<size_t>(n));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(rng.next() % static_cast<uint64_t>(vocab_size));
+  return tokens;
+}
+
+std::vector<std::unique_ptr<ByHand>> fabricate_sessions(Engine& engine, int64_t n, int64_t n_tokens) {
+  Rng rng(3);
+  const std::vector<int32_t> tokens = random_tokens(n_tokens, engine.args().vocab_size, rng);
+  LatentCache& cache = engine.cache();
+  std::vector<std::unique_ptr<ByHand>> sessions;
+  for (int64_t i = 0; i < n; ++i) {
+    Timeline& timeline = sessions.emplace_back(std::make_unique<ByHand>(engine))->timeline();
+    cache.reserve(timeline, n_tokens);
+    cache.append(timeline, tokens);
+  }
+  RandomKeys random(cache.plan());
+  const int64_t n_pages = pages_for(n_tokens);
+  for (int64_t first = 0; first < n_pages; first += kPagesTogether) {
+    const int64_t end = std::min(first + kPagesTogether, n_pages);
+    std::vector<std::vector<uint8_t>> keys;
+    for (int64_t i = first; i < end; ++i) keys.push_back(random.page());
+    for (const std::unique_ptr<ByHand>& session : sessions) {
+      std::vector<PoolPage> pages;
+      for (int64_t i = first; i < end; ++i) pages.push_back(session->timeline().page(i));
+      cache.publish(pages, keys);
+    }
+  }
+  return sessions;
+}
+
+// The kind with scores wants a token for each byte; these, and the one that ends answers, come after the ids
+// that the model can draw.
+std::unique_ptr<Tokenizer> fabricate_tokenizer(int64_t n_vocab) {
+  Vocabulary vocabulary;
+  const auto add = [&](std::string name, TokenType type) {
+    vocabulary.tokens.push_back(std::move(name));
+    vocabulary.types.push_back(type);
+    vocabulary.scores.push_back(0);
+  };
+  for (int64_t i = 0; i < n_vocab; ++i) add("\u2581" + std::to_string(i), TokenType::normal);
+  for (int byte = 0; byte < 256; ++byte) add(format("<0x%02X>", byte), TokenType::byte);
+  add("<unknown>", TokenType::unknown);
+  vocabulary.model = "llama";
+  vocabulary.bos_id = vocabulary.eos_id = static_cast<int32_t>(vocabulary.tokens.size()) - 1;
+  return Tokenizer::make(std::move(vocabulary));
+}
+
+uint64_t ForcedChoices::n_bytes(const ModelArgs& args, int64_t n_tokens) {
+  return static_cast<uint64_t>(args.n_layers * n_tokens * (args.index_topk + args.n_activated_experts)) *
+         sizeof(int32_t);
+}
+
+ForcedChoices::ForcedChoices(Engine& engine, int64_t n_tokens, int64_t n_visible, const Locality& locality)
+    : engine_(engine) {
+  const ModelArgs& args = engine.args();
+  for (size_t i = 0; i < engine.plan().stages.size(); ++i) {
+    const StagePlan& stage = engine.plan().stages[i];
+    const int64_t n_lists = (stage.end_layer - stage.first_layer) * n_tokens;
+    Backend& backend = *engine.backends()[i];
+    Stage::Forced forced{.n_tokens = n_tokens};
+    if (locality.selection && args.has_indexer() && n_visible > args.index_topk)
+      forced.selection = add(backend, n_lists, args.index_topk, n_visible, *locality.selection);
+    if (locality.experts && args.n_routed_experts > 0)
+      forced.experts =
+          add(backend, n_lists, args.n_activated_experts, args.n_routed_experts, *locality.experts);
+    engine.forward().set_forced(i, forced);
+  }
+}
+
+ForcedChoices::~ForcedChoices() {
+  for (size_t i = 0; i < engine_.plan().stages.size(); ++i) engine_.forward().set_forced(i, {});
+}
+
+// Returns where the choices lie on the device.
+const int32_t* ForcedChoices::add(Backend& backend, int64_t n_lists, int64_t n_chosen, int64_t n_all,
+                                  double locality) {
+  Choices& added = choices_.emplace_back(
+      Choices{&backend, n_all, locality, {backend, Place::device, n_lists * n_chosen, "forced choices"}});
+  std::vector<int32_t> all(static_cast<size_t>(n_all));
+  std::iota(all.begin(), all.end(), 0);
+  for (int64_t list = 0; list < n_lists; ++list) {
+    for (size_t i = 0; i < static_cast<size_t>(n_chosen); ++i)
+      std::swap(all[i], all[i + rng_.next() % (all.size() - i)]);
+    std::ranges::sort(added.chosen.emplace_back(all.begin(), all.begin() + n_chosen));
+  }
+  return added.device.data();
+}
+
+void ForcedChoices::next() {
+  for (Choices& choices : choices_) {
+    std::vector<int32_t> all;
+    for (std::vector<int32_t>& chosen : choices.chosen) {
+      if (choices.locality < 1) change(chosen, choices.n_all, choices.locality, rng_);
+      all.insert(all.end(), chosen.begin(), chosen.end());
+    }
+    choices.backend->upload(choices.device.data(), all.data(), all.size() * sizeof(int32_t));
+    choices.backend->download(nullptr, nullptr, 0);
+  }
+}
+
+int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode + kParted; }
+
+BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
+                       std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
+                       const Locality& locality) {
+  TimedSteps steps(engine, tokenizer, sessions, n_tokens, locality);
+  for (int64_t i = 0; i < kUntimed; ++i) steps.make();
+  const Forward::BufferTally before = engine.forward().buffer_tally();
+  const double n_steps = static_cast<double>(n_decode);
+  BatchTiming timing{.n_sequences = std::ssize(sessions)};
+  double host_seconds = 0;
+  for (int64_t i = 0; i < n_decode; ++i) {
+    const double seconds = steps.make();
+    timing.step_seconds += seconds / n_steps;
+    host_seconds += (seconds - steps.device_seconds()) / n_steps;
+  }
+  const Forward::BufferTally after = engine.forward().buffer_tally();
+  timing.n_rows = static_cast<double>(after.n_rows - before.n_rows) / n_steps;
+  timing.n_misses = static_cast<double>(after.n_misses - before.n_misses) / n_steps;
+  for (int64_t i = 0; i < kParted; ++i) steps.make_parted(timing.seconds);
+  steps.check(n_tokens + timed_tokens(n_decode));
+  for (auto& [part, seconds] : timing.seconds) seconds /= kParted;
+  timing.seconds["host"] = host_seconds;
+  return timing;
 }
 
 }  // namespace dsv32

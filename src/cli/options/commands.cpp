@@ -89,9 +89,6 @@ std::span<const CommandRow> commands() {
       {Command::talks_export,
        {"dsv32 talks export", "[flags] NAME", "A talk as Markdown, or as JSON, on standard output.", true}},
       {Command::bench, {"dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false}},
-      {Command::bench_prefixes,
-       {"dsv32 bench prefixes", "[flags]", "Times the first token of prompts that are known on disk.",
-        false}},
       {Command::bench_batch,
        {"dsv32 bench batch", "[flags]",
         "Times decode steps of many sequences, and says how many fit: with every row resident, and with "

@@ -26,12 +26,11 @@ constexpr unsigned kCache = kCacheList | kCacheShow | kCacheVerify | kCachePrune
 constexpr unsigned kTalksList = bit(Command::talks_list), kTalksExport = bit(Command::talks_export),
                    kTalks = kTalksList | kTalksExport | bit(Command::talks_show) |
                             bit(Command::talks_rename) | bit(Command::talks_delete);
-constexpr unsigned kBench = bit(Command::bench), kPrefixes = bit(Command::bench_prefixes),
-                   kBenchBatch = bit(Command::bench_batch);
+constexpr unsigned kBench = bit(Command::bench), kBenchBatch = bit(Command::bench_batch);
 constexpr unsigned kWarmStart = bit(Command::warm_start), kWarmStop = bit(Command::warm_stop),
                    kWarm = kWarmStart | kWarmStop | bit(Command::warm_status);
 constexpr unsigned kPlain = bit(Command::config) | bit(Command::completion);
-constexpr unsigned kMeasuring = kBench | kPrefixes | kBenchBatch;
+constexpr unsigned kMeasuring = kBench | kBenchBatch;
 constexpr unsigned kAll =
     kRun | kBatch | kChat | kModel | kPlan | kTokens | kPrompt | kLogits | kCheck | kMeasuring | kWarmStart;
 constexpr unsigned kTalking = kRun | kChat, kGenerating = kTalking | kBatch;
@@ -152,8 +151,6 @@ constexpr Flag kFlags[] = {
      kMeasuring, [](O& o, S& v, S& f) { o.bench.types.heads = parse_type(f, v); }},
     {"contexts", "LIST", "frontiers: tokens before the timed ones (default: 0,4096,32768,131072)", "Measured",
      kBench, [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 0); }},
-    {"contexts", "LIST", "lengths of the prompts (default: 2048,8192,32768,131072)", "Measured", kPrefixes,
-     [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
     {"contexts", "LIST", "lengths of the sequences at their end (default: 16384,32768,65536)", "Measured",
      kBenchBatch, [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
     {"sequences", "LIST", "how many at a time (default: as many as fit)", "Measured", kBenchBatch,
@@ -172,8 +169,6 @@ constexpr Flag kFlags[] = {
     {"expert-locality,expert_locality", "F", "share of a step's experts that the step before used too",
      "Measured", kBench | kBenchBatch,
      [](O& o, S& v, S& f) { o.bench.locality.experts = parse_float(f, v, kShare); }},
-    {"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured",
-     kPrefixes, [](O& o, S& v, S&) { o.bench.folder = v; }},
 
     {"no-cache,no_cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kCaching,
      [](O& o, S&, S&) { o.uses_cache = false; }},

@@ -42,7 +42,6 @@ enum class Command {
   talks_delete,
   talks_export,
   bench,
-  bench_prefixes,
   bench_batch,
   config,
   warm_start,
@@ -60,7 +59,7 @@ struct Locality {
   bool operator==(const Locality&) const = default;
 };
 
-// What `bench`, `bench prefixes` and `bench batch` measure.
+// What `bench` and `bench batch` measure.
 struct BenchOptions {
   bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
   int64_t n_layers = 6, n_dense = 3;
@@ -71,7 +70,6 @@ struct BenchOptions {
   std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
   Locality locality;                // from step to step
   int64_t n_decode = 32;            // timed steps
-  std::string folder = ".";         // on the disk that is measured
 };
 
 // A machine that need not be there.

@@ -11,6 +11,7 @@
 #include "tests/tools/lab/buffer.h"
 #include "tests/tools/lab/experts.h"
 #include "tests/tools/lab/matvec.h"
+#include "tests/tools/lab/prefixes.h"
 
 namespace dsv32 {
 namespace {
@@ -20,8 +21,9 @@ struct LabCommand {
   const char* usage;
   const char* about;
   bool takes_words;
-  std::vector<std::string> shared_flags;  // of `dsv32 run`
+  std::vector<std::string> shared_flags;  // of `dsv32 run`, or of another command
   int (*run)(const LabOptions& options);
+  Command like = Command::run;
 
   CommandText text() const { return {std::string("lab ") + name, usage, about, takes_words}; }
 };
@@ -53,6 +55,14 @@ const LabCommand kCommands[] = {
      false,
      {"threads", "help"},
      lab_experts},
+    {"prefixes",
+     "[flags]",
+     "Times the first token of prompts that are known on disk.",
+     false,
+     {"model", "backend", "gpus", "threads", "gpu-mem", "host-mem", "kv-type", "topk-buffer", "synthetic",
+      "layers", "dense", "type", "head-type", "json", "help"},
+     lab_prefixes,
+     Command::bench},
 };
 
 struct LabFlag : FlagText {
@@ -89,11 +99,17 @@ const LabFlag kFlags[] = {
     {{"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product"},
      "matvec experts",
      [](O& o, S& v, S& f) { o.types.push_back(parse_type(f, v)); }},
+    {{"contexts", "LIST", "lengths of the prompts (default: 2048,8192,32768,131072)", "Measured"},
+     "prefixes",
+     [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
+    {{"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured"},
+     "prefixes",
+     [](O& o, S& v, S&) { o.folder = v; }},
 };
 
 FlagTexts flags_of(const LabCommand& command) {
   FlagTexts texts;
-  for (const FlagText* flag : flags_of(Command::run))
+  for (const FlagText* flag : flags_of(command.like))
     if (std::ranges::count(command.shared_flags, flag->name()) > 0) texts.push_back(flag);
   for (const LabFlag& flag : kFlags)
     if (flag.commands.find(command.name) != std::string::npos) texts.push_back(&flag);
@@ -118,8 +134,9 @@ int run_lab(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "--help") return write_out(overview()), 0;
   const auto command = std::ranges::find(kCommands, words[0], &LabCommand::name);
   if (command == std::end(kCommands))
-    fail(ErrorKind::usage, format("unknown command '%s', expected answers, buffer, matvec or experts",
-                                  visible(words[0], false, 40).c_str()));
+    fail(ErrorKind::usage,
+         format("unknown command '%s', expected answers, buffer, matvec, experts or prefixes",
+                visible(words[0], false, 40).c_str()));
   const GivenWords given = take_apart(command->text(), flags_of(*command), {words.begin() + 1, words.end()});
   if (given.has("help")) return write_out(help_of(command->text(), flags_of(*command))), 0;
   LabOptions options;

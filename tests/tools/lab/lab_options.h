@@ -17,6 +17,8 @@ struct LabOptions : Options {
   int64_t n_rows = 18432, n_cols = 7168;  // of the matrix
   int64_t n_runs = 9;
   std::vector<TensorType> types;  // empty: all
+
+  std::string folder = ".";  // on the disk that is measured
 };
 
 // Runs what the words ask for and returns the exit code. Throws Error.

@@ -1,6 +1,6 @@
 // lab: the developers' instruments. `lab answers` asks a model questions whose answers are known, `lab
 // buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
-// products.
+// products, `lab prefixes` prompts that are known on disk.
 #include "base/error.h"
 #include "cli/options/help.h"
 #include "cli/terminal/streams.h"
