@@ -19,7 +19,7 @@
 #include "cli/batch/batch.h"
 #include "cli/batch/batch_files.h"
 #include "cli/chat/completion_json.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/by_hand.h"
 #include "gguf/random_weights.h"
 #include "tests/support/child_process.h"
@@ -243,22 +243,22 @@ struct Scene {
 // The lines of a file as the command reads them, and what becomes of them.
 class Reading {
  public:
-  Reading(const std::string& path, LoadedModel& model, const Options& options)
+  Reading(const std::string& path, Model& model, const Options& options)
       : input_({.path = path, .question = {}, .files = {}, .read = {}}, {}),
-        maker_(rough_digest(model.file), defaults(options), UnknownFields([](const std::string&) {})),
+        maker_(rough_digest(model.file()), defaults(options), UnknownFields([](const std::string&) {})),
         model_(model) {}
 
   // With its prompt, if it has one. False: there is none left.
   bool next(BatchItem& item) {
     if (input_.next(item, maker_, -1) != LineReader::Result::line) return false;
-    if (!item.error) item.prompt = prompt_of(item.request, *model_.tokenizer);
+    if (!item.error) item.prompt = prompt_of(item.request, model_.tokenizer());
     return true;
   }
 
   void conclude(const BatchItem& item) {
     add(item.error ? failure_line(item, *item.error)
-                   : answer_line(item, completion_json(item.result, *model_.tokenizer,
-                                                       {.model_name = model_name(model_.file.path()),
+                   : answer_line(item, completion_json(item.result, model_.tokenizer(),
+                                                       {.model_name = model_name(model_.path()),
                                                         .seed = item.request.options.sampling.seed,
                                                         .load_seconds = {},
                                                         .thinking = item.prompt.thinking,
@@ -277,21 +277,22 @@ class Reading {
 
   BatchInput input_;
   LineMaker maker_;
-  LoadedModel& model_;
+  Model& model_;
 };
 
 // Each line on a session of its own, in a cache that holds nothing else.
 Answers answers_alone(const std::string& path, Options options) {
   options.engine.gpu_mem.clear(), options.engine.host_mem.reset();
-  LoadedModel model(options);
+  Model model(options);
+  model.load();
   Reading reading(path, model, options);
   Listener nobody;
   for (BatchItem item; reading.next(item); reading.conclude(item)) try {
       if (item.error) continue;
       GenerationOptions asked = item.request.options;
       asked.thinking = item.prompt.thinking;
-      ByHand session(model.engine);
-      item.result = generate(session, *model.tokenizer, item.prompt.ids, asked, nobody);
+      ByHand session(model.engine());
+      item.result = generate(session, model.tokenizer(), item.prompt.ids, asked, nobody);
     } catch (const Error& error) {
       item.error = error;
     }
@@ -306,8 +307,9 @@ struct Together {
 
 // All lines on the loop of one engine, as many at a time as it takes.
 Together answers_together(const std::string& path, const Options& options) {
-  LoadedModel model(options);
-  BatchRunner runner(model.engine.loop(), model.engine.plan().cache.max_seqs, *model.tokenizer,
+  Model model(options);
+  model.load();
+  BatchRunner runner(model.engine().loop(), model.engine().plan().cache.max_seqs, model.tokenizer(),
                      [](const BatchItem&) { return std::string(); });
   Reading reading(path, model, options);
   for (bool has_more = true; has_more || runner.n_running() > 0;) {
@@ -320,8 +322,8 @@ Together answers_together(const std::string& path, const Options& options) {
     }
     for (const auto& item : runner.turn()) reading.conclude(*item);
   }
-  const Loop& loop = model.engine.loop();
-  return {std::move(reading.answers), model.engine.plan().cache.n_row_pages() * kPageTokens,
+  const Loop& loop = model.engine().loop();
+  return {std::move(reading.answers), model.engine().plan().cache.n_row_pages() * kPageTokens,
           loop.n_suspended(), loop.n_restarted()};
 }
 

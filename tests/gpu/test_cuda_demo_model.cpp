@@ -1,6 +1,6 @@
 // The trained model on the GPU: it answers what it answers on the CPU, with any top-k buffer, and the same
 // when what it has read comes from disk.
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/compare.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/demo_answers.h"

@@ -16,7 +16,7 @@
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -56,7 +56,7 @@ class Batch : Listener {
         defaults_(default_request(options)),
         input_(std::move(source), options.batch.shard),
         output_(output_path, {options.batch.is_ordered, options.batch.retries_failed}, input_.stamp()),
-        model_(open_model()),
+        model_(options_, Model::Prefetch()),
         maker_(make_maker(seed)),
         runner_(
             model_, n_at_a_time(), model_.tokenizer(), [this](const auto& item) { return text_of(item); },
@@ -79,21 +79,13 @@ class Batch : Listener {
   }
 
  private:
-  AskedModel open_model() {
-    status_.show("opening the model");
-    return AskedModel(options_);
-  }
-
   LineMaker make_maker(uint64_t seed) {
-    status_.erase();
-    report_model(model_.opened(), model_.facts(), options_);
     if (options_.verbose)
       say(format("at a time: %lld, %s tokens together", as_ll(n_at_a_time()),
                  with_thousands(model_.facts().pool_tokens).c_str()));
-    defaults_.options = with_recommended(options_, model_.opened().file).generation;
+    defaults_.options = with_recommended(options_, model_.file()).generation;
     defaults_.options.sampling.seed = seed;
-    return {rough_digest(model_.opened().file), std::move(defaults_),
-            UnknownFields([this](const std::string& name) {
+    return {rough_digest(model_.file()), std::move(defaults_), UnknownFields([this](const std::string& name) {
               if (!options_.quiet)
                 say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
             })};
@@ -223,7 +215,7 @@ class Batch : Listener {
   BatchRequest defaults_;  // until there is a maker_
   BatchInput input_;
   BatchOutput output_;
-  AskedModel model_;
+  Model model_;
   LineMaker maker_;
   const GracefulStop stop_;
   BatchRunner runner_;

@@ -8,7 +8,7 @@
 #include "cli/options/prompt.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -46,13 +46,9 @@ int chat_command(const Options& options) {
     fail(ErrorKind::usage, "chat needs a terminal on standard output",
          "dsv32 run answers a prompt in a pipe");
   Talk talk(options, read_system(options));
-  StatusLine status(terminal.can_redraw, options.quiet);
-  status.show("opening the model");
-  AskedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+  Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(known_prompt(talk, tokenizer), talk.saved.decoded);
   });
-  status.erase();
-  report_model(model.opened(), model.facts(), options);
   const std::string name = model_name(model.path());
   if (!options.quiet) {
     say(format("%s, context %s tokens, /help lists commands", name.c_str(),

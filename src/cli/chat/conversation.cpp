@@ -44,8 +44,8 @@ class ChatListener : public AnswerListener {
 
 }  // namespace
 
-Conversation::Conversation(const Options& options, const Terminal& terminal, AskedModel& model, Talk talk)
-    : options_(with_recommended(options, model.opened().file)),
+Conversation::Conversation(const Options& options, const Terminal& terminal, Model& model, Talk talk)
+    : options_(with_recommended(options, model.file())),
       terminal_(terminal),
       model_(model),
       format_(model.tokenizer()),

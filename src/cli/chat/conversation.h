@@ -13,7 +13,7 @@
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/terminal.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -21,7 +21,7 @@ namespace dsv32 {
 class Conversation {
  public:
   // What it is given must outlive it.
-  Conversation(const Options& options, const Terminal& terminal, AskedModel& model, Talk talk);
+  Conversation(const Options& options, const Terminal& terminal, Model& model, Talk talk);
   // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when a talk
   // that is kept could not be saved at last.
   int run();
@@ -58,7 +58,7 @@ class Conversation {
 
   Options options_;
   const Terminal& terminal_;
-  AskedModel& model_;
+  Model& model_;
   const ChatFormat format_;
   GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;

@@ -19,7 +19,7 @@
 #include "cli/options/prompt.h"
 #include "cli/options/recommended.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "text/chat_format.h"
 
 namespace dsv32 {
@@ -129,24 +129,21 @@ int run_command(const Options& options) {
   const PromptText text = read_prompt(options, terminal.is_in);
   warn_of_model_in_prompt(options);
   std::optional<Talk> talk = ask_in_talk(options, text);
-  StatusLine status(terminal.can_redraw, options.quiet);
-  status.show("opening the model");
   const auto start = std::chrono::steady_clock::now();
   const auto in_form = [&](const Tokenizer& tokenizer) {
     if (talk) return talk_prompt(tokenizer, talk->saved);
     return make_prompt(tokenizer, text, options.is_raw, options.generation.thinking);
   };
-  AskedModel model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+  Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
     prefixes.prefetch(in_form(tokenizer).ids, talk ? talk->saved.decoded : std::vector<TokenRun>());
   });
   const double load_seconds = seconds_since(start);
-  status.erase();
-  report_model(model.opened(), model.facts(), options);
+  StatusLine status(terminal.can_redraw, options.quiet);
 
   const Prompt prompt = in_form(model.tokenizer());
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
-  GenerationOptions generation = with_recommended(options, model.opened().file).generation;
+  GenerationOptions generation = with_recommended(options, model.file()).generation;
   generation.thinking = prompt.thinking;
   generation.sampling.seed = choose_seed(options);
 

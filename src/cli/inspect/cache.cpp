@@ -9,7 +9,7 @@
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "prefix/cache_maintenance.h"
 
 namespace dsv32 {

@@ -9,7 +9,7 @@
 #include "cli/options/model_lookup.h"
 #include "cli/options/prompt.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/compare.h"
 
 namespace dsv32 {

@@ -13,7 +13,7 @@
 #include "cli/options/settings.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_folders.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 
 namespace dsv32 {
 namespace {

@@ -18,7 +18,7 @@
 #include "cli/terminal/output_file.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "engine/sampler.h"
 #include "engine/by_hand.h"
 #include "weights/weights.h"
@@ -146,16 +146,17 @@ int inspect_logits(const Options& options) {
   const std::string& list = options.token_list;
   const std::string text = list.starts_with("@") ? read_input(list.substr(1), options) : list;
   OutputFile file(options.output_path);
-  LoadedModel model(options);
-  const int64_t vocab_size = model.engine.args().vocab_size, context = model.engine.plan().cache.max_context;
+  Model model(options);
+  model.load();
+  const int64_t vocab_size = model.facts().vocab_size, context = model.facts().context;
   const std::vector<int32_t> ids = parse_token_list(text, vocab_size);
   if (std::ssize(ids) > context)
     fail(ErrorKind::context_full,
          format("--tokens has %zu ids, the context holds %lld", ids.size(), as_ll(context)));
-  report_model(model, facts_of(model.engine), options);
+  model.report();
   const GracefulStop stop;
-  ByHand session(model.engine);
-  const size_t chunk = static_cast<size_t>(model.engine.forward().max_tokens());
+  ByHand session(model.engine());
+  const size_t chunk = static_cast<size_t>(model.engine().forward().max_tokens());
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     if (stop.is_requested()) return stop.end();
     const std::vector<float> logits =
@@ -163,7 +164,7 @@ int inspect_logits(const Options& options) {
     check_finite(logits, vocab_size);
     file.write({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)});
   }
-  model.engine.check_file();
+  model.engine().check_file();
   file.commit();
   return 0;
 }

@@ -184,7 +184,7 @@ std::unique_ptr<Engine> MeasuredModel::open(const EngineOptions& options) const 
   const auto identify = [](const CacheLayout&, const std::string&) {
     return [] { return std::optional(Hash256{1}); };
   };
-  return std::make_unique<Engine>(args_, bytes_, load, options, identify);
+  return std::make_unique<Engine>(ModelSource(args_, bytes_, load, identify), options);
 }
 
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab_size, Rng& rng) {

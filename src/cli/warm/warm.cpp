@@ -1,4 +1,5 @@
-// See warm.h. The process is a child from the beginning: threads and devices do not survive a fork.
+// The commands of warm.h. The process is a child from the beginning: threads and devices do not survive a
+// fork.
 #include "cli/warm/warm.h"
 
 #include <algorithm>
@@ -17,26 +18,24 @@
 #include "base/text.h"
 #include "cli/options/model_lookup.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/asked_model.h"
+#include "cli/warm/model.h"
 #include "cli/warm/warm_client.h"
-#include "cli/warm/warm_server.h"
-#include "cli/warm/warm_socket.h"
 
 namespace dsv32 {
 namespace {
 
 std::string duration_text(int64_t seconds) {
-  if (seconds < 120) return format("%lld s", static_cast<long long>(seconds));
-  if (seconds < 7200) return format("%lld min", static_cast<long long>(seconds / 60));
-  return format("%lld h", static_cast<long long>(seconds / 3600));
+  if (seconds < 120) return format("%lld s", as_ll(seconds));
+  return seconds < 7200 ? format("%lld min", as_ll(seconds / 60)) : format("%lld h", as_ll(seconds / 3600));
 }
 
-// Whoever waits hears the line, and that it was the last; who is gone has been ended, and so is this.
+// The process that waits for this one hears the line, and that it was the last. If it has been ended, so is
+// this.
 void report_ready(OwnedFd ready, const std::string& line) {
   if (write(ready.get(), line.data(), line.size()) < 0) fail(ErrorKind::io, "nobody waits any more");
 }
 
-// Of what was inherited nothing is held on to: locks, pipes that somebody reads to their end.
+// Closes what was inherited: locks, pipes that somebody reads to their end.
 void leave_files(int kept) {
   if (kept > 3) close_range(3, static_cast<unsigned>(kept) - 1, 0);
   close_range(static_cast<unsigned>(kept) + 1, ~0u, 0);
@@ -53,30 +52,27 @@ void leave_terminal(int log) {
 int hold(const Options& options, OwnedFd ready) {
   leave_files(ready.get());
   std::vector<WarmLink> waiting;  // for the end: beyond that of the lock
-  ModelFile opened(options);
-  const std::string model = std::filesystem::absolute(opened.file.path()).string();
-  const std::string path = warm_path(options, opened.file);
-  const OwnedFd log = lock_warm(path);
-  if (!log.is_open()) {
-    report_ready(std::move(ready), "warm: a process holds " + model + " with these flags already");
-    return 0;
-  }
-  std::vector<FileStamp> parts;
-  for (const MappedFile& part : opened.file.files()) parts.push_back(part.stamp());
   Options shared = options;
   shared.engine.max_seqs = options.batch.n_parallel.value_or(kAsManyAsSuit);
   shared.engine.pool = kAllContexts;
-  LoadedModel loaded(std::move(opened), shared);
-  report_model(loaded, facts_of(loaded.engine), options);
+  Model model(shared);
+  WarmTerms terms{std::filesystem::absolute(model.path()).string(), {}, options.keep};
+  for (const MappedFile& part : model.file().files()) terms.parts.push_back(part.stamp());
+  const std::string path = warm_path(options, model.file());
+  const OwnedFd log = lock_warm(path);
+  if (!log.is_open()) {
+    report_ready(std::move(ready), "warm: a process holds " + terms.model + " with these flags already");
+    return 0;
+  }
+  model.load();
+  model.report();
   const GracefulStop stop;
-  WarmServer server(loaded.engine, *loaded.tokenizer, WarmListener(path),
-                    {model, std::move(parts), options.keep});
+  WarmListener listener(path);
   leave_terminal(log.get());
-  report_ready(std::move(ready),
-               format("warm: process %d holds %s until it is idle for %s; its log is %s", getpid(),
-                      model.c_str(), duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
-  server.serve(stop);
-  waiting = server.take_waiting();
+  report_ready(std::move(ready), format("warm: process %d holds %s until it is idle for %s; its log is %s",
+                                        getpid(), terms.model.c_str(),
+                                        duration_text(options.keep.count()).c_str(), warm_log(path).c_str()));
+  waiting = serve_warm(model.engine(), model.tokenizer(), std::move(listener), terms, stop);
   return 0;
 }
 
@@ -99,17 +95,15 @@ int await(pid_t child, OwnedFd ready, bool is_quiet) {
 }
 
 std::string status_line(const ReadJson& status) {
+  const auto number = [&](const char* key) { return as_ll(status.at(key).get<int64_t>()); };
   return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
-                static_cast<long long>(status.at("pid").get<int64_t>()),
-                visible(warm_bytes(status.at("model"))).c_str(),
-                duration_text(std::time(nullptr) - status.at("began").get<int64_t>()).c_str(),
-                static_cast<long long>(status.at("clients").get<int64_t>()),
-                static_cast<long long>(status.at("requests").get<int64_t>()),
-                duration_text(status.at("idle_seconds").get<int64_t>()).c_str(),
-                duration_text(status.at("keep_seconds").get<int64_t>()).c_str());
+                number("pid"), visible(warm_bytes(status.at("model"))).c_str(),
+                duration_text(std::time(nullptr) - number("began")).c_str(), number("clients"),
+                number("requests"), duration_text(number("idle_seconds")).c_str(),
+                duration_text(number("keep_seconds")).c_str());
 }
 
-// Says `want` to each, and what becomes of those who answer is up to `act`. Returns how many do not.
+// Says `want` to each, and calls `act` for those that answer. Returns how many do not.
 int64_t ask_each(const char* want, const std::function<void(const std::string& path, WarmGreeting&)>& act) {
   int64_t n_mute = 0;
   for (const std::string& path : warm_paths()) try {

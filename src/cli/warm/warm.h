@@ -1,16 +1,40 @@
-// The commands `dsv32 warm start`, `status` and `stop`: a process of the user's own that holds a model.
+// The commands `dsv32 warm start`, `status` and `stop`: a process of the user's own that holds a model, and
+// its work.
 //
 // `start` returns when the model is loaded and the process has left the terminal; what fails before that is
 // told as any command tells it. What the process has to say afterwards goes to the log beside its socket.
 #pragma once
 
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
 #include "cli/options/options.h"
+#include "cli/terminal/signals.h"
+#include "cli/warm/warm_socket.h"
+#include "engine/engine.h"
+#include "text/tokenizer.h"
 
 namespace dsv32 {
 
-// Each returns the exit code and throws Error. Who asks several passes over one that hangs, and says so.
+// Each returns the exit code and throws Error. A process that hangs is passed over when several are asked,
+// which is said.
 int warm_start_command(const Options& options);
 int warm_status_command(const Options& options);  // 1: there is none
 int warm_stop_command(const Options& options);    // 1: one that is meant goes on, or -m means none
+
+struct WarmTerms {
+  std::string model;             // its file
+  std::vector<FileStamp> parts;  // of it, when they were opened
+  std::chrono::seconds keep;     // as long it may be idle
+};
+
+// The engine's loop, for all who ask it over the socket, until it was idle for too long, nobody finds it any
+// more, or somebody asks for its end: then what is under way ends first, and what comes later is refused.
+// Returns the links of those who wait for the end of the process, and take that of their links for it. Throws
+// what ends the loop, when all who wait for answers have been told.
+std::vector<WarmLink> serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener,
+                                 const WarmTerms& terms, const GracefulStop& stop);
 
 }  // namespace dsv32

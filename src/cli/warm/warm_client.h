@@ -1,7 +1,5 @@
-// Answers that a warm process gives: requests go out over its socket, and what is heard of them comes back.
-//
-// The one idea: it is an Answerer as the engine's loop is one, so that commands do not know which of them
-// they ask. A process that is there and says nothing is told from a busy one by what it says every second.
+// Answers that a warm process gives: requests go out over its socket, and what is heard of them comes back. A
+// process that hangs is told from a busy one by what a busy one says every second.
 #pragma once
 
 #include <chrono>
@@ -20,8 +18,8 @@ namespace dsv32 {
 
 class WarmClient : public Answerer {
  public:
-  // Null: nobody listens at `path`. Throws WarmGone when who does gives no answer, and Error{io} when it is
-  // another user, or refuses.
+  // Null: nobody listens at `path`. Throws WarmGone when the listener gives no answer, and Error{io} when it
+  // is another user's, or refuses.
   static std::unique_ptr<WarmClient> connect(const std::string& path);
 
   const EngineFacts& facts() const { return facts_; }
@@ -35,7 +33,7 @@ class WarmClient : public Answerer {
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
 
-  // Of a request that is done: it was not begun, since the process is about to end; others still are
+  // Of a request that is done: it was not begun, since the process is about to end; others are still
   // answered.
   bool is_refused(int64_t request) const;
   // Since something was heard, or nothing was to be heard.

@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 #include "cli/options/json.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/request.h"
 
 namespace dsv32 {

@@ -19,7 +19,7 @@
 #include "base/text.h"
 #include "cli/options/version.h"
 #include "cli/terminal/user_folders.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 
 namespace dsv32 {
 namespace {

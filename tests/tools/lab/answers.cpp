@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "cli/options/model_lookup.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/loop.h"
 #include "tests/support/generate_by_hand.h"
 #include "tests/tools/lab/lab_options.h"

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/terminal/streams.h"
-#include "cli/warm/loaded_model.h"
+#include "cli/warm/model.h"
 #include "engine/sampler.h"
 #include "tests/tools/lab/asked_passages.h"
 #include "tests/tools/lab/recorded_steps.h"
@@ -89,17 +89,17 @@ void count(Measured& measured, const RecordedSteps& steps) {
   }
 }
 
-void measure_passage(Measured& measured, LoadedModel& model, const AskedPassage& passage) {
-  const std::vector<int32_t> prompt = first_turn(*model.tokenizer, passage, passage.questions.front());
+void measure_passage(Measured& measured, Model& model, const AskedPassage& passage) {
+  const std::vector<int32_t> prompt = first_turn(model.tokenizer(), passage, passage.questions.front());
   const int64_t n_prompt = std::ssize(prompt);
   if (n_prompt <= measured.topk)
     fail(ErrorKind::usage,
          format("a passage has %lld tokens, expected more than the %lld rows that every step selects",
                 static_cast<long long>(n_prompt), static_cast<long long>(measured.topk)));
-  ByHand session(model.engine);
+  ByHand session(model.engine());
   session.sync(prompt);
-  RecordedSteps steps(model.engine, session);
-  converse(steps, session, *model.tokenizer, passage);
+  RecordedSteps steps(model.engine(), session);
+  converse(steps, session, model.tokenizer(), passage);
   count(measured, steps);
   const int64_t n_tokens = std::ssize(session.tokens());
   measured.n_shortest = measured.n_passages == 0 ? n_prompt : std::min(measured.n_shortest, n_prompt);
@@ -167,18 +167,18 @@ void print_json(const Measured& measured, const char* backend) {
 int lab_buffer(const LabOptions& options) {
   if (options.words.size() != 1) fail(ErrorKind::usage, "name one file of questions");
   const std::vector<AskedPassage> passages = read_passages(options.words[0], options.n_passages);
-  LoadedModel model(options);
-  const ModelArgs& args = model.engine.args();
+  Model model(options);
+  model.load();
+  const ModelArgs& args = model.engine().args();
   if (!args.has_indexer())
-    fail(ErrorKind::model,
-         format("%s has no indexer that could select rows", visible(model.file.path()).c_str()));
+    fail(ErrorKind::model, format("%s has no indexer that could select rows", visible(model.path()).c_str()));
   Measured measured;
   measured.layers.resize(static_cast<size_t>(args.n_layers));
   measured.topk = args.index_topk;
   for (const AskedPassage& passage : passages) measure_passage(measured, model, passage);
   if (measured.n_steps == 0)
     fail(ErrorKind::usage, "the answers are too short to count anything", "ask more questions");
-  (options.json ? print_json : print_table)(measured, model.engine.backend_name());
+  (options.json ? print_json : print_table)(measured, model.engine().backend_name());
   return 0;
 }
 

@@ -1,0 +1,322 @@
+// See model.h.
+#include "cli/warm/model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <variant>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/options/model_lookup.h"
+#include "cli/terminal/signals.h"
+#include "cli/terminal/streams.h"
+#include "cli/terminal/terminal.h"
+#include "cli/terminal/told_text.h"
+#include "cli/terminal/user_folders.h"
+#include "cli/warm/warm_client.h"
+#include "engine/loop.h"
+
+namespace dsv32 {
+namespace {
+
+void warn(const std::string& line) { write_err(visible("warning: " + line, true) + "\n"); }
+
+// "loading 12.3 of 380.2 GB, 2.1 GB/s, 175 s left"
+std::string loading_text(uint64_t n_done, uint64_t n_all, double seconds) {
+  const double done = static_cast<double>(n_done), left = static_cast<double>(n_all - n_done);
+  std::string text = format("loading %.1f of %.1f GB", done / 1e9, (done + left) / 1e9);
+  if (n_done > 0 && seconds > 0)
+    text += format(", %.1f GB/s, %.0f s left", done / 1e9 / seconds, left / done * seconds);
+  return text;
+}
+
+// What has been loaded so far, and with `verbose` what it took at the end.
+LoadProgress loading_line(bool verbose) {
+  struct Shown {
+    StatusLine line{examine_terminal(ColorMode::never).can_redraw, false};
+    const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  };
+  return [shown = std::shared_ptr<Shown>(), verbose](uint64_t n_done, uint64_t n_all) mutable {
+    if (!shown) shown = std::make_shared<Shown>();
+    const double seconds = seconds_since(shown->start), size = static_cast<double>(n_all) / 1e9;
+    if (n_done < n_all) return shown->line.show(loading_text(n_done, n_all, seconds));
+    shown->line.erase();
+    if (verbose) write_err(format("loaded %.1f GB in %.2f s, %.1f GB/s\n", size, seconds, size / seconds));
+  };
+}
+
+EngineOptions engine_options(const Options& options, const std::string& path) {
+  EngineOptions engine = options.engine;
+  engine.model_path = path;
+  if (!options.quiet) engine.on_loading = loading_line(options.verbose);
+  const bool generates = options.command == Command::run || options.command == Command::batch ||
+                         options.command == Command::chat || options.command == Command::warm_start;
+  if (!generates || !options.uses_cache) return engine;
+  engine.cache = options.cache;
+  engine.cache->directory = cache_directory(options);
+  std::error_code error;
+  engine.cache->model_path = std::filesystem::absolute(path, error).string();
+  if (!options.quiet) engine.cache->warn = warn;
+  return engine;
+}
+
+// Null: the model is to be loaded here. `left`: why the process that was asked before is asked no more.
+std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& file,
+                                      const std::optional<Error>& left) {
+  if (options.warm == WarmUse::never) return nullptr;
+  Error why = left.value_or(Error(ErrorKind::io, "no warm process holds this model with these flags"));
+  bool is_told = options.verbose;
+  try {
+    const std::string path = warm_path(options, file);
+    std::unique_ptr<WarmClient> client = WarmClient::connect(path);
+    if (client && options.verbose) say("warm: answers come from " + path);
+    if (client) return client;
+  } catch (const WarmGone& gone) {
+    why = gone, is_told = !options.quiet;  // it says why loading takes so long
+  } catch (const Error& error) {
+    why = error;
+  }
+  if (options.warm == WarmUse::only)
+    fail(ErrorKind::io, why.what(),
+         !why.hint().empty() ? why.hint()
+                             : "dsv32 warm start with the same -m and flags; dsv32 warm status lists those "
+                               "there are");
+  if (is_told) say(std::string("warm: ") + why.what() + "; it is loaded here");
+  return nullptr;
+}
+
+}  // namespace
+
+// A request until it is taken, and its listener: when it is answered anew, the same text comes once more.
+struct Model::Asked : Listener {
+  Asked(Request its_request, Listener& its_listener)
+      : request(std::move(its_request)),
+        listener(its_listener),
+        n_prompt_tokens(std::ssize(request.prompt)) {}
+
+  void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
+    thinking.begin_anew(), answer.begin_anew();
+    if (thinking.is_empty() && answer.is_empty()) listener.on_prefill(n_done, n_total, n_cached);
+  }
+  void on_reasoning(const std::string& text) override {
+    if (const std::string news = thinking.news(text); !news.empty())
+      listener.on_reasoning(news), ++n_thinking;
+  }
+  void on_answer(const std::string& text) override {
+    if (const std::string news = answer.news(text); !news.empty()) listener.on_answer(news), ++n_answer;
+  }
+  bool is_interrupted() override { return listener.is_interrupted(); }
+
+  // As far as it was heard: a piece of text is a token, near enough.
+  GenerationResult interrupted() const {
+    GenerationResult result;
+    result.completion = {thinking.told(), answer.told(), n_thinking > 0 && n_answer > 0};
+    result.finish_reason = FinishReason::interrupted;
+    result.n_prompt_tokens = n_prompt_tokens;
+    result.n_completion_tokens = n_thinking + n_answer, result.n_thinking_tokens = n_thinking;
+    result.decoded = request.decoded;
+    return result;
+  }
+
+  bool is_done() const { return outcome.index() != 0; }
+  bool is_waiting() const { return !is_done() && !number; }
+
+  Request request;  // until the engine here has it
+  Listener& listener;
+  const int64_t n_prompt_tokens;
+  ToldText thinking, answer;
+  int64_t n_thinking = 0, n_answer = 0;
+  std::optional<int64_t> number;  // the answerer's
+  std::variant<std::monostate, GenerationResult, std::exception_ptr> outcome;
+};
+
+Model::Model(const Options& options) : options_(options) { open_file(); }
+
+Model::Model(const Options& options, const Prefetch& prefetch) : options_(options) {
+  StatusLine status(examine_terminal(ColorMode::never).can_redraw, options.quiet);
+  status.show("opening the model");
+  open_file();
+  find(prefetch);
+  status.erase();
+  report();
+}
+
+Model::~Model() = default;
+
+void Model::open_file() {
+  file_ = std::make_unique<GgufFile>(find_model(options_));
+  if (tokenizer_) return;  // requests have this one
+  path_ = file_->path();
+  tokenizer_ = load_tokenizer(*file_);
+}
+
+void Model::load(const Prefetch& prefetch) try {
+  engine_ =
+      std::make_unique<Engine>(*file_, engine_options(options_, file_->path()), [&](PrefixCache& prefixes) {
+        if (prefetch) prefetch(prefixes, *tokenizer_);
+      });
+  if (tokenizer_->n_vocab() > engine_->args().vocab_size)
+    fail(ErrorKind::model,
+         format("the vocabulary of %s has %d tokens, but its embedding only %lld rows",
+                visible(path_).c_str(), tokenizer_->n_vocab(), as_ll(engine_->args().vocab_size)));
+  facts_ = facts_of(*engine_);
+} catch (...) {
+  engine_.reset();
+  file_.reset();
+  throw;
+}
+
+void Model::find(const Prefetch& prefetch) {
+  const EndsAtOnce ends;
+  if (!file_) open_file();
+  warm_ = find_warm(options_, *file_, left_);
+  is_warm_ending_ = false;
+  if (warm_)
+    facts_ = warm_->facts();
+  else
+    load(prefetch);
+}
+
+void Model::report() const {
+  report_tokenizer(*tokenizer_, options_);
+  if (options_.quiet) return;
+  for (const std::string& warning : facts_.warnings) say("warning: " + warning);
+  if (options_.verbose || is_stopgap(options_, path_)) say("model: " + path_);
+  if (options_.verbose) say(format("context: %s tokens", with_thousands(facts_.context).c_str()));
+}
+
+Answerer& Model::answerer() { return warm_ ? static_cast<Answerer&>(*warm_) : engine_->loop(); }
+
+int64_t Model::add(Request request, Listener& listener) {
+  asked_[n_added_] = std::make_unique<Asked>(std::move(request), listener);
+  return n_added_++;
+}
+
+bool Model::turn() {
+  if (!warm_ && !engine_) end_interrupted();
+  if (!warm_ && !engine_ && any([](const Asked& asked) { return asked.is_waiting(); })) find({});
+  if (!is_warm_ending_) ask_waiting();
+  if (warm_)
+    turn_warm();
+  else if (engine_)
+    engine_->loop().turn();
+  take_done();
+  const auto is_under_way = [](const Asked& asked) { return !asked.is_done() && asked.number; };
+  if (is_warm_ending_ && !any(is_under_way)) leave_warm(Error(ErrorKind::io, "the warm process ended"));
+  return any([](const Asked& asked) { return !asked.is_done(); });
+}
+
+// Nobody is asked any more: for interrupted requests nobody need be.
+void Model::end_interrupted() {
+  for (const auto& [number, asked] : asked_)
+    if (asked->is_waiting() && asked->is_interrupted()) asked->outcome = asked->interrupted();
+}
+
+void Model::ask_waiting() {
+  for (const auto& [number, asked] : asked_)
+    if (asked->is_waiting()) try {
+        asked->number = answerer().add(warm_ ? asked->request : std::move(asked->request), *asked);
+      } catch (const std::exception&) {
+        asked->outcome = std::current_exception();
+      }
+}
+
+void Model::turn_warm() {
+  try {
+    warm_->turn();
+  } catch (const WarmGone& gone) {
+    take_done();
+    leave_warm(gone);
+  }
+}
+
+void Model::take_done() {
+  for (const auto& [number, asked] : asked_) {
+    if (asked->is_done() || !asked->number || !answerer().is_done(*asked->number)) continue;
+    const int64_t its = *asked->number;
+    if (warm_ && warm_->is_refused(its)) {
+      warm_->drop(its);
+      asked->number.reset();
+      is_warm_ending_ = true;
+      continue;
+    }
+    try {
+      asked->outcome = answerer().take(its);
+    } catch (const std::exception&) {
+      asked->outcome = std::current_exception();
+    }
+  }
+}
+
+// What it has not answered waits for another.
+void Model::leave_warm(const Error& why) {
+  left_ = why;
+  warm_.reset();
+  is_warm_ending_ = false;
+  for (const auto& [number, asked] : asked_) asked->number.reset();
+  end_interrupted();
+  for (const auto& [number, asked] : asked_)
+    if (asked->is_waiting() && !options_.quiet && options_.warm != WarmUse::only)
+      return asked->listener.on_notice(std::string(why.what()) + ": the model is opened anew");
+}
+
+bool Model::any(const std::function<bool(const Asked&)>& is_so) const {
+  return std::ranges::any_of(asked_, [&](const auto& row) { return is_so(*row.second); });
+}
+
+bool Model::is_done(int64_t request) const { return asked_.at(request)->is_done(); }
+
+GenerationResult Model::take(int64_t request) {
+  const std::unique_ptr<Asked> asked = std::move(asked_.extract(request).mapped());
+  if (const auto* error = std::get_if<std::exception_ptr>(&asked->outcome)) std::rethrow_exception(*error);
+  return std::get<GenerationResult>(std::move(asked->outcome));
+}
+
+void Model::drop(int64_t request) {
+  const auto asked = asked_.extract(request);
+  if (!asked.empty() && !asked.mapped()->is_done() && asked.mapped()->number)
+    answerer().drop(*asked.mapped()->number);
+}
+
+bool Model::is_at_hand() const {
+  constexpr double kQuietSeconds = 5;  // of a process that says something every second, between its steps
+  return engine_ || (warm_ && warm_->seconds_silent() < kQuietSeconds);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
+  return Tokenizer::make(load_vocabulary(file));
+}
+
+void report_tokenizer(const Tokenizer& tokenizer, const Options& options) {
+  if (!options.quiet && !tokenizer.warning().empty()) warn(tokenizer.warning());
+}
+
+EngineFacts facts_of(const Engine& engine) {
+  const CachePlan& cache = engine.plan().cache;
+  return {engine.args().vocab_size, cache.max_context, cache.max_seqs, cache.pool_tokens, engine.warnings()};
+}
+
+Hash256 rough_digest(const GgufFile& file) {
+  constexpr uint64_t kSample = 256;
+  Sha256 hash;
+  hash.add_number(file.n_bytes());
+  for (const GgufTensor& tensor : file.tensors()) {
+    hash.add_field(tensor.name);
+    hash.add_number(static_cast<uint64_t>(tensor.type));
+    hash.add(tensor.data, std::min(tensor.n_bytes, kSample));
+  }
+  return hash.finish();
+}
+
+std::string cache_directory(const Options& options) {
+  return options.cache.directory.empty() ? user_folder(UserFolder::cache) : options.cache.directory;
+}
+
+std::string model_name(const std::string& path) {
+  const std::filesystem::path name = std::filesystem::path(path).filename();
+  return name.extension() == ".gguf" ? name.stem().string() : name.string();
+}
+
+}  // namespace dsv32
