@@ -123,9 +123,7 @@ inline std::string said_to(WarmLink link, const std::string& bytes, const char* 
   std::string heard;
   const auto begin = std::chrono::steady_clock::now();
   for (bool is_there = true; is_there && !contains(heard, until) && seconds_since(begin) < 60;) {
-    is_there = link.send();
-    link.wait(100);
-    is_there = link.receive() && is_there;
+    is_there = link.exchange(100);
     while (const auto line = link.next_line()) heard += *line + "\n";
   }
   return heard;

@@ -104,49 +104,47 @@ BatchInput::BatchInput(BatchSource source, Shard shard) : source_(std::move(sour
 }
 
 LineReader::Result BatchInput::next(BatchItem& item, LineMaker& maker, int wait_ms) {
-  for (;;) {
-    const LineReader::Result result = read(item, maker, wait_ms);
-    if (result != LineReader::Result::line || is_in(shard_, item.digest)) return result;
-  }
-}
-
-// With a second line of one id refused, and whatever goes wrong in making an item.
-LineReader::Result BatchInput::read(BatchItem& item, LineMaker& maker, int wait_ms) {
-  if (!lines_ && n_read_ == n_lines_) return LineReader::Result::end;
   LineReader::Line line;
   do {
-    if (const auto result = lines_ ? lines_->next(line, wait_ms) : LineReader::Result::line;
-        result != LineReader::Result::line)
-      return result;
-    ++n_read_;
-  } while (lines_ && !line.is_too_long && line.text.find_first_not_of(" \t\r") == std::string::npos);
-  item = {};
-  try {
-    item = lines_ ? from_line(maker, line) : from_file(maker, n_read_);
-    if (item.id && !ids_.insert(digest_of(*item.id)).second)
-      fail(ErrorKind::usage, "an earlier line has the same id");
-  } catch (...) {
-    const int64_t number = lines_ ? line.number : n_read_;
-    item =
-        maker.refused(number, item.id, std::to_string(number) + line.text, at_line(number, current_error()));
-  }
+    if (const auto result = next_line(line, wait_ms); result != LineReader::Result::line) return result;
+    item = {};
+    try {
+      item = item_of(line, maker);
+      if (item.id && !ids_.insert(digest_of(*item.id)).second)
+        fail(ErrorKind::usage, "an earlier line has the same id");
+    } catch (...) {
+      item = maker.refused(line.number, item.id, std::to_string(line.number) + line.text,
+                           at_line(line.number, current_error()));
+    }
+  } while (!is_in(shard_, item.digest));
   return LineReader::Result::line;
 }
 
-BatchItem BatchInput::from_file(LineMaker& maker, int64_t number) const {
-  const std::string& name = source_.files[static_cast<size_t>(number) - 1];
-  try {
-    return maker.from_text(number, source_.read(name), name);
-  } catch (...) {
-    return maker.refused(number, name, name, current_error());
+// Of files, the next one's name.
+LineReader::Result BatchInput::next_line(LineReader::Line& line, int wait_ms) {
+  if (!lines_) {
+    if (n_read_ == n_lines_) return LineReader::Result::end;
+    line.text = source_.files[static_cast<size_t>(n_read_)];
+    line.number = ++n_read_;
+    return LineReader::Result::line;
   }
+  do {
+    if (const auto result = lines_->next(line, wait_ms); result != LineReader::Result::line) return result;
+    ++n_read_;
+  } while (!line.is_too_long && line.text.find_first_not_of(" \t\r") == std::string::npos);
+  return LineReader::Result::line;
 }
 
-BatchItem BatchInput::from_line(LineMaker& maker, const LineReader::Line& line) const {
+BatchItem BatchInput::item_of(const LineReader::Line& line, LineMaker& maker) const {
   if (line.is_too_long)
     return maker.refused(
         line.number, {}, std::to_string(line.end),
         at_line(line.number, Error(ErrorKind::usage, format("it is longer than %zu bytes", kMaxLineBytes))));
+  if (!lines_) try {
+      return maker.from_text(line.number, source_.read(line.text), line.text);
+    } catch (...) {
+      return maker.refused(line.number, line.text, line.text, current_error());
+    }
   if (!source_.is_text) return maker.from_json(line.number, line.text);
   return maker.from_text(line.number,
                          source_.question.empty() ? line.text : line.text + "\n" + source_.question);

@@ -49,9 +49,8 @@ class BatchInput {
   std::optional<FileStamp> stamp() const { return stamp_of(fd_); }
 
  private:
-  LineReader::Result read(BatchItem& item, LineMaker& maker, int wait_ms);
-  BatchItem from_file(LineMaker& maker, int64_t number) const;
-  BatchItem from_line(LineMaker& maker, const LineReader::Line& line) const;
+  LineReader::Result next_line(LineReader::Line& line, int wait_ms);
+  BatchItem item_of(const LineReader::Line& line, LineMaker& maker) const;
 
   BatchSource source_;
   Shard shard_;

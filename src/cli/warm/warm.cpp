@@ -129,11 +129,10 @@ bool holds(const ReadJson& status, const std::string& model) {
 
 // Its process ends when it has nothing to do: then the link does.
 void await_end(WarmLink& link, const std::string& path) {
-  for (auto heard_at = std::chrono::steady_clock::now(); link.receive();) {
+  for (auto heard_at = std::chrono::steady_clock::now(); link.exchange(1000);) {
     while (link.next_line()) heard_at = std::chrono::steady_clock::now();
     if (seconds_since(heard_at) > kWarmSilence)
       throw WarmGone("the warm process at " + visible(path) + " hangs");
-    link.wait(1000);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "cli/options/json.h"
 #include "engine/request.h"
 
 namespace dsv32 {
@@ -25,9 +24,7 @@ std::optional<std::string> first_line(WarmLink& link, const std::string& path) {
   for (bool is_there = true; is_there;) {
     const int left_ms = kWarmPatienceMs - static_cast<int>(seconds_since(begin) * 1000);
     if (left_ms <= 0) throw WarmGone("the warm process at " + visible(path) + " does not answer");
-    is_there = link.send();
-    link.wait(left_ms);
-    is_there = link.receive() && is_there;
+    is_there = link.exchange(left_ms);
     if (std::optional<std::string> line = link.next_line()) return line;
   }
   return std::nullopt;
@@ -78,12 +75,20 @@ bool WarmClient::is_waiting() const {
   return !std::ranges::all_of(asked_, [](const auto& row) { return row.second.is_done(); });
 }
 
-void WarmClient::cancel_interrupted() {
+bool WarmClient::turn() {
+  if (!is_waiting()) return false;
   for (auto& [number, asked] : asked_) {
     if (asked.is_done() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
     asked.cancelled_at = Clock::now();
     link_.queue(ReadJson{{"cancel", number}}.dump());
   }
+  const bool is_there = link_.exchange(kTurnMs);
+  while (const std::optional<std::string> line = link_.next_line()) {
+    heard_at_ = Clock::now();
+    readable([&] { hear(parse(*line)); });
+  }
+  if (is_waiting()) check_alive(is_there);
+  return true;
 }
 
 void WarmClient::check_alive(bool is_there) const {
@@ -96,29 +101,13 @@ void WarmClient::check_alive(bool is_there) const {
       throw WarmGone("the warm process does not answer", hint);
 }
 
-bool WarmClient::turn() {
-  if (!is_waiting()) return false;
-  cancel_interrupted();
-  bool is_there = link_.send();
-  link_.wait(kTurnMs);
-  is_there = link_.receive() && is_there;
-  while (const std::optional<std::string> line = link_.next_line()) {
-    heard_at_ = Clock::now();
-    readable([&] { hear(parse(*line)); });
-  }
-  if (is_waiting()) check_alive(is_there);
-  return true;
-}
-
 void WarmClient::hear(const ReadJson& line) {
   const auto of = line.find("of");
   if (of == line.end() && line.contains("error")) throw WarmGone(warm_error(line.at("error")).what());
   if (of == line.end()) return;
-  const auto asked = asked_.find(of->get<int64_t>());
-  if (asked != asked_.end() && !asked->second.is_done()) tell(asked->second, line);
-}
-
-void WarmClient::tell(Asked& asked, const ReadJson& line) {
+  const auto found = asked_.find(of->get<int64_t>());
+  if (found == asked_.end() || found->second.is_done()) return;
+  Asked& asked = found->second;
   const auto has = [&](const char* key) { return line.contains(key); };
   if (has("prefill")) {
     const ReadJson& n = line["prefill"];
@@ -134,12 +123,6 @@ void WarmClient::tell(Asked& asked, const ReadJson& line) {
   } else {
     asked.outcome = warm_error(line.at("error"));
   }
-}
-
-bool WarmClient::is_done(int64_t request) const { return asked_.at(request).is_done(); }
-
-bool WarmClient::is_refused(int64_t request) const {
-  return std::holds_alternative<Refused>(asked_.at(request).outcome);
 }
 
 GenerationResult WarmClient::take(int64_t request) {

@@ -16,10 +16,20 @@
 
 namespace dsv32 {
 
+// A process that says nothing for as long hangs: seconds.
+inline constexpr double kWarmSilence = 60;
+
+// Says `want` at `path` and waits for the answer, for ten seconds at most. Nothing: nobody listens. Throws
+// WarmGone when no answer comes or it cannot be read, and the Error that it is.
+struct WarmGreeting {
+  WarmLink link;
+  ReadJson answer;
+};
+std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want);
+
 class WarmClient : public Answerer {
  public:
-  // Null: nobody listens at `path`. Throws WarmGone when the listener gives no answer, and Error{io} when it
-  // is another user's, or refuses.
+  // Null: nobody listens. Throws as greet_warm() does.
   static std::unique_ptr<WarmClient> connect(const std::string& path);
 
   const EngineFacts& facts() const { return facts_; }
@@ -29,13 +39,15 @@ class WarmClient : public Answerer {
   // Waits for a moment where nothing is heard. Throws WarmGone when the process is gone, hangs, or has not
   // ended a request two seconds after its listener was interrupted.
   bool turn() override;
-  bool is_done(int64_t request) const override;
+  bool is_done(int64_t request) const override { return asked_.at(request).is_done(); }
   GenerationResult take(int64_t request) override;
   void drop(int64_t request) override;
 
   // Of a request that is done: it was not begun, since the process is about to end; others are still
   // answered.
-  bool is_refused(int64_t request) const;
+  bool is_refused(int64_t request) const {
+    return std::holds_alternative<Refused>(asked_.at(request).outcome);
+  }
   // Since something was heard, or nothing was to be heard.
   double seconds_silent() const { return seconds_since(heard_at_); }
 
@@ -50,10 +62,8 @@ class WarmClient : public Answerer {
   };
   WarmClient(WarmLink link, std::string log) : link_(std::move(link)), log_(std::move(log)) {}
   bool is_waiting() const;
-  void cancel_interrupted();
   void check_alive(bool is_there) const;
   void hear(const ReadJson& line);
-  void tell(Asked& asked, const ReadJson& line);
 
   WarmLink link_;
   std::string log_;  // of the process
@@ -62,16 +72,5 @@ class WarmClient : public Answerer {
   int64_t n_added_ = 0;
   Clock::time_point heard_at_ = Clock::now();
 };
-
-// Says `want` at `path` and waits for the answer, for ten seconds at most. Nothing: nobody listens. Throws
-// WarmGone when no answer comes or it cannot be read, and the Error that it is.
-struct WarmGreeting {
-  WarmLink link;
-  ReadJson answer;
-};
-std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want);
-
-// A process that says nothing for as long hangs: seconds.
-inline constexpr double kWarmSilence = 60;
 
 }  // namespace dsv32

@@ -182,7 +182,6 @@ OwnedFd WarmListener::accept() const {
   return socket;
 }
 
-// The kernel wakes who waits in a full backlog, in turn.
 OwnedFd connect_warm(const std::string& path) {
   if (!is_folder_safe(std::filesystem::path(path).parent_path().string())) return {};
   const sockaddr_un address = address_of(path);
@@ -237,9 +236,11 @@ bool WarmLink::send() {
   return true;
 }
 
-void WarmLink::wait(int wait_ms) const {
+bool WarmLink::exchange(int wait_ms) {
+  const bool is_there = send();
   pollfd ready{fd(), static_cast<short>(POLLIN | (n_unsent() > 0 ? POLLOUT : 0)), 0};
   poll(&ready, 1, wait_ms);
+  return receive() && is_there;
 }
 
 }  // namespace dsv32

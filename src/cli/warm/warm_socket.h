@@ -1,11 +1,11 @@
 // Where warm processes are found, and how one talks with them: UNIX sockets in a folder of the user's own,
 // and lines over them.
 //
-// The one idea: a socket is named after all that decides an engine, so that whoever finds the name has found
-// the right process, and a lock on the log beside it tells whether that process is alive. The folder is
-// $XDG_RUNTIME_DIR/dsv32, else ~/.local/state/dsv32; it, and who is at the other end, must be this user's.
-// Either file may be taken away by who cleans up: a process whose log is gone still answers at its socket,
-// and one whose socket is gone knows that nobody finds it.
+// A socket is named after all that decides an engine, so that its name finds the right process, and a lock on
+// the log beside it tells whether that process is alive. The folder is $XDG_RUNTIME_DIR/dsv32, else
+// ~/.local/state/dsv32; it, and the process at the other end, must be this user's. Either file may be cleaned
+// away: a process whose log is gone still answers at its socket, and one whose socket is gone knows that
+// nobody finds it.
 #pragma once
 
 #include <optional>
@@ -45,7 +45,7 @@ inline constexpr int kWarmPatienceMs = 10000;
 // lives has it, or listens. Throws Error{io}.
 OwnedFd lock_warm(const std::string& path);
 
-// A socket where callers arrive. Its file goes with the object, unless it is another's by now.
+// A socket where callers arrive. Its file goes with the object, unless another process has it by now.
 class WarmListener {
  public:
   // Takes the place of a stale one: call with the lock. Throws Error{io}.
@@ -56,7 +56,7 @@ class WarmListener {
   int fd() const { return socket_.get(); }
   // Whether callers find it by its path.
   bool is_there() const;
-  // The next one who asks; not open: nobody, or another user, who is left standing.
+  // The next caller; not open: there is none, or it is another user's, which is turned away.
   OwnedFd accept() const;
 
  private:
@@ -65,12 +65,12 @@ class WarmListener {
   std::pair<uint64_t, uint64_t> file_;  // device and inode
 };
 
-// Not open: nobody listens. Waits for a place among those who wait. Throws Error{io} when another user
-// listens, and WarmGone when there was no place in time.
+// Not open: nobody listens. Waits for a place in the backlog. Throws Error{io} when another user listens, and
+// WarmGone when there was no place in time.
 OwnedFd connect_warm(const std::string& path);
 
-// Lines over a socket, in both directions, bounded in both, and never waited for: in what is received by the
-// length of a line, in what waits to be sent by the owner, who looks at n_unsent().
+// Lines over a socket, in both directions. What is received is bounded by the length of a line, what waits to
+// be sent by the owner, who looks at n_unsent().
 class WarmLink {
  public:
   WarmLink(OwnedFd socket, size_t most_line_bytes)
@@ -86,8 +86,9 @@ class WarmLink {
   // As much as goes. False: the other end is gone.
   bool send();
   size_t n_unsent() const { return unsent_.size() - n_sent_; }
-  // Until there is something to receive, or to send what is queued; -1 ms: however long.
-  void wait(int wait_ms) const;
+  // Sends what is queued, waits for so long at most until there is more to send or to receive, and takes a
+  // block. False: as receive() and send() say.
+  bool exchange(int wait_ms);
 
  private:
   OwnedFd socket_;
