@@ -27,17 +27,17 @@ struct Planned {
   std::string machine_name = "this one";
   const char* backend = "";
   int n_threads = kServerThreads;
-};
+  // What follows of these. Where the device is the host its items are the host's.
+  std::vector<int64_t> host_expert_layers = {};  // whose experts lie in host memory
+  uint64_t n_host_bytes = 0, n_host_free = 0;
+  bool is_beyond_memory = false;  // weights are read from the disk for each token
+  std::optional<PlanSpeed> speed = {};
 
-// Named by what they are: the layers whose experts lie in host memory, all of them where there is no GPU.
-std::vector<int64_t> host_expert_layers(const Planned& planned) {
-  std::vector<int64_t> layers;
-  for (size_t l = 0; l < planned.plan.has_host_experts.size(); ++l)
-    if (planned.plan.has_host_experts[l] ||
-        (!planned.machine.is_apart && planned.machine.weights.layers[l].experts > 0))
-      layers.push_back(static_cast<int64_t>(l));
-  return layers;
-}
+  uint64_t n_free(size_t stage) const {
+    const MemoryInfo& device = machine.devices[stage];
+    return device.n_bytes_free + device.n_bytes_used - plan.n_device_bytes(stage);
+  }
+};
 
 // "3-5, 9, 11-60"
 std::string ranges_text(const std::vector<int64_t>& numbers) {
@@ -50,37 +50,6 @@ std::string ranges_text(const std::vector<int64_t>& numbers) {
     i = end;
   }
   return text.empty() ? "none" : text;
-}
-
-uint64_t free_after(const Planned& planned, size_t stage) {
-  const MemoryInfo& device = planned.machine.devices[stage];
-  return device.n_bytes_free + device.n_bytes_used - planned.plan.n_device_bytes(stage);
-}
-
-// Where the device is the host its items are the host's.
-uint64_t host_bytes(const Planned& planned) {
-  const MemoryPlan& plan = planned.plan;
-  if (planned.machine.is_apart) return plan.n_bytes(Place::host);
-  return plan.n_weight_bytes + plan.n_bytes(Place::host) + plan.n_bytes(Place::device);
-}
-
-uint64_t host_free_after(const Planned& planned) {
-  const MemoryPlan& plan = planned.plan;
-  uint64_t n_taken = plan.n_bytes(Place::host) - plan.n_host_scratch_bytes;
-  if (!planned.machine.is_apart) n_taken += plan.n_bytes(Place::device);
-  return planned.machine.host.n_bytes_free - std::min(planned.machine.host.n_bytes_free, n_taken);
-}
-
-// Weights that are read from the disk for each token.
-bool is_beyond_memory(const Planned& planned) {
-  return !planned.machine.is_apart && planned.is_mapped &&
-         planned.plan.n_weight_bytes > host_free_after(planned);
-}
-
-std::optional<PlanSpeed> speed_of(const Planned& planned, const ModelArgs& args) {
-  if (is_beyond_memory(planned)) return std::nullopt;
-  return expected_speed(args, planned.plan, planned.machine, planned.n_threads,
-                        std::min(kSpeedPrompt, planned.plan.cache.max_context));
 }
 
 // In units of ten, as files are sold.
@@ -110,20 +79,20 @@ std::string device_text(const Planned& planned, size_t i) {
                  !plan.has_host_experts[static_cast<size_t>(l)];
   return format("GPU %zu: layers %lld-%lld, experts of %lld, %s taken, %s free\n", i,
                 as_ll(stage.first_layer), as_ll(stage.end_layer - 1), as_ll(n_experts),
-                human_bytes(plan.n_device_bytes(i)).c_str(), human_bytes(free_after(planned, i)).c_str()) +
+                human_bytes(plan.n_device_bytes(i)).c_str(), human_bytes(planned.n_free(i)).c_str()) +
          items_text(plan.device_items(i), Place::device);
 }
 
 std::string host_text(const Planned& planned) {
   const MemoryPlan& plan = planned.plan;
-  std::string text = format(
-      "host: experts of layers %s, %s taken, %s free\n", ranges_text(host_expert_layers(planned)).c_str(),
-      human_bytes(host_bytes(planned)).c_str(), human_bytes(host_free_after(planned)).c_str());
+  const std::string n_free = human_bytes(planned.n_host_free);
+  std::string text = format("host: experts of layers %s, %s taken, %s free\n",
+                            ranges_text(planned.host_expert_layers).c_str(),
+                            human_bytes(planned.n_host_bytes).c_str(), n_free.c_str());
   if (!planned.machine.is_apart) {
     text += item_line("the weights, where they lie", plan.n_weight_bytes);
-    if (is_beyond_memory(planned))
-      text += format("    memory holds %s of them: the rest is read from the disk anew for each token\n",
-                     human_bytes(host_free_after(planned)).c_str());
+    if (planned.is_beyond_memory)
+      text += "    memory holds " + n_free + " of them: the rest is read from the disk anew for each token\n";
     text += items_text(plan.items(), Place::device);
   }
   return text + items_text(plan.items(), Place::host);
@@ -170,12 +139,10 @@ std::string rates_text(const PlanSpeed& speed, const Planned& planned) {
 }
 
 // The last lines: figures that are no promise, and the rates behind them.
-std::string speed_text(const Planned& planned, const ModelArgs& args) {
-  const std::optional<PlanSpeed> speed = speed_of(planned, args);
-  if (!speed)
-    return format("expected speed: %s\n", is_beyond_memory(planned)
-                                              ? "that of the disk"
-                                              : "not known, since no model of this shape was timed");
+std::string speed_text(const Planned& planned) {
+  const std::optional<PlanSpeed>& speed = planned.speed;
+  if (planned.is_beyond_memory) return "expected speed: that of the disk\n";
+  if (!speed) return "expected speed: not known, since no model of this shape was timed\n";
   const int64_t context = planned.plan.cache.max_context;
   std::string text = format("expected, not measured: %.*f t/s of an answer at %s tokens of context",
                             speed->decode_rate < 9.5 ? 1 : 0, speed->decode_rate,
@@ -203,11 +170,10 @@ std::string plan_text(const Planned& planned, const MeasuredModel& model) {
   text += host_text(planned) + traffic_text(planned, model.args());
   if (model.n_bytes_unused() > 0)
     text += format("in the file and not used: %s\n", human_bytes(model.n_bytes_unused()).c_str());
-  return text + speed_text(planned, model.args());
+  return text + speed_text(planned);
 }
 
-Json speed_json(const Planned& planned, const ModelArgs& args) {
-  const std::optional<PlanSpeed> speed = speed_of(planned, args);
+Json to_json(const std::optional<PlanSpeed>& speed) {
   if (!speed) return nullptr;
   return {{"decode_tokens_per_second", speed->decode_rate},
           {"prefill_tokens_per_second", speed->prompt_rate > 0 ? Json(speed->prompt_rate) : Json(nullptr)},
@@ -223,17 +189,17 @@ Json to_json(const Planned& planned, const MeasuredModel& model) {
     devices.push_back({{"first_layer", plan.stages[i].first_layer},
                        {"last_layer", plan.stages[i].end_layer - 1},
                        {"n_bytes", plan.n_device_bytes(i)},
-                       {"n_bytes_free", free_after(planned, i)},
+                       {"n_bytes_free", planned.n_free(i)},
                        {"n_bytes_read", plan.stages[i].n_bytes_read}});
   Json json{{"fits", true},
             {"model", sanitize_utf8(model.name())},
             {"machine", planned.machine_name},
-            {"expected", speed_json(planned, model.args())},
+            {"expected", to_json(planned.speed)},
             {"devices", devices},
             {"host",
-             {{"expert_layers", host_expert_layers(planned)},
-              {"n_bytes", host_bytes(planned)},
-              {"n_bytes_free", host_free_after(planned)}}},
+             {{"expert_layers", planned.host_expert_layers},
+              {"n_bytes", planned.n_host_bytes},
+              {"n_bytes_free", planned.n_host_free}}},
             {"decode_bytes",
              {{"devices", is_apart ? plan.n_device_bytes_read() : 0},
               {"host", is_apart ? plan.n_host_bytes_read : plan.n_bytes_read()},
@@ -251,6 +217,25 @@ Json to_json(const Planned& planned, const MeasuredModel& model) {
   return json;
 }
 
+// Says what follows of plan and machine.
+void conclude(Planned& planned, const ModelArgs& args) {
+  const MemoryPlan& plan = planned.plan;
+  const Machine& machine = planned.machine;
+  for (size_t l = 0; l < plan.has_host_experts.size(); ++l)
+    if (plan.has_host_experts[l] || (!machine.is_apart && machine.weights.layers[l].experts > 0))
+      planned.host_expert_layers.push_back(static_cast<int64_t>(l));
+  planned.n_host_bytes = plan.n_bytes(Place::host);
+  if (!machine.is_apart) planned.n_host_bytes += plan.n_bytes(Place::device);
+  const uint64_t n_taken = planned.n_host_bytes - plan.n_host_scratch_bytes;
+  planned.n_host_free = machine.host.n_bytes_free - std::min(machine.host.n_bytes_free, n_taken);
+  planned.is_beyond_memory =
+      !machine.is_apart && planned.is_mapped && plan.n_weight_bytes > planned.n_host_free;
+  if (!machine.is_apart) planned.n_host_bytes += plan.n_weight_bytes;
+  if (!planned.is_beyond_memory)
+    planned.speed = expected_speed(args, plan, machine, planned.n_threads,
+                                   std::min(kSpeedPrompt, plan.cache.max_context));
+}
+
 Planned plan_for(const MeasuredModel& model, const Options& options) {
   Planned planned;
   if (options.imagined) {
@@ -266,6 +251,7 @@ Planned plan_for(const MeasuredModel& model, const Options& options) {
     planned.n_threads = WorkerPool(options.engine.n_threads).n_threads();
   }
   planned.plan = make_plan(model.args(), options.engine, planned.machine);
+  conclude(planned, model.args());
   return planned;
 }
 
