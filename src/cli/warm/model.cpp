@@ -13,7 +13,6 @@
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/terminal/told_text.h"
 #include "cli/terminal/user_folders.h"
 #include "cli/warm/warm_client.h"
 #include "engine/loop.h"
@@ -87,6 +86,26 @@ std::unique_ptr<WarmClient> find_warm(const Options& options, const GgufFile& fi
   return nullptr;
 }
 
+// What of an answer's text has been told, when the same text comes anew.
+class ToldText {
+ public:
+  // From the first text on once more.
+  void begin_anew() { n_now_ = 0; }
+  const std::string& told() const { return told_; }
+  // Of the text that comes next, what has not been told yet.
+  std::string news(const std::string& text) {
+    n_now_ += text.size();
+    const size_t n_new = std::min(n_now_ - std::min(told_.size(), n_now_), text.size());
+    std::string fresh = text.substr(text.size() - n_new);
+    told_ += fresh;
+    return fresh;
+  }
+
+ private:
+  std::string told_;
+  size_t n_now_ = 0;
+};
+
 }  // namespace
 
 // A request until it is taken, and its listener: when it is answered anew, the same text comes once more.
@@ -98,7 +117,7 @@ struct Model::Asked : Listener {
 
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
     thinking.begin_anew(), answer.begin_anew();
-    if (thinking.is_empty() && answer.is_empty()) listener.on_prefill(n_done, n_total, n_cached);
+    if (thinking.told().empty() && answer.told().empty()) listener.on_prefill(n_done, n_total, n_cached);
   }
   void on_reasoning(const std::string& text) override {
     if (const std::string news = thinking.news(text); !news.empty())

@@ -14,7 +14,6 @@
 #include "base/stopwatch.h"
 #include "cli/options/json.h"
 #include "cli/options/json_fields.h"
-#include "cli/terminal/told_text.h"
 #include "cli/warm/warm.h"
 #include "cli/warm/warm_lines.h"
 #include "engine/loop.h"
@@ -76,19 +75,15 @@ class WarmServer {
           n_tokens(std::ssize(request.prompt)) {}
 
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
-      thinking.begin_anew(), answer.begin_anew();
-      if (thinking.is_empty() && answer.is_empty()) tell("prefill", {n_done, n_total, n_cached});
+      tell("prefill", {n_done, n_total, n_cached});
     }
-    void on_reasoning(const std::string& text) override { tell_text("thinking", thinking.news(text)); }
-    void on_answer(const std::string& text) override { tell_text("text", answer.news(text)); }
+    void on_reasoning(const std::string& text) override { tell("thinking", warm_text(text)); }
+    void on_answer(const std::string& text) override { tell("text", warm_text(text)); }
     bool is_interrupted() override {
       if (Clock::now() - server.looked_at_ >= std::chrono::milliseconds(kLookEveryMs)) server.look(0);
       return is_cancelled || client.is_gone;
     }
 
-    void tell_text(const char* what, const std::string& text) {
-      if (!text.empty()) tell(what, warm_text(text));
-    }
     void tell(const char* what, const ReadJson& json) { queue(client.link, {{"of", number}, {what, json}}); }
 
     WarmServer& server;
@@ -98,7 +93,6 @@ class WarmServer {
     const int64_t n_tokens;
     std::optional<int64_t> on_loop;  // its number there
     bool is_cancelled = false, is_over = false;
-    ToldText thinking, answer;
   };
 
   struct Client {
