@@ -1,12 +1,13 @@
-// What a warm process and those who ask it say to each other: one JSON object a line.
+// What a warm process and its clients say to each other: one JSON object a line.
 //
 //   asks:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
 //           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
 //   tells:  {"dsv32": 1, "facts": {...}}, of a status or stop what it is; then
 //           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
-//           {"of": 7, "text": "..."}, and at the end  {"of": 7, "result": {...}}  or  {"of": 7, "error":
-//           {...}}  or  {"of": 7, "ending": true}: not begun, as the process is about to end
-//           {}: it is alive, every second to who waits for an answer or for the end
+//           {"of": 7, "text": "..."}, from the first text on once more when another prefill follows, and at
+//           the end  {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}  or  {"of": 7, "ending":
+//           true}: not begun, as the process is about to end
+//           {}: it is alive, every second to a client that waits for an answer or for the end
 //           {"error": {...}}: of the connection, which ends, as it does when a status has been told
 //
 // Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.
