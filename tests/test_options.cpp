@@ -8,7 +8,6 @@
 #include "cli/inspect/inspect.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/options/help.h"
 #include "cli/options/options.h"
 #include "tests/support/contains.h"
 
@@ -137,7 +136,7 @@ BOOST_AUTO_TEST_CASE(help_before_everything_else) {
   // Every flag is in the help of the commands that take it.
   for (const Flag& flag : flags())
     for (const CommandRow& row : commands()) {
-      const bool is_taken = flag.commands >> static_cast<unsigned>(row.command) & 1u;
+      const bool is_taken = flag.is_of(row.command);
       const std::string shown = " --" + flag.name() + (flag.value ? " " : "");
       BOOST_TEST(contains(command_help(row.command), shown) >= is_taken);
     }

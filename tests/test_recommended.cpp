@@ -2,7 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/error.h"
-#include "cli/options/recommended.h"
+#include "cli/options/options.h"
 #include "tests/support/contains.h"
 #include "tests/support/gguf_writer.h"
 

@@ -232,9 +232,9 @@ BOOST_AUTO_TEST_CASE(flags) {
     BOOST_TEST(parse_options(Command::chat, {flag, "work"}).talk == "work");
   BOOST_TEST(parse_options(Command::chat, {"--continue"}).continues);
   const Options neither = parse_options(Command::chat, {});
-  BOOST_TEST((neither.talk.empty() && !neither.continues && !neither.is_thinking_given));
-  BOOST_TEST(parse_options(Command::chat, {"--no-think"}).is_thinking_given);
-  BOOST_TEST(parse_options(Command::chat, {"--think"}).is_thinking_given);
+  BOOST_TEST((neither.talk.empty() && !neither.continues && !neither.is_thinking_given()));
+  BOOST_TEST(parse_options(Command::chat, {"--no-think"}).is_thinking_given());
+  BOOST_TEST(parse_options(Command::chat, {"--think"}).is_thinking_given());
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--talk", "a", "--continue"},
                                                 {"--continue", "--talk=a"},
                                                 {"--talk"},

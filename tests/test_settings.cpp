@@ -12,7 +12,6 @@
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
-#include "cli/options/settings.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
@@ -111,7 +110,7 @@ BOOST_AUTO_TEST_CASE(completions_and_manual_have_every_command_and_flag) {
         ++n_found;
         while (!contains(line, " words='--") && !contains(line, " flags=('--") && std::getline(lines, line)) {
         }
-        for (const FlagText* flag : flags_of(row.command))
+        for (const Flag* flag : flags_of(row.command))
           BOOST_TEST((contains(line, "--" + flag->name() + " ") ||
                       contains(line, "--" + flag->name() + "'") || contains(line, "--" + flag->name() + ":")),
                      shell << " " << row.name() << " " << flag->name());
@@ -127,7 +126,7 @@ BOOST_AUTO_TEST_CASE(completions_and_manual_have_every_command_and_flag) {
         "__fish_seen_subcommand_from " + spaced.substr(0, space) +
         (space == spaced.npos ? "" : "; and __fish_seen_subcommand_from" + spaced.substr(space));
     BOOST_TEST(count(fish, "-n '" + when + "' -l ") == flags_of(row.command).size(), row.name());
-    for (const FlagText* flag : flags_of(row.command))
+    for (const Flag* flag : flags_of(row.command))
       BOOST_TEST(contains(fish, "-n '" + when + "' -l " + flag->name() + " "), row.name());
     BOOST_TEST(contains(page, "\n\\fB" + row.name() + "\\fR "), row.name());
   }

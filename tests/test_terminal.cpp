@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(a_chats_help_fits_its_window) {
   BOOST_TEST(std::ranges::count(help, '\n') <= 22);
   std::istringstream lines(help), words(help);
   for (std::string line; std::getline(lines, line);) BOOST_TEST(columns_of(line) < 80u, line);
-  for (const char* setting : chat_settings()) BOOST_TEST(contains(help, setting));
+  for (const std::string& setting : chat_settings()) BOOST_TEST(contains(help, setting));
   Screen narrow(40);
   WordWrap wrap;
   for (const char c : wrap.wrap(help, 40)) narrow.feed(c == '\n' ? "\r\n" : std::string(1, c));

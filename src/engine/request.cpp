@@ -12,19 +12,6 @@ const char* finish_reason_name(FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-void GenerationOptions::check() const {
-  sampling.check();
-  for (const int64_t limit : {max_answer, max_thinking, max_tokens})
-    kTokenLimit.check(static_cast<double>(limit));
-  kTopLogprobs.check(static_cast<double>(n_top_logprobs));
-}
-
-int64_t GenerationOptions::n_most() const {
-  const int64_t thought = !thinking ? 0 : max_thinking < 0 ? -1 : max_thinking + 1;
-  const int64_t apart = max_answer <= 0 ? max_answer : thought < 0 ? -1 : thought + max_answer;
-  return max_tokens < 0 ? apart : apart < 0 ? max_tokens : std::min(apart, max_tokens);
-}
-
 void check_prompt(int64_t vocab_size, int64_t context, std::span<const int32_t> tokens) {
   if (tokens.empty()) fail(ErrorKind::usage, "the prompt is empty, expected at least one token");
   for (const int32_t token : tokens)

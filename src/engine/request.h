@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "context/timeline.h"
+#include "engine/generation_options.h"
 #include "engine/sampler.h"
 #include "model/forward.h"
 #include "text/completion_parser.h"
@@ -15,22 +16,6 @@
 namespace dsv32 {
 
 class Sequence;
-
-struct GenerationOptions {
-  SamplingOptions sampling;
-  // Most tokens; -1: until the context is full. Thinking that has had its own is closed, and the answer
-  // begins; with max_answer or max_tokens 0 the prompt is read and no more.
-  int64_t max_answer = -1, max_thinking = -1;
-  int64_t max_tokens = -1;         // of both together
-  std::vector<std::string> stops;  // end the answer; reasoning is not searched
-  bool thinking = true;            // the prompt ended with <think>
-  int64_t n_top_logprobs = -1;     // alternatives to record for each token; -1: no log-probabilities at all
-
-  // Throws Error{usage} naming the option that is out of its range.
-  void check() const;
-  // What these limits allow, thinking, its end and answer; -1: there is no limit.
-  int64_t n_most() const;
-};
 
 // A prompt to be answered. Tokenizer and sequence must outlive the request.
 struct Request {

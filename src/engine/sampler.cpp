@@ -6,18 +6,6 @@
 
 namespace dsv32 {
 
-void OptionRange::check(double value) const {
-  if (!(value >= least && value <= most))
-    fail(ErrorKind::usage, format("%s is %.10g, expected %.10g to %.10g", name, value, least, most));
-}
-
-void SamplingOptions::check() const {
-  kTemperature.check(static_cast<double>(temperature));
-  kTopK.check(static_cast<double>(top_k));
-  kTopP.check(static_cast<double>(top_p));
-  kMinP.check(static_cast<double>(min_p));
-}
-
 void TokenRecord::check() const {
   if (!is_finite)
     fail(ErrorKind::model,

@@ -11,21 +11,10 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/option_range.h"
+#include "engine/generation_options.h"
 #include "model/observation.h"
 
 namespace dsv32 {
-
-struct SamplingOptions {
-  float temperature = 1.0f;  // 0: greedy
-  int64_t top_k = 0;         // keep the k most likely; 0 and -1: all
-  float top_p = 0.95f;       // keep the fewest most likely whose probabilities reach p; 1: all
-  float min_p = 0.0f;        // keep those at least min_p times as likely as the best; 0: all
-  uint64_t seed = 0;
-
-  // Throws Error{usage} naming the option that is out of its range.
-  void check() const;
-};
 
 // One drawn token, and the likeliest ones in its place.
 struct TokenRecord {

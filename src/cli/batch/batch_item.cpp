@@ -5,7 +5,7 @@
 #include <random>
 #include <utility>
 
-#include "cli/options/json_fields.h"
+#include "cli/options/json.h"
 #include "prefix/fingerprint.h"
 
 namespace dsv32 {
@@ -20,8 +20,6 @@ Part first_bytes(const Hash256& hash) {
   return part;
 }
 
-void add_float(Sha256& hash, float value) { hash.add(&value, sizeof value); }
-
 void add_prompt(Sha256& hash, const BatchRequest& request) {
   hash.add_number(request.messages.size());
   for (const Message& message : request.messages) {
@@ -35,20 +33,32 @@ void add_prompt(Sha256& hash, const BatchRequest& request) {
   hash.add_number(request.is_completion);
 }
 
+void add_value(Sha256& hash, float value) { hash.add(&value, sizeof value); }
+void add_value(Sha256& hash, uint64_t value) { hash.add_number(value); }
+void add_value(Sha256& hash, int64_t value) { hash.add_number(static_cast<uint64_t>(value)); }
+void add_value(Sha256& hash, bool value) { hash.add_number(value); }
+void add_value(Sha256& hash, const std::vector<std::string>& texts) {
+  hash.add_number(texts.size());
+  for (const std::string& text : texts) hash.add_field(text);
+}
+
+// In the order that digests have always had; options that are new to the list follow.
 void add_options(Sha256& hash, const BatchRequest& request) {
-  const GenerationOptions& options = request.options;
-  add_float(hash, options.sampling.temperature);
-  add_float(hash, options.sampling.top_p);
-  add_float(hash, options.sampling.min_p);
-  hash.add_number(static_cast<uint64_t>(std::max<int64_t>(options.sampling.top_k, 0)));
-  hash.add_number(request.has_random_seed ? 2 : request.has_seed);
-  hash.add_number(options.sampling.seed);
-  for (const int64_t limit : {options.max_tokens, options.max_answer, options.max_thinking})
-    hash.add_number(static_cast<uint64_t>(limit));
-  hash.add_number(options.thinking);
-  hash.add_number(static_cast<uint64_t>(options.n_top_logprobs));
-  hash.add_number(options.stops.size());
-  for (const std::string& stop : options.stops) hash.add_field(stop);
+  constexpr std::string_view kFirst[] = {"temperature", "top_p",        "min_p",      "top_k",
+                                         "seed",        "max_tokens",   "max_answer", "max_thinking",
+                                         "thinking",    "top_logprobs", "stops"};
+  GenerationOptions options = request.options;
+  options.sampling.top_k = std::max<int64_t>(options.sampling.top_k, 0);
+  std::vector<const GenerationOption*> rows;
+  for (const GenerationOption& option : generation_options()) rows.push_back(&option);
+  std::ranges::stable_sort(rows, {}, [&](const GenerationOption* row) {
+    return std::ranges::find(kFirst, row->name) - std::begin(kFirst);
+  });
+  for (const GenerationOption* row : rows) {
+    if (row->name == std::string_view("seed"))
+      hash.add_number(request.has_random_seed ? 2 : request.has_seed);
+    std::visit([&](const auto* field) { add_value(hash, *field); }, row->field(options));
+  }
 }
 
 // Of what is asked and one more text.

@@ -3,7 +3,7 @@
 //   {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": …, …}}
 //   {"messages": …, …}    {"prompt": …, …}
 //
-// Everything that would change an answer is honoured or refused (foreign_fields.h); what is not known at all
+// Everything that would change an answer is honoured or refused; what is not known at all
 // is passed over, and its name told once. A line is refused by throwing, and the error's kind decides its
 // status.
 #pragma once
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cli/options/json_fields.h"
+#include "cli/options/json.h"
 #include "cli/options/prompt.h"
 #include "engine/request.h"
 #include "text/chat_format.h"

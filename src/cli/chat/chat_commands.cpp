@@ -5,14 +5,13 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "cli/options/flag_parser.h"
+#include "cli/options/flags.h"
 #include "cli/terminal/attachment.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr const char* kSetHelp = R"(show what answers are drawn by, or set it: temp, top-p,
-                      top-k, min-p, n, think-max, seed, think)";
+constexpr const char* kSetHelp = "show what answers are drawn by, or set it: ";
 
 constexpr ChatCommand kCommands[] = {
     {ChatAction::help, "/help /?", "", "this list", true},
@@ -32,8 +31,6 @@ constexpr ChatCommand kCommands[] = {
     {ChatAction::clear, "/clear /new", "", "begin another talk with the same system prompt", false},
     {ChatAction::leave, "/exit /quit /bye exit quit", "", "leave, as Ctrl-D does", false},
 };
-
-constexpr const char* kSettings[] = {"temp", "top-p", "top-k", "min-p", "n", "think-max", "seed", "think"};
 
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> words;
@@ -95,7 +92,9 @@ std::string chat_help() {
   for (const ChatCommand& command : kCommands) {
     std::string names;
     for (const std::string& name : split(command.names)) names += (names.empty() ? "" : ", ") + name;
-    text += format("%-21s %s\n", (names + " " + command.argument).c_str(), command.text);
+    const std::string settings = command.action == ChatAction::set ? joined(chat_settings(), ", ") : "";
+    text += fitted(
+        format("%-21s %s%s\n", (names + " " + command.argument).c_str(), command.text, settings.c_str()), 80);
   }
   return text +
          R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
@@ -113,7 +112,12 @@ const ChatCommand* find_chat_command(const std::string& name) {
 
 std::string nearest_chat_command(const std::string& name) { return nearest(name, names_of(true)); }
 
-std::span<const char* const> chat_settings() { return kSettings; }
+std::vector<std::string> chat_settings() {
+  std::vector<std::string> names;
+  for (const GenerationOption& option : generation_options())
+    if (option.setting) names.emplace_back(option.setting);
+  return names;
+}
 
 LineEditor::Completion complete_chat_line(std::string_view before) {
   const size_t space = before.find(' '), last = before.rfind(' ') + 1;
@@ -122,7 +126,7 @@ LineEditor::Completion complete_chat_line(std::string_view before) {
   const ChatCommand* command = find_chat_command(name);
   if (command && command->action == ChatAction::file) return complete_path(before.substr(space + 1));
   if (command && command->action == ChatAction::set && last == space + 1)
-    return complete(before.substr(last), {std::begin(kSettings), std::end(kSettings)});
+    return complete(before.substr(last), chat_settings());
   if (command && command->action == ChatAction::think) return complete(before.substr(last), {"on", "off"});
   if (!before.substr(last).starts_with('@')) return {};
   return complete_path(before.substr(last + 1));

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cli/terminal/line_editor.h"
 
@@ -46,7 +47,7 @@ const ChatCommand* find_chat_command(const std::string& name);
 std::string nearest_chat_command(const std::string& name);
 
 // What /set takes: names of flags.
-std::span<const char* const> chat_settings();
+std::vector<std::string> chat_settings();
 
 // Commands, what they take, paths, and @paths in a message.
 LineEditor::Completion complete_chat_line(std::string_view before);

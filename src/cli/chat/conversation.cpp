@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "cli/chat/answer.h"
-#include "cli/options/help.h"
-#include "cli/options/recommended.h"
+#include "cli/options/commands.h"
+#include "cli/options/options.h"
 #include "cli/terminal/attachment.h"
 #include "cli/terminal/streams.h"
 

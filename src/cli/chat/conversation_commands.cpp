@@ -10,7 +10,6 @@
 #include "cli/chat/talks.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/options/help.h"
 #include "cli/terminal/attachment.h"
 #include "cli/terminal/external_editor.h"
 #include "cli/terminal/streams.h"
@@ -111,34 +110,21 @@ void Conversation::set(const std::string& words) {
   const std::string name = words.substr(0, space), value = words.substr(std::min(space + 1, words.size()));
   const bool is_known = std::ranges::count(chat_settings(), name) > 0;
   if (words.empty() || (is_known && value.empty())) return print_settings(name);
-  if (!is_known)
-    return say("/set takes one of temp, top-p, top-k, min-p, n, think-max, seed, think, and its value");
+  if (!is_known) return say("/set takes one of " + joined(chat_settings(), ", ") + ", and its value");
   if (name == "think") return set_thinking(value);
-  Options changed = options_;
-  changed.seed.reset();
-  const GivenWords given = take_apart(row_of(Command::chat).text, flags_of(Command::chat),
-                                      {(name.size() == 1 ? "-" : "--") + name, value});
-  static_cast<const Flag*>(given.flags.front().flag)->apply(changed, value, "/set " + name);
-  options_ = std::move(changed);
+  find_flag(flags_of(Command::chat), name)->apply(options_, {"/set " + name, value});
   if (name == "seed") seed_ = choose_seed(options_);
   print_settings("");
 }
 
 // Of this name; empty: of all.
 void Conversation::print_settings(const std::string& name) const {
-  const SamplingOptions& sampling = options_.generation.sampling;
-  const std::pair<const char*, std::string> values[] = {
-      {"temp", format("%g", static_cast<double>(sampling.temperature))},
-      {"top-p", format("%g", static_cast<double>(sampling.top_p))},
-      {"top-k", std::to_string(sampling.top_k)},
-      {"min-p", format("%g", static_cast<double>(sampling.min_p))},
-      {"n", std::to_string(options_.generation.max_answer)},
-      {"think-max", std::to_string(options_.generation.max_thinking)},
-      {"seed", std::to_string(seed_)},
-      {"think", options_.generation.thinking ? "on" : "off"}};
+  GenerationOptions options = options_.generation;
+  options.sampling.seed = seed_;
   std::string line;
-  for (const auto& [of, value] : values)
-    if (name.empty() || name == of) line += (line.empty() ? "" : ", ") + std::string(of) + " " + value;
+  for (const GenerationOption& option : generation_options())
+    if (option.setting && (name.empty() || name == option.setting))
+      line += (line.empty() ? "" : ", ") + std::string(option.setting) + " " + text_of(option.field(options));
   say(line);
 }
 

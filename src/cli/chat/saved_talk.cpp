@@ -18,7 +18,6 @@
 #include "base/replace_file.h"
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "cli/options/json_fields.h"
 
 namespace dsv32 {
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "cli/options/talk_name.h"
+#include "cli/options/options.h"
 #include "context/timeline.h"
 #include "text/chat_format.h"
 

@@ -57,7 +57,7 @@ void Talk::find(const Options& options) {
   std::optional<SavedTalk> found = folder_->load(name_);
   is_resumed_ = found.has_value();
   if (found) saved = std::move(*found);
-  if (options.is_thinking_given) saved.thinking = options.generation.thinking;
+  if (options.is_thinking_given()) saved.thinking = options.generation.thinking;
   if (!is_kept_) return;
   if (!lock_) {
     const std::string former = name_;

@@ -11,7 +11,6 @@
 #include "cli/chat/saved_talk.h"
 #include "cli/inspect/manual.h"
 #include "cli/options/commands.h"
-#include "cli/options/flag_values.h"
 #include "cli/options/flags.h"
 #include "cli/options/model_lookup.h"
 #include "cli/terminal/streams.h"
@@ -24,14 +23,14 @@ namespace {
 std::string first_word(const CommandRow& row) { return row.name().substr(0, row.name().find(' ')); }
 std::string second_word(const CommandRow& row) { return row.name().substr(first_word(row).size()); }
 
-std::string letter_of(const FlagText& flag) {
+std::string letter_of(const Flag& flag) {
   const std::string last = flag.spellings().back();
   return last.size() == 1 ? last : "";
 }
 
 // Without what stands in brackets or behind a semicolon.
-std::string short_text(const FlagText& flag) {
-  const std::string text = flag.text;
+std::string short_text(const Flag& flag) {
+  const std::string text = flag.about;
   return text.substr(0, std::min(text.find("; "), text.find(" (")));
 }
 
@@ -86,24 +85,24 @@ struct Offer {
 std::vector<std::string> choices_of(const Flag& flag) {
   try {
     Options options;
-    flag.apply(options, "", "");
+    flag.apply(options, {});
   } catch (const WrongChoice& wrong) {
-    return wrong.choices;
+    return wrong.words;
   } catch (const Error&) {
   }
   return {};
 }
 
-Offer values_of(const FlagText& flag) {
+Offer values_of(const Flag& flag) {
   const std::string name = flag.name(), value = flag.value ? flag.value : "";
   if (name == "talk") return {{}, "talks", false};
   if (name == "model") return {{}, "models", true};
-  return {choices_of(static_cast<const Flag&>(flag)), "", value == "FILE" || value == "DIR"};
+  return {choices_of(flag), "", value == "FILE" || value == "DIR"};
 }
 
 // Of words that are no flags.
 Offer values_of(const CommandRow& row) {
-  const std::string usage = row.text.usage;
+  const std::string usage = row.usage;
   if (usage.find("NAME") != usage.npos) return {{}, "talks", false};
   if (usage.find("COMMAND") != usage.npos) return {words_at(1), "", false};
   if (usage.find('|') != usage.npos) return {parts_of(usage, '|'), "", false};
@@ -111,7 +110,7 @@ Offer values_of(const CommandRow& row) {
 }
 
 // "--model|-m"
-std::string pattern_of(const FlagText& flag) {
+std::string pattern_of(const Flag& flag) {
   std::string text;
   for (const std::string& name : flag.spellings())
     text += (text.empty() ? "" : "|") + std::string(name.size() > 1 ? "--" : "-") + name;
@@ -139,7 +138,7 @@ std::string for_bash() {
   text += "    *) case \"${COMP_WORDS[1]} ${COMP_WORDS[2]-} \" in\n";
   text += cases([](const CommandRow& row) {
     std::string flags, values;
-    for (const FlagText* flag : flags_of(row.command)) {
+    for (const Flag* flag : flags_of(row.command)) {
       flags += " --" + flag->name();
       if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_bash(values_of(*flag)) + " ;;\n";
     }
@@ -168,7 +167,7 @@ std::string for_zsh() {
   text += "  case \"$words[2] $words[3] \" in\n";
   text += cases([](const CommandRow& row) {
     std::string flags, values;
-    for (const FlagText* flag : flags_of(row.command)) {
+    for (const Flag* flag : flags_of(row.command)) {
       flags += " " + quoted("--" + flag->name() + ":" + replaced(short_text(*flag), ":", "\\:"));
       if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_zsh(values_of(*flag)) + " ;;\n";
     }
@@ -197,12 +196,12 @@ std::string for_fish() {
     if (!second.empty()) {
       text += format("complete -c dsv32 -f -n '%s; and not __fish_seen_subcommand_from %s' -a %s -d %s\n",
                      when.c_str(), joined(words_at(2, first)).c_str(), second.substr(1).c_str(),
-                     quoted(row.text.about).c_str());
+                     quoted(row.about).c_str());
       when += "; and __fish_seen_subcommand_from" + second;
     }
     if (const Offer words = values_of(row); !words.has_files)
       text += format("complete -c dsv32 -f -n '%s'%s\n", when.c_str(), in_fish(words).c_str());
-    for (const FlagText* flag : flags_of(row.command)) {
+    for (const Flag* flag : flags_of(row.command)) {
       const std::string letter = letter_of(*flag);
       const Offer values = values_of(*flag);
       text += format("complete -c dsv32 -n '%s' -l %s%s%s%s -d %s\n", when.c_str(), flag->name().c_str(),

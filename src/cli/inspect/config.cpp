@@ -1,4 +1,4 @@
-// See config.h. A flag's default is what its text in the help says it is.
+// See config.h.
 #include "cli/inspect/config.h"
 
 #include <cstdlib>
@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/commands.h"
+#include "cli/options/flags.h"
 #include "cli/options/model_lookup.h"
-#include "cli/options/recommended.h"
-#include "cli/options/settings.h"
+#include "cli/options/options.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_folders.h"
 #include "cli/warm/model.h"
@@ -22,16 +22,6 @@ std::string row(const std::string& name, const std::string& value, const std::st
   const std::string text =
       format("%-16s %-28s %s", name.c_str(), visible(value).c_str(), visible(from).c_str());
   return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
-}
-
-// Of "N (default: 3)" what stands there; of a switch that it is off.
-std::string default_of(const FlagText& flag) {
-  constexpr std::string_view kMark = "(default: ";
-  const std::string_view text = flag.text;
-  const size_t at = text.find(kMark);
-  if (at == text.npos) return flag.value ? "-" : text.ends_with("(default)") ? "on" : "off";
-  const size_t begin = at + kMark.size();
-  return std::string(text.substr(begin, text.rfind(')') - begin));
 }
 
 // The file that a command without -m opens, or why there is none.
@@ -52,10 +42,10 @@ std::string model_row(const std::string& set, const std::string& set_where) {
 }
 
 // That file, for what it recommends to a command that draws; null where there is none.
-std::unique_ptr<GgufFile> open_model(Command command, const std::vector<Setting>& settings) {
+std::unique_ptr<GgufFile> open_model(Command command, const std::vector<GivenFlag>& settings) {
   if (!find_flag(flags_of(command), "temp")) return nullptr;
   Options none;
-  for (const Setting& setting : settings)
+  for (const GivenFlag& setting : settings)
     if (setting.flag->name() == "model") none.engine.model_path = setting.value;
   try {
     return std::make_unique<GgufFile>(find_model(none));
@@ -64,36 +54,44 @@ std::unique_ptr<GgufFile> open_model(Command command, const std::vector<Setting>
   }
 }
 
+// What holds for the flag, and from where.
+std::string rows_of(const Flag& flag, const std::vector<GivenFlag>& settings, const GgufFile* model) {
+  std::string rows, value, where;
+  for (const GivenFlag& setting : settings) {
+    if (setting.flag != &flag) continue;
+    value = setting.value, where = setting.where;
+    rows += row(flag.name(), flag.value ? value : "on", where);
+  }
+  if (flag.name() == "model") return model_row(value, where);
+  if (!rows.empty()) return rows;
+  if (flag.name() == "cache-dir") return row("cache-dir", cache_directory({}), "default");
+  if (model && flag.option)
+    if (const auto advice = recommended_value(*model, *flag.option))
+      return row(flag.name(), *advice, model->path());
+  const std::string standard = flag.default_text();
+  return row(flag.name(), !standard.empty() ? standard : flag.value ? "-" : "off", "default");
+}
+
 }  // namespace
 
-int config_command(const Options& options) {
-  size_t n_taken = 0;
-  const CommandRow& command =
-      find_command(options.words.empty() ? std::vector<std::string>{"run"} : options.words, n_taken);
-  const std::vector<Setting> settings = settings_for(command.command, {});
+std::string config_text(const CommandRow& command) {
+  const std::vector<GivenFlag> settings = settings_for(command.command, {});
   const std::unique_ptr<GgufFile> model = open_model(command.command, settings);
   std::error_code error;
   const bool is_there = std::filesystem::exists(settings_path(), error);
-  std::string text = row("settings", settings_path(), is_there ? "" : "not there");
   const std::string state = user_folder(UserFolder::state);
-  text += row("talks", state.empty() ? "-" : state + "/talks", "");
-  text += "\n" + format("dsv32 %s\n", command.name().c_str());
-  for (const FlagText* flag : flags_of(command.command)) {
-    if (static_cast<const Flag*>(flag)->is_once()) continue;
-    std::string rows, value, where;
-    for (const Setting& setting : settings)
-      if (setting.flag == flag) {
-        value = setting.value, where = setting.where;
-        rows += row(flag->name(), flag->value ? value : "on", where);
-      }
-    if (flag->name() == "model") rows = model_row(value, where);
-    if (flag->name() == "cache-dir" && rows.empty()) rows = row("cache-dir", cache_directory({}), "default");
-    if (const auto advice = model ? recommended_value(*model, flag->name()) : std::nullopt;
-        advice && rows.empty())
-      rows = row(flag->name(), *advice, model->path());
-    text += rows.empty() ? row(flag->name(), default_of(*flag), "default") : rows;
-  }
-  write_out(text);
+  std::string text = row("settings", settings_path(), is_there ? "" : "not there");
+  text += row("talks", state.empty() ? "-" : state + "/talks", "") + "\n" + command.full_name + "\n";
+  for (const Flag* flag : flags_of(command.command))
+    if (!flag->is_once()) text += rows_of(*flag, settings, model.get());
+  return text;
+}
+
+int config_command(const Options& options) {
+  size_t n_taken = 0;
+  const std::vector<std::string> words =
+      options.words.empty() ? std::vector<std::string>{"run"} : options.words;
+  write_out(config_text(find_command(words, n_taken)));
   return 0;
 }
 

@@ -1,14 +1,15 @@
 // `dsv32 inspect plan`: what would lie where, in bytes, on this machine or on one that is only described, and
 // what a decode token would read of each memory, and what speed that lets expect.
 
+#include <algorithm>
 #include <cmath>
 
+#include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/worker_pool.h"
 #include "cli/inspect/inspect.h"
 #include "cli/inspect/measured.h"
-#include "cli/options/imagined_machine.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
@@ -17,8 +18,36 @@
 namespace dsv32 {
 namespace {
 
+// What one H100 had taken before anything was placed: CUDA's own and the driver's reserve, the backend's
+// scratch memory and its library, and of the host its staging; and what a system keeps of the host.
+constexpr uint64_t kCudaBytes = uint64_t{1} << 30, kScratchBytes = uint64_t{261} << 20;
+constexpr uint64_t kStagingBytes = uint64_t{132} << 20, kSystemBytes = uint64_t{2} << 30;
+
 // Of a common NVMe disk, and of weights from the page cache to a GPU.
 constexpr double kDiskRate = 3e9, kCachedRate = 25e9;
+
+// What would be free there when backends of these limits have been made. Without GPUs the weights lie in the
+// host's memory, where their file would be mapped: they are taken from it here.
+// Throws Error{memory} when they do not fit.
+Machine machine_of(const ImaginedMachine& imagined, const ModelBytes& bytes, const EngineOptions& options) {
+  Machine machine{
+      !imagined.gpus.empty(), bytes, {}, {imagined.host, less_bytes(imagined.host, kSystemBytes), 0}};
+  for (size_t i = 0; i < imagined.gpus.size(); ++i) {
+    const uint64_t n_most = options.limits(i).device.value_or(imagined.gpus[i]);
+    const uint64_t n_free = std::min(n_most, less_bytes(imagined.gpus[i], kCudaBytes));
+    machine.devices.push_back({imagined.gpus[i], less_bytes(n_free, kScratchBytes), kScratchBytes});
+  }
+  machine.host.n_bytes_free = options.host_mem.value_or(machine.host.n_bytes_free);
+  machine.host.n_bytes_used = imagined.gpus.size() * kStagingBytes;
+  machine.host.n_bytes_free = less_bytes(machine.host.n_bytes_free, machine.host.n_bytes_used);
+  if (machine.is_apart) return machine;
+  machine.devices = {machine.host};
+  const uint64_t n_weights = total_bytes(bytes);
+  if (n_weights > machine.host.n_bytes_free)
+    fail_memory("the weights", n_weights, machine.host.n_bytes_free, "");
+  machine.host.n_bytes_free -= n_weights;
+  return machine;
+}
 
 struct Planned {
   Machine machine;

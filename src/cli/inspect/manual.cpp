@@ -5,7 +5,6 @@
 #include "cli/chat/chat_commands.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/options/help.h"
 
 namespace dsv32 {
 namespace {
@@ -52,23 +51,16 @@ std::string section_of(const char* heading, std::span<const Entry> entries) {
   return text;
 }
 
-// "--max-tokens, --predict, -n"
-std::string names_in_manual(const FlagText& flag) {
-  std::string text;
-  for (const std::string& name : flag.spellings())
-    if (name.find('_') == name.npos)
-      text += (text.empty() ? "" : ", ") + std::string(name.size() > 1 ? "--" : "-") + name;
-  return text;
-}
-
 // A flag is described once, with the commands that take it so.
 std::string flag_section() {
   std::string text = ".SH FLAGS\n";
   for (const Flag& flag : flags()) {
-    std::vector<std::string> takers;
+    std::vector<std::string> names, takers;
+    for (const std::string& name : flag.spellings())
+      if (name.find('_') == name.npos) names.push_back((name.size() > 1 ? "--" : "-") + name);
     for (const CommandRow& row : commands())
-      if (flag.commands >> static_cast<unsigned>(row.command) & 1) takers.push_back(row.name());
-    text += paragraph(names_in_manual(flag), flag.value ? flag.value : "", std::string(flag.text) + ".");
+      if (flag.is_of(row.command)) takers.push_back(row.name());
+    text += paragraph(joined(names, ", "), flag.value ? flag.value : "", flag.help() + ".");
     text += ".br\n" + (takers.size() > commands().size() / 2 ? "most commands" : roff(joined(takers, ", "))) +
             "\n";
   }
@@ -93,7 +85,7 @@ std::string example_section() {
 std::string manual_page() {
   std::string text = ".TH DSV32 1\n.SH NAME\ndsv32 \\- runs DeepSeek\\-V3.2 from a GGUF file\n.SH SYNOPSIS\n";
   text += ".B dsv32\n\\fICOMMAND\\fR [\\fIFLAGS\\fR] [\\fIWORDS\\fR]\n.SH COMMANDS\n";
-  for (const CommandRow& row : commands()) text += paragraph(row.name(), row.text.usage, row.text.about);
+  for (const CommandRow& row : commands()) text += paragraph(row.name(), row.usage, row.about);
   text += flag_section() + chat_section();
   text +=
       ".SH SETTINGS\n$XDG_CONFIG_HOME/dsv32/config, else ~/.config/dsv32/config, has lines\n.RS\n.nf\nflag = "

@@ -1,10 +1,13 @@
-// See commands.h. A command of two words belongs to the group that the first names.
+// See commands.h. A command of two words belongs to the group that the first names. A screenful is 24 lines
+// of 80 columns.
 #include "cli/options/commands.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/options/flags.h"
 
 namespace dsv32 {
 namespace {
@@ -38,91 +41,86 @@ std::string members_of(const std::string& group) {
        is_prompt ? "dsv32 run \"" + visible(prompt, false, 60) + "\" asks the model" : "");
 }
 
-}  // namespace
-
-std::span<const CommandRow> commands() {
-  static const CommandRow kRows[] = {
-      {Command::run,
-       {"dsv32 run", "[flags] [PROMPT...]",
-        "Answers one prompt. What comes first: standard input, then files, then the prompt.", true}},
-      {Command::batch,
-       {"dsv32 batch", "[flags] FILE -o FILE",
-        "Answers a file of requests, many at a time, each as it would be answered alone.", true}},
-      {Command::chat,
-       {"dsv32 chat", "[flags]", "A conversation at the terminal. /help lists what can be typed there.",
-        false}},
-      {Command::inspect_model,
-       {"dsv32 inspect model", "[flags]", "The model file's metadata and tensors.", false}},
-      {Command::inspect_plan,
-       {"dsv32 inspect plan", "[flags]", "What would lie where, in bytes, without loading anything.", false}},
-      {Command::inspect_tokens,
-       {"dsv32 inspect tokens", "[flags] [TEXT]", "The token ids of a text, or of standard input.", true}},
-      {Command::inspect_prompt,
-       {"dsv32 inspect prompt", "[flags] [PROMPT...]", "The prompt as the model would read it.", true}},
-      {Command::inspect_logits,
-       {"dsv32 inspect logits", "--tokens IDS --out FILE [flags]",
-        "The logits of every token of a prompt, to a file.", false}},
-      {Command::check,
-       {"dsv32 check", "[flags] [PROMPT...]",
-        "Whether this machine computes the model as it should: the top-k buffer, and the GPU.", true}},
-      {Command::cache_list,
-       {"dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.", false}},
-      {Command::cache_show,
-       {"dsv32 cache show", "[flags] [MODEL]",
-        "The kept segments, of all models or of one, by its name or fingerprint.", true}},
-      {Command::cache_verify,
-       {"dsv32 cache verify", "[flags]", "Reads all that is kept and removes what is damaged.", false}},
-      {Command::cache_prune,
-       {"dsv32 cache prune", "[flags] SIZE", "Removes what the policy lets go first, until SIZE is left.",
-        true}},
-      {Command::cache_clear,
-       {"dsv32 cache clear", "[flags]", "Removes all kept prefixes, and what is known of models' bytes.",
-        false}},
-      {Command::cache_path, {"dsv32 cache path", "[flags]", "Where prefixes are kept.", false}},
-      {Command::talks_list,
-       {"dsv32 talks list", "[flags]", "The talks that are kept, the one used last first.", false}},
-      {Command::talks_show,
-       {"dsv32 talks show", "[flags] NAME", "What was said in a talk, for reading.", true}},
-      {Command::talks_rename,
-       {"dsv32 talks rename", "[flags] NAME NEW", "Keeps a talk under another name.", true}},
-      {Command::talks_delete, {"dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true}},
-      {Command::talks_export,
-       {"dsv32 talks export", "[flags] NAME", "A talk as Markdown, or as JSON, on standard output.", true}},
-      {Command::bench, {"dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false}},
-      {Command::bench_batch,
-       {"dsv32 bench batch", "[flags]",
-        "Times decode steps of many sequences, and says how many fit: with every row resident, and with "
-        "top-k "
-        "buffers.",
-        false}},
-      {Command::config,
-       {"dsv32 config", "[COMMAND]", "What holds for a command without flags, run for one, and from where.",
-        true}},
-      {Command::warm_start,
-       {"dsv32 warm start", "[flags]",
-        "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
-        false}},
-      {Command::warm_status,
-       {"dsv32 warm status", "[flags]", "The processes that hold a model. Exit code 1: there is none.",
-        false}},
-      {Command::warm_stop,
-       {"dsv32 warm stop", "[flags]",
-        "Ends those processes, or those of -m, when what is under way has been answered.", false}},
-      {Command::completion,
-       {"dsv32 completion", "bash|zsh|fish|man",
-        "What the shell completes, or the manual page, on standard output.", true}},
-  };
-  return kRows;
-}
-
-std::string CommandRow::name() const { return text.name.substr(kProgram); }
-
-const CommandRow& row_of(Command command) { return commands()[static_cast<size_t>(command)]; }
-
+// "inspect": a word that names no command by itself but begins the names of several.
 bool is_group(const std::string& word) {
   return has_members(word) &&
          std::ranges::none_of(commands(), [&](const CommandRow& row) { return row.name() == word; });
 }
+
+// The commands of a group, each in a line or two.
+std::string group_text(const std::string& group) {
+  std::string text;
+  for (const CommandRow& row : commands())
+    if (row.name().starts_with(group + " "))
+      text += format("  %s %s\n      %s\n", row.full_name, row.usage, row.about);
+  return text + "\ndsv32 COMMAND --help lists a command's flags.\n";
+}
+
+}  // namespace
+
+std::span<const CommandRow> commands() {
+  static constexpr CommandRow kRows[] = {
+      {Command::run, "dsv32 run", "[flags] [PROMPT...]",
+       "Answers one prompt. What comes first: standard input, then files, then the prompt.", true},
+      {Command::batch, "dsv32 batch", "[flags] FILE -o FILE",
+       "Answers a file of requests, many at a time, each as it would be answered alone.", true},
+      {Command::chat, "dsv32 chat", "[flags]",
+       "A conversation at the terminal. /help lists what can be typed there.", false},
+      {Command::inspect_model, "dsv32 inspect model", "[flags]", "The model file's metadata and tensors.",
+       false},
+      {Command::inspect_plan, "dsv32 inspect plan", "[flags]",
+       "What would lie where, in bytes, without loading anything.", false},
+      {Command::inspect_tokens, "dsv32 inspect tokens", "[flags] [TEXT]",
+       "The token ids of a text, or of standard input.", true},
+      {Command::inspect_prompt, "dsv32 inspect prompt", "[flags] [PROMPT...]",
+       "The prompt as the model would read it.", true},
+      {Command::inspect_logits, "dsv32 inspect logits", "--tokens IDS --out FILE [flags]",
+       "The logits of every token of a prompt, to a file.", false},
+      {Command::check, "dsv32 check", "[flags] [PROMPT...]",
+       "Whether this machine computes the model as it should: the top-k buffer, and the GPU.", true},
+      {Command::cache_list, "dsv32 cache list", "[flags]", "The models whose prefixes are kept on disk.",
+       false},
+      {Command::cache_show, "dsv32 cache show", "[flags] [MODEL]",
+       "The kept segments, of all models or of one, by its name or fingerprint.", true},
+      {Command::cache_verify, "dsv32 cache verify", "[flags]",
+       "Reads all that is kept and removes what is damaged.", false},
+      {Command::cache_prune, "dsv32 cache prune", "[flags] SIZE",
+       "Removes what the policy lets go first, until SIZE is left.", true},
+      {Command::cache_clear, "dsv32 cache clear", "[flags]",
+       "Removes all kept prefixes, and what is known of models' bytes.", false},
+      {Command::cache_path, "dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
+      {Command::talks_list, "dsv32 talks list", "[flags]",
+       "The talks that are kept, the one used last first.", false},
+      {Command::talks_show, "dsv32 talks show", "[flags] NAME", "What was said in a talk, for reading.",
+       true},
+      {Command::talks_rename, "dsv32 talks rename", "[flags] NAME NEW", "Keeps a talk under another name.",
+       true},
+      {Command::talks_delete, "dsv32 talks delete", "[flags] NAME...", "Deletes talks, for good.", true},
+      {Command::talks_export, "dsv32 talks export", "[flags] NAME",
+       "A talk as Markdown, or as JSON, on standard output.", true},
+      {Command::bench, "dsv32 bench", "[flags]", "Times prefill and decode at context frontiers.", false},
+      {Command::bench_batch, "dsv32 bench batch", "[flags]",
+       "Times decode steps of many sequences, and says how many fit: with every row resident, and with "
+       "top-k buffers.",
+       false},
+      {Command::config, "dsv32 config", "[COMMAND]",
+       "What holds for a command without flags, run for one, and from where.", true},
+      {Command::warm_start, "dsv32 warm start", "[flags]",
+       "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
+       false},
+      {Command::warm_status, "dsv32 warm status", "[flags]",
+       "The processes that hold a model. Exit code 1: there is none.", false},
+      {Command::warm_stop, "dsv32 warm stop", "[flags]",
+       "Ends those processes, or those of -m, when what is under way has been answered.", false},
+      {Command::completion, "dsv32 completion", "bash|zsh|fish|man",
+       "What the shell completes, or the manual page, on standard output.", true},
+  };
+  return kRows;
+}
+
+std::string CommandRow::name() const { return full_name + kProgram; }
+
+const CommandRow& row_of(Command command) { return commands()[static_cast<size_t>(command)]; }
 
 const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken) {
   if (words[0].starts_with("-"))
@@ -138,6 +136,81 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
   if (pair.empty() && has_members(words[0]))
     fail(ErrorKind::usage, words[0] + " what? one of " + members_of(words[0]));
   fail_unknown(pair.empty() ? words[0] : pair, words);
+}
+
+std::string exit_codes() {
+  return "Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch "
+         "failed, 6 no whole answer.\n";
+}
+
+std::span<const Example> examples() {
+  static constexpr Example kExamples[] = {
+      {"dsv32 run \"Why is the sky blue?\"", "the answer, on standard output"},
+      {"dsv32 run -f notes.txt \"Summarise this.\"", "a file, then the question"},
+      {"git diff | dsv32 run \"Review this.\"", "standard input, then the question"},
+      {"dsv32 batch asked.jsonl -o answers.jsonl", "many prompts, many at a time"},
+  };
+  return kExamples;
+}
+
+std::string overview() {
+  std::string text = "dsv32 runs DeepSeek-V3.2 from a GGUF file.\n\n";
+  for (const Example& example : examples()) text += format("  %-42s %s\n", example.command, example.text);
+  text += R"(
+Commands:
+  run               answer one prompt, or with --each or --lines each of many
+  batch             answer a file of requests
+  chat              talk, at a terminal
+  inspect model     the model file's metadata; also tokens, prompt, logits
+  inspect plan      what would lie where, in bytes
+  cache list        kept prompts; also show, verify, prune, clear, path
+  warm start        keep a model loaded; also status, stop
+  talks list        the talks that are kept; also show, rename, delete, export
+  check             whether this machine computes the model as it should
+  bench             speed against what the machine can do
+  config            what holds without flags, and from where
+  completion        what bash, zsh and fish complete, or the manual page
+  help, version     this text; dsv32 COMMAND --help lists a command's flags
+
+The model is -m FILE, else $DSV32_MODEL, else the only one in models/.
+)";
+  return fitted(text + exit_codes());
+}
+
+std::string command_help(Command command) {
+  return help_of(row_of(command), flags_of(command)) + "\n" + fitted(exit_codes());
+}
+
+std::string fitted(const std::string& text, size_t width) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line); out += line + "\n") {
+    const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    const size_t gap = line.rfind("  "), margin = gap == line.npos || gap < begin ? begin : gap + 2;
+    const std::string indent(margin > width / 2 ? std::min(begin, width / 4) + 2 : margin, ' ');
+    for (size_t at = begin; line.size() > width; at = indent.size()) {
+      size_t cut = line.rfind(' ', width);
+      if (cut == line.npos || cut < at) cut = line.find(' ', at);  // a word that is wider
+      if (cut == line.npos) break;
+      out += line.substr(0, line.find_last_not_of(' ', cut) + 1) + "\n";
+      line = indent + line.substr(std::min(line.find_first_not_of(' ', cut), line.size()));
+    }
+  }
+  return out;
+}
+
+std::string general_text(const std::vector<std::string>& words) {
+  const bool is_behind = is_group(words[0]) && words.size() > 1;
+  const std::string& word = words[is_behind ? 1 : 0];
+  if (word == "--version" || word == "-V" || (word == "version" && !is_behind)) return version_text();
+  if (word != "--help" && word != "-h" && (word != "help" || is_behind)) return {};
+  return is_behind ? fitted(group_text(words[0])) : overview();
+}
+
+std::string error_text(const std::string& message, const std::string& hint) {
+  std::string text = "dsv32: " + visible(message, true) + "\n";
+  if (!hint.empty()) text += "hint: " + visible(hint, true) + "\n";
+  return text;
 }
 
 }  // namespace dsv32

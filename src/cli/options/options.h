@@ -1,8 +1,7 @@
 // What the user asked for: the words of one command, checked and turned into values.
 //
 // parse_options() is the only reader of a command line, and of the settings file for what it leaves open. The
-// commands are a table (commands.h), the flags another (flags.h), and flag_parser.h takes the words apart.
-// Nothing here opens a file.
+// commands are a table (commands.h), the flags another (flags.h).
 #pragma once
 
 #include <chrono>
@@ -10,12 +9,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/terminal/printer.h"
 #include "cli/terminal/terminal.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
+#include "gguf/gguf.h"
 #include "weights/synthetic.h"
 
 namespace dsv32 {
@@ -111,7 +112,7 @@ struct Options {
   bool leaves_stdin = false;          // unless `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
-  bool is_thinking_given = false;  // by --think or --no-think
+  bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }
 
   std::string talk;           // its name; empty when --talk is absent
   bool continues = false;     // the talk used last
@@ -146,7 +147,16 @@ Options parse_options(Command command, const std::vector<std::string>& args);
 // The seed asked for, or a random one, which the caller reports.
 uint64_t choose_seed(const Options& options);
 
-// Usage, flags by group, where defaults come from, and the exit codes.
-std::string command_help(Command command);
+// `options` with what the model's file recommends to draw by (GGUF's keys general.sampling.*) where neither
+// the command line nor the settings file says anything. Throws Error{model} for what cannot be drawn by.
+Options with_recommended(Options options, const GgufFile& file);
+
+// The value of that option which the file recommends, as it would be typed. Throws Error{model}.
+std::optional<std::string> recommended_value(const GgufFile& file, const GenerationOption& option);
+
+// A talk's name is a file's too: 1 to 64 letters, digits, '.', '_' and '-', the first of them no '.'.
+inline constexpr size_t kMaxTalkName = 64;
+bool is_talk_name(std::string_view name);
+void check_talk_name(const std::string& name);  // throws Error{usage} unless it is one
 
 }  // namespace dsv32

@@ -1,5 +1,6 @@
-// See version.h. The Makefile says what only it knows; this file is compiled anew when that changes.
-#include "cli/options/version.h"
+// The version, the revision it was built from, with what, for what, and of what. The Makefile says what only
+// it knows; this file is compiled anew when that changes.
+#include "cli/options/commands.h"
 
 #include <histedit.h>
 #include <hwy/highway.h>

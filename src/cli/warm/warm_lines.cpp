@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "cli/options/json_fields.h"
 #include "cli/warm/warm_socket.h"
 
 namespace dsv32 {
@@ -45,43 +44,34 @@ std::vector<TokenRun> runs_of(const ReadJson& json) {
   return runs;
 }
 
-ReadJson options_json(const GenerationOptions& options) {
-  const SamplingOptions& sampling = options.sampling;
-  ReadJson stops = ReadJson::array();
-  for (const std::string& stop : options.stops) stops.push_back(warm_text(stop));
-  return {{"max_answer", options.max_answer},
-          {"max_thinking", options.max_thinking},
-          {"max_tokens", options.max_tokens},
-          {"stops", std::move(stops)},
-          {"thinking", options.thinking},
-          {"top_logprobs", options.n_top_logprobs},
-          {"temperature", sampling.temperature},
-          {"top_k", sampling.top_k},
-          {"top_p", sampling.top_p},
-          {"min_p", sampling.min_p},
-          {"seed", sampling.seed}};
+ReadJson warm_value(const std::vector<std::string>& texts) {
+  ReadJson json = ReadJson::array();
+  for (const std::string& text : texts) json.push_back(warm_text(text));
+  return json;
+}
+template <typename T>
+ReadJson warm_value(const T& value) {
+  return value;
+}
+
+ReadJson options_json(GenerationOptions options) {
+  ReadJson json;
+  for (const GenerationOption& option : generation_options())
+    json[option.name] =
+        std::visit([](const auto* field) { return warm_value(*field); }, option.field(options));
+  return json;
 }
 
 GenerationOptions options_of(const ReadJson& json) {
   JsonFields fields(json, "options");
   GenerationOptions options;
-  const auto integer = [&](const char* key, const OptionRange& range, int64_t& value) {
-    value = fields.integer(key, range).value_or(value);
-  };
-  const auto number = [&](const OptionRange& range, float& value) {
-    value = static_cast<float>(fields.number(range).value_or(static_cast<double>(value)));
-  };
-  integer("max_answer", kTokenLimit, options.max_answer);
-  integer("max_thinking", kTokenLimit, options.max_thinking);
-  integer("max_tokens", kTokenLimit, options.max_tokens);
-  integer(kTopLogprobs.name, kTopLogprobs, options.n_top_logprobs);
-  integer(kTopK.name, kTopK, options.sampling.top_k);
-  number(kTemperature, options.sampling.temperature);
-  number(kTopP, options.sampling.top_p);
-  number(kMinP, options.sampling.min_p);
-  options.sampling.seed = fields.seed("seed").value_or(0);
-  options.thinking = fields.truth("thinking").value_or(true);
-  for (const ReadJson& stop : list(fields, "stops")) options.stops.push_back(warm_bytes(stop));
+  for (const GenerationOption& option : generation_options()) {
+    const GenerationOption::Field field = option.field(options);
+    const auto texts = std::get_if<std::vector<std::string>*>(&field);
+    if (!texts) fields.read(option, options);
+    if (texts)
+      for (const ReadJson& text : list(fields, option.name)) (*texts)->push_back(warm_bytes(text));
+  }
   if (std::ranges::count(options.stops, "") > 0) fail(ErrorKind::usage, "a stop is empty");
   return options;
 }

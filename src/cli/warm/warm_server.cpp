@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "cli/options/json.h"
-#include "cli/options/json_fields.h"
 #include "cli/warm/warm.h"
 #include "cli/warm/warm_lines.h"
 #include "engine/loop.h"

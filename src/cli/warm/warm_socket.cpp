@@ -17,7 +17,8 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "base/text.h"
-#include "cli/options/version.h"
+#include "cli/options/commands.h"
+#include "cli/options/flags.h"
 #include "cli/terminal/user_folders.h"
 #include "cli/warm/model.h"
 
@@ -75,35 +76,16 @@ bool is_at(int fd, const std::string& path) {
   return own && std::pair(own->device, own->inode) == file_at(path);
 }
 
-template <typename T>
-void add(Sha256& hash, const std::optional<T>& value) {
-  hash.add_number(value.has_value());
-  hash.add_number(static_cast<uint64_t>(value.value_or(T{})));
-}
-
-void add_engine(Sha256& hash, const EngineOptions& engine) {
-  hash.add_field(engine.backend);
-  hash.add_number(engine.gpus.size());
-  for (const int gpu : engine.gpus) hash.add_number(static_cast<uint64_t>(gpu));
-  hash.add_number(static_cast<uint64_t>(engine.n_threads));
-  hash.add_number(static_cast<uint64_t>(engine.kv_type));
-  for (const auto& size : {engine.context, engine.topk_buffer, engine.chunk, engine.n_cpu_experts})
-    add(hash, size);
-  hash.add_number(engine.gpu_mem.size());
-  for (const uint64_t n_bytes : engine.gpu_mem) hash.add_number(n_bytes);
-  add(hash, engine.host_mem);
-}
-
-void add_cache(Sha256& hash, const Options& options) {
-  hash.add_number(options.uses_cache);
-  if (!options.uses_cache) return;
+// All flags that decide an engine and its prefixes, as they would be typed.
+void add_engine(Sha256& hash, Options options) {
+  options.engine.model_path.clear();  // the file itself is hashed
   std::error_code error;
-  hash.add_field(std::filesystem::absolute(cache_directory(options), error).string());
-  add(hash, options.cache.max_bytes);
-  hash.add_field(options.cache.salt);
-  hash.add_number(static_cast<uint64_t>(options.cache.eviction));
-  hash.add_number(static_cast<uint64_t>(options.cache.write));
-  hash.add_number(static_cast<uint64_t>(options.cache.prefetch));
+  if (options.uses_cache)
+    options.cache.directory = std::filesystem::absolute(cache_directory(options), error).string();
+  else
+    options.cache = {};
+  for (const Flag& flag : engine_flags())
+    if (flag.is_of(Command::warm_start)) hash.add_field(flag.text_in(options));
 }
 
 }  // namespace
@@ -119,8 +101,7 @@ std::string warm_path(const Options& options, const GgufFile& file) {
           static_cast<uint64_t>(stamp.changed_ns)})
       hash.add_number(number);
   }
-  add_engine(hash, options.engine);
-  add_cache(hash, options);
+  add_engine(hash, options);
   const Hash256 digest = hash.finish();
   std::string path = user_folder(UserFolder::runtime) + "/warm-";
   for (size_t i = 0; i < kNameBytes; ++i) path += format("%02x", digest[i]);

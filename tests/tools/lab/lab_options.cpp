@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/options/flag_values.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"
 #include "tests/tools/lab/buffer.h"
@@ -18,6 +17,7 @@ namespace {
 
 struct LabCommand {
   const char* name;
+  const char* full_name;
   const char* usage;
   const char* about;
   bool takes_words;
@@ -25,11 +25,12 @@ struct LabCommand {
   int (*run)(const LabOptions& options);
   Command like = Command::run;
 
-  CommandText text() const { return {std::string("lab ") + name, usage, about, takes_words}; }
+  CommandRow row() const { return {Command::run, full_name, usage, about, takes_words}; }
 };
 
 const LabCommand kCommands[] = {
     {"answers",
+     "lab answers",
      "[flags] FILE...",
      "Counts the questions about long passages that are answered right. A line of a file is\n"
      "{\"passage\": \"...\", \"questions\": [{\"ask\": \"...\", \"answer\": \"...\"}, ...]}.",
@@ -37,6 +38,7 @@ const LabCommand kCommands[] = {
      {"model", "backend", "gpus", "threads", "topk-buffer", "json", "help"},
      lab_answers},
     {"buffer",
+     "lab buffer",
      "[flags] FILE",
      "Counts the rows that decode steps find in the top-k buffer, for several sizes and policies, in\n"
      "conversations about the passages of a file.",
@@ -44,18 +46,21 @@ const LabCommand kCommands[] = {
      {"model", "backend", "gpus", "threads", "json", "help"},
      lab_buffer},
     {"matvec",
+     "lab matvec",
      "[flags]",
      "Times one matrix-vector product on the CPU for each storage format.",
      false,
      {"threads", "json", "help"},
      lab_matvec},
     {"experts",
+     "lab experts",
      "[flags]",
      "Times one token's routed experts on the CPU for each storage format.",
      false,
      {"threads", "help"},
      lab_experts},
     {"prefixes",
+     "lab prefixes",
      "[flags]",
      "Times the first token of prompts that are known on disk.",
      false,
@@ -65,63 +70,89 @@ const LabCommand kCommands[] = {
      Command::bench},
 };
 
-struct LabFlag : FlagText {
-  std::string commands;  // "answers buffer"
-  void (*apply)(LabOptions& options, const std::string& value, const std::string& flag);
+struct LabFlag {
+  const char* commands;  // "answers buffer"
+  Flag flag;
 };
 
-using O = LabOptions;
-using S = const std::string;
+LabOptions& lab(Options& options) { return static_cast<LabOptions&>(options); }
+
+using O = Options;
+using V = const FlagValue&;
 
 const LabFlag kFlags[] = {
-    {{"chooser", "NAME", "who chooses positions: indexer, dense, recent, random or all (default: indexer)",
-      "Asked"},
-     "answers",
-     [](O& o, S& v, S& f) { o.choosers = parse_choosers(f, v); }},
-    {{"passages", "N", "of each file, the first so many; 0: all (default: 0)", "Asked"},
-     "answers buffer",
-     [](O& o, S& v, S& f) { o.n_passages = parse_integer(f, v, 0, int64_t{1} << 30); }},
-    {{"think", nullptr, "think before each answer", "Asked"},
-     "answers",
-     [](O& o, S&, S&) { o.generation.thinking = true; }},
-    {{"wrong", nullptr, "show the questions that are answered wrong, on standard error", "Asked"},
-     "answers",
-     [](O& o, S&, S&) { o.shows_wrong = true; }},
-    {{"rows", "N", "outputs of the matrix (default: 18432)", "Product"},
-     "matvec",
-     [](O& o, S& v, S& f) { o.n_rows = parse_integer(f, v, 1, 1 << 24); }},
-    {{"cols", "N", "inputs of the matrix, a multiple of 256 (default: 7168)", "Product"},
-     "matvec",
-     [](O& o, S& v, S& f) { o.n_cols = parse_integer(f, v, 256, 1 << 20); }},
-    {{"runs", "N", "timed runs of each kind, of which the median counts (default: 9)", "Product"},
-     "matvec experts",
-     [](O& o, S& v, S& f) { o.n_runs = parse_integer(f, v, 1, 1000); }},
-    {{"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product"},
-     "matvec experts",
-     [](O& o, S& v, S& f) { o.types.push_back(parse_type(f, v)); }},
-    {{"contexts", "LIST", "lengths of the prompts (default: 2048,8192,32768,131072)", "Measured"},
-     "prefixes",
-     [](O& o, S& v, S& f) { o.bench.contexts = parse_numbers(f, v, 1); }},
-    {{"dir", "DIR", "where the disk is that is measured; emptied afterwards (default: .)", "Measured"},
-     "prefixes",
-     [](O& o, S& v, S&) { o.folder = v; }},
+    {"answers",
+     {"chooser",
+      "NAME",
+      "who chooses positions: indexer, dense, recent, random or all",
+      "Asked",
+      0,
+      [](O& o, V value) { lab(o).choosers = parse_choosers(value.flag, value.text); },
+      {0, 0, "indexer"}}},
+    {"answers buffer",
+     {"passages",
+      "N",
+      "of each file, the first so many; 0: all",
+      "Asked",
+      0,
+      [](O& o, V value) { lab(o).n_passages = parse_integer(value, 0, int64_t{1} << 30); },
+      {0, 0, "0"}}},
+    {"answers",
+     {"think", nullptr, "think before each answer", "Asked", 0,
+      [](O& o, V) { o.generation.thinking = true; }}},
+    {"answers",
+     {"wrong", nullptr, "show the questions that are answered wrong, on standard error", "Asked", 0,
+      [](O& o, V) { lab(o).shows_wrong = true; }}},
+    {"matvec",
+     {"rows",
+      "N",
+      "outputs of the matrix",
+      "Product",
+      0,
+      [](O& o, V value) { lab(o).n_rows = parse_integer(value, 1, 1 << 24); },
+      {0, 0, "18432"}}},
+    {"matvec",
+     {"cols",
+      "N",
+      "inputs of the matrix, a multiple of 256",
+      "Product",
+      0,
+      [](O& o, V value) { lab(o).n_cols = parse_integer(value, 256, 1 << 20); },
+      {0, 0, "7168"}}},
+    {"matvec experts",
+     {"runs",
+      "N",
+      "timed runs of each kind, of which the median counts",
+      "Product",
+      0,
+      [](O& o, V value) { lab(o).n_runs = parse_integer(value, 1, 1000); },
+      {0, 0, "9"}}},
+    {"matvec experts",
+     {"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product", 0,
+      [](O& o, V value) { lab(o).types.push_back(parse_type(value)); }}},
+    {"prefixes",
+     {"contexts",
+      "LIST",
+      "lengths of the prompts",
+      "Measured",
+      0,
+      [](O& o) { return &o.bench.contexts; },
+      {1, 1 << 20, "2048,8192,32768,131072"}}},
+    {"prefixes",
+     {"dir", "DIR", "where the disk is that is measured; emptied afterwards", "Measured", 0,
+      [](O& o) { return &lab(o).folder; }}},
 };
 
-FlagTexts flags_of(const LabCommand& command) {
-  FlagTexts texts;
-  for (const FlagText* flag : flags_of(command.like))
-    if (std::ranges::count(command.shared_flags, flag->name()) > 0) texts.push_back(flag);
-  for (const LabFlag& flag : kFlags)
-    if (flag.commands.find(command.name) != std::string::npos) texts.push_back(&flag);
-  return texts;
+Flags flags_of(const LabCommand& command) {
+  Flags found;
+  for (const Flag* flag : flags_of(command.like))
+    if (std::ranges::count(command.shared_flags, flag->name()) > 0) found.push_back(flag);
+  for (const LabFlag& row : kFlags)
+    if (std::string(row.commands).find(command.name) != std::string::npos) found.push_back(&row.flag);
+  return found;
 }
 
-const LabFlag* own_flag(const FlagText* flag) {
-  const auto found = std::ranges::find_if(kFlags, [&](const LabFlag& own) { return &own == flag; });
-  return found == std::end(kFlags) ? nullptr : found;
-}
-
-std::string overview() {
+std::string lab_overview() {
   std::string text;
   for (const LabCommand& command : kCommands)
     text += format("lab %s %s\n%s\n\n", command.name, command.usage, command.about);
@@ -131,24 +162,19 @@ std::string overview() {
 }  // namespace
 
 int run_lab(const std::vector<std::string>& words) {
-  if (words.empty() || words[0] == "--help") return write_out(overview()), 0;
+  if (words.empty() || words[0] == "--help") return write_out(lab_overview()), 0;
   const auto command = std::ranges::find(kCommands, words[0], &LabCommand::name);
   if (command == std::end(kCommands))
     fail(ErrorKind::usage,
          format("unknown command '%s', expected answers, buffer, matvec, experts or prefixes",
                 visible(words[0], false, 40).c_str()));
-  const GivenWords given = take_apart(command->text(), flags_of(*command), {words.begin() + 1, words.end()});
-  if (given.has("help")) return write_out(help_of(command->text(), flags_of(*command))), 0;
+  const GivenWords given = take_apart(command->row(), flags_of(*command), {words.begin() + 1, words.end()});
+  if (given.has("help")) return write_out(help_of(command->row(), flags_of(*command))), 0;
   LabOptions options;
   options.uses_cache = false;  // everything is computed
   options.generation.thinking = false;
   options.words = given.words;
-  for (const auto& [flag, value] : given.flags) {
-    if (const LabFlag* own = own_flag(flag))
-      own->apply(options, value, "--" + flag->name());
-    else
-      static_cast<const Flag*>(flag)->apply(options, value, "--" + flag->name());
-  }
+  for (const GivenFlag& flag : given.flags) flag.apply(options);
   return command->run(options);
 }
 

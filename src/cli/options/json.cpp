@@ -1,10 +1,10 @@
-#include "cli/options/json_fields.h"
+// See json.h.
+#include "cli/options/json.h"
 
 #include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/options/json.h"
 
 namespace dsv32 {
 namespace {
@@ -102,12 +102,11 @@ std::optional<bool> JsonFields::truth(const std::string& key) {
   return value->get<bool>();
 }
 
-std::optional<double> JsonFields::number(const OptionRange& range) {
-  const ReadJson* value = find(range.name);
+std::optional<double> JsonFields::number(const std::string& key, double least, double most) {
+  const ReadJson* value = find(key);
   if (!value) return {};
-  const double found = value->is_number() ? value->get<double>() : range.least - 1;
-  if (!(found >= range.least && found <= range.most))
-    fail_type(range.name, format("%.10g to %.10g", range.least, range.most), *value);
+  const double found = value->is_number() ? value->get<double>() : least - 1;
+  if (!(found >= least && found <= most)) fail_type(key, format("%.10g to %.10g", least, most), *value);
   return found;
 }
 
@@ -123,15 +122,8 @@ std::optional<int64_t> JsonFields::integer(const std::string& key, int64_t least
     found = value->get<int64_t>();
   }
   if (!found || *found < least || *found > most)
-    fail_type(
-        key,
-        format("an integer from %lld to %lld", static_cast<long long>(least), static_cast<long long>(most)),
-        *value);
+    fail_type(key, format("an integer from %lld to %lld", as_ll(least), as_ll(most)), *value);
   return found;
-}
-
-std::optional<int64_t> JsonFields::integer(const std::string& key, const OptionRange& range) {
-  return integer(key, static_cast<int64_t>(range.least), static_cast<int64_t>(range.most));
 }
 
 std::optional<uint64_t> JsonFields::seed(const std::string& key) {
@@ -142,6 +134,22 @@ std::optional<uint64_t> JsonFields::seed(const std::string& key) {
   if (!(std::trunc(number) == number && number >= 0 && number < 0x1p64))
     fail_type(key, "an integer from 0 to 18446744073709551615", *value);
   return static_cast<uint64_t>(number);
+}
+
+void JsonFields::read(const GenerationOption& option, GenerationOptions& options) {
+  const auto read = [&](auto* value) {
+    using T = std::remove_pointer_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, bool>)
+      *value = truth(option.name).value_or(*value);
+    else if constexpr (std::is_same_v<T, uint64_t>)
+      *value = seed(option.name).value_or(*value);
+    else if constexpr (std::is_same_v<T, float>)
+      *value = static_cast<T>(number(option.name, option.least, option.most).value_or(double{*value}));
+    else if constexpr (std::is_same_v<T, int64_t>)
+      *value =
+          integer(option.name, static_cast<T>(option.least), static_cast<T>(option.most)).value_or(*value);
+  };
+  std::visit(read, option.field(options));
 }
 
 std::string JsonFields::shown(const ReadJson& value) {

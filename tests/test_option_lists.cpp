@@ -1,0 +1,159 @@
+// engine/generation_options and the list of flags: each option is in every place that is made of them.
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "cli/batch/batch_item.h"
+#include "cli/chat/chat_commands.h"
+#include "cli/inspect/completion.h"
+#include "cli/inspect/config.h"
+#include "cli/inspect/manual.h"
+#include "cli/options/commands.h"
+#include "cli/options/flags.h"
+#include "cli/warm/warm_lines.h"
+#include "cli/warm/warm_socket.h"
+#include "tests/support/contains.h"
+#include "tests/support/gguf_writer.h"
+
+using namespace dsv32;
+
+namespace {
+
+// With single spaces, as no window breaks it.
+std::string unbroken(const std::string& text) {
+  std::istringstream words(text);
+  std::string out;
+  for (std::string word; words >> word;) out += word + " ";
+  return out;
+}
+
+// A value that the option does not have by itself.
+void change(bool* field) { *field = !*field; }
+void change(int64_t* field) { *field = *field == 7 ? 8 : 7; }
+void change(uint64_t* field) { *field += 1; }
+void change(float* field) { *field = 0.5f; }
+void change(std::vector<std::string>* field) { *field = {"\xff", "b"}; }
+
+GenerationOptions changed(const GenerationOption& option) {
+  GenerationOptions options;
+  std::visit([](auto* field) { change(field); }, option.field(options));
+  return options;
+}
+
+std::string text_in(const GenerationOption& option, GenerationOptions options) {
+  return text_of(option.field(options));
+}
+
+Hash256 hash_of(const GenerationOptions& options) {
+  BatchRequest request;
+  request.options = options;
+  request.has_seed = true;
+  LineMaker maker(Hash256{}, request, UnknownFields([](const std::string&) {}));
+  Hash256 hash{};
+  std::ranges::copy(maker.from_text(1, "hello").digest, hash.begin());
+  return hash;
+}
+
+// Of a flag that is not what it is by default; nothing where no text of these is taken.
+std::optional<Options> changed(const Flag& flag) {
+  for (const char* text : {"7", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true"}) try {
+      Options options;
+      flag.apply(options, {flag.name(), text});
+      if (flag.text_in(options) != flag.text_in({})) return options;
+    } catch (const Error&) {
+    }
+  return std::nullopt;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(option_lists)
+
+BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
+  for (const GenerationOption& option : generation_options()) {
+    const GenerationOptions options = changed(option);
+    const std::string value = text_in(option, options);
+    BOOST_TEST(value != text_in(option, {}), option.name);
+    Request request;
+    request.options = options;
+    BOOST_TEST(text_in(option, warm_request(warm_json(request)).options) == value, option.name);
+    BOOST_TEST((hash_of(options) != hash_of({})), option.name);
+    if (option.most > 1) {
+      GenerationOptions wrong = options;
+      if (const auto field = option.field(wrong); std::holds_alternative<int64_t*>(field))
+        *std::get<int64_t*>(field) = int64_t{1} << 40;
+      else
+        *std::get<float*>(field) = 1e9f;
+      BOOST_CHECK_THROW(wrong.check(), Error);
+    }
+    if (option.is_batch_field) {
+      UnknownFields unknown([](const std::string& name) { BOOST_ERROR(name); });
+      const ReadJson line = {{"prompt", "hello"}, {option.name, ReadJson::parse(value)}};
+      JsonFields fields(line, "the line");
+      const BatchRequest read = read_request(fields, {}, unknown);
+      BOOST_TEST(text_in(option, read.options) == value, option.name);
+    }
+    if (option.setting) {
+      BOOST_TEST(contains(unbroken(chat_help()), option.setting), option.name);
+      BOOST_TEST(find_flag(flags_of(Command::chat), option.setting), option.name);
+    }
+    if (option.flag)
+      BOOST_TEST(std::ranges::any_of(flags(), [&](const Flag& flag) { return flag.option == &option; }));
+    BOOST_TEST(
+        (option.flag || option.is_batch_field ||
+         std::ranges::count(std::vector<std::string>{"seed", "thinking", "top_logprobs"}, option.name)),
+        option.name << " cannot be given");
+  }
+}
+
+// Help, manual page, completions and `config` of each command that takes it.
+BOOST_AUTO_TEST_CASE(every_flag_is_told_of_everywhere) {
+  const std::string page = unbroken(replaced(manual_page(), "\\-", "-"));
+  const std::string shells[] = {shell_completion("bash"), shell_completion("zsh"), shell_completion("fish")};
+  for (const CommandRow& row : commands()) {
+    const std::string help = unbroken(command_help(row.command)), config = config_text(row);
+    for (const Flag* flag : flags_of(row.command)) {
+      BOOST_TEST(contains(help, unbroken(flag->help())), row.name() << " " << flag->name());
+      BOOST_TEST(contains(page, unbroken(replaced(flag->help(), "\\", "\\e") + ".")), flag->name());
+      for (const std::string& shell : shells) BOOST_TEST(contains(shell, flag->name()), flag->name());
+      BOOST_TEST((contains(config, "\n" + flag->name() + " ") || flag->is_once()),
+                 row.name() << " " << flag->name());
+    }
+  }
+}
+
+// A process answers for those flags alone that it was started with.
+BOOST_AUTO_TEST_CASE(every_flag_of_an_engine_names_its_socket) {
+  const GgufImage image = GgufWriter().image();
+  const GgufFile file(image.bytes, "a.gguf");
+  const std::vector<std::string> others{"model", "warm", "keep", "parallel"};  // the file itself counts
+  size_t n_flags = 0;
+  for (const Flag* flag : flags_of(Command::warm_start)) {
+    if (flag->group != std::string("Model") && flag->group != std::string("Prefix cache")) continue;
+    if (std::ranges::count(others, flag->name()) > 0) continue;
+    const std::optional<Options> options = changed(*flag);
+    BOOST_REQUIRE_MESSAGE(options, flag->name() << " took none of the values");
+    BOOST_TEST(warm_path(*options, file) != warm_path({}, file), flag->name());
+    ++n_flags;
+  }
+  BOOST_TEST(n_flags == 17u);
+  Options away, elsewhere;  // what is not used does not count
+  away.uses_cache = elsewhere.uses_cache = false;
+  elsewhere.cache.directory = "/elsewhere";
+  BOOST_TEST(warm_path(away, file) == warm_path(elsewhere, file));
+}
+
+// What config and the help show is read as what it was.
+BOOST_AUTO_TEST_CASE(a_value_is_shown_as_it_is_typed) {
+  for (const Flag& flag : flags()) {
+    const std::optional<Options> options = flag.get && flag.value ? changed(flag) : std::nullopt;
+    if (!options) continue;
+    Options again;
+    flag.apply(again, {flag.name(), flag.text_in(*options)});
+    BOOST_TEST(flag.text_in(again) == flag.text_in(*options), flag.name());
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
