@@ -12,8 +12,7 @@
 #include "cli/inspect/manual.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/warm/warm_lines.h"
-#include "cli/warm/warm_socket.h"
+#include "cli/warm/warm_wire.h"
 #include "tests/support/contains.h"
 #include "tests/support/gguf_writer.h"
 

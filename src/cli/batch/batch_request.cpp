@@ -1,4 +1,5 @@
-#include "cli/batch/batch_request.h"
+// What a line asks for: BatchRequest of batch_item.h.
+#include "cli/batch/batch_item.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
-#include "cli/warm/warm_socket.h"
+#include "cli/warm/warm_wire.h"
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 

@@ -11,8 +11,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "cli/options/json.h"
-#include "cli/warm/warm_lines.h"
-#include "cli/warm/warm_socket.h"
+#include "cli/warm/warm_wire.h"
 
 namespace dsv32 {
 

@@ -14,7 +14,7 @@
 #include "base/stopwatch.h"
 #include "cli/options/json.h"
 #include "cli/warm/warm.h"
-#include "cli/warm/warm_lines.h"
+#include "cli/warm/warm_wire.h"
 #include "engine/loop.h"
 
 namespace dsv32 {

@@ -1,11 +1,24 @@
-// Where warm processes are found, and how one talks with them: UNIX sockets in a folder of the user's own,
-// and lines over them.
+// Where warm processes are found, and what they and their clients say to each other over UNIX sockets.
 //
 // A socket is named after all that decides an engine, so that its name finds the right process, and a lock on
 // the log beside it tells whether that process is alive. The folder is $XDG_RUNTIME_DIR/dsv32, else
 // ~/.local/state/dsv32; it, and the process at the other end, must be this user's. Either file may be cleaned
 // away: a process whose log is gone still answers at its socket, and one whose socket is gone knows that
 // nobody finds it.
+//
+// What is said is one JSON object a line:
+//
+//   asks:   {"dsv32": 1, "want": "answers"}, or "status", or "stop"; then
+//           {"ask": 7, "request": {...}}  and perhaps  {"cancel": 7}
+//   tells:  {"dsv32": 1, "facts": {...}}, of a status or stop what it is; then
+//           {"of": 7, "prefill": [n_done, n_total, n_cached]}  {"of": 7, "thinking": "..."}
+//           {"of": 7, "text": "..."}, from the first text on once more when another prefill follows, and at
+//           the end  {"of": 7, "result": {...}}  or  {"of": 7, "error": {...}}  or  {"of": 7, "ending":
+//           true}: not begun, as the process is about to end
+//           {}: it is alive, every second to a client that waits for an answer or for the end
+//           {"error": {...}}: of the connection, which ends, as it does when a status has been told
+//
+// Texts are bytes, which JSON does not carry: each goes as the character of its number, U+0000 to U+00FF.
 #pragma once
 
 #include <optional>
@@ -16,7 +29,9 @@
 
 #include "base/error.h"
 #include "base/file_system.h"
-#include "cli/options/options.h"
+#include "cli/options/json.h"
+#include "cli/warm/model.h"
+#include "engine/request.h"
 #include "gguf/gguf.h"
 
 namespace dsv32 {
@@ -25,7 +40,7 @@ namespace dsv32 {
 // cache, and this build of the program. Throws Error{io} where no socket can be had.
 std::string warm_path(const Options& options, const GgufFile& file);
 
-// Those in the folder, whether anybody listens or not. Throws Error{io} when the folder is another's.
+// The sockets in the folder, whether anybody listens or not. Throws Error{io} when the folder is another's.
 std::vector<std::string> warm_paths();
 
 // "x.log" for "x.sock".
@@ -38,7 +53,7 @@ class WarmGone : public Error {
       : Error(ErrorKind::io, message, std::move(hint)) {}
 };
 
-// For the first answer to whoever connects: a step may be under way.
+// For the first answer to a client: a step may be under way.
 inline constexpr int kWarmPatienceMs = 10000;
 
 // The log, locked for as long as it is open, in a folder that is made if need be. Not open: a process that
@@ -97,5 +112,37 @@ class WarmLink {
   size_t n_scanned_ = 0;  // of received_, without a line end
   size_t n_sent_ = 0;     // of unsent_
 };
+
+inline constexpr int kWarmVersion = 1;
+// Of a line that tells: an answer's tokens with log-probabilities of twenty others each.
+inline constexpr size_t kMostToldBytes = size_t{1} << 30;
+// Of a line that asks: a token takes up to seven digits and a comma, beside options and stops.
+constexpr size_t most_asked_bytes(int64_t context) {
+  return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
+}
+
+std::string warm_text(std::string_view bytes);
+std::string warm_bytes(const ReadJson& text);  // throws Error{usage}
+
+// What a client says is checked: Error{usage} for what cannot be. Without sequence and tokenizer.
+ReadJson warm_json(const Request& request);
+Request warm_request(const ReadJson& json);
+
+// What the process tells is believed, as far as it can be read.
+[[noreturn]] void fail_unread();  // throws WarmGone
+template <typename Read>
+auto readable(const Read& read) try {
+  return read();
+} catch (const ReadJson::exception&) {
+  fail_unread();
+}
+
+// Inside of readable().
+ReadJson warm_json(const GenerationResult& result);
+GenerationResult warm_result(const ReadJson& json);
+ReadJson warm_json(const Error& error);
+Error warm_error(const ReadJson& json);
+ReadJson warm_json(const EngineFacts& facts);
+EngineFacts warm_facts(const ReadJson& json);
 
 }  // namespace dsv32
