@@ -1,4 +1,4 @@
-// What the benches measure: a model, sequences that nobody computed, choices that are forced, and the steps
+// What the benches measure: a model, fabricated sequences, choices that are forced, and the steps
 // of many sequences on top of them.
 #pragma once
 

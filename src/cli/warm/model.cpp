@@ -227,7 +227,7 @@ bool Model::turn() {
   return any([](const Asked& asked) { return !asked.is_done(); });
 }
 
-// Nobody is asked any more: for interrupted requests nobody need be.
+// While there is no answerer: interrupted requests need none.
 void Model::end_interrupted() {
   for (const auto& [number, asked] : asked_)
     if (asked->is_waiting() && asked->is_interrupted()) asked->outcome = asked->interrupted();

@@ -28,7 +28,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file);
 // Says what it warns of, unless --quiet.
 void report_tokenizer(const Tokenizer& tokenizer, const Options& options);
 
-// What those who ask an engine go by.
+// What a client of an engine needs to know of it.
 struct EngineFacts {
   int64_t vocab_size = 0;
   int64_t context = 0;                    // most tokens of a request

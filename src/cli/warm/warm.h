@@ -30,10 +30,10 @@ struct WarmTerms {
   std::chrono::seconds keep;     // as long it may be idle
 };
 
-// The engine's loop, for all who ask it over the socket, until it was idle for too long, nobody finds it any
-// more, or somebody asks for its end: then what is under way ends first, and what comes later is refused.
-// Returns the links of those who wait for the end of the process, and take that of their links for it. Throws
-// what ends the loop, when all who wait for answers have been told.
+// Runs the engine's loop for all clients of the socket, until it was idle for too long, its socket has lost
+// its name, or a client asks for its end: then what is under way ends first, and later requests are refused.
+// Returns the links of clients that wait for the end of the process, and take the end of their links for it.
+// Throws what ends the loop, when all clients that wait for answers have been told.
 std::vector<WarmLink> serve_warm(Engine& engine, const Tokenizer& tokenizer, WarmListener listener,
                                  const WarmTerms& terms, const GracefulStop& stop);
 

@@ -22,9 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kMostClients = 256;              // who want answers
-constexpr size_t kMostOthers = 64;                 // who have not said what they want, or want something else
-constexpr size_t kMostAskedEach = 4096;            // requests of a client
+constexpr int64_t kMostClients = 256;    // that want answers
+constexpr size_t kMostOthers = 64;       // that have not said what they want, or want something else
+constexpr size_t kMostAskedEach = 4096;  // requests of a client
 constexpr int64_t kMostTokens = int64_t{1} << 26;  // of all prompts
 constexpr size_t kMostUnread = size_t{1} << 20;    // bytes that a client leaves unread, and is heard
 constexpr int kWarmDepth = 8;                      // of JSON
@@ -185,7 +185,7 @@ class WarmServer {
     client.is_gone = client.is_gone || !client.link.send();
   }
 
-  // A word to those who wait: a hung process says none.
+  // A word to clients that wait: a hung process says none.
   void tell_alive() {
     for (const auto& client : clients_) {
       const bool waits = !client->asked.empty() || client->wants_end;

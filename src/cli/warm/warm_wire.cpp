@@ -31,7 +31,7 @@ namespace {
   fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path).c_str(), std::strerror(errno)));
 }
 
-// Nobody else may even look inside. False: it is not there.
+// Only this user may look inside. False: it is not there.
 bool is_folder_safe(const std::string& folder) {
   struct stat info {};
   if (folder.empty()) fail(ErrorKind::io, "neither XDG_RUNTIME_DIR nor HOME names a folder for sockets");
