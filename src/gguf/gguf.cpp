@@ -59,7 +59,7 @@ uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) 
   return n_values;
 }
 
-// A tensor of a type that is not computed keeps n_bytes 0: Binder refuses it when the model needs it.
+// A tensor of a type that is not computed keeps n_bytes 0, and is refused when the model needs it.
 void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor& tensor) {
   const uint64_t at = cursor.offset();
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
