@@ -23,11 +23,9 @@ float comparable(float s) { return std::isnan(s) ? -INFINITY : s; }
 
 // The best n of `candidates` by score, ties to the lower index.
 void keep_best(std::vector<int32_t>& candidates, const std::vector<float>& scores, int64_t n) {
-  const auto is_better = [&](int32_t a, int32_t b) {
-    const float score_a = scores[static_cast<size_t>(a)], score_b = scores[static_cast<size_t>(b)];
-    return score_a != score_b ? score_a > score_b : a < b;
-  };
-  std::sort(candidates.begin(), candidates.end(), is_better);
+  std::ranges::sort(candidates, [of = scores.data()](int32_t a, int32_t b) {
+    return of[a] != of[b] ? of[a] > of[b] : a < b;
+  });
   candidates.resize(static_cast<size_t>(n));
 }
 
@@ -39,12 +37,12 @@ std::vector<int32_t> first_integers(int64_t n) {
 
 // The sum of the two largest scores of each group (of the only one when a group has one expert).
 std::vector<float> group_scores(const std::vector<float>& scores, int64_t n_groups) {
-  const int64_t group_size = static_cast<int64_t>(scores.size()) / n_groups;
+  const auto group_size = static_cast<int64_t>(scores.size()) / n_groups;
   std::vector<float> sums(static_cast<size_t>(n_groups));
   for (int64_t g = 0; g < n_groups; ++g) {
     float best = -INFINITY, second = -INFINITY;
-    for (int64_t i = g * group_size; i < (g + 1) * group_size; ++i) {
-      const float s = scores[static_cast<size_t>(i)];
+    for (const float s :
+         std::span(scores).subspan(static_cast<size_t>(g * group_size), static_cast<size_t>(group_size))) {
       second = std::max(second, std::min(best, s));
       best = std::max(best, s);
     }

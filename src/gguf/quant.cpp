@@ -62,39 +62,28 @@ constexpr auto kTypes = [] {
 }();
 
 template <class Block>
-void dequantize(const Block& b, float* out) {
-  int8_t codes[Block::kValues];
-  const Groups groups = unpack(b, codes);
-  const float d = f16_to_f32(shared_scale(b)) * Block::kScaleFactor;
-  float dmin = 0;
-  if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
-  if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);
-  for (int v = 0; v < Block::kValues; ++v) {
-    const float scale = scale_number<Block>(groups.scales[v / Block::kGroupValues]);
-    const auto min = static_cast<int8_t>(groups.mins[v / Block::kGroupValues]);
-    out[v] = d * scale * static_cast<float>(codes[v]) - dmin * static_cast<float>(min);
-  }
-}
-
-template <class Block>
-void dequantize_blocks(const void* row, float* out, int64_t n_values) {
-  const auto* bytes = static_cast<const uint8_t*>(row);
-  for (int64_t v = 0; v < n_values; v += Block::kValues, bytes += sizeof(Block)) {
-    Block block;
-    std::memcpy(&block, bytes, sizeof block);
-    dequantize(block, out + v);
+void dequantize_blocks(const uint8_t* row, float* out, int64_t n_values) {
+  for (const float* end = out + n_values; out < end; row += sizeof(Block), out += Block::kValues) {
+    Block b;
+    std::memcpy(&b, row, sizeof b);
+    int8_t codes[Block::kValues];
+    const Groups groups = unpack(b, codes);
+    const float d = f16_to_f32(shared_scale(b)) * Block::kScaleFactor;
+    float dmin = 0;
+    if constexpr (requires { b.dmin; }) dmin = f16_to_f32(b.dmin);
+    if constexpr (requires { b.m; }) dmin = -f16_to_f32(b.m);
+    for (int v = 0; v < Block::kValues; ++v) {
+      const float scale = scale_number<Block>(groups.scales[v / Block::kGroupValues]);
+      const auto min = static_cast<int8_t>(groups.mins[v / Block::kGroupValues]);
+      out[v] = d * scale * static_cast<float>(codes[v]) - dmin * static_cast<float>(min);
+    }
   }
 }
 
 // f16 and bf16.
 template <class ToF32>
-void widen(const void* row, float* out, int64_t n_values, ToF32 to_f32) {
-  const auto* bytes = static_cast<const uint8_t*>(row);
-  for (int64_t v = 0; v < n_values; ++v) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes + 2 * v, sizeof bits);
-    out[v] = to_f32(bits);
-  }
+void widen(const uint8_t* row, float* out, int64_t n_values, ToF32 to_f32) {
+  for (int64_t v = 0; v < n_values; ++v) out[v] = to_f32(load<uint16_t>(row + 2 * v));
 }
 
 }  // namespace
@@ -123,8 +112,9 @@ size_t row_bytes(TensorType type, int64_t n_values) {
   return static_cast<size_t>(n_values) / t.block_values * t.block_bytes;
 }
 
-void dequantize_row(TensorType type, const void* row, float* out, int64_t n) {
+void dequantize_row(TensorType type, const void* stored, float* out, int64_t n) {
   assert(n >= 0 && n % traits(type).block_values == 0);
+  const auto* row = static_cast<const uint8_t*>(stored);
   if (type == f32)
     std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
   else if (type == f16)

@@ -109,11 +109,7 @@ class Matcher {
 
  private:
   template <typename T, void (*kFree)(T*)>
-  struct Free {
-    void operator()(T* object) const { kFree(object); }
-  };
-  template <typename T, void (*kFree)(T*)>
-  using Owned = std::unique_ptr<T, Free<T, kFree>>;
+  using Owned = std::unique_ptr<T, decltype([](T* object) { kFree(object); })>;
 
   int match(const pcre2_code* code, std::string_view piece, size_t start, uint32_t options) {
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(piece.data()), piece.size(), start,
