@@ -54,10 +54,9 @@ struct DecodeRows {
   GateScales scales = {};
 };
 
-// The product of any type and number of tokens, in matmul_decode.cu.
-void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch);
-// The same with the problems' columns put together by the runs; of a stored type that has codes.
-void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch);
+// The product of any type and number of tokens. With runs, of a type that has codes, these put the problems'
+// columns together. matmul_decode.cu.
+void decode_rows(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch);
 
 namespace decode {
 

@@ -21,15 +21,16 @@ struct UseRuns {
 struct UseRounds {
   UseRuns::Run* runs = nullptr;  // [n_rounds, n_runs]
   int32_t* uses = nullptr;       // [n_tokens * n_activated]
-  int32_t* chosen = nullptr;     // [n_rounds, n_together] the experts, -1 past the last
+  int32_t* chosen = nullptr;  // [n_rounds, n_together] the experts, -1 past the last; null: one round of all
   int n_rounds = 0, n_runs = 0, n_together = 0, most = 0;
 
   UseRuns runs_of(int round) const { return {runs + round * n_runs, uses, n_runs, most}; }
   const int32_t* chosen_of(int round) const { return chosen + round * n_together; }
 };
 
-// By the experts that op's tokens chose, at most kMostSorted to choose from; the matrix of a run is its
-// expert's place among those of its round. In the workspace.
+// By the experts that op's tokens chose, at most kMostSorted to choose from. The matrix of a run is its
+// expert's place among the n_together of its round; n_together 0: one round of all, and the matrix is the
+// expert. In the workspace.
 UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch);
 
 // y [n_uses, dim] = what the uses of these runs come to, of weights that have codes; h [n_uses, inter] is

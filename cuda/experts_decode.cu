@@ -92,35 +92,6 @@ __global__ void sum_uses_kernel(const float4* x, float4* y, float4* h, int n_eac
   y[static_cast<int64_t>(blockIdx.y) * width + column] = sum;
 }
 
-UseRounds take_rounds(const RunExperts& op, int64_t n_rounds, int64_t n_together, const Launch& launch) {
-  const int64_t n_uses = op.n_tokens * op.n_activated;
-  UseRounds rounds;
-  rounds.n_rounds = static_cast<int>(n_rounds), rounds.n_together = static_cast<int>(n_together);
-  rounds.most = std::min(static_cast<int>(op.n_tokens), kColumnsTokens);
-  rounds.n_runs = static_cast<int>(std::min(n_uses, n_together + n_uses / rounds.most));
-  rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(n_rounds * rounds.n_runs));
-  rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
-  return rounds;
-}
-
-void sort_into(const UseRounds& rounds, const RunExperts& op, const Launch& launch) {
-  if (op.w1.n_mats > kMostSorted)
-    fail(ErrorKind::internal, format("%ld experts to sort uses by", op.w1.n_mats));
-  const auto n_experts = static_cast<int>(op.w1.n_mats);
-  const size_t n_bytes = static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t);
-  launch_kernel(sort_uses_kernel, {1, kSortThreads, n_bytes}, launch, op.experts,
-                op.n_tokens * op.n_activated, n_experts, rounds);
-}
-
-// The uses of many tokens, of the matrices where they are; none for weights that have no codes.
-UseRuns sort_uses(const RunExperts& op, const Launch& launch) {
-  const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
-  if (choose_run(op.n_tokens, op.w1.n_mats, have_codes) == 0) return {};
-  const UseRounds all = take_rounds(op, 1, op.w1.n_mats, launch);
-  sort_into(all, op, launch);
-  return all.runs_of(0);
-}
-
 bool is_one_product(const WeightMatrix& w1, const WeightMatrix& w3) {
   return w1.type == w3.type && w1.row_bytes == w3.row_bytes && w1.mat_bytes == w3.mat_bytes &&
          w1.step_bytes == w3.step_bytes;
@@ -146,10 +117,6 @@ void set_uses(const RunExperts& op, const UseRuns& runs, DecodeRows& rows) {
   rows.y_problem_stride = rows.matrices[0].n_rows;
 }
 
-void multiply_uses(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
-  runs.runs ? decode_runs(rows, runs, type, launch) : decode_rows(rows, type, launch);
-}
-
 // h [n_uses, inter].
 void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, float* h, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.w1);
@@ -165,13 +132,13 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
     return;
   }
   const int64_t n_values = op.n_tokens * op.n_activated * op.w1.n_rows;
-  multiply_uses(rows, runs, op.w1.type, launch);
+  decode_rows(rows, runs, op.w1.type, launch);
   const DecodeRows up = decode::rows_of(op.w3);
   rows.matrices[0].weights = up.matrices[0].weights, rows.row_bytes = up.row_bytes;
   rows.mat_bytes = up.mat_bytes, rows.in_bands = up.in_bands;
   float* values = launch.workspace->take<float>(static_cast<size_t>(n_values));
   rows.matrices[0].y = values;
-  multiply_uses(rows, runs, op.w3.type, launch);
+  decode_rows(rows, runs, op.w3.type, launch);
   gate(h, values, op.weights, {op.scales, op.experts}, n_values, op.w1.n_rows, launch);
 }
 
@@ -187,7 +154,10 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
   const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
-  const UseRuns runs = sort_uses(op, launch);
+  // With many tokens, of weights that have codes.
+  const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
+  const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes) > 0;
+  const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
   float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
   float* y = launch.workspace->take<float>((n_uses + 1) * static_cast<size_t>(op.w2.n_rows));
   run_uses(op, runs, h, y, launch, is_x_older);
@@ -198,7 +168,7 @@ void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
 bool is_like_chosen(const RunExperts& op) {
   const WeightMatrix &w = op.shared.weight, &w2 = op.w2;
   return w.data && w.type == w2.type && w.n_rows == w2.n_rows && w.row_bytes == w2.row_bytes &&
-         w.step_bytes == w2.step_bytes && traits(w.type).block_values > 1;
+         w.step_bytes == w2.step_bytes && has_codes(w.type);
 }
 
 bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen(op); }
@@ -207,7 +177,7 @@ bool is_joined(const RunExperts& op) { return op.n_tokens == 1 && is_like_chosen
 void run_shared(const RunExperts& op, const Launch& launch) {
   DecodeRows rows = decode::rows_of(op.shared);
   if (is_like_chosen(op)) rows.n_problems_token = static_cast<int>(op.n_activated);
-  decode_rows(rows, op.shared.weight.type, launch);
+  decode_rows(rows, {}, op.shared.weight.type, launch);
 }
 
 }  // namespace
@@ -218,10 +188,20 @@ void matmul_gated_decode(const GatedMatmul& op, const Launch& launch) {
 }
 
 UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& launch) {
-  const int64_t n_chosen = std::min(op.n_tokens * op.n_activated, op.w1.n_mats);
-  UseRounds rounds = take_rounds(op, ceil_div(n_chosen, n_together), n_together, launch);
-  rounds.chosen = launch.workspace->take<int32_t>(static_cast<size_t>(rounds.n_rounds * n_together));
-  sort_into(rounds, op, launch);
+  const int64_t n_uses = op.n_tokens * op.n_activated, n_experts = op.w1.n_mats;
+  if (n_experts > kMostSorted) fail(ErrorKind::internal, format("%ld experts to sort uses by", n_experts));
+  const bool is_whole = n_together == 0;
+  UseRounds rounds;
+  rounds.n_together = static_cast<int>(is_whole ? n_experts : n_together);
+  rounds.n_rounds = is_whole ? 1 : static_cast<int>(ceil_div(std::min(n_uses, n_experts), n_together));
+  rounds.most = std::min(static_cast<int>(op.n_tokens), kColumnsTokens);
+  rounds.n_runs = static_cast<int>(std::min(n_uses, rounds.n_together + n_uses / rounds.most));
+  rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(rounds.n_rounds * rounds.n_runs));
+  rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
+  if (!is_whole)
+    rounds.chosen = launch.workspace->take<int32_t>(static_cast<size_t>(rounds.n_rounds * n_together));
+  const size_t n_bytes = static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t);
+  launch_kernel(sort_uses_kernel, {1, kSortThreads, n_bytes}, launch, op.experts, n_uses, n_experts, rounds);
   return rounds;
 }
 
@@ -238,7 +218,7 @@ void run_uses(const RunExperts& op, const UseRuns& runs, float* h, float* y, con
   rows.matrices[0].y = y;
   if (is_joined(op))
     ++rows.n_problems, rows.shared_weights = op.shared.weight.data, rows.shared_x = op.shared.x;
-  multiply_uses(rows, runs, op.w2.type, here);
+  decode_rows(rows, runs, op.w2.type, here);
 }
 
 void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
@@ -251,8 +231,8 @@ void sum_uses(const RunExperts& op, const float* y, const Launch& launch) {
 
 bool route_experts_decode(const RouteExperts& op, const Launch& launch) {
   const GatedMatmul& beside = op.beside;
-  const bool has_codes = beside.w1.data && traits(beside.w1.type).block_values > 1;
-  if (op.n_tokens == 1 && launch.n_done && has_codes && is_one_product(beside.w1, beside.w3) &&
+  const bool is_coded = beside.w1.data && has_codes(beside.w1.type);
+  if (op.n_tokens == 1 && launch.n_done && is_coded && is_one_product(beside.w1, beside.w3) &&
       op.gate.weight.data && op.gate.weight.type == TensorType::f32 &&
       route_bytes(op) <= decode::kMostBesideBytes) {
     Beside router = decode::beside_of(decode::rows_of(op.gate));

@@ -9,11 +9,6 @@
 namespace dsv32::cuda {
 namespace {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define DSV32_HAS_WGMMA 1
-
-#endif
-
 constexpr int kDecodeThreads = 128, kDecodeBlocks = 4;  // of an SM
 constexpr int32_t kPagesBeside = 6;  // that take as long as what a block does once for each of its tokens
 
@@ -61,7 +56,7 @@ struct Share {
 // Bound by reading the keys, 132 bytes each. Measured (H100, 2026-11-25): 131 072 keys in 15.5 us; 201 tokens
 // with 952 thousand keys, each 4 736 or one 131 072 and the rest 4 096, in 63 us, 2.0 TB/s.
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_kernel(Scoring op) {
-#if DSV32_HAS_WGMMA
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   // [2 halves of the steps][64 heads][128 bytes], f16
   __shared__ __align__(1024) uint8_t queries[2 * kQueryBytes];
   __shared__ float factors[kHeads];
@@ -179,7 +174,7 @@ struct PrefillShared {
 // Measured (H200, 2026-11-21): 128 tokens at 131 072 keys: 789 TFLOP/s.
 __global__ void __launch_bounds__(kPrefillThreads, 2)
     score_prefill_kernel(Scoring op, const uint8_t* queries, const float* factors, int n_tokens_most) {
-#if DSV32_HAS_WGMMA
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t raw_shared[];
   PrefillShared& sm =
       *reinterpret_cast<PrefillShared*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);

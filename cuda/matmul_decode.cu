@@ -8,7 +8,7 @@ namespace {
 // Rows of F16 and BF16 go alone: theirs are other kernels, and such matrices are few.
 bool go_together(const Matmul& a, const Matmul& b) {
   return a.weight.type == b.weight.type && a.weight.row_bytes == b.weight.row_bytes &&
-         a.weight.step_bytes == b.weight.step_bytes && traits(a.weight.type).block_values > 1;
+         a.weight.step_bytes == b.weight.step_bytes && has_codes(a.weight.type);
 }
 
 DecodeRows rows_of_heads(const MatmulHeads& op) {
@@ -29,7 +29,7 @@ DecodeRows rows_of_heads(const MatmulHeads& op) {
 bool store_beside(const StoreTokens& op, const Launch& launch) {
   const Matmul &first = op.to_q, &second = op.to_index_q;
   DecodeRows rows = decode::rows_of(first);
-  if (traits(first.weight.type).block_values == 1 || !rows.in_bands || rows.n_tokens > 1) return false;
+  if (!has_codes(first.weight.type) || !rows.in_bands || rows.n_tokens > 1) return false;
   if (second.weight.data) {
     if (!go_together(first, second)) return false;
     rows.matrices[rows.n_matrices++] = decode::rows_of(second).matrices[0];
@@ -45,16 +45,12 @@ bool store_beside(const StoreTokens& op, const Launch& launch) {
 
 }  // namespace
 
-void decode_rows(const DecodeRows& rows, TensorType type, const Launch& launch) {
-  decode::launch_any<1>(rows, {}, type, launch);
-}
-
-void decode_runs(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
+void decode_rows(const DecodeRows& rows, const UseRuns& runs, TensorType type, const Launch& launch) {
   decode::launch_any<1>(rows, runs, type, launch);
 }
 
 void matmul_decode(const Matmul& op, const Launch& launch) {
-  decode_rows(decode::rows_of(op), op.weight.type, launch);
+  decode_rows(decode::rows_of(op), {}, op.weight.type, launch);
 }
 
 // Matrices of one type are one product, and one of F32 may be beside it.
@@ -65,7 +61,7 @@ void matmuls_decode(std::span<const Matmul> ops, const Launch& launch) {
   for (size_t i = 0; i < ops.size(); ++i) {
     if (is_done[i]) continue;
     DecodeRows rows = decode::rows_of(ops[i]);
-    rows.is_undivided = traits(ops[i].weight.type).block_values > 1;  // others go alone in every step
+    rows.is_undivided = has_codes(ops[i].weight.type);  // others go alone in every step
     for (size_t j = i + 1; j < ops.size() && rows.n_matrices < kMostMatrices; ++j) {
       if (is_done[j] || !go_together(ops[i], ops[j])) continue;
       rows.matrices[rows.n_matrices++] = decode::rows_of(ops[j]).matrices[0];
@@ -86,7 +82,7 @@ void store_tokens_decode(const StoreTokens& op, const Launch& launch) {
 }
 
 void matmul_heads_decode(const MatmulHeads& op, const Launch& launch) {
-  decode_rows(rows_of_heads(op), op.weight.type, launch);
+  decode_rows(rows_of_heads(op), {}, op.weight.type, launch);
 }
 
 // Of few tokens the queries are turned beside the product with W_UK.
