@@ -32,7 +32,7 @@ constexpr size_t kLibraryBytes = size_t{5} << 20;  // that cuBLASLt keeps once i
 constexpr size_t kStagingBytes = size_t{128} << 20;
 constexpr size_t kLandingBytes = size_t{4} << 20;
 constexpr size_t kPastWeights = 256, kWeightAlignment = 256;
-constexpr long kFewProcessors = 24;
+constexpr long kMostProcessors = 24;
 constexpr size_t kStateBytes = 512;   // at the end of the workspace: a counter, and of posts to the host
 constexpr unsigned kMostFetches = 4;  // on their way at a time
 
@@ -123,7 +123,7 @@ class CudaBackend : public Backend {
   bool works_in_host_memory() const override { return false; }
   // With 16 processors decode of one sequence gains 12 to 16 %: 15 threads read 125 GB/s. With 32 they read
   // 160, and the link only takes from that (Q4_K, H100 and H200, 2026-11-23).
-  bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kFewProcessors; }
+  bool link_adds() const override { return sysconf(_SC_NPROCESSORS_ONLN) <= kMostProcessors; }
   bool roles_agree() const override { return false; }
 
   void* alloc(Place place, size_t n_bytes, const char* what) override {

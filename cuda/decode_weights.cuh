@@ -11,6 +11,8 @@
 // their scale and rounded, as in prompts (widen.cuh).
 #pragma once
 
+#include <bit>
+
 #include "cuda/dequant.cuh"
 #include "cuda/f16.cuh"
 #include "cuda/ptx.cuh"
@@ -91,11 +93,21 @@ __device__ __forceinline__ uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
 }
 // x, which fp16 has, twice.
 __device__ __forceinline__ uint32_t twice(float x) { return pack_f16(x, x); }
+// x twice as fp16, which has it: sign, exponent and the upper ten bits of the fraction.
+constexpr uint32_t halves(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t half = (bits >> 16 & 0x8000u) | ((bits >> 23 & 0xffu) - 112) << 10 | (bits >> 13 & 0x3ffu);
+  return half << 16 | half;
+}
+static_assert(halves(1) == 0x3c003c00u && halves(-1056) == 0xe420e420u);
+// Masks leave codes in the lower ten bits of this: 1024 and the code, times a power of two where it lies
+// higher.
+constexpr uint32_t kThousand = halves(1024);
+constexpr uint32_t kTwoBitsLess = halves(4) - halves(1);  // from a power of two to four times as much
 // Two bytes of a word as fp16: the selector names them and, as 4, the 0x64 above each.
 __device__ __forceinline__ uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
-  return subtract2(__byte_perm(word, 0x64646464u, selector), 0x64006400u);
+  return subtract2(__byte_perm(word, 0x64646464u, selector), halves(1024));
 }
-constexpr uint32_t kThousand = 0x64006400u;  // 1024
 // (x & mask) | bits in one instruction: of two constants the compiler makes two.
 __device__ __forceinline__ uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
   uint32_t out;
@@ -197,7 +209,7 @@ struct LaneRow {
       const int value = group * Format::kGroup;
       if constexpr (kHasD) {
         factor[group] = twice(Format::factor(from, place(value)));
-        min[group] = multiply2(factor[group], kHasSigns<kType> ? 0xe400e400u : 0xe480e480u);  // -1024, -1152
+        min[group] = multiply2(factor[group], halves(kHasSigns<kType> ? -1024 : -1152));
       } else {
         const ScaleMin s = Format::scale(block(value), place(value));
         factor[group] = twice(s.scale), min[group] = twice(s.min);
@@ -228,7 +240,7 @@ struct LaneRow {
         else
           codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
         if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
-        constexpr uint32_t kBias = Format::kHasMin ? kThousand : 0x64806480u;  // 1024 + 128
+        constexpr uint32_t kBias = halves(Format::kHasMin ? 1024 : 1024 + 128);
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
           const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240), f = factor[group];
@@ -290,10 +302,10 @@ struct LaneRow<kType> {
       uint32_t both = mask_onto(low, 0xfu, kThousand);
       both = mask_onto(low << 12, 0xf0000u, both);
       both = mask_onto(high << 4, 0x30u, both);
-      both = subtract2(mask_onto(high << 18, 0x300000u, both), 0x64206420u);  // 1024 + 32
+      both = subtract2(mask_onto(high << 18, 0x300000u, both), halves(1024 + 32));
       factor[0] = __byte_perm(both, 0, 0x1010), factor[1] = __byte_perm(both, 0, 0x3232);
 #pragma unroll
-      for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], 0xe480e480u);  // -1152
+      for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], halves(-1152));
     } else {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -320,7 +332,7 @@ struct LaneRow<kType> {
                        select_bytes(lane.values[2], lane.values[3], place), __byte_perm(uppers, 0, bytes));
       const uint32_t v = __byte_perm(found, lane.above, p % 4 / 2 ? 0x4341 : 0x4240);
       out[k] = kHasD ? fma2(v, factor[group], constant[group])
-                     : multiply2(subtract2(v, 0x64806480u), factor[group]);
+                     : multiply2(subtract2(v, halves(1024 + 128)), factor[group]);
     }
     return {out[0], out[1], out[2], out[3]};
   }

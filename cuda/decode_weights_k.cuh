@@ -33,10 +33,10 @@ struct LaneRow<kType> {
     const auto of = [&](uint32_t selector, uint32_t factor, uint32_t sum) {
       return fma2(__byte_perm(all, 0x64646464u, selector), factor, sum);  // of 1024 + 4 s
     };
-    scale[0] = of(0x4040, 0x34003400u, 0xdc00dc00u);  // 1/4, -256
-    scale[1] = of(0x4141, 0x24002400u, 0xcc00cc00u);  // 1/64, -16
-    constant[0] = multiply2(scale[0], 0xe400e400u), constant[1] = multiply2(scale[1], 0xe400e400u);  // -1024
-    mins[0] = of(0x4342, 0x34003400u, 0xdc00dc00u);
+    scale[0] = of(0x4040, halves(1.0f / 4), halves(-256));
+    scale[1] = of(0x4141, halves(1.0f / 64), halves(-16));
+    constant[0] = multiply2(scale[0], halves(-1024)), constant[1] = multiply2(scale[1], halves(-1024));
+    mins[0] = of(0x4342, halves(1.0f / 4), halves(-256));
   }
   __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
     const int upper = p / 4;
@@ -84,9 +84,10 @@ struct LaneRow<kType> {
         const uint32_t upper = packed[2] << (k / 2 ? 2 : 4),
                        both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
                        s = __byte_perm(both, 0x64646464u, k % 2 ? 0x4242 : 0x4040);
-        scale[k] = fma2(s, 0x3c003c00u - k * 0x08000800u, 0xe420e420u - k * 0x08000800u);  // less 32, 4^-k
+        scale[k] =
+            fma2(s, halves(1) - k * kTwoBitsLess, halves(-1056) - k * kTwoBitsLess);  // less 32, times 4^-k
         // 1024 and a code's bias, which but for the first group times a scale is an fp16 number.
-        constant[k] = multiply2(scale[k], 0xe400e400u + (0x00040004u << 2 * k));
+        constant[k] = multiply2(scale[k], halves(-1024) + (0x00040004u << 2 * k));
       }
       d = Codes<kType>::d(row);
     } else {
@@ -101,8 +102,9 @@ struct LaneRow<kType> {
         for (int u = 0; u < 2; ++u) {
           const int at = 2 * k + u;
           const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
-          scale[at] = fma2(s, 0x3c003c00u - at * 0x08000800u, 0xe400e400u - at * 0x08000800u);  // 4^-at
-          constant[at] = multiply2(scale[at], 0xe400e400u);                                     // -1024
+          scale[at] =
+              fma2(s, halves(1) - at * kTwoBitsLess, halves(-1024) - at * kTwoBitsLess);  // times 4^-at
+          constant[at] = multiply2(scale[at], halves(-1024));
         }
       }
       d = load_f16(row + 80), dmin = load_f16(row + 82);
@@ -118,7 +120,7 @@ struct LaneRow<kType> {
       if constexpr (kIsThree) {
         const uint32_t bits = odd ? third[at] >> (6 - group) : third[at] << (group + 2);
         const uint32_t v = mask_onto(low, mask, mask_onto(bits, 0x00040004u << 2 * group, kThousand));
-        out[k] = group == 0 ? multiply2(subtract2(v, 0x64046404u), scale[0])
+        out[k] = group == 0 ? multiply2(subtract2(v, halves(1024 + 4)), scale[0])
                             : fma2(v, scale[group], constant[group]);
       } else {
         out[k] = fma2(mask_onto(low, mask, kThousand), scale[group], constant[group]);
@@ -149,9 +151,9 @@ struct LaneRow<TensorType::q6_k> {
     const uint32_t all = (pairs[0] | static_cast<uint32_t>(pairs[2]) << 16) ^ 0x80808080u;
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      scale[k] = subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), 0x64806480u);  // 1024 + 128
+      scale[k] = subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), halves(1024 + 128));
 #pragma unroll
-    for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], 0xd600d600u);  // -96
+    for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], halves(-96));
   }
   // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
   // and the code, and less 32 a bias whose product with a scale is an fp16 number.
@@ -164,9 +166,9 @@ struct LaneRow<TensorType::q6_k> {
       const uint32_t bits = odd ? upper[at] >> (4 + i % 2 * 2) : upper[at] * (i % 2 ? 4u : 16u);
       const uint32_t v =
           mask_onto(words[at] >> (8 * odd), high ? 0x00f000f0u : 0x000f000fu,
-                    mask_onto(bits, high ? 0x03000300u : 0x00300030u, high ? 0x54005400u : kThousand));
+                    mask_onto(bits, high ? 0x03000300u : 0x00300030u, high ? halves(64) : kThousand));
       out[k] = high ? fma2(v, scale[p / 2], constant[p / 2 - 2])
-                    : multiply2(subtract2(v, 0x64206420u), scale[p / 2]);
+                    : multiply2(subtract2(v, halves(1024 + 32)), scale[p / 2]);
     }
     return {out[0], out[1], out[2], out[3]};
   }

@@ -128,7 +128,7 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
       launch_(launch),
       is_paired_(op.w1.type == op.w3.type && has_pairs(op.w1) && has_pairs(op.w3) && has_pairs(op.w2)),
       n_uses_(op.n_tokens * op.n_activated),
-      is_wide_(is_paired_ && has_wide_tiles(n_uses_, op.w1.n_mats)),
+      is_double_(is_paired_ && has_double_tiles(n_uses_, op.w1.n_mats)),
       n_columns_(padded_columns(op.w1.n_cols)),
       n_hidden_(padded_columns(op.w1.n_rows)),
       uses_(list_uses()),
@@ -181,7 +181,7 @@ void PromptExperts::make_hidden(const ExpertStacks& stacks, int64_t first, int64
   product.y = h_.values, product.y_stride = n_hidden_;
   if (is_paired_) {
     product.y_units = h_.units;
-    return multiply_pairs({product, stacks.w3, true, is_wide_}, launch_);
+    return multiply_pairs({product, stacks.w3, true, is_double_}, launch_);
   }
   product.output = Output::silu_f16;
   multiply(product, launch_);
@@ -202,7 +202,7 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
     product.x = h_.values, product.x_units = h_.units, product.x_columns = n_hidden_;
     product.y = out_, product.y_stride = part.n_rows, product.y_rows = uses_.uses;
     if (is_paired_)
-      multiply_pairs({product, {}, false, is_wide_}, launch_);
+      multiply_pairs({product, {}, false, is_double_}, launch_);
     else
       multiply(product, launch_);
     launch_plain(combine_kernel, {{ceil_div(part.n_rows, kThreads), op_.n_tokens}, kThreads}, launch_, out_,
@@ -211,8 +211,9 @@ void PromptExperts::combine(const WeightMatrix& w2, int64_t first, int64_t end) 
 }
 
 void PromptExperts::add(const ExpertStacks& stacks, int64_t first, int64_t end) {
-  launch_plain(list_tiles_kernel, {1, kThreads}, launch_, first, end, is_wide_ ? kWideTokens : kTileTokens,
-               is_wide_ ? kMiddleWideTokens : kMiddleTokens, uses_);
+  launch_plain(list_tiles_kernel, {1, kThreads}, launch_, first, end,
+               is_double_ ? kDoubleTokens : kTileTokens, is_double_ ? kMiddleDoubleTokens : kMiddleTokens,
+               uses_);
   make_hidden(stacks, first, end);
   combine(stacks.w2, first, end);
   has_sums_ = true;

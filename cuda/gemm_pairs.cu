@@ -1,6 +1,6 @@
 // Products of the experts of a prompt on Hopper: two tiles of rows at a time, w1's and w3's, or two of w2.
 //
-// A CTA has 256 x 128 sums: two tiles of 128 rows by up to 128 tokens, or, wide, two of 64 rows by up to 256
+// A CTA has 256 x 128 sums: two tiles of 128 rows by up to 128 tokens, or double, two of 64 rows by up to 256
 // tokens, for which each row is dequantised once. It makes one item after the other. Four warps load and
 // eight multiply: each dequantises its rows into registers, where the tensor cores take operand A from, while
 // its products before run. So gate and up meet in the registers of one thread, and y = silu(w1 x) * (w3 x) is
@@ -76,15 +76,15 @@ __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
 // The products with weights of a type. In shared memory a CTA keeps stages of tokens, spans of weights, and
 // what is below; a span is loaded with the tokens of its first step, when all but the last kStages - 1 steps
 // before it are done.
-template <TensorType kType, bool kWide>
+template <TensorType kType, bool kDouble>
 struct Pairs {
   using Raw = RawSpan<kType>;
-  static constexpr int kItemTokens = kWide ? 2 * kTileTokens : kTileTokens;
-  static constexpr int kMiddle = kWide ? kMiddleWideTokens : kMiddleTokens;
-  static constexpr int kHalfRows = kWide ? kTileRows / 2 : kTileRows;  // of each of the two tiles
+  static constexpr int kItemTokens = kDouble ? 2 * kTileTokens : kTileTokens;
+  static constexpr int kMiddle = kDouble ? kMiddleDoubleTokens : kMiddleTokens;
+  static constexpr int kHalfRows = kDouble ? kTileRows / 2 : kTileRows;  // of each of the two tiles
   // Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
   // the CTA starts with.
-  static constexpr int kLoadRegisters = kWide ? 72 : 56;
+  static constexpr int kLoadRegisters = kDouble ? 72 : 56;
   static constexpr int kProductRegisters = (3 * 168 - kLoadRegisters) / 2;
 
   // Of the tokens of an item, for those who write its sums.
@@ -103,7 +103,7 @@ struct Pairs {
   }
   static constexpr int most_stages() {
     int n = kMostStages;
-    while (n > (kWide ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
+    while (n > (kDouble ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
     return n;
   }
   static constexpr int kStages = most_stages(), kSpans = n_spans(kStages);
@@ -193,18 +193,18 @@ struct Pairs {
     wait_all_copies();
   }
 
-  // The rows of a warp that multiplies, in eights: 0 and 1 of one tile and 2 and 3 of the other, or, wide,
+  // The rows of a warp that multiplies, in eights: 0 and 1 of one tile and 2 and 3 of the other, or, double,
   // one of each. Lane 4 g + i has codes of row g of each; lane 8 e + r works out the scales of row r of eight
   // e for all.
   struct WarpRows {
-    static constexpr int kEights = kWide ? 2 : 4;
+    static constexpr int kEights = kDouble ? 2 : 4;
     uint32_t begins[kEights];  // lowest bits of the addresses of the lane's rows
     uint32_t scale_begin;
     bool in_bands;
     uint32_t row, at, scale_at;  // in a tile, and where they are in a span of both
     uint32_t first_code, owner;  // of sixteen; the lane that has the scales of row g of the first eight
-    static constexpr __device__ uint32_t half_of(uint32_t eight) { return kWide ? eight : eight / 2; }
-    static constexpr __device__ uint32_t row_of(uint32_t eight) { return kWide ? 0 : eight % 2 * 8; }
+    static constexpr __device__ uint32_t half_of(uint32_t eight) { return kDouble ? eight : eight / 2; }
+    static constexpr __device__ uint32_t row_of(uint32_t eight) { return kDouble ? 0 : eight % 2 * 8; }
   };
 
   static __device__ __forceinline__ WarpRows warp_rows(const PairProduct& op, const Item& item) {
@@ -285,7 +285,7 @@ struct Pairs {
 
   // The sums of the warp's rows of both tiles with the item's tokens: sums[64 tile + 4 j + e] is row 8 (e /
   // 2)
-  // + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; wide, sums[4 j + e] of tile e / 2.
+  // + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; double, sums[4 j + e] of tile e / 2.
   template <int kTokens>
   static __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& rows,
                                                        uint32_t stages, const uint8_t* raw,
@@ -293,7 +293,7 @@ struct Pairs {
                                                        RingWalk& walk, RingWalk& span_walk,
                                                        float (&sums)[kItemSums]) {
     constexpr uint32_t kSteps = Raw::kSteps;
-    constexpr int kTiles = kWide ? 1 : 2;
+    constexpr int kTiles = kDouble ? 1 : 2;
     const bool tells = threadIdx.x % 32 == 0;
     uint32_t a[2][kTiles][2][4];
 #pragma unroll
@@ -352,9 +352,9 @@ struct Pairs {
         const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
         if (token >= item.tile.n) continue;
 #pragma unroll
-        for (int h = 0; h < (kWide ? 1 : 2); ++h) {
+        for (int h = 0; h < (kDouble ? 1 : 2); ++h) {
           const int i = j / 2 * 4 + h * 2 + j % 2;
-          store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kWide ? 2 : kItemSums / 2)]);
+          store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kDouble ? 2 : kItemSums / 2)]);
         }
       }
     };
@@ -420,11 +420,11 @@ struct Pairs {
 // Bound by dequantising with few tokens: of 64 columns some 560 cycles of integer instructions, beside 8
 // cycles of products a token; and by what the loading warps work out for a copy. Measured (H100, 2026-11-23):
 // 256 experts, 2048 and 8192 tokens: Q4_K 296 and 383 TFLOP/s, Q6_K 189 and 299.
-template <TensorType kType, bool kWide>
+template <TensorType kType, bool kDouble>
 __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairProduct op, int n_row_tiles) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) uint8_t shared[];
-  using P = Pairs<kType, kWide>;
+  using P = Pairs<kType, kDouble>;
   uint8_t* raw = shared + P::kStages * P::kStageBytes;  // [kSpans][2] spans, behind [kStages] of tokens
   auto* item_tokens =
       reinterpret_cast<typename P::ItemTokens*>(raw + P::kSpans * P::kSpanBytes);  // [kItemsAhead]
@@ -448,14 +448,14 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_pairs_kernel(const PairP
 #endif
 }
 
-template <TensorType kType, bool kWide>
+template <TensorType kType, bool kDouble>
 void start(const PairProduct& op, const Launch& launch) {
-  if constexpr (Pairs<kType, kWide>::kFits) {
+  if constexpr (Pairs<kType, kDouble>::kFits) {
     const int64_t n_row_tiles =
-        ceil_div(op.product.weight.n_rows, (op.is_gated ? 1 : 2) * Pairs<kType, kWide>::kHalfRows);
+        ceil_div(op.product.weight.n_rows, (op.is_gated ? 1 : 2) * Pairs<kType, kDouble>::kHalfRows);
     const int64_t n_ctas = std::min<int64_t>(n_row_tiles * op.product.max_tiles, launch.n_sms);
-    launch_plain(multiply_pairs_kernel<kType, kWide>, {n_ctas, kThreads, Pairs<kType, kWide>::kBytes}, launch,
-                 op, n_row_tiles);
+    launch_plain(multiply_pairs_kernel<kType, kDouble>, {n_ctas, kThreads, Pairs<kType, kDouble>::kBytes},
+                 launch, op, n_row_tiles);
   }
 }
 
@@ -473,7 +473,7 @@ bool has_pairs(const WeightMatrix& weight) {
 
 void multiply_pairs(const PairProduct& op, const Launch& launch) {
   with_type(op.product.weight.type, [&]<TensorType kType>() {
-    op.is_wide ? start<kType, true>(op, launch) : start<kType, false>(op, launch);
+    op.is_double ? start<kType, true>(op, launch) : start<kType, false>(op, launch);
   });
 }
 

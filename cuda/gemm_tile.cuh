@@ -87,11 +87,11 @@ struct PairProduct {
   Product product;
   WeightMatrix up;
   bool is_gated = false;
-  bool is_wide = false;  // tiles have up to kWideTokens
+  bool is_double = false;  // tiles have up to kDoubleTokens
 };
-constexpr int kWideTokens = 2 * kTileTokens;
+constexpr int kDoubleTokens = 2 * kTileTokens;
 // Of tiles that are not full: few tokens less take no less time.
-constexpr int kMiddleTokens = 96, kMiddleWideTokens = 144;
+constexpr int kMiddleTokens = 96, kMiddleDoubleTokens = 144;
 bool has_pairs(const WeightMatrix& weight);  // on this device
 void multiply_pairs(const PairProduct& op, const Launch& launch);
 

@@ -51,8 +51,8 @@ struct Plan {
   int n_splits;         // CTAs that share the rows of one token: split s takes blocks s, s + n_splits, ...
   int n_stages;         // bf16 rows: tiles in shared memory, 1 or 2
   const uint8_t* rows;  // cache.slots
-  const uint8_t* wide_rows = nullptr;  // the same as fp16, by position (mla_hopper.cu)
-  int64_t page_bytes;                  // of a key page
+  const uint8_t* f16_rows = nullptr;  // the same as fp16, by position (mla_hopper.cu)
+  int64_t page_bytes;                 // of a key page
   float* part;           // [n_tokens, n_splits, n_heads, kRank] sums not yet divided; null: one CTA has all
   float2* part_max_sum;  // [n_tokens, n_splits, n_heads] largest score (base 2) and the sum of the weights
   RoundedRows rounded;   // [n_tokens, n_heads, kRank] instead of op.o_c; without values: f32 there

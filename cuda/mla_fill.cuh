@@ -298,7 +298,7 @@ __device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, con
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const int64_t next = find(block + share.step);
     ring->wait_empty(turn);
-    start_rows<KvType::bf16, kFillRows>(plan.wide_rows, pos, stages + Ring::stage(turn) * kBlockBytes,
+    start_rows<KvType::bf16, kFillRows>(plan.f16_rows, pos, stages + Ring::stage(turn) * kBlockBytes,
                                         warp * kFillRows, lane);
     arrive_when_copied(&ring->full[Ring::stage(turn)]);
     pos = next;

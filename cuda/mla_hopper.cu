@@ -32,7 +32,7 @@ enum class Source { fp8, bf16, f16 };
 
 constexpr int kSharedBytes = kHeads * kRowLines * kLine + 2 * kBlockBytes + kHeads * kLine +
                              static_cast<int>(sizeof(Heads) + sizeof(Barriers));
-constexpr int kWideRowBytes = kRowLines * kLine;
+constexpr int kF16RowBytes = kRowLines * kLine;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kWidenThreads)
   if (pos >= n_rows) return;
   const RowPlace place = {paged_row(op.cache.slot_pages, op.cache, 0, pos), static_cast<int32_t>(pos)};
   const uint8_t* from = plan.rows + place.id * kRowBytes<kKv>;
-  auto* to = reinterpret_cast<uint4*>(out + pos * kWideRowBytes);
+  auto* to = reinterpret_cast<uint4*>(out + pos * kF16RowBytes);
   uint4 low, high;
   if constexpr (kKv == KvType::fp8) {
     const uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, 0, place), place);
@@ -293,16 +293,16 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
 bool can_widen(const Attend& op, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
   return op.step.n_seqs == 1 && !op.row_ids && pays_to_widen(n_rows, op.step.n_tokens) &&
-         n_rows * kWideRowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
+         n_rows * kF16RowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
 }
 
 template <KvType kKv>
 void widen_rows(const Attend& op, Plan& plan, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
-  auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kWideRowBytes));
+  auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kF16RowBytes));
   launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
                 plan, n_rows, rows);
-  plan.wide_rows = rows;
+  plan.f16_rows = rows;
 }
 
 }  // namespace

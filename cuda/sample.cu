@@ -130,7 +130,7 @@ __device__ void write_top(Shared& sm, const Row& row, float log_sum, int n_top, 
   row.team.sync();
   int32_t* n_listed = row.team.of(&sm.n_listed, 0);
   uint64_t* listed = row.team.of(sm.listed, 0);
-  visit_few(
+  visit_wanted(
       row, [&](int32_t id, float logit) { return cut.keeps(logit, id); },
       [&](int32_t id) { listed[atomicAdd(n_listed, 1)] = place_of(row.logits[id], id); });
   row.team.sync();

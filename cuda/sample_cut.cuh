@@ -164,7 +164,7 @@ __device__ __forceinline__ void visit_logits(const Row& row, const Visit& visit)
 
 // Calls visit(id) for the tokens of the block of which is_wanted(id, logit): they are few.
 template <typename IsWanted, typename Visit>
-__device__ __forceinline__ void visit_few(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
+__device__ __forceinline__ void visit_wanted(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
   constexpr int kN = 2 * kTogether;
   visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
                               [&](int first, const float(&logits)[kN]) {
@@ -275,7 +275,7 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
 template <typename IsListed>
 __device__ __forceinline__ int list(Shared& sm, const Row& row, float least, float most,
                                     const IsListed& is_listed) {
-  visit_few(
+  visit_wanted(
       row, [&](int32_t, float logit) { return (logit >= least) & (logit <= most); },
       [&](int32_t id) {
         const float logit = row.logits[id];

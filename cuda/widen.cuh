@@ -3,7 +3,7 @@
 // f16(scale * code + min) takes a byte permutation and an fma a value: a code, made unsigned by an offset,
 // goes into the mantissa of a power of two, and the fma takes power and offset off. Against rounding the
 // reference's f32 value this is off by the rounding of the fma's constant: less than scale * 2^-9 for formats
-// of wide codes, 2^-16 for the others, which is 2^-15 of a block's largest value or less, where fp16 rounds
+// of large codes, 2^-16 for the others, which is 2^-15 of a block's largest value or less, where fp16 rounds
 // off 2^-11.
 //
 // No scale is applied: values from 2^-14 to 65504 keep eleven bits, and smaller ones err by 2^-25 at most,
@@ -19,19 +19,19 @@ namespace dsv32::cuda {
 // Codes reach to -127 or 127; those of other formats stay within -64..63, or within 0..31 where there is a
 // min.
 template <TensorType kType>
-inline constexpr bool kHasWideCodes =
+inline constexpr bool kHasLargeCodes =
     kType == TensorType::q8_0 || kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
 
 // What makes codes unsigned, and, with the power of two that they are put into, what the fma takes off again.
 template <TensorType kType>
-inline constexpr uint32_t kToUnsigned = Codes<kType>::kHasMin  ? 0
-                                        : kHasWideCodes<kType> ? 128
-                                                               : 64;
+inline constexpr uint32_t kToUnsigned = Codes<kType>::kHasMin   ? 0
+                                        : kHasLargeCodes<kType> ? 128
+                                                                : 64;
 
 template <TensorType kType>
 __device__ __forceinline__ float widen_constant(const ScaleMin& s) {
-  return fmaf(-((kHasWideCodes<kType> ? 32768.0f : 128.0f) + static_cast<float>(kToUnsigned<kType>)), s.scale,
-              s.min);
+  return fmaf(-((kHasLargeCodes<kType> ? 32768.0f : 128.0f) + static_cast<float>(kToUnsigned<kType>)),
+              s.scale, s.min);
 }
 
 // Sixteen 16-bit values, from an even address.
@@ -50,8 +50,9 @@ __device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
 // widen_constant().
 template <TensorType kType>
 __device__ __forceinline__ void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
-  constexpr bool kIsWide = kHasWideCodes<kType>;
-  constexpr uint32_t kPower = kIsWide ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
+  constexpr bool kIsLarge = kHasLargeCodes<kType>;
+  constexpr uint32_t kPower =
+      kIsLarge ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
   if constexpr (!Codes<kType>::kHasMin)
     codes = (codes ^ 0x80808080u) - (128 - kToUnsigned<kType>)*0x01010101u;
   float values[4];
@@ -59,7 +60,7 @@ __device__ __forceinline__ void widen4(uint32_t codes, float scale, float consta
   for (int i = 0; i < 4; ++i) {
     // Bytes of the result, lowest first: 0, (code or 0), (0 or code), 0x43 or 0x47.
     const uint32_t selector =
-        kIsWide ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
+        kIsLarge ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
     values[i] = fmaf(scale, __uint_as_float(__byte_perm(codes, kPower, selector)), constant);
   }
   out[0] = pack_f16(values[0], values[1]);

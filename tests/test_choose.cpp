@@ -66,8 +66,8 @@ BOOST_AUTO_TEST_CASE(uses_of_experts) {
   BOOST_TEST(choose_run(128, 256, true) == 16);
   BOOST_TEST(choose_run(128, 256, false) == 0);
   BOOST_TEST(choose_run(128, kMostSorted + 1, true) == 0);
-  BOOST_TEST(has_wide_tiles(160 * 256, 256));
-  BOOST_TEST(!has_wide_tiles(160 * 256 - 1, 256));
+  BOOST_TEST(has_double_tiles(160 * 256, 256));
+  BOOST_TEST(!has_double_tiles(160 * 256 - 1, 256));
   BOOST_TEST(chooses_all_experts(512, 256));
   BOOST_TEST(!chooses_all_experts(511, 256));
 }

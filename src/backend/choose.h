@@ -97,7 +97,7 @@ constexpr bool uses_library(int64_t n_tokens, KernelFamily family) {
 }
 
 // Whether tiles have 256 uses of an expert instead of 128.
-constexpr bool has_wide_tiles(int64_t n_uses, int64_t n_experts) { return n_uses >= 160 * n_experts; }
+constexpr bool has_double_tiles(int64_t n_uses, int64_t n_experts) { return n_uses >= 160 * n_experts; }
 
 // Whether so many uses choose every expert as a rule: experts in host memory are sent without asking which.
 constexpr bool chooses_all_experts(int64_t n_uses, int64_t n_experts) { return n_uses >= 2 * n_experts; }
