@@ -3,8 +3,8 @@
 // whole 16-byte words, warps carry them.
 #include <algorithm>
 
+#include "cuda/common.cuh"
 #include "cuda/kernels.h"
-#include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {

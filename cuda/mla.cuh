@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/common.cuh"
 #include "cuda/f16.cuh"
 #include "cuda/kernels.h"
-#include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {

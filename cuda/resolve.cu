@@ -8,8 +8,8 @@
 // the link; whose slot it takes is found out meanwhile.
 #include <algorithm>
 
+#include "cuda/common.cuh"
 #include "cuda/kernels.h"
-#include "cuda/paged.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/slot_table.cuh"
 #include "cuda/team.cuh"

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "cuda/common.cuh"
 #include "cuda/kernels.h"
-#include "cuda/paged.cuh"
 
 namespace dsv32::cuda {
 
