@@ -1,57 +1,202 @@
 #include "context/cache_part.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
 
 namespace dsv32 {
 
+template <typename T>
+void Table<T>::set_line(int64_t line, std::span<const T> values) {
+  const auto is_same = [](const T& a, const T& b) { return std::memcmp(&a, &b, sizeof a) == 0; };
+  T* known = uploaded_.data() + line * width_;
+  size_t begin = 0, end = values.size();
+  while (begin < end && is_same(known[begin], values[begin])) ++begin;
+  while (end > begin && is_same(known[end - 1], values[end - 1])) --end;
+  if (begin == end) return;
+  std::memcpy(known + begin, values.data() + begin, (end - begin) * sizeof(T));
+  backend_.upload(buffer_.data() + line * width_ + static_cast<int64_t>(begin), known + begin,
+                  (end - begin) * sizeof(T));
+}
+
 CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer)
-    : plan_(plan),
+    : backend_(backend),
+      plan_(plan),
       first_layer_(first_layer),
       end_layer_(end_layer),
-      rows_(backend, plan, first_layer, end_layer - first_layer),
-      keys_(backend, plan, first_layer, end_layer - first_layer),
-      slots_(backend, plan, first_layer, end_layer - first_layer),
-      windows_(backend, plan, rows_, first_layer, end_layer),
-      view_(backend, plan, first_layer, end_layer - first_layer) {}
+      row_bytes_(plan.layout.row_bytes()),
+      most_slots_(plan.buffer_pages() * kPageTokens),
+      rows_(backend, Place::host, first_layer, end_layer, plan.n_row_pages(), kPageTokens * row_bytes_,
+            "the latent rows"),
+      keys_(backend, Place::device, first_layer, end_layer, plan.n_key_pages(), plan.layout.key_page_bytes(),
+            "the index keys"),
+      slots_(backend, Place::device, first_layer, end_layer, plan.n_slot_pages(), kPageTokens * row_bytes_,
+             "the slots of rows"),
+      states_(backend, Place::device, plan.max_seqs * (end_layer - first_layer) * most_slots_ * 2,
+              "the top-k buffers"),
+      row_table_(backend, plan.max_seqs, plan.context_pages()),
+      key_table_(backend, plan.max_seqs, plan.context_pages()),
+      slot_table_(backend, plan.has_buffers() ? plan.max_seqs : 0, plan.context_pages()),
+      buffer_table_(backend, plan.has_buffers() ? end_layer - first_layer : 0, plan.max_seqs) {
+  for (Buffer<uint8_t>& window : windows_)
+    window = {backend, Place::device, plan.window_pages() * kPageTokens * row_bytes_,
+              "the windows of prefill"};
+}
+
+// --- Steps
 
 // Decode reads slots. Prompts do where their timelines are resident; else the rows of all of them are
 // streamed through windows, or read where they are.
 void CachePart::begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held, Role role) {
-  const auto n_long = std::ranges::count_if(timelines, [](const Timeline* t) { return !t->is_resident(); });
+  const auto n_long = std::ranges::count(timelines, false, &Timeline::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
-  source_ = !reads_slots && windows_.are_there()      ? Source::windows
+  source_ = !reads_slots && windows_[0].n() > 0       ? Source::windows
             : reads_slots && plan_.n_slot_pages() > 0 ? Source::slots
                                                       : Source::rows;
-  view_.set(timelines);
-  if (source_ == Source::slots) view_.set_slots(timelines, slots_);
-  if (source_ == Source::windows) view_.set_windows(timelines, windows_.begin(timelines, n_held));
   passed_by_.clear();
-  for (const Timeline* timeline : timelines)
-    if (!reads_slots && timeline->is_resident()) passed_by_.push_back(timeline);
+  for (size_t i = 0; i < timelines.size(); ++i) {
+    const auto line = static_cast<int64_t>(i);
+    row_table_.set_line(line, timelines[i]->row_pages());
+    key_table_.set_line(line, timelines[i]->key_pages());
+    if (source_ == Source::slots) slot_table_.set_line(line, timelines[i]->slot_pages());
+    if (!reads_slots && timelines[i]->is_resident()) passed_by_.push_back(timelines[i]);
+  }
+  for (int64_t layer = first_layer_; has_buffers_ && layer < end_layer_; ++layer) {
+    std::vector<TopkBuffer> buffers(timelines.size());  // of a resident timeline none
+    for (size_t i = 0; i < timelines.size(); ++i) {
+      int32_t* its = state(timelines[i]->share(), layer);
+      if (!timelines[i]->is_resident()) buffers[i] = {timelines[i]->n_slots(), its, its + most_slots_};
+    }
+    buffer_table_.set_line(layer - first_layer_, buffers);
+  }
+  if (source_ == Source::windows) begin_windows(timelines, n_held);
 }
 
-void CachePart::end_step() {
-  for (const Timeline* timeline : passed_by_) slots_.place(*timeline, rows_);
+// Each timeline's pages follow one another in a window, so that what it held before the step is a few long
+// copies.
+void CachePart::begin_windows(std::span<Timeline* const> timelines, std::span<const int64_t> n_held) {
+  runs_.clear();
+  int64_t n_pages = 0;
+  for (const Timeline* timeline : timelines) n_pages += std::ssize(timeline->row_pages());
+  if (n_pages > plan_.window_pages())
+    fail(ErrorKind::internal, format("a prefill step of %zu timelines has %lld pages, more than its windows",
+                                     timelines.size(), as_ll(n_pages)));
+  int32_t next_page = 0;
+  for (size_t i = 0; i < timelines.size(); ++i) {
+    const std::vector<int32_t>& pages = timelines[i]->row_pages();
+    std::vector<int32_t> places(pages.size());
+    std::iota(places.begin(), places.end(), next_page);
+    slot_table_.set_line(static_cast<int64_t>(i), places);
+    for (size_t page = 0; page < pages.size(); ++page, ++next_page) {
+      const int64_t n_left = n_held[i] - static_cast<int64_t>(page) * kPageTokens;
+      const int64_t n_rows = std::min(kPageTokens, n_left), from_row = int64_t{pages[page]} * kPageTokens;
+      if (n_rows <= 0) continue;
+      if (page > 0 && runs_.back().from_row + runs_.back().n_rows == from_row)
+        runs_.back().n_rows += n_rows;
+      else
+        runs_.push_back({from_row, int64_t{next_page} * kPageTokens, n_rows});
+    }
+  }
+  stream(first_layer_);
+}
+
+// Also behind the last layer, with nothing to copy: the layer before is waited for.
+void CachePart::stream(int64_t layer) {
+  copies_.clear();
+  if (layer < end_layer_)
+    for (const Run& run : runs_)
+      copies_.push_back({windows_[layer % 2].data() + run.to_row * row_bytes_,
+                         rows_.layer(layer) + run.from_row * row_bytes_,
+                         static_cast<size_t>(run.n_rows * row_bytes_)});
+  backend_.stream_rows({copies_.data(), std::ssize(copies_)});
 }
 
 CacheView CachePart::enter(int64_t layer) {
+  if (source_ == Source::windows) stream(layer + 1);
+  const bool has_slot_table = source_ != Source::rows && plan_.has_buffers();
   CacheView view;
   view.layout = plan_.layout;
   view.rows = rows_.layer(layer);
-  view.key_pages = keys_.layer(layer);
-  view.row_pages = view.slot_pages = view_.row_pages();
-  view.key_page_ids = view_.key_pages();
-  view.max_pages = plan_.context_pages();
-  view.slots = source_ == Source::rows    ? rows_.layer(layer)
+  view.slots = source_ == Source::rows    ? view.rows
                : source_ == Source::slots ? slots_.layer(layer)
-                                          : windows_.enter(layer);
-  if (source_ != Source::rows && plan_.has_buffers()) view.slot_pages = view_.slot_pages();
-  if (has_buffers_) {
-    view.buffers = view_.buffers(layer);
-    view.most_slots = plan_.buffer_pages() * kPageTokens;
-  }
+                                          : windows_[layer % 2].data();
+  view.key_pages = keys_.layer(layer);
+  view.row_pages = row_table_.line(0);
+  view.slot_pages = (has_slot_table ? slot_table_ : row_table_).line(0);
+  view.key_page_ids = key_table_.line(0);
+  view.max_pages = plan_.context_pages();
+  if (has_buffers_) view.buffers = buffer_table_.line(layer - first_layer_), view.most_slots = most_slots_;
   return view;
+}
+
+void CachePart::end_step() {
+  for (const Timeline* timeline : passed_by_) fill_slots(*timeline);
+}
+
+// --- Pages
+
+void CachePart::download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys) {
+  const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
+  std::vector<uint8_t> run(pages.size() * n_bytes);
+  for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
+    for_page_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
+      backend_.download(run.data(), keys_.page(pages[begin].key, layer), (end - begin) * n_bytes);
+      for (size_t i = begin; i < end; ++i)
+        std::memcpy(keys[i].data() + static_cast<size_t>(layer) * n_bytes, run.data() + (i - begin) * n_bytes,
+                    n_bytes);
+    });
+  backend_.download(nullptr, nullptr, 0);  // also of a model without keys
+}
+
+void CachePart::upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
+  const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
+  std::vector<uint8_t> run(pages.size() * n_bytes);
+  for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
+    for_page_runs(pages, &PoolPage::key, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i)
+        std::memcpy(run.data() + (i - begin) * n_bytes, keys[i].data() + static_cast<size_t>(layer) * n_bytes,
+                    n_bytes);
+      backend_.upload(keys_.page(pages[begin].key, layer), run.data(), (end - begin) * n_bytes);
+    });
+}
+
+void CachePart::publish_rows(std::span<const PoolPage> pages) {
+  if (plan_.has_buffers() || !plan_.is_apart) return;
+  for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
+    for_page_runs(pages, &PoolPage::row, [&](size_t begin, size_t end) {
+      const int32_t first = pages[begin].row;
+      backend_.upload(slots_.page(first, layer), rows_.page(first, layer),
+                      (end - begin) * static_cast<size_t>(rows_.page_bytes()));
+    });
+}
+
+void CachePart::fill_slots(const Timeline& timeline) {
+  const std::vector<int32_t>&to = timeline.slot_pages(), &from = timeline.row_pages();
+  const auto follows = [&](size_t i) { return to[i] == to[i - 1] + 1 && from[i] == from[i - 1] + 1; };
+  std::vector<StreamRows::Copy> copies;
+  for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
+    for_runs(to.size(), follows, [&](size_t begin, size_t end) {
+      copies.push_back({slots_.page(to[begin], layer), rows_.page(from[begin], layer),
+                        (end - begin) * static_cast<size_t>(rows_.page_bytes())});
+    });
+  backend_.stream_rows({copies.data(), std::ssize(copies)});
+  backend_.stream_rows({});  // what comes now sees them
+}
+
+int32_t* CachePart::state(int64_t share, int64_t layer) const {
+  return states_.data() + (share * (end_layer_ - first_layer_) + layer - first_layer_) * most_slots_ * 2;
+}
+
+void CachePart::reset_buffer(const Timeline& timeline) {
+  std::vector<int32_t> fresh(static_cast<size_t>((end_layer_ - first_layer_) * most_slots_ * 2));
+  for (int64_t i = 0; i < end_layer_ - first_layer_; ++i) {
+    int32_t* its = fresh.data() + i * most_slots_ * 2;
+    reset({timeline.n_slots(), its, its + most_slots_});
+  }
+  backend_.upload(state(timeline.share(), first_layer_), fresh.data(), fresh.size() * sizeof(int32_t));
 }
 
 }  // namespace dsv32

@@ -1,4 +1,4 @@
-// How much is remembered, and what that takes: the numbers that every part of the cache is made from.
+// How much is remembered, and what that takes: the sizes that the cache is made with.
 //
 // The size of the pool and the length of a context are two numbers: the pool's pages are shared by all
 // timelines and the prefix tree, a step's tables and windows need be no longer than one context.
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "backend/cache_layout.h"
+#include "context/topk_buffer.h"
 
 namespace dsv32 {
 
@@ -44,11 +45,28 @@ struct CachePlan {
     return slot_tokens ? pages_for(slot_tokens) : max_seqs * buffer_pages();
   }
 
-  uint64_t row_pool_bytes() const;  // host
-  uint64_t key_pool_bytes() const;  // device
-  uint64_t slot_bytes() const;      // device: slots, and the LRU of buffers
-  uint64_t window_bytes() const;    // device: two layers' rows, when it is apart and there are buffers
-  uint64_t table_bytes() const;     // device: page tables and the like
+  uint64_t row_pool_bytes() const {  // host
+    return static_cast<uint64_t>(n_layers * n_row_pages() * row_page_bytes());
+  }
+  uint64_t key_pool_bytes() const {  // device
+    return static_cast<uint64_t>(n_layers * n_key_pages() * layout.key_page_bytes());
+  }
+  uint64_t slot_bytes() const {  // device: slots, and the LRU of buffers, two numbers for each slot
+    const int64_t lru_bytes = 2 * max_seqs * buffer_pages() * kPageTokens * int64_t{sizeof(int32_t)};
+    return static_cast<uint64_t>(n_layers * (n_slot_pages() * row_page_bytes() + lru_bytes));
+  }
+  uint64_t window_bytes() const {  // device: two layers' rows, when it is apart and there are buffers
+    return static_cast<uint64_t>(2 * window_pages() * row_page_bytes());
+  }
+  uint64_t table_bytes() const {  // device: page tables, and the buffers of each timeline and layer
+    const int64_t n_entries = (has_buffers() ? 3 : 2) * max_seqs * context_pages();
+    const int64_t n_buffers = has_buffers() ? n_layers * max_seqs : 0;
+    return static_cast<uint64_t>(n_entries) * sizeof(int32_t) +
+           static_cast<uint64_t>(n_buffers) * sizeof(TopkBuffer);
+  }
+
+ private:
+  int64_t row_page_bytes() const { return kPageTokens * layout.row_bytes(); }
 };
 
 }  // namespace dsv32

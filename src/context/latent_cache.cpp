@@ -24,7 +24,7 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
 
 int64_t LatentCache::take_share() {
   if (free_shares_.empty())
-    fail(ErrorKind::memory, format("all %lld timelines are in use", static_cast<long long>(plan_.max_seqs)));
+    fail(ErrorKind::memory, format("all %lld timelines are in use", as_ll(plan_.max_seqs)));
   const int64_t share = free_shares_.back();
   free_shares_.pop_back();
   return share;
@@ -61,14 +61,14 @@ void LatentCache::resume(Timeline& timeline) {
   const auto n_lacking = [&] { return n_pages - key_pages_.n_free(); };
   make_free(n_lacking);
   if (n_lacking() > 0)
-    fail(ErrorKind::context_full, format("%lld tokens to be resumed do not fit the pool of keys",
-                                         static_cast<long long>(timeline.n_tokens())));
+    fail(ErrorKind::context_full,
+         format("%lld tokens to be resumed do not fit the pool of keys", as_ll(timeline.n_tokens())));
   check_slots(timeline, n_pages);
   timeline.share_ = take_share();
   timeline.is_suspended_ = false;
   row_pages_.resize(timeline.row_pages_, n_pages);
   key_pages_.resize(timeline.key_pages_, n_pages);
-  for (const auto& part : parts_) part->keys().upload(pages_of(timeline), timeline.keys_);
+  for (const auto& part : parts_) part->upload_keys(pages_of(timeline), timeline.keys_);
   timeline.keys_ = {};
   give_slots(timeline, false);
 }
@@ -80,8 +80,8 @@ int64_t LatentCache::slot_pages_for(const Timeline& timeline, int64_t n_row_page
 void LatentCache::check_slots(const Timeline& timeline, int64_t n_row_pages) const {
   const int64_t n_wanted = slot_pages_for(timeline, n_row_pages);
   if (n_wanted > std::ssize(timeline.slot_pages_) + slot_pages_.n_free())
-    fail(ErrorKind::context_full, format("%lld rows do not fit the slots of top-k buffers",
-                                         static_cast<long long>(n_wanted * kPageTokens)));
+    fail(ErrorKind::context_full,
+         format("%lld rows do not fit the slots of top-k buffers", as_ll(n_wanted * kPageTokens)));
 }
 
 // As many slots as suit the timeline's pages of rows. `keeps`: what those that it has hold is still its own.
@@ -94,12 +94,7 @@ void LatentCache::give_slots(Timeline& timeline, bool keeps) {
       keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(timeline.slot_pages_));
   slot_pages_.resize(timeline.slot_pages_, n_slots);
   if (keeps) return;
-  for (const auto& part : parts_) {
-    if (is_resident)
-      part->slots().place(timeline, part->rows());
-    else
-      part->slots().reset(timeline);
-  }
+  for (const auto& part : parts_) is_resident ? part->fill_slots(timeline) : part->reset_buffer(timeline);
 }
 
 void LatentCache::set_most_slots(Timeline& timeline, int64_t n_pages) {
@@ -122,8 +117,8 @@ void LatentCache::reserve(Timeline& timeline, int64_t n_tokens) {
   if (n_tokens <= plan_.max_context) make_free(n_lacking);
   if (n_tokens > plan_.max_context || n_lacking() > 0)
     fail(ErrorKind::context_full,
-         format("%lld tokens do not fit the context of %lld", static_cast<long long>(n_tokens),
-                static_cast<long long>(std::min(plan_.max_context, plan_.pool_tokens))),
+         format("%lld tokens do not fit the context of %lld", as_ll(n_tokens),
+                as_ll(std::min(plan_.max_context, plan_.pool_tokens))),
          "a larger context (-c) holds more");
   check_slots(timeline, n_pages);
   if (n_tokens > timeline.n_tokens() && last_page_is_shared(timeline)) own_last_page(timeline);
@@ -201,10 +196,8 @@ void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
     for (const PoolPage& shared : pages) release(shared);
     throw;
   }
-  for (const PoolPage& shared : pages) {
-    timeline.row_pages_.push_back(shared.row);
-    timeline.key_pages_.push_back(shared.key);
-  }
+  for (const PoolPage& shared : pages)
+    timeline.row_pages_.push_back(shared.row), timeline.key_pages_.push_back(shared.key);
   for (const int32_t token : begun) timeline.tokens_.push_back(token & ~kMadeByDecode);
   timeline.history_ = begun;
   give_slots(timeline, false);
@@ -217,14 +210,14 @@ uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
 std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const PoolPage> pages) {
   const int64_t n_bytes = plan_.n_layers * plan_.layout.key_page_bytes();
   std::vector<std::vector<uint8_t>> keys(pages.size(), std::vector<uint8_t>(static_cast<size_t>(n_bytes)));
-  for (const auto& part : parts_) part->keys().download(pages, keys);
+  for (const auto& part : parts_) part->download_keys(pages, keys);
   return keys;
 }
 
 void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
   for (const auto& part : parts_) {
-    part->keys().upload(pages, keys);
-    part->slots().publish(pages, part->rows());
+    part->upload_keys(pages, keys);
+    part->publish_rows(pages);
   }
 }
 
@@ -232,10 +225,9 @@ void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::
 void LatentCache::truncate(Timeline& timeline, int64_t n_tokens) {
   timeline.tokens_.resize(static_cast<size_t>(n_tokens));
   timeline.history_.resize(static_cast<size_t>(n_tokens));
-  row_pages_.resize(timeline.row_pages_,
-                    std::min<int64_t>(pages_for(n_tokens), std::ssize(timeline.row_pages_)));
-  key_pages_.resize(timeline.key_pages_,
-                    std::min<int64_t>(pages_for(n_tokens), std::ssize(timeline.key_pages_)));
+  const int64_t n_pages = pages_for(n_tokens);
+  row_pages_.resize(timeline.row_pages_, std::min<int64_t>(n_pages, std::ssize(timeline.row_pages_)));
+  key_pages_.resize(timeline.key_pages_, std::min<int64_t>(n_pages, std::ssize(timeline.key_pages_)));
   if (!timeline.is_suspended_) give_slots(timeline, timeline.is_resident_);
 }
 

@@ -1,9 +1,9 @@
-// What is remembered: who has which pages of the pools, in timelines and beyond them.
+// What is remembered: which timelines, and which others beyond them, have which pages of the pools.
 //
 // One object for all devices: each stage has its part (CachePart) with rows, keys and slots of its layers; a
-// page's two numbers, of the row pool and of the key pool, mean the same tokens in all of them. A timeline is
-// admitted by both pools, and by the pool of slots. Pages are shared: by timelines with a common prefix, and
-// with whoever retains them, who keeps them when the timeline has gone. Not thread-safe, but for page_rows().
+// page's two numbers, of the row pool and of the key pool, mean the same tokens in all of them. Timelines
+// with a common prefix share pages; a page that is retained outlives its timelines. Not thread-safe, but for
+// page_rows().
 //
 // Invariants: a page is free or counts its users; a page with several users is not written, its next writer
 // takes a copy; a timeline of n tokens holds ceil(n / kPageTokens) pages of each pool, or more after
@@ -44,8 +44,8 @@ class LatentCache : public PagePins {
   std::unique_ptr<Timeline> open();
   void close(Timeline& timeline);
 
-  // Its key pages and its slots go to whoever wants them; its keys wait in host memory, its rows where they
-  // are. resume() brings it back, with the bits it had. Throws Error{context_full} without room for its keys
+  // Its key pages and its slots become free; its keys wait in host memory, its rows where they are. resume()
+  // brings it back, with the bits it had. Throws Error{context_full} without room for its keys
   // or slots, Error{memory} when max_seqs others are not suspended.
   void suspend(Timeline& timeline);
   void resume(Timeline& timeline);
@@ -66,12 +66,12 @@ class LatentCache : public PagePins {
   // Forgets all tokens from `n_tokens` on.
   void truncate(Timeline& timeline, int64_t n_tokens);
 
-  // Called when pages are lacking, with how many: gives up that many shares in pages, and says how many it
-  // gave up; 0 ends the asking. A share given up frees a page only if it was the last.
+  // Called when pages are lacking, with how many: stops using that many pages, and returns how many; 0 ends
+  // the asking. A page is free only when its last user has gone.
   using Reclaim = std::function<int64_t(int64_t n_pages)>;
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
-  // Sharing. A page counts its users: a timeline that holds it, and whoever retained it.
+  // A page counts its users: the timelines that hold it, and those that retained it.
   void retain(const PoolPage& page) override;
   void release(const PoolPage& page) override;
   // A free page with its caller as the only user; nothing when there is none, also after reclaiming.

@@ -1,8 +1,10 @@
-// The numbers of a pool's pages, and who uses them; and the two numbers that a page of tokens has.
+// The numbers of a pool's pages, and how many use each; and the two numbers that a page of tokens has.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <vector>
 
 namespace dsv32 {
@@ -14,7 +16,7 @@ struct PoolPage {
   bool operator==(const PoolPage&) const = default;
 };
 
-// Who owns the pools' pages counts their users. Neither function may call back.
+// The owner of the pools' pages counts their users. Neither function may call back.
 class PagePins {
  public:
   virtual ~PagePins() = default;
@@ -22,20 +24,51 @@ class PagePins {
   virtual void release(const PoolPage& page) = 0;
 };
 
-// The numbers of one pool's pages: which are free, and how many use each of the others.
 class PagePool {
  public:
-  explicit PagePool(int64_t n_pages = 0);
-  int64_t n_free() const { return static_cast<int64_t>(free_.size()); }
+  // The lowest number is taken first.
+  explicit PagePool(int64_t n_pages = 0)
+      : free_(static_cast<size_t>(n_pages)), n_users_(static_cast<size_t>(n_pages)) {
+    std::iota(free_.rbegin(), free_.rend(), 0);
+  }
+  int64_t n_free() const { return std::ssize(free_); }
   int32_t n_users(int32_t page) const { return n_users_[static_cast<size_t>(page)]; }
-  int32_t take();  // the caller is its first user; there is a free one
+  // The caller is its first user; there is a free one.
+  int32_t take() {
+    const int32_t page = free_.back();
+    free_.pop_back();
+    retain(page);
+    return page;
+  }
   void retain(int32_t page) { ++n_users_[static_cast<size_t>(page)]; }
-  void release(int32_t page);
+  void release(int32_t page) {
+    if (--n_users_[static_cast<size_t>(page)] == 0) free_.push_back(page);
+  }
   // Changes a table's length, taking pages at its end or giving them back.
-  void resize(std::vector<int32_t>& table, int64_t n_pages);
+  void resize(std::vector<int32_t>& table, int64_t n_pages) {
+    while (std::ssize(table) < n_pages) table.push_back(take());
+    for (; std::ssize(table) > n_pages; table.pop_back()) release(table.back());
+  }
 
  private:
   std::vector<int32_t> free_, n_users_;
 };
+
+// visit(begin, end) for each longest run of n things in which `follows(i)` holds for all but the first: what
+// follows one another is one copy.
+template <typename Follows, typename Visit>
+void for_runs(size_t n, const Follows& follows, const Visit& visit) {
+  for (size_t begin = 0, end = 0; begin < n; begin = end) {
+    for (end = begin + 1; end < n && follows(end);) ++end;
+    visit(begin, end);
+  }
+}
+
+// The runs of pages whose numbers (PoolPage::row or PoolPage::key) ascend by one.
+template <typename Visit>
+void for_page_runs(std::span<const PoolPage> pages, int32_t PoolPage::*number, const Visit& visit) {
+  for_runs(
+      pages.size(), [&](size_t i) { return pages[i].*number == pages[i - 1].*number + 1; }, visit);
+}
 
 }  // namespace dsv32

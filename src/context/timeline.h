@@ -1,16 +1,15 @@
-// One sequence: its tokens, the pages that hold what is remembered of them, and the slots that its rows are
-// read from.
+// One sequence in the cache: its tokens, the pages that hold what is remembered of them, and the slots that
+// its rows are read from.
 //
-// Made, changed and closed by LatentCache; whoever holds one may read it.
-//
-// Invariants: it holds pages for all its tokens, and perhaps more; what is remembered of its tokens is never
-// written again.
+// LatentCache makes, changes and closes it; its owner may read it. It holds pages for all its tokens, and
+// perhaps more; what is remembered of its tokens is never written again.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "backend/cache_layout.h"
 #include "context/page_pool.h"
 
 namespace dsv32 {
@@ -27,7 +26,7 @@ constexpr int32_t kMadeByDecode = 1 << 30;
 class Timeline {
  public:
   const std::vector<int32_t>& tokens() const { return tokens_; }
-  int64_t n_tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t n_tokens() const { return std::ssize(tokens_); }
   // The tokens and what made their rows, kMadeByDecode or not. Rows are the same only where this is.
   const std::vector<int32_t>& history() const { return history_; }
   const std::vector<int32_t>& row_pages() const { return row_pages_; }  // of the row pool
@@ -37,6 +36,7 @@ class Timeline {
   }
   // Of the slot pools, where these have pages of their own: as many as it has pages of rows, or its buffer's.
   const std::vector<int32_t>& slot_pages() const { return slot_pages_; }
+  int32_t n_slots() const { return static_cast<int32_t>(std::ssize(slot_pages_) * kPageTokens); }
   // Each of its rows has a slot: decode neither resolves nor fetches.
   bool is_resident() const { return is_resident_; }
   int64_t share() const { return share_; }  // its number among those that are open and not suspended
@@ -48,8 +48,8 @@ class Timeline {
   std::vector<int32_t> tokens_, history_, row_pages_, key_pages_, slot_pages_;
   int64_t most_slot_pages_ = 0;
   bool is_resident_ = true, is_suspended_ = false;
-  std::vector<std::vector<uint8_t>>
-      keys_;  // while it is suspended: of each page, as LatentCache::download_keys
+  // While it is suspended, of each page, as LatentCache::download_keys().
+  std::vector<std::vector<uint8_t>> keys_;
   int64_t share_ = 0;
 };
 
