@@ -127,8 +127,8 @@ BOOST_AUTO_TEST_CASE(nobody_finds_what_is_under_way) {
 
   const auto engine = open(file, {3, 0}, options);
   ByHand broken_off(*engine), next(*engine);
-  int n_chunks = 0;
-  broken_off.sync(prompt, [&](int64_t, int64_t, int64_t) { return ++n_chunks < 3; });
+  broken_off.hold(prompt);
+  for (int i = 0; i < 3; ++i) broken_off.read_chunk(prompt);
   BOOST_TEST(engine->forward().n_under_way(broken_off.timeline()) == 128);
   BOOST_TEST(next.hold(prompt) == 64);
   BOOST_TEST((logits_after(next, prompt) == of_prompt));
@@ -144,7 +144,8 @@ BOOST_AUTO_TEST_CASE(sessions_end_while_their_prompts_are_under_way) {
   const std::vector<int32_t> prompt = random_tokens(230, 5);
   const auto engine = open(file, {3, 0}, options);
   const auto break_off = [&](ByHand& session) {
-    session.sync(prompt, [](int64_t n_done, int64_t, int64_t) { return n_done < 160; });
+    session.hold(prompt);
+    while (session.read_chunk(prompt) < 160) continue;
     BOOST_TEST(engine->forward().n_under_way(session.timeline()) == 64);
   };
   {

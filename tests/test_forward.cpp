@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/by_hand.h"
-#include "model/rope_frequencies.h"
+#include "model/stage.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"
 #include "tests/support/sanitized.h"

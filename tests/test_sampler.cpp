@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
   for (const SamplingOptions& bad :
        {options_with(NAN, 0, 1, 0), options_with(-1, 0, 1, 0), options_with(1, -2, 1, 0),
         options_with(1, int64_t{1} << 31, 1, 0), options_with(1, 0, 2, 0), options_with(1, 0, 1, 1.5f)})
-    BOOST_CHECK_EXCEPTION(Sampler{bad}, Error,
+    BOOST_CHECK_EXCEPTION(bad.check(), Error,
                           [](const Error& error) { return error.kind() == ErrorKind::usage; });
 }
 

@@ -31,10 +31,10 @@ struct CachePlan {
   int64_t context_pages() const { return pages_for(max_context); }  // of a row of a step's tables
   // Most pages that the timelines of a step have together whose rows are streamed.
   int64_t window_pages() const { return is_apart && buffer_rows > 0 ? streamed_seqs * context_pages() : 0; }
-  CachePlan of_layers(int64_t n) const {  // the part of so many layers
-    CachePlan part = *this;
-    part.n_layers = n;
-    return part;
+  CachePlan of_layers(int64_t n) const {  // the same of so many layers
+    CachePlan plan = *this;
+    plan.n_layers = n;
+    return plan;
   }
   bool has_buffers() const { return buffer_rows > 0; }
   // Most pages of slots that one timeline has: its rows, if it is no longer, else its buffer.

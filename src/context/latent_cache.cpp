@@ -16,8 +16,8 @@ LatentCache::LatentCache(std::span<const StageLayers> stages, const CachePlan& p
   int64_t first_layer = 0;
   for (const StageLayers& stage : stages) {
     roles_agree_ = roles_agree_ && stage.backend->roles_agree();
-    parts_.push_back(std::make_unique<CachePart>(*stage.backend, plan, first_layer, stage.end_layer));
-    for (; first_layer < stage.end_layer; ++first_layer) part_of_layer_.push_back(parts_.back().get());
+    stages_.push_back(std::make_unique<StageCache>(*stage.backend, plan, first_layer, stage.end_layer));
+    for (; first_layer < stage.end_layer; ++first_layer) stage_of_layer_.push_back(stages_.back().get());
   }
   for (int64_t share = plan.max_seqs; share-- > 0;) free_shares_.push_back(share);
 }
@@ -68,7 +68,7 @@ void LatentCache::resume(Timeline& timeline) {
   timeline.is_suspended_ = false;
   row_pages_.resize(timeline.row_pages_, n_pages);
   key_pages_.resize(timeline.key_pages_, n_pages);
-  for (const auto& part : parts_) part->upload_keys(pages_of(timeline), timeline.keys_);
+  for (const auto& stage : stages_) stage->upload_keys(pages_of(timeline), timeline.keys_);
   timeline.keys_ = {};
   give_slots(timeline, false);
 }
@@ -94,7 +94,7 @@ void LatentCache::give_slots(Timeline& timeline, bool keeps) {
       keeps && is_resident == was_resident && (is_resident || n_slots == std::ssize(timeline.slot_pages_));
   slot_pages_.resize(timeline.slot_pages_, n_slots);
   if (keeps) return;
-  for (const auto& part : parts_) is_resident ? part->fill_slots(timeline) : part->reset_buffer(timeline);
+  for (const auto& stage : stages_) is_resident ? stage->fill_slots(timeline) : stage->reset_buffer(timeline);
 }
 
 void LatentCache::set_most_slots(Timeline& timeline, int64_t n_pages) {
@@ -204,20 +204,20 @@ void LatentCache::adopt(Timeline& timeline, std::span<const PoolPage> pages,
 }
 
 uint8_t* LatentCache::page_rows(const PoolPage& page, int64_t layer) const {
-  return part_of_layer_[static_cast<size_t>(layer)]->rows().page(page.row, layer);
+  return stage_of_layer_[static_cast<size_t>(layer)]->rows().page(page.row, layer);
 }
 
 std::vector<std::vector<uint8_t>> LatentCache::download_keys(std::span<const PoolPage> pages) {
   const int64_t n_bytes = plan_.n_layers * plan_.layout.key_page_bytes();
   std::vector<std::vector<uint8_t>> keys(pages.size(), std::vector<uint8_t>(static_cast<size_t>(n_bytes)));
-  for (const auto& part : parts_) part->download_keys(pages, keys);
+  for (const auto& stage : stages_) stage->download_keys(pages, keys);
   return keys;
 }
 
 void LatentCache::publish(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
-  for (const auto& part : parts_) {
-    part->upload_keys(pages, keys);
-    part->publish_rows(pages);
+  for (const auto& stage : stages_) {
+    stage->upload_keys(pages, keys);
+    stage->publish_rows(pages);
   }
 }
 

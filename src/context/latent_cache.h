@@ -1,6 +1,6 @@
 // What is remembered: which timelines, and which others beyond them, have which pages of the pools.
 //
-// One object for all devices: each stage has its part (CachePart) with rows, keys and slots of its layers; a
+// One object for all devices: each stage has the rows, keys and slots of its layers (StageCache); a
 // page's two numbers, of the row pool and of the key pool, mean the same tokens in all of them. Timelines
 // with a common prefix share pages; a page that is retained outlives its timelines. Not thread-safe, but for
 // page_rows().
@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "context/cache_part.h"
 #include "context/cache_plan.h"
 #include "context/page_pool.h"
+#include "context/stage_cache.h"
 #include "context/timeline.h"
 
 namespace dsv32 {
@@ -34,11 +34,11 @@ struct StageLayers {
 
 class LatentCache : public PagePins {
  public:
-  // A part for each stage, in the order of their layers. Throws Error{memory}.
+  // The stages in the order of their layers. Throws Error{memory}.
   LatentCache(std::span<const StageLayers> stages, const CachePlan& plan);
 
   const CachePlan& plan() const { return plan_; }
-  CachePart& part(size_t stage) { return *parts_[stage]; }
+  StageCache& stage(size_t i) { return *stages_[i]; }
 
   // An empty timeline. Throws Error{memory} when max_seqs exist.
   std::unique_ptr<Timeline> open();
@@ -102,8 +102,8 @@ class LatentCache : public PagePins {
 
   CachePlan plan_;
   bool roles_agree_ = true;  // on all devices
-  std::vector<std::unique_ptr<CachePart>> parts_;
-  std::vector<CachePart*> part_of_layer_;  // [n_layers]
+  std::vector<std::unique_ptr<StageCache>> stages_;
+  std::vector<StageCache*> stage_of_layer_;  // [n_layers]
   PagePool row_pages_, key_pages_, slot_pages_;
   Reclaim reclaim_;
   std::vector<int64_t> free_shares_;

@@ -6,13 +6,10 @@ namespace dsv32 {
 
 ByHand::ByHand(Engine& engine) : Sequence(engine) { enter(); }
 
-int64_t ByHand::sync(std::span<const int32_t> prompt, const Progress& progress, int64_t n_reusable) {
-  const int64_t n_known = hold(prompt, n_reusable), n_total = std::ssize(prompt);
-  for (int64_t n_done = n_known; n_done < n_total;) {
-    n_done = read_chunk(prompt);
-    if (progress && !progress(n_done, n_total, n_known)) return -1;
-  }
-  return n_known;
+int64_t ByHand::sync(std::span<const int32_t> prompt) {
+  const int64_t n = hold(prompt);
+  while (read_chunk(prompt) < std::ssize(prompt)) continue;
+  return n;
 }
 
 void ByHand::step(int32_t token) {

@@ -1,8 +1,6 @@
-// A sequence that is driven by hand, by who has the engine for itself: a measurement, a comparison, a test.
+// A sequence that is driven step by step, with the engine for itself: by a measurement, a comparison, a test.
 #pragma once
 
-#include <functional>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,12 +12,8 @@ class ByHand : public Sequence {
  public:
   explicit ByHand(Engine& engine);  // which must outlive it
 
-  // Called after each chunk: of n_total tokens n_done are there, n_held of them from before. Returning false
-  // stops at that border, and what is done is kept.
-  using Progress = std::function<bool(int64_t n_done, int64_t n_total, int64_t n_held)>;
-  // hold() and all chunks. Returns what hold() did, or -1 when `progress` stopped it.
-  int64_t sync(std::span<const int32_t> prompt, const Progress& progress = {},
-               int64_t n_reusable = std::numeric_limits<int64_t>::max());
+  // hold() and all chunks. Returns what hold() did.
+  int64_t sync(std::span<const int32_t> prompt);
   // Appends one token: a decode step.
   void step(int32_t token);
   // [vocab_size] of the last token, until another sequence computes; valid until the next call.

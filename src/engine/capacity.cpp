@@ -1,4 +1,4 @@
-#include "engine/capacity.h"
+#include "engine/plan.h"
 
 #include <algorithm>
 #include <optional>
@@ -14,12 +14,9 @@ constexpr int64_t kUsualTokens = 16384;
 constexpr int64_t kMostOnDevice = 64, kMostOnHost = 8;
 
 // The layers whose experts the host keeps then; nothing: it does not fit.
-std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) try {
+std::optional<int64_t> host_layers(const ModelArgs& args, const EngineOptions& options, Machine machine) {
   machine.leave(kSlackBytes);
-  return make_plan(args, options, machine).n_host_expert_layers();
-} catch (const Error& error) {
-  if (error.kind() != ErrorKind::memory) throw;
-  return std::nullopt;
+  return if_it_fits([&] { return make_plan(args, options, machine).n_host_expert_layers(); });
 }
 
 // Of the numbers that fit, the largest up to n_most; they are all that are smaller. 0: none.

@@ -1,7 +1,5 @@
-// See compare.h. Layers are looked into only at the first position that deviates, in a second run: all
-// intermediates of a prompt would not fit in memory.
-//
-// Logits are compared step by step for the same reason.
+// Logits are compared step by step, and layers are looked into only at the first position that deviates, in a
+// second run: all of a prompt's would not fit in memory.
 #include "engine/compare.h"
 
 #include <algorithm>
@@ -32,24 +30,31 @@ std::vector<size_t> step_borders(Tokens tokens, int64_t chunk) {
 }
 
 // Computes a step of those borders; the logits of its tokens.
-std::vector<float> run_step(ByHand& session, Tokens tokens, const std::vector<size_t>& borders, size_t step) {
+std::vector<float> run_step(ByHand& sequence, Tokens tokens, const std::vector<size_t>& borders,
+                            size_t step) {
   const size_t at = borders[step];
-  if (at < prefill_tokens(tokens)) return session.all_logits(tokens.subspan(at, borders[step + 1] - at));
-  session.step(tokens[at]);
-  return session.logits();
+  if (at < prefill_tokens(tokens)) return sequence.all_logits(tokens.subspan(at, borders[step + 1] - at));
+  sequence.step(tokens[at]);
+  return sequence.logits();
 }
 
 // [n_steps, vocab_size] of the decode steps.
 std::vector<float> decode_logits(Engine& engine, Tokens tokens) {
-  ByHand session(engine);
+  ByHand sequence(engine);
   const size_t n_prefill = prefill_tokens(tokens);
-  if (n_prefill > 0) session.sync(tokens.first(n_prefill));
+  if (n_prefill > 0) sequence.sync(tokens.first(n_prefill));
   std::vector<float> all;
   for (const int32_t token : tokens.subspan(n_prefill)) {
-    session.step(token);
-    all.insert(all.end(), session.logits().begin(), session.logits().end());
+    sequence.step(token);
+    all.insert(all.end(), sequence.logits().begin(), sequence.logits().end());
   }
   return all;
+}
+
+// The same finite numbers.
+bool are_equal(std::span<const float> a, std::span<const float> b) {
+  return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 &&
+         std::ranges::all_of(a, [](float x) { return std::isfinite(x); });
 }
 
 double deviation(std::span<const float> values, std::span<const float> reference) {
@@ -70,44 +75,38 @@ double deviation(const std::vector<int32_t>& values, const std::vector<int32_t>&
   return static_cast<double>(lacking.size()) / static_cast<double>(reference.size());
 }
 
-// What one token of a step leaves at one stage of a layer.
-struct SeenStage {
-  std::string name;
-  int64_t layer = 0;
-  std::vector<float> values;
-  std::vector<int32_t> ints;
-};
-
-std::vector<SeenStage> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
-                                 size_t pos) {
-  std::vector<SeenStage> stages;
+// What the token at `pos` leaves at each stage of each layer: observations of one row.
+std::vector<Observation> stages_at(Engine& engine, Tokens tokens, const std::vector<size_t>& borders,
+                                   size_t pos) {
+  std::vector<Observation> rows;
   const size_t last = static_cast<size_t>(std::ranges::upper_bound(borders, pos) - borders.begin()) - 1;
-  const int64_t row = static_cast<int64_t>(pos - borders[last]);
+  const auto row_of = [&](auto& values, int64_t width, int64_t n) {
+    const auto first = values.begin() + static_cast<int64_t>(pos - borders[last]) * width;
+    return std::decay_t<decltype(values)>(first, first + n);
+  };
   const auto keep_row = [&](const Observation& seen) {
-    SeenStage stage{seen.stage, seen.layer, {}, {}};
-    if (!seen.values.empty())
-      stage.values.assign(seen.values.begin() + row * seen.width,
-                          seen.values.begin() + (row + 1) * seen.width);
+    Observation row{seen.stage, seen.layer, 1, seen.width, {}, {}};
     // A token cannot select more positions than there are; what follows them in the row is left over.
     const int64_t n_ints = std::min(seen.width, static_cast<int64_t>(pos) + 1);
-    if (!seen.ints.empty())
-      stage.ints.assign(seen.ints.begin() + row * seen.width, seen.ints.begin() + row * seen.width + n_ints);
-    stages.push_back(std::move(stage));
+    if (!seen.values.empty()) row.values = row_of(seen.values, seen.width, seen.width);
+    if (!seen.ints.empty()) row.ints = row_of(seen.ints, seen.width, n_ints);
+    rows.push_back(std::move(row));
   };
-  ByHand session(engine);
-  for (size_t step = 0; step < last; ++step) run_step(session, tokens, borders, step);
+  ByHand sequence(engine);
+  for (size_t step = 0; step < last; ++step) run_step(sequence, tokens, borders, step);
   engine.forward().set_observer(keep_row);
-  run_step(session, tokens, borders, last);
+  run_step(sequence, tokens, borders, last);
   engine.forward().set_observer({});
-  return stages;
+  return rows;
 }
 
-void locate(Deviation& found, const std::vector<SeenStage>& stages, const std::vector<SeenStage>& reference) {
-  for (size_t i = 0; i < std::min(stages.size(), reference.size()); ++i) {
-    const double d = reference[i].ints.empty() ? deviation(stages[i].values, reference[i].values)
-                                               : deviation(stages[i].ints, reference[i].ints);
+void locate(Deviation& found, const std::vector<Observation>& rows,
+            const std::vector<Observation>& reference) {
+  for (size_t i = 0; i < std::min(rows.size(), reference.size()); ++i) {
+    const double d = reference[i].ints.empty() ? deviation(rows[i].values, reference[i].values)
+                                               : deviation(rows[i].ints, reference[i].ints);
     if (d <= kDeviationTolerance) continue;
-    found.layer = reference[i].layer, found.stage = reference[i].name, found.stage_deviation = d;
+    found.layer = reference[i].layer, found.stage = reference[i].stage, found.stage_deviation = d;
     return;
   }
 }
@@ -132,52 +131,46 @@ DecodeEquality compare_decode(const GgufFile& file, const EngineOptions& options
                               const EngineOptions& reference, Tokens tokens) {
   DecodeEquality found;
   size_t width = 0;
-  const auto run = [&](const EngineOptions& wanted, Forward::BufferTally& tally) {
+  const auto run = [&](const EngineOptions& wanted) {
     Engine engine(file, wanted);
     width = static_cast<size_t>(engine.args().vocab_size);
     std::vector<float> logits = decode_logits(engine, tokens);
-    tally = engine.forward().buffer_tally();
+    if (&wanted == &options) found.tally = engine.forward().buffer_tally();
     return logits;
   };
-  Forward::BufferTally unused;
-  const std::vector<float> ours = run(options, found.tally), expected = run(reference, unused);
-  const auto is_bad = [&](size_t at) {
-    return std::memcmp(ours.data() + at, expected.data() + at, width * sizeof(float)) != 0 ||
-           !std::ranges::all_of(std::span(ours).subspan(at, width), [](float x) { return std::isfinite(x); });
-  };
+  const std::vector<float> ours = run(options), expected = run(reference);
   found.n_steps = static_cast<int64_t>(ours.size() / width);
-  for (size_t step = 0; step < ours.size() / width && found.first_unequal_pos < 0; ++step)
-    if (is_bad(step * width)) found.first_unequal_pos = static_cast<int64_t>(prefill_tokens(tokens) + step);
+  for (size_t at = 0; at < ours.size() && found.first_unequal_pos < 0; at += width)
+    if (!are_equal(std::span(ours).subspan(at, width), std::span(expected).subspan(at, width)))
+      found.first_unequal_pos = static_cast<int64_t>(prefill_tokens(tokens) + at / width);
   return found;
 }
 
 CutEquality compare_cuts(Engine& engine, Tokens tokens) {
   const auto n = std::ssize(tokens), n_held = n / 3;
   const auto in_steps = [&](int64_t n_step) {
-    ByHand session(engine);
+    ByHand sequence(engine);
     for (int64_t end = std::min(n_step, n); end < n; end += n_step)
-      session.sync(tokens.first(static_cast<size_t>(end)));
-    session.sync(tokens);
-    return session.logits();
+      sequence.sync(tokens.first(static_cast<size_t>(end)));
+    sequence.sync(tokens);
+    return sequence.logits();
   };
   const std::vector<float> expected = in_steps(n);
-  const bool is_finite = std::ranges::all_of(expected, [](float x) { return std::isfinite(x); });
   CutEquality found;
   const auto add = [&](const std::string& way, const std::vector<float>& logits) {
-    const bool is_same = std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)) == 0;
     ++found.n_ways;
-    if (found.first_unequal.empty() && !(is_finite && is_same)) found.first_unequal = way;
+    if (found.first_unequal.empty() && !are_equal(logits, expected)) found.first_unequal = way;
   };
   for (const int64_t n_step : {64, 512})
     if (n_step < n) add(format("in steps of %lld", static_cast<long long>(n_step)), in_steps(n_step));
-  ByHand session(engine);
+  ByHand sequence(engine);
   std::vector<int32_t> other(tokens.begin(), tokens.begin() + n_held);
   other.push_back(tokens[static_cast<size_t>(n_held)] == 0);  // a prompt that goes on otherwise
-  session.sync(other);
-  session.sync(tokens);
-  add(format("behind %lld held tokens", static_cast<long long>(n_held)), session.logits());
-  session.sync(tokens);  // nothing is new: the last token is computed again
-  add("with the last token alone", session.logits());
+  sequence.sync(other);
+  sequence.sync(tokens);
+  add(format("behind %lld held tokens", static_cast<long long>(n_held)), sequence.logits());
+  sequence.sync(tokens);  // nothing is new: the last token is computed again
+  add("with the last token alone", sequence.logits());
   return found;
 }
 

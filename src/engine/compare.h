@@ -29,7 +29,7 @@ struct CutEquality {
 };
 
 // Prefills the prompt in several ways: in steps of other sizes, behind a beginning that is held already, with
-// the last token in a step of its own. The engine must hold the tokens and have no session.
+// the last token in a step of its own. The engine must hold the tokens and have no sequence.
 CutEquality compare_cuts(Engine& engine, std::span<const int32_t> tokens);
 
 // Deviations are relative: of a row of values, the largest difference over the reference's largest magnitude
@@ -46,7 +46,7 @@ struct Deviation {
   double stage_deviation = 0;
 };
 
-// Runs both engines side by side, prefill and then decode. Each must hold the tokens and have no session.
+// Runs both engines side by side, prefill and then decode. Each must hold the tokens and have no sequence.
 Deviation compare_engines(Engine& engine, Engine& reference, std::span<const int32_t> tokens);
 
 }  // namespace dsv32

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/text.h"
-#include "engine/capacity.h"
 #include "engine/loop.h"
 #include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
@@ -33,8 +32,7 @@ std::vector<std::string> warnings_about(const GgufFile& file, const ModelArgs& a
   if (!args.has_indexer())
     warnings.push_back(
         format("%s has architecture deepseek2 and no indexer: attention runs dense, answers may be a little "
-               "worse and long "
-               "contexts slower",
+               "worse and long contexts slower",
                visible(file.path()).c_str()));
   return warnings;
 }

@@ -23,6 +23,8 @@ struct SamplingOptions {
 
   // Throws Error{usage} naming the option that is out of its range.
   void check() const;
+  // How a sequence's next token is drawn, after so many.
+  SampleRule rule(int64_t n_drawn) const;
 };
 
 struct GenerationOptions {

@@ -12,7 +12,7 @@ Loop::Sequences::const_iterator Loop::find(int64_t request) const {
 }
 
 int64_t Loop::add(Request request, Listener& listener) try {
-  if (request.talk != kept_talk_) kept_.reset();  // others need its room
+  if (request.talk != kept_talk_) kept_.reset();  // its room is needed
   const std::shared_ptr<Sequence> sequence =
       request.sequence ? std::shared_ptr<Sequence>(std::shared_ptr<void>(), request.sequence)
                        : std::make_shared<Sequence>(engine_);
@@ -48,12 +48,17 @@ template <typename Step>
 void Loop::attempt(Sequence& sequence, const Step& step) try {
   step();
 } catch (...) {
+  fail(sequence);
+}
+
+// In a handler: what it has caught ends the request.
+void Loop::fail(Sequence& sequence) {
   const Error error = current_error();
   stop_waiting(sequence);
   sequence.fail(error);
 }
 
-// Or what is read for it would keep the disk from others.
+// The disk is free for the next one.
 void Loop::stop_waiting(const Sequence& sequence) {
   PrefixCache* prefixes = engine_.prefix_cache();
   if (prefixes && sequence.phase == Phase::waits_for_disk) prefixes->end_reading();
@@ -62,7 +67,7 @@ void Loop::stop_waiting(const Sequence& sequence) {
 bool Loop::turn() {
   end_interrupted();
   begin_ready(false);
-  close_done();  // others may be admitted to the places
+  close_done();  // the places are free for those that wait
   const StepPlan plan = this->plan();
   carry_out(plan);
   std::vector<Sequence*> stepping;
@@ -73,7 +78,7 @@ bool Loop::turn() {
   if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may not have to
   if (plan.what == StepPlan::What::prompt && !stepping.empty()) read_prompt(*stepping.front());
   if (plan.what == StepPlan::What::decode) decode(std::move(stepping));
-  engine_.check_file();  // ahead of what ends: no answer is taken from bytes that are others by now
+  engine_.check_file();  // ahead of what ends: no answer may come from a file that has changed
   close_done();
   return true;
 }
@@ -119,19 +124,19 @@ void Loop::begin_ready(bool waits) {
   }
 }
 
-// What others know of it is more by what it has computed.
+// What it has computed may be reused.
 void Loop::rest_if_done(Sequence& sequence) {
   if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
 }
 
-void Loop::read_prompt(Sequence& sequence) {
-  attempt(sequence, [&] {
-    sequence.read_prompt();
-    if (sequence.phase == Phase::decodes) end_interrupted();
-    Sequence* const reader = &sequence;
-    if (sequence.phase == Phase::decodes) draw({&reader, 1});
-    rest_if_done(sequence);
-  });
+void Loop::read_prompt(Sequence& sequence) try {
+  sequence.read_prompt();
+  if (sequence.phase == Phase::decodes) end_interrupted();
+  Sequence* const reader = &sequence;
+  if (sequence.phase == Phase::decodes) draw({&reader, 1});
+  rest_if_done(sequence);
+} catch (...) {
+  fail(sequence);
 }
 
 // Each gets its place first: one for which there is none ends, and the others go on. In the order of the
@@ -173,11 +178,13 @@ void Loop::draw(std::span<Sequence* const> sequences) {
     Sequence& sequence = *sequences[i];
     const int64_t n_wanted = std::max<int64_t>(sequence.request().options.n_top_logprobs, 0);
     drawn[i].top.resize(std::min(drawn[i].top.size(), static_cast<size_t>(n_wanted)));
-    attempt(sequence, [&] {
+    try {
       if (!drawn[i].is_finite) sequence.distrust();
       drawn[i].check();
       sequence.push(drawn[i]);
-    });
+    } catch (...) {
+      fail(sequence);
+    }
     rest_if_done(sequence);
   }
 }
@@ -218,8 +225,8 @@ void Loop::find_donor(size_t i) {
   }
 }
 
-// Whose pages sequence i has as well: in fact once it holds some, before that by what their prompts have in
-// common.
+// How many pages sequence i shares with its donor: in fact once it holds some, before that by what their
+// prompts have in common.
 void Loop::share(size_t i, std::span<SequenceState> states) {
   const Sequence& own = *sequences_[i];
   if (!own.donor_number || own.phase == Phase::is_done) return;
@@ -246,7 +253,7 @@ void Loop::carry_out(const StepPlan& plan) {
   const auto each = [&](const std::vector<size_t>& requests, const auto& step) {
     for (const size_t i : requests) {
       if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { step(i); });
-      close_done();  // what one that failed held is for the others
+      close_done();  // what a failed one held is free for the next
     }
   };
   each(plan.suspended, [&](size_t i) { sequences_[i]->suspend(); });

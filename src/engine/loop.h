@@ -40,6 +40,7 @@ class Loop : public Answerer {
 
   template <typename Step>
   void attempt(Sequence& sequence, const Step& step);
+  void fail(Sequence& sequence);
   void stop_waiting(const Sequence& sequence);
   void end_interrupted();
   void close_done();

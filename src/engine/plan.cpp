@@ -1,11 +1,13 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "base/error.h"
-#include "engine/plan_places.h"
+#include "backend/expert_window.h"
+#include "backend/host_lane.h"
 #include "engine/sampler.h"
 #include "model/stage.h"
+#include "weights/placement.h"
 
 namespace dsv32 {
 namespace {
@@ -15,10 +17,10 @@ constexpr int64_t kHostChunk = 512, kDeviceChunk = 2048, kLeastChunk = 64;
 constexpr int64_t kStreamedChunk = 8192;
 // So many tokens at a time are worth more than the experts of a layer on the device.
 constexpr int64_t kLeastBesideExperts = 512;
-
-CacheLayout layout_of(const ModelArgs& args, KvType kv_type) {
-  return {kv_type, args.kv_lora_rank, args.qk_rope_head_dim, args.has_indexer() ? args.index_head_dim : 0};
-}
+// Of a device's memory, for experts on their way; attention takes as long as about so many come.
+constexpr uint64_t kRingShare = 32;
+// Weights that leave less than this share of the devices leave too little for a step and a context.
+constexpr uint64_t kLeastRest = 16;
 
 void check_flags(const ModelArgs& args, const EngineOptions& options) {
   if (options.context && (*options.context < 1 || *options.context > args.max_seq_len))
@@ -28,140 +30,294 @@ void check_flags(const ModelArgs& args, const EngineOptions& options) {
     fail(ErrorKind::usage, format("--chunk is %lld, expected 1 to 65536", as_ll(*options.chunk)));
 }
 
-// Of the weights, what the devices will have: all that the host need not keep.
-uint64_t held_bytes(const Machine& machine, const EngineOptions& options) {
-  return may_leave(machine, options) ? core_bytes(machine.weights) : total_bytes(machine.weights);
-}
+// Chooses what the options leave open, on all devices of the machine.
+class MemoryPlanner {
+ public:
+  MemoryPlanner(const ModelArgs& args, const EngineOptions& options, const Machine& machine)
+      : args_(args),
+        options_(options),
+        machine_(machine),
+        n_weights_(total_bytes(machine.weights)),
+        n_core_(core_bytes(machine.weights)),
+        n_free_(machine.free_device_bytes()) {}
 
-// A dense model lists every position of every token of a step: the step is kept small enough for that. Unless
-// it is given, it takes no more than a quarter of what the weights that they hold leave of the devices.
-int64_t choose_chunk(const ModelArgs& args, const EngineOptions& options, const Machine& machine,
-                     int64_t n_suitable, uint64_t n_held) {
-  const int64_t context = options.context.value_or(args.max_seq_len);
-  int64_t chunk = options.chunk.value_or(n_suitable);
-  const uint64_t n_free = less_bytes(machine.free_device_bytes(), n_held) / machine.devices.size();
-  while (!options.chunk && machine.is_apart && chunk > kLeastChunk &&
-         activation_bytes(args, chunk, context) > n_free / 4)
-    chunk /= 2;
-  constexpr int64_t kMostListed = int64_t{1} << 25;
-  const int64_t n_attended = args.has_indexer() ? std::min(args.index_topk, context) : context;
-  return std::max<int64_t>(1, std::min({chunk, context, kMostListed / n_attended}));
-}
-
-// Tokens that both memories hold: host rows in half of what is free there (all of a limit that was set);
-// keys, and windows for prefill, in half of what weights and a step leave of the devices.
-int64_t fitting_context(const CachePlan& cache, const EngineOptions& options, const Machine& machine,
-                        uint64_t n_taken) {
-  const int64_t n_layers = cache.n_layers;
-  const auto row_bytes = static_cast<uint64_t>(n_layers * cache.layout.row_bytes());
-  const auto key_bytes = static_cast<uint64_t>(n_layers * cache.layout.key_page_bytes() / kPageTokens);
-  const uint64_t n_host = machine.host.n_bytes_free / (options.host_mem ? 1 : 2);
-  if (!machine.is_apart)
-    return static_cast<int64_t>(less_bytes(n_host, options.host_mem ? n_taken + kSlackBytes : 0) /
-                                (row_bytes + key_bytes));
-  const uint64_t window_bytes = static_cast<uint64_t>(2 * cache.layout.row_bytes()) * machine.devices.size();
-  const uint64_t n_device = less_bytes(machine.free_device_bytes(), n_taken) / 2;
-  return static_cast<int64_t>(std::min(n_host / row_bytes, n_device / (key_bytes + window_bytes)));
-}
-
-int64_t choose_context(const ModelArgs& args, const CachePlan& cache, const EngineOptions& options,
-                       const Machine& machine, uint64_t n_taken) {
-  if (options.context) return *options.context;
-  const int64_t n_fitting = fitting_context(cache, options, machine, n_taken) / kPageTokens * kPageTokens;
-  return std::clamp(n_fitting, std::min<int64_t>(kPageTokens, args.max_seq_len), args.max_seq_len);
-}
-
-// What is taken of the devices, or of the host where they are not apart, beside the cache.
-uint64_t taken_bytes(const MemoryPlan& plan, const EngineOptions& options, const Machine& machine,
-                     uint64_t n_activation_bytes) {
-  const uint64_t n_logit_bytes = plan.stages.back().n_logit_bytes;
-  if (!machine.is_apart) return n_logit_bytes + n_activation_bytes;
-  return held_bytes(machine, options) + n_logit_bytes + machine.devices.size() * n_activation_bytes;
-}
-
-int64_t choose_pool(const MemoryPlan& plan, const EngineOptions& options, const Machine& machine) {
-  const CachePlan& cache = plan.cache;
-  if (options.pool != kAllContexts) return std::max(options.pool.value_or(0), cache.max_context);
-  const uint64_t n_taken = taken_bytes(plan, options, machine, plan.n_activation_bytes) + cache.table_bytes();
-  const int64_t n_rounding = cache.max_seqs * kPageTokens;  // of CachePlan::n_pages
-  return std::clamp(fitting_context(cache, options, machine, n_taken) - n_rounding, cache.max_context,
-                    cache.max_seqs * cache.max_context);
-}
-
-MemoryPlan plan_with_chunk(const ModelArgs& args, const EngineOptions& options, const Machine& machine,
-                           int64_t chunk) {
-  MemoryPlan plan;
-  plan.n_weight_bytes = total_bytes(machine.weights);
-  plan.n_host_scratch_bytes = machine.host.n_bytes_used;
-  plan.stages = {
-      {.end_layer = args.n_layers,
-       .n_weight_bytes = plan.n_weight_bytes,
-       .n_logit_bytes = Stage::logit_bytes(args, options.max_seqs) + RowSampler::n_bytes(options.max_seqs)}};
-  plan.has_host_experts.assign(static_cast<size_t>(args.n_layers), false);
-  plan.cache.layout = layout_of(args, options.kv_type);
-  plan.cache.is_apart = machine.is_apart;
-  plan.cache.n_layers = args.n_layers;
-  plan.cache.max_seqs = options.max_seqs;
-  const uint64_t n_step = activation_bytes(args, std::max(chunk, options.max_seqs), args.max_seq_len);
-  plan.cache.max_context =
-      choose_context(args, plan.cache, options, machine, taken_bytes(plan, options, machine, n_step));
-  plan.chunk = std::max(std::min(chunk, plan.cache.max_context), options.max_seqs);
-  plan.n_activation_bytes = activation_bytes(args, plan.chunk, plan.cache.max_context);
-  plan.cache.pool_tokens = choose_pool(plan, options, machine);
-  plan.cache.key_tokens = std::clamp(options.keys.value_or(plan.cache.pool_tokens), plan.cache.max_context,
-                                     plan.cache.pool_tokens);
-  place(plan, args, options, machine);
-  check_room(plan, machine);
-  return plan;
-}
-
-// Whether experts are the host's, whatever else is chosen.
-bool must_leave(const Machine& machine, const EngineOptions& options) {
-  return options.n_cpu_experts.value_or(0) > 0 ||
-         (has_experts(machine.weights) && total_bytes(machine.weights) > machine.free_device_bytes());
-}
-
-// On all devices of the machine.
-MemoryPlan plan_on(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
-  const auto with = [&](int64_t chunk) -> std::optional<MemoryPlan> {
-    try {
-      return plan_with_chunk(args, options, machine, chunk);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::memory) throw;
-      return std::nullopt;
-    }
-  };
-  const int64_t first = choose_chunk(args, options, machine, machine.is_apart ? kDeviceChunk : kHostChunk,
-                                     held_bytes(machine, options));
-  const int64_t last = options.chunk ? first : std::min(first, kLeastChunk);
-  std::optional<MemoryPlan> largest;
-  for (int64_t chunk = first; chunk >= last; chunk /= 2) {
-    std::optional<MemoryPlan> plan = with(chunk);
-    if (plan && plan->n_host_expert_bytes == 0) return *plan;
-    if (plan && !largest) largest = std::move(plan);
-    if (largest && (must_leave(machine, options) || chunk / 2 < kLeastBesideExperts)) break;
+  // Whether experts are the host's, whatever else is chosen.
+  bool must_leave() const {
+    return options_.n_cpu_experts.value_or(0) > 0 || (has_experts(machine_.weights) && n_weights_ > n_free_);
   }
-  if (!largest) return plan_with_chunk(args, options, machine, last);  // which says what is lacking
-  if (options.chunk) return *largest;
-  const uint64_t n_core = core_bytes(machine.weights);
-  return with(choose_chunk(args, options, machine, kStreamedChunk, n_core)).value_or(*largest);
-}
+
+  MemoryPlan plan() {
+    const auto with = [&](int64_t chunk) { return if_it_fits([&] { return plan_with_chunk(chunk); }); };
+    const int64_t first = choose_chunk(machine_.is_apart ? kDeviceChunk : kHostChunk, held_bytes());
+    const int64_t last = options_.chunk ? first : std::min(first, kLeastChunk);
+    std::optional<MemoryPlan> largest;
+    for (int64_t chunk = first; chunk >= last; chunk /= 2) {
+      std::optional<MemoryPlan> plan = with(chunk);
+      if (plan && plan->n_host_expert_bytes == 0) return *plan;
+      if (plan && !largest) largest = std::move(plan);
+      if (largest && (must_leave() || chunk / 2 < kLeastBesideExperts)) break;
+    }
+    if (!largest) return plan_with_chunk(last);  // which says what is lacking
+    if (options_.chunk) return *largest;
+    return with(choose_chunk(kStreamedChunk, n_core_)).value_or(*largest);
+  }
+
+ private:
+  // --- Sizes
+
+  // Whether experts may have to be the host's.
+  bool may_leave() const {
+    if (!has_experts(machine_.weights)) return false;
+    return n_weights_ > n_free_ - n_free_ / kLeastRest || options_.n_cpu_experts.value_or(0) > 0;
+  }
+  // Of the weights, what the devices will have: all that the host need not keep.
+  uint64_t held_bytes() const { return may_leave() ? n_core_ : n_weights_; }
+  uint64_t step_bytes(int64_t n_tokens, int64_t context) const {
+    return Activations(nullptr, args_, n_tokens, context).n_bytes;
+  }
+
+  // A dense model lists every position of every token of a step: the step is kept small enough for that.
+  // Unless it is given, it takes no more than a quarter of what n_held bytes of weights leave of the devices.
+  int64_t choose_chunk(int64_t n_suitable, uint64_t n_held) const {
+    const int64_t context = options_.context.value_or(args_.max_seq_len);
+    int64_t chunk = options_.chunk.value_or(n_suitable);
+    const uint64_t n_rest = less_bytes(n_free_, n_held) / machine_.devices.size();
+    while (!options_.chunk && machine_.is_apart && chunk > kLeastChunk &&
+           step_bytes(chunk, context) > n_rest / 4)
+      chunk /= 2;
+    constexpr int64_t kMostListed = int64_t{1} << 25;
+    const int64_t n_attended = args_.has_indexer() ? std::min(args_.index_topk, context) : context;
+    return std::max<int64_t>(1, std::min({chunk, context, kMostListed / n_attended}));
+  }
+
+  // Tokens that both memories hold beside n_step bytes of activations and n_more: host rows in half of what
+  // is free there (all of a limit that was set); keys, and windows for prefill, in half of what weights and a
+  // step leave of the devices.
+  int64_t fitting_context(uint64_t n_step, uint64_t n_more) const {
+    const CacheLayout& layout = plan_.cache.layout;
+    const auto row_bytes = static_cast<uint64_t>(args_.n_layers * layout.row_bytes());
+    const auto key_bytes = static_cast<uint64_t>(args_.n_layers * layout.key_page_bytes() / kPageTokens);
+    const uint64_t n_host = machine_.host.n_bytes_free / (options_.host_mem ? 1 : 2);
+    const uint64_t n_devices = machine_.devices.size();
+    uint64_t n_taken = plan_.stages.back().n_logit_bytes + n_more;
+    if (!machine_.is_apart) {
+      n_taken = options_.host_mem ? n_taken + n_step + kSlackBytes : 0;
+      return static_cast<int64_t>(less_bytes(n_host, n_taken) / (row_bytes + key_bytes));
+    }
+    n_taken += held_bytes() + n_devices * n_step;
+    const uint64_t window_bytes = static_cast<uint64_t>(2 * layout.row_bytes()) * n_devices;
+    const uint64_t n_device = less_bytes(n_free_, n_taken) / 2;
+    return static_cast<int64_t>(std::min(n_host / row_bytes, n_device / (key_bytes + window_bytes)));
+  }
+
+  int64_t choose_context(int64_t chunk) const {
+    if (options_.context) return *options_.context;
+    const uint64_t n_step = step_bytes(std::max(chunk, options_.max_seqs), args_.max_seq_len);
+    const int64_t n_fitting = fitting_context(n_step, 0) / kPageTokens * kPageTokens;
+    return std::clamp(n_fitting, std::min<int64_t>(kPageTokens, args_.max_seq_len), args_.max_seq_len);
+  }
+
+  int64_t choose_pool() const {
+    const CachePlan& cache = plan_.cache;
+    if (options_.pool != kAllContexts) return std::max(options_.pool.value_or(0), cache.max_context);
+    const int64_t n_rounding = cache.max_seqs * kPageTokens;  // of CachePlan::n_pages
+    return std::clamp(fitting_context(plan_.n_activation_bytes, cache.table_bytes()) - n_rounding,
+                      cache.max_context, cache.max_seqs * cache.max_context);
+  }
+
+  MemoryPlan plan_with_chunk(int64_t chunk) {
+    plan_ = {};
+    CachePlan& cache = plan_.cache;
+    plan_.n_weight_bytes = n_weights_;
+    plan_.n_host_scratch_bytes = machine_.host.n_bytes_used;
+    plan_.stages = {{.n_logit_bytes = Stage::logit_bytes(args_, options_.max_seqs) +
+                                      RowSampler::n_bytes(options_.max_seqs)}};
+    cache = {.layout = {options_.kv_type, args_.kv_lora_rank, args_.qk_rope_head_dim,
+                        args_.has_indexer() ? args_.index_head_dim : 0},
+             .is_apart = machine_.is_apart,
+             .n_layers = args_.n_layers,
+             .max_seqs = options_.max_seqs};
+    cache.max_context = choose_context(chunk);
+    plan_.chunk = std::max(std::min(chunk, cache.max_context), options_.max_seqs);
+    plan_.n_activation_bytes = step_bytes(plan_.chunk, cache.max_context);
+    cache.pool_tokens = choose_pool();
+    cache.key_tokens =
+        std::clamp(options_.keys.value_or(cache.pool_tokens), cache.max_context, cache.pool_tokens);
+    plan_.expert_window_bytes = expert_window();
+    const std::optional<int64_t> rows = wanted_rows();
+    if (machine_.is_apart) {
+      place_apart(rows);
+    } else {
+      take(on_one_device(false));
+      set_buffers(rows.value_or(0));
+    }
+    plan_.check_room(machine_);
+    return std::move(plan_);
+  }
+
+  // --- Places
+
+  // Rows of the buffers that are asked for; 0: every row is to be resident. Nothing: it is open.
+  std::optional<int64_t> wanted_rows() const {
+    if (!options_.topk_buffer) return std::nullopt;
+    const int64_t n_rows = *options_.topk_buffer;
+    if (n_rows >= plan_.cache.max_context) return 0;
+    if (!args_.has_indexer())
+      fail(ErrorKind::usage,
+           format("--topk-buffer is %lld, but this model has no indexer and attends to every row",
+                  as_ll(n_rows)),
+           "leave the flag out, or say --topk-buffer full");
+    if (n_rows < args_.index_topk)
+      fail(ErrorKind::usage,
+           format("--topk-buffer is %lld, expected at least %lld, the rows that one step selects",
+                  as_ll(n_rows), as_ll(args_.index_topk)));
+    return n_rows;
+  }
+
+  // Buffers of so many rows, and of slots for all of them as many as are asked for.
+  void set_buffers(int64_t n_rows) {
+    plan_.cache.buffer_rows = n_rows;
+    if (n_rows > 0 && options_.slots)
+      plan_.cache.slot_tokens = std::max(*options_.slots, plan_.cache.buffer_pages() * kPageTokens);
+  }
+
+  // With all experts of a layer on their way at most; beside them what a prompt's products take, or the
+  // link's share in decode.
+  uint64_t expert_window() const {
+    uint64_t n_layer = 0, n_link = 0, n_room = Machine::kEndless;
+    for (const LayerBytes& layer : machine_.weights.layers)
+      n_layer = std::max(n_layer, layer.experts), n_link = std::max(n_link, layer.link_window);
+    if (!machine_.link_adds) n_link = 0;
+    for (const MemoryInfo& device : machine_.devices) n_room = std::min(n_room, device.n_bytes_free);
+    if (n_layer == 0) return 0;
+    const uint64_t n_expert = n_layer / static_cast<uint64_t>(args_.n_routed_experts);
+    const uint64_t n_least = std::min(4 * (n_expert + 3 * kRingAlignment), n_layer);
+    const uint64_t n_ring = std::clamp(n_room / kRingShare, n_least, n_layer);
+    const ExpertShape shape{args_.n_routed_experts, args_.n_activated_experts, args_.dim,
+                            args_.moe_inter_dim};
+    return std::max(expert_window_bytes(shape, plan_.chunk, n_ring),
+                    round_up(n_ring, kRingAlignment) + round_up(n_link, kRingAlignment));
+  }
+
+  // What placement goes by when the slots of all buffers of a layer take what they do, or (`is_open`) so much
+  // for each row that it chooses.
+  PlacementInput placement_input(std::span<const uint64_t> device_room, bool is_open) const {
+    const CachePlan none = plan_.cache.of_layers(0), one = plan_.cache.of_layers(1);
+    PlacementInput input;
+    input.model = machine_.weights;
+    input.model.head += plan_.stages.back().n_logit_bytes;
+    input.device_room.assign(device_room.begin(), device_room.end());
+    input.host_room = machine_.host.n_bytes_free;
+    input.device_bytes = plan_.n_activation_bytes + none.table_bytes() + none.window_bytes();
+    input.layer_bytes = one.key_pool_bytes() + one.table_bytes() - none.table_bytes();
+    (is_open ? input.row_bytes : input.layer_bytes) += one.slot_bytes();
+    input.stream_bytes = plan_.expert_window_bytes;
+    input.host_bytes = plan_.cache.row_pool_bytes() + machine_.devices.size() * kMailboxBytes;
+    input.n_host_layers = options_.n_cpu_experts;
+    return input;
+  }
+
+  // Every row is resident if that needs no expert on the host; else there are buffers, of at least twice
+  // top-k as long as that serves. What is chosen fills the memory.
+  void place_apart(const std::optional<int64_t>& wanted) {
+    std::vector<uint64_t> room;
+    for (const MemoryInfo& device : machine_.devices) {
+      const uint64_t n_left = may_leave()            ? device.n_bytes_free / kDriverShare
+                              : options_.topk_buffer ? 0
+                                                     : kSlackBytes;
+      room.push_back(less_bytes(device.n_bytes_free, n_left));
+    }
+    CachePlan& cache = plan_.cache;
+    // Open pages of slots for each sequence.
+    const auto place_open = [&](int64_t n_least_rows) {
+      cache.buffer_rows = 1;  // a page
+      PlacementInput input = placement_input(room, true);
+      input.most_rows = pages_for(cache.max_context + 1);
+      input.least_rows = std::min(pages_for(n_least_rows + 1), input.most_rows);
+      const Placement placement = place_layers(input);
+      cache.buffer_rows =
+          std::clamp(placement.buffer_rows * kPageTokens - 1, args_.index_topk, cache.max_context);
+      return placement;
+    };
+    set_buffers(wanted.value_or(0));
+    auto found = if_it_fits([&] { return place_layers(placement_input(room, false)); });
+    const bool keeps_experts = found && std::ranges::count(found->has_host_experts, true) > 0;
+    if (args_.has_indexer() && !wanted && (!found || keeps_experts)) {
+      found = if_it_fits([&] { return place_open(2 * args_.index_topk); });
+      if (!found) found = if_it_fits([&] { return place_open(args_.index_topk); });
+      if (!found) cache.buffer_rows = args_.index_topk;
+    }
+    if (found) return take(*found);
+    // The first thing that does not fit is named as an item, if one device may show it.
+    if (machine_.devices.size() == 1) {
+      take(on_one_device(options_.n_cpu_experts != 0));
+      plan_.check_devices(machine_);
+    }
+    place_layers(placement_input(room, false));
+  }
+
+  // Everything on one device, but perhaps the experts.
+  Placement on_one_device(bool host_has_experts) const {
+    Placement placement;
+    placement.devices = {{0, args_.n_layers, 0, 0}};
+    for (const LayerBytes& layer : machine_.weights.layers)
+      placement.has_host_experts.push_back(host_has_experts && layer.experts > 0);
+    placement.has_host_experts.resize(static_cast<size_t>(args_.n_layers));
+    return placement;
+  }
+
+  // Layers and experts to where the placement has them.
+  void take(const Placement& placement) {
+    const ModelBytes& model = machine_.weights;
+    const uint64_t n_logit_bytes = plan_.stages.back().n_logit_bytes;
+    plan_.stages.clear();
+    plan_.has_host_experts = placement.has_host_experts;
+    for (size_t i = 0; i < placement.devices.size(); ++i) {
+      StagePlan stage{.first_layer = placement.devices[i].first_layer,
+                      .end_layer = placement.devices[i].end_layer,
+                      .n_scratch_bytes = machine_.is_apart ? machine_.devices[i].n_bytes_used : 0};
+      for (auto l = static_cast<size_t>(stage.first_layer); l < static_cast<size_t>(stage.end_layer); ++l) {
+        const LayerBytes& layer = model.layers[l];
+        const bool is_host = plan_.has_host_experts[l];
+        stage.n_weight_bytes += layer.core + (is_host ? 0 : layer.experts);
+        stage.n_bytes_read += layer.core + (is_host ? 0 : layer.experts_read);
+        if (!is_host) continue;
+        stage.n_expert_window_bytes = plan_.expert_window_bytes;
+        plan_.n_host_expert_bytes += layer.experts, plan_.n_host_bytes_read += layer.experts_read;
+        if (machine_.link_adds) plan_.n_link_bytes_read += layer.link_read;
+      }
+      if (i == 0) stage.n_weight_bytes += model.embedding, stage.n_bytes_read += model.embedding_read;
+      if (stage.end_layer == args_.n_layers) {
+        stage.n_weight_bytes += model.head - (i == 0 ? model.tied : 0), stage.n_bytes_read += model.head;
+        stage.n_logit_bytes = n_logit_bytes;
+      }
+      if (stage.n_expert_window_bytes > 0) plan_.n_mailbox_bytes += kMailboxBytes;
+      plan_.stages.push_back(stage);
+    }
+  }
+
+  const ModelArgs& args_;
+  const EngineOptions& options_;
+  const Machine& machine_;
+  const uint64_t n_weights_, n_core_, n_free_;
+  MemoryPlan plan_;
+};
 
 }  // namespace
 
 MemoryPlan make_plan(const ModelArgs& args, const EngineOptions& options, const Machine& machine) {
   check_flags(args, options);
   const size_t n_most = std::min(machine.devices.size(), static_cast<size_t>(args.n_layers));
-  for (size_t n = machine.is_apart && options.gpus.empty() ? 1 : n_most;; ++n) try {
-      Machine some = machine;
-      some.devices.resize(n);
-      some.weights.layers.resize(static_cast<size_t>(args.n_layers));
-      if (n < n_most && !options.n_cpu_experts && must_leave(some, options)) continue;
-      MemoryPlan plan = plan_on(args, options, some);
-      if (n == n_most || plan.n_host_expert_bytes == 0 || options.n_cpu_experts) return plan;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::memory || n == n_most) throw;
-    }
+  for (size_t n = machine.is_apart && options.gpus.empty() ? 1 : n_most;; ++n) {
+    Machine some = machine;
+    some.devices.resize(n);
+    some.weights.layers.resize(static_cast<size_t>(args.n_layers));
+    MemoryPlanner planner(args, options, some);
+    if (n == n_most) return planner.plan();
+    if (!options.n_cpu_experts && planner.must_leave()) continue;
+    const auto plan = if_it_fits([&] { return planner.plan(); });
+    if (plan && (plan->n_host_expert_bytes == 0 || options.n_cpu_experts)) return *plan;
+  }
 }
 
 }  // namespace dsv32

@@ -2,7 +2,8 @@
 //
 // One list of items serves `inspect plan`, the check that all of them fit, and the choice of what was left
 // open: devices, the layers of each and whose experts the host keeps, context, step and top-k buffer. What is
-// allocated later follows the plan to the byte; a test holds the backend's own count against it.
+// allocated later follows the plan to the byte; a test holds the backend's own count against it. plan.cpp
+// chooses, plan_items.cpp counts bytes, capacity.cpp chooses a number of sequences.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +28,12 @@ inline constexpr int64_t kEveryRow = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAllContexts = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kAsManyAsSuit = 0;
 
-// Who chooses a size that fills the memory leaves so much, for what measurements allocate, and the ends of
-// weights.
+// What a choice that fills the memory leaves of it, for what measurements allocate, and the ends of weights.
 inline constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
 // A CUDA driver rounds allocations: so much of a plan (0.4 %, one H100).
 inline constexpr uint64_t kDriverShare = 256;
 
-// One a device. Each of its owners keeps its memory.
-using Backends = std::vector<std::shared_ptr<Backend>>;
+using Backends = std::vector<std::shared_ptr<Backend>>;  // one a device; each owner keeps its memory
 
 struct EngineOptions {
   std::string model_path;
@@ -43,7 +42,7 @@ struct EngineOptions {
   std::vector<int> gpus;  // all of them are used; none: as few as suffice
   int n_threads = 0;      // 0: all cores
   KvType kv_type = KvType::fp8;
-  int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see engine/capacity
+  int64_t max_seqs = 1;            // sequences at a time; kAsManyAsSuit: see with_suitable_batch()
   std::optional<int64_t> context;  // most tokens of one; nothing: the model's, or what the memory holds
   // Tokens of all together, kAllContexts for a full one of each or what the memory holds; nothing: as many as
   // one context.
@@ -81,8 +80,8 @@ struct Machine {
   }
   // Plans with so much less of each memory.
   void leave(uint64_t n_bytes) {
-    for (MemoryInfo& device : devices) device.n_bytes_free -= std::min(device.n_bytes_free, n_bytes);
-    host.n_bytes_free -= std::min(host.n_bytes_free, n_bytes);
+    for (MemoryInfo& device : devices) device.n_bytes_free = less_bytes(device.n_bytes_free, n_bytes);
+    host.n_bytes_free = less_bytes(host.n_bytes_free, n_bytes);
   }
 };
 
@@ -127,6 +126,9 @@ struct MemoryPlan {
   uint64_t n_bytes(Place place) const;
   std::vector<Item> device_items(size_t stage) const;
   uint64_t n_device_bytes(size_t stage) const;
+  // Throw Error{memory} naming the first item that does not fit.
+  void check_devices(const Machine& machine) const;
+  void check_room(const Machine& machine) const;
 };
 
 // Pages of the smallest top-k buffer: the rows that a step selects, and the newest.
@@ -146,5 +148,18 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
   if (error.kind() != ErrorKind::memory) throw;
   return std::nullopt;
 }
+
+// --- capacity.cpp
+
+// The options for n sequences, each as long as a context, with the rows and keys of all of them.
+EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);
+// The most sequences that a plan for them fits the machine with, with no more experts on the host than for
+// one; 0: not even one. Throws Error{usage} as make_plan() does.
+int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const Machine& machine);
+// The options with a number of sequences that suits the machine, where they leave it open (kAsManyAsSuit),
+// and rows and keys for as many of a usual length: the most that fit with the smallest buffers, up to where a
+// step of more hardly gains, and no experts leave a device for them. What is left goes to slots, up to twice
+// top-k for each, or to every row where that fits. A context is then as long as for one sequence.
+EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
 }  // namespace dsv32

@@ -2,6 +2,14 @@
 #include "engine/plan.h"
 
 namespace dsv32 {
+namespace {
+
+void check_item(const MemoryPlan::Item& item, uint64_t& n_free) {
+  if (item.n_bytes > n_free) fail_memory(item.name, item.n_bytes, n_free, item.hint);
+  n_free -= item.n_bytes;
+}
+
+}  // namespace
 
 MemoryLimits EngineOptions::limits(size_t i) const {
   if (gpu_mem.empty()) return {std::nullopt, host_mem};
@@ -56,6 +64,20 @@ uint64_t MemoryPlan::n_bytes(Place place) const {
   for (const Item& item : items())
     if (item.place == place) n += item.n_bytes;
   return n;
+}
+
+void MemoryPlan::check_devices(const Machine& machine) const {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    uint64_t n_free = machine.devices[i].n_bytes_free + stages[i].n_scratch_bytes;
+    for (const Item& item : device_items(i)) check_item(item, n_free);
+  }
+}
+
+void MemoryPlan::check_room(const Machine& machine) const {
+  if (machine.is_apart) check_devices(machine);
+  uint64_t n_free = machine.host.n_bytes_free + n_host_scratch_bytes;
+  for (const Item& item : items())
+    if (!machine.is_apart || item.place == Place::host) check_item(item, n_free);
 }
 
 uint64_t MemoryPlan::n_device_bytes_read() const {

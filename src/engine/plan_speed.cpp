@@ -11,7 +11,7 @@ constexpr double kGB = 1e9;
 
 // Layers: six of them take 1.07 ms at 4 096 tokens on an H200, of which 0.27 are no weights. Prompts: six and
 // twenty layers, times 0.87, which two devices of 61 layers reach of it; an H100's are 0.95 of an H200's, and
-// its links 45 of 51 GB/s. The last stands for GPUs that nobody has tried: half of what an RTX 4090's memory
+// its links 45 of 51 GB/s. The last stands for GPUs that were not tried: half of what an RTX 4090's memory
 // gives, a fifth of an H100's products, PCIe 4.0.
 constexpr GpuKind kGpus[] = {
     {"H200", uint64_t{143771} << 20, uint64_t{120} << 30, 45e-6, 2830, 45 * kGB, true},
@@ -23,9 +23,8 @@ constexpr double kSmallGpuRate = 500 * kGB;
 // What 15 to 30 threads read of a Xeon's eight channels: 111 to 163 GB/s, by machine.
 constexpr double kHostRate = 120 * kGB, kThreadRate = 8 * kGB;
 
-// GB/s at which a token's weights are read, without the layers' own time: "Other weights" and "Prefill and
-// decode", six layers. And of what the host's memory gives, the share that products of the CPU reach ("The
-// routed experts of one token on the host's CPU").
+// GB/s at which a token's weights are read, without the layers' own time, measured over six layers. And of
+// what the host's memory gives, the share that products of the CPU reach.
 struct FormatRate {
   TensorType format;
   double h200, h100, host;
@@ -64,17 +63,6 @@ const GpuKind& kind_of(const MemoryInfo& device) {
       kGpus, [&](const GpuKind& kind) { return device.n_bytes_total >= kind.n_least_bytes; });
 }
 
-double weights_rate(const GpuKind& kind, TensorType format) {
-  const FormatRate& rate = rate_of(format);
-  if (!kind.is_measured) return std::min(kSmallGpuRate, rate.h100 * kGB);
-  return kGB * (&kind == &kGpus[0] ? rate.h200 : rate.h100);
-}
-
-bool is_timed_shape(const ModelArgs& a) {
-  return a.n_layers == 61 && a.dim == 7168 && a.n_heads == 128 && a.n_routed_experts == 256 &&
-         a.moe_inter_dim == 2048;
-}
-
 // A chunk goes from device to device, the next behind it; on each it takes as long as its products or as the
 // host's experts over the link, whichever is later.
 double prompt_seconds(const MemoryPlan& plan, const Machine& machine, int64_t n_prompt) {
@@ -108,16 +96,20 @@ const GpuKind* find_gpu(const std::string& name) {
 
 std::optional<PlanSpeed> expected_speed(const ModelArgs& args, const MemoryPlan& plan, const Machine& machine,
                                         int n_threads, int64_t n_prompt) {
-  if (!is_timed_shape(args)) return std::nullopt;
-  const TensorType format = machine.weights.format;
+  if (args.n_layers != 61 || args.dim != 7168 || args.n_heads != 128 || args.n_routed_experts != 256 ||
+      args.moe_inter_dim != 2048)
+    return std::nullopt;
+  const FormatRate& format = rate_of(machine.weights.format);
   PlanSpeed speed;
-  speed.host_bytes_rate = std::min(kHostRate, n_threads * kThreadRate) * rate_of(format).host;
+  speed.host_bytes_rate = std::min(kHostRate, n_threads * kThreadRate) * format.host;
   const uint64_t n_host = machine.is_apart ? plan.n_host_bytes_read : plan.n_bytes_read();
   speed.host_seconds = static_cast<double>(n_host) / speed.host_bytes_rate;
   for (size_t i = 0; machine.is_apart && i < plan.stages.size(); ++i) {
     const StagePlan& stage = plan.stages[i];
     const GpuKind& kind = kind_of(machine.devices[i]);
-    const double rate = weights_rate(kind, format);
+    const double rate = !kind.is_measured    ? std::min(kSmallGpuRate, format.h100 * kGB)
+                        : &kind == &kGpus[0] ? format.h200 * kGB
+                                             : format.h100 * kGB;
     if (i == 0) speed.gpu = &kind, speed.gpu_bytes_rate = rate;
     speed.gpu_seconds += static_cast<double>(stage.end_layer - stage.first_layer) * kind.layer_seconds +
                          static_cast<double>(stage.n_bytes_read) / rate;

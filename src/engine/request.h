@@ -1,4 +1,4 @@
-// What is asked of the model, what is heard of it meanwhile, what comes of it, and who can be asked.
+// A request to the model, its listener, its result, and the interface of what answers it.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,18 @@
 #include "base/error.h"
 
 namespace dsv32 {
+namespace {
+
+// [0, 1): SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.
+double uniform_at(uint64_t seed, uint64_t n) {
+  uint64_t z = seed + n * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1p-53;
+}
+
+}  // namespace
 
 void TokenRecord::check() const {
   if (!is_finite)
@@ -14,11 +26,9 @@ void TokenRecord::check() const {
          "the weights in the file are damaged");
 }
 
-SampleRule Sampler::next() {
-  SampleRule rule{options_.temperature, std::max<int64_t>(options_.top_k, 0), options_.top_p, options_.min_p,
-                  0};
-  if (options_.temperature != 0) rule.uniform = next_uniform();
-  return rule;
+SampleRule SamplingOptions::rule(int64_t n_drawn) const {
+  const double uniform = temperature == 0 ? 0 : uniform_at(seed, static_cast<uint64_t>(n_drawn) + 1);
+  return {temperature, std::max<int64_t>(top_k, 0), top_p, min_p, uniform};
 }
 
 RowSampler::RowSampler(Backend& backend, int64_t max_rows)
@@ -49,15 +59,6 @@ std::vector<TokenRecord> RowSampler::sample(const float* logits, int64_t vocab_s
                        drawn[i].is_finite != 0});
   }
   return records;
-}
-
-// SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.
-double Sampler::next_uniform() {
-  uint64_t z = options_.seed + ++n_drawn_ * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1p-53;
 }
 
 }  // namespace dsv32

@@ -1,9 +1,8 @@
 // Picks the next tokens from logits: greedy, or at random after temperature, top-k, top-p and min-p, in that
 // order.
 //
-// The backend draws where the logits are (Sample in backend/sampling.h), all rows of a step at once; what is
-// kept here makes draws repeatable: the options, and our own generator of random numbers (SplitMix64 over a
-// counter). Ties go to the lower id.
+// The backend draws where the logits are (backend/sampling.h), all rows of a step at once. Draws are
+// repeatable: random numbers are SplitMix64 over a counter. Ties go to the lower id.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "engine/generation_options.h"
-#include "model/observation.h"
+#include "model/step.h"
 
 namespace dsv32 {
 
@@ -25,20 +24,6 @@ struct TokenRecord {
 
   // Throws Error{model} when it is not: weights, or a remembered prefix, are damaged.
   void check() const;
-};
-
-// The draws of one sequence, one after the other.
-class Sampler {
- public:
-  // Throws what check() throws.
-  explicit Sampler(const SamplingOptions& options) : options_(options) { options_.check(); }
-  SampleRule next();
-
- private:
-  double next_uniform();  // [0, 1)
-
-  SamplingOptions options_;
-  uint64_t n_drawn_ = 0;
 };
 
 // Draws a token from each row of logits.

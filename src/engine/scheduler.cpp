@@ -115,10 +115,8 @@ class Planner {
     for (size_t i = 0; i < states_.size(); ++i) {
       if (!states_[i].is_admitted() || !states_[i].is_suspended) continue;
       states_[i].is_suspended = false;
-      if (!fits_as_expected(true) && !is_alone(i)) {
-        states_[i].is_suspended = true;
-        return;
-      }
+      states_[i].is_suspended = !fits_as_expected(true) && !is_alone(i);
+      if (states_[i].is_suspended) return;
       plan_.resumed.push_back(i);
     }
   }
@@ -132,10 +130,8 @@ class Planner {
     for (size_t i = 0; i < states_.size(); ++i) {
       if (!states_[i].is_shrunk) continue;
       states_[i].is_shrunk = false;
-      if (!fits_as_expected(false)) {
-        states_[i].is_shrunk = true;
-        return;
-      }
+      states_[i].is_shrunk = !fits_as_expected(false);
+      if (states_[i].is_shrunk) return;
       plan_.grown.push_back(i);
     }
   }

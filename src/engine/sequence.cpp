@@ -65,7 +65,7 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt, const StepWatch* w
     forward.wait();  // done means computed, also for measurements
   } catch (...) {
     forward.abandon();
-    forward.wait();  // its pages are about to be somebody else's
+    forward.wait();  // its pages are about to be free
     engine_.cache().truncate(*place_, n_through);
     throw;
   }
@@ -74,7 +74,7 @@ int64_t Sequence::read_chunk(std::span<const int32_t> prompt, const StepWatch* w
   return place_->n_tokens();
 }
 
-// What others know of it may leave the device too.
+// Its prefixes that are remembered may leave the device too.
 void Sequence::suspend() {
   settle();
   if (PrefixCache* prefixes = engine_.prefix_cache()) prefixes->forget(*place_);
@@ -140,7 +140,6 @@ void Sequence::begin_anew() {
   is_fixed = request_.sequence != nullptr, is_shrunk = false;
   if (!is_fixed) place_.reset();
   phase = !is_fixed ? Phase::waits_for_room : request_.is_held ? Phase::decodes : Phase::waits_for_disk;
-  sampler_ = Sampler(request_.options.sampling);
   parser_.emplace(*request_.tokenizer, request_.options.thinking);
   stops_ = StopStrings(request_.options.stops);
   begun_ = Clock::now();

@@ -94,7 +94,7 @@ class Sequence : public SequenceState {
   // The next chunk of its prompt, or less: interrupted within a chunk, it ends at the border before it.
   void read_prompt();
   // How the next token is to be drawn.
-  SampleRule next_rule() { return sampler_.next(); }
+  SampleRule next_rule() const { return request_.options.sampling.rule(n_drawn()); }
   // It was drawn. If the answer goes on, the token is the next one to be computed.
   void push(const TokenRecord& drawn);
   int32_t next_token() const { return next_token_; }
@@ -137,7 +137,6 @@ class Sequence : public SequenceState {
 
   Request request_;
   Listener* listener_ = nullptr;
-  Sampler sampler_{SamplingOptions()};
   std::optional<CompletionParser> parser_;
   StopStrings stops_{{}};
   Clock::time_point begun_;  // the prompt, then the answer

@@ -11,9 +11,10 @@
 namespace dsv32 {
 
 struct Activations {
-  Activations() = default;
-  Activations(Backend& backend, const ModelArgs& args, int64_t n_tokens, int64_t max_context);
+  // Without a backend nothing is allocated, and n_bytes says what would be.
+  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context);
 
+  uint64_t n_bytes = 0;
   int64_t max_tokens = 0, piece_tokens = 0, max_context = 0;
   int64_t topk = 0;  // the most rows that one token attends to
 
@@ -32,7 +33,7 @@ struct Activations {
   Buffer<float> index_q_scales;  // [n, index_n_heads, tiles]
   Buffer<float> index_k;         // [n, index_head_dim]
   Buffer<float> index_weights;   // [n, index_n_heads]
-  Buffer<float> scores;          // [some tokens, context]: sub-chunked, see select_positions
+  Buffer<float> scores;          // [some tokens, context]: as many tokens at a time as fit
   Buffer<int32_t> selected;      // [n, topk]
   Buffer<int32_t> n_selected;    // [n]
   Buffer<int64_t> row_ids;       // [n, topk]
@@ -44,8 +45,5 @@ struct Activations {
   Buffer<int32_t> experts;       // [N, n_activated_experts]
   Buffer<float> expert_weights;  // [N, n_activated_experts]
 };
-
-// What Activations will allocate for these sizes.
-uint64_t activation_bytes(const ModelArgs& args, int64_t max_tokens, int64_t max_context);
 
 }  // namespace dsv32

@@ -1,9 +1,9 @@
 // One layer's attention (MLA with the lightning indexer), in the paper's order:
 //   1 project, rope, store   2 indexer scores   3 exact top-k   4 resolve and fetch   5 sparse MLA, absorbed
 //
-// Products of the same vector are one operation. Missing rows of a few tokens are fetched as they are found
-// missing; those of many part by part, while the queries go through W_UK, the next part's positions are
-// selected and the last part's attended.
+// Products of the same vector are one operation. Missing rows are fetched as they are found missing; those of
+// many tokens slice by slice, while the queries go through W_UK, the next slice's positions are selected and
+// the last slice's attended.
 #include <algorithm>
 #include <cmath>
 
@@ -16,12 +16,6 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 
 }  // namespace
 
-// Tokens of the piece that follow one another.
-struct Stage::Part {
-  StepTokens step;
-  int64_t first;  // which of the piece's is the first
-};
-
 // in: x() [n, dim] after attn_norm; h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   project(w);
@@ -31,24 +25,22 @@ void Stage::attention(const LayerWeights& w, const CacheView& cache) {
   const int32_t* forced = this->forced().selection;
   const int64_t layer = layer_ - cache_.first_layer();
   selected_ = forced ? forced + (layer * step_.n_tokens + first_) * act_.topk : act_.selected.data();
-  in_parts(cache, [&](const Part& part) {
-    select_positions(part, cache);
-    find_rows(part, cache);
-  });
+  for (const StepTokens& slice : slices(cache)) {
+    select_positions(slice, cache);
+    find_rows(slice, cache);
+  }
   observe_ints("n_selected", act_.n_selected.data(), 1);
   observe_ints("selected", act_.selected.data(), act_.topk);  // of each token the first n_selected count
   attend_selected(w, cache);
 }
 
-// Without buffers there is nothing to fetch, and the piece is one part.
-void Stage::in_parts(const CacheView& cache, const std::function<void(const Part&)>& body) const {
-  const int64_t n = piece_.n_tokens, n_parts = cache.buffers ? fetch_parts(n) : 1;
-  for (int64_t i = 0; i < n_parts; ++i) {
-    Part part{piece_, i * n / n_parts};
-    part.step.n_tokens = (i + 1) * n / n_parts - part.first;
-    part.step.tokens += part.first, part.step.pos += part.first, part.step.seq += part.first;
-    body(part);
-  }
+// The piece in runs of tokens; one where there are no buffers, and nothing is to be fetched.
+std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
+  const int64_t n = piece_.n_tokens, n_slices = cache.buffers ? fetch_parts(n) : 1;
+  std::vector<StepTokens> slices;
+  for (int64_t i = 0; i < n_slices; ++i)
+    slices.push_back(some_of(piece_, i * n / n_slices, (i + 1) * n / n_slices - i * n / n_slices));
+  return slices;
 }
 
 // qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where positions are to be scored
@@ -106,42 +98,40 @@ bool Stage::is_scored() const { return args_.has_indexer() && piece_.max_pos >= 
 
 // I(t, s) = sum_h w_h ReLU(q_I . k_I);  the topk best positions. Scores are kept for as many tokens as their
 // room holds.
-void Stage::select_positions(const Part& of, const CacheView& cache) {
+void Stage::select_positions(const StepTokens& slice, const CacheView& cache) {
   const int64_t heads = args_.index_n_heads, dim = args_.index_head_dim, n_visible = piece_.max_pos + 1;
   const bool is_scored = this->is_scored();
   const bool is_fp8 = cache.layout.kv_type != KvType::f32;
-  const int64_t end = of.first + of.step.n_tokens,
-                n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : of.step.n_tokens;
-  for (int64_t t = of.first; t < end; t += n_together) {
-    StepTokens part = piece_;
-    part.n_tokens = std::min(n_together, end - t);
-    part.tokens += t, part.pos += t, part.seq += t;
+  const int64_t n_together = is_scored ? std::max<int64_t>(1, act_.scores.n() / n_visible) : slice.n_tokens;
+  for (int64_t at = 0; at < slice.n_tokens; at += n_together) {
+    const StepTokens some = some_of(slice, at, std::min(n_together, slice.n_tokens - at));
+    const int64_t t = some.tokens - piece_.tokens;
     if (is_scored) {
       const int64_t q = t * heads * dim, q_scale = t * heads * CacheLayout::tiles(dim);
-      backend_.indexer_scores({part, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
+      backend_.indexer_scores({some, cache, heads, is_fp8 ? nullptr : act_.q_c.data() + q,
                                is_fp8 ? act_.index_q_fp8.data() + q : nullptr,
                                act_.index_q_scales.data() + q_scale, act_.index_weights.data() + t * heads,
                                1.0f / std::sqrt(static_cast<float>(heads) * static_cast<float>(dim)),
                                act_.scores.data(), n_visible});
       lap("index_scores");
     }
-    backend_.select_topk({part, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
+    backend_.select_topk({some, is_scored ? act_.scores.data() : nullptr, n_visible, act_.topk,
                           act_.selected.data() + t * act_.topk, act_.n_selected.data() + t});
     lap("topk");
   }
 }
 
 // The slots of the selected rows in buffers, and what these lack on its way.
-void Stage::find_rows(const Part& part, const CacheView& cache) {
-  const int64_t t = part.first, at = t * act_.topk;
+void Stage::find_rows(const StepTokens& slice, const CacheView& cache) {
+  const int64_t t = slice.tokens - piece_.tokens, at = t * act_.topk;
   if (cache.buffers)
-    backend_.resolve({part.step, cache, selected_ + at, act_.n_selected.data() + t, act_.topk,
+    backend_.resolve({slice, cache, selected_ + at, act_.n_selected.data() + t, act_.topk,
                       act_.row_ids.data() + at, act_.misses.data() + at, act_.n_misses.data() + t,
                       act_.tally.data()});
   lap("resolve");
   if (cache.buffers)
-    backend_.fetch_latents({part.step, cache, selected_ + at, act_.row_ids.data() + at,
-                            act_.misses.data() + at, act_.n_misses.data() + t, act_.topk});
+    backend_.fetch_latents({slice, cache, selected_ + at, act_.row_ids.data() + at, act_.misses.data() + at,
+                            act_.n_misses.data() + t, act_.topk});
   lap("fetch");
 }
 
@@ -166,14 +156,14 @@ void Stage::attend_selected(const LayerWeights& w, const CacheView& cache) {
   const float* q_pe = act_.q.data() + args_.qk_nope_head_dim;
   if (!absorbs_early(cache)) backend_.matmul_heads(absorb(w));
   lap("other");
-  in_parts(cache, [&](const Part& part) {
-    const int64_t t = part.first, at = t * act_.topk;
-    backend_.attend({part.step, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
+  for (const StepTokens& slice : slices(cache)) {
+    const int64_t t = slice.tokens - piece_.tokens, at = t * act_.topk;
+    backend_.attend({slice, cache, heads, act_.q_c.data() + t * heads * rank, q_pe + t * heads * head_dim,
                      heads * head_dim, head_dim, args_.softmax_scale(), selected_ + at,
                      act_.n_selected.data() + t, cache.buffers ? act_.row_ids.data() + at : nullptr,
                      act_.topk, act_.o_c.data() + t * heads * rank, absorbs_early(cache)});
     lap("attention");
-  });
+  }
   backend_.matmul_heads({w.w_uv, act_.o_c.data(), heads * rank, rank, act_.o.data(), n, piece_.role});
   Matmul output = product(w.wo, act_.o.data(), out());
   output.sum = h();

@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -10,35 +11,27 @@ Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, con
                  LatentCache& cache, const StageSizes& sizes)
     : args_(args), left_(stages.size() - 1) {
   for (size_t i = 0; i < stages.size(); ++i)
-    stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.part(i), sizes));
+    stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.stage(i), sizes));
 }
 
-Forward::Flight::Flight(const Step& step_) : step(step_) {
-  for (const StepPart& part : step.parts) tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
-  size_t at = 0;
-  for (StepPart& part : step.parts) {
-    part.tokens = std::span(tokens).subspan(at, part.tokens.size());
-    part.n_held = part.timeline->n_tokens();
-    at += part.tokens.size();
-  }
-}
-
-void Forward::run(const Step& step) {
+void Forward::run(Step step) {
   if (step.role == Role::decode && step.n_tokens() != std::ssize(step.parts))
-    fail(ErrorKind::internal, format("a decode step of %lld tokens for %zu timelines",
-                                     static_cast<long long>(step.n_tokens()), step.parts.size()));
-  advance(std::make_unique<Flight>(step));
-  if (step.role == Role::decode || step.wants_logits()) finish();
+    fail(ErrorKind::internal,
+         format("a decode step of %lld tokens for %zu timelines", as_ll(step.n_tokens()), step.parts.size()));
+  const bool is_done_at_once = step.role == Role::decode || step.wants_logits();
+  for (StepPart& part : step.parts) part.n_held = part.timeline->n_tokens();
+  advance(std::make_unique<Step>(std::move(step)));
+  if (is_done_at_once) finish();
 }
 
 // Each step that is under way goes through one stage, and one enters the first.
-void Forward::advance(std::unique_ptr<Flight> entering) {
+void Forward::advance(std::unique_ptr<Step> entering) {
   std::vector<Stage*> working;
-  std::unique_ptr<Flight> through;  // the last stage
+  std::unique_ptr<Step> through;  // the last stage
   for (size_t i = stages_.size(); i-- > 0;) {
-    std::unique_ptr<Flight>& step = i > 0 ? left_[i - 1] : entering;
+    std::unique_ptr<Step>& step = i > 0 ? left_[i - 1] : entering;
     if (!step) continue;
-    stages_[i]->begin(step->step);
+    stages_[i]->begin(*step);
     if (i > 0) hand_over(i - 1);
     working.push_back(stages_[i].get());
     (i + 1 < stages_.size() ? left_[i] : through) = std::move(step);
@@ -61,18 +54,18 @@ void Forward::hand_over(size_t from) {
 
 int64_t Forward::n_under_way(const Timeline& timeline) const {
   int64_t n = 0;
-  for (const auto& flight : left_)
-    for (size_t i = 0; flight && i < flight->step.parts.size(); ++i)
-      if (flight->step.parts[i].timeline == &timeline) n += std::ssize(flight->step.parts[i].tokens);
+  for (const auto& step : left_)
+    for (size_t i = 0; step && i < step->parts.size(); ++i)
+      if (step->parts[i].timeline == &timeline) n += std::ssize(step->parts[i].tokens);
   return n;
 }
 
 void Forward::finish() {
-  while (std::ranges::any_of(left_, [](const auto& flight) { return flight != nullptr; })) advance({});
+  while (std::ranges::any_of(left_, [](const auto& step) { return step != nullptr; })) advance({});
 }
 
 void Forward::abandon() {
-  for (auto& flight : left_) flight.reset();
+  for (auto& step : left_) step.reset();
 }
 
 void Forward::wait() {

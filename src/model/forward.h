@@ -3,7 +3,7 @@
 // A prompt's steps follow each other through the stages: while one is in the second, the next is in the
 // first. So a step that wants no logits is only begun by run(), and goes on with those behind it; any other
 // is done, and all before it. Layers of stages that work side by side are enqueued in turn, since a device
-// takes a thousand operations ahead and no more. Nobody waits on the host. Not thread-safe.
+// takes a thousand operations ahead and no more. The host does not wait. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,12 @@ class Forward {
 
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   size_t n_stages() const { return stages_.size(); }
-
   // Runs the step, if it is of a prompt and wants no logits perhaps only the first layers of it: stores its
   // rows and keys, and leaves the logits that it wants, in the order of its parts. The timelines do not know
   // of its tokens yet (LatentCache::append).
-  void run(const Step& step);
-  // How many tokens of the timeline have not been through all stages: nobody else may have its last so many
-  // rows, and it keeps them.
+  void run(Step step);
+  // How many tokens of the timeline have not been through all stages: its last so many rows may not be shared
+  // yet, and it keeps them.
   int64_t n_under_way(const Timeline& timeline) const;
   // Brings all that is under way to its end, or forgets it.
   void finish();
@@ -74,19 +73,13 @@ class Forward {
   void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});
 
  private:
-  // A step with tokens of its own: whose they were may be gone before the last stage takes it.
-  struct Flight {
-    explicit Flight(const Step& step);
-    Step step;
-    std::vector<int32_t> tokens;
-  };
-  void advance(std::unique_ptr<Flight> entering);
+  void advance(std::unique_ptr<Step> entering);
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);
 
   const ModelArgs& args_;
   std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<std::unique_ptr<Flight>> left_;  // [n_stages - 1] what a stage has done and the next has not
+  std::vector<std::unique_ptr<Step>> left_;  // [n_stages - 1] what a stage has done and the next has not
   const StepWatch* watch_ = nullptr;
 };
 

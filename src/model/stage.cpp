@@ -1,35 +1,52 @@
 #include "model/stage.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/link_share.h"
-#include "model/rope_frequencies.h"
 
 namespace dsv32 {
 
-uint64_t Stage::logit_bytes(const ModelArgs& args, int64_t max_seqs) {
-  return static_cast<uint64_t>(args.vocab_size * (max_seqs + 1)) * sizeof(float);
+std::vector<float> rope_frequencies(const ModelArgs& args) {
+  constexpr double kPi = 3.14159265358979323846;
+  const int64_t dim = args.qk_rope_head_dim;
+  const float theta = args.rope_theta;
+  // The pair index at which a wave turns `n_turns` times over the original context.
+  const auto correction_dim = [&](float n_turns) {
+    return static_cast<double>(dim) *
+           std::log(static_cast<double>(args.original_seq_len) / (static_cast<double>(n_turns) * 2 * kPi)) /
+           (2 * std::log(static_cast<double>(theta)));
+  };
+  std::vector<float> frequencies(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = 1.0f / std::pow(theta, static_cast<float>(2 * i) / static_cast<float>(dim));
+  if (args.rope_factor == 1.0f) return frequencies;
+  const float low = static_cast<float>(std::max(std::floor(correction_dim(args.beta_fast)), 0.0));
+  float high =
+      static_cast<float>(std::min(std::ceil(correction_dim(args.beta_slow)), static_cast<double>(dim - 1)));
+  if (low == high) high += 0.001f;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const float ramp = std::clamp((static_cast<float>(i) - low) / (high - low), 0.0f, 1.0f);
+    frequencies[i] = frequencies[i] / args.rope_factor * ramp + frequencies[i] * (1 - ramp);
+  }
+  return frequencies;
 }
 
-Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, CachePart& cache,
+Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, StageCache& cache,
              const StageSizes& sizes)
     : backend_(backend),
       args_(args),
       weights_(weights),
       cache_(cache),
-      act_(backend, args, sizes.max_tokens, sizes.max_context),
-      recordings_(backend) {
+      act_(&backend, args, sizes.max_tokens, sizes.max_context) {
   const std::vector<float> frequencies = rope_frequencies(args);
   frequencies_ =
       Buffer<float>(backend, Place::device, static_cast<int64_t>(frequencies.size()), "rope frequencies");
   backend.upload(frequencies_.data(), frequencies.data(), frequencies_.n_bytes());
-  const auto has_host_experts = [&](int64_t layer) {
-    return weights.layers[static_cast<size_t>(layer)].experts.place == Place::host;
-  };
   for (int64_t layer = cache.first_layer(); layer < cache.end_layer(); ++layer) {
-    if (!has_host_experts(layer)) continue;
-    const ExpertStacks& routed = weights.layers[static_cast<size_t>(layer)].experts.routed;
-    if (backend.link_adds()) n_link_bytes_ = std::max(n_link_bytes_, link_window_bytes(routed));
+    const ExpertWeights& experts = weights.layers[static_cast<size_t>(layer)].experts;
+    if (experts.place != Place::host) continue;
+    if (backend.link_adds()) n_link_bytes_ = std::max(n_link_bytes_, link_window_bytes(experts.routed));
     if (expert_window_.n() == 0)
       expert_window_ = Buffer<uint8_t>(
           backend, Place::device, static_cast<int64_t>(sizes.expert_window_bytes), "the window of experts");
@@ -116,13 +133,9 @@ bool Stage::is_recorded() const {
 }
 
 bool Stage::advance() {
-  const auto run_all = [this] {
-    while (run_next_layer()) continue;
-  };
   if (is_recorded())
-    recordings_.run(
-        {step_.n_tokens, step_.max_pos, forced().selection, forced().experts, cache_.has_buffers()}, run_all);
-  else if (run_next_layer())
+    replay();
+  else if (run_layer())
     return true;
   cache_.end_step();
   lap("other");
@@ -130,56 +143,68 @@ bool Stage::advance() {
   return false;
 }
 
-// The step's.
-Stage::Forced Stage::forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }
+// Does what the step enqueues as it was recorded, or records it now. A recording holds addresses of this
+// stage's memory, and goes with it. Where the backend does not record, the layers run.
+void Stage::replay() {
+  // A position's rounding gives a long answer a few keys, a small batch that ends one by one eight.
+  constexpr size_t kMostRecorded = 16;
+  const auto run_all = [this] {
+    while (run_layer()) continue;
+  };
+  const RecordKey key{step_.n_tokens, step_.max_pos, forced().selection, forced().experts,
+                      cache_.has_buffers()};
+  auto known = std::ranges::find(recorded_, key, [](const auto& recorded) { return recorded.first; });
+  if (known == recorded_.end()) {
+    std::unique_ptr<Recording> recording = backend_.record(run_all);
+    if (!recording) return run_all();
+    if (recorded_.size() == kMostRecorded) recorded_.pop_back();
+    recorded_.emplace_back(key, std::move(recording));
+    known = recorded_.end() - 1;
+  }
+  std::rotate(recorded_.begin(), known, known + 1);
+  recorded_.front().second->replay();
+}
 
-bool Stage::run_next_layer() {
+// Of a step that wants no logits the last h is not read: its last layer leaves rows and keys alone.
+bool Stage::leaves_rows_only(int64_t layer) const {
+  return layer + 1 == args_.n_layers && !wants_logits_ && !observer_;
+}
+
+// h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h)).  False: it was the last layer.
+bool Stage::run_layer() {
   if (layer_ == cache_.first_layer()) {
     announce_host_experts();
     if (is_first()) backend_.embed({step_, weights_.embed, act_.h.data()});
   }
-  run_layer(layer_);
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer_)];
+  const CacheView cache = cache_.enter(layer_);
+  const bool rows_only = leaves_rows_only(layer_);
+  for (first_ = 0; take_piece(); first_ += piece_.n_tokens) {
+    norm(w.attn_norm, "attn_norm");
+    if (rows_only) {
+      project(w);
+      store(w, cache);
+      continue;
+    }
+    attention(w, cache);
+    norm(w.ffn_norm, "ffn_norm");
+    w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
+  }
+  if (!w.is_dense && !rows_only) routed_experts(w.experts);
+  for (first_ = 0; !rows_only && take_piece(); first_ += piece_.n_tokens) {
+    if (!w.is_dense) shared_expert(w.experts);
+    observe("h", h(), args_.dim);
+  }
   if (++layer_ < cache_.end_layer()) return true;
   if (is_last() && n_logits_ > 0) run_head();
   return false;
 }
 
-// Of a step that wants no logits nobody reads the last h: rows and keys are all that its last layer leaves.
-bool Stage::leaves_rows_only(int64_t layer) const {
-  return layer + 1 == args_.n_layers && !wants_logits_ && !observer_;
-}
-
-// h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h))
-void Stage::run_layer(int64_t layer) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const CacheView cache = cache_.enter(layer);
-  if (leaves_rows_only(layer))
-    return in_pieces([&] {
-      norm(w.attn_norm, "attn_norm");
-      project(w);
-      store(w, cache);
-    });
-  in_pieces([&] {
-    norm(w.attn_norm, "attn_norm");
-    attention(w, cache);
-    norm(w.ffn_norm, "ffn_norm");
-    w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
-  });
-  if (!w.is_dense) routed_experts(w.experts);
-  in_pieces([&] {
-    if (!w.is_dense) shared_expert(w.experts);
-    observe("h", h(), args_.dim);
-  });
-}
-
-// The step's tokens, at most so many at a time as the activations hold.
-void Stage::in_pieces(const std::function<void()>& body) {
-  for (first_ = 0; first_ < step_.n_tokens; first_ += act_.piece_tokens) {
-    piece_ = step_;
-    piece_.n_tokens = std::min(act_.piece_tokens, step_.n_tokens - first_);
-    piece_.tokens += first_, piece_.pos += first_, piece_.seq += first_;
-    body();
-  }
+// The step's tokens from first_ on, as many as the activations hold. False: there is none.
+bool Stage::take_piece() {
+  if (first_ >= step_.n_tokens) return false;
+  piece_ = some_of(step_, first_, std::min(act_.piece_tokens, step_.n_tokens - first_));
+  return true;
 }
 
 void Stage::norm(const Vector& weight, const char* name) {

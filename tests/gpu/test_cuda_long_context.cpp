@@ -55,7 +55,7 @@ void copy_cache(Engine& from, Engine& to, Timeline& target, const std::vector<in
   to.cache().reserve(target, kContext - kTail);
   to.cache().append(target, std::span(tokens).first(kContext - kTail));
   const CachePlan& plan = from.plan().cache;
-  CachePart &ours = from.cache().part(0), &theirs = to.cache().part(0);
+  StageCache &ours = from.cache().stage(0), &theirs = to.cache().stage(0);
   for (int64_t layer = 0; layer < plan.n_layers; ++layer) {
     std::memcpy(theirs.rows().layer(layer), ours.rows().layer(layer),
                 static_cast<size_t>(plan.n_row_pages() * kPageTokens * plan.layout.row_bytes()));

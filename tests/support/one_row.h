@@ -8,12 +8,13 @@
 namespace dsv32 {
 
 struct OneRow {
-  Sampler rules;
+  SamplingOptions options;
   RowSampler rows;
-  OneRow(const SamplingOptions& options, Backend& backend) : rules(options), rows(backend, 1) {}
+  int64_t n_drawn = 0;
+  OneRow(const SamplingOptions& options_, Backend& backend) : options(options_), rows(backend, 1) {}
   // Throws what TokenRecord::check() throws.
   TokenRecord sample(std::span<const float> logits, int64_t n_top = -1) {
-    const SampleRule rule = rules.next();
+    const SampleRule rule = options.rule(n_drawn++);
     TokenRecord record = rows.sample(logits.data(), std::ssize(logits), {&rule, 1}, n_top).front();
     record.check();
     return record;

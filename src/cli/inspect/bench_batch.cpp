@@ -10,7 +10,7 @@
 #include "cli/inspect/measured.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "engine/capacity.h"
+#include "engine/plan.h"
 
 namespace dsv32 {
 namespace {

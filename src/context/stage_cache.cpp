@@ -1,4 +1,4 @@
-#include "context/cache_part.h"
+#include "context/stage_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ void Table<T>::set_line(int64_t line, std::span<const T> values) {
                   (end - begin) * sizeof(T));
 }
 
-CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer)
+StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer)
     : backend_(backend),
       plan_(plan),
       first_layer_(first_layer),
@@ -49,7 +49,8 @@ CachePart::CachePart(Backend& backend, const CachePlan& plan, int64_t first_laye
 
 // Decode reads slots. Prompts do where their timelines are resident; else the rows of all of them are
 // streamed through windows, or read where they are.
-void CachePart::begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held, Role role) {
+void StageCache::begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held,
+                            Role role) {
   const auto n_long = std::ranges::count(timelines, false, &Timeline::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
@@ -77,7 +78,7 @@ void CachePart::begin_step(std::span<Timeline* const> timelines, std::span<const
 
 // Each timeline's pages follow one another in a window, so that what it held before the step is a few long
 // copies.
-void CachePart::begin_windows(std::span<Timeline* const> timelines, std::span<const int64_t> n_held) {
+void StageCache::begin_windows(std::span<Timeline* const> timelines, std::span<const int64_t> n_held) {
   runs_.clear();
   int64_t n_pages = 0;
   for (const Timeline* timeline : timelines) n_pages += std::ssize(timeline->row_pages());
@@ -104,7 +105,7 @@ void CachePart::begin_windows(std::span<Timeline* const> timelines, std::span<co
 }
 
 // Also behind the last layer, with nothing to copy: the layer before is waited for.
-void CachePart::stream(int64_t layer) {
+void StageCache::stream(int64_t layer) {
   copies_.clear();
   if (layer < end_layer_)
     for (const Run& run : runs_)
@@ -114,7 +115,7 @@ void CachePart::stream(int64_t layer) {
   backend_.stream_rows({copies_.data(), std::ssize(copies_)});
 }
 
-CacheView CachePart::enter(int64_t layer) {
+CacheView StageCache::enter(int64_t layer) {
   if (source_ == Source::windows) stream(layer + 1);
   const bool has_slot_table = source_ != Source::rows && plan_.has_buffers();
   CacheView view;
@@ -132,13 +133,13 @@ CacheView CachePart::enter(int64_t layer) {
   return view;
 }
 
-void CachePart::end_step() {
+void StageCache::end_step() {
   for (const Timeline* timeline : passed_by_) fill_slots(*timeline);
 }
 
 // --- Pages
 
-void CachePart::download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys) {
+void StageCache::download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys) {
   const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
@@ -151,7 +152,7 @@ void CachePart::download_keys(std::span<const PoolPage> pages, std::span<std::ve
   backend_.download(nullptr, nullptr, 0);  // also of a model without keys
 }
 
-void CachePart::upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
+void StageCache::upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys) {
   const auto n_bytes = static_cast<size_t>(keys_.page_bytes());
   std::vector<uint8_t> run(pages.size() * n_bytes);
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
@@ -163,7 +164,7 @@ void CachePart::upload_keys(std::span<const PoolPage> pages, std::span<const std
     });
 }
 
-void CachePart::publish_rows(std::span<const PoolPage> pages) {
+void StageCache::publish_rows(std::span<const PoolPage> pages) {
   if (plan_.has_buffers() || !plan_.is_apart) return;
   for (int64_t layer = first_layer_; layer < end_layer_; ++layer)
     for_page_runs(pages, &PoolPage::row, [&](size_t begin, size_t end) {
@@ -173,7 +174,7 @@ void CachePart::publish_rows(std::span<const PoolPage> pages) {
     });
 }
 
-void CachePart::fill_slots(const Timeline& timeline) {
+void StageCache::fill_slots(const Timeline& timeline) {
   const std::vector<int32_t>&to = timeline.slot_pages(), &from = timeline.row_pages();
   const auto follows = [&](size_t i) { return to[i] == to[i - 1] + 1 && from[i] == from[i - 1] + 1; };
   std::vector<StreamRows::Copy> copies;
@@ -186,11 +187,11 @@ void CachePart::fill_slots(const Timeline& timeline) {
   backend_.stream_rows({});  // what comes now sees them
 }
 
-int32_t* CachePart::state(int64_t share, int64_t layer) const {
+int32_t* StageCache::state(int64_t share, int64_t layer) const {
   return states_.data() + (share * (end_layer_ - first_layer_) + layer - first_layer_) * most_slots_ * 2;
 }
 
-void CachePart::reset_buffer(const Timeline& timeline) {
+void StageCache::reset_buffer(const Timeline& timeline) {
   std::vector<int32_t> fresh(static_cast<size_t>((end_layer_ - first_layer_) * most_slots_ * 2));
   for (int64_t i = 0; i < end_layer_ - first_layer_; ++i) {
     int32_t* its = fresh.data() + i * most_slots_ * 2;

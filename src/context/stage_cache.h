@@ -1,5 +1,4 @@
-// A stage's part of the cache: the rows, keys and slots of a run of layers on one device, and how a step sees
-// them.
+// A stage's rows, keys and slots, of consecutive layers on one device, and how a step sees them.
 //
 // All rows lie in pinned host memory, and those elsewhere are copies. The device reads them in slots. A
 // timeline with a slot for each of its rows is resident: the row of position p lies in its slot p. A longer
@@ -42,12 +41,12 @@ class Table {
   std::vector<T> uploaded_;
 };
 
-class CachePart {
+class StageCache {
  public:
   // Of the layers [first_layer, end_layer). Throws Error{memory}.
-  CachePart(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer);
-  CachePart(const CachePart&) = delete;
-  CachePart& operator=(const CachePart&) = delete;
+  StageCache(Backend& backend, const CachePlan& plan, int64_t first_layer, int64_t end_layer);
+  StageCache(const StageCache&) = delete;
+  StageCache& operator=(const StageCache&) = delete;
 
   int64_t first_layer() const { return first_layer_; }
   int64_t end_layer() const { return end_layer_; }
@@ -66,7 +65,7 @@ class CachePart {
   // The layers of that step have been enqueued.
   void end_step();
 
-  // This part's layers of each page's keys [model's n_layers, key_page_bytes], to and from the host.
+  // The stage's layers of each page's keys [model's n_layers, key_page_bytes], to and from the host.
   // download_keys() waits for all work.
   void download_keys(std::span<const PoolPage> pages, std::span<std::vector<uint8_t>> keys);
   void upload_keys(std::span<const PoolPage> pages, std::span<const std::vector<uint8_t>> keys);
