@@ -270,7 +270,7 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json_keep_their_ids) {
            {R"("temperature":1e400)", "'1e400'"},
            {"\"prompt\":\"\xff\"", "no UTF-8"},
            {"\"prompt\":\"\x01\"", "control character"},
-           {R"("x":{"custom_id":"inner"},"y":tru)", "no JSON from byte"}})
+           {R"("x":{"custom_id":"inner"},"y":tru)", "invalid JSON at byte"}})
     for (const std::string& json :
          {R"({"custom_id":"own \"1\"",)" + field + "}", "{" + field + R"( , "custom_id" : "own \"1\""})"}) {
       const BatchItem line = line_of(json);

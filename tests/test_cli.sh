@@ -601,7 +601,7 @@ END
 expect "batch: some lines fail" 5 batch "${m[@]}" --no-cache -c 12 mixed.jsonl -o mixed.out
 check "batch: some lines fail: a line for each" lines mixed.out 6
 for part in '"object":"chat.completion"' '"top_logprobs":[{' '"object":"text_completion"' '"text":"' \
-  '"custom_id":null,"response":{"status_code":400,' '"message":"line 3: it is no JSON from byte 2 on"' \
+  '"custom_id":null,"response":{"status_code":400,' '"message":"line 3: invalid JSON at byte 2"' \
   '"message":"line 5: an earlier line has the same id"' '"custom_id":"6","response":{"status_code":400,' \
   '"message":"line 6: stream is true, which is not supported"' '"custom_id":"long","response":{"status_code":413,' \
   'tokens, the context holds 12; a larger context' '"status_code":200,' '"prompt_tokens_details":{"cached_tokens":0}'; do

@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(versions) {
 BOOST_AUTO_TEST_CASE(damage) {
   const std::string json = talk_json(make_talk());
   for (size_t n = 0; n + 1 < json.size(); ++n)
-    BOOST_TEST(contains(parse_complaint(json.substr(0, n)), "it is damaged, it is no JSON from byte"));
+    BOOST_TEST(contains(parse_complaint(json.substr(0, n)), "it is damaged, invalid JSON at byte"));
   size_t n_refused = 0;
   for (size_t at = 0; at < json.size(); ++at)
     for (const int flip : {0x01, 0x04, 0x10, 0x80}) {

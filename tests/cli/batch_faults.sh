@@ -97,6 +97,6 @@ echo nonsense >bad.jsonl
 run_ batch "${b[@]}" bad.jsonl -o bad.out
 echo precious >bad.out.tmp
 expect "batch --retry-failed beside a file of the user's" 5 batch "${b[@]}" -q bad.jsonl -o bad.out --retry-failed
-check "batch -q: what failed is told" has err "1 line failed with status 400, the first is line 1: it is no JSON from byte 2 on"
+check "batch -q: what failed is told" has err "1 line failed with status 400, the first is line 1: invalid JSON at byte 2"
 check "batch --retry-failed: that file stays" test "$(cat bad.out.tmp)" = precious
 check "batch --retry-failed: nothing else is left" test "$(echo bad.out*)" = "bad.out bad.out.tmp"

@@ -94,7 +94,7 @@ std::string chat_help() {
     for (const std::string& name : split(command.names)) names += (names.empty() ? "" : ", ") + name;
     const std::string settings = command.action == ChatAction::set ? joined(chat_settings(), ", ") : "";
     text += fitted(
-        format("%-21s %s%s\n", (names + " " + command.argument).c_str(), command.text, settings.c_str()), 80);
+        format("%-21s %s%s\n", (names + " " + command.argument).c_str(), command.text, settings.c_str()), 79);
   }
   return text +
          R"(A line that ends in \ goes on in the next one; """ begins and ends a text of

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -22,11 +20,6 @@ namespace {
 // "run" of "run", "inspect" of "inspect plan".
 std::string first_word(const CommandRow& row) { return row.name().substr(0, row.name().find(' ')); }
 std::string second_word(const CommandRow& row) { return row.name().substr(first_word(row).size()); }
-
-std::string letter_of(const Flag& flag) {
-  const std::string last = flag.spellings().back();
-  return last.size() == 1 ? last : "";
-}
 
 // Without what stands in brackets or behind a semicolon.
 std::string short_text(const Flag& flag) {
@@ -46,24 +39,6 @@ std::vector<std::string> words_at(size_t place, const std::string& first = {}) {
       words.push_back(word);
   }
   return words;
-}
-
-std::vector<std::string> parts_of(const std::string& text, char separator) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; std::getline(stream, word, separator);) words.push_back(word);
-  return words;
-}
-
-// For the shells that look at the words before: a case for each command, longer names first.
-std::string cases(const std::function<std::string(const CommandRow&)>& body) {
-  std::vector<const CommandRow*> rows;
-  for (const CommandRow& row : commands()) rows.push_back(&row);
-  std::ranges::stable_sort(rows, {}, [](const CommandRow* row) { return second_word(*row).empty(); });
-  std::string text;
-  for (const CommandRow* row : rows)
-    text += format("    %s*) %s ;;\n", quoted(row->name() + " ").c_str(), body(*row).c_str());
-  return text;
 }
 
 std::string second_words(const char* pattern) {
@@ -105,7 +80,7 @@ Offer values_of(const CommandRow& row) {
   const std::string usage = row.usage;
   if (usage.find("NAME") != usage.npos) return {{}, "talks", false};
   if (usage.find("COMMAND") != usage.npos) return {words_at(1), "", false};
-  if (usage.find('|') != usage.npos) return {parts_of(usage, '|'), "", false};
+  if (usage.find('|') != usage.npos) return {split(usage, '|'), "", false};
   return {{}, "", true};
 }
 
@@ -114,6 +89,27 @@ std::string pattern_of(const Flag& flag) {
   std::string text;
   for (const std::string& name : flag.spellings())
     text += (text.empty() ? "" : "|") + std::string(name.size() > 1 ? "--" : "-") + name;
+  return text;
+}
+
+// For the shells that look at the words before: a case for each command, longer names first. `offered` says
+// what may come behind a flag or else, `shown` a flag in a list, `when_flag` what is done where one begins.
+std::string cases(std::string (*offered)(const Offer&), std::string (*shown)(const Flag&),
+                  const char* when_flag) {
+  std::vector<const CommandRow*> rows;
+  for (const CommandRow& row : commands()) rows.push_back(&row);
+  std::ranges::stable_sort(rows, {}, [](const CommandRow* row) { return second_word(*row).empty(); });
+  std::string text;
+  for (const CommandRow* row : rows) {
+    std::vector<std::string> flags;
+    text += "    " + quoted(row->name() + " ") + "*) case $flag in\n";
+    for (const Flag* flag : flags_of(row->command)) {
+      flags.push_back(shown(*flag));
+      if (flag->value) text += "      " + pattern_of(*flag) + ") " + offered(values_of(*flag)) + " ;;\n";
+    }
+    text += "      *) if " + replaced(when_flag, "%", joined(flags)) + "else " + offered(values_of(*row)) +
+            "; fi ;;\n      esac ;;\n";
+  }
   return text;
 }
 
@@ -136,15 +132,8 @@ std::string for_bash() {
   text += "    '1 '*) words=" + quoted(joined(words_at(1))) + " ;;\n";
   text += second_words("    '2 %s') words='%s' ;;\n");
   text += "    *) case \"${COMP_WORDS[1]} ${COMP_WORDS[2]-} \" in\n";
-  text += cases([](const CommandRow& row) {
-    std::string flags, values;
-    for (const Flag* flag : flags_of(row.command)) {
-      flags += " --" + flag->name();
-      if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_bash(values_of(*flag)) + " ;;\n";
-    }
-    return "case $flag in\n" + values + "      *) if [[ $word == -* ]]; then words='" + flags.substr(1) +
-           "'; else " + in_bash(values_of(row)) + "; fi ;;\n      esac";
-  });
+  text += cases(
+      in_bash, [](const Flag& flag) { return "--" + flag.name(); }, "[[ $word == -* ]]; then words='%'; ");
   return text +
          "    esac ;;\n  esac\n  [[ -n $files ]] && compopt -o filenames 2>/dev/null\n"
          "  mapfile -t COMPREPLY < <(compgen $files -W \"$words\" -- \"$word\")\n}\n"
@@ -165,16 +154,12 @@ std::string for_zsh() {
   text += "  case \"$CURRENT $words[2]\" in\n    '2 '*) compadd -- " + joined(words_at(1)) + "; return ;;\n";
   text += second_words("    '3 %s') compadd -- %s; return ;;\n") + "  esac\n";
   text += "  case \"$words[2] $words[3] \" in\n";
-  text += cases([](const CommandRow& row) {
-    std::string flags, values;
-    for (const Flag* flag : flags_of(row.command)) {
-      flags += " " + quoted("--" + flag->name() + ":" + replaced(short_text(*flag), ":", "\\:"));
-      if (flag->value) values += "      " + pattern_of(*flag) + ") " + in_zsh(values_of(*flag)) + " ;;\n";
-    }
-    return "case $flag in\n" + values + "      *) if [[ $PREFIX == -* ]]; then\n        flags=(" +
-           flags.substr(1) + ")\n        _describe -o flag flags\n      else " + in_zsh(values_of(row)) +
-           "; fi ;;\n      esac";
-  });
+  text += cases(
+      in_zsh,
+      [](const Flag& flag) {
+        return quoted("--" + flag.name() + ":" + replaced(short_text(flag), ":", "\\:"));
+      },
+      "[[ $PREFIX == -* ]]; then\n        flags=(%)\n        _describe -o flag flags\n      ");
   return text +
          "  esac\n}\n"
          "if [[ $funcstack[1] == _dsv32 ]]; then _dsv32; else compdef _dsv32 dsv32; fi\n";
@@ -202,10 +187,10 @@ std::string for_fish() {
     if (const Offer words = values_of(row); !words.has_files)
       text += format("complete -c dsv32 -f -n '%s'%s\n", when.c_str(), in_fish(words).c_str());
     for (const Flag* flag : flags_of(row.command)) {
-      const std::string letter = letter_of(*flag);
+      const std::string letter = flag->spellings().back();
       const Offer values = values_of(*flag);
       text += format("complete -c dsv32 -n '%s' -l %s%s%s%s -d %s\n", when.c_str(), flag->name().c_str(),
-                     letter.empty() ? "" : (" -s " + letter).c_str(),
+                     letter.size() > 1 ? "" : (" -s " + letter).c_str(),
                      !flag->value       ? ""
                      : values.has_files ? " -r -F"
                                         : " -x",

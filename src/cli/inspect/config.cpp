@@ -65,9 +65,9 @@ std::string rows_of(const Flag& flag, const std::vector<GivenFlag>& settings, co
   if (flag.name() == "model") return model_row(value, where);
   if (!rows.empty()) return rows;
   if (flag.name() == "cache-dir") return row("cache-dir", cache_directory({}), "default");
-  if (model && flag.option)
-    if (const auto advice = recommended_value(*model, *flag.option))
-      return row(flag.name(), *advice, model->path());
+  Options advised;
+  if (model && flag.option && take_recommended(*model, *flag.option, advised.generation))
+    return row(flag.name(), flag.text_in(advised), model->path());
   const std::string standard = flag.default_text();
   return row(flag.name(), !standard.empty() ? standard : flag.value ? "-" : "off", "default");
 }

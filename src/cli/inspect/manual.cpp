@@ -56,8 +56,7 @@ std::string flag_section() {
   std::string text = ".SH FLAGS\n";
   for (const Flag& flag : flags()) {
     std::vector<std::string> names, takers;
-    for (const std::string& name : flag.spellings())
-      if (name.find('_') == name.npos) names.push_back((name.size() > 1 ? "--" : "-") + name);
+    for (const std::string& name : flag.spellings()) names.push_back((name.size() > 1 ? "--" : "-") + name);
     for (const CommandRow& row : commands())
       if (flag.is_of(row.command)) takers.push_back(row.name());
     text += paragraph(joined(names, ", "), flag.value ? flag.value : "", flag.help() + ".");

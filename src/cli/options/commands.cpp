@@ -14,18 +14,12 @@ namespace {
 
 constexpr size_t kProgram = 6;  // "dsv32 "
 
-bool has_members(const std::string& word) {
-  return std::ranges::any_of(commands(),
-                             [&](const CommandRow& row) { return row.name().starts_with(word + " "); });
-}
-
-// "model, plan, tokens"
-std::string members_of(const std::string& group) {
-  std::vector<std::string> names;
+// "inspect model", "inspect plan" of "inspect".
+std::vector<const CommandRow*> members_of(const std::string& group) {
+  std::vector<const CommandRow*> members;
   for (const CommandRow& row : commands())
-    if (const std::string name = row.name(); name.starts_with(group + " "))
-      names.push_back(name.substr(group.size() + 1));
-  return joined(names, ", ");
+    if (row.name().starts_with(group + " ")) members.push_back(&row);
+  return members;
 }
 
 // `words`: all of them. A prompt, perhaps, for which `run` was left away.
@@ -34,25 +28,22 @@ std::string members_of(const std::string& group) {
   const bool is_prompt = name == words[0] && prompt.find(' ') != prompt.npos;
   std::vector<std::string> names{"help", "version", "inspect", "cache", "talks", "warm"};
   for (const CommandRow& row : commands()) names.push_back(row.name());
-  const std::string near = nearest(name, names);
   fail(ErrorKind::usage,
-       format("unknown command '%s'%s, see dsv32 help", visible(name, false, 40).c_str(),
-              near.empty() ? "" : format(" (did you mean %s?)", near.c_str()).c_str()),
+       "unknown command '" + visible(name, false, 40) + "'" + did_you_mean(name, names) + ", see dsv32 help",
        is_prompt ? "dsv32 run \"" + visible(prompt, false, 60) + "\" asks the model" : "");
 }
 
 // "inspect": a word that names no command by itself but begins the names of several.
 bool is_group(const std::string& word) {
-  return has_members(word) &&
+  return !members_of(word).empty() &&
          std::ranges::none_of(commands(), [&](const CommandRow& row) { return row.name() == word; });
 }
 
 // The commands of a group, each in a line or two.
 std::string group_text(const std::string& group) {
   std::string text;
-  for (const CommandRow& row : commands())
-    if (row.name().starts_with(group + " "))
-      text += format("  %s %s\n      %s\n", row.full_name, row.usage, row.about);
+  for (const CommandRow* row : members_of(group))
+    text += format("  %s %s\n      %s\n", row->full_name, row->usage, row->about);
   return text + "\ndsv32 COMMAND --help lists a command's flags.\n";
 }
 
@@ -85,7 +76,7 @@ std::span<const CommandRow> commands() {
       {Command::cache_verify, "dsv32 cache verify", "[flags]",
        "Reads all that is kept and removes what is damaged.", false},
       {Command::cache_prune, "dsv32 cache prune", "[flags] SIZE",
-       "Removes what the policy lets go first, until SIZE is left.", true},
+       "Removes what the policy removes first, until SIZE is left.", true},
       {Command::cache_clear, "dsv32 cache clear", "[flags]",
        "Removes all kept prefixes, and what is known of models' bytes.", false},
       {Command::cache_path, "dsv32 cache path", "[flags]", "Where prefixes are kept.", false},
@@ -104,14 +95,15 @@ std::span<const CommandRow> commands() {
        "top-k buffers.",
        false},
       {Command::config, "dsv32 config", "[COMMAND]",
-       "What holds for a command without flags, run for one, and from where.", true},
+       "The values that hold for a command (run unless named) without flags, and where each comes from.",
+       true},
       {Command::warm_start, "dsv32 warm start", "[flags]",
        "Loads the model and leaves a process that holds it, so that run, chat and batch begin at once.",
        false},
       {Command::warm_status, "dsv32 warm status", "[flags]",
        "The processes that hold a model. Exit code 1: there is none.", false},
       {Command::warm_stop, "dsv32 warm stop", "[flags]",
-       "Ends those processes, or those of -m, when what is under way has been answered.", false},
+       "Ends those processes, or those of -m, after the requests under way are answered.", false},
       {Command::completion, "dsv32 completion", "bash|zsh|fish|man",
        "What the shell completes, or the manual page, on standard output.", true},
   };
@@ -126,16 +118,18 @@ const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_
   if (words[0].starts_with("-"))
     fail(ErrorKind::usage, format("%s comes before a command, expected it after one, see dsv32 help",
                                   visible(words[0], false, 40).c_str()));
-  const std::string pair = words.size() > 1 && has_members(words[0]) ? words[0] + " " + words[1] : "";
+  const std::vector<const CommandRow*> members = members_of(words[0]);
+  const std::string pair = words.size() > 1 && !members.empty() ? words[0] + " " + words[1] : "";
   for (const std::string& name : {pair, words[0]})
     for (const CommandRow& row : commands())
       if (name == row.name()) {
         n_taken = name == pair ? 2 : 1;
         return row;
       }
-  if (pair.empty() && has_members(words[0]))
-    fail(ErrorKind::usage, words[0] + " what? one of " + members_of(words[0]));
-  fail_unknown(pair.empty() ? words[0] : pair, words);
+  if (!pair.empty() || members.empty()) fail_unknown(pair.empty() ? words[0] : pair, words);
+  std::vector<std::string> names;
+  for (const CommandRow* row : members) names.push_back(row->name().substr(words[0].size() + 1));
+  fail(ErrorKind::usage, words[0] + " what? one of " + joined(names, ", "));
 }
 
 std::string exit_codes() {

@@ -1,7 +1,6 @@
 // See flags.h: the words of a command taken apart, and texts turned into values.
 #include <algorithm>
 #include <charconv>
-#include <limits>
 
 #include <cxxopts.hpp>
 
@@ -64,26 +63,23 @@ std::string where_to_look(const CommandRow& command) {
     for (const std::string& spelling : flag->spellings())
       if (spelling.size() > 1) known.push_back(spelling);
   const std::string name = without_hyphens(word);
-  const std::string near = name.size() > 1 ? nearest(name, known) : "";
-  fail(ErrorKind::usage, format("unknown flag %s%s", visible(word, false, 40).c_str(),
-                                near.empty() ? "" : format(" (did you mean --%s?)", near.c_str()).c_str()) +
+  fail(ErrorKind::usage, "unknown flag " + visible(word, false, 40) +
+                             (name.size() > 1 ? did_you_mean(name, known, "--") : "") +
                              where_to_look(command));
 }
 
-// What cxxopts is to see: the multi-letter names behind one hyphen that hands know from elsewhere by their
-// long form. A flag's value is left as it is.
-std::vector<std::string> rewrite(const Flags& flags, const std::vector<std::string>& args) {
-  std::vector<std::string> words;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--") {
-      words.insert(words.end(), args.begin() + static_cast<ptrdiff_t>(i), args.end());
-      break;
-    }
-    const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
-    const bool is_flag = word.size() > 1 && word[0] == '-';
-    const Flag* flag = is_flag ? find_flag(flags, without_hyphens(word)) : nullptr;
-    words.push_back(word);
-    if (flag && flag->value && i + 1 < args.size()) words.push_back(args[++i]);
+// What cxxopts is to see: long names with hyphens, also for the two with one hyphen that hands know from
+// elsewhere. A flag's value is left as it is.
+std::vector<std::string> rewrite(const Flags& flags, std::vector<std::string> words) {
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    std::string& word = words[i];
+    if (word == "-sys" || word == "-sysf") word = word == "-sys" ? "--system" : "--system-file";
+    const size_t equals = std::min(word.find('='), word.size());
+    const Flag* flag =
+        word.starts_with('-') ? find_flag(flags, without_hyphens(word.substr(0, equals))) : nullptr;
+    if (flag && word.starts_with("--"))
+      word = replaced(word.substr(0, equals), "_", "-") + word.substr(equals);
+    if (flag && flag->value && equals == word.size()) ++i;
   }
   return words;
 }
@@ -118,20 +114,6 @@ cxxopts::ParseResult parse(const CommandRow& command, const Flags& flags,
   }
 }
 
-template <typename T>
-T parse_number(const FlagValue& value, const Bounds& bounds) {
-  T number = 0;
-  if (!parse_whole(value.text, number) || !(number >= bounds.least && number <= bounds.most))
-    fail_value(value, format("a number from %.10g to %.10g", bounds.least, bounds.most));
-  return number;
-}
-
-template <typename T>
-std::string shortest(T value) {
-  char text[32];
-  return {text, std::to_chars(text, std::end(text), value).ptr};
-}
-
 std::optional<uint64_t> size_in(const std::string& text) {
   try {
     return parse_bytes(text, "");
@@ -142,11 +124,10 @@ std::optional<uint64_t> size_in(const std::string& text) {
 
 // One GPU or more, "24G", "2x141G" or "2xH200"; nothing when it is none.
 std::vector<uint64_t> parse_gpus(const std::string& term) {
+  const size_t x = std::min(term.find('x'), term.size());
   size_t n = 1;
-  const char* end = term.data() + term.size();
-  const std::from_chars_result count = std::from_chars(term.data(), end, n);
-  const bool is_counted = count.ec == std::errc{} && count.ptr != end && *count.ptr == 'x';
-  const std::string one = is_counted ? std::string(count.ptr + 1, end) : term;
+  const bool is_counted = x < term.size() && parse_whole(term.substr(0, x), n);
+  const std::string one = is_counted ? term.substr(x + 1) : term;
   if (!is_counted) n = 1;
   if (n > kMostGpus) return {};
   const GpuKind* kind = find_gpu(one);
@@ -156,22 +137,13 @@ std::vector<uint64_t> parse_gpus(const std::string& term) {
 
 }  // namespace
 
-std::vector<std::string> Flag::spellings() const {
-  std::vector<std::string> parts;
-  const std::string all = names;
-  for (size_t begin = 0; begin <= all.size();) {
-    const size_t end = std::min(all.find(',', begin), all.size());
-    parts.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
+std::vector<std::string> Flag::spellings() const { return split(names, ','); }
 
 std::string Flag::name() const { return spellings().front(); }
 
 const Flag* find_flag(const Flags& flags, const std::string& name) {
   for (const Flag* flag : flags)
-    if (std::ranges::count(flag->spellings(), name) > 0) return flag;
+    if (std::ranges::count(flag->spellings(), replaced(name, "_", "-")) > 0) return flag;
   return nullptr;
 }
 
@@ -212,6 +184,11 @@ std::string nearest(const std::string& word, const std::vector<std::string>& nam
     if (distance < best_distance) best = name, best_distance = distance;
   }
   return best;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names, const char* prefix) {
+  const std::string near = nearest(word, names);
+  return near.empty() ? "" : " (did you mean " + (prefix + near) + "?)";
 }
 
 [[noreturn]] void fail_value(const FlagValue& value, const std::string& expected) {
@@ -303,35 +280,14 @@ ImaginedMachine parse_machine(const FlagValue& value) {
   return machine;
 }
 
-void read_value(const FlagValue&, const Bounds&, bool* field) { *field = true; }
-void read_value(const FlagValue&, const Bounds&, Negated field) { *field.field = false; }
-
-void read_value(const FlagValue& value, const Bounds& bounds, int64_t* field) {
-  *field = parse_integer(value, static_cast<int64_t>(bounds.least), static_cast<int64_t>(bounds.most));
+float parse_number(const FlagValue& value, double least, double most) {
+  float number = 0;
+  if (!parse_whole(value.text, number) || !(number >= least && number <= most))
+    fail_value(value, format("a number from %.10g to %.10g", least, most));
+  return number;
 }
 
-void read_value(const FlagValue& value, const Bounds& bounds, int* field) {
-  int64_t number = 0;
-  read_value(value, bounds, &number);
-  *field = static_cast<int>(number);
-}
-
-void read_value(const FlagValue& value, const Bounds&, uint64_t* field) {
-  *field = parse_bytes(value.text, value.flag.c_str());
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, float* field) {
-  *field = parse_number<float>(value, bounds);
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, double* field) {
-  *field = double{parse_number<float>(value, bounds)};
-}
-
-void read_value(const FlagValue& value, const Bounds&, std::string* field) { *field = value.text; }
-void read_value(const FlagValue& value, const Bounds&, TensorType* field) { *field = parse_type(value); }
-
-void read_value(const FlagValue& value, const Bounds&, std::chrono::seconds* field) {
+std::chrono::seconds parse_duration(const FlagValue& value) {
   constexpr int64_t kMost = 1'000'000;
   const char unit = value.text.empty() ? ' ' : value.text.back();
   const int64_t seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
@@ -339,85 +295,12 @@ void read_value(const FlagValue& value, const Bounds&, std::chrono::seconds* fie
   if (seconds == 0 || !parse_whole(value.text.substr(0, value.text.size() - 1), number) || number < 1 ||
       number > kMost)
     fail_value(value, "a time such as 90s, 30m or 8h");
-  *field = std::chrono::seconds(number * seconds);
-}
-
-void read_value(const FlagValue& value, const Bounds&, BufferRows rows) {
-  int64_t n_rows = 0;
-  if (value.text == "auto")
-    rows.field->reset();
-  else if (value.text == "full")
-    *rows.field = kEveryRow;
-  else if (parse_whole(value.text, n_rows) && n_rows >= 1 && n_rows <= std::numeric_limits<int32_t>::max())
-    *rows.field = n_rows;
-  else
-    throw WrongChoice(value, {"full", "auto"}, "a number of rows");
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, std::vector<int64_t>* field) {
-  field->clear();
-  for (const std::string& number : split(value.text, ','))
-    read_value({value.flag, number}, bounds, &field->emplace_back());
-  std::ranges::sort(*field);
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, std::vector<int>* field) {
-  std::vector<int64_t> numbers;
-  read_value(value, bounds, &numbers);
-  field->insert(field->end(), numbers.begin(), numbers.end());
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, std::vector<uint64_t>* field) {
-  field->clear();
-  for (const std::string& size : split(value.text, ','))
-    read_value({value.flag, size}, bounds, &field->emplace_back());
-}
-
-void read_value(const FlagValue& value, const Bounds&, std::vector<std::string>* field) {
-  field->push_back(value.text);
-}
-
-void read_value(const FlagValue& value, const Bounds& bounds, GenerationOption::Field field) {
-  const bool is_list = std::holds_alternative<std::vector<std::string>*>(field);
-  if (is_list && value.text.empty()) fail_value(value, "a text that is not empty");
-  std::visit([&](auto* inner) { read_value(value, bounds, inner); }, field);
-}
-
-std::string text_of(bool value) { return value ? "on" : "off"; }
-std::string text_of(int64_t value) { return std::to_string(value); }
-std::string text_of(uint64_t value) { return std::to_string(value); }
-std::string text_of(float value) { return shortest(value); }
-std::string text_of(double value) { return shortest(value); }
-std::string text_of(const std::string& value) { return value; }
-std::string text_of(TensorType value) { return find_traits(value)->name; }
-std::string text_of(Negated switched) { return text_of(!*switched.field); }
-
-std::string text_of(std::chrono::seconds value) {
-  const int64_t n = value.count();
-  return n % 3600 == 0 ? std::to_string(n / 3600) + "h"
-         : n % 60 == 0 ? std::to_string(n / 60) + "m"
-                       : std::to_string(n) + "s";
-}
-
-std::string text_of(BufferRows rows) {
-  return !*rows.field ? "auto" : **rows.field == kEveryRow ? "full" : std::to_string(**rows.field);
-}
-
-std::string text_of(GenerationOption::Field field) {
-  return std::visit([](const auto* inner) { return text_of(*inner); }, field);
-}
-
-std::string Flag::default_text() const { return bounds.unset ? bounds.unset : text_in({}); }
-
-std::string Flag::help() const {
-  const std::string standard = default_text();
-  if (!value) return std::string(about) + (standard == "on" ? " (default)" : "");
-  return about + (standard.empty() ? "" : " (default: " + standard + ")");
+  return std::chrono::seconds(number * seconds);
 }
 
 void GivenFlag::apply(Options& options) const {
   const std::string shown = where.empty() ? "--" + flag->name() : visible(where) + ": " + flag->name();
-  flag->set(*flag, options, {shown, value});
+  flag->apply(options, {shown, value});
   options.given.insert(flag->name());
 }
 

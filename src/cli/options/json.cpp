@@ -41,7 +41,7 @@ ReadJson parse_outside_json(std::string_view text, int max_depth) {
   } catch (const ReadJson::parse_error& error) {
     const std::string cause = cause_of(text, error.byte, error.what());
     fail(ErrorKind::usage,
-         format("it is no JSON from byte %zu on%s%s", error.byte, cause.empty() ? "" : ": ", cause.c_str()));
+         format("invalid JSON at byte %zu%s%s", error.byte, cause.empty() ? "" : ": ", cause.c_str()));
   } catch (const ReadJson::out_of_range& error) {
     const std::string_view why = error.what(), number = why.substr(std::min(why.find('\''), why.size()));
     fail(ErrorKind::usage, "it holds a number that is out of range: " + visible(number, false, 40));

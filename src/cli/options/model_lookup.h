@@ -1,4 +1,4 @@
-// Which file is meant by -m, by the environment variable DSV32_MODEL, or by neither.
+// Which model file -m or the environment variable DSV32_MODEL names, or which is meant without a name.
 //
 // A path is taken as it stands; a folder means the one model in it. A name, or a part of a file's or its
 // folder's, is looked for in the folders of models and those in them: models/ here, $DSV32_MODELS and
@@ -19,7 +19,7 @@ std::string find_model(const Options& options);
 // What -m may name, of those that find_model() looks among.
 std::vector<std::string> model_names();
 
-// Nobody named a model, and that one came with the program: nothing else was there.
+// No model was named, and `path` came with the program: there was no other.
 bool is_stopgap(const Options& options, const std::string& path);
 
 }  // namespace dsv32

@@ -27,8 +27,9 @@ constexpr const char* kRivals[][2] = {
     {"think", "no-think"},  {"ordered", "retry-failed"}, {"color", "no-color"},
 };
 
-struct Line {
-  std::string section, name, value, where;
+struct Line : GivenFlag {
+  std::string section, name;
+  bool is_off() const { return !flag->value && value == "false"; }
 };
 
 [[noreturn]] void fail_line(const std::string& where, const std::string& what) {
@@ -52,8 +53,9 @@ std::vector<Line> read_lines(const std::string& path) {
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     if (line[0] != '[')
-      lines.push_back({section, trimmed(line.substr(0, equals)),
-                       equals == line.npos ? "true" : trimmed(line.substr(equals + 1)), where});
+      lines.push_back({{nullptr, equals == line.npos ? "true" : trimmed(line.substr(equals + 1)), where},
+                       section,
+                       trimmed(line.substr(0, equals))});
     else if (line.back() != ']')
       fail_line(where, "a section is [COMMAND]");
     else
@@ -67,8 +69,6 @@ bool is_for(const std::string& section, const std::string& command) {
   return section.empty() || command == section || command.starts_with(section + " ");
 }
 
-const Flag* flag_of(Command command, const std::string& name) { return find_flag(flags_of(command), name); }
-
 // Some command of its section takes it, and a file may say so.
 void check(const Line& line) {
   std::vector<std::string> names;
@@ -76,7 +76,7 @@ void check(const Line& line) {
   for (const CommandRow& row : commands()) {
     if (!is_for(line.section, row.name())) continue;
     is_section = true;
-    const Flag* flag = flag_of(row.command, line.name);
+    const Flag* flag = find_flag(flags_of(row.command), line.name);
     for (const Flag* known : flags_of(row.command)) names.push_back(known->name());
     if (!flag) continue;
     if (flag->is_once()) fail_line(line.where, "--" + flag->name() + " belongs on the command line");
@@ -86,8 +86,7 @@ void check(const Line& line) {
   }
   const std::string shown = visible(is_section ? line.name : line.section, false, 40);
   if (!is_section) fail_line(line.where, "there is no command " + shown);
-  const std::string near = nearest(line.name, names);
-  fail_line(line.where, "unknown flag " + shown + (near.empty() ? "" : " (did you mean " + near + "?)"));
+  fail_line(line.where, "unknown flag " + shown + did_you_mean(line.name, names));
 }
 
 bool is_hidden(const Flag& flag, const GivenWords& given) {
@@ -98,61 +97,60 @@ bool is_hidden(const Flag& flag, const GivenWords& given) {
   });
 }
 
-void check_batch(const Options& options) {
-  const BatchOptions& batch = options.batch;
-  const auto count = [](const std::string& path) { return path.empty() ? 0 : 1; };
-  if (batch.is_each && batch.is_lines)
-    fail(ErrorKind::usage, "--each and --lines are both given, expected one of them");
-  if (batch.is_each && options.files.empty()) fail(ErrorKind::usage, "--each needs the files of -f");
-  if (options.command == Command::run && (batch.is_each || batch.is_lines)) {
-    if (options.prompt == "-" || options.words == std::vector<std::string>{"-"})
-      fail(ErrorKind::usage, "with --each and --lines only -f reads standard input (-)");
-    if (batch.is_lines && options.files.size() > 1)
-      fail(ErrorKind::usage, "--lines reads one file, -f is given more than once");
-  }
-  if (options.command != Command::batch) return;
-  if (count(batch.input_path) + std::ssize(options.words) != 1)
-    fail(ErrorKind::usage, "batch needs one file of requests, as a word or with -i (- is standard input)");
-  if (options.output_path.empty())
-    fail(ErrorKind::usage, "batch needs -o FILE for the answers (- is standard output)");
-  if (batch.is_ordered && batch.retries_failed)
-    fail(ErrorKind::usage, "--retry-failed puts answers behind those that are there, which is not --ordered");
+void refuse_if(bool is_wrong, const std::string& why) {
+  if (is_wrong) fail(ErrorKind::usage, why);
 }
 
 void check_together(const Options& options) {
-  if (options.prompt && !options.words.empty())
-    fail(ErrorKind::usage, "the prompt is given twice, with --prompt and as words; expected one of them");
-  if (!options.system_text.empty() && !options.system_file.empty())
-    fail(ErrorKind::usage, "--system and --system-file are both given, expected one of them");
-  if (options.is_raw && !(options.system_text.empty() && options.system_file.empty()))
-    fail(ErrorKind::usage, "--raw means that the prompt is rendered already, --system cannot be added to it");
-  check_batch(options);
-  if (options.generation.n_top_logprobs >= 0 && !options.json && options.command != Command::batch)
-    fail(ErrorKind::usage, "--logprobs needs --json, which carries them");
-  if (options.is_streamed && (!options.json || options.batch.is_each || options.batch.is_lines))
-    fail(ErrorKind::usage, "--stream needs --json and one prompt");
-  if (options.continues && !options.talk.empty())
-    fail(ErrorKind::usage, "--talk and --continue are both given, expected one of them");
+  const BatchOptions& batch = options.batch;
+  const bool is_batch = options.command == Command::batch, is_each_or_lines = batch.is_each || batch.is_lines;
+  const bool has_system = !options.system_text.empty() || !options.system_file.empty();
   const bool is_talk = options.continues || !options.talk.empty();
-  if (is_talk && (options.is_raw || options.batch.is_each || options.batch.is_lines))
-    fail(ErrorKind::usage,
-         "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
-  const bool names_stdin_twice =
-      std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1;
-  if (names_stdin_twice) fail(ErrorKind::usage, "standard input (-) is named more than once");
-  if (options.command == Command::inspect_logits &&
-      (options.token_list.empty() || options.output_path.empty()))
-    fail(ErrorKind::usage, "inspect logits needs --tokens IDS and --out FILE");
-  if (options.bench.is_synthetic && !options.engine.model_path.empty())
-    fail(ErrorKind::usage, format("--model and --synthetic%s are both given, expected one of them",
-                                  options.command == Command::inspect_plan ? " or --type" : ""));
-  if (options.engine.gpu_mem.size() > 1 && options.engine.gpu_mem.size() != options.engine.gpus.size())
-    fail(ErrorKind::usage, format("--gpu-mem has %zu sizes for %zu of --gpus", options.engine.gpu_mem.size(),
-                                  options.engine.gpus.size()));
-  if (options.bench.n_dense > options.bench.n_layers)
-    fail(ErrorKind::usage,
-         format("--dense is %lld of %lld --layers", static_cast<long long>(options.bench.n_dense),
-                static_cast<long long>(options.bench.n_layers)));
+  const std::vector<std::string> dash{"-"};
+  refuse_if(options.prompt && !options.words.empty(),
+            "the prompt is given twice, with --prompt and as words; expected one of them");
+  refuse_if(!options.system_text.empty() && !options.system_file.empty(),
+            "--system and --system-file are both given, expected one of them");
+  refuse_if(options.is_raw && has_system,
+            "--raw means that the prompt is rendered already, --system cannot be added to it");
+  refuse_if(batch.is_each && batch.is_lines, "--each and --lines are both given, expected one of them");
+  refuse_if(batch.is_each && options.files.empty(), "--each needs the files of -f");
+  if (!is_batch && is_each_or_lines) {
+    refuse_if(options.prompt == "-" || options.words == dash,
+              "with --each and --lines only -f reads standard input (-)");
+    refuse_if(batch.is_lines && options.files.size() > 1,
+              "--lines reads one file, -f is given more than once");
+  }
+  if (is_batch) {
+    refuse_if(options.words.size() + !batch.input_path.empty() != 1,
+              "batch needs one file of requests, as a word or with -i (- is standard input)");
+    refuse_if(options.output_path.empty(), "batch needs -o FILE for the answers (- is standard output)");
+    refuse_if(batch.is_ordered && batch.retries_failed,
+              "--retry-failed appends answers, so their order cannot be that of --ordered");
+  }
+  refuse_if(options.generation.n_top_logprobs >= 0 && !options.json && !is_batch,
+            "--logprobs needs --json, which carries them");
+  refuse_if(options.is_streamed && (!options.json || is_each_or_lines),
+            "--stream needs --json and one prompt");
+  refuse_if(options.continues && !options.talk.empty(),
+            "--talk and --continue are both given, expected one of them");
+  refuse_if(is_talk && (options.is_raw || is_each_or_lines),
+            "a talk goes on with one prompt that is not rendered yet, without --raw, --each and --lines");
+  refuse_if(
+      std::ranges::count(options.files, "-") + (options.prompt == "-") + (options.system_file == "-") > 1,
+      "standard input (-) is named more than once");
+  refuse_if(options.command == Command::inspect_logits &&
+                (options.token_list.empty() || options.output_path.empty()),
+            "inspect logits needs --tokens IDS and --out FILE");
+  refuse_if(options.bench.is_synthetic && !options.engine.model_path.empty(),
+            format("--model and --synthetic%s are both given, expected one of them",
+                   options.command == Command::inspect_plan ? " or --type" : ""));
+  const size_t n_sizes = options.engine.gpu_mem.size(), n_gpus = options.engine.gpus.size();
+  refuse_if(n_sizes > 1 && n_sizes != n_gpus,
+            format("--gpu-mem has %zu sizes for %zu of --gpus", n_sizes, n_gpus));
+  refuse_if(options.bench.n_dense > options.bench.n_layers,
+            format("--dense is %lld of %lld --layers", as_ll(options.bench.n_dense),
+                   as_ll(options.bench.n_layers)));
 }
 
 }  // namespace
@@ -180,44 +178,47 @@ std::string settings_path() {
 
 std::vector<GivenFlag> settings_for(Command command, const GivenWords& given) {
   const std::string name = row_of(command).name();
-  std::vector<std::pair<size_t, GivenFlag>> found;  // and how long its section's name is
-  for (const Line& line : read_lines(settings_path())) {
+  std::vector<Line> lines = read_lines(settings_path());
+  for (Line& line : lines) {
     check(line);
-    const Flag* flag = is_for(line.section, name) ? flag_of(command, line.name) : nullptr;
-    const bool is_off = flag && !flag->value && line.value == "false";
-    if (!flag || is_hidden(*flag, given)) continue;
-    std::erase_if(found, [&](const auto& other) {
-      return other.second.flag == flag && (other.first < line.section.size() || is_off);
-    });
-    const bool is_general = std::ranges::any_of(found, [&](const auto& other) {
-      return other.second.flag == flag && other.first > line.section.size();
-    });
-    if (!is_off && !is_general) found.push_back({line.section.size(), {flag, line.value, line.where}});
+    if (is_for(line.section, name)) line.flag = find_flag(flags_of(command), line.name);
   }
+  std::erase_if(lines, [&](const Line& line) { return !line.flag || is_hidden(*line.flag, given); });
+  // By one of a more particular section, or by one behind it that switches it off.
+  const auto is_overruled = [&](const Line& line) {
+    return std::ranges::any_of(lines, [&](const Line& other) {
+      const bool is_behind = &other >= &line && other.section.size() == line.section.size();
+      return other.flag == line.flag &&
+             (other.section.size() > line.section.size() || (is_behind && other.is_off()));
+    });
+  };
   std::vector<GivenFlag> settings;
-  for (auto& [rank, setting] : found) settings.push_back(std::move(setting));
+  for (const Line& line : lines)
+    if (!is_overruled(line)) settings.push_back(line);
   return settings;
 }
 
-std::optional<std::string> recommended_value(const GgufFile& file, const GenerationOption& option) {
-  if (!option.gguf_key || !file.has(option.gguf_key)) return std::nullopt;
-  GenerationOptions none;
-  if (std::holds_alternative<float*>(option.field(none))) return text_of(*file.get_f32(option.gguf_key));
-  return std::to_string(*file.get_u32(option.gguf_key));
+bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options) {
+  if (!option.gguf_key || !file.has(option.gguf_key)) return false;
+  const GenerationOption::Field field = option.field(options);
+  if (const auto number = std::get_if<float*>(&field))
+    **number = *file.get_f32(option.gguf_key);
+  else
+    *std::get<int64_t*>(field) = *file.get_u32(option.gguf_key);
+  return true;
 }
 
 Options with_recommended(Options options, const GgufFile& file) {
   for (const Flag* flag : flags_of(options.command)) {
-    if (!flag->option || options.given.contains(flag->name())) continue;
-    const std::optional<std::string> value = recommended_value(file, *flag->option);
-    if (!value) continue;
+    if (!flag->option || options.given.contains(flag->name()) ||
+        !take_recommended(file, *flag->option, options.generation))
+      continue;
     try {
-      flag->set(*flag, options, {flag->option->gguf_key, *value});
       options.generation.check();
     } catch (const Error& error) {
       fail(ErrorKind::model,
            format("%s recommends %s %s: %s", visible(file.path()).c_str(), flag->option->gguf_key,
-                  value->c_str(), error.what()),
+                  flag->text_in(options).c_str(), error.what()),
            format("--%s N is taken instead", flag->name().c_str()));
     }
   }

@@ -50,11 +50,10 @@ enum class Command {
   warm_stop,
   completion
 };
-// Whether a process that `warm start` left is asked in place of loading the model: if there is one, at any
-// rate, not at all.
+// Whether a warm process answers instead of this one: if there is one, always, never.
 enum class WarmUse { automatic, only, never };
 
-// How much of a decode step's choices stays in the next; nothing: what the model chooses counts.
+// The share of a decode step's choices that stays in the next; nothing: the model chooses.
 struct Locality {
   std::optional<double> selection = {}, experts = {};
   bool operator==(const Locality&) const = default;
@@ -65,7 +64,7 @@ struct BenchOptions {
   bool is_synthetic = false;  // random weights instead of a file, in these layers and formats
   int64_t n_layers = 6, n_dense = 3;
   SyntheticTypes types;
-  std::vector<int64_t> contexts;    // ascending; empty: the command's own
+  std::vector<int64_t> contexts;    // ascending; empty: the command's default
   std::vector<int64_t> sequences;   // at a time, ascending; empty: the largest batches
   bool is_capacity = false;         // only how many fit
   std::optional<int64_t> n_prompt;  // timed tokens of a prompt; nothing: a chunk
@@ -73,9 +72,9 @@ struct BenchOptions {
   int64_t n_decode = 32;            // timed steps
 };
 
-// A machine that need not be there.
+// A machine that is only described.
 struct ImaginedMachine {
-  std::string name;            // as it was written
+  std::string name;            // as typed
   std::vector<uint64_t> gpus;  // bytes of each
   uint64_t host = 0;
 };
@@ -109,7 +108,7 @@ struct Options {
   std::optional<std::string> prompt;  // -p
   std::vector<std::string> words;     // what is no flag
   std::vector<std::string> files;     // -f, in order
-  bool leaves_stdin = false;          // unless `-` names it
+  bool leaves_stdin = false;          // reads it only where `-` names it
   std::string system_text, system_file;
   bool is_raw = false;
   bool is_thinking_given() const { return given.contains("think") || given.contains("no-think"); }
@@ -129,7 +128,7 @@ struct Options {
   }
 
   WarmUse warm = WarmUse::automatic;
-  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: as long it may be idle
+  std::chrono::seconds keep = std::chrono::minutes(30);  // warm start: how long it stays without a request
   bool is_dry_run = false;                               // cache verify: nothing is removed
   bool parse_special = false;                            // inspect tokens
   std::string token_list;                                // inspect logits: ids, or @FILE
@@ -151,8 +150,8 @@ uint64_t choose_seed(const Options& options);
 // the command line nor the settings file says anything. Throws Error{model} for what cannot be drawn by.
 Options with_recommended(Options options, const GgufFile& file);
 
-// The value of that option which the file recommends, as it would be typed. Throws Error{model}.
-std::optional<std::string> recommended_value(const GgufFile& file, const GenerationOption& option);
+// Sets the option to what the file recommends. False: nothing. Throws Error{model}.
+bool take_recommended(const GgufFile& file, const GenerationOption& option, GenerationOptions& options);
 
 // A talk's name is a file's too: 1 to 64 letters, digits, '.', '_' and '-', the first of them no '.'.
 inline constexpr size_t kMaxTalkName = 64;

@@ -14,16 +14,16 @@
 
 namespace dsv32 {
 
-// A text file or, for "-", standard input, 64 MiB at most; who waits for that is told. Throws Error{usage}
-// when it cannot be read.
+// A text file or, for "-", standard input, 64 MiB at most; says so when it reads standard input. Throws
+// Error{usage} when it cannot be read.
 std::string read_input(const std::string& path, const Options& options);
 
 struct PromptText {
   std::string system, user;
 };
 
-// Reads everything to its end, 64 MiB at most. Standard input is read when it is no terminal and not left to
-// others, or where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot be
+// Reads everything to its end, 64 MiB at most; standard input unless it is a terminal or --no-stdin says
+// otherwise, and where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot be
 // read.
 PromptText read_prompt(const Options& options, bool is_in_terminal);
 
