@@ -6,35 +6,30 @@
 set -u
 build=$(realpath "${1:?usage: tests/run.sh BUILD_DIR}")
 cd "$(dirname "$0")/.." || exit 1
-tally=$(mktemp) second_tally=$(mktemp) reasons=$(mktemp)
-trap 'rm -f "$tally" "$second_tally" "$reasons"' EXIT
+notes=$(mktemp -d)  # of each suite its tally and its reasons
+trap 'rm -rf "$notes"' EXIT
 passed=0 failed=0 skipped=0
 
-suite() {  # NAME COMMAND...
-  echo "$1:"
-  run "$tally" "${@:2}"
-  add_up "$1" $? "$tally"
-}
-
-run() {  # TALLY COMMAND...: what it says, at once, but for the tally, which goes to the file, and reasons
+suite() {  # NAME COMMAND...: what it says, at once, but for its tally and its reasons; its exit code is kept
   local line
-  : >"$1"
+  echo "$1:"
   "${@:2}" 2>&1 | while IFS= read -r line || [ -n "$line" ]; do
     case $line in
-      "tally: "*) echo "${line#tally: }" >"$1" ;;
-      "skipped: "[0-9]*) echo "${line#skipped: }" >>"$reasons" ;;
+      "tally: "*) echo "${line#tally: }" >"$notes/$1.tally" ;;
+      "skipped: "[0-9]*) echo "${line#skipped: }" >>"$notes/$1.reasons" ;;
       *) printf '%s\n' "$line" ;;
     esac
   done
-  return "${PIPESTATUS[0]}"
+  echo "${PIPESTATUS[0]}" >"$notes/$1.status"
 }
 
-add_up() {  # NAME STATUS TALLY
-  local name=$1 status=$2 p f s
-  if ! read -r p f s < <(tail -n 1 "$3"); then
+add_up() {  # NAME
+  local name=$1 status p f s
+  status=$(cat "$notes/$name.status" 2>/dev/null)
+  if ! read -r p f s < <(tail -n 1 "$notes/$name.tally" 2>/dev/null); then
     echo "FAILED $name: no tally, exit code $status"
     p=0 f=1 s=0
-  elif ((status != 0 && f == 0)); then  # leaks and the like are told by the exit code alone
+  elif [ "$status" != 0 ] && ((f == 0)); then  # leaks and the like are told by the exit code alone
     echo "FAILED $name: exit code $status after a tally without failures"
     f=1
   fi
@@ -46,20 +41,23 @@ export CUDA_VISIBLE_DEVICES=  # what is tested here is the CPU, also on a machin
 # Of a build with sanitizers.
 export LSAN_OPTIONS="suppressions=$PWD/tests/support/leaks_of_others.txt:print_suppressions=0"
 
-# With sanitizers models compute for minutes, on one core mostly: their tests beside all others. A suite that is
-# named runs its disabled tests too, unless they are named as not to be run.
+# Two cores have two things to do: most suites wait, or compute on one. With sanitizers models compute for minutes: their
+# tests by themselves. A suite that is named runs its disabled tests too, unless they are named as not to be run.
 models=demo_model,engine_places,equalities,forward,link_share_of_host_experts,loop,mixed_types,roles_in_the_cache,stages
+{
+  suite race_tests build/races/race_tests
+  suite test_cli tests/test_cli.sh "$build/dsv32"
+} &
+suites=(unit_tests race_tests test_cli)
 if [ "$(basename "$build")" = san ]; then
-  run "$second_tally" "$build/unit_tests" --run_test="$models" --run_test='!@eval' --run_test='!@long' &
-  run_of_models=$!
-  suite "unit_tests but of models" "$build/unit_tests" --run_test="!$models"
-  wait $run_of_models
-  add_up "unit_tests of models" $? "$second_tally"
+  suites=(unit_tests unit_tests_of_models race_tests test_cli)
+  suite unit_tests "$build/unit_tests" --run_test="!$models"
+  suite unit_tests_of_models "$build/unit_tests" --run_test="$models" --run_test='!@eval' --run_test='!@long'
 else
   suite unit_tests "$build/unit_tests"
 fi
-suite race_tests build/races/race_tests
-suite test_cli tests/test_cli.sh "$build/dsv32"
-awk '{ n = $1; sub(/^[0-9]+ /, ""); of[$0] += n } END { for (reason in of) print "skipped " of[reason] ": " reason }' "$reasons" | sort
+wait
+for name in "${suites[@]}"; do add_up "$name"; done
+cat "$notes"/*.reasons 2>/dev/null | awk '{ n = $1; sub(/^[0-9]+ /, ""); of[$0] += n } END { for (reason in of) print "skipped " of[reason] ": " reason }' | sort
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))
