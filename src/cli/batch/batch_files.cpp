@@ -47,8 +47,6 @@ std::optional<int64_t> count_lines(int fd) {
   }
 }
 
-bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r") == std::string::npos; }
-
 // The digest of an answer's line; nothing when it is none.
 std::optional<LineDigest> digest_in(std::string_view line) {
   constexpr size_t kDigits = 2 * sizeof(LineDigest);
