@@ -14,9 +14,9 @@
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_vocabulary.h"
+#include "text/completion_parser.h"
 #include "text/merge_table.h"
 #include "text/pre_tokenizer.h"
-#include "text/completion_parser.h"
 #include "text/tokenizer.h"
 
 using namespace dsv32;
