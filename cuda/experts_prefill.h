@@ -40,7 +40,7 @@ class PromptExperts {
   const Launch launch_;
   const bool is_paired_;  // all products by multiply_pairs(): x_ and h_ are in turned order
   const int64_t n_uses_;
-  const bool is_double_;                  // tiles of tokens
+  const bool is_double_;                // tiles of tokens
   const int64_t n_columns_, n_hidden_;  // padded widths of x and of the hidden values
   Uses uses_;
   RoundedRows x_, h_;     // by token; by place
