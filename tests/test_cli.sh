@@ -969,18 +969,21 @@ terminal_cases() {
   check "two chats, one talk: the second one's turn" has $talks/both-2.json '"content":"of the second"'
   start --temp 0 --session both
   check "a talk is free when its chat has ended" lacks out "another chat"
-  printf 'again\n' >&5
+  printf '/bye\n' >&5
+  finish
+  start --temp 0 --session killed
+  printf 'hello\n' >&5
   check "a chat that is killed: an answer" await answering
   kill -KILL "$dsv32_pid"
   finish
-  check "a chat that is killed leaves its question" has $talks/both.json '{"role":"user","content":"again"'
+  check "a chat that is killed leaves its question" has $talks/killed.json '{"role":"user","content":"hello"'
   : >typed
-  talk "--session both"
+  talk "--session killed"
   check "a talk is free when its chat was killed" lacks out "another chat"
   check "a question without an answer: said" has out "no answer yet: /retry asks for it"
   printf '/regen\n' >typed
-  talk "--session both --no-think"
-  check "/regen answers it" test "$(grep -ao '"role":"assistant"' $talks/both.json | wc -l)" = 2
+  talk "--session killed --no-think"
+  check "/regen answers it" test "$(grep -ao '"role":"assistant"' $talks/killed.json | wc -l)" = 1
 
   # Talks outside of a chat.
   expect "run in a talk that begins" 0 run "${answer[@]}" --no-cache --talk piped "the first question"

@@ -52,7 +52,7 @@ encoding_terminal_cases() {
   on_terminal "'$dsv32' chat -m '$model' --no-cache --no-save <typed"
   check "UTF-16 as /file" has out "UTF-16 is UTF-16, expected UTF-8"
   printf '%shello\n%sthere\n' "$bom" "$bom" >typed
-  on_terminal "'$dsv32' chat -m '$model' --no-cache --no-think -n 1 --session marked <typed"
+  on_terminal "'$dsv32' chat -m '$model' --no-cache --no-think -n 1 --seed 7 --session marked <typed"
   check "byte order marks in lines of a chat" test "$(grep -ao '"content":"[a-z]*"' "$XDG_STATE_HOME/dsv32/talks/marked.json" | grep -ac 'hello\|there')" = 2
 }
 if has_terminal; then encoding_terminal_cases; else skip encoding_terminal_cases "there is no pseudo-terminal"; fi
