@@ -1,9 +1,9 @@
 // One error type for the whole program.
 //
-// Anything on the host may throw `Error`; it is caught in main() (message and exit code) and, for batches, at
-// the per-request boundary. A message is one lower-case sentence with the value found and what was expected;
-// a hint says what to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always
-// comes here instead.
+// Anything on the host may throw `Error`; main() catches it (message and exit code), and a batch at each
+// request. A message is one lower-case sentence with the value found and what was expected; a hint says what
+// to type next. Mistakes of ours are asserts; input from outside (files, flags, JSON) always comes here
+// instead.
 #pragma once
 
 #include <cstdarg>
@@ -35,11 +35,8 @@ constexpr int exit_code(ErrorKind kind) {
     case ErrorKind::context_full: return 2;
     case ErrorKind::model: return 3;
     case ErrorKind::memory: return 4;
-    case ErrorKind::io:
-    case ErrorKind::device:
-    case ErrorKind::internal: return 1;
+    default: return 1;
   }
-  return 1;
 }
 
 class Error : public std::runtime_error {

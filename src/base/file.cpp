@@ -24,13 +24,6 @@ constexpr int64_t kSecond = 1'000'000'000;
 // fractions of a second keeps.
 constexpr int64_t kTick = 10'000'000, kCoarse = 2 * kSecond;
 
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd > STDERR_FILENO) close(fd);
-  }
-};
-
 int64_t in_ns(const timespec& time) { return int64_t{time.tv_sec} * kSecond + time.tv_nsec; }
 
 FileStamp stamp_from(const struct stat& info) {
@@ -65,47 +58,43 @@ void fail_changed(const std::string& path) {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const std::string name = visible(path);
+  const auto fail_to = [&](const char* verb, const char* hint = "") {
+    fail(ErrorKind::model, format("cannot %s model file %s: %s", verb, name.c_str(), std::strerror(errno)),
+         hint);
+  };
   // O_NONBLOCK: opening a pipe must not wait for a writer.
-  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0)
-    fail(ErrorKind::model,
-         format("cannot open model file %s: %s", visible(path).c_str(), std::strerror(errno)),
-         errno == ENOENT ? "name a GGUF file with -m FILE" : "");
+  OwnedFd file(real_file_system(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) fail_to("open", errno == ENOENT ? "name a GGUF file with -m FILE" : "");
   struct stat info {};
-  if (fstat(file.fd, &info) != 0)
-    fail(ErrorKind::model,
-         format("cannot examine model file %s: %s", visible(path).c_str(), std::strerror(errno)));
+  if (fstat(file.get(), &info) != 0) fail_to("examine");
   if (!S_ISREG(info.st_mode))
-    fail(ErrorKind::model, format("model file %s is %s, expected a regular file", visible(path).c_str(),
-                                  kind_of_file(info.st_mode)));
+    fail(ErrorKind::model,
+         format("model file %s is %s, expected a regular file", name.c_str(), kind_of_file(info.st_mode)));
   if (info.st_size == 0)
     fail(ErrorKind::model,
-         format("model file %s is empty, expected a GGUF header at offset 0", visible(path).c_str()));
+         format("model file %s is empty, expected a GGUF header at offset 0", name.c_str()));
   stamp_ = stamp_from(info);
-  n_bytes_ = static_cast<size_t>(info.st_size);
-  void* mapped = mmap(nullptr, n_bytes_, PROT_READ, MAP_SHARED, file.fd, 0);
-  if (mapped == MAP_FAILED)
-    fail(ErrorKind::model,
-         format("cannot map model file %s: %s", visible(path).c_str(), std::strerror(errno)));
-  data_ = static_cast<const uint8_t*>(mapped);
-  fd_ = std::exchange(file.fd, -1);
+  const auto n_bytes = static_cast<size_t>(info.st_size);
+  void* mapped = mmap(nullptr, n_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (mapped == MAP_FAILED) fail_to("map");
+  bytes_ = {static_cast<const uint8_t*>(mapped), n_bytes};
+  file_ = std::move(file);
 }
 
 MappedFile::~MappedFile() {
-  if (data_) munmap(const_cast<uint8_t*>(data_), n_bytes_);
-  if (fd_ >= 0) close(fd_);
+  if (!bytes_.empty()) munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       stamp_(other.stamp_),
-      fd_(std::exchange(other.fd_, -1)),
-      data_(std::exchange(other.data_, nullptr)),
-      n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+      file_(std::move(other.file_)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 // A name that goes changes the file's ctime, and no byte.
 bool MappedFile::is_unchanged() const {
-  std::optional<FileStamp> now = stamp_of(fd_);
+  std::optional<FileStamp> now = stamp_of(file_.get());
   if (!now || *now == stamp_) return now.has_value();
   struct stat named {};
   const bool has_name =
@@ -132,16 +121,20 @@ void install_truncation_guard() {
 std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait) {
   constexpr int kPatienceMs = 500;
   const bool is_stdin = path == "-";
-  Descriptor file{is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const OwnedFd file(real_file_system(), is_stdin ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = is_stdin ? STDIN_FILENO : file.get();
   const std::string name = is_stdin ? "standard input" : visible(path);
-  if (file.fd < 0) fail(ErrorKind::usage, format("cannot read %s: %s", name.c_str(), std::strerror(errno)));
+  const auto fail_read = [&] {
+    fail(ErrorKind::usage, format("cannot read %s: %s", name.c_str(), std::strerror(errno)));
+  };
+  if (fd < 0) fail_read();
   std::string text;
   char block[1 << 16];
   for (;;) {
-    pollfd readable{file.fd, POLLIN, 0};
+    pollfd readable{fd, POLLIN, 0};
     if (on_wait && poll(&readable, 1, kPatienceMs) == 0) std::exchange(on_wait, {})();
-    const ssize_t n_read = read(file.fd, block, sizeof block);
-    if (n_read < 0) fail(ErrorKind::usage, format("cannot read %s: %s", name.c_str(), std::strerror(errno)));
+    const ssize_t n_read = read(fd, block, sizeof block);
+    if (n_read < 0) fail_read();
     if (n_read == 0) return std::string(plain_text(text, is_stdin ? "standard input" : path));
     if (text.size() + static_cast<size_t>(n_read) > max_bytes)
       fail(ErrorKind::usage, format("%s is longer than %zu bytes", name.c_str(), max_bytes));

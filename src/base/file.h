@@ -1,14 +1,11 @@
-// A file mapped read-only into memory.
+// A file mapped read-only into memory, and whole text files.
 //
-// Owns the mapping; move-only; the bytes stay valid until destruction. Only regular files are mapped (a FIFO,
-// directory or device is refused with a clear message), and pages are read when first touched, so mapping 400
-// GB costs nothing. A file that another process truncates while it is mapped raises SIGBUS on access:
-// install_truncation_guard() turns that into one line and exit code 3.
-//
-// A file that is written to while it is mapped has other bytes and no signal comes of it: its stamp tells,
-// which the system changes ahead of the bytes. It does not tell of what another machine writes on a network
-// file system before this one hears of it, nor of stores through another mapping to pages that were dirty
-// already.
+// MappedFile owns the mapping; its bytes stay valid until it goes. Pages are read when first touched, so
+// mapping 400 GB costs nothing. Another process that truncates the file raises SIGBUS on access:
+// install_truncation_guard() turns that into one line and exit code 3. One that writes to it raises nothing:
+// the file's stamp tells, which the system changes ahead of the bytes. It does not tell of what another
+// machine writes on a network file system before this one hears of it, nor of stores through another mapping
+// to pages that were dirty already.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +13,8 @@
 #include <optional>
 #include <span>
 #include <string>
+
+#include "base/file_system.h"
 
 namespace dsv32 {
 
@@ -41,30 +40,27 @@ class MappedFile {
   MappedFile(MappedFile&& other) noexcept;
 
   const std::string& path() const { return path_; }
-  std::span<const uint8_t> bytes() const { return {data_, n_bytes_}; }
+  std::span<const uint8_t> bytes() const { return bytes_; }
   const FileStamp& stamp() const { return stamp_; }  // when it was opened
   // Whether its bytes are those of then. Losing its name, to another file or for good, is no change.
   bool is_unchanged() const;
-  // Waits until any further change shows in the stamp: after one that has just happened that takes as long as
-  // the file's times are coarse, 10 ms or 2 s. Throws Error{model} when it has changed.
+  // Waits until a further change would show in the stamp: up to 10 ms, or 2 s where the file's times are
+  // coarse. Throws Error{model} when it has changed.
   void settle() const;
 
  private:
   std::string path_;
   FileStamp stamp_;
-  int fd_ = -1;
-  const uint8_t* data_ = nullptr;
-  size_t n_bytes_ = 0;
+  OwnedFd file_;
+  std::span<const uint8_t> bytes_;
 };
 
-// Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes under our
-// feet.
+// Ends the process with one line on stderr and exit code 3 when a mapped model file loses bytes.
 void install_truncation_guard();
 
 // A whole text file or, for "-", standard input, without a byte order mark. `max_bytes` bounds what is read;
-// Error{usage} names the file and why, as plain_text() does. A signal that is handled ends the reading so
-// too: what never ends, as some of /proc, ends with Ctrl-C. on_wait() is called once, when nothing has come
-// for half a second.
+// Error{usage} names the file and why, as plain_text() does. A handled signal ends the reading so too.
+// on_wait() is called once, when nothing has come for half a second.
 std::string read_text(const std::string& path, size_t max_bytes, std::function<void()> on_wait = {});
 
 }  // namespace dsv32

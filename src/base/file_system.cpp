@@ -5,10 +5,11 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <utility>
+#include <thread>
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -27,128 +28,21 @@ Result checked(Result result) {
   return result < 0 ? static_cast<Result>(-errno) : result;
 }
 
-void fill(FileInfo& info, const struct stat& from) {
-  info.is_regular = S_ISREG(from.st_mode);
-  info.is_directory = S_ISDIR(from.st_mode);
-  info.mode = from.st_mode & 07777;
-  info.owner = from.st_uid;
-  info.n_links = from.st_nlink;
-  info.n_bytes = static_cast<uint64_t>(from.st_size);
-  info.disk_bytes = static_cast<uint64_t>(from.st_blocks) * 512;
-  info.device = from.st_dev;
-  info.inode = from.st_ino;
-  info.changed_ns =
-      std::clamp<int64_t>(from.st_mtim.tv_sec, 0, kMaxSeconds) * kNanoseconds + from.st_mtim.tv_nsec;
+int checked_info(int result, const struct stat& from, FileInfo& info) {
+  if (result != 0) return -errno;
+  info = {.is_regular = S_ISREG(from.st_mode),
+          .is_directory = S_ISDIR(from.st_mode),
+          .mode = from.st_mode & 07777,
+          .owner = from.st_uid,
+          .n_links = from.st_nlink,
+          .n_bytes = static_cast<uint64_t>(from.st_size),
+          .disk_bytes = static_cast<uint64_t>(from.st_blocks) * 512,
+          .device = from.st_dev,
+          .inode = from.st_ino,
+          .changed_ns =
+              std::clamp<int64_t>(from.st_mtim.tv_sec, 0, kMaxSeconds) * kNanoseconds + from.st_mtim.tv_nsec};
+  return 0;
 }
-
-class RealFileSystem : public FileSystem {
- public:
-  int open_directory(const std::string& path) override {
-    return checked(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  }
-
-  int open_at(int directory, const std::string& name, int flags, mode_t mode) override {
-    const int fd = ::openat(directory, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
-    if (fd < 0) return -errno;
-    if ((flags & O_CREAT) && (flags & O_EXCL) && ::fchmod(fd, mode) != 0) {
-      const int error = errno;
-      ::close(fd);
-      ::unlinkat(directory, name.c_str(), 0);
-      return -error;
-    }
-    return fd;
-  }
-
-  void close(int fd) override { ::close(fd); }
-
-  ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) override {
-    return checked(::preadv(fd, parts, n_parts, static_cast<off_t>(offset)));
-  }
-
-  ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) override {
-    return checked(::pwrite(fd, bytes, n_bytes, static_cast<off_t>(offset)));
-  }
-
-  int reserve(int fd, uint64_t n_bytes) override {
-    if (::fallocate(fd, 0, 0, static_cast<off_t>(n_bytes)) == 0) return 0;
-    if (errno != EOPNOTSUPP && errno != ENOSYS) return -errno;
-    return checked(
-        ::ftruncate(fd, static_cast<off_t>(n_bytes)));  // at least the length, for who counts bytes
-  }
-
-  void drop_cached(int fd) override { ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
-
-  int fsync(int fd) override { return checked(::fsync(fd)); }
-  int fdatasync(int fd) override { return checked(::fdatasync(fd)); }
-
-  int make_directory(int directory, const std::string& name, mode_t mode) override {
-    return checked(::mkdirat(directory, name.c_str(), mode));
-  }
-
-  int rename_new(int directory, const std::string& from, const std::string& to) override {
-    if (::renameat2(directory, from.c_str(), directory, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-    if (errno != EINVAL && errno != ENOSYS) return -errno;
-    // File systems without RENAME_NOREPLACE have links that refuse to overwrite.
-    if (::linkat(directory, from.c_str(), directory, to.c_str(), 0) != 0) return -errno;
-    return checked(::unlinkat(directory, from.c_str(), 0));
-  }
-
-  int unlink(int directory, const std::string& name) override {
-    if (::unlinkat(directory, name.c_str(), 0) == 0) return 0;
-    if (errno != EISDIR) return -errno;
-    return checked(::unlinkat(directory, name.c_str(), AT_REMOVEDIR));
-  }
-
-  int list(int directory, std::vector<std::string>& names) override {
-    names.clear();
-    // A descriptor of its own: the position in the directory belongs to it.
-    const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -errno;
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(fd), ::closedir);
-    if (!stream) {
-      const int error = errno;
-      ::close(fd);
-      return -error;
-    }
-    errno = 0;
-    while (const dirent* entry = ::readdir(stream.get())) {
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") names.push_back(name);
-      errno = 0;
-    }
-    return -errno;
-  }
-
-  int stat_at(int directory, const std::string& name, FileInfo& info) override {
-    struct stat found {};
-    if (::fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) return -errno;
-    fill(info, found);
-    return 0;
-  }
-
-  int stat(int fd, FileInfo& info) override {
-    struct stat found {};
-    if (::fstat(fd, &found) != 0) return -errno;
-    fill(info, found);
-    return 0;
-  }
-
-  int set_time(int directory, const std::string& name, int64_t changed_ns) override {
-    const timespec times[] = {{0, UTIME_OMIT}, {changed_ns / kNanoseconds, changed_ns % kNanoseconds}};
-    return checked(::utimensat(directory, name.c_str(), times, AT_SYMLINK_NOFOLLOW));
-  }
-
-  int space(int fd, SpaceInfo& info) override {
-    struct statvfs found {};
-    if (::fstatvfs(fd, &found) != 0) return -errno;
-    info.free_bytes = static_cast<uint64_t>(found.f_bavail) * found.f_frsize;
-    info.total_bytes = static_cast<uint64_t>(found.f_blocks) * found.f_frsize;
-    return 0;
-  }
-
-  int try_lock(int fd) override { return checked(::flock(fd, LOCK_EX | LOCK_NB)); }
-  int unlock(int fd) override { return checked(::flock(fd, LOCK_UN)); }
-};
 
 // Removes the first `n_bytes` of what is to be read.
 void advance(std::vector<iovec>& parts, size_t& first, size_t n_bytes) {
@@ -164,24 +58,111 @@ void advance(std::vector<iovec>& parts, size_t& first, size_t n_bytes) {
 
 }  // namespace
 
+int FileSystem::open_directory(const std::string& path) {
+  return checked(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+int FileSystem::open_at(int directory, const std::string& name, int flags, mode_t mode) {
+  const int fd = ::openat(directory, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
+  if (fd < 0) return -errno;
+  if ((flags & O_CREAT) && (flags & O_EXCL) && ::fchmod(fd, mode) != 0) {
+    const int error = errno;
+    ::close(fd);
+    ::unlinkat(directory, name.c_str(), 0);
+    return -error;
+  }
+  return fd;
+}
+
+void FileSystem::close(int fd) { ::close(fd); }
+
+ssize_t FileSystem::preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) {
+  return checked(::preadv(fd, parts, n_parts, static_cast<off_t>(offset)));
+}
+
+ssize_t FileSystem::pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) {
+  return checked(::pwrite(fd, bytes, n_bytes, static_cast<off_t>(offset)));
+}
+
+int FileSystem::reserve(int fd, uint64_t n_bytes) {
+  const auto length = static_cast<off_t>(n_bytes);
+  if (::fallocate(fd, 0, 0, length) == 0) return 0;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) return -errno;
+  return checked(::ftruncate(fd, length));  // at least the length, which used_bytes() counts
+}
+
+void FileSystem::drop_cached(int fd) { ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
+
+int FileSystem::fsync(int fd) { return checked(::fsync(fd)); }
+int FileSystem::fdatasync(int fd) { return checked(::fdatasync(fd)); }
+
+int FileSystem::make_directory(int directory, const std::string& name, mode_t mode) {
+  return checked(::mkdirat(directory, name.c_str(), mode));
+}
+
+int FileSystem::rename_new(int directory, const std::string& from, const std::string& to) {
+  if (::renameat2(directory, from.c_str(), directory, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return -errno;
+  // File systems without RENAME_NOREPLACE have links that refuse to overwrite.
+  if (::linkat(directory, from.c_str(), directory, to.c_str(), 0) != 0) return -errno;
+  return checked(::unlinkat(directory, from.c_str(), 0));
+}
+
+int FileSystem::unlink(int directory, const std::string& name) {
+  if (::unlinkat(directory, name.c_str(), 0) == 0) return 0;
+  if (errno != EISDIR) return -errno;
+  return checked(::unlinkat(directory, name.c_str(), AT_REMOVEDIR));
+}
+
+int FileSystem::list(int directory, std::vector<std::string>& names) {
+  names.clear();
+  // A descriptor of its own: the position in the directory belongs to it.
+  const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(fd), ::closedir);
+  if (!stream) {
+    const int error = errno;
+    ::close(fd);
+    return -error;
+  }
+  errno = 0;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  return -errno;
+}
+
+int FileSystem::stat_at(int directory, const std::string& name, FileInfo& info) {
+  struct stat found {};
+  return checked_info(::fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW), found, info);
+}
+
+int FileSystem::stat(int fd, FileInfo& info) {
+  struct stat found {};
+  return checked_info(::fstat(fd, &found), found, info);
+}
+
+int FileSystem::set_time(int directory, const std::string& name, int64_t changed_ns) {
+  const timespec times[] = {{0, UTIME_OMIT}, {changed_ns / kNanoseconds, changed_ns % kNanoseconds}};
+  return checked(::utimensat(directory, name.c_str(), times, AT_SYMLINK_NOFOLLOW));
+}
+
+int FileSystem::space(int fd, SpaceInfo& info) {
+  struct statvfs found {};
+  if (::fstatvfs(fd, &found) != 0) return -errno;
+  info.free_bytes = static_cast<uint64_t>(found.f_bavail) * found.f_frsize;
+  info.total_bytes = static_cast<uint64_t>(found.f_blocks) * found.f_frsize;
+  return 0;
+}
+
+int FileSystem::try_lock(int fd) { return checked(::flock(fd, LOCK_EX | LOCK_NB)); }
+int FileSystem::unlock(int fd) { return checked(::flock(fd, LOCK_UN)); }
+
 FileSystem& real_file_system() {
-  static RealFileSystem file_system;
+  static FileSystem file_system;
   return file_system;
-}
-
-OwnedFd::OwnedFd(OwnedFd&& other) noexcept : fs_(other.fs_), fd_(std::exchange(other.fd_, -1)) {}
-
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  if (this == &other) return *this;
-  reset();
-  fs_ = other.fs_;
-  fd_ = std::exchange(other.fd_, -1);
-  return *this;
-}
-
-void OwnedFd::reset() {
-  if (fd_ >= 0) fs_->close(fd_);
-  fd_ = -1;
 }
 
 int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t offset, uint64_t unit) {
@@ -216,6 +197,41 @@ int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t
     offset += usable;
   }
   return 0;
+}
+
+int write_stream(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    pollfd writable{fd, POLLOUT, 0};
+    if (n >= 0)
+      bytes.remove_prefix(static_cast<size_t>(n));
+    else if (errno == EAGAIN)
+      ::poll(&writable, 1, -1);
+    else if (errno != EINTR)
+      return -errno;
+  }
+  return 0;
+}
+
+int replace_file(FileSystem& fs, int directory, const std::string& name, const std::string& temporary,
+                 std::string_view bytes) {
+  const OwnedFd file(fs, fs.open_at(directory, temporary, O_WRONLY | O_CREAT | O_EXCL));
+  if (!file.is_open()) return file.error();
+  int result = write_fully(fs, file.get(), as_bytes(bytes), 0);
+  if (result == 0) result = fs.fsync(file.get());
+  if (result == 0) result = checked(::renameat(directory, temporary.c_str(), directory, name.c_str()));
+  if (result != 0) return fs.unlink(directory, temporary), result;
+  return fs.fsync(directory);
+}
+
+int lock_within(FileSystem& fs, int fd, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    const int result = fs.try_lock(fd);
+    if (result != -EWOULDBLOCK && result != -EINTR) return result;
+    if (std::chrono::steady_clock::now() >= end) return -EWOULDBLOCK;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 std::string describe_errno(int64_t negative_errno) {

@@ -1,17 +1,19 @@
-// The calls of the operating system that the disk cache makes, as one small virtual seam.
+// The calls of the operating system that the disk cache and the kept talks make.
 //
-// The one idea: every step towards the disk passes here, so that a test can let it fail, cut it short, or
-// lose what no sync has made durable. Nothing is retried or interpreted here; the functions below the class
-// do that once for all callers.
+// Every step towards the disk is a virtual function here, so that a test can let it fail, cut it short, or
+// lose what no sync has made durable. These functions retry nothing; the functions below the class do.
 //
 // Results follow the kernel: a value >= 0, or a negative errno. Every name is relative to an open directory
 // and is never followed when it is a symbolic link. Any number of threads.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -40,40 +42,39 @@ class FileSystem {
   virtual ~FileSystem() = default;
 
   // A directory by its path, the last component no symbolic link; a descriptor for the calls below.
-  virtual int open_directory(const std::string& path) = 0;
+  virtual int open_directory(const std::string& path);
   // `flags` as for open(2); O_NOFOLLOW, O_CLOEXEC and O_NONBLOCK are added. New files get `mode` whatever the
   // umask.
-  virtual int open_at(int directory, const std::string& name, int flags, mode_t mode = 0600) = 0;
-  virtual void close(int fd) = 0;
+  virtual int open_at(int directory, const std::string& name, int flags, mode_t mode = 0600);
+  virtual void close(int fd);
 
-  virtual ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset) = 0;
-  virtual ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset) = 0;
+  virtual ssize_t preadv(int fd, const iovec* parts, int n_parts, uint64_t offset);
+  virtual ssize_t pwrite(int fd, const void* bytes, size_t n_bytes, uint64_t offset);
   // Takes the room for a file of `n_bytes` now, so that a full disk shows before the data is written.
-  virtual int reserve(int fd, uint64_t n_bytes) = 0;
+  virtual int reserve(int fd, uint64_t n_bytes);
   // Tells the kernel that the file's bytes in its page cache are not wanted: they would displace the weights.
-  virtual void drop_cached(int fd) = 0;
+  virtual void drop_cached(int fd);
 
-  virtual int fsync(int fd) = 0;      // of a directory: its entries
-  virtual int fdatasync(int fd) = 0;  // of a file: its bytes and length
+  virtual int fsync(int fd);      // of a directory: its entries
+  virtual int fdatasync(int fd);  // of a file: its bytes and length
 
-  virtual int make_directory(int directory, const std::string& name, mode_t mode = 0700) = 0;
-  virtual int rename_new(int directory, const std::string& from,
-                         const std::string& to) = 0;                     // -EEXIST: no overwriting
-  virtual int unlink(int directory, const std::string& name) = 0;        // an empty directory too
-  virtual int list(int directory, std::vector<std::string>& names) = 0;  // without . and ..
+  virtual int make_directory(int directory, const std::string& name, mode_t mode = 0700);
+  // -EEXIST: no overwriting.
+  virtual int rename_new(int directory, const std::string& from, const std::string& to);
+  virtual int unlink(int directory, const std::string& name);        // an empty directory too
+  virtual int list(int directory, std::vector<std::string>& names);  // without . and ..
 
-  virtual int stat_at(int directory, const std::string& name, FileInfo& info) = 0;
-  virtual int stat(int fd, FileInfo& info) = 0;
-  virtual int set_time(int directory, const std::string& name, int64_t changed_ns) = 0;
-  virtual int space(int fd, SpaceInfo& info) = 0;
+  virtual int stat_at(int directory, const std::string& name, FileInfo& info);
+  virtual int stat(int fd, FileInfo& info);
+  virtual int set_time(int directory, const std::string& name, int64_t changed_ns);  // of the last change
+  virtual int space(int fd, SpaceInfo& info);
 
-  virtual int try_lock(int fd) = 0;  // an exclusive flock, without waiting; -EWOULDBLOCK
-  virtual int unlock(int fd) = 0;
+  virtual int try_lock(int fd);  // an exclusive flock, without waiting; -EWOULDBLOCK
+  virtual int unlock(int fd);
 
-  std::atomic<uint64_t> n_writes_done{0};  // of write_fully: whoever waits for a write sees that it goes on
+  std::atomic<uint64_t> n_writes_done{0};  // by write_fully(): shows whether a slow write goes on
 };
 
-// The operating system's.
 FileSystem& real_file_system();
 
 // Owns a descriptor of `fs`; move-only.
@@ -82,12 +83,18 @@ class OwnedFd {
   OwnedFd() = default;
   OwnedFd(FileSystem& fs, int fd) : fs_(&fs), fd_(fd) {}
   ~OwnedFd() { reset(); }
-  OwnedFd(OwnedFd&& other) noexcept;
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
+  OwnedFd(OwnedFd&& other) noexcept : fs_(other.fs_), fd_(std::exchange(other.fd_, -1)) {}
+  OwnedFd& operator=(OwnedFd other) noexcept {
+    std::swap(fs_, other.fs_), std::swap(fd_, other.fd_);
+    return *this;
+  }
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
   int error() const { return fd_; }  // of a descriptor that is not open: the negative errno
-  void reset();
+  void reset() {
+    if (fd_ >= 0) fs_->close(fd_);
+    fd_ = -1;
+  }
 
  private:
   FileSystem* fs_ = nullptr;
@@ -101,7 +108,23 @@ int64_t read_fully(FileSystem& fs, int fd, std::vector<iovec> parts, uint64_t of
 // Writes all of `bytes`; EINTR and short writes are continued. 0, or a negative errno.
 int write_fully(FileSystem& fs, int fd, std::span<const uint8_t> bytes, uint64_t offset, uint64_t unit = 1);
 
+// The same at the descriptor's own place, as pipes, terminals and files that are appended to want; waits
+// where a pipe's other end has made it non-blocking.
+int write_stream(int fd, std::string_view bytes);
+
+// `name` gets the bytes by a rename, when they are durable under the name `temporary`, which must be free. 0,
+// or a negative errno: then `temporary` is gone and `name` is as it was, or as it is but perhaps not durable.
+int replace_file(FileSystem& fs, int directory, const std::string& name, const std::string& temporary,
+                 std::string_view bytes);
+
+// An exclusive flock, waited for at most so long: 0, -EWOULDBLOCK when others kept it, or another errno.
+int lock_within(FileSystem& fs, int fd, std::chrono::milliseconds patience);
+
 // What a negative errno means, in words.
 std::string describe_errno(int64_t negative_errno);
+
+inline std::span<const uint8_t> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
 
 }  // namespace dsv32

@@ -13,16 +13,15 @@ namespace {
 
 uint64_t in_bytes(int name) {
   const long n_pages = sysconf(name), page_bytes = sysconf(_SC_PAGESIZE);
-  return n_pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes)
-                                       : 0;
+  if (n_pages <= 0 || page_bytes <= 0) return 0;
+  return static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(page_bytes);
 }
 
 }  // namespace
 
 uint64_t total_host_memory() { return in_bytes(_SC_PHYS_PAGES); }
 
-// A mapped model soon fills the file cache: _SC_AVPHYS_PAGES, which leaves that out, would then say
-// "nothing".
+// _SC_AVPHYS_PAGES leaves out the file cache, which a mapped model fills.
 uint64_t available_host_memory() {
   std::ifstream info("/proc/meminfo");
   std::string name, unit;

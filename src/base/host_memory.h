@@ -5,8 +5,7 @@
 
 namespace dsv32 {
 
-// Bytes of physical memory; 0 when the system does not say.
-uint64_t total_host_memory();
+uint64_t total_host_memory();  // bytes of physical memory; 0 when the system does not say
 
 // Bytes that can be taken without swapping: what is free and what caches of files hold (MemAvailable).
 uint64_t available_host_memory();

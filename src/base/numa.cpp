@@ -18,9 +18,8 @@ cpu_set_t read_cores(std::istream& list) {
     size_t first = 0, last = 0;
     const char* const end = range.data() + range.size();
     auto at = std::from_chars(range.data(), end, first);
-    if (at.ec != std::errc{}) continue;
     last = first;
-    if (at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
+    if (at.ec == std::errc{} && at.ptr != end && *at.ptr == '-') at = std::from_chars(at.ptr + 1, end, last);
     if (at.ec != std::errc{}) continue;
     for (size_t core = first; core <= last && core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
   }
@@ -94,18 +93,19 @@ void NumaNodes::unbind_thread() const {
 }
 
 std::vector<std::span<uint8_t>> ranges_of(const NumaNodes& nodes, int64_t node, std::span<uint8_t> memory,
-                                          size_t n_part_bytes, size_t n_unit_bytes) {
+                                          size_t n_part_bytes, size_t n_whole_bytes) {
   std::vector<std::span<uint8_t>> ranges;
   const auto part = static_cast<int64_t>(n_part_bytes);
-  const size_t before = reinterpret_cast<uintptr_t>(memory.data()) % n_unit_bytes;
+  const size_t before = reinterpret_cast<uintptr_t>(memory.data()) % n_whole_bytes;
   for (size_t at = 0, end; at < memory.size(); at = end) {
-    end = std::min((before + at) / n_unit_bytes * n_unit_bytes + n_unit_bytes - before, memory.size());
+    end = std::min((before + at) / n_whole_bytes * n_whole_bytes + n_whole_bytes - before, memory.size());
     const auto middle = static_cast<int64_t>((at + end) / 2);
     if (nodes.node_of(middle % part, part) != node) continue;
     const bool follows = !ranges.empty() && ranges.back().data() + ranges.back().size() == &memory[at];
-    const size_t n_before = follows ? ranges.back().size() : 0;
-    if (follows) ranges.pop_back();
-    ranges.push_back(memory.subspan(at - n_before, end - at + n_before));
+    if (follows)
+      ranges.back() = {ranges.back().data(), ranges.back().size() + end - at};
+    else
+      ranges.push_back(memory.subspan(at, end - at));
   }
   return ranges;
 }

@@ -1,9 +1,8 @@
-// The NUMA nodes of the machine: groups of cores, each with memory that is nearer to it than to the others.
+// The NUMA nodes of the machine: each has some of the cores and memory that is nearer to them.
 //
-// The one idea: whatever is divided over the nodes, threads, rows, or the bytes of rows, is divided by one
-// function, in proportion to their cores. So a node's threads and the rows that they compute meet without
-// being told of each other. Pages lie where a thread runs that touches them first: no policy is set for them,
-// since one for each expert would cut the memory into more mappings than a process may have.
+// One function divides whatever is divided over the nodes (threads, rows, bytes of rows) in proportion to
+// their cores, so a node's threads and the rows that they compute meet. Memory lies on the node whose thread
+// touches it first: a policy for each expert would cut the memory into more mappings than a process may have.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +50,8 @@ class NumaNodes {
 };
 
 // The parts of memory that belong to a node when each n_part_bytes of it are divided, neighbours as one.
-// Units of n_unit_bytes, a power of two, stay whole: who has the middle of one has all of it.
+// n_whole_bytes, a power of two, stay whole: the node that has the middle of them has them all.
 std::vector<std::span<uint8_t>> ranges_of(const NumaNodes& nodes, int64_t node, std::span<uint8_t> memory,
-                                          size_t n_part_bytes, size_t n_unit_bytes);
+                                          size_t n_part_bytes, size_t n_whole_bytes);
 
 }  // namespace dsv32

@@ -40,4 +40,17 @@ Hash256 Sha256::finish() {
   return hash;
 }
 
+Hash256 sha256(std::string_view bytes) {
+  Sha256 sha;
+  sha.add(bytes.data(), bytes.size());
+  return sha.finish();
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : bytes) text += kDigits[byte >> 4], text += kDigits[byte & 15];
+  return text;
+}
+
 }  // namespace dsv32

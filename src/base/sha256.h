@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 struct evp_md_ctx_st;
@@ -18,10 +20,9 @@ class Sha256 {
  public:
   Sha256();
   void add(const void* bytes, size_t n_bytes);
-  // With its length in front, so that where one field ends and the next begins is part of what is hashed.
-  void add_field(std::string_view bytes);
-  void add_number(uint64_t value);  // eight bytes, little-endian
-  Hash256 finish();                 // once, the last call
+  void add_field(std::string_view bytes);  // with its length in front
+  void add_number(uint64_t value);         // eight bytes, little-endian
+  Hash256 finish();                        // once, the last call
 
  private:
   struct Free {
@@ -29,5 +30,9 @@ class Sha256 {
   };
   std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
+
+Hash256 sha256(std::string_view bytes);
+
+std::string hex(std::span<const uint8_t> bytes);  // lower case
 
 }  // namespace dsv32

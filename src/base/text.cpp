@@ -26,28 +26,23 @@ std::string escaped(uint32_t c) {
 // name.
 bool is_joiner(uint32_t c) { return c == 0x200c || c == 0x200d; }
 
-void append_visible(std::string& out, uint32_t c, std::string_view raw, bool keep_layout) {
-  if (c == '\n') {
-    out += keep_layout ? "\n" : "\\n";
-  } else if (c == '\t') {
-    out += keep_layout ? "\t" : "\\t";
-  } else if (c == '\r') {
-    out += "\\r";
-  } else if (c == 0x1b) {
-    out += "\\e";
-  } else if (c < 0x20) {
-    out += format("\\x%02x", c);
-  } else if ((c >= 0x7f && c < 0xa0) || (is_deceptive(c) && !(keep_layout && is_joiner(c)))) {
-    out += escaped(c);
-  } else {
-    out += raw;
+std::string visible_char(uint32_t c, std::string_view raw, bool keep_layout) {
+  switch (c) {
+    case '\n': return keep_layout ? "\n" : "\\n";
+    case '\t': return keep_layout ? "\t" : "\\t";
+    case '\r': return "\\r";
+    case 0x1b: return "\\e";
+    default: break;
   }
+  if (c < 0x20) return format("\\x%02x", c);
+  const bool is_hidden = is_deceptive(c) && !(keep_layout && is_joiner(c));
+  return is_hidden || (c >= 0x7f && c < 0xa0) ? escaped(c) : std::string(raw);
 }
 
 // By a byte order mark or, as RFC 4627 has it, by the zeros among the first four bytes. Null: it may be
 // UTF-8.
 const char* wide_encoding(std::string_view text) {
-  const std::string head(text.substr(0, 4));
+  const std::string_view head = text.substr(0, 4);
   std::string zeros;
   for (const char c : head) zeros += c == '\0' ? '0' : 'x';
   if (zeros == "xx00" && head.starts_with("\xff\xfe")) return "UTF-32";
@@ -56,8 +51,7 @@ const char* wide_encoding(std::string_view text) {
   if (zeros == "x0x0") return "UTF-16LE";
   if (zeros == "0x0x") return "UTF-16BE";
   if (zeros == "x000") return "UTF-32LE";
-  if (zeros == "000x") return "UTF-32BE";
-  return nullptr;
+  return zeros == "000x" ? "UTF-32BE" : nullptr;
 }
 
 }  // namespace
@@ -65,15 +59,15 @@ const char* wide_encoding(std::string_view text) {
 std::string visible(std::string_view bytes, bool keep_layout, size_t max_chars) {
   std::string out;
   size_t n_chars = 0;
-  for (size_t at = 0; at < bytes.size(); ++n_chars) {
+  for (size_t at = 0, n_bytes; at < bytes.size(); at += n_bytes, ++n_chars) {
     if (n_chars == max_chars) return out + "...";
-    uint32_t code_point = 0;
-    const int n_bytes = decode_utf8(bytes, at, &code_point);
-    if (n_bytes == 0) {
-      out += format("\\x%02x", static_cast<uint8_t>(bytes[at++]));
+    uint32_t c = 0;
+    n_bytes = static_cast<size_t>(decode_utf8(bytes, at, &c));
+    if (n_bytes > 0) {
+      out += visible_char(c, bytes.substr(at, n_bytes), keep_layout);
     } else {
-      append_visible(out, code_point, bytes.substr(at, static_cast<size_t>(n_bytes)), keep_layout);
-      at += static_cast<size_t>(n_bytes);
+      out += format("\\x%02x", static_cast<uint8_t>(bytes[at]));
+      n_bytes = 1;
     }
   }
   return out;
@@ -100,11 +94,11 @@ int decode_utf8(std::string_view bytes, size_t at, uint32_t* code_point) {
 
 void append_utf8(std::string& text, uint32_t c) {
   const auto put = [&](uint32_t byte) { text += static_cast<char>(byte); };
+  const auto put_rest = [&](int shift) { put(0x80 | ((c >> shift) & 0x3f)); };
   if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xc0 | (c >> 6)), put(0x80 | (c & 0x3f));
-  if (c < 0x10000) return put(0xe0 | (c >> 12)), put(0x80 | ((c >> 6) & 0x3f)), put(0x80 | (c & 0x3f));
-  put(0xf0 | (c >> 18)), put(0x80 | ((c >> 12) & 0x3f)), put(0x80 | ((c >> 6) & 0x3f)),
-      put(0x80 | (c & 0x3f));
+  if (c < 0x800) return put(0xc0 | (c >> 6)), put_rest(0);
+  if (c < 0x10000) return put(0xe0 | (c >> 12)), put_rest(6), put_rest(0);
+  put(0xf0 | (c >> 18)), put_rest(12), put_rest(6), put_rest(0);
 }
 
 size_t incomplete_utf8_tail(std::string_view bytes) {
@@ -119,14 +113,11 @@ size_t incomplete_utf8_tail(std::string_view bytes) {
 
 std::string sanitize_utf8(std::string_view bytes) {
   std::string out;
-  for (size_t at = 0; at < bytes.size();) {
-    uint32_t code_point = 0;
-    const int n_bytes = decode_utf8(bytes, at, &code_point);
-    if (n_bytes == 0)
-      append_utf8(out, 0xfffd);
-    else
-      out += bytes.substr(at, static_cast<size_t>(n_bytes));
-    at += n_bytes == 0 ? 1 : static_cast<size_t>(n_bytes);
+  for (size_t at = 0, n_bytes; at < bytes.size(); at += n_bytes) {
+    uint32_t c = 0;
+    n_bytes = static_cast<size_t>(decode_utf8(bytes, at, &c));
+    append_utf8(out, n_bytes > 0 ? c : 0xfffd);
+    if (n_bytes == 0) n_bytes = 1;
   }
   return out;
 }
@@ -164,25 +155,19 @@ std::string upper_case(std::string text) {
 }
 
 uint64_t parse_bytes(const std::string& text, const char* flag) {
+  constexpr std::string_view kSuffixes = "KMGT";
   char* end = nullptr;
   const double amount = std::strtod(text.c_str(), &end);
-  const std::string suffix = end ? end : "";
-  constexpr std::string_view kSuffixes = "KMGT";
-  size_t power = 0;
-  if (!suffix.empty()) {
-    const size_t found =
-        kSuffixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
-    const std::string rest = suffix.substr(1);
-    if (found == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB"))
-      power = SIZE_MAX;
-    else
-      power = found + 1;
-  }
-  const double scaled = power == SIZE_MAX ? -1 : amount * std::pow(1024.0, static_cast<double>(power));
-  if (end == text.c_str() || !(scaled >= 0) || scaled >= 0x1p63)
+  const std::string suffix = end;
+  const size_t power = suffix.empty() ? 0 : kSuffixes.find(upper_case(suffix)[0]) + 1;  // 0: it is none
+  const std::string rest = suffix.empty() ? "" : suffix.substr(1);
+  const bool is_size =
+      end != text.c_str() && (suffix.empty() || power > 0) && (rest.empty() || rest == "B" || rest == "iB");
+  const double n_bytes = std::ldexp(amount, static_cast<int>(10 * power));
+  if (!is_size || !(n_bytes >= 0) || n_bytes >= 0x1p63)
     fail(ErrorKind::usage,
          format("%s takes a size such as 512M or 40G, not '%s'", flag, visible(text).c_str()));
-  return static_cast<uint64_t>(scaled);
+  return static_cast<uint64_t>(n_bytes);
 }
 
 std::string joined(const std::vector<std::string>& parts, const char* separator) {

@@ -1,5 +1,4 @@
-// Small text services that need no model: escaping of untrusted bytes, UTF-8 stepping, byte counts for
-// people.
+// Text without a model: escaping of untrusted bytes, UTF-8, byte counts for people.
 #pragma once
 
 #include <cstdint>

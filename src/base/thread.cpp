@@ -11,13 +11,11 @@ std::atomic<bool> any_left_behind = false;
 
 }  // namespace
 
-bool start_thread(std::thread& thread, std::shared_ptr<ThreadBody> body) {
-  try {
-    thread = std::thread([body = std::move(body)] { body->run(); });
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
+bool start_thread(std::thread& thread, std::shared_ptr<ThreadBody> body) try {
+  thread = std::thread([body = std::move(body)] { body->run(); });
+  return true;
+} catch (const std::exception&) {
+  return false;
 }
 
 void leave_behind(std::thread& thread) {

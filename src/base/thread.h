@@ -1,11 +1,18 @@
-// Threads that the system may refuse, and threads that hang in a call which nothing ends.
+// Threads that the system may refuse, and work on threads that may hang in a call which never returns.
 //
-// The one idea: such a thread owns all that it uses, so whoever started it may leave it behind at any time.
-// The process then ends without waiting for it.
+// A thread shares the ownership of all that it uses (the pool, the store, open files), so one that hangs is
+// left behind with it. The process then ends without waiting for it.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace dsv32 {
 
@@ -21,7 +28,51 @@ bool start_thread(std::thread& thread, std::shared_ptr<ThreadBody> body);
 // Nobody will wait for this thread.
 void leave_behind(std::thread& thread);
 
-// Whether any was: what it uses must not be taken apart, so that main ends the process at once. Any thread.
+// Whether any was. main() then ends the process at once, for what the thread uses must stay whole. Any
+// thread.
 bool are_threads_left_behind();
+
+// Work beside the program, on threads that share this object with its owner. Create it with offloaded(): when
+// the owner's pointer goes, the work ends.
+class Offload : public ThreadBody, public std::enable_shared_from_this<Offload> {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = std::optional<Clock::time_point>;  // nothing: none
+  static constexpr std::chrono::seconds kPatience{2};
+
+  // No work begins any more. Waits so long for what is in progress: true. False: a thread hangs and is left
+  // behind.
+  bool stop(std::chrono::seconds patience = kPatience) noexcept;
+
+ protected:
+  using Lock = std::unique_lock<std::mutex>;
+  // On each thread, `lock` holding mutex_. What it throws, for lack of memory, ends the thread alone.
+  virtual void work(Lock& lock) = 0;
+  // With mutex_ held: as many of n more threads as can be had. Returns how many work.
+  size_t start(size_t n);
+  void run() noexcept override;
+
+  template <typename Predicate>
+  void wait(Lock& lock, Deadline until, const Predicate& is_enough) {
+    if (until)
+      changed_.wait_until(lock, *until, is_enough);
+    else
+      changed_.wait(lock, is_enough);
+  }
+
+  std::mutex mutex_;  // for what follows and the state of the work
+  std::condition_variable changed_;
+  size_t n_running_ = 0;
+  std::atomic<bool> is_ending_ = false;
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+template <typename Work, typename... Args>
+std::shared_ptr<Work> offloaded(Args&&... args) {
+  auto work = std::make_shared<Work>(std::forward<Args>(args)...);
+  return {work.get(), [work](Work*) { work->stop(); }};
+}
 
 }  // namespace dsv32

@@ -14,10 +14,9 @@
 namespace dsv32 {
 namespace {
 
-// Units of a loop for each thread: the least that is taken at a time.
-constexpr int64_t kUnitsPerThread = 32;
-// How long to look before sleeping: as long as going to sleep and being woken takes. Loops follow one another
-// within that time, mostly; longer would take the core from those who have work.
+constexpr int64_t kPiecesPerThread = 32;  // of a loop
+// How long to look before sleeping: as long as going to sleep and being woken takes. Loops mostly follow one
+// another within that time; longer would take the core from threads that have work.
 constexpr std::chrono::microseconds kPatience{20};
 
 int n_usable_cores() {
@@ -26,7 +25,6 @@ int n_usable_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Until the value is another one.
 void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   do {
@@ -51,9 +49,9 @@ struct WorkerPool::Worker : ThreadBody {
 WorkerPool::WorkerPool(int n_threads, NumaNodes nodes)
     : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()),
       nodes_(std::move(nodes)),
-      parts_(static_cast<size_t>(nodes_.n())) {
+      shares_(static_cast<size_t>(nodes_.n())) {
   for (int64_t node = 0; node < nodes_.n(); ++node)
-    parts_[static_cast<size_t>(node)].n_threads = static_cast<uint32_t>(
+    shares_[static_cast<size_t>(node)].n_threads = static_cast<uint32_t>(
         std::max<int64_t>(1, nodes_.begin(node + 1, n_threads_) - nodes_.begin(node, n_threads_)));
 }
 
@@ -89,7 +87,7 @@ void WorkerPool::run(const Loop& loop, bool is_worth_sharing) {
 }
 
 void WorkerPool::run_alone(const Loop& loop) const {
-  const int64_t n_at_once = is_interrupted_ ? (loop.n + kUnitsPerThread - 1) / kUnitsPerThread : loop.n;
+  const int64_t n_at_once = is_interrupted_ ? (loop.n + kPiecesPerThread - 1) / kPiecesPerThread : loop.n;
   for (int64_t begin = 0; begin < loop.n; begin += n_at_once) {
     check_interrupt();
     loop.run(begin, std::min(begin + n_at_once, loop.n));
@@ -101,52 +99,50 @@ void WorkerPool::check_interrupt() const {
 }
 
 void WorkerPool::share(const Loop& loop) {
-  const int64_t n_most_units = kUnitsPerThread * n_threads_;
+  const int64_t n_most = kPiecesPerThread * n_threads_;
   loop_ = loop;
-  loop_.unit = (loop.n + n_most_units - 1) / n_most_units;
-  const auto n_units = static_cast<uint32_t>(loop_.n_units());
-  n_unfinished_.store(n_units, std::memory_order_relaxed);
+  loop_.n_each = (loop.n + n_most - 1) / n_most;
+  const auto n_pieces = static_cast<uint32_t>((loop.n + loop_.n_each - 1) / loop_.n_each);
+  n_unfinished_.store(n_pieces, std::memory_order_relaxed);
   for (int64_t node = 0; node < nodes_.n(); ++node) {
-    Part& part = parts_[static_cast<size_t>(node)];
-    part.end = static_cast<uint32_t>(nodes_.begin(node + 1, n_units));
-    part.left = part.end - static_cast<uint32_t>(nodes_.begin(node, n_units));
+    Share& share = shares_[static_cast<size_t>(node)];
+    share.end = static_cast<uint32_t>(nodes_.begin(node + 1, n_pieces));
+    share.n_left = share.end - static_cast<uint32_t>(nodes_.begin(node, n_pieces));
   }
   ++n_loops_;
   n_loops_.notify_all();
-  take_units(node_of(0), true);
+  take_pieces(node_of(0), true);
   while (const uint32_t n = n_unfinished_.load(std::memory_order_acquire)) wait_while(n_unfinished_, n);
 }
 
 void WorkerPool::work(int64_t node) {
   nodes_.bind_thread(node);
   for (uint32_t n_seen = 0; !is_ending_;) {
-    take_units(node, false);
+    take_pieces(node, false);
     wait_while(n_loops_, n_seen);
     n_seen = n_loops_;
   }
 }
 
-// The node's own, and then the others' in turn.
-void WorkerPool::take_units(int64_t node, bool is_caller) {
-  for (size_t i = 0; i < parts_.size(); ++i)
-    take_units_of(parts_[(static_cast<size_t>(node) + i) % parts_.size()], is_caller);
-}
-
-// Half of a fair share of what is left at a time, so that all end together and few meet here. A unit that was
-// taken keeps the loop: it does not end, nor another begin, before n_unfinished_ falls.
-void WorkerPool::take_units_of(Part& part, bool is_caller) {
-  while (uint32_t left = part.left) {
-    const uint32_t n = std::max(1u, left / (2 * part.n_threads));
-    if (!part.left.compare_exchange_weak(left, left - n)) continue;
-    run_units(part.end - left, n, is_caller);
-    if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
+// The node's own, and then the others' in turn: half of a fair share of what is left at a time, so that all
+// end together and few meet here. A piece that was taken keeps the loop: it does not end, nor another begin,
+// before n_unfinished_ falls.
+void WorkerPool::take_pieces(int64_t node, bool is_caller) {
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[(static_cast<size_t>(node) + i) % shares_.size()];
+    while (uint32_t n_left = share.n_left) {
+      const uint32_t n = std::max(1u, n_left / (2 * share.n_threads));
+      if (!share.n_left.compare_exchange_weak(n_left, n_left - n)) continue;
+      run_pieces(share.end - n_left, n, is_caller);
+      if (n_unfinished_.fetch_sub(n) == n) n_unfinished_.notify_one();
+    }
   }
 }
 
-void WorkerPool::run_units(int64_t first, int64_t n, bool is_caller) {
-  for (int64_t unit = first; unit < first + n && !has_failed_; ++unit) try {
+void WorkerPool::run_pieces(int64_t first, int64_t n, bool is_caller) {
+  for (int64_t piece = first; piece < first + n && !has_failed_; ++piece) try {
       if (is_caller) check_interrupt();
-      loop_.run(unit * loop_.unit, std::min((unit + 1) * loop_.unit, loop_.n));
+      loop_.run(piece * loop_.n_each, std::min((piece + 1) * loop_.n_each, loop_.n));
     } catch (...) {
       if (!has_failed_.exchange(true)) error_ = std::current_exception();
     }

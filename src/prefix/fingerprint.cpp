@@ -41,11 +41,4 @@ Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const in
   return sha.finish();
 }
 
-std::string hex(std::span<const uint8_t> bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : bytes) text += kDigits[byte >> 4], text += kDigits[byte & 15];
-  return text;
-}
-
 }  // namespace dsv32

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/replace_file.h"
+#include "base/file_system.h"
 #include "base/text.h"
 #include "cli/options/json.h"
 

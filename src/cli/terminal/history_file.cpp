@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/replace_file.h"
+#include "base/file_system.h"
 
 namespace dsv32 {
 namespace {
