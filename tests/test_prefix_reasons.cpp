@@ -100,10 +100,10 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
   BOOST_TEST(why(known.options, random_tokens(100, 77)) == "no prefix of it is known");
   EngineOptions options = known.options;
   options.cache->salt = "another";
-  BOOST_TEST(why(options, base()) == "nothing is kept of this model with these settings");
+  BOOST_TEST(why(options, base()) == "nothing is stored for this model with these settings");
   options = known.options;
   options.cache->least_tokens = 1000;
-  BOOST_TEST(why(options, base()) == "what is known of it is too short to be read");
+  BOOST_TEST(why(options, base()) == "its stored prefix is too short to be worth reading");
   options = known.options;
   options.cache.reset();
   BOOST_TEST(why(options, base()) == "the prefix cache is off");
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
   options.cache->directory = "/dev/null/x";
   BOOST_TEST(why(options, base()) == "the folder of prefixes cannot be used");
   BOOST_TEST(why(MeasuredFixture({1e3, 100}).options, base()) ==
-             "the disk is taken for slower than computing");
+             "reading from the disk seems slower than computing");
   {
     FaultFileSystem disk;
     disk.on_call = [](int64_t, FileOp op) {
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
     options = known.options;
     options.cache->files = &disk;
     options.cache->prefetch = PrefetchPolicy::best_effort;
-    BOOST_TEST(why(options, base()) == "the disk did not give what is known of it in time");
+    BOOST_TEST(why(options, base()) == "the disk did not give its stored prefix in time");
   }
   {
     FaultFileSystem disk;
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(it_is_said_why_nothing_came_from_the_cache) {
     disk.on_call = [](int64_t, FileOp op) { return op == FileOp::read ? std::optional(-EIO) : std::nullopt; };
     BOOST_TEST(opened.session->sync(base()) == 0);
     BOOST_TEST(std::string(opened.session->why_none_cached()) ==
-               "what is known of it is damaged or cannot be read");
+               "its stored prefix is damaged or cannot be read");
   }
   Opened opened(known.options);
   opened.session->sync(leaving_at(3 * kPageTokens));

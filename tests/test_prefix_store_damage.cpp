@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(a_segment_that_says_it_is_huge_is_verified_in_little_memory
   SegmentInfo info;
   FileInfo file;
   const OwnedFd folder(real_file_system(), real_file_system().open_directory(victim.parent_path()));
-  fault = read_segment_info(real_file_system(), folder.get(), victim.filename().string(), info, file);
+  fault = SegmentFile::read_info(real_file_system(), folder.get(), victim.filename().string(), info, file);
   BOOST_REQUIRE((fault == SegmentFault::none));
   info.rows_page_bytes = 1 << 24, info.n_layers = 64;  // 1 GB a page
   put<int64_t>(bytes, 136, info.n_layers), put<int64_t>(bytes, 144, info.rows_page_bytes);

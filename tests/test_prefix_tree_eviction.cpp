@@ -124,9 +124,9 @@ BOOST_AUTO_TEST_CASE(before_sees_what_would_be_lost_and_may_store_it) {
   fixture.insert("abcdef");
   fixture.attach("abcdef", 5, 1);  // its last page alone
   int n_calls = 0;
-  const auto store = [&](const PrefixTree::Leaving& leaving) {
+  const auto store = [&](std::span<const int32_t> leaving) {
     ++n_calls;
-    BOOST_TEST(path_of(leaving.tokens) == "abcdef");
+    BOOST_TEST(path_of(leaving) == "abcdef");
     BOOST_TEST(fixture.where("abcdef") == "pppppb");
     fixture.attach("abcd", 0, 9);
   };
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(before_sees_what_would_be_lost_and_may_store_it) {
 BOOST_AUTO_TEST_CASE(a_failure_before_leaving_leaves_the_tree_whole) {
   Fixture fixture;
   fixture.insert("abc");
-  const auto fail_always = [](const PrefixTree::Leaving&) { throw std::runtime_error("the disk is full"); };
+  const auto fail_always = [](std::span<const int32_t>) { throw std::runtime_error("the disk is full"); };
   BOOST_CHECK_THROW(fixture.tree->evict_pool(2, fail_always), std::runtime_error);
   BOOST_TEST(fixture.where("abc") == "ppp");
   BOOST_TEST(fixture.tree->evict_pool(9) == 3);

@@ -24,7 +24,7 @@ BOOST_AUTO_TEST_CASE(segments_may_be_forgotten_while_pages_leave) {
     fixture.insert("abcdef", pages);
     fixture.attach("abcde", 4, 2);
     fixture.attach("abff", 2, 3);
-    const auto forget = [&](const PrefixTree::Leaving&) { fixture.tree->forget_segment(forgotten); };
+    const auto forget = [&](std::span<const int32_t>) { fixture.tree->forget_segment(forgotten); };
     BOOST_TEST(fixture.tree->evict_pool(1, forget) == (forgotten == 1 ? 3 : 1));
     BOOST_TEST(fixture.where("abcdef") == (forgotten == 1 ? "" : forgotten == 2 ? "dddpp" : "dddpb"));
     BOOST_TEST(fixture.where("abff") == (forgotten == 1 ? "" : forgotten == 2 ? "dddd" : "dd"));

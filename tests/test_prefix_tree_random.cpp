@@ -280,7 +280,7 @@ class Trial {
     const bool is_store_there = pick(2);
     fixture_.pins.released.clear();
     const int64_t n = fixture_.tree->evict_pool(
-        n_pages, [&](const PrefixTree::Leaving& leaving) { see_leaving(leaving, shown, is_store_there); });
+        n_pages, [&](std::span<const int32_t> leaving) { see_leaving(leaving, shown, is_store_there); });
     BOOST_REQUIRE(n == std::ssize(victims));
     BOOST_REQUIRE((fixture_.pins.released == expected));
     // Each was seen in a path that was shown. A path is shown once, and only with something that is lost.
@@ -296,8 +296,8 @@ class Trial {
   }
 
   // Stores all of the path that is on no disk, every other time.
-  void see_leaving(const PrefixTree::Leaving& leaving, std::vector<std::string>& shown, bool is_store_there) {
-    const std::string path = path_of(leaving.tokens);
+  void see_leaving(std::span<const int32_t> leaving, std::vector<std::string>& shown, bool is_store_there) {
+    const std::string path = path_of(leaving);
     BOOST_REQUIRE(oracle_.pages.contains(path));
     shown.push_back(path);
     if (!is_store_there || pick(2)) return;

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
+#include <chrono>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include <fcntl.h>
@@ -17,88 +21,123 @@ namespace {
 constexpr char kLockName[] = "LOCK";
 constexpr uint64_t kMaxDefaultBytes = 256'000'000'000, kMaxDefaultFreeBytes = 10'000'000'000;
 constexpr int kMaxWriteFailures = 3;
-constexpr std::chrono::seconds kMaxWait{1};  // for a turn; a store takes two
-constexpr std::chrono::milliseconds kStep{1};
+constexpr int kMaxWaitMs = 1000;  // for a turn; a store takes two
 // A file's time is that of the last use in microseconds; its last three digits, which would be nanoseconds,
 // count the uses.
 constexpr int64_t kHitsRange = 1000;
-constexpr int64_t kLatest = int64_t{1} << 62;  // of a file's time, in 2116; who says more gets this
+constexpr int64_t kLatest = int64_t{1} << 62;  // of a file's time, in 2116; later ones count as this
 
-const char* describe(SegmentFault why) {
-  return why == SegmentFault::foreign
-             ? "what lay in a segment's place and is no file of this user was removed"
-             : "a damaged segment was removed";
+std::string warning(const std::string& path, const std::string& reason) {
+  return format("prefix cache %s: %s", visible(path, false, 200).c_str(), reason.c_str());
 }
 
-}  // namespace
+// All segments as a forest. A segment whose parent is no longer on disk cannot be reached: it is an orphan,
+// as is everything behind it, and goes first.
+class Forest {
+ public:
+  Forest(std::vector<CachedSegment> segments, EvictionPolicy policy)
+      : segments_(std::move(segments)), policy_(policy), nodes_(segments_.size()) {
+    std::ranges::sort(segments_, {}, [](const CachedSegment& one) { return one.segment.first_page; });
+    std::map<Hash256, Node*> by_chain;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const SegmentHead& segment = segments_[i].segment;
+      const auto parent = by_chain.find(segment.parent);
+      Node* const above = parent == by_chain.end() ? nullptr : parent->second;
+      if (above) ++above->n_children;
+      nodes_[i] = {&segments_[i], above, 0, above ? above->is_orphan : segment.first_page > 0};
+      by_chain[segment.chain] = &nodes_[i];
+    }
+    for (Node& node : nodes_) add_if_leaf(&node);
+  }
 
-CacheDirectory::CacheDirectory(CacheFiles files, Warn warn)
-    : files_(std::move(files)), warn_(std::move(warn)) {}
+  // False without a leaf. remove() says whether the next one is gone: then its parent may be a leaf.
+  template <typename Remove>
+  bool take_leaf(const Remove& remove) {
+    if (leaves_.empty()) return false;
+    const Node* const leaf = std::get<Node*>(*leaves_.begin());
+    leaves_.erase(leaves_.begin());
+    if (remove(leaf->segment->segment) && leaf->parent) --leaf->parent->n_children, add_if_leaf(leaf->parent);
+    return true;
+  }
+
+ private:
+  struct Node {
+    const CachedSegment* segment;
+    Node* parent;
+    int64_t n_children;
+    bool is_orphan;
+  };
+
+  void add_if_leaf(Node* node) {
+    if (node->n_children == 0)
+      leaves_.insert({!node->is_orphan, eviction_key(policy_, node->segment->use), node});
+  }
+
+  std::vector<CachedSegment> segments_;
+  EvictionPolicy policy_;
+  std::vector<Node> nodes_;  // [segments_]
+  std::set<std::tuple<bool, EvictionKey, Node*>> leaves_;
+};
+
+}  // namespace
 
 std::unique_ptr<CacheDirectory> CacheDirectory::open(const std::string& path, const CacheLimits& limits,
                                                      FileSystem& fs, Warn warn) {
   std::string reason;
   try {
-    if (std::optional<CacheFiles> files = CacheFiles::open(path, fs, reason)) {
-      std::unique_ptr<CacheDirectory> cache(new CacheDirectory(std::move(*files), warn));
-      cache->set_limits(limits);
-      cache->begin_use();
-      return cache;
-    }
+    if (std::optional<CacheFiles> files = CacheFiles::open(path, fs, reason))
+      return std::unique_ptr<CacheDirectory>(new CacheDirectory(std::move(*files), limits, warn));
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  if (warn)
-    warn(format("prefix cache %s: %s; going on without it", visible(path, false, 200).c_str(),
-                reason.c_str()));
+  if (warn) warn(warning(path, reason + "; going on without it"));
   return nullptr;
 }
 
-void CacheDirectory::set_limits(const CacheLimits& limits) {
+// Takes leftovers away and enforces the limits.
+CacheDirectory::CacheDirectory(CacheFiles files, const CacheLimits& limits, Warn warn)
+    : CacheFiles(std::move(files)), warn_(std::move(warn)), policy_(limits.policy) {
   SpaceInfo space;
-  if (fs().space(files_.top(), space) != 0) space = {};
+  if (fs().space(top(), space) != 0) space = {};
   // What the cache holds already counts as free, or each start would find a tenth of less.
   max_bytes_ = limits.max_bytes ? *limits.max_bytes
-                                : std::min((space.free_bytes + files_.used_bytes()) / 10, kMaxDefaultBytes);
-  min_free_bytes_ =
-      limits.min_free_bytes ? *limits.min_free_bytes : std::min(space.total_bytes / 20, kMaxDefaultFreeBytes);
-  policy_ = limits.policy;
-}
+                                : std::min((space.free_bytes + used_bytes()) / 10, kMaxDefaultBytes);
+  min_free_bytes_ = limits.min_free_bytes.value_or(std::min(space.total_bytes / 20, kMaxDefaultFreeBytes));
 
-// Leftovers and limits.
-void CacheDirectory::begin_use() {
-  open_lock();
-  if (!can_write()) return warn_once("it cannot be written; it is only read");
+  lock_ = OwnedFd(fs(), fs().open_at(top(), kLockName, O_RDWR | O_CREAT));
+  FileInfo info;
+  can_write_ =
+      lock_.is_open() && fs().stat(lock_.get(), info) == 0 && info.is_regular && info.owner == ::geteuid();
+  if (!can_write_) {
+    warn_once("it cannot be written; it is only read");
+    return;
+  }
   in_turn([this] {
-    files_.sweep();
+    sweep();
     return make_room(0, max_bytes_);
   });
 }
 
-void CacheDirectory::open_lock() {
-  lock_ = OwnedFd(fs(), fs().open_at(files_.top(), kLockName, O_RDWR | O_CREAT));
-  FileInfo info;
-  can_write_ =
-      lock_.is_open() && fs().stat(lock_.get(), info) == 0 && info.is_regular && info.owner == ::geteuid();
-}
-
 bool CacheDirectory::can_write() const {
-  const std::lock_guard guard(state_mutex_);
+  const std::lock_guard guard(mutex_);
   return can_write_;
 }
 
-void CacheDirectory::warn_once(const std::string& reason) {
+bool CacheDirectory::warn_once(const std::string& reason) {
   {
-    const std::lock_guard guard(state_mutex_);
-    if (!warned_.insert(reason).second) return;
+    const std::lock_guard guard(mutex_);
+    if (!warned_.insert(reason).second) return false;
   }
-  if (warn_) warn_(format("prefix cache %s: %s", visible(files_.path(), false, 200).c_str(), reason.c_str()));
+  if (warn_) warn_(warning(path(), reason));
+  return false;
 }
 
-void CacheDirectory::count_write_failure(const std::string& reason) {
-  warn_once("not stored: " + reason);
-  const std::lock_guard guard(state_mutex_);
+bool CacheDirectory::check_write(int64_t result) {
+  if (result >= 0) return true;
+  warn_once("not stored: " + describe_errno(result));
+  const std::lock_guard guard(mutex_);
   if (++n_write_failures_ >= kMaxWriteFailures) can_write_ = false;
+  return false;
 }
 
 // --- turns ---------------------------------------------------------------------------------------
@@ -114,30 +153,24 @@ bool CacheDirectory::in_turn(const std::function<bool()>& body) {
 }
 
 bool CacheDirectory::lock() {
-  const auto end = std::chrono::steady_clock::now() + kMaxWait;
-  for (;;) {
-    const int result = fs().try_lock(lock_.get());
-    if (result == 0) return has_patience_ = true;
-    if (result != -EWOULDBLOCK && result != -EINTR)
-      return warn_once("it cannot be locked: " + describe_errno(result)), false;
-    if (!has_patience_ || std::chrono::steady_clock::now() >= end) break;
-    std::this_thread::sleep_for(kStep);
-  }
+  const std::chrono::milliseconds patience(has_patience_ ? kMaxWaitMs : 0);
+  const int result = lock_within(fs(), lock_.get(), patience);
+  if (result == 0) return has_patience_ = true;
+  if (result != -EWOULDBLOCK) return warn_once("it cannot be locked: " + describe_errno(result));
   has_patience_ = false;
-  warn_once("another process holds it; nothing is stored meanwhile");
-  return false;
+  return warn_once("another process holds it; nothing is stored meanwhile");
 }
 
 // --- segments ------------------------------------------------------------------------------------
 
 std::optional<SegmentHead> CacheDirectory::known_head(const std::string& folder, const std::string& file) {
-  const std::lock_guard guard(heads_mutex_);
+  const std::lock_guard guard(mutex_);
   const std::map<std::string, SegmentHead>& heads = heads_[folder];
   const auto head = heads.find(file);
   return head == heads.end() ? std::nullopt : std::optional(head->second);
 }
 
-std::optional<CachedSegment> CacheDirectory::segment_in(int folder, const std::string& folder_name,
+std::optional<CachedSegment> CacheDirectory::segment_of(int folder, const std::string& folder_name,
                                                         const std::string& name, bool has_tokens,
                                                         bool removes) {
   CachedSegment found;
@@ -148,14 +181,13 @@ std::optional<CachedSegment> CacheDirectory::segment_in(int folder, const std::s
     static_cast<SegmentHead&>(segment) = *head;
     if (fs().stat_at(folder, name, file) != 0) fault = SegmentFault::vanished;
   } else {
-    fault = read_segment_info(fs(), folder, name, segment, file);
+    fault = SegmentFile::read_info(fs(), folder, name, segment, file);
   }
-  const bool is_in_place = CacheFiles::name_of(segment.fingerprint) == folder_name &&
-                           CacheFiles::segment_file(segment.chain) == name;
+  const bool is_in_place = name_of(segment.fingerprint) == folder_name && segment_file(segment.chain) == name;
   if (fault == SegmentFault::none && !is_in_place) fault = SegmentFault::damaged;
   if (removes && (fault == SegmentFault::damaged || fault == SegmentFault::foreign))
     remove(folder, name, fault);
-  const std::lock_guard guard(heads_mutex_);
+  const std::lock_guard guard(mutex_);
   if (fault != SegmentFault::none) return heads_[folder_name].erase(name), std::nullopt;
   heads_[folder_name][name] = segment;
   if (!has_tokens) segment.tokens = {};
@@ -163,29 +195,56 @@ std::optional<CachedSegment> CacheDirectory::segment_in(int folder, const std::s
   return found;
 }
 
-std::vector<CachedSegment> CacheDirectory::segments_in(const std::string& folder_name, bool has_tokens,
+std::vector<CachedSegment> CacheDirectory::segments_of(const std::string& folder_name, bool has_tokens,
                                                        bool removes) {
-  const OwnedFd folder = files_.open_folder(folder_name);
+  const OwnedFd folder = open_folder(folder_name);
   if (!folder.is_open()) return {};
   std::vector<CachedSegment> found;
-  for (const std::string& name : files_.segments_in(folder.get()))
-    if (std::optional<CachedSegment> one = segment_in(folder.get(), folder_name, name, has_tokens, removes))
+  for (const std::string& name : segments_in(folder.get()))
+    if (std::optional<CachedSegment> one = segment_of(folder.get(), folder_name, name, has_tokens, removes))
       found.push_back(std::move(*one));
   return found;
 }
 
 std::vector<CachedSegment> CacheDirectory::segments(bool removes) {
   std::vector<CachedSegment> all;
-  for (const std::string& folder : files_.folders()) {
-    std::vector<CachedSegment> found = segments_in(folder, false, removes);
-    std::ranges::move(found, std::back_inserter(all));
-  }
+  for (const std::string& folder : folders())
+    std::ranges::move(segments_of(folder, false, removes), std::back_inserter(all));
   return all;
 }
 
 void CacheDirectory::remove(int folder, const std::string& segment, SegmentFault why) {
-  if (!can_write() || !files_.free_name(folder, segment)) return;
-  if (why != SegmentFault::vanished) warn_once(describe(why));
+  if (!can_write() || !free_name(folder, segment) || why == SegmentFault::vanished) return;
+  warn_once(why == SegmentFault::foreign
+                ? "what lay in a segment's place and is no file of this user was removed"
+                : "a damaged segment was removed");
+}
+
+// --- eviction ------------------------------------------------------------------------------------
+
+bool CacheDirectory::make_room(uint64_t n_bytes, uint64_t max_bytes, const Hash256& kept) {
+  SpaceInfo space;
+  const bool has_space = fs().space(top(), space) == 0;
+  const uint64_t used = used_bytes();
+  uint64_t freed = 0;
+  const auto fits = [&] {
+    const bool is_under_limit = used + n_bytes <= max_bytes + freed;
+    return is_under_limit && (!has_space || space.free_bytes + freed >= min_free_bytes_ + n_bytes);
+  };
+  if (fits()) return true;
+  if (n_bytes > max_bytes) return false;  // nothing is removed for what could never fit
+
+  const auto remove_leaf = [&](const SegmentHead& leaf) {
+    if (leaf.chain == kept) return false;
+    const OwnedFd folder = open_folder(leaf.fingerprint);
+    if (!folder.is_open() || !free_name(folder.get(), segment_file(leaf.chain))) return false;
+    freed += leaf.file_bytes();
+    return true;
+  };
+  Forest forest(segments(true), policy_);
+  while (!fits() && forest.take_leaf(remove_leaf)) {
+  }
+  return fits();
 }
 
 // --- uses ----------------------------------------------------------------------------------------

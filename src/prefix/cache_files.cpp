@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <span>
-#include <string_view>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -39,12 +37,6 @@ bool is_former(const std::string& file) {
   return file == "index.sqlite" || file == "index.sqlite-journal" || file == "index.sqlite-wal" ||
          file == "index.sqlite-shm" ||
          (file.ends_with(".new") && is_model_note(file.substr(0, kNameDigits + 6)));
-}
-
-Hash256 hash_of(std::string_view bytes) {
-  Sha256 sha;
-  sha.add(bytes.data(), bytes.size());
-  return sha.finish();
 }
 
 bool is_own_directory(const FileInfo& info) {
@@ -90,12 +82,10 @@ OwnedFd open_or_make(FileSystem& fs, const std::filesystem::path& parent, const 
 std::optional<CacheFiles> CacheFiles::open(const std::string& path, FileSystem& fs, std::string& reason) {
   std::filesystem::path parent;
   std::string name;
-  if (const int result = resolve(path, parent, name); result != 0) {
-    reason = describe_errno(result);
-    return std::nullopt;
-  }
-  OwnedFd directory = open_or_make(fs, parent, name);
   FileInfo info;
+  if (const int error = resolve(path, parent, name); error != 0)
+    return reason = describe_errno(error), std::nullopt;
+  OwnedFd directory = open_or_make(fs, parent, name);
   const int result = directory.is_open() ? fs.stat(directory.get(), info) : directory.error();
   if (result == 0)
     reason = refusal(info);
@@ -183,20 +173,18 @@ std::string CacheFiles::read_note(int directory, const std::string& name, size_t
   const int64_t n_read = read_fully(*fs_, file.get(), {{note.data(), note.size()}}, 0);
   const std::string hash = note.substr(note.size() - sizeof(Hash256));
   note.resize(note.size() - sizeof(Hash256));
-  const Hash256 expected = hash_of(note);
-  const bool is_whole = n_read == static_cast<int64_t>(info.n_bytes) &&
-                        std::memcmp(hash.data(), expected.data(), sizeof expected) == 0;
+  const bool is_whole =
+      n_read == static_cast<int64_t>(info.n_bytes) && std::ranges::equal(as_bytes(hash), sha256(note));
   return is_whole ? note : std::string();
 }
 
 void CacheFiles::write_note(int directory, const std::string& name, std::string bytes) const {
-  const Hash256 hash = hash_of(bytes);
+  const Hash256 hash = sha256(bytes);
   bytes.append(hash.begin(), hash.end());
   const std::string temporary = new_temporary();
   const OwnedFd file(*fs_, fs_->open_at(directory, temporary, O_WRONLY | O_CREAT | O_EXCL));
   if (!file.is_open()) return;
-  const std::span all(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  if (fs_->try_lock(file.get()) == 0 && write_fully(*fs_, file.get(), all, 0) == 0) {
+  if (fs_->try_lock(file.get()) == 0 && write_fully(*fs_, file.get(), as_bytes(bytes), 0) == 0) {
     fs_->unlink(directory, name);
     if (fs_->rename_new(directory, temporary, name) == 0) return;
   }

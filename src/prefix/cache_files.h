@@ -1,20 +1,21 @@
-// The files of the disk cache's directory: who may use them, their names, the bytes they take.
+// The files of the disk cache's directory: whose they may be, their names, the bytes they take.
 //
 //   <dir>/                 0700, of this user
-//     LOCK                 flock of who changes which segments there are
-//     model-<32 hex>       a note: what is known of a model's bytes (known_pieces.h)
+//     LOCK                 flock of the process that changes which segments there are
+//     model-<32 hex>       a note: the hashes of a model's pieces (model_digest.cpp)
 //     <32 hex>/            the folder of a fingerprint, named by its first 16 bytes
-//       seg-<32 hex>.kvs   a segment (segment_file.h), named by the first 16 bytes of its chain hash, there
-//                          by a rename after its bytes were durable; its time is that of its last use
+//       seg-<32 hex>.kvs   a segment (segment.h), named by the first 16 bytes of its chain hash, there by a
+//                          rename after its bytes were durable; its time is that of its last use
 //       speeds             a note: what earlier runs measured (prefix_store.h)
 //       path               a note: where the model's file lay
 //     tmp-<32 hex>         here and there, one being written; its writer holds a flock on it: without one it
 //                          is a leftover
 //
 // A note is a small file that is made anew at each change; its last 32 bytes are the SHA-256 of all others.
-// The directory is opened once, and everything in it relative to that, no symbolic link followed. A name that
-// is none of these, and a folder that others may write: of others, counted and never touched. What bears a
-// segment's name and is no file of this user gives way to the segment. Nothing here decides; any thread.
+//
+// The directory is opened once, and everything in it relative to that, no symbolic link followed. Other
+// names, and folders that others may write, belong to others: counted and never touched. What bears a
+// segment's name and is no file of this user gives way to the segment. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "prefix/fingerprint.h"
+#include "base/sha256.h"
 
 namespace dsv32 {
 
@@ -52,20 +53,19 @@ class CacheFiles {
   std::vector<std::string> segments_in(int folder) const;  // file names, whatever bears them
 
   // Takes away what bears a segment's name. True when the name is free. A folder that is not empty is moved
-  // to another name: its content may be somebody's.
+  // to another name: its content may be a user's.
   bool free_name(int folder, const std::string& segment) const;
-  // Removes the temporary files that nobody writes, and what former versions kept beside the segments.
+  // Removes the temporary files that no process writes, and what former versions kept beside the segments.
   void sweep() const;
   void forget_models() const;  // removes their notes
 
   // A note without its hash; empty in any doubt, and when that is more than `most_bytes`.
   static constexpr char kPathNote[] = "path";
   std::string read_note(int directory, const std::string& name, size_t most_bytes) const;
-  // In place of what was there. What the disk does not take is not kept; of two who meet here, one is kept.
+  // In place of what was there. What the disk does not take is not kept; of two at a time, one is kept.
   void write_note(int directory, const std::string& name, std::string bytes) const;
 
-  // On the disk, by everything.
-  uint64_t used_bytes() const { return used_bytes(top(), 0); }
+  uint64_t used_bytes() const { return used_bytes(top(), 0); }  // on the disk, by everything
 
  private:
   CacheFiles(FileSystem& fs, OwnedFd directory, std::string path)
@@ -73,7 +73,7 @@ class CacheFiles {
   uint64_t used_bytes(int directory, int depth) const;
   std::vector<std::string> names(int directory, bool (*is_wanted)(const std::string&)) const;
   bool is_own(int directory, const std::string& name, FileInfo& info) const;  // a file of this user
-  void remove(int directory, bool (*is_wanted)(const std::string&)) const;  // own ones that nobody has locked
+  void remove(int directory, bool (*is_wanted)(const std::string&)) const;    // own ones without a lock
 
   FileSystem* fs_;
   OwnedFd directory_;

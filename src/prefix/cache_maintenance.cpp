@@ -23,8 +23,8 @@ void verify_segment(CacheDirectory& cache, const std::string& folder_name, int f
     reason = "its tokens belong to another name";
   } else if (file) {
     fault = file->verify(n_whole);
-    reason = format("page %lld of %lld has another checksum, or cannot be read",
-                    static_cast<long long>(n_whole + 1), static_cast<long long>(file->info().n_pages));
+    reason = format("page %lld of %lld has another checksum, or cannot be read", as_ll(n_whole + 1),
+                    as_ll(file->info().n_pages));
   } else {
     reason = fault == SegmentFault::foreign ? "it is no file of this user"
                                             : "its head, its end or its length is wrong, or cannot be read";
@@ -34,7 +34,7 @@ void verify_segment(CacheDirectory& cache, const std::string& folder_name, int f
   found.n_pages += n_whole;
   if (fault == SegmentFault::unreadable) ++found.n_unreadable;
   if (fault != SegmentFault::damaged && fault != SegmentFault::foreign) return;
-  const bool is_removed = removes && cache.can_write() && cache.files().free_name(folder, name);
+  const bool is_removed = removes && cache.can_write() && cache.free_name(folder, name);
   found.damaged.push_back({name, reason, is_removed});
 }
 
@@ -53,9 +53,8 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
   std::vector<CachedModel> models;
   for (auto& [fingerprint, model] : by_fingerprint) {
     model.fingerprint = hex(fingerprint);
-    const OwnedFd folder = cache.files().open_folder(fingerprint);
-    if (folder.is_open())
-      model.path = cache.files().read_note(folder.get(), CacheFiles::kPathNote, kMostPath);
+    const OwnedFd folder = cache.open_folder(fingerprint);
+    if (folder.is_open()) model.path = cache.read_note(folder.get(), CacheFiles::kPathNote, kMostPath);
     models.push_back(model);
   }
   std::ranges::stable_sort(models, std::ranges::greater(), &CachedModel::n_bytes);
@@ -64,9 +63,9 @@ std::vector<CachedModel> list_models(CacheDirectory& cache) {
 
 std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::string& prefix) {
   std::vector<CachedSegment> segments;
-  for (const std::string& folder : cache.files().folders())
+  for (const std::string& folder : cache.folders())
     if (folder.starts_with(prefix.substr(0, folder.size())))
-      std::ranges::move(cache.segments_in(folder, true, false), std::back_inserter(segments));
+      std::ranges::move(cache.segments_of(folder, true, false), std::back_inserter(segments));
   std::erase_if(segments,
                 [&](const CachedSegment& one) { return !hex(one.segment.fingerprint).starts_with(prefix); });
   std::ranges::stable_sort(segments, {}, [](const CachedSegment& one) { return one.segment.first_page; });
@@ -75,23 +74,21 @@ std::vector<CachedSegment> list_segments(CacheDirectory& cache, const std::strin
 
 Verification verify(CacheDirectory& cache, bool removes) {
   Verification found;
-  for (const std::string& name : cache.files().folders()) {
-    const OwnedFd folder = cache.files().open_folder(name);
-    if (!folder.is_open()) continue;
-    for (const std::string& segment : cache.files().segments_in(folder.get()))
-      verify_segment(cache, name, folder.get(), segment, removes, found);
-  }
+  for (const std::string& name : cache.folders())
+    if (const OwnedFd folder = cache.open_folder(name); folder.is_open())
+      for (const std::string& segment : cache.segments_in(folder.get()))
+        verify_segment(cache, name, folder.get(), segment, removes, found);
   return found;
 }
 
 Pruned prune(CacheDirectory& cache, uint64_t max_bytes) {
-  const uint64_t before = cache.files().used_bytes();
+  const uint64_t before = cache.used_bytes();
   const bool had_turn = cache.in_turn([&] {
     cache.make_room(0, max_bytes);
-    if (max_bytes == 0) cache.files().forget_models();
+    if (max_bytes == 0) cache.forget_models();
     return true;
   });
-  const uint64_t after = cache.files().used_bytes();
+  const uint64_t after = cache.used_bytes();
   const bool is_small = after <= max_bytes || cache.segments(false).empty();
   return {before > after ? before - after : 0, had_turn && is_small};
 }

@@ -3,23 +3,22 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
+#include <cstring>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "prefix/known_pieces.h"
+#include "prefix/cache_files.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr std::string_view kDigestTag = "dsv32 model digest 1";
+constexpr std::string_view kDigestTag = "dsv32 model digest 1", kNoteMagic = "dsv32 model 1\n";
 constexpr size_t kReadBytes = size_t{1} << 20;
-constexpr std::chrono::seconds kMostWait{2};  // for a read that hangs
-constexpr int kNice = 10;                     // of the threads: computing goes first
+constexpr int kNice = 10;  // of the threads: computing goes first
 
 struct Piece {
   size_t part;
@@ -41,32 +40,60 @@ bool is_settled(std::span<const FileStamp> stamps, std::chrono::nanoseconds sett
   });
 }
 
+void add_number(std::string& bytes, uint64_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// What a model's note begins with: the size of a piece, and the stamps of all parts.
+std::string note_head(std::span<const FileStamp> stamps) {
+  std::string head(kNoteMagic);
+  add_number(head, ModelDigest::kPieceBytes);
+  add_number(head, stamps.size());
+  for (const FileStamp& stamp : stamps)
+    for (const uint64_t n :
+         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns),
+          static_cast<uint64_t>(stamp.changed_ns)})
+      add_number(head, n);
+  return head;
+}
+
+// By the devices and inodes of the parts.
+std::string note_name(std::span<const FileStamp> stamps) {
+  std::string places;
+  for (const FileStamp& stamp : stamps) add_number(places, stamp.device), add_number(places, stamp.inode);
+  return CacheFiles::model_note(sha256(places));
+}
+
 }  // namespace
 
-struct ModelDigest::Work : ThreadBody {
+struct ModelDigest::Work : Offload {
   Work(std::span<const MappedFile> parts, const ModelDigestOptions& options);
-  ~Work() override;
 
-  void run() noexcept override;
-  void take_pieces() noexcept;  // until none is left; then leave()
-  void leave() noexcept;        // the last one finishes
+  void begin(size_t n_threads, bool is_first);
+  void work(Lock& lock) override;
+  void take_pieces(Lock& lock) noexcept;  // until none is left
+  void leave(Lock& lock) noexcept;        // the last one finishes
   bool hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash);
   bool is_unchanged() const;
+  void load_known();
   std::optional<Hash256> finish() const;
+  std::optional<Hash256> known_value() {
+    const Lock lock(mutex_);
+    return value;
+  }
 
   std::vector<FileStamp> stamps;  // [n_parts]
-  std::vector<int> fds;           // [n_parts]
+  std::vector<OwnedFd> files;     // [n_parts]
   std::vector<Piece> pieces;
-  std::optional<KnownPieces> memory;
-  bool is_remembered = false;  // what is hashed here
+  std::optional<CacheFiles> notes;  // nothing: the directory cannot be used
+  bool is_remembered = false;       // what is hashed here
   std::atomic<size_t> next = 0;
-  std::atomic<bool> is_ending = false, has_failed = false;
+  std::atomic<bool> has_failed = false;
   std::atomic<uint64_t> n_bytes_hashed = 0;
 
-  mutable std::mutex mutex;  // for what follows
-  std::condition_variable changed;
+  // Under the mutex:
   std::vector<std::optional<Hash256>> hashes;  // [n_pieces]
-  int n_working = 1;                           // threads that will leave(); the first is the constructor's
+  size_t n_working = 0;
   std::optional<Hash256> value;
 };
 
@@ -75,57 +102,94 @@ struct ModelDigest::Work : ThreadBody {
 ModelDigest::Work::Work(std::span<const MappedFile> parts, const ModelDigestOptions& options) {
   for (const MappedFile& part : parts) {
     stamps.push_back(part.stamp());
-    fds.push_back(::open(part.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    files.emplace_back(real_file_system(), ::open(part.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   }
   pieces = pieces_of(stamps);
   hashes.resize(pieces.size());
   has_failed = parts.empty() || !is_unchanged();
   if (has_failed) return;
   is_remembered = is_settled(stamps, options.settled);
-  memory.emplace(options.directory, *options.files, stamps, kPieceBytes, pieces.size());
-  const std::vector<Hash256> known = memory->load();
-  std::ranges::copy(known, hashes.begin());
-  next = known.size();
-}
-
-ModelDigest::Work::~Work() {
-  for (const int fd : fds)
-    if (fd >= 0) ::close(fd);
+  std::string reason;
+  notes = CacheFiles::open(options.directory, *options.files, reason);
+  if (notes) load_known();
 }
 
 bool ModelDigest::Work::is_unchanged() const {
   for (size_t i = 0; i < stamps.size(); ++i)
-    if (fds[i] < 0 || stamp_of(fds[i]) != stamps[i]) return false;
+    if (!files[i].is_open() || stamp_of(files[i].get()) != stamps[i]) return false;
   return true;
 }
 
-void ModelDigest::Work::run() noexcept {
-  ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
-  take_pieces();
+// From the first piece on.
+void ModelDigest::Work::load_known() {
+  const std::string head = note_head(stamps);
+  const size_t n_head =
+      head.size() + sizeof(uint64_t);  // with the number of hashes, as their length says too
+  const std::string note =
+      notes->read_note(notes->top(), note_name(stamps), n_head + pieces.size() * sizeof(Hash256));
+  if (note.size() < n_head || !note.starts_with(head)) return;
+  next = (note.size() - n_head) / sizeof(Hash256);
+  for (size_t i = 0; i < next; ++i)
+    std::memcpy(hashes[i].emplace().data(), &note[n_head + i * sizeof(Hash256)], sizeof(Hash256));
 }
 
-void ModelDigest::Work::take_pieces() noexcept {
+// As many threads as can be had, and this one when the model is to be hashed first.
+void ModelDigest::Work::begin(size_t n_threads, bool is_first) {
+  Lock lock(mutex_);
+  n_working = 1 + start(n_threads);
+  if (is_first) take_pieces(lock);
+  leave(lock);
+  if (is_first) changed_.wait(lock, [this] { return n_working == 0; });
+}
+
+void ModelDigest::Work::work(Lock& lock) {
+  ::setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread
+  take_pieces(lock);
+  leave(lock);
+}
+
+void ModelDigest::Work::take_pieces(Lock& lock) noexcept {
+  lock.unlock();
   try {
     std::vector<uint8_t> room(kReadBytes);
-    for (size_t i = next++; i < pieces.size() && !is_ending && !has_failed; i = next++) {
+    for (size_t i = next++; i < pieces.size() && !is_ending_ && !has_failed; i = next++) {
       Hash256 found;
       if (!hash(pieces[i], room, found)) break;
-      const std::lock_guard lock(mutex);
+      lock.lock();
       hashes[i] = found;
+      lock.unlock();
     }
   } catch (...) {
     has_failed = true;
   }
-  leave();
+  lock.lock();
+}
+
+void ModelDigest::Work::leave(Lock& lock) noexcept {
+  if (n_working > 1) {
+    --n_working;
+    return;
+  }
+  lock.unlock();  // no other thread works any more
+  std::optional<Hash256> found;
+  try {
+    if (!has_failed && is_unchanged()) found = finish();
+  } catch (...) {
+  }
+  lock.lock();
+  value = found;
+  n_working = 0;
+  changed_.notify_all();
 }
 
 // False: the file cannot be read, or it is time to end.
 bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Hash256& hash) {
   Sha256 sha;
   for (uint64_t at = 0; at < piece.n_bytes;) {
-    if (is_ending) return false;
+    if (is_ending_) return false;
     const size_t n_wanted = std::min<uint64_t>(room.size(), piece.n_bytes - at);
-    const ssize_t n = ::pread(fds[piece.part], room.data(), n_wanted, static_cast<off_t>(piece.offset + at));
+    const ssize_t n =
+        ::pread(files[piece.part].get(), room.data(), n_wanted, static_cast<off_t>(piece.offset + at));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return has_failed = true, false;
     sha.add(room.data(), static_cast<size_t>(n));
@@ -136,35 +200,22 @@ bool ModelDigest::Work::hash(const Piece& piece, std::vector<uint8_t>& room, Has
   return true;
 }
 
-void ModelDigest::Work::leave() noexcept {
-  std::unique_lock lock(mutex);
-  if (n_working > 1) {
-    --n_working;
-    return;
-  }
-  lock.unlock();  // nobody else works any more
-  std::optional<Hash256> found;
-  try {
-    if (!has_failed && is_unchanged()) found = finish();
-  } catch (...) {
-  }
-  lock.lock();
-  value = found;
-  n_working = 0;
-  changed.notify_all();
-}
-
 // Remembers what is known, and returns the digest when that is all.
 std::optional<Hash256> ModelDigest::Work::finish() const {
-  std::vector<Hash256> known;
-  for (size_t i = 0; i < hashes.size() && hashes[i]; ++i) known.push_back(*hashes[i]);
-  if (is_remembered && n_bytes_hashed > 0) memory->save(known);
-  if (known.size() < pieces.size()) return std::nullopt;
+  std::string known;
+  for (size_t i = 0; i < hashes.size() && hashes[i]; ++i) known.append(hashes[i]->begin(), hashes[i]->end());
+  const size_t n_known = known.size() / sizeof(Hash256);
+  if (is_remembered && n_bytes_hashed > 0 && notes) {
+    std::string note = note_head(stamps);
+    add_number(note, n_known);
+    notes->write_note(notes->top(), note_name(stamps), note + known);
+  }
+  if (n_known < pieces.size()) return std::nullopt;
   Sha256 sha;
   sha.add_field(kDigestTag);
   sha.add_number(stamps.size());
   for (const FileStamp& stamp : stamps) sha.add_number(stamp.n_bytes);
-  for (const Hash256& hash : known) sha.add(hash.data(), hash.size());
+  sha.add(known.data(), known.size());
   return sha.finish();
 }
 
@@ -172,42 +223,16 @@ ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOpt
   uint64_t n_bytes = 0;
   for (const MappedFile& part : parts) n_bytes += part.stamp().n_bytes;
   try {
-    const auto work = std::make_shared<Work>(parts, options);
-    const size_t n_left = work->has_failed ? 0 : work->pieces.size() - work->next;
+    work_ = offloaded<Work>(parts, options);
+    const size_t n_left = work_->has_failed ? 0 : work_->pieces.size() - work_->next;
     const bool is_first = n_left > 0 && n_bytes <= options.most_hashed_first;
-    threads_.resize(std::min<size_t>(options.n_threads, n_left - (is_first ? 1 : 0)));
-    work_ = work;
-    begin(is_first);
+    work_->begin(std::min<size_t>(options.n_threads, n_left - (is_first ? 1 : 0)), is_first);
   } catch (const std::exception&) {  // no memory: no digest
+    work_.reset();
   }
 }
 
-// As many threads as can be had. This one takes part when the model is to be hashed first.
-void ModelDigest::begin(bool is_first) {
-  work_->n_working += static_cast<int>(threads_.size());
-  for (std::thread& thread : threads_)
-    if (!start_thread(thread, work_)) work_->leave();
-  if (!is_first) return work_->leave();
-  work_->take_pieces();
-  std::unique_lock lock(work_->mutex);
-  work_->changed.wait(lock, [this] { return work_->n_working == 0; });
-}
-
-ModelDigest::~ModelDigest() {
-  if (!work_) return;
-  work_->is_ending = true;
-  std::unique_lock lock(work_->mutex);
-  const bool has_ended = work_->changed.wait_for(lock, kMostWait, [&] { return work_->n_working == 0; });
-  lock.unlock();
-  for (std::thread& thread : threads_)
-    if (thread.joinable()) has_ended ? thread.join() : leave_behind(thread);
-}
-
-std::optional<Hash256> ModelDigest::value() const {
-  if (!work_) return std::nullopt;
-  const std::lock_guard lock(work_->mutex);
-  return work_->value;
-}
+std::optional<Hash256> ModelDigest::value() const { return work_ ? work_->known_value() : std::nullopt; }
 
 uint64_t ModelDigest::n_bytes_hashed() const { return work_ ? work_->n_bytes_hashed.load() : 0; }
 

@@ -1,8 +1,8 @@
 // What the files of a model hold, every byte of them, as 256 bits.
 //
-// The one idea: files are hashed in pieces, by several threads, and the digest is the hash of the pieces'
-// hashes in order. What has been hashed is remembered under the files' stamps (known_pieces.h): the next
-// start knows the digest without reading, or goes on where this one ended.
+// Threads hash the files in pieces; the digest is the hash of the pieces' hashes in order. A note in the
+// directory of the disk cache (cache_files.h) keeps these with the files' stamps: the next start knows the
+// digest without reading, or goes on where this one ended. Any doubt about the note means hashing again.
 //
 // Nothing here slows or ends a run: threads give way to others, and where one cannot be made, a file cannot
 // be read or changes meanwhile, there is no digest. The digest says nothing of paths; files cut in other
@@ -15,8 +15,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "base/file.h"
 #include "base/file_system.h"
@@ -38,7 +36,7 @@ class ModelDigest {
  public:
   // Begins to hash what is not known yet. `parts`: of the model, in order; only looked at here.
   ModelDigest(std::span<const MappedFile> parts, const ModelDigestOptions& options);
-  ~ModelDigest();  // ends the hashing; waits at most 2 s for a read in progress
+  // Its end ends the hashing, and waits at most 2 s for a read in progress.
   ModelDigest(const ModelDigest&) = delete;
   ModelDigest& operator=(const ModelDigest&) = delete;
 
@@ -49,9 +47,7 @@ class ModelDigest {
 
  private:
   struct Work;
-  void begin(bool is_first);
   std::shared_ptr<Work> work_;  // the threads' too, which outlive this object when a read hangs
-  std::vector<std::thread> threads_;
 };
 
 }  // namespace dsv32

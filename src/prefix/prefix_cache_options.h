@@ -22,7 +22,7 @@ struct PrefixCacheOptions {
   std::string directory;              // empty: prefixes are remembered in memory alone
   std::optional<uint64_t> max_bytes;  // of the directory; nothing: a share of the free disk
   std::string salt;                   // prefixes under another salt are not seen
-  std::string model_path;             // told to who lists the directory; decides nothing
+  std::string model_path;             // shown by cache list; decides nothing
   EvictionPolicy eviction = EvictionPolicy::lru;
   WritePolicy write = WritePolicy::write_through;
   PrefetchPolicy prefetch = PrefetchPolicy::timeout;

@@ -10,13 +10,13 @@
 
 namespace dsv32 {
 
-// A disk that is near has said what it has in a moment; else it is read when it has, as who tends it sees.
+// A near disk has said in a moment what it has; a far one is read when tend() sees that it has.
 void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
   constexpr std::chrono::milliseconds kMoment{20};
   if (tokens.empty()) return;
-  or_miss([&] {
+  attempt([&] {
     take_heads(Clock::now() + kMoment);
-    std::vector<int32_t> wanted = pool_.history(tokens.first(tokens.size() - 1), decoded);
+    std::vector<int32_t> wanted = pool_->history(tokens.first(tokens.size() - 1), decoded);
     if (heads_)
       prefetched_ = std::move(wanted);
     else
@@ -25,11 +25,11 @@ void PrefixCache::prefetch(Tokens tokens, Runs decoded) {
 }
 
 // Asks the disk for the pages that the pool lacks, as far as the pool has room for them.
-void PrefixCache::begin_reading(std::span<const int32_t> wanted, int64_t n_held) {
+void PrefixCache::begin_reading(Tokens wanted, int64_t n_held) {
   if (!store_ || reading_) return;
   take_back_reads();
   const PrefixTree::Match match = tree_.match(wanted);
-  const int64_t n_pages = std::ssize(match.pages), first_page = n_in_pool(match);
+  const int64_t n_pages = match.n_pages(), first_page = match.n_in_pool();
   if (first_page == n_pages || match.n_tokens <= n_held) return;
   if (!is_worth_reading(match.n_tokens - std::max(n_held, first_page * kPageTokens), n_pages - first_page))
     return;
@@ -54,35 +54,32 @@ bool PrefixCache::ask_for(const std::shared_ptr<ReadJob>& job, std::span<const P
     if (page.pool.is_there()) break;
     PageRead& read = job->pages.emplace_back();
     read.from = page.disk;
-    read.rows.resize(static_cast<size_t>(pool_.plan().n_layers));
-    const std::optional<PoolPage> taken = pool_.take_page();
+    read.rows.resize(static_cast<size_t>(pool_->plan().n_layers));
+    const std::optional<PoolPage> taken = pool_->take_page();
     if (!taken) {
       job->pages.pop_back();
       break;
     }
     read.pool = *taken;
     for (size_t layer = 0; layer < read.rows.size(); ++layer)
-      read.rows[layer] = pool_.page_rows(*taken, static_cast<int64_t>(layer));
+      read.rows[layer] = pool_->page_rows(*taken, static_cast<int64_t>(layer));
   }
-  if (job->pages.empty())
-    why_none_ = "the context has no room for what is known of it";
-  else if (reader_->start(job))
-    return true;
-  else
-    why_none_ = "no thread was to be had that reads";
+  if (!job->pages.empty() && reader_->read(job)) return true;
+  why_none_ = job->pages.empty() ? "the context has no room for its stored prefix"
+                                 : "the system gave no thread to read it";
   return false;
 }
 
 // How many pages of the read `wanted` has a use for.
-int64_t PrefixCache::n_wanted(std::span<const int32_t> wanted) const {
+int64_t PrefixCache::n_wanted(Tokens wanted) const {
   const int64_t n_common = std::ranges::mismatch(reading_->tokens, wanted).in1 - reading_->tokens.begin();
   return std::min((n_common + kPageTokens - 1) / kPageTokens - reading_->first_page,
                   std::ssize(reading_->job->pages));
 }
 
 // Publishes what has come, once there is more of it, or at `until`.
-PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
-  const PageReader::Progress progress = reader_->wait(*reading_->job, reading_->n_taken, until);
+PageReader::Progress PrefixCache::take(Deadline until) {
+  const PageReader::Progress progress = reader_->wait_pages(*reading_->job, reading_->n_taken, until);
   publish(reading_->n_taken, progress.n_there);
   reading_->n_taken = progress.n_there;
   return progress;
@@ -91,41 +88,38 @@ PageReader::Progress PrefixCache::take(std::optional<Clock::time_point> until) {
 // Of what the disk has. A disk is read for one prompt at a time.
 bool PrefixCache::lacks_pages(Tokens wanted) const {
   const PrefixTree::Match match = tree_.match(wanted);
-  return n_in_pool(match) < std::ssize(match.pages);
+  return match.n_in_pool() < match.n_pages();
 }
 
-// Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
-// for as long as that one may want it; who wants nothing of the disk does not wait for its turn there.
 PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
   Readiness readiness = Readiness::is_ready;
-  or_miss([&] {
-    const std::vector<int32_t> wanted =
-        pool_.history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
-    take_heads(Clock::now());
-    if (waits_for_heads(std::ssize(tokens))) {
-      readiness = Readiness::is_read;
-      return;
-    }
-    begin_reading(wanted, 0);
-    if (!reading_) return;
-    const int64_t n = n_wanted(wanted);
-    if (n <= 0) {
-      if (lacks_pages(wanted)) readiness = Readiness::waits_for_it;
-      return;
-    }
-    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
-    const PageReader::Progress progress = take(Clock::now());
-    const bool is_late = reading_->until && Clock::now() >= *reading_->until;
-    if (!progress.is_over && progress.n_there < n && !is_late) readiness = Readiness::is_read;
-  });
+  attempt([&] { readiness = try_readiness(tokens, decoded); });
   return readiness;
 }
 
+// Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
+// for as long as that one may want it; a prompt that wants nothing of the disk does not wait for its turn.
+PrefixCache::Readiness PrefixCache::try_readiness(Tokens tokens, Runs decoded) {
+  const auto is_before = [](Deadline until) { return !until || Clock::now() < *until; };
+  const std::vector<int32_t> wanted =
+      pool_->history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
+  take_heads(Clock::now());
+  if (heads_ && is_before(heads_until(std::ssize(tokens)))) return Readiness::is_read;
+  begin_reading(wanted, 0);
+  if (!reading_) return Readiness::is_ready;
+  const int64_t n = n_wanted(wanted);
+  if (n <= 0) return lacks_pages(wanted) ? Readiness::waits_for_it : Readiness::is_ready;
+  if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
+  const PageReader::Progress progress = take(Clock::now());
+  const bool waits = !progress.is_over && progress.n_there < n && is_before(reading_->until);
+  return waits ? Readiness::is_read : Readiness::is_ready;
+}
+
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
-void PrefixCache::receive(std::span<const int32_t> wanted) {
+void PrefixCache::receive(Tokens wanted) {
   const int64_t n = reading_ ? n_wanted(wanted) : 0;
   if (n <= 0) return;
-  const auto until = reading_->until ? reading_->until : deadline(n * kPageTokens);
+  const Deadline until = reading_->until ? reading_->until : deadline(n * kPageTokens);
   PageReader::Progress progress;
   try {
     progress = take(Clock::now());
@@ -142,8 +136,8 @@ void PrefixCache::receive(std::span<const int32_t> wanted) {
       progress.has_failed ? reading_->job->pages[static_cast<size_t>(progress.n_there)].from : DiskPage();
   end_reading();
   note_reading();
-  why_none_ = failed.is_there() ? "what is known of it is damaged or cannot be read"
-                                : "the disk did not give what is known of it in time";
+  why_none_ = failed.is_there() ? "its stored prefix is damaged or cannot be read"
+                                : "the disk did not give its stored prefix in time";
   if (failed.is_there()) tree_.forget_segment(failed.segment);  // nor is the rest of it asked for again
 }
 
@@ -152,12 +146,12 @@ void PrefixCache::publish(int64_t begin, int64_t end) {
   if (begin == end) return;
   std::vector<PoolPage> pages;
   for (int64_t i = begin; i < end; ++i) pages.push_back(reading_->job->pages[static_cast<size_t>(i)].pool);
-  pool_.publish(pages, reader_->take_keys(*reading_->job, begin, end));
+  pool_->publish(pages, reader_->take_keys(*reading_->job, begin, end));
 }
 
 // The first n_pages of the read join the tree.
 void PrefixCache::insert_received(int64_t n_pages) {
-  const std::span<const int32_t> path = first_pages(reading_->tokens, reading_->first_page + n_pages);
+  const Tokens path = first_pages(reading_->tokens, reading_->first_page + n_pages);
   std::vector<PrefixPage> known = tree_.match(path).pages;
   known.resize(path.size() / kPageTokens);  // a segment may have been forgotten meanwhile
   for (int64_t i = 0; i < n_pages; ++i)
@@ -188,7 +182,7 @@ int64_t PrefixCache::take_back_reads() {
       if (reader_->is_reading(page))
         is_idle = false;
       else if (page.pool.is_there())
-        pool_.release(std::exchange(page.pool, {})), ++n;
+        pool_->release(std::exchange(page.pool, {})), ++n;
     }
     return is_idle;
   });

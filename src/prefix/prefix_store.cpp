@@ -7,12 +7,12 @@
 #include <iterator>
 #include <utility>
 
-#include "backend/cache_layout.h"
-#include "prefix/segment_writer.h"
+#include <fcntl.h>
 
 namespace dsv32 {
 namespace {
 
+constexpr size_t kMaxOpenFiles = 64;
 constexpr char kSpeeds[] = "speeds";  // the note of what was measured
 
 SegmentHead sizes_of(const PrefixStoreOptions& options) {
@@ -28,28 +28,98 @@ SegmentHead sizes_of(const PrefixStoreOptions& options) {
 // Also of what a program wrote that measured nonsense.
 double sane(double rate) { return rate > 0 && rate < 1e15 ? rate : 0; }
 
-// A failed allocation, or a library's failure, is a miss too: nothing of what `body` would give.
-template <typename Body>
-auto or_miss(const Body& body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const std::exception&) {
-    return decltype(body())();
+// One segment on its way to the disk: room, bytes, name; in this order, so that at no moment a name stands
+// for a file that is not whole, and what an end in between leaves behind is swept by the next open.
+//
+//   reserve   in a turn: other segments leave, a temporary file of the final length appears, locked
+//   write     bytes, then fdatasync; others have their turns meanwhile
+//   publish   in a turn: rename to the final name, fsync of the folder
+//
+// The name follows from the tokens and all before them: a process that stores the same finds it taken. A sync
+// that failed is not tried again: the kernel may have dropped what it could not write. The file is removed.
+class SegmentWriter {
+ public:
+  SegmentWriter(CacheDirectory& directory, const SegmentInfo& segment)
+      : directory_(directory), segment_(segment), name_(CacheFiles::segment_file(segment.chain)) {}
+  ~SegmentWriter() {
+    if (!placed_.empty()) fs_.unlink(folder_.get(), placed_);
   }
-}
+  SegmentWriter(const SegmentWriter&) = delete;
+  SegmentWriter& operator=(const SegmentWriter&) = delete;
+
+  // True when there is room, or when the same is stored already: is_there.
+  bool reserve() {
+    folder_ = directory_.make_folder(segment_.fingerprint);
+    if (!directory_.check_write(folder_.error())) return false;
+    if (!is_wanted()) return is_there;
+    if (!directory_.make_room(segment_.file_bytes(), directory_.max_bytes(), segment_.parent))
+      return directory_.warn_once("not stored: no room under its limits");
+    segment_.created = directory_.next_time();
+    std::string temporary = CacheFiles::new_temporary();
+    if (temporary.empty()) return false;
+    file_ = OwnedFd(fs_, fs_.open_at(folder_.get(), temporary, O_RDWR | O_CREAT | O_EXCL));
+    if (!directory_.check_write(file_.error())) return false;
+    placed_ = std::move(temporary);
+    int result = fs_.try_lock(file_.get());  // says to sweepers that it is being written
+    if (result == 0) result = fs_.reserve(file_.get(), segment_.file_bytes());
+    return directory_.check_write(result);
+  }
+
+  bool write(std::span<const PageSource> pages) {
+    const OwnedFd direct(fs_, fs_.open_at(folder_.get(), placed_, O_WRONLY | O_DIRECT));
+    return directory_.check_write(write_segment(fs_, file_.get(), direct.get(), segment_, pages));
+  }
+
+  // True when the segment is there.
+  bool publish() {
+    if (!is_wanted()) return is_there;
+    directory_.record_creation(folder_.get(), placed_);
+    int result = fs_.rename_new(folder_.get(), placed_, name_);
+    if (result == 0) {
+      placed_ = name_;
+      result = fs_.fsync(folder_.get());
+    }
+    is_there = directory_.check_write(result);
+    if (is_there) placed_.clear();
+    return is_there;
+  }
+
+  bool is_there = false;
+
+ private:
+  // False when the same is stored already, in whatever sizes, or what it continues is gone. What has its name
+  // and is damaged, or no file, makes room.
+  bool is_wanted() {
+    SegmentFault fault = SegmentFault::none;
+    if (const auto file = SegmentFile::open(fs_, folder_.get(), name_, fault)) {
+      is_there = file->info().is_same(segment_);
+      return false;
+    }
+    if (fault == SegmentFault::damaged || fault == SegmentFault::foreign)
+      directory_.remove(folder_.get(), name_, fault);
+    else if (fault != SegmentFault::vanished)
+      return false;
+    FileInfo parent;
+    return segment_.first_page == 0 ||
+           fs_.stat_at(folder_.get(), CacheFiles::segment_file(segment_.parent), parent) == 0;
+  }
+
+  CacheDirectory& directory_;
+  FileSystem& fs_ = directory_.fs();
+  SegmentInfo segment_;
+  const std::string name_;  // the file's, when it is published
+  OwnedFd folder_, file_;
+  std::string placed_;  // the name that it has and that goes unless it is published; empty: none
+};
 
 }  // namespace
-
-int64_t StoredSegment::n_pages() const { return static_cast<int64_t>(tokens.size()) / kPageTokens; }
 
 PrefixStore::PrefixStore(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> directory)
     : directory_(std::move(directory)),
       sizes_(sizes_of(options)),
       root_(chain_root(options.fingerprint, options.salt)) {}
 
-PrefixStore::~PrefixStore() {
-  or_miss([this] { write_uses(); });
-}
+PrefixStore::~PrefixStore() { flush_uses(); }
 
 std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options, FileSystem& fs, Warn warn) {
   return or_miss([&]() -> std::unique_ptr<PrefixStore> {
@@ -72,26 +142,28 @@ std::vector<StoredSegment> PrefixStore::segments() {
 }
 
 std::vector<std::string> PrefixStore::segment_files() {
+  flush_uses();
   return or_miss([this]() -> std::vector<std::string> {
-    write_uses();
-    const std::lock_guard lock(reached_mutex_);
-    reached_ = {{root_, {-1, -1, 0}}}, waiting_.clear();
-    const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+    {
+      const std::lock_guard lock(mutex_);
+      reached_ = {{root_, {-1, -1, 0}}}, waiting_.clear();
+    }
+    const OwnedFd folder = open_folder();
     if (!folder.is_open()) return {};
-    return directory_->files().segments_in(folder.get());
+    return directory_->segments_in(folder.get());
   });
 }
 
 std::vector<StoredSegment> PrefixStore::find(const std::string& file) {
   return or_miss([&]() -> std::vector<StoredSegment> {
-    const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+    const OwnedFd folder = open_folder();
     if (!folder.is_open()) return {};
     const std::string name = CacheFiles::name_of(sizes_.fingerprint);
-    std::optional<CachedSegment> one = directory_->segment_in(folder.get(), name, file, true, true);
+    std::optional<CachedSegment> one = directory_->segment_of(folder.get(), name, file, true, true);
     const bool is_ours =
         one && one->segment.fingerprint == sizes_.fingerprint && one->segment.has_sizes_of(sizes_);
     if (!is_ours) return {};
-    const std::lock_guard lock(reached_mutex_);
+    const std::lock_guard lock(mutex_);
     return reach(std::move(*one));
   });
 }
@@ -108,17 +180,30 @@ std::vector<StoredSegment> PrefixStore::reach(CachedSegment first) {
       waiting_.emplace(segment.parent, std::move(next[i]));
       continue;
     }
-    const KnownPlace place = parent->second;
+    const Place place = parent->second;
     if (segment.first_page <= place.first_page || segment.first_page > place.next_page) continue;
-    const int64_t id = registry_.add(segment);
+    const int64_t id = add(segment);
     reached_[segment.chain] = {id, segment.first_page, segment.first_page + segment.n_pages};
+    found.push_back({id, place.id, segment.first_page, std::move(segment.tokens), next[i].use});
     const auto [begin, end] = waiting_.equal_range(segment.chain);
     for (auto child = begin; child != end; ++child) next.push_back(std::move(child->second));
     waiting_.erase(begin, end);
-    found.push_back(
-        {id, place.id, next[i].segment.first_page, std::move(next[i].segment.tokens), next[i].use});
   }
   return found;
+}
+
+// With mutex_ held. The id that it has, if it is known.
+int64_t PrefixStore::add(const SegmentHead& segment) {
+  if (const auto known = ids_.find(segment.chain); known != ids_.end()) return known->second;
+  known_[next_id_].segment = segment;
+  ids_[segment.chain] = next_id_;
+  return next_id_++;
+}
+
+std::optional<PrefixStore::Known> PrefixStore::known(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(id);
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void PrefixStore::discard(int64_t segment) {
@@ -130,92 +215,140 @@ void PrefixStore::take_back() {
   written_.clear();
 }
 
-// Forgets a segment, and takes its file away unless others may need it.
+// Forgets a segment, which the first of several threads does, and takes its file away unless others may need
+// it.
 void PrefixStore::remove(int64_t id, SegmentFault why) {
-  const std::optional<SegmentHead> segment = registry_.find(id);
-  if (!segment || !registry_.forget(id) || why == SegmentFault::newer) return;
-  const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
-  if (folder.is_open()) directory_->remove(folder.get(), CacheFiles::segment_file(segment->chain), why);
+  const std::optional<Known> segment = known(id);
+  if (!segment) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (known_.erase(id) == 0) return;
+    ids_.erase(segment->segment.chain);
+    std::erase(open_, id);
+  }
+  if (why == SegmentFault::newer) return;
+  if (const OwnedFd folder = open_folder(); folder.is_open())
+    directory_->remove(folder.get(), CacheFiles::segment_file(segment->segment.chain), why);
 }
 
 // --- loading -------------------------------------------------------------------------------------
 
 bool PrefixStore::load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages) {
-  meter_.begin();
-  const bool is_there = or_miss([&] { return try_load(segment, first_page, pages); });
-  meter_.end(is_there ? pages.size() * sizes_.page_bytes() : 0);
+  note_read(1, 0);
+  const bool is_there = or_miss([&] {
+    SegmentFault fault = SegmentFault::none;
+    if (const auto file = open_file(segment, fault)) fault = file->read_pages(first_page, pages);
+    if (fault == SegmentFault::unreadable)
+      directory_->warn_once("a segment cannot be read at present");
+    else if (fault != SegmentFault::none)
+      remove(segment, fault);
+    return fault == SegmentFault::none;
+  });
+  note_read(-1, is_there ? pages.size() * sizes_.page_bytes() : 0);
   return is_there;
 }
 
-bool PrefixStore::try_load(int64_t id, int64_t first, std::span<const PageTarget> pages) {
-  SegmentFault fault = SegmentFault::none;
-  const auto file = open_file(id, fault);
-  if (file) fault = file->read_pages(first, pages);
-  if (fault == SegmentFault::unreadable)
-    directory_->warn_once("a segment cannot be read at present");
-  else if (fault != SegmentFault::none)
-    remove(id, fault);
-  return fault == SegmentFault::none;
-}
-
 std::shared_ptr<const SegmentFile> PrefixStore::open_file(int64_t id, SegmentFault& fault) {
-  if (auto file = registry_.file(id)) return file;
-  const std::optional<SegmentHead> segment = registry_.find(id);
+  const std::optional<Known> segment = known(id);
   if (!segment) return fault = SegmentFault::vanished, nullptr;
-  auto file = open_anew(*segment, fault);
-  if (!file && fault == SegmentFault::unreadable) {
-    registry_.close_files();  // out of descriptors, perhaps: those kept open are ours to close
-    file = open_anew(*segment, fault);
+  if (segment->file) return segment->file;
+  const std::string name = CacheFiles::segment_file(segment->segment.chain);
+  std::shared_ptr<const SegmentFile> file;
+  for (const bool is_again : {false, true}) {
+    if (is_again) close_files();  // out of descriptors, perhaps: those kept open are ours to close
+    const OwnedFd folder = open_folder();
+    if (folder.is_open())
+      file = SegmentFile::open(directory_->fs(), folder.get(), name, fault);
+    else
+      fault = folder.error() == -ENOENT ? SegmentFault::vanished : SegmentFault::unreadable;
+    if (file || fault != SegmentFault::unreadable) break;
   }
-  if (file) registry_.keep_open(id, file);
+  if (file && !file->info().is_same(segment->segment)) {
+    fault = SegmentFault::damaged;  // whole, but not what its name stands for
+    return nullptr;
+  }
+  if (file) keep_open(id, file);
   return file;
 }
 
-std::shared_ptr<const SegmentFile> PrefixStore::open_anew(const SegmentHead& segment, SegmentFault& fault) {
-  const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
-  if (!folder.is_open()) {
-    fault = folder.error() == -ENOENT ? SegmentFault::vanished : SegmentFault::unreadable;
-    return nullptr;
-  }
-  auto file =
-      SegmentFile::open(directory_->fs(), folder.get(), CacheFiles::segment_file(segment.chain), fault);
-  if (!file || file->info().is_same(segment)) return file;
-  fault = SegmentFault::damaged;  // whole, but not what its name stands for
-  return nullptr;
+void PrefixStore::keep_open(int64_t id, const std::shared_ptr<const SegmentFile>& file) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(id);
+  if (known == known_.end() || known->second.file) return;
+  open_.push_back(id);
+  known->second.file = file;
+  if (open_.size() <= kMaxOpenFiles) return;
+  known_[open_.front()].file.reset();
+  open_.erase(open_.begin());
 }
 
-// --- uses and speeds -----------------------------------------------------------------------------
+void PrefixStore::close_files() {
+  const std::lock_guard lock(mutex_);
+  for (const int64_t id : open_) known_[id].file.reset();
+  open_.clear();
+}
+
+void PrefixStore::note_read(int n_begun, uint64_t n_bytes) {
+  const std::lock_guard lock(mutex_);
+  read_ = {read_.n_bytes + n_bytes, read_seconds()};
+  reading_since_ = Clock::now();
+  n_reading_ += n_begun;
+}
+
+// With mutex_ held.
+double PrefixStore::read_seconds() const {
+  const std::chrono::duration<double> reading = Clock::now() - reading_since_;
+  return read_.seconds + (n_reading_ > 0 ? reading.count() : 0);
+}
+
+ReadStats PrefixStore::read_stats() const {
+  const std::lock_guard lock(mutex_);
+  return {read_.n_bytes, read_seconds()};
+}
+
+// --- uses and notes ------------------------------------------------------------------------------
 
 void PrefixStore::record_use(std::span<const int64_t> segments) {
   or_miss([&] {
-    if (can_write()) registry_.record_use(segments);
+    if (!can_write()) return;
+    const std::lock_guard lock(mutex_);
+    for (const int64_t id : segments)
+      if (const auto known = known_.find(id); known != known_.end())
+        uses_.push_back(known->second.segment.chain);
   });
 }
 
+// In a turn. What fails is lost: these are counts, not facts.
 void PrefixStore::write_uses() {
-  if (!registry_.has_uses()) return;
-  directory_->in_turn([this] {
-    write_uses_in_turn();
-    return true;
-  });
-}
-
-// What fails is lost: these are counts, not facts.
-void PrefixStore::write_uses_in_turn() {
-  const std::vector<Hash256> uses = registry_.take_uses();
-  const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+  std::vector<Hash256> uses;
+  {
+    const std::lock_guard lock(mutex_);
+    uses.swap(uses_);
+  }
+  const OwnedFd folder = open_folder();
   for (const Hash256& chain : uses)
     if (folder.is_open()) directory_->record_use(folder.get(), CacheFiles::segment_file(chain));
+}
+
+// In a turn of its own, if there are any.
+void PrefixStore::flush_uses() {
+  or_miss([this] {
+    {
+      const std::lock_guard lock(mutex_);
+      if (uses_.empty()) return;
+    }
+    directory_->in_turn([this] { return write_uses(), true; });
+  });
 }
 
 CacheSpeeds PrefixStore::speeds() {
   return or_miss([this]() -> CacheSpeeds {
     CacheSpeeds speeds;
-    const OwnedFd folder = directory_->files().open_folder(sizes_.fingerprint);
+    const OwnedFd folder = open_folder();
     if (!folder.is_open()) return {};
-    const std::string note =
-        directory_->files().read_note(folder.get(), kSpeeds, sizeof(Hash256) + sizeof speeds);
-    if (note.size() != sizeof(Hash256) + sizeof speeds ||
+    constexpr size_t kNoteBytes = sizeof(Hash256) + sizeof speeds;
+    const std::string note = directory_->read_note(folder.get(), kSpeeds, kNoteBytes);
+    if (note.size() != kNoteBytes ||
         std::memcmp(note.data(), sizes_.fingerprint.data(), sizeof(Hash256)) != 0)
       return {};
     std::memcpy(&speeds, note.data() + sizeof(Hash256), sizeof speeds);
@@ -228,8 +361,8 @@ void PrefixStore::record_speeds(const CacheSpeeds& speeds) {
     std::string note(sizes_.fingerprint.begin(), sizes_.fingerprint.end());
     note.append(reinterpret_cast<const char*>(&speeds), sizeof speeds);
     directory_->in_turn([&] {
-      const OwnedFd folder = directory_->files().make_folder(sizes_.fingerprint);
-      if (folder.is_open()) directory_->files().write_note(folder.get(), kSpeeds, note);
+      const OwnedFd folder = directory_->make_folder(sizes_.fingerprint);
+      if (folder.is_open()) directory_->write_note(folder.get(), kSpeeds, note);
       return true;
     });
   });
@@ -237,12 +370,10 @@ void PrefixStore::record_speeds(const CacheSpeeds& speeds) {
 
 void PrefixStore::record_model(const std::string& path) {
   or_miss([&] {
-    const CacheFiles& files = directory_->files();
-    const OwnedFd folder = files.open_folder(sizes_.fingerprint);
-    const size_t n_most = path.size();
+    const OwnedFd folder = open_folder();
     if (!can_write() || !folder.is_open() || path.empty()) return;
-    if (files.read_note(folder.get(), CacheFiles::kPathNote, n_most) != path)
-      files.write_note(folder.get(), CacheFiles::kPathNote, path);
+    if (directory_->read_note(folder.get(), CacheFiles::kPathNote, path.size()) != path)
+      directory_->write_note(folder.get(), CacheFiles::kPathNote, path);
   });
 }
 
@@ -261,22 +392,23 @@ std::optional<int64_t> PrefixStore::try_store(const DiskPage& before, std::span<
   segment.n_pages = std::ssize(pages);
   segment.parent = root_;
   if (before.is_there()) {
-    const std::optional<SegmentHead> parent = registry_.find(before.segment);
+    const std::optional<Known> parent = known(before.segment);
     if (!parent) return std::nullopt;
-    segment.parent = parent->chain;
-    segment.first_page = parent->first_page + before.number + 1;
+    segment.parent = parent->segment.chain;
+    segment.first_page = parent->segment.first_page + before.number + 1;
   }
   segment.chain = chain_next(segment.parent, segment.first_page, tokens);
   SegmentWriter writer(*directory_, segment);
   const bool is_reserved = directory_->in_turn([&] {
-    write_uses_in_turn();
+    write_uses();
     return writer.reserve();
   });
   if (!is_reserved) return std::nullopt;
-  const bool was_there = writer.is_there();
+  const bool was_there = writer.is_there;
   if (!was_there)
     if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
-  const int64_t id = registry_.add(segment);
+  const std::lock_guard lock(mutex_);
+  const int64_t id = add(segment);
   if (!was_there) written_.push_back(id);
   return id;
 }

@@ -115,6 +115,11 @@ PrefixTree::Match PrefixTree::match(Tokens tokens) const {
   return found;
 }
 
+int64_t PrefixTree::Match::n_in_pool() const {
+  const auto is_there = [](const PrefixPage& page) { return page.pool.is_there(); };
+  return std::ranges::find_if_not(pages, is_there) - pages.begin();
+}
+
 std::vector<int32_t> PrefixTree::tokens_of(const Match& match) const {
   assert(match.n_removals == n_removals_);
   std::vector<int32_t> tokens = match.node->path_tokens();
@@ -130,7 +135,7 @@ void PrefixTree::use(const Match& match) {
 PrefixTree::Lock PrefixTree::lock(const Match& match) {
   Node& node = end_of(match);
   lock(node);
-  return Lock(*this, node);
+  return Lock(&node, {this});
 }
 
 // The node that ends with the match's last page, which is split off if need be. Since the match was made its
@@ -220,7 +225,7 @@ void PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
 }
 
 // Makes the first pages of a node a node of their own, its parent, and returns that. The node itself keeps
-// its end: so whoever locked it still holds the deepest node of the path. Nothing to do when the node ends
+// its end: so its locks still hold the deepest node of the path. Nothing to do when the node ends
 // there. All that takes memory comes before anything is changed.
 PrefixTree::Node& PrefixTree::split(Node& node, int64_t n_pages) {
   if (n_pages == node.n_pages()) return node;
@@ -323,7 +328,7 @@ int64_t PrefixTree::evict_pool(int64_t n_pages, const BeforeLeaving& before) {
 // keeps the node until its pages are dealt with, and its end drops those that are then nowhere.
 void PrefixTree::evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& before) {
   lock(node);
-  const Lock held(*this, node);
+  const Lock held(&node, {this});
   int64_t first = node.n_pages();
   bool is_lost = false;
   for (n_pages = std::min(n_pages, node.n_pool); n_pages > 0;) {
@@ -334,7 +339,7 @@ void PrefixTree::evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& be
   }
   if (before && is_lost) {
     const std::vector<int32_t> tokens = node.path_tokens();
-    before({.tokens = tokens});
+    before(tokens);
     assert(node.first_page_number * kPageTokens + std::ssize(node.tokens) == std::ssize(tokens) &&
            node.n_pool_children == 0);
   }

@@ -1,25 +1,23 @@
-// The prefix tree: which token sequences have their pages remembered, in the pools of memory, on disk, or in
-// both.
+// Which token sequences have their pages remembered, in the pools of memory, on disk, or in both.
 //
-// A radix tree over token ids. A node holds a run of whole pages that share one history: one use record, one
-// lock count. Whoever uses, locks or leaves the first pages of a run splits it there; a split moves page
-// references and copies no page. A match counts single tokens: a prompt that leaves a page in its middle
-// still has that page's first tokens, because no row depends on what comes after it. So children of a node
-// may share up to kPageTokens - 1 tokens; they are sorted by their first page, and the one with the longest
-// common prefix is a neighbour of the place where the prompt's own page would stand.
+// A radix tree over token ids. A node holds a run of whole pages with one use record and one lock count.
+// Using, locking or leaving the first pages of a run splits it there; no page is copied. A match counts
+// single tokens: a prompt that leaves a page in its middle still has that page's first tokens, because no row
+// depends on what comes after it. So children of a node may share up to kPageTokens - 1 tokens; they are
+// sorted by their first page, and the one with the longest common prefix is a neighbour of the place of the
+// prompt's own page.
 //
-// The tree knows token ids and page numbers, neither files nor a backend. It is one more user of each pool
-// page it names (PagePins). One thread at a time. A call that finds no memory throws std::bad_alloc and
-// leaves the tree whole, perhaps with a part of what it was to do; giving up pages and locks needs none.
+// The tree knows neither files nor a backend. It is one more user of each pool page it names (PagePins). One
+// thread at a time. A call that finds no memory throws std::bad_alloc and leaves the tree whole, perhaps with
+// a part of what it was to do; giving up pages and locks needs none.
 //
 // Invariants, between calls:
 //   1. a node other than the root holds at least one page, and kPageTokens tokens a page;
 //   2. no two children of a node begin with the same page of tokens;
 //   3. a parent is locked at least as often as all its children together;
-//   4. a page is in the pool or on disk. Only in a locked node it may be in neither: a segment was forgotten
-//      under someone who uses it. Such a hole ends every match. When the last lock goes, the hole and all
-//      that is behind it leave the tree: nobody could reach it, and it must not keep pool pages. Until then
-//      an insert may fill it.
+//   4. a page is in the pool or on disk. Only in a locked node it may be in neither, when its segment was
+//      forgotten. Such a hole ends every match; an insert may fill it. With the last lock it leaves the tree,
+//      and all that is behind it, which cannot be reached and must not keep pool pages.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +49,10 @@ struct PrefixPage {
   bool operator==(const PrefixPage&) const = default;
 };
 
+inline std::span<const int32_t> first_pages(std::span<const int32_t> tokens, int64_t n_pages) {
+  return tokens.first(static_cast<size_t>(n_pages * kPageTokens));
+}
+
 // A run of pages of a token sequence; page i holds the tokens from i * kPageTokens on.
 struct PageRun {
   int64_t first_page = 0, n_pages = 0;
@@ -61,11 +63,13 @@ class PrefixTree {
   struct Node;
 
  public:
-  // A prompt's longest known prefix. Holds until a page leaves the tree, so lock it before anything else; a
-  // stale one is a mistake of ours and stops the program.
+  // A prompt's longest known prefix. Holds until a page leaves the tree, so lock it first; a stale one stops
+  // the program.
   struct Match {
     int64_t n_tokens = 0;
     std::vector<PrefixPage> pages;  // [ceil(n_tokens / kPageTokens)]; the last one may be used in part
+    int64_t n_pages() const { return std::ssize(pages); }
+    int64_t n_in_pool() const;  // pages, from the front
 
    private:
     friend class PrefixTree;
@@ -74,75 +78,51 @@ class PrefixTree {
   };
 
   // While it lives, a matched path stays in the pool and in the tree. Must not outlive the tree.
-  class Lock {
-   public:
-    Lock() = default;
-    Lock(Lock&& other) noexcept { swap(other); }
-    Lock& operator=(Lock&& other) noexcept {
-      Lock(std::move(other)).swap(*this);
-      return *this;
-    }
-    ~Lock() {
-      if (node_) tree_->unlock(*node_);
-    }
-
-   private:
-    friend class PrefixTree;
-    Lock(PrefixTree& tree, Node& node) : tree_(&tree), node_(&node) {}
-    void swap(Lock& other) {
-      std::swap(tree_, other.tree_);
-      std::swap(node_, other.node_);
-    }
-    PrefixTree* tree_ = nullptr;
-    Node* node_ = nullptr;
+  struct Unlock {
+    PrefixTree* tree = nullptr;
+    void operator()(Node* node) const { tree->unlock(*node); }
   };
+  using Lock = std::unique_ptr<Node, Unlock>;
 
-  // A path the last pages of which are about to leave the pool.
-  struct Leaving {
-    std::span<const int32_t> tokens;  // from its first one on
-  };
-  using BeforeLeaving = std::function<void(const Leaving&)>;
+  // Sees the tokens, from the first one on, of a path the last pages of which are about to leave the pool.
+  using BeforeLeaving = std::function<void(std::span<const int32_t> tokens)>;
 
   PrefixTree(PagePins& pins, EvictionPolicy policy);
   ~PrefixTree();  // releases every pool page
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // The longest prefix of `tokens` whose pages are all there. No side effects. Where its two
-  // nearest pages share as much with the prompt, one in the pool is taken first.
+  // The longest prefix of `tokens` whose pages are all there. No side effects. Of two pages that share as
+  // much with the prompt, one in the pool is taken first.
   Match match(std::span<const int32_t> tokens) const;
-  // The tokens of a match's pages, whole pages: beyond n_tokens they are those of the page, not of the
-  // prompt. A page that was read from disk is handed to the tree by insert() under these.
+  // The tokens of a match's pages, whole pages: beyond n_tokens those of the page, not of the prompt.
+  // insert() takes a page that was read from disk under these.
   std::vector<int32_t> tokens_of(const Match& match) const;
-  // Counts one hit, and one use, of each page of the match.
+  // Counts one hit and one use of each page of the match.
   void use(const Match& match);
   [[nodiscard]] Lock lock(const Match& match);
 
-  // Adds whole pages: tokens [pages.size() * kPageTokens]. A page that is known keeps the parts it has and
-  // takes those it lacks; the tree becomes a user of the pool pages it takes, and of no other. Counts as a
-  // use but not as a hit. Stops at a page of which neither the tree nor the caller has a part.
+  // Adds whole pages: tokens [pages.size() * kPageTokens]. A known page keeps its parts and takes those it
+  // lacks; the tree becomes a user of the pool pages it takes. Counts as a use, not as a hit. Stops at a page
+  // of which neither the tree nor the caller has a part.
   void insert(std::span<const int32_t> tokens, std::span<const PrefixPage> pages);
-  // Says that `segment` holds the pages of `tokens` (whole pages) from `first_page` on, as its pages 0, 1,
-  // ... Pages that are not known join the tree with `use`; known ones keep their record and a disk part that
-  // they have. Nothing happens beyond a page that is not known before `first_page`. Not a use; the tree's
-  // logical time moves on to `use` where that is later.
+  // `segment` holds the pages of `tokens` (whole pages) from `first_page` on, as its pages 0, 1, ... Unknown
+  // pages join the tree with `use`; known ones keep their record and the disk part that they have. Stops at
+  // an unknown page before `first_page`. Not a use; the tree's logical time moves on to a later `use`.
   void attach_segment(std::span<const int32_t> tokens, int64_t first_page, int64_t segment,
                       const UseRecord& use = {});
-  // Drops all that refers to a segment (evicted, quarantined, vanished), and the holes that this makes as
-  // said in invariant 4. Walks the whole tree.
+  // Drops all that refers to a segment, and the holes that this makes (invariant 4). Walks the whole tree.
   void forget_segment(int64_t segment);
 
-  // Gives back up to `n_pages` pool pages, in the policy's order. A page goes only when it is not locked and
-  // no page behind it has a pool part; so paths shrink from their ends. What is on disk stays known; the rest
-  // leaves the tree, with what is behind it. `before`, when there is one, sees pages that would be lost that
-  // way, many at a time, and may store them: it calls the const functions, attach_segment() for known pages,
-  // and forget_segment(), no other. What it throws is thrown on, with the tree whole. Returns how many pool
-  // pages the tree has given back.
+  // Gives back up to `n_pages` pool pages, in the policy's order, and returns how many. A page goes only when
+  // it is not locked and no page behind it has a pool part; so paths shrink from their ends. What is on disk
+  // stays known; the rest leaves the tree, with what is behind it. `before` may store pages that would be
+  // lost so: it calls only const functions, attach_segment() for known pages, and forget_segment(). What it
+  // throws is thrown on, with the tree whole.
   int64_t evict_pool(int64_t n_pages, const BeforeLeaving& before = {});
 
-  // What a write policy stores: the longest runs of pages along `tokens` (whole pages are looked at) with a
-  // pool part and no disk part. Ends at the first page that is neither stored nor in a run, for no page is
-  // stored before the one ahead of it.
+  // The longest runs of pages along `tokens` (whole pages) with a pool part and no disk part. Ends at the
+  // first page that is neither stored nor in a run, for no page is stored before the one ahead of it.
   std::vector<PageRun> unstored(std::span<const int32_t> tokens) const;
 
   int64_t n_pages() const { return n_pages_; }

@@ -51,7 +51,7 @@ std::string age_of(uint64_t last_use) { return time_ago(static_cast<int64_t>(las
 
 void list(const Options& options, CacheDirectory* cache) {
   const std::vector<CachedModel> models = cache ? list_models(*cache) : std::vector<CachedModel>{};
-  const uint64_t n_bytes = cache ? cache->files().used_bytes() : 0;
+  const uint64_t n_bytes = cache ? cache->used_bytes() : 0;
   Json array = Json::array();
   std::string text = format("%s: %s\n", visible(directory_of(options)).c_str(), human_bytes(n_bytes).c_str());
   if (!models.empty())
@@ -164,7 +164,7 @@ int verify(const Options& options, CacheDirectory* cache) {
 // 1 when segments are left that were to go.
 int shrink(const Options& options, CacheDirectory* cache, uint64_t max_bytes) {
   const Pruned pruned = cache ? prune(*cache, max_bytes) : Pruned{.n_bytes = 0, .is_done = true};
-  const uint64_t n_left = cache ? cache->files().used_bytes() : 0;
+  const uint64_t n_left = cache ? cache->used_bytes() : 0;
   const Json json{{"removed_bytes", pruned.n_bytes}, {"bytes", n_left}};
   write_out((options.json ? json.dump()
                           : human_bytes(pruned.n_bytes) + " removed, " + human_bytes(n_left) + " left") +

@@ -1,4 +1,4 @@
-#include "prefix/segment_file.h"
+#include "prefix/segment.h"
 
 #include <algorithm>
 #include <cassert>
@@ -21,6 +21,8 @@ constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kBatchBytes = 16 << 20;  // of one request
 constexpr int64_t kMaxParts = 1024;         // of one request
 constexpr int64_t kMaxLayers = 4096, kMaxPartBytes = 1 << 28, kMaxPage = int64_t{1} << 40;
+// Header and tokens of the longest segment; never past the trailer.
+constexpr uint64_t kHeadBytes = kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);
 constexpr char kMagic[8] = {'D', 'S', 'V', '3', '2', 'K', 'V', 'S'};
 constexpr char kCommitMark[8] = {'D', 'S', 'V', '3', '2', 'E', 'N', 'D'};
 constexpr uint32_t kVersion = 3;
@@ -51,18 +53,6 @@ uint64_t padded(uint64_t n_bytes) { return (n_bytes + kBlock - 1) / kBlock * kBl
 
 bool is_aligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % kBlock == 0; }
 
-Sum canonical(XXH128_hash_t hash) {
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, hash);
-  Sum sum;
-  std::memcpy(sum.data(), bytes.digest, sum.size());
-  return sum;
-}
-
-Sum sum_of(const void* bytes, size_t n_bytes) { return canonical(XXH3_128bits(bytes, n_bytes)); }
-
-Sum sum_of(const SegmentHeader& header) { return sum_of(&header, offsetof(SegmentHeader, sum)); }
-
 // The checksum of bytes that come in parts. Throws std::bad_alloc.
 class Summer {
  public:
@@ -71,7 +61,11 @@ class Summer {
     XXH3_128bits_reset(state_.get());
   }
   void add(const void* bytes, size_t n_bytes) { XXH3_128bits_update(state_.get(), bytes, n_bytes); }
-  Sum sum() const { return canonical(XXH3_128bits_digest(state_.get())); }
+  Sum sum() const {
+    XXH128_canonical_t bytes;
+    XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state_.get()));
+    return std::to_array(bytes.digest);
+  }
 
  private:
   struct Free {
@@ -79,6 +73,14 @@ class Summer {
   };
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
+
+Sum sum_of(const void* bytes, size_t n_bytes) {
+  Summer summer;
+  summer.add(bytes, n_bytes);
+  return summer.sum();
+}
+
+Sum sum_of(const SegmentHeader& header) { return sum_of(&header, offsetof(SegmentHeader, sum)); }
 
 struct Free {
   void operator()(uint8_t* memory) const { std::free(memory); }
@@ -88,33 +90,6 @@ using AlignedBuffer = std::unique_ptr<uint8_t[], Free>;
 AlignedBuffer aligned_buffer(uint64_t n_bytes) {
   return AlignedBuffer(static_cast<uint8_t*>(std::aligned_alloc(kBlock, std::max(padded(n_bytes), kBlock))));
 }
-
-// Writes through O_DIRECT until the file system refuses it, then through the page cache; nothing after an
-// error.
-class BlockWriter {
- public:
-  BlockWriter(FileSystem& fs, int fd, int direct_fd) : fs_(fs), fd_(fd), direct_fd_(direct_fd) {}
-
-  void write(std::span<const uint8_t> block, uint64_t offset) {
-    if (result_ == 0 && direct_fd_ >= 0) {
-      result_ = write_fully(fs_, direct_fd_, block, offset, kBlock);
-      if (result_ != -EINVAL) return;
-      direct_fd_ = -1, result_ = 0;
-    }
-    if (result_ == 0) result_ = write_fully(fs_, fd_, block, offset);
-  }
-
-  // Both descriptors are of one file: its bytes are durable after this. The first error.
-  int finish() {
-    if (result_ == 0) result_ = fs_.fdatasync(fd_);
-    if (direct_fd_ < 0) fs_.drop_cached(fd_);
-    return result_;
-  }
-
- private:
-  FileSystem& fs_;
-  int fd_, direct_fd_, result_ = 0;
-};
 
 // A page as it lies in the file; the padding is zero.
 void gather(const SegmentHead& sizes, const PageSource& page, uint8_t* record) {
@@ -126,21 +101,11 @@ void gather(const SegmentHead& sizes, const PageSource& page, uint8_t* record) {
   std::memset(to, 0, static_cast<size_t>(record + sizes.page_bytes() - to));
 }
 
-SegmentHeader header_of(const SegmentHead& head) {
-  SegmentHeader header{};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
-  header.version = kVersion;
-  header.endian_tag = kEndianTag;
-  header.page_tokens = kPageTokens;
-  header.head = head;
-  return header;
-}
-
-SegmentTrailer trailer_of(const SegmentHeader& header) {
+SegmentTrailer trailer_of(const SegmentHead& head, const Sum& header_sum) {
   SegmentTrailer trailer{};
   std::memcpy(trailer.commit_mark, kCommitMark, sizeof kCommitMark);
-  trailer.file_bytes = header.head.file_bytes();
-  trailer.header_sum = header.sum;
+  trailer.file_bytes = head.file_bytes();
+  trailer.header_sum = header_sum;
   return trailer;
 }
 
@@ -152,17 +117,6 @@ SegmentFault fault_of(int64_t negative_errno) {
   return negative_errno == -EIO ? SegmentFault::damaged : SegmentFault::unreadable;
 }
 
-// Opens what is a file of ours, and nothing else: opening alone makes some devices act.
-SegmentFault open_own(FileSystem& fs, int directory, const std::string& name, int flags, OwnedFd& fd,
-                      FileInfo& file) {
-  if (const int result = fs.stat_at(directory, name, file); result != 0) return fault_of(result);
-  if (!is_own_file(file)) return SegmentFault::foreign;
-  fd = OwnedFd(fs, fs.open_at(directory, name, O_RDONLY | flags));
-  if (!fd.is_open()) return fault_of(fd.error());
-  if (const int result = fs.stat(fd.get(), file); result != 0) return fault_of(result);
-  return is_own_file(file) ? SegmentFault::none : SegmentFault::unreadable;  // exchanged meanwhile
-}
-
 SegmentFault check_header(const SegmentHeader& header) {
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return SegmentFault::damaged;
   if (header.sum != sum_of(header)) return SegmentFault::damaged;
@@ -170,27 +124,6 @@ SegmentFault check_header(const SegmentHeader& header) {
   const bool is_ours = header.version == kVersion && header.endian_tag == kEndianTag &&
                        header.page_tokens == kPageTokens && header.head.has_sane_sizes();
   return is_ours ? SegmentFault::none : SegmentFault::damaged;
-}
-
-constexpr uint64_t kHeadBytes =
-    kBlock + kMaxSegmentPages * kPageTokens * sizeof(int32_t);  // never past the trailer
-
-// Header and tokens. `n_read`: what the read gave.
-SegmentFault read_head(FileSystem& fs, int fd, uint64_t unit, const FileInfo& file, SegmentHeader& header,
-                       SegmentInfo& info, int64_t& n_read) {
-  const AlignedBuffer head = aligned_buffer(kHeadBytes);
-  if (!head) return SegmentFault::unreadable;
-  n_read = read_fully(fs, fd, {{head.get(), kHeadBytes}}, 0, unit);
-  if (n_read < 0) return fault_of(n_read);
-  if (n_read < static_cast<int64_t>(kHeadBytes)) return SegmentFault::damaged;
-  std::memcpy(&header, head.get(), sizeof header);
-  if (const SegmentFault fault = check_header(header); fault != SegmentFault::none) return fault;
-  static_cast<SegmentHead&>(info) = header.head;
-  if (file.n_bytes != info.file_bytes()) return SegmentFault::damaged;
-  info.tokens.resize(static_cast<size_t>(info.n_pages * kPageTokens));
-  std::memcpy(info.tokens.data(), &head[kBlock], info.tokens.size() * sizeof(int32_t));
-  const bool is_whole = info.chain == chain_next(info.parent, info.first_page, info.tokens);
-  return is_whole ? SegmentFault::none : SegmentFault::damaged;
 }
 
 }  // namespace
@@ -222,78 +155,114 @@ uint64_t SegmentHead::page_offset(int64_t page) const {
 }
 uint64_t SegmentHead::file_bytes() const { return page_offset(n_pages) + kBlock; }
 
+// Through O_DIRECT until the file system refuses it, then through the page cache; nothing after an error.
 int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
                   std::span<const PageSource> pages) {
-  BlockWriter writer(fs, fd, direct_fd);
-  SegmentHeader header = header_of(info);
   const uint64_t page_bytes = info.page_bytes(), head_bytes = info.page_offset(0);
   const AlignedBuffer block = aligned_buffer(std::max(page_bytes, head_bytes));
   if (!block) return -ENOMEM;
+  int result = 0;
+  const auto write = [&](uint64_t n_bytes, uint64_t offset) {
+    if (result == 0 && direct_fd >= 0) {
+      result = write_fully(fs, direct_fd, {block.get(), n_bytes}, offset, kBlock);
+      if (result != -EINVAL) return;
+      direct_fd = -1, result = 0;
+    }
+    if (result == 0) result = write_fully(fs, fd, {block.get(), n_bytes}, offset);
+  };
+  SegmentHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = kVersion;
+  header.endian_tag = kEndianTag;
+  header.page_tokens = kPageTokens;
+  header.head = info;
   for (size_t page = 0; page < pages.size(); ++page) {
     gather(info, pages[page], block.get());
     header.page_sums[page] = sum_of(block.get(), page_bytes);
-    writer.write({block.get(), page_bytes}, info.page_offset(static_cast<int64_t>(page)));
+    write(page_bytes, info.page_offset(static_cast<int64_t>(page)));
   }
   header.sum = sum_of(header);
   std::memset(block.get(), 0, head_bytes);
   std::memcpy(block.get(), &header, sizeof header);
   std::memcpy(&block[kBlock], info.tokens.data(), info.tokens.size() * sizeof(int32_t));
-  writer.write({block.get(), head_bytes}, 0);
-  const SegmentTrailer trailer = trailer_of(header);
+  write(head_bytes, 0);
+  const SegmentTrailer trailer = trailer_of(info, header.sum);
   std::memcpy(block.get(), &trailer, sizeof trailer);
-  writer.write({block.get(), kBlock}, info.file_bytes() - kBlock);
-  return writer.finish();
+  write(kBlock, info.file_bytes() - kBlock);
+  if (result == 0) result = fs.fdatasync(fd);  // of the file, whichever descriptor wrote it
+  if (direct_fd < 0) fs.drop_cached(fd);
+  return result;
 }
 
-SegmentFault read_segment_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
-                               FileInfo& file) {
-  OwnedFd fd;
-  const SegmentFault fault = open_own(fs, directory, name, 0, fd, file);
-  if (fault != SegmentFault::none) return fault;
-  SegmentHeader header;
-  int64_t n_read = 0;
-  return read_head(fs, fd.get(), 1, file, header, info, n_read);
+SegmentFault SegmentFile::read_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
+                                    FileInfo& file) {
+  SegmentFile segment(fs, 1);
+  SegmentFault fault = segment.open_own(directory, name, file);
+  if (fault == SegmentFault::none) fault = segment.read_head(file);
+  info = std::move(segment.info_);
+  return fault;
 }
 
 std::shared_ptr<const SegmentFile> SegmentFile::open(FileSystem& fs, int directory, const std::string& name,
                                                      SegmentFault& fault) {
   // A file system may refuse O_DIRECT when the file is opened, or only when it is read.
-  for (const bool is_direct : {true, false}) {
-    OwnedFd fd;
-    FileInfo info;
-    fault = open_own(fs, directory, name, is_direct ? O_DIRECT : 0, fd, info);
-    if (fd.error() == -EINVAL && is_direct) continue;
-    if (fault != SegmentFault::none) return nullptr;
-    std::shared_ptr<SegmentFile> file(new SegmentFile(fs, std::move(fd), is_direct ? kBlock : 1));
-    bool is_refused = false;
-    fault = file->read_ends(info, is_refused);
-    if (is_refused && is_direct) continue;
-    return fault == SegmentFault::none ? file : nullptr;
+  for (const uint64_t unit : {kBlock, uint64_t{1}}) {
+    const std::shared_ptr<SegmentFile> segment(new SegmentFile(fs, unit));
+    FileInfo file;
+    fault = segment->open_own(directory, name, file);
+    if (fault == SegmentFault::none) fault = segment->read_head(file);
+    if (fault == SegmentFault::none) fault = segment->read_trailer();
+    if (fault == SegmentFault::none) return segment;
+    if (fault != SegmentFault::unreadable) break;
   }
-  return nullptr;  // not reached: the second round returns
+  return nullptr;
 }
 
-// Header, tokens and trailer. `is_refused`: the first read gave EINVAL.
-SegmentFault SegmentFile::read_ends(const FileInfo& file, bool& is_refused) {
-  SegmentHeader header;
-  int64_t n_read = 0;
-  const SegmentFault fault = read_head(fs_, fd_.get(), unit_, file, header, info_, n_read);
-  is_refused = n_read == -EINVAL;
-  if (fault != SegmentFault::none) return fault;
-  sums_.assign(header.page_sums, header.page_sums + info_.n_pages);
+// Opens what is a file of ours, and nothing else: opening alone makes some devices act.
+SegmentFault SegmentFile::open_own(int directory, const std::string& name, FileInfo& file) {
+  if (const int result = fs_.stat_at(directory, name, file); result != 0) return fault_of(result);
+  if (!is_own_file(file)) return SegmentFault::foreign;
+  fd_ = OwnedFd(fs_, fs_.open_at(directory, name, O_RDONLY | (unit_ > 1 ? O_DIRECT : 0)));
+  if (!fd_.is_open()) return fault_of(fd_.error());
+  if (const int result = fs_.stat(fd_.get(), file); result != 0) return fault_of(result);
+  return is_own_file(file) ? SegmentFault::none : SegmentFault::unreadable;  // exchanged meanwhile
+}
 
-  const AlignedBuffer end = aligned_buffer(kBlock);
-  if (!end) return SegmentFault::unreadable;
-  const int64_t n_tail = read_block({end.get(), kBlock}, info_.file_bytes() - kBlock);
-  if (n_tail < 0) return fault_of(n_tail);
-  const SegmentTrailer trailer = trailer_of(header);
-  const bool is_whole =
-      n_tail == static_cast<int64_t>(kBlock) && std::memcmp(end.get(), &trailer, kBlock) == 0;
+// Header and tokens.
+SegmentFault SegmentFile::read_head(const FileInfo& file) {
+  const AlignedBuffer head = aligned_buffer(kHeadBytes);
+  if (!head) return SegmentFault::unreadable;
+  if (const SegmentFault fault = read({{head.get(), kHeadBytes}}, 0); fault != SegmentFault::none)
+    return fault;
+  SegmentHeader header;
+  std::memcpy(&header, head.get(), sizeof header);
+  if (const SegmentFault fault = check_header(header); fault != SegmentFault::none) return fault;
+  static_cast<SegmentHead&>(info_) = header.head;
+  std::ranges::copy(header.page_sums, sums_.begin());
+  header_sum_ = header.sum;
+  if (file.n_bytes != info_.file_bytes()) return SegmentFault::damaged;
+  info_.tokens.resize(static_cast<size_t>(info_.n_pages * kPageTokens));
+  std::memcpy(info_.tokens.data(), &head[kBlock], info_.tokens.size() * sizeof(int32_t));
+  const bool is_whole = info_.chain == chain_next(info_.parent, info_.first_page, info_.tokens);
   return is_whole ? SegmentFault::none : SegmentFault::damaged;
 }
 
-int64_t SegmentFile::read_block(std::span<uint8_t> block, uint64_t offset) const {
-  return read_fully(fs_, fd_.get(), {{block.data(), block.size()}}, offset, unit_);
+SegmentFault SegmentFile::read_trailer() const {
+  const AlignedBuffer end = aligned_buffer(kBlock);
+  if (!end) return SegmentFault::unreadable;
+  const SegmentFault fault = read({{end.get(), kBlock}}, info_.file_bytes() - kBlock);
+  if (fault != SegmentFault::none) return fault;
+  const SegmentTrailer trailer = trailer_of(info_, header_sum_);
+  return std::memcmp(end.get(), &trailer, kBlock) == 0 ? SegmentFault::none : SegmentFault::damaged;
+}
+
+// All of the parts; a file that ends before is damaged.
+SegmentFault SegmentFile::read(std::vector<iovec> parts, uint64_t offset) const {
+  int64_t n_bytes = 0;
+  for (const iovec& part : parts) n_bytes += static_cast<int64_t>(part.iov_len);
+  const int64_t n_read = read_fully(fs_, fd_.get(), std::move(parts), offset, unit_);
+  if (n_read < 0) return fault_of(n_read);
+  return n_read < n_bytes ? SegmentFault::damaged : SegmentFault::none;
 }
 
 SegmentFault SegmentFile::verify(int64_t& n_whole) const {
@@ -309,20 +278,19 @@ SegmentFault SegmentFile::verify(int64_t& n_whole) const {
 SegmentFault SegmentFile::verify_page(int64_t page, std::span<uint8_t> block) const {
   Summer summer;
   for (uint64_t at = 0; at < info_.page_bytes(); at += block.size()) {
-    const auto part = block.first(std::min<uint64_t>(block.size(), info_.page_bytes() - at));
-    const int64_t n_read = read_block(part, info_.page_offset(page) + at);
-    if (n_read < 0) return fault_of(n_read);
-    if (n_read < std::ssize(part)) return SegmentFault::damaged;
-    summer.add(part.data(), part.size());
+    const uint64_t n_bytes = std::min<uint64_t>(block.size(), info_.page_bytes() - at);
+    const SegmentFault fault = read({{block.data(), n_bytes}}, info_.page_offset(page) + at);
+    if (fault != SegmentFault::none) return fault;
+    summer.add(block.data(), n_bytes);
   }
   return summer.sum() == sums_[static_cast<size_t>(page)] ? SegmentFault::none : SegmentFault::damaged;
 }
 
 SegmentFault SegmentFile::read_pages(int64_t first, std::span<const PageTarget> targets) const {
   assert(first >= 0 && first + std::ssize(targets) <= info_.n_pages);
-  const size_t n_at_once = static_cast<size_t>(
-      std::max<int64_t>(1, std::min<int64_t>(kMaxParts / (info_.n_layers + 1),
-                                             static_cast<int64_t>(kBatchBytes / info_.page_bytes()))));
+  const auto n_for_bytes = static_cast<int64_t>(kBatchBytes / info_.page_bytes());
+  const auto n_at_once =
+      static_cast<size_t>(std::max<int64_t>(1, std::min(kMaxParts / (info_.n_layers + 1), n_for_bytes)));
   for (size_t page = 0; page < targets.size(); page += n_at_once) {
     const auto batch = targets.subspan(page, std::min(n_at_once, targets.size() - page));
     const SegmentFault fault = read_batch(first + static_cast<int64_t>(page), batch);
@@ -352,9 +320,8 @@ SegmentFault SegmentFile::read_batch(int64_t first, std::span<const PageTarget> 
       if (is_in_place) parts.push_back({rows, rows_bytes});
     parts.push_back({&bounce[i * n_bounced], n_bounced});
   }
-  const int64_t n_read = read_fully(fs_, fd_.get(), std::move(parts), info_.page_offset(first), unit_);
-  if (n_read < 0) return fault_of(n_read);
-  if (n_read < static_cast<int64_t>(info_.page_bytes() * targets.size())) return SegmentFault::damaged;
+  const SegmentFault fault = read(std::move(parts), info_.page_offset(first));
+  if (fault != SegmentFault::none) return fault;
 
   for (size_t i = 0; i < targets.size(); ++i) {
     const uint8_t* from = &bounce[i * n_bounced];

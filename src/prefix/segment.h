@@ -68,11 +68,6 @@ enum class SegmentFault {
   unreadable,  // not now (out of descriptors or memory, no permission)
 };
 
-// What the file says of itself in its head, and the head's checksum and chain hash; neither pages nor trailer
-// are looked at, which is for opening it. Read through the page cache, where the next start finds it.
-SegmentFault read_segment_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
-                               FileInfo& file);
-
 // Writes all of a segment to `fd`, a new file, and makes its bytes durable. `direct_fd`: the same file opened
 // with O_DIRECT, or -1. 0 or a negative errno; after an error the file is lost.
 int write_segment(FileSystem& fs, int fd, int direct_fd, const SegmentInfo& info,
@@ -84,6 +79,11 @@ class SegmentFile {
   // Null with `fault` set. The pages are not read here.
   static std::shared_ptr<const SegmentFile> open(FileSystem& fs, int directory, const std::string& name,
                                                  SegmentFault& fault);
+
+  // What the file says of itself in its head, whose checksum and chain hash are verified, without the
+  // trailer. Read through the page cache, where the next start finds it.
+  static SegmentFault read_info(FileSystem& fs, int directory, const std::string& name, SegmentInfo& info,
+                                FileInfo& file);
 
   const SegmentInfo& info() const { return info_; }
 
@@ -97,9 +97,11 @@ class SegmentFile {
 
  private:
   using Sum = std::array<uint8_t, 16>;
-  SegmentFile(FileSystem& fs, OwnedFd fd, uint64_t unit) : fs_(fs), fd_(std::move(fd)), unit_(unit) {}
-  int64_t read_block(std::span<uint8_t> block, uint64_t offset) const;
-  SegmentFault read_ends(const FileInfo& file, bool& is_refused);
+  SegmentFile(FileSystem& fs, uint64_t unit) : fs_(fs), unit_(unit) {}
+  SegmentFault open_own(int directory, const std::string& name, FileInfo& file);
+  SegmentFault read_head(const FileInfo& file);
+  SegmentFault read_trailer() const;
+  SegmentFault read(std::vector<iovec> parts, uint64_t offset) const;
   SegmentFault verify_page(int64_t page, std::span<uint8_t> block) const;
   SegmentFault read_batch(int64_t first, std::span<const PageTarget> targets) const;
 
@@ -107,7 +109,8 @@ class SegmentFile {
   OwnedFd fd_;
   uint64_t unit_;  // 4096 with O_DIRECT, else 1
   SegmentInfo info_;
-  std::vector<Sum> sums_;  // [n_pages]
+  std::array<Sum, kMaxSegmentPages> sums_{};  // of the pages
+  Sum header_sum_{};
 };
 
 }  // namespace dsv32
