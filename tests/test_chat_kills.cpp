@@ -60,7 +60,7 @@ void kill_once(const Kill& kill, std::mt19937& random) {
   if (kill.signal == SIGINT) chat.await_prompt(), chat.type("/bye\n");
   chat.end();
 
-  const std::optional<SavedTalk> talk = TalkFolder(home.talks).load("kept");
+  const std::optional<Talk> talk = TalkStore(home.talks).load("kept");
   BOOST_REQUIRE(talk.has_value());
   const std::vector<Message>& messages = talk->messages;
   BOOST_REQUIRE(messages.size() >= 2);
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(of_a_long_answer_the_last_second_is_lost_at_most) {
   BOOST_REQUIRE(chat.await_prompt());
   chat.type("hello\n");
   const auto kept = [&] {
-    const std::optional<SavedTalk> talk = TalkFolder(home.talks).load("kept");
+    const std::optional<Talk> talk = TalkStore(home.talks).load("kept");
     return talk && talk->messages.size() == 2 ? talk->messages[1].content : "";
   };
   BOOST_TEST(chat.await([&] { return !kept().empty(); }));

@@ -11,7 +11,7 @@
 
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/terminal/word_wrap.h"
+#include "cli/terminal/drawing.h"
 #include "tests/support/chat_home.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
@@ -431,7 +431,7 @@ BOOST_AUTO_TEST_CASE(commands) {
   chat.say("What is in it?");
   chat.say("And in @" + home.temp.file("notes.txt") + " again? me@home @nobody");
   chat.say("//slash");
-  const std::vector<SavedTalk> talks = home.saved();
+  const std::vector<Talk> talks = home.saved();
   BOOST_REQUIRE_EQUAL(talks.size(), 1u);
   const std::string file = home.temp.file("notes.txt") + ":\nfirst\nsecond\n\n";
   const std::vector<std::string> expected{
@@ -571,7 +571,7 @@ BOOST_AUTO_TEST_CASE(talks_and_history_are_kept_unless_told_otherwise) {
   const std::string history = home.temp.file("state/dsv32/history");
   const std::string first = talk({"-n", "3"}, "remember me");
   BOOST_REQUIRE_EQUAL(home.saved().size(), 1u);
-  BOOST_TEST(contains(first, "this talk is kept as " + TalkFolder(home.talks).names()[0]));
+  BOOST_TEST(contains(first, "this talk is kept as " + TalkStore(home.talks).names()[0]));
   BOOST_TEST(contains(read_file(history), "remember\\040me"));
   talk({"-n", "3", "--no-save"}, "not in a talk");
   talk({"-n", "3", "--no-history"}, "not in the history");

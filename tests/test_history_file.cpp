@@ -1,4 +1,5 @@
-// cli/history_file: what is appended reads back the same in libedit, whoever else writes, and stays bounded.
+// cli/terminal/user_files, the history: what is appended reads back the same in libedit, whoever else writes,
+// and stays bounded.
 #include <boost/test/unit_test.hpp>
 #include <cerrno>
 #include <clocale>
@@ -11,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/terminal/history_file.h"
+#include "cli/terminal/user_files.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"

@@ -18,7 +18,7 @@
 
 #include "cli/batch/batch.h"
 #include "cli/batch/batch_files.h"
-#include "cli/chat/completion_json.h"
+#include "cli/chat/answer.h"
 #include "cli/warm/model.h"
 #include "engine/by_hand.h"
 #include "gguf/random_weights.h"
@@ -257,12 +257,12 @@ class Reading {
 
   void conclude(const BatchItem& item) {
     add(item.error ? failure_line(item, *item.error)
-                   : answer_line(item, completion_json(item.result, model_.tokenizer(),
-                                                       {.model_name = model_name(model_.path()),
-                                                        .seed = item.request.options.sampling.seed,
-                                                        .load_seconds = {},
-                                                        .thinking = item.prompt.thinking,
-                                                        .is_text_completion = item.request.is_completion})));
+                   : answer_line(item, answer_json(item.result, model_.tokenizer(),
+                                                   {.model_name = model_name(model_.path()),
+                                                    .seed = item.request.options.sampling.seed,
+                                                    .load_seconds = {},
+                                                    .thinking = item.prompt.thinking,
+                                                    .is_text_completion = item.request.is_completion})));
   }
 
   Answers answers;

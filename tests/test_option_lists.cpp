@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "cli/batch/batch_item.h"
-#include "cli/chat/chat_commands.h"
+#include "cli/chat/conversation.h"
 #include "cli/inspect/completion.h"
 #include "cli/inspect/config.h"
 #include "cli/inspect/manual.h"
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
       BOOST_TEST(text_in(option, read.options) == value, option.name);
     }
     if (option.setting) {
-      BOOST_TEST(contains(unbroken(chat_help()), option.setting), option.name);
+      BOOST_TEST(contains(unbroken(Conversation::help()), option.setting), option.name);
       BOOST_TEST(find_flag(flags_of(Command::chat), option.setting), option.name);
     }
     if (option.flag)

@@ -1,4 +1,4 @@
-// cli/saved_talk, the talks: what is written comes back, what is not a talk is refused with its reason, and
+// cli/chat/talk, the talks: what is written comes back, what is not a talk is refused with its reason, and
 // the one used last is found.
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -26,9 +26,9 @@ std::string parse_complaint(const std::string& json) {
 BOOST_AUTO_TEST_SUITE(saved_talk)
 
 BOOST_AUTO_TEST_CASE(every_field_comes_back) {
-  const SavedTalk talk = make_talk();
+  const Talk talk = make_talk();
   check_same(parse_talk(talk_json(talk)), talk);
-  SavedTalk other = talk;
+  Talk other = talk;
   other.thinking = true, other.used_ms = 0, other.model.clear(), other.messages.clear();
   check_same(parse_talk(talk_json(other)), other);
   other.used_ms = INT64_MAX;
@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(every_field_comes_back) {
 }
 
 BOOST_AUTO_TEST_CASE(bytes_that_json_cannot_carry_are_replaced) {
-  SavedTalk talk = make_talk();
+  Talk talk = make_talk();
   talk.messages[2].content = "cut \xe8\xaa";
   BOOST_TEST(parse_talk(talk_json(talk)).messages[2].content == "cut \xef\xbf\xbd");
 }
@@ -165,7 +165,7 @@ BOOST_AUTO_TEST_CASE(the_talk_used_last) {
   Fixture f;
   BOOST_TEST(!f.folder.latest().has_value());
   const auto save = [&](const char* name, int64_t used_ms) {
-    SavedTalk talk = make_talk();
+    Talk talk = make_talk();
     talk.used_ms = used_ms;
     f.folder.save(name, talk);
   };
@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(the_talk_used_last) {
   save("c", 2001);
   BOOST_TEST(f.folder.latest().value() == "c");
   // The beginning of a file is enough, wherever in the messages it ends.
-  SavedTalk talk = make_talk();
+  Talk talk = make_talk();
   talk.used_ms = 3000;
   talk.messages[1].content.assign(100'000, 'x');
   f.folder.save("long", talk);
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(the_talk_used_last) {
 // nobody's way.
 BOOST_AUTO_TEST_CASE(a_last_talk_that_is_damaged_is_not_passed_over) {
   Fixture f;
-  SavedTalk talk = make_talk();
+  Talk talk = make_talk();
   talk.used_ms = 5'000'000;
   f.folder.save("good", talk);
   const std::string inner = R"({"dsv32_talk":1,"messages":[{"used_ms":9000000}],"used_ms":"9000000"})";

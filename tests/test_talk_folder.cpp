@@ -1,4 +1,4 @@
-// cli/saved_talk, the files: they are their owner's alone, durable before they have their name, refused when
+// cli/chat/talk, the files: they are their owner's alone, durable before they have their name, refused when
 // they are not ours, and nobody ever reads half of a talk.
 #include <atomic>
 #include <boost/test/unit_test.hpp>
@@ -36,10 +36,10 @@ BOOST_AUTO_TEST_CASE(saving_and_loading) {
   BOOST_TEST(!f.folder.load("work").has_value());
   f.folder.save("work", make_talk());
   check_same(f.folder.load("work").value(), make_talk());
-  SavedTalk shorter = make_talk();
+  Talk shorter = make_talk();
   shorter.messages.resize(3);
   f.folder.save("work", shorter);  // nothing of the longer one is left
-  check_same(TalkFolder(f.path).load("work").value(), shorter);
+  check_same(TalkStore(f.path).load("work").value(), shorter);
   BOOST_TEST(!f.folder.load("wor").has_value());
   BOOST_TEST(names_in(f.path) == std::vector<std::string>{"work.json"}, tt::per_element());
 }
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(for_their_owner_alone) {
     const mode_t former = umask(mask);
     const std::string path = temp.file("talks");
     if (mask == 0777) fs::create_directory(path), fs::permissions(path, fs::perms::owner_all);
-    const TalkFolder folder(path);
+    const TalkStore folder(path);
     folder.save("a", make_talk());
     umask(former);
     BOOST_TEST(mode_of(path) == 0700u);
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(no_talk_is_followed_elsewhere) {
   BOOST_TEST(contains(complaint([&] { f.folder.load("folder"); }), "it is no regular file"));
   BOOST_TEST(contains(complaint([&] { f.folder.load("pipe"); }), "it is no regular file"));
   // A link that appeared after loading is replaced, not written through.
-  SavedTalk other = make_talk();
+  Talk other = make_talk();
   other.messages.clear();
   f.folder.save("link", other);
   BOOST_TEST(!fs::is_symlink(f.file("link.json")));
@@ -105,13 +105,12 @@ BOOST_AUTO_TEST_CASE(other_users_files_are_refused, *boost::unit_test::precondit
   BOOST_REQUIRE(chown(f.file("theirs.json").c_str(), 1234, 1234) == 0);
   BOOST_TEST(contains(complaint([&] { f.folder.load("theirs"); }), "it belongs to user 1234, not to user 0"));
   BOOST_REQUIRE(chown(f.path.c_str(), 1234, 1234) == 0);
-  BOOST_TEST(
-      contains(complaint([&] { TalkFolder again(f.path); }), "it belongs to user 1234, not to user 0"));
+  BOOST_TEST(contains(complaint([&] { TalkStore again(f.path); }), "it belongs to user 1234, not to user 0"));
 }
 
 BOOST_AUTO_TEST_CASE(folders_that_are_not_used) {
   TempDir temp;
-  const auto said = [&](const std::string& path) { return complaint([&] { TalkFolder folder(path); }); };
+  const auto said = [&](const std::string& path) { return complaint([&] { TalkStore folder(path); }); };
   BOOST_TEST(contains(said(temp.file("absent/talks")), "No such file or directory"));
   write_file(temp.file("file"), "");
   BOOST_TEST(
@@ -133,7 +132,7 @@ BOOST_AUTO_TEST_CASE(no_more_than_64_mib) {
                       "it has 67108865 bytes, expected at most 67108864"));
   fs::resize_file(f.file("huge.json"), uint64_t{1} << 40);
   BOOST_TEST(contains(complaint([&] { f.folder.load("huge"); }), "expected at most"));
-  SavedTalk talk = make_talk();
+  Talk talk = make_talk();
   f.folder.save("long", talk);
   talk.messages[1].content.assign(kMaxTalkBytes, 'x');
   BOOST_TEST(
@@ -150,8 +149,8 @@ BOOST_AUTO_TEST_CASE(failures_while_saving) {
   TempDir temp;
   const std::string path = temp.file("talks");
   FaultFileSystem faults;
-  const TalkFolder folder(path, faults);
-  SavedTalk before = make_talk(), after = make_talk();
+  const TalkStore folder(path, faults);
+  Talk before = make_talk(), after = make_talk();
   before.messages.clear();
   folder.save("work", before);
   int64_t n_calls = faults.n_calls;
@@ -185,7 +184,7 @@ BOOST_AUTO_TEST_CASE(durable_before_it_is_named) {
   TempDir temp;
   const std::string path = temp.file("talks");
   FaultFileSystem faults;
-  const TalkFolder folder(path, faults);
+  const TalkStore folder(path, faults);
   std::vector<std::pair<FileOp, bool>> calls;  // and whether the name was there before
   faults.on_call = [&](int64_t, FileOp op) {
     if (op == FileOp::write || op == FileOp::sync_directory || op == FileOp::sync_data)
@@ -205,7 +204,7 @@ BOOST_AUTO_TEST_CASE(leftovers_of_crashes_are_removed_when_they_are_old) {
   for (const std::string& path : {young, old, f.file("work.tmp"), f.file(".notes")}) write_file(path, "x");
   const int64_t now = std::time(nullptr);
   for (const std::string& path : {old, f.file("work.tmp"), f.file(".notes")}) set_clock(path, now - 4000);
-  const TalkFolder again(f.path);
+  const TalkStore again(f.path);
   BOOST_TEST(
       names_in(f.path) == (std::vector<std::string>{".notes", ".work.0000000000000001.tmp", "work.tmp"}),
       tt::per_element());
@@ -214,7 +213,7 @@ BOOST_AUTO_TEST_CASE(leftovers_of_crashes_are_removed_when_they_are_old) {
 // Locks of one process exclude each other as those of two do: each opens the file anew.
 BOOST_AUTO_TEST_CASE(one_chat_holds_a_talk) {
   Fixture f;
-  const TalkFolder second(f.path);
+  const TalkStore second(f.path);
   std::optional<TalkLock> lock = f.folder.lock("work");
   BOOST_REQUIRE(lock.has_value());
   BOOST_TEST(lock->is_open());
@@ -269,7 +268,7 @@ BOOST_AUTO_TEST_CASE(talks_are_renamed_and_removed_with_their_locks) {
 BOOST_AUTO_TEST_CASE(locks_that_fail) {
   TempDir temp;
   FaultFileSystem faults;
-  const TalkFolder folder(temp.file("talks"), faults);
+  const TalkStore folder(temp.file("talks"), faults);
   const int64_t first = faults.n_calls;
   BOOST_TEST(folder.lock("work").value().is_open());
   const int64_t n_calls = faults.n_calls - first;
@@ -291,26 +290,26 @@ BOOST_AUTO_TEST_CASE(a_reader_never_sees_half_a_talk) {
   TempDir temp;
   const std::string path = temp.file("talks");
   const auto talk_of = [](char letter, size_t n_bytes) {
-    SavedTalk talk = make_talk();
+    Talk talk = make_talk();
     talk.model = std::string(1, letter);
     for (Message& message : talk.messages) message.content.assign(n_bytes, letter);
     return talk;
   };
-  TalkFolder(path).save("work", talk_of('a', 50'000));
+  TalkStore(path).save("work", talk_of('a', 50'000));
   std::atomic<int> n_writing = 2, n_saved = 0;
   const auto write = [&](char letter, size_t n_bytes) {
-    const TalkFolder folder(path);
-    const SavedTalk talk = talk_of(letter, n_bytes);
+    const TalkStore folder(path);
+    const Talk talk = talk_of(letter, n_bytes);
     for (int i = 0; i < 60; ++i) folder.save("work", talk), ++n_saved;
     --n_writing;
   };
   std::thread long_writer(write, 'a', 50'000), short_writer(write, 'b', 20);
-  const TalkFolder folder(path);
+  const TalkStore folder(path);
   size_t n_read = 0, n_mixed = 0;
   std::string said;
   while (n_writing > 0 && said.empty()) {
     try {
-      const SavedTalk seen = folder.load("work").value();
+      const Talk seen = folder.load("work").value();
       for (const Message& message : seen.messages)
         n_mixed += message.content != std::string(seen.model == "a" ? 50'000 : 20, seen.model[0]);
       ++n_read;

@@ -1,5 +1,4 @@
-// cli/terminal, cli/printer, cli/answer, cli/output_file, cli/line_drawing and cli/key_sequences: where text
-// goes, how it looks, what is escaped, and what keys send.
+// cli/terminal and cli/chat/answer: where text goes, how it looks, what is escaped, and what keys send.
 //
 // Sinks that collect stand for the streams.
 #include <boost/test/unit_test.hpp>
@@ -16,13 +15,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/chat/chat_commands.h"
-#include "cli/terminal/key_sequences.h"
-#include "cli/terminal/line_drawing.h"
-#include "cli/terminal/output_file.h"
-#include "cli/terminal/printer.h"
+#include "cli/chat/conversation.h"
+#include "cli/terminal/drawing.h"
+#include "cli/terminal/line_editor.h"
+#include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
-#include "cli/terminal/word_wrap.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/screen.h"
@@ -31,14 +28,18 @@ using namespace dsv32;
 
 namespace {
 
-// A printer and what it has printed.
+// A printer and what it has printed; one at a time.
 struct Printed {
-  explicit Printed(const PrinterStyle& style)
+  explicit Printed(const AnswerPrinter::Style& style)
       : printer(
-            style, [this](std::string_view text) { out += text; },
-            [this](std::string_view text) { err += text; }) {}
-  std::string out, err;
-  Printer printer;
+            style, status, stop, {}, [](std::string_view text) { out += text; },
+            [](std::string_view text) { err += text; }) {
+    out.clear(), err.clear();
+  }
+  static inline std::string out, err;
+  StatusLine status{false, true};
+  GracefulStop stop;
+  AnswerPrinter printer;
 };
 
 struct Folder {
@@ -200,7 +201,7 @@ BOOST_AUTO_TEST_CASE(sequences_of_keys_end_where_they_end) {
 
 // A window of 24 rows shows the list between two prompts; in a narrow one no word is broken.
 BOOST_AUTO_TEST_CASE(a_chats_help_fits_its_window) {
-  const std::string help = chat_help();
+  const std::string help = Conversation::help();
   BOOST_TEST(std::ranges::count(help, '\n') <= 22);
   std::istringstream lines(help), words(help);
   for (std::string line; std::getline(lines, line);) BOOST_TEST(columns_of(line) < 80u, line);
@@ -224,10 +225,10 @@ BOOST_AUTO_TEST_CASE(color_rule) {
 
 BOOST_AUTO_TEST_CASE(thinking_and_answer_go_apart) {
   Printed printed({ThinkingDisplay::show, false, false});
-  printed.printer.print_reasoning("let me ");
-  printed.printer.print_reasoning("see");
-  printed.printer.print_answer("4");
-  printed.printer.print_answer("2");
+  printed.printer.on_reasoning("let me ");
+  printed.printer.on_reasoning("see");
+  printed.printer.on_answer("4");
+  printed.printer.on_answer("2");
   printed.printer.finish(true);
   BOOST_TEST(printed.out == "42\n");
   BOOST_TEST(printed.err == "thinking:\nlet me see\nanswer:\n");
@@ -235,11 +236,11 @@ BOOST_AUTO_TEST_CASE(thinking_and_answer_go_apart) {
 
 BOOST_AUTO_TEST_CASE(every_coloured_write_ends_with_a_reset) {
   Printed printed({ThinkingDisplay::show, false, true});
-  printed.printer.print_reasoning("a");
+  printed.printer.on_reasoning("a");
   BOOST_TEST(printed.err == "\x1b[2ma\x1b[0m");
-  printed.printer.print_reasoning("b\n");
+  printed.printer.on_reasoning("b\n");
   BOOST_TEST(printed.err.ends_with("\x1b[0m"));
-  printed.printer.print_answer("c\n");
+  printed.printer.on_answer("c\n");
   printed.printer.finish(true);
   BOOST_TEST(printed.err == "\x1b[2ma\x1b[0m\x1b[2mb\n\x1b[0m\n");
   BOOST_TEST(printed.out == "c\n");
@@ -247,8 +248,8 @@ BOOST_AUTO_TEST_CASE(every_coloured_write_ends_with_a_reset) {
 
 BOOST_AUTO_TEST_CASE(hidden_thinking_leaves_nothing) {
   Printed printed({ThinkingDisplay::hide, false, true});
-  printed.printer.print_reasoning("secret");
-  printed.printer.print_answer("x");
+  printed.printer.on_reasoning("secret");
+  printed.printer.on_answer("x");
   printed.printer.finish(true);
   BOOST_TEST(printed.out == "x\n");
   BOOST_TEST(printed.err == "");
@@ -256,17 +257,17 @@ BOOST_AUTO_TEST_CASE(hidden_thinking_leaves_nothing) {
 
 BOOST_AUTO_TEST_CASE(thinking_on_stdout_has_its_tags) {
   Printed whole({ThinkingDisplay::on_stdout, false, false});
-  whole.printer.print_reasoning("a");
-  whole.printer.print_reasoning("b");
-  whole.printer.print_answer("c");
+  whole.printer.on_reasoning("a");
+  whole.printer.on_reasoning("b");
+  whole.printer.on_answer("c");
   whole.printer.finish(true);
   BOOST_TEST(whole.out == "<think>ab</think>c\n");
   Printed without_answer({ThinkingDisplay::on_stdout, false, false});
-  without_answer.printer.print_reasoning("a");
+  without_answer.printer.on_reasoning("a");
   without_answer.printer.finish(true);
   BOOST_TEST(without_answer.out == "<think>a</think>\n");
   Printed cut({ThinkingDisplay::on_stdout, false, false});
-  cut.printer.print_reasoning("a");
+  cut.printer.on_reasoning("a");
   cut.printer.finish(false);
   BOOST_TEST(cut.out == "<think>a\n");
 }
@@ -274,7 +275,7 @@ BOOST_AUTO_TEST_CASE(thinking_on_stdout_has_its_tags) {
 BOOST_AUTO_TEST_CASE(an_answer_ends_its_line_once) {
   for (const std::string answer : {"x", "x\n", ""}) {
     Printed printed({ThinkingDisplay::show, false, false});
-    if (!answer.empty()) printed.printer.print_answer(answer);
+    if (!answer.empty()) printed.printer.on_answer(answer);
     printed.printer.finish(false);
     BOOST_TEST(printed.out == (answer.empty() ? "\n" : "x\n"));
   }
@@ -294,15 +295,16 @@ BOOST_AUTO_TEST_CASE(a_terminal_is_not_told_what_to_do) {
                                  "\x7f",
                                  "\xe2\x80\xae"};
   for (const std::string& attack : attacks) {
-    Printed shown({ThinkingDisplay::show, true, false}), piped({ThinkingDisplay::show, false, false});
-    for (Printed* printed : {&shown, &piped}) {
-      printed->printer.print_reasoning("r" + attack);
-      printed->printer.print_answer("a\t" + attack);
-      printed->printer.finish(true);
+    for (const bool is_terminal : {true, false}) {
+      Printed printed({ThinkingDisplay::show, is_terminal, false});
+      printed.printer.on_reasoning("r" + attack);
+      printed.printer.on_answer("a\t" + attack);
+      printed.printer.finish(true);
+      BOOST_TEST(!contains(printed.err, attack));
+      if (is_terminal) BOOST_TEST(!contains(printed.out, attack));
+      if (is_terminal) BOOST_TEST(printed.out.starts_with("a\t"));
+      if (!is_terminal) BOOST_TEST(printed.out == "a\t" + attack + "\n");
     }
-    for (const std::string* text : {&shown.out, &shown.err, &piped.err}) BOOST_TEST(!contains(*text, attack));
-    BOOST_TEST(shown.out.starts_with("a\t"));
-    BOOST_TEST(piped.out == "a\t" + attack + "\n");
   }
 }
 

@@ -3,8 +3,6 @@
 
 #include "cli/batch/batch.h"
 #include "cli/chat/chat.h"
-#include "cli/chat/run.h"
-#include "cli/chat/talks.h"
 #include "cli/inspect/completion.h"
 #include "cli/inspect/config.h"
 #include "cli/inspect/inspect.h"

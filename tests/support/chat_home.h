@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/chat/saved_talk.h"
+#include "cli/chat/talk.h"
 #include "tests/support/chat_terminal.h"
 #include "tests/support/temp_dir.h"
 
@@ -33,17 +33,17 @@ struct Home {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  std::vector<SavedTalk> saved() const {
-    std::vector<SavedTalk> all;
+  std::vector<Talk> saved() const {
+    std::vector<Talk> all;
     if (!std::filesystem::exists(talks)) return all;
-    const TalkFolder folder(talks);
+    const TalkStore folder(talks);
     for (const std::string& name : folder.names()) all.push_back(*folder.load(name));
     return all;
   }
   // What the user said in the only talk.
   std::vector<std::string> questions() const {
     std::vector<std::string> all;
-    for (const SavedTalk& talk : saved())
+    for (const Talk& talk : saved())
       for (const Message& message : talk.messages)
         if (message.role == Message::Role::user) all.push_back(message.content);
     return all;

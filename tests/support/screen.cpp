@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "cli/terminal/word_wrap.h"
+#include "cli/terminal/drawing.h"
 
 namespace dsv32 {
 

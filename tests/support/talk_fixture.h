@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "cli/chat/saved_talk.h"
+#include "cli/chat/talk.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace dsv32::talk_test {
 
-inline SavedTalk make_talk() {
+inline Talk make_talk() {
   return {"tiny",
           false,
           1'800'000'000'123,
@@ -30,7 +30,7 @@ inline SavedTalk make_talk() {
           {{9, 12}, {40, 41}}};
 }
 
-inline void check_same(const SavedTalk& a, const SavedTalk& b) {
+inline void check_same(const Talk& a, const Talk& b) {
   BOOST_TEST(a.model == b.model);
   BOOST_TEST(a.thinking == b.thinking);
   BOOST_TEST(a.used_ms == b.used_ms);
@@ -71,7 +71,7 @@ inline std::vector<std::string> names_in(const std::string& path) {
 struct Fixture {
   TempDir temp;
   std::string path = temp.file("talks");
-  TalkFolder folder{path};
+  TalkStore folder{path};
   std::string file(const std::string& name) const { return path + "/" + name; }
 };
 

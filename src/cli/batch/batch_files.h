@@ -21,7 +21,7 @@
 #include "base/file.h"
 #include "base/file_system.h"
 #include "cli/batch/batch_item.h"
-#include "cli/terminal/line_reader.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 

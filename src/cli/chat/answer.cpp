@@ -1,76 +1,242 @@
-// See answer.h.
-//
-// A piece of text is a token, but for those that end within a character: near enough for a progress line.
+// See answer.h. JSON keys keep the order in which they are written here. Ids and times are the only fields
+// that differ between two runs with the same seed.
 #include "cli/chat/answer.h"
 
+#include <ctime>
+#include <random>
+#include <utility>
+
 #include "base/error.h"
-#include "cli/terminal/streams.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/options/json.h"
 
 namespace dsv32 {
+namespace {
 
-AnswerListener::AnswerListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints)
-    : printer_(printer), status_(status), stop_(stop), prints_(prints) {}
+std::string random_id(const char* prefix) {
+  std::random_device device;
+  return format("%s-%08x%08x", prefix, device(), device());
+}
 
-void AnswerListener::on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) {
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-  if (n_done == n_total)
-    status_.erase();
+Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
+  Json bytes = Json::array();
+  std::string name = "?";  // an id that only the embedding has
+  if (token.id < tokenizer.n_vocab()) {
+    for (const char byte : tokenizer.bytes_of(token.id)) bytes.push_back(static_cast<uint8_t>(byte));
+    name = sanitize_utf8(tokenizer.piece(token.id));
+  }
+  return {{"token", name}, {"logprob", token.logprob}, {"bytes", bytes}};
+}
+
+// Adds what comes last in a choice.
+void end_choice(Json& choice, const GenerationResult& result, const Tokenizer& tokenizer) {
+  choice["finish_reason"] = finish_reason_name(result.finish_reason);
+  if (result.logprobs.empty()) return;
+  Json& content = choice["logprobs"]["content"] = Json::array();
+  for (const TokenRecord& record : result.logprobs) {
+    Json token = token_json(record.chosen, tokenizer);
+    Json& others = token["top_logprobs"] = Json::array();
+    for (const TokenLogprob& other : record.top) others.push_back(token_json(other, tokenizer));
+    content.push_back(std::move(token));
+  }
+}
+
+// Adds what stands beside the choices.
+void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& facts) {
+  const auto per_second = [](int64_t n, double seconds) {
+    return seconds > 0 ? static_cast<double>(n) / seconds : 0;
+  };
+  json["usage"] = {{"prompt_tokens", result.n_prompt_tokens},
+                   {"completion_tokens", result.n_completion_tokens},
+                   {"total_tokens", result.n_prompt_tokens + result.n_completion_tokens},
+                   {"prompt_tokens_details", {{"cached_tokens", result.n_cached_tokens}}},
+                   {"completion_tokens_details", {{"reasoning_tokens", result.n_thinking_tokens}}}};
+  json["seed"] = facts.seed;
+  Json& timings = json["timings"] = Json::object();
+  if (facts.load_seconds) timings["load_seconds"] = *facts.load_seconds;
+  timings["prefill_seconds"] = result.prefill_seconds;
+  timings["prefill_tokens_per_second"] =
+      per_second(result.n_prompt_tokens - result.n_cached_tokens, result.prefill_seconds);
+  timings["decode_seconds"] = result.decode_seconds;
+  timings["decode_tokens_per_second"] = per_second(result.n_completion_tokens, result.decode_seconds);
+  const Forward::BufferTally& tally = result.buffer_tally;
+  if (facts.load_seconds && tally.n_rows > 0)
+    json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
+}
+
+Json head_json(const std::string& id, const char* object, int64_t created, const std::string& model_name,
+               Json choice) {
+  return {{"id", id},
+          {"object", object},
+          {"created", created},
+          {"model", sanitize_utf8(model_name)},
+          {"choices", Json::array({std::move(choice)})}};
+}
+
+Json chunk_json(const std::string& id, int64_t created, const std::string& model_name, Json delta) {
+  Json choice{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
+  return head_json(id, "chat.completion.chunk", created, model_name, std::move(choice));
+}
+
+constexpr const char *kDim = "\x1b[2m", *kReset = "\x1b[0m";
+
+}  // namespace
+
+std::string answer_json(const GenerationResult& result, const Tokenizer& tokenizer,
+                        const AnswerFacts& facts) {
+  const std::string content = sanitize_utf8(result.completion.content);
+  const Json reasoning = facts.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
+  const bool is_text = facts.is_text_completion;
+  Json choice{{"index", 0}};
+  if (is_text)
+    choice.update({{"text", content}, {"reasoning_content", reasoning}});
   else
-    status_.show(prefill_progress(n_done, n_total, n_cached, passed.count()));
+    choice["message"] = {{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+  end_choice(choice, result, tokenizer);
+  Json json =
+      head_json(random_id(is_text ? "cmpl" : "chatcmpl"), is_text ? "text_completion" : "chat.completion",
+                std::time(nullptr), facts.model_name, std::move(choice));
+  add_figures(json, result, facts);
+  return json.dump();
 }
 
-void AnswerListener::on_reasoning(const std::string& text) {
-  ++n_reasoning_;
-  if (counts_reasoning_) status_.show(format("thinking, %s tokens", with_thousands(n_reasoning_).c_str()));
-  if (prints_) printer_.print_reasoning(text);
+AnswerChunks::AnswerChunks(const std::string& model_name)
+    : id_(random_id("chatcmpl")), model_name_(model_name), created_(std::time(nullptr)) {}
+
+std::string AnswerChunks::begin() {
+  if (std::exchange(has_begun_, true)) return {};
+  return chunk_json(id_, created_, model_name_, {{"role", "assistant"}}).dump() + "\n";
 }
 
-void AnswerListener::on_answer(const std::string& text) {
+std::string AnswerChunks::piece(const char* field, const std::string& text) {
+  return begin() + chunk_json(id_, created_, model_name_, {{field, sanitize_utf8(text)}}).dump() + "\n";
+}
+
+std::string AnswerChunks::last(const GenerationResult& result, const Tokenizer& tokenizer,
+                               const AnswerFacts& facts) {
+  Json json = chunk_json(id_, created_, model_name_, Json::object());
+  end_choice(json["choices"][0], result, tokenizer);
+  add_figures(json, result, facts);
+  return begin() + json.dump() + "\n";
+}
+
+AnswerPrinter::AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep, Sink out,
+                             Sink err)
+    : style_(style), status_(status), stop_(stop), keep_(std::move(keep)), out_(out), err_(err) {}
+
+void AnswerPrinter::on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) {
+  if (n_done == n_total) return status_.erase();
+  status_.show(prefill_progress(n_done, n_total, n_cached, seconds_since(start_)));
+}
+
+void AnswerPrinter::on_reasoning(const std::string& text) {
+  const bool is_first = n_reasoning_++ == 0, is_hidden = style_.thinking == ThinkingDisplay::hide;
+  answer_.reasoning += text;
+  if (!style_.prints || is_hidden) status_.show("thinking, " + with_thousands(n_reasoning_) + " tokens");
+  if (style_.chunks) write_out(style_.chunks->piece("reasoning_content", text));
+  if (!style_.prints) return;
+  is_reasoning_ = true;
+  if (is_hidden) return;
+  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out((is_first ? "<think>" : "") + text);
+  if (is_first && !style_.has_color) print_err("thinking:\n");
+  print_err(visible(text, true), style_.has_color);
+}
+
+void AnswerPrinter::end_reasoning() {
+  if (!std::exchange(is_reasoning_, false)) return;
+  if (style_.thinking == ThinkingDisplay::on_stdout) return print_out("</think>");
+  if (style_.thinking == ThinkingDisplay::hide) return;
+  print_err(std::string(last_err_ == '\n' ? "" : "\n") + (style_.has_color ? "\n" : "answer:\n"));
+}
+
+void AnswerPrinter::on_answer(const std::string& text) {
+  constexpr double kSecondsBetween = 1;
   ++n_answer_;
-  if (counts_answer_)
-    status_.show(format("answering, %s tokens", with_thousands(n_answer_).c_str()));
-  else
+  answer_.content += text;
+  if (style_.prints && style_.escapes_out)
     status_.erase();
-  if (prints_) printer_.print_answer(text);
+  else
+    status_.show("answering, " + with_thousands(n_answer_) + " tokens");
+  if (style_.chunks) write_out(style_.chunks->piece("content", text));
+  if (!style_.prints) return;
+  end_reasoning();
+  print_out(text);
+  if (!keep_ || seconds_since(kept_at_) < kSecondsBetween) return;
+  keep_(answer_);
+  kept_at_ = std::chrono::steady_clock::now();
 }
 
-void AnswerListener::on_notice(const std::string& line) {
+// The text goes on in a new row of the terminal, begun through standard error: the answer is not changed.
+void AnswerPrinter::on_notice(const std::string& line) {
   status_.erase();
-  printer_.break_row();
+  const bool is_amid_answer = style_.escapes_out && last_out_ != '\0' && last_out_ != '\n';
+  if (is_amid_answer || last_err_ != '\n') err_("\n");
+  last_err_ = '\n';
+  wrap_ = {};
   say(line);
+}
+
+void AnswerPrinter::finish(bool is_thinking_closed, bool is_broken_off) {
+  if (is_thinking_closed)
+    end_reasoning();
+  else if (is_reasoning_ && style_.thinking == ThinkingDisplay::show && last_err_ != '\n')
+    print_err("\n");
+  if (last_out_ == '\0' && is_broken_off) return;
+  if (last_out_ != '\n') print_out("\n");
+}
+
+// Characters never arrive in halves, so each text can be escaped by itself.
+void AnswerPrinter::print_out(std::string_view text) try {
+  if (text.empty()) return;
+  last_out_ = text.back();
+  if (!style_.escapes_out) return out_(text);
+  const std::string shown = visible(text, true);
+  out_(style_.columns ? wrap_.wrap(shown, style_.columns()) : shown);
+} catch (const Error&) {
+  if (!keep_) throw;
+  stop_.hang_up();
+}
+
+// `text`: escaped.
+void AnswerPrinter::print_err(const std::string& text, bool is_dim) {
+  if (text.empty()) return;
+  last_err_ = text.back();
+  const std::string shown = style_.columns ? wrap_.wrap(text, style_.columns()) : text;
+  err_(is_dim ? kDim + shown + kReset : shown);
 }
 
 std::string prefill_progress(int64_t n_done, int64_t n_total, int64_t n_cached, double seconds) {
   const int64_t n_computed = n_done - n_cached;
-  std::string text = format("reading prompt %s / %s tokens (%s from cache)", with_thousands(n_done).c_str(),
-                            with_thousands(n_total).c_str(), with_thousands(n_cached).c_str());
+  const std::string text = "reading prompt " + with_thousands(n_done) + " / " + with_thousands(n_total) +
+                           " tokens (" + with_thousands(n_cached) + " from cache)";
   if (n_computed <= 0 || seconds <= 0) return text;
   const double seconds_left =
       seconds * static_cast<double>(n_total - n_done) / static_cast<double>(n_computed);
-  return text + format("  %s t/s  %.0f s left", rate(n_computed, seconds).c_str(), seconds_left);
+  return text + "  " + rate(n_computed, seconds) + format(" t/s  %.0f s left", seconds_left);
 }
 
 std::string prefill_summary(const GenerationResult& result) {
   const int64_t n_computed = result.n_prompt_tokens - result.n_cached_tokens;
   const bool says_why = result.n_cached_tokens == 0 && !result.why_none_cached.empty();
-  return format("prompt: %s tokens (%s from cache%s), %s t/s", with_thousands(result.n_prompt_tokens).c_str(),
-                with_thousands(result.n_cached_tokens).c_str(),
-                says_why ? (": " + result.why_none_cached).c_str() : "",
-                rate(n_computed, result.prefill_seconds).c_str());
+  return "prompt: " + with_thousands(result.n_prompt_tokens) + " tokens (" +
+         with_thousands(result.n_cached_tokens) + " from cache" +
+         (says_why ? ": " + result.why_none_cached : "") + "), " + rate(n_computed, result.prefill_seconds) +
+         " t/s";
 }
 
 std::string decode_summary(const GenerationResult& result) {
-  const std::string thought = with_thousands(result.n_thinking_tokens) + " tokens of thinking, ";
-  return format("answer: %s%s tokens, %s t/s", result.n_thinking_tokens > 0 ? thought.c_str() : "",
-                with_thousands(result.n_answer_tokens()).c_str(),
-                rate(result.n_completion_tokens, result.decode_seconds).c_str());
+  const int64_t n_thinking = result.n_thinking_tokens;
+  return "answer: " + (n_thinking > 0 ? with_thousands(n_thinking) + " tokens of thinking, " : "") +
+         with_thousands(result.n_answer_tokens()) + " tokens, " +
+         rate(result.n_completion_tokens, result.decode_seconds) + " t/s";
 }
 
 std::string buffer_summary(const Forward::BufferTally& tally) {
   if (tally.n_rows == 0) return {};
   const double n_hits = static_cast<double>(tally.n_rows - tally.n_misses);
-  return format("top-k buffer: %s rows, %s misses, hit rate %.1f %%", with_thousands(tally.n_rows).c_str(),
-                with_thousands(tally.n_misses).c_str(), 100 * n_hits / static_cast<double>(tally.n_rows));
+  return "top-k buffer: " + with_thousands(tally.n_rows) + " rows, " + with_thousands(tally.n_misses) +
+         format(" misses, hit rate %.1f %%", 100 * n_hits / static_cast<double>(tally.n_rows));
 }
 
 }  // namespace dsv32

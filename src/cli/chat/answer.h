@@ -1,41 +1,106 @@
-// One answer on its way to the screen: the listener of generate() that `run` and `chat` share.
-//
-// Ties the printer, the progress line and the stop request together, and tells afterwards how fast it went.
+// An answer on its way out: printed as it comes, or written as JSON in OpenAI's form.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 
-#include "cli/terminal/printer.h"
+#include "cli/terminal/drawing.h"
 #include "cli/terminal/signals.h"
+#include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"
 #include "engine/loop.h"
 #include "model/forward.h"
+#include "text/chat_format.h"
 
 namespace dsv32 {
 
-class AnswerListener : public Listener {
+// What stands beside an answer in JSON.
+struct AnswerFacts {
+  std::string model_name;
+  uint64_t seed = 0;
+  std::optional<double> load_seconds;  // nothing: of several answers, which share the top-k buffers' figures
+  bool thinking = false;               // false: "reasoning_content" is null
+  bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
+};
+
+// A finished answer as one JSON object, with seed and timings, without a line end. Scripts rely on the names
+// of its fields. Text that is not UTF-8 gets U+FFFD in its place; the bytes of a token are in its "bytes".
+std::string answer_json(const GenerationResult& result, const Tokenizer& tokenizer, const AnswerFacts& facts);
+
+// The same piece by piece, as objects of OpenAI's "chat.completion.chunk", each a line.
+class AnswerChunks {
  public:
-  // With `prints` false nothing is printed but progress. Both references must outlive the listener.
-  AnswerListener(Printer& printer, StatusLine& status, const GracefulStop& stop, bool prints);
+  explicit AnswerChunks(const std::string& model_name);
+
+  // `field`: "reasoning_content" or "content". Before the first piece comes the chunk that says who speaks.
+  std::string piece(const char* field, const std::string& text);
+  // Why it ended, with usage, seed and timings.
+  std::string last(const GenerationResult& result, const Tokenizer& tokenizer, const AnswerFacts& facts);
+
+ private:
+  std::string begin();
+
+  const std::string id_, model_name_;
+  const int64_t created_;
+  bool has_begun_ = false;
+};
+
+// Prints one answer: the answer itself on standard output, thinking and progress on standard error.
+//
+// With colour, thinking is dim and a blank line separates it from the answer; otherwise the lines "thinking:"
+// and "answer:" do. What goes to a terminal is escaped (visible()), what goes into a pipe is not changed.
+// Every coloured write ends with a reset, so that the terminal is never left coloured. Where both streams are
+// one terminal, lines may end between words (WordWrap).
+class AnswerPrinter : public Listener {
+ public:
+  struct Style {
+    ThinkingDisplay thinking = ThinkingDisplay::show;
+    bool escapes_out = false;        // standard output is a terminal
+    bool has_color = false;          // on standard error
+    size_t (*columns)() = nullptr;   // of the terminal that both streams are; null: nothing is wrapped
+    bool prints = true;              // false: only progress, and `chunks`
+    AnswerChunks* chunks = nullptr;  // written in place of the text
+  };
+  // Called every second with what is there of an answer. With it a terminal that takes no more counts as
+  // SIGHUP; without it a failed write is Error{io}.
+  using Keep = std::function<void(const Message& answer)>;
+  using Sink = void (*)(std::string_view);
+
+  AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep = {},
+                Sink out = write_out_as_is, Sink err = write_err);
 
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override;
+  // Whole characters; thinking comes before the answer.
   void on_reasoning(const std::string& text) override;
   void on_answer(const std::string& text) override;
   void on_notice(const std::string& line) override;
   bool is_interrupted() override { return stop_.is_requested(); }
 
-  // The answer does not show: count it on the progress line.
-  void count_answer() { counts_answer_ = true; }
-  void count_reasoning() { counts_reasoning_ = true; }
+  // Ends the last line, an empty one too unless the answer was broken off. `is_thinking_closed`: </think>
+  // came, perhaps with no answer after it.
+  void finish(bool is_thinking_closed, bool is_broken_off = false);
 
  private:
-  Printer& printer_;
+  void end_reasoning();
+  void print_out(std::string_view text);
+  void print_err(const std::string& text, bool is_dim = false);
+
+  const Style style_;
   StatusLine& status_;
-  const GracefulStop& stop_;
-  bool prints_, counts_answer_ = false, counts_reasoning_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  int64_t n_reasoning_ = 0, n_answer_ = 0;
+  GracefulStop& stop_;
+  const Keep keep_;
+  const Sink out_, err_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point kept_at_ = start_;
+  Message answer_{Message::Role::assistant, {}, {}};  // so far
+  int64_t n_reasoning_ = 0, n_answer_ = 0;            // pieces of text, nearly tokens
+  WordWrap wrap_;
+  bool is_reasoning_ = false;
+  char last_out_ = '\0', last_err_ = '\n';
 };
 
 // "reading prompt 18,432 / 61,002 tokens (12,288 from cache)  1,240 t/s  34 s left"

@@ -1,74 +1,84 @@
 // See conversation.h. A message is what was typed between two prompts; a command begins with a slash.
 #include "cli/chat/conversation.h"
 
-#include <chrono>
-#include <functional>
 #include <optional>
 
 #include "base/error.h"
-#include "base/stopwatch.h"
+#include "base/text.h"
 #include "cli/chat/answer.h"
+#include "cli/chat/chat.h"
 #include "cli/options/commands.h"
-#include "cli/options/options.h"
-#include "cli/terminal/attachment.h"
+#include "cli/options/prompt.h"
 #include "cli/terminal/streams.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
 
-// An answer that is kept as far as it was shown, but for the last second.
-class ChatListener : public AnswerListener {
- public:
-  using Keep = std::function<void(const Message& answer)>;
-  ChatListener(Printer& printer, StatusLine& status, const GracefulStop& stop, Keep keep)
-      : AnswerListener(printer, status, stop, true), keep_(std::move(keep)) {}
+// What a resumed talk shares with its next prompt, whatever the message will be.
+std::vector<int32_t> known_prompt(Talk talk, const Tokenizer& tokenizer) {
+  talk.ask({});
+  return ChatFormat(tokenizer).encode(talk.messages, talk.thinking);
+}
 
-  void on_reasoning(const std::string& text) override {
-    AnswerListener::on_reasoning(text);
-    answer_.reasoning += text;
-  }
-  void on_answer(const std::string& text) override {
-    constexpr double kSecondsBetween = 1;
-    AnswerListener::on_answer(text);
-    answer_.content += text;
-    if (seconds_since(kept_at_) < kSecondsBetween) return;
-    keep_(answer_);
-    kept_at_ = std::chrono::steady_clock::now();
-  }
-
- private:
-  Keep keep_;
-  Message answer_{Message::Role::assistant, {}, {}};
-  std::chrono::steady_clock::time_point kept_at_ = std::chrono::steady_clock::now();
-};
+void report_talk(const HeldTalk& talk, const std::string& model) {
+  constexpr size_t kShownChars = 160;
+  if (talk.name().empty()) return;
+  if (!talk.is_resumed()) return say("talk " + talk.name() + " begins");
+  say("talk " + talk.name() + " resumed: " + talk.summary());
+  if (talk.model != model) say("note: the talk was held with " + visible(talk.model, false, 80));
+  if (!talk.has_question() && !talk.has_answer()) return;
+  const auto last = talk.messages.rbegin();
+  say("  you: " + visible(talk.has_answer() ? last[1].content : last->content, false, kShownChars));
+  say(talk.has_answer() ? "  answer: " + visible(last->content, false, kShownChars)
+                        : "  no answer yet: /retry asks for it");
+}
 
 }  // namespace
 
-Conversation::Conversation(const Options& options, const Terminal& terminal, Model& model, Talk talk)
+int chat_command(const Options& options) {
+  const Terminal terminal = examine_terminal(options.color);
+  if (!terminal.is_out)
+    fail(ErrorKind::usage, "chat needs a terminal on standard output",
+         "dsv32 run answers a prompt in a pipe");
+  HeldTalk talk(options, read_system(options));
+  Model model(options, [&](PrefixCache& prefixes, const Tokenizer& tokenizer) {
+    prefixes.prefetch(known_prompt(talk, tokenizer), talk.decoded);
+  });
+  const std::string name = model_name(model.path());
+  if (!options.quiet) {
+    say(name + ", context " + with_thousands(model.facts().context) + " tokens, /help lists commands");
+    report_talk(talk, name);
+  }
+  return Conversation(options, terminal, model, std::move(talk)).run();
+}
+
+Conversation::Conversation(const Options& options, const Terminal& terminal, Model& model, HeldTalk talk)
     : options_(with_recommended(options, model.file())),
       terminal_(terminal),
       model_(model),
       format_(model.tokenizer()),
       editor_(terminal.is_in, terminal.can_draw, stop_,
-              terminal.is_in && options.keeps_history ? history_path() : "", complete_chat_line),
+              terminal.is_in && options.keeps_history ? history_path() : "", complete),
       seed_(choose_seed(options)),
       talk_(std::move(talk)) {
-  options_.generation.thinking = talk_.saved.thinking;
+  options_.generation.thinking = talk_.thinking;
 }
 
-void Conversation::save() {
-  talk_.saved.model = model_name(model_.path());
-  talk_.saved.thinking = options_.generation.thinking;
-  talk_.save();
+void Conversation::save(const Message* answer) {
+  talk_.model = model_name(model_.path());
+  talk_.thinking = options_.generation.thinking;
+  talk_.save(answer);
 }
 
-// A talk that cannot be saved goes on; that is told once, and even when quiet. `answer`: of one under way.
+// The chat goes on when the talk cannot be saved; one warning says so, even with --quiet. `answer`: of one
+// under way.
 void Conversation::try_save(const Message* answer) {
   try {
-    answer ? talk_.save_with(*answer) : save();
+    save(answer);
     is_unsaved_ = false;
   } catch (const Error& error) {
-    if (!is_unsaved_) say(format("warning: %s; the chat goes on", error.what()));
+    if (!is_unsaved_) say(std::string("warning: ") + error.what() + "; the chat goes on");
     is_unsaved_ = true;
   }
 }
@@ -85,15 +95,14 @@ void Conversation::show(std::string_view text) {
 // What could not be saved before is tried once more. Throws Error{io}.
 int Conversation::leave() {
   if (is_unsaved_) save();
-  if (talk_.is_kept() && !talk_.name().empty() && !options_.quiet)
-    say(format("this talk is kept as %s; dsv32 chat --continue goes on with it", talk_.name().c_str()));
+  if (talk_.has_file() && !options_.quiet)
+    say("this talk is kept as " + talk_.name() + "; dsv32 chat --continue goes on with it");
   return stop_.exit_code();
 }
 
-// Ctrl-C ends an answer; at the prompt it drops what is typed, and twice where nothing is it leaves.
+// Ctrl-C ends an answer. At the prompt it drops what is typed; twice at an empty one it leaves.
 int Conversation::run() {
-  bool is_warned = false;
-  while (!stop_.must_leave()) {
+  for (bool is_warned = false; !stop_.must_leave();) {
     stop_.forget_interrupt();
     std::string message;
     bool is_command = false;
@@ -108,15 +117,15 @@ int Conversation::run() {
     }
     is_warned = false;
     if (message.empty()) continue;
-    if (is_command && do_command(message) == Next::leave) return leave();
-    if (!is_command) ask(message);
+    is_command ? do_command(message) : ask(message);
+    if (has_left_) return leave();
   }
   if (terminal_.is_in) show("\n");
   return leave();
 }
 
-// A line that ends in a backslash goes on; so does everything between two """. What was pasted is taken as it
-// is.
+// A line that ends in a backslash goes on in the next; so does everything between two """. Pastes are taken
+// as they are.
 LineEditor::Event Conversation::read_message(std::string& message, bool& is_command) {
   constexpr std::string_view kQuotes = "\"\"\"";
   const char* prompt = "> ";
@@ -139,24 +148,20 @@ LineEditor::Event Conversation::read_message(std::string& message, bool& is_comm
     if (!is_quoted && !ends) part.remove_suffix(1);
     message += part;
     is_text |= is_quoted || !is_typed;
-    if (!ends) {
-      message += '\n';
-      continue;
-    }
-    if (is_text) return event;
-    if (message.starts_with("//"))
-      message.erase(0, 1);
-    else if ((is_command = message.starts_with('/') || find_chat_command(message)))
-      message = as_sent(message);
-    return event;
+    if (ends) break;
+    message += '\n';
   }
+  is_command = !is_text && !message.starts_with("//") && (message.starts_with('/') || find_command(message));
+  if (is_command) message = as_sent(message);
+  if (!is_text && message.starts_with("//")) message.erase(0, 1);
+  return LineEditor::Event::line;
 }
 
-// Saved before it is answered: reading it may take long, and much can happen. What goes with it that cannot
-// be read leaves it unsent, for /edit.
+// The question is saved first: reading it may take long. With a file that cannot be read it stays unsent, for
+// /edit.
 void Conversation::ask(const std::string& message) {
   try {
-    talk_.ask(attached_ + with_attachments(message, say));
+    talk_.ask(attached_ + with_attachments(message));
   } catch (const Error& error) {
     draft_ = as_sent(message);
     return write_err(error_text(error.what(), "the message is not sent; /edit has it"));
@@ -166,37 +171,24 @@ void Conversation::ask(const std::string& message) {
   answer();
 }
 
-// The former answer stays when no other begins.
-void Conversation::regenerate() {
-  std::optional<Message> former;
-  if (!talk_.messages().empty() && talk_.messages().back().role == Message::Role::assistant) {
-    former = std::move(talk_.messages().back());
-    talk_.messages().pop_back();
-  }
-  if (!talk_.has_unanswered()) return say("there is no answer yet");
-  answer();
-  if (former && talk_.has_unanswered()) talk_.messages().push_back(std::move(*former));
-}
-
 // Answers the last message, which is the user's.
 void Conversation::answer() {
-  const auto out = [this](std::string_view text) { show(text); };
-  Printer printer(
-      {options_.shown_thinking(), true, terminal_.has_color, terminal_.can_redraw ? columns : nullptr}, out,
-      write_err);
   StatusLine status(terminal_.can_redraw, options_.quiet);
-  ChatListener listener(printer, status, stop_, [this](const Message& answer) { try_save(&answer); });
-  if (options_.shown_thinking() == ThinkingDisplay::hide) listener.count_reasoning();
+  AnswerPrinter printer({.thinking = options_.shown_thinking(),
+                         .escapes_out = true,
+                         .has_color = terminal_.has_color,
+                         .columns = terminal_.can_redraw ? columns : nullptr},
+                        status, stop_, [this](const Message& answer) { try_save(&answer); });
   options_.generation.sampling.seed = seed_++;
   try {
     const GenerationResult result =
         generate(model_,
                  {.tokenizer = &model_.tokenizer(),
-                  .prompt = format_.encode(talk_.messages(), options_.generation.thinking),
+                  .prompt = format_.encode(talk_.messages, options_.generation.thinking),
                   .options = options_.generation,
-                  .decoded = talk_.saved.decoded,
+                  .decoded = talk_.decoded,
                   .talk = 1},
-                 listener);
+                 printer);
     status.erase();
     printer.finish(result.completion.thinking_closed);
     conclude(result);
@@ -208,8 +200,8 @@ void Conversation::answer() {
 }
 
 void Conversation::conclude(const GenerationResult& result) {
-  stats_ = prefill_summary(result) + "; " + decode_summary(result);
   const SamplingOptions& sampling = options_.generation.sampling;
+  stats_ = prefill_summary(result) + "; " + decode_summary(result);
   if (sampling.temperature > 0)
     stats_ = format("seed: %llu; ", static_cast<unsigned long long>(sampling.seed)) + stats_;
   if (options_.verbose) say(stats_);
@@ -218,9 +210,8 @@ void Conversation::conclude(const GenerationResult& result) {
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
   if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");
-  talk_.messages().push_back(
-      {Message::Role::assistant, result.completion.content, result.completion.reasoning});
-  talk_.saved.decoded = result.decoded;
+  talk_.add_answer(result.completion);
+  talk_.decoded = result.decoded;
   try_save();
 }
 

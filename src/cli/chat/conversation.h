@@ -1,14 +1,15 @@
 // What goes on between a person at a terminal and the model: lines in, answers out, commands beside them.
 //
-// The one idea: what a person has typed outlives whatever comes after it. A question is saved before it is
-// read, an answer every second while it comes, signals only ask for an end, and a terminal that is gone keeps
-// no answer from being saved.
+// What a person has typed outlives whatever comes after it. A question is saved before the model reads it, an
+// answer every second while it comes; signals only ask for an end; and a terminal that is gone does not keep
+// an answer from being saved.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "cli/chat/chat_commands.h"
 #include "cli/chat/talk.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/signals.h"
@@ -20,41 +21,57 @@ namespace dsv32 {
 
 class Conversation {
  public:
-  // What it is given must outlive it.
-  Conversation(const Options& options, const Terminal& terminal, Model& model, Talk talk);
-  // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when a talk
-  // that is kept could not be saved at last.
+  // The arguments must outlive it.
+  Conversation(const Options& options, const Terminal& terminal, Model& model, HeldTalk talk);
+  // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when the talk
+  // could not be saved in the end.
   int run();
 
- private:
-  enum class Next { go_on, leave };
+  // What can be typed beside messages.
+  struct ChatCommand {
+    const char* names;  // with spaces between them
+    const char *argument, *text;
+    bool is_harmless;  // may be suggested for a mistyped name: it deletes nothing and does not leave
+    void (Conversation::*run)(const std::string& rest);
+  };
+  static std::span<const ChatCommand> commands();
+  static std::string help();  // fits a window of 24 rows and 80 columns
+  // Null when there is no such command; `name` with its slash.
+  static const ChatCommand* find_command(const std::string& name);
+  // What Tab does: completes commands, what they take, paths, and @paths in a message.
+  static LineEditor::Expansion complete(std::string_view before);
 
+ private:
   LineEditor::Event read_message(std::string& message, bool& is_command);
   void ask(const std::string& message);
   void answer();
   void conclude(const GenerationResult& result);
-  void save();
+  void save(const Message* answer = nullptr);
   void try_save(const Message* answer = nullptr);
   void show(std::string_view text);
   int leave();
 
   // conversation_commands.cpp
-  Next do_command(const std::string& line);
-  Next act(const ChatCommand& command, const std::string& rest);
+  static std::vector<std::string> names(bool only_harmless);
+  void do_command(const std::string& line);
+  void print_help(const std::string&);
   void attach(const std::string& path);
-  void edit();
+  void edit(const std::string&);
   void set_system(const std::string& text);
   void set(const std::string& words);
   void set_thinking(const std::string& word);
+  void stop_thinking(const std::string&) { set_thinking("off"); }
   void print_settings(const std::string& name) const;
-  void regenerate();
-  void undo();
-  void copy();
-  void print_tokens();
-  size_t n_tokens(size_t n_messages) const;
-  void print_stats();
-  void print_talks();
-  void clear();
+  void retry(const std::string&);
+  void undo(const std::string&);
+  void copy(const std::string&);
+  void print_tokens(const std::string&);
+  int64_t n_tokens(size_t n_messages) const;
+  void print_stats(const std::string&);
+  void save_as(const std::string& name);
+  void print_talks(const std::string&);
+  void clear(const std::string&);
+  void exit(const std::string&) { has_left_ = true; }
 
   Options options_;
   const Terminal& terminal_;
@@ -63,11 +80,15 @@ class Conversation {
   GracefulStop stop_{GracefulStop::Second::is_request};
   LineEditor editor_;
   uint64_t seed_;                      // of the next answer
-  Forward::BufferTally buffer_tally_;  // of all since the talk began
-  Talk talk_;
-  std::string attached_, draft_;  // what goes with the next message, and what /edit begins with
-  bool is_unsaved_ = false;       // as has been told
-  std::string stats_;             // of the last answer
+  Forward::BufferTally buffer_tally_;  // of all answers since the talk began
+  HeldTalk talk_;
+  std::string attached_, draft_;  // the files for the next message, and what /edit begins with
+  bool is_unsaved_ = false;       // and a warning has said so
+  bool has_left_ = false;
+  std::string stats_;  // of the last answer
 };
+
+// What /set takes: names of flags.
+std::vector<std::string> chat_settings();
 
 }  // namespace dsv32

@@ -1,5 +1,8 @@
-// What the commands of a chat do (chat_commands.h). What fails in one is told, and the chat goes on.
+// What can be typed in a chat beside messages: the table of commands, their help, what Tab makes of them, and
+// what they do. What fails in a command is told, and the chat goes on.
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 
 #include <openssl/evp.h>
 
@@ -7,16 +10,44 @@
 #include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/chat/conversation.h"
-#include "cli/chat/talks.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/terminal/attachment.h"
-#include "cli/terminal/external_editor.h"
+#include "cli/terminal/drawing.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/word_wrap.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
+
+// What the candidates that begin with `part` have in common behind it; the choices when that is nothing.
+LineEditor::Expansion expand(std::string_view part, std::vector<std::string> candidates) {
+  std::erase_if(candidates, [&](const std::string& candidate) { return !candidate.starts_with(part); });
+  if (candidates.empty()) return {};
+  std::string common = candidates.front();
+  for (const std::string& candidate : candidates)
+    common.resize(static_cast<size_t>(std::ranges::mismatch(common, candidate).in1 - common.begin()));
+  const bool is_whole = candidates.size() == 1 && !common.ends_with('/');
+  if (common.size() > part.size()) return {common.substr(part.size()) + (is_whole ? " " : ""), {}};
+  if (candidates.size() == 1) return {};
+  std::ranges::sort(candidates);
+  return {{}, candidates};
+}
+
+// Files, and folders with a slash; hidden ones where `typed` begins with their dot.
+LineEditor::Expansion expand_path(std::string_view typed) {
+  namespace fs = std::filesystem;
+  const std::string folder(typed.substr(0, typed.rfind('/') + 1));
+  const std::string_view part = typed.substr(folder.size());
+  std::vector<std::string> names;
+  std::error_code error;
+  const fs::directory_iterator entries(folder.empty() ? "." : attachment_path(folder), error);
+  for (auto entry = begin(entries); !error && entry != end(entries); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with('.') && !part.starts_with('.')) continue;
+    names.push_back(name + (entry->is_directory(error) ? "/" : ""));
+  }
+  return expand(part, std::move(names));
+}
 
 std::string base64(const std::string& bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
@@ -29,61 +60,107 @@ std::string base64(const std::string& bytes) {
 
 }  // namespace
 
-Conversation::Next Conversation::do_command(const std::string& line) {
+std::span<const Conversation::ChatCommand> Conversation::commands() {
+  using C = Conversation;
+  static constexpr ChatCommand kCommands[] = {
+      {"/help /?", "", "this list", true, &C::print_help},
+      {"/file", "PATH", "a file goes with the next message, as @PATH in one does", true, &C::attach},
+      {"/edit", "", "write the next message in $VISUAL, $EDITOR or vi", true, &C::edit},
+      {"/system", "[TEXT]", "show the system prompt, or set it; \"\" is none", true, &C::set_system},
+      {"/set", "[NAME [VALUE]]", "show what answers are drawn by, or set it: ", true, &C::set},
+      {"/think", "[on|off]", "think before answering, or not", true, &C::set_thinking},
+      {"/nothink", "", "the same as /think off", true, &C::stop_thinking},
+      {"/retry /regen", "", "answer the last message again", false, &C::retry},
+      {"/undo", "", "take back the last message, for /edit, and its answer", false, &C::undo},
+      {"/copy", "", "the last answer to the terminal's clipboard", true, &C::copy},
+      {"/tokens", "", "what the context holds", true, &C::print_tokens},
+      {"/stats", "", "context used, tokens from the cache, speeds", true, &C::print_stats},
+      {"/save", "NAME", "keep the talk under this name", true, &C::save_as},
+      {"/talks", "", "the talks that are kept", true, &C::print_talks},
+      {"/clear /new", "", "begin another talk with the same system prompt", false, &C::clear},
+      {"/exit /quit /bye exit quit", "", "leave, as Ctrl-D does", false, &C::exit},
+  };
+  return kCommands;
+}
+
+std::string Conversation::help() {
+  std::string text;
+  for (const ChatCommand& command : commands()) {
+    const std::string settings = command.run == &Conversation::set ? joined(chat_settings(), ", ") : "";
+    const std::string names = replaced(command.names, " ", ", ") + " " + command.argument;
+    text += fitted(format("%-21s %s%s\n", names.c_str(), command.text, settings.c_str()), 79);
+  }
+  return text +
+         R"(A line that ends in \ goes on in the next one; """ begins and ends a text of
+several lines; a text that is pasted is one message. // begins a message with a
+slash. Tab completes commands and paths. Ctrl-C ends an answer; what was said
+stays.
+)";
+}
+
+const Conversation::ChatCommand* Conversation::find_command(const std::string& name) {
+  for (const ChatCommand& command : commands())
+    if (std::ranges::count(split(command.names, ' '), name) > 0) return &command;
+  return nullptr;
+}
+
+std::vector<std::string> chat_settings() {
+  std::vector<std::string> names;
+  for (const GenerationOption& option : generation_options())
+    if (option.setting) names.emplace_back(option.setting);
+  return names;
+}
+
+LineEditor::Expansion Conversation::complete(std::string_view before) {
+  const size_t space = before.find(' '), last = before.rfind(' ') + 1;
+  const std::string_view word = before.substr(last);
+  if (before.starts_with('/') && space == before.npos) return expand(before, names(false));
+  const ChatCommand* command = find_command(std::string(before.substr(0, space)));
+  const auto run = command ? command->run : nullptr;
+  if (run == &Conversation::attach) return expand_path(before.substr(space + 1));
+  if (run == &Conversation::set && last == space + 1) return expand(word, chat_settings());
+  if (run == &Conversation::set_thinking) return expand(word, {"on", "off"});
+  return word.starts_with('@') ? expand_path(word.substr(1)) : LineEditor::Expansion();
+}
+
+std::vector<std::string> Conversation::names(bool only_harmless) {
+  std::vector<std::string> names;
+  for (const ChatCommand& command : commands())
+    if (command.is_harmless || !only_harmless)
+      std::ranges::copy(split(command.names, ' '), std::back_inserter(names));
+  return names;
+}
+
+void Conversation::do_command(const std::string& line) {
   const size_t space = std::min(line.find(' '), line.size());
   const std::string name = line.substr(0, space);
   std::string rest = line.substr(std::min(line.find_first_not_of(' ', space), line.size()));
   rest.resize(rest.find_last_not_of(' ') + 1);
-  const ChatCommand* command = find_chat_command(name);
-  if (command) try {
-      return act(*command, rest);
+  if (const ChatCommand* command = find_command(name)) try {
+      return (this->*command->run)(rest);
     } catch (const Error& error) {
-      write_err(error_text(error.what(), error.hint()));
-      return Next::go_on;
+      return write_err(error_text(error.what(), error.hint()));
     }
-  const std::string near = nearest_chat_command(name);
-  say(format("unknown command %s%s", visible(name, false, 40).c_str(),
-             near.empty() ? ", /help lists them; // begins a message with a slash"
-                          : format(" (did you mean %s?)", near.c_str()).c_str()));
-  return Next::go_on;
+  const std::string near = nearest(name, names(true));
+  say("unknown command " + visible(name, false, 40) +
+      (near.empty() ? ", /help lists them; // begins a message with a slash"
+                    : " (did you mean " + near + "?)"));
 }
 
-Conversation::Next Conversation::act(const ChatCommand& command, const std::string& rest) {
-  switch (command.action) {
-    case ChatAction::help:
-      write_err(WordWrap().wrap(chat_help(), terminal_.can_redraw ? columns() : 0));
-      break;
-    case ChatAction::file: attach(rest); break;
-    case ChatAction::edit: edit(); break;
-    case ChatAction::system: set_system(rest); break;
-    case ChatAction::set: set(rest); break;
-    case ChatAction::think: set_thinking(rest); break;
-    case ChatAction::think_off: set_thinking("off"); break;
-    case ChatAction::retry: regenerate(); break;
-    case ChatAction::undo: undo(); break;
-    case ChatAction::copy: copy(); break;
-    case ChatAction::tokens: print_tokens(); break;
-    case ChatAction::stats: print_stats(); break;
-    case ChatAction::save: talk_.rename(rest), say("this talk is kept as " + talk_.name()); break;
-    case ChatAction::talks: print_talks(); break;
-    case ChatAction::clear: clear(); break;
-    case ChatAction::leave: return Next::leave;
-  }
-  return Next::go_on;
+void Conversation::print_help(const std::string&) {
+  write_err(WordWrap().wrap(help(), terminal_.can_redraw ? columns() : 0));
 }
 
 void Conversation::attach(const std::string& path) {
   if (path.empty()) return say("/file needs a path");
   const std::string text = read_attachment(path);
   attached_ += text;
-  say(format("%s, %s bytes, goes with the next message", path.c_str(),
-             with_thousands(static_cast<int64_t>(text.size())).c_str()));
+  say(attachment_note(path, text) + "the next message");
 }
 
-void Conversation::edit() {
+void Conversation::edit(const std::string&) {
   std::string text = draft_;
-  bool is_done = false;
-  editor_.lend_terminal([&] { is_done = edit_text(text); });
+  const bool is_done = editor_.edit_elsewhere(text);
   stop_.forget_interrupt();  // it was the editor's
   draft_ = is_done ? "" : text;
   if (!is_done)
@@ -101,7 +178,7 @@ void Conversation::set_system(const std::string& text) {
     talk_.set_system(text == "\"\"" ? "" : text);
     if (!talk_.name().empty()) try_save();
   }
-  say(talk_.has_system() ? talk_.messages().front().content : "there is no system prompt");
+  say(talk_.has_system() ? talk_.messages.front().content : "there is no system prompt");
 }
 
 // By the flags of the same names.
@@ -136,67 +213,75 @@ void Conversation::set_thinking(const std::string& word) {
   say(options_.generation.thinking ? "thinking is on" : "thinking is off");
 }
 
-void Conversation::undo() {
+// The former answer stays when no other begins.
+void Conversation::retry(const std::string&) {
+  std::vector<Message>& messages = talk_.messages;
+  std::optional<Message> former;
+  if (talk_.has_answer()) former = std::move(messages.back()), messages.pop_back();
+  if (!talk_.has_question()) return say("there is no answer yet");
+  answer();
+  if (former && talk_.has_question()) messages.push_back(std::move(*former));
+}
+
+void Conversation::undo(const std::string&) {
   constexpr size_t kShownChars = 60;
-  std::vector<Message>& messages = talk_.messages();
-  if (!talk_.has_unanswered() && messages.size() > talk_.has_system()) messages.pop_back();
-  if (!talk_.has_unanswered()) return say("there is nothing to take back");
-  draft_ = messages.back().content;
-  messages.pop_back();
+  if (talk_.has_answer()) talk_.messages.pop_back();
+  if (!talk_.has_question()) return say("there is nothing to take back");
+  draft_ = talk_.messages.back().content;
+  talk_.messages.pop_back();
   try_save();
-  say(format("taken back: %s; /edit has it", visible(draft_, false, kShownChars).c_str()));
+  say("taken back: " + visible(draft_, false, kShownChars) + "; /edit has it");
 }
 
 // The terminal puts it there, if it knows OSC 52 and allows it.
-void Conversation::copy() {
-  if (talk_.messages().empty() || talk_.messages().back().role != Message::Role::assistant)
-    return say("there is no answer yet");
-  const std::string& text = talk_.messages().back().content;
+void Conversation::copy(const std::string&) {
+  if (!talk_.has_answer()) return say("there is no answer yet");
+  const std::string& text = talk_.messages.back().content;
   show("\x1b]52;c;" + base64(text) + "\a");
-  say(format("%s bytes went to the terminal's clipboard",
-             with_thousands(static_cast<int64_t>(text.size())).c_str()));
+  say(with_thousands(std::ssize(text)) + " bytes went to the terminal's clipboard");
 }
 
-// Of the first messages, as the next prompt has them: thinking is not kept for it.
-size_t Conversation::n_tokens(size_t n_messages) const {
-  const auto messages = std::span<const Message>(talk_.saved.messages).first(n_messages);
-  return messages.empty() ? 0 : format_.encode(messages, false).size();
+// Of the first messages, as the next prompt has them: without thinking.
+int64_t Conversation::n_tokens(size_t n_messages) const {
+  const auto messages = std::span<const Message>(talk_.messages).first(n_messages);
+  return messages.empty() ? 0 : std::ssize(format_.encode(messages, false));
 }
 
-// Of each message what it adds to the prompt.
-void Conversation::print_tokens() {
+// Shows what each message adds to the prompt.
+void Conversation::print_tokens(const std::string&) {
   constexpr size_t kShownChars = 50;
-  const std::vector<Message>& messages = talk_.messages();
-  size_t n_before = 0;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const size_t n = n_tokens(i + 1);
-    const char* who = messages[i].role == Message::Role::user     ? "you"
-                      : messages[i].role == Message::Role::system ? "system"
-                                                                  : "answer";
-    say(format("%9s  %-6s  %s", with_thousands(static_cast<int64_t>(n - n_before)).c_str(), who,
-               visible(messages[i].content, false, kShownChars).c_str()));
+  int64_t n_before = 0;
+  for (size_t i = 0; i < talk_.messages.size(); ++i) {
+    const auto& [role, content, reasoning] = talk_.messages[i];
+    const char* who = role == Message::Role::system ? "system"
+                      : role == Message::Role::user ? "you"
+                                                    : "answer";
+    const int64_t n = n_tokens(i + 1);
+    say(format("%9s  %-6s  %s", with_thousands(n - n_before).c_str(), who,
+               visible(content, false, kShownChars).c_str()));
     n_before = n;
   }
-  const int64_t n_context = model_.facts().context;
-  say(format("%9s  of %s tokens of context", with_thousands(static_cast<int64_t>(n_before)).c_str(),
-             with_thousands(n_context).c_str()));
-}
-
-void Conversation::print_stats() {
-  if (!talk_.name().empty()) say("talk: " + talk_.name());
-  say(format("context: %s of %s tokens",
-             with_thousands(static_cast<int64_t>(n_tokens(talk_.messages().size()))).c_str(),
+  say(format("%9s  of %s tokens of context", with_thousands(n_before).c_str(),
              with_thousands(model_.facts().context).c_str()));
-  say(stats_.empty() ? "no answers yet" : stats_);
-  const std::string buffer = buffer_summary(buffer_tally_);
-  if (!buffer.empty()) say(buffer);
 }
 
-void Conversation::print_talks() { write_err(talks_list(talk_.folder(), talk_.name())); }
+void Conversation::print_stats(const std::string&) {
+  if (!talk_.name().empty()) say("talk: " + talk_.name());
+  say("context: " + with_thousands(n_tokens(talk_.messages.size())) + " of " +
+      with_thousands(model_.facts().context) + " tokens");
+  say(stats_.empty() ? "no answers yet" : stats_);
+  if (buffer_tally_.n_rows > 0) say(buffer_summary(buffer_tally_));
+}
 
-void Conversation::clear() {
-  if (talk_.is_kept() && !talk_.name().empty())
-    say(format("the talk is kept as %s; another begins", talk_.name().c_str()));
+void Conversation::save_as(const std::string& name) {
+  talk_.rename(name);
+  say("this talk is kept as " + talk_.name());
+}
+
+void Conversation::print_talks(const std::string&) { write_err(talks_list(talk_.store(), talk_.name())); }
+
+void Conversation::clear(const std::string&) {
+  if (talk_.has_file()) say("the talk is kept as " + talk_.name() + "; another begins");
   talk_.begin_anew();
   stats_.clear();
   buffer_tally_ = {};

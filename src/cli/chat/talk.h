@@ -1,65 +1,157 @@
-// The conversation that a command goes on with: which one, under what name it is kept, and when it is saved.
+// Conversations that outlive their process.
 //
-// The one idea: what is not asked for by name gets one of its own, the time of its first message, so that
-// nothing has to be decided before one talks and nothing is lost afterwards. A talk that another process
-// holds goes on as a copy.
+// Talk is one of them; TalkStore is the folder they are kept in, a JSON file each; HeldTalk is the one that a
+// command goes on with.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "cli/chat/saved_talk.h"
+#include "base/file_system.h"
 #include "cli/options/options.h"
+#include "context/timeline.h"
+#include "text/chat_format.h"
+#include "text/completion_parser.h"
 
 namespace dsv32 {
 
-class Talk {
- public:
-  // The one that --talk or --continue names; else one that begins, kept unless --no-save. A system prompt
-  // given takes the place of a saved one. Throws Error{usage} when the one named cannot be read, or there is
-  // no folder for it; without one that nobody named is told of and not kept.
-  Talk(const Options& options, const std::string& system);
+inline constexpr size_t kMaxTalkBytes = size_t{64} << 20;  // of a file, read or written
 
-  SavedTalk saved;
-  std::vector<Message>& messages() { return saved.messages; }
-  bool is_resumed() const { return is_resumed_; }
-  const std::string& name() const {
-    return name_;
-  }  // empty before the first message of one that nobody named
+// The messages are at most one of the system, then the user's and the assistant's in turns; the last question
+// may have no answer yet.
+struct Talk {
+  std::string model;     // as model_name() gives it
+  bool thinking = true;  // as /think left it
+  int64_t used_ms = 0;   // milliseconds since 1970
+  std::vector<Message> messages;
+  std::vector<TokenRun> decoded = {};  // of the talk as a prompt: which rows on disk decode made
 
-  // The last message is a question.
-  bool has_unanswered() const;
-  bool has_system() const;
+  bool has_system() const { return !messages.empty() && messages[0].role == Message::Role::system; }
+  // The last message is one.
+  bool has_question() const { return !messages.empty() && messages.back().role == Message::Role::user; }
+  bool has_answer() const { return !messages.empty() && messages.back().role == Message::Role::assistant; }
   void set_system(const std::string& text);  // empty: none
-  // The user's next one. One that was not answered gives way.
+  // Adds the user's next question. It takes the place of one that was not answered.
   void ask(const std::string& question);
+  void add_answer(const Completion& answer);
+  std::string first_question() const;
+  std::string summary() const;  // "2 turns, used 3 days ago"
+};
 
-  bool is_kept() const { return is_kept_; }
-  // Throws Error{io, usage}. Nothing for one that is not kept.
-  void save();
-  // The same when an answer is under way: with as much of it.
-  void save_with(const Message& answer);
-  // From here on another one, of the same system prompt; this one stays.
+const char* role_name(Message::Role role);  // "system", "user", "assistant"
+
+// One line. Malformed UTF-8 becomes U+FFFD, everything else comes back from parse_talk() as it was.
+std::string talk_json(const Talk& talk);
+
+// Throws Error{usage} that tells what is wrong with the file ("it is damaged, ...").
+Talk parse_talk(std::string_view json);
+
+// "just now", "1 minute ago", "3 days ago", of times as in used_ms. A time to come is just now.
+std::string time_ago(int64_t then, int64_t now);
+int64_t now_ms();
+
+using TalkLock = OwnedFd;  // locked until it is closed or the process ends
+
+// The folder:
+//
+//   <folder>/              0700
+//     NAME.json            0600; {"dsv32_talk":1,"used_ms":,"model":,"thinking":,"decoded":[],"messages":[]}
+//     .NAME.lock           empty; locked by the process that goes on with the talk
+//     .NAME.<16 hex>.tmp   one being written, or a crash's leftover; removed when it is an hour old
+//
+// A file is written beside its name, made durable and then renamed over it, so that a reader never sees half
+// a talk. Since that changes the file's inode, the lock is another file, which is never renamed and is
+// removed only with the talk, by its holder.
+//
+// The files are input from outside: a talk that is damaged, of a newer version, a symbolic link or another
+// user's is refused and stays as it is. The talk used last is the one with the latest time written in it,
+// because copying and restoring change the clock of the file. A talk whose time cannot be read counts with
+// that clock, so that --continue complains about it instead of passing to an older one.
+//
+// One thread at a time; any number of processes.
+class TalkStore {
+ public:
+  // Makes the folder, but none above it. Throws Error{usage} when it cannot be used, or others may write in
+  // it.
+  explicit TalkStore(const std::string& path, FileSystem& fs = real_file_system());
+
+  bool has(const std::string& name) const;
+  // Nothing when there is no such talk. Throws Error{usage} naming the file and the reason.
+  std::optional<Talk> load(const std::string& name) const;
+
+  // The right to save `name`; nothing while another holds it. Not open where nothing can be locked.
+  std::optional<TalkLock> lock(const std::string& name) const;
+  // The same to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not
+  // held.
+  TalkLock lock_new(std::string& name) const;
+
+  // Of talks whose lock the caller holds. Both return when that is on the disk. rename(): `lock` becomes that
+  // of the other name. Throw Error{usage} when there is no such talk, or the other name is taken or held;
+  // Error{io}.
+  void rename(const std::string& name, const std::string& to, TalkLock& lock) const;
+  void remove(const std::string& name) const;
+
+  // Returns when the talk is on the disk. Throws Error{io}; then the disk has the former talk or this one.
+  void save(const std::string& name, const Talk& talk) const;
+
+  // Of all talks, unreadable ones too, sorted. Throws Error{usage}.
+  std::vector<std::string> names() const;
+  // The talk used last; of two with the same time the first by name. Throws Error{usage}.
+  std::optional<std::string> latest() const;
+
+ private:
+  std::string read(const std::string& name) const;
+  int64_t used_ms(const std::string& name) const;
+  bool has_lock_of(const OwnedFd& lock, const std::string& file) const;
+  void remove_leftovers() const;
+
+  FileSystem* fs_;
+  std::string path_;
+  OwnedFd directory_;
+};
+
+// Throws Error{usage}.
+[[noreturn]] void fail_absent(const std::string& name);
+
+// The user's. Throws Error{usage}.
+TalkStore open_talk_store();
+
+// The talk that a command goes on with. Without a name from the user it gets one, the time of its first
+// message. A talk that another process holds goes on as a copy.
+class HeldTalk : public Talk {
+ public:
+  // The talk that --talk or --continue names; else a new one, kept unless --no-save. `system`, unless empty,
+  // replaces a saved one. Throws Error{usage} when the named one cannot be read or the folder cannot be used;
+  // without a name the latter is a warning, and the talk is not kept.
+  HeldTalk(const Options& options, const std::string& system);
+
+  bool is_resumed() const { return is_resumed_; }
+  const std::string& name() const { return name_; }  // empty before the first save of an unnamed one
+  bool has_file() const { return is_kept_ && !name_.empty(); }
+
+  // Throws Error{io, usage}. Does nothing for a talk that is not kept. `answer`: of one under way, saved too.
+  void save(const Message* answer = nullptr);
+  // Another talk with the same system prompt begins; this one stays.
   void begin_anew();
   // Keeps it under this name from now on. Throws Error{usage, io}.
   void rename(const std::string& name);
-  // Where talks are kept. Throws Error{usage}.
-  const TalkFolder& folder();
+  // Throws Error{usage}.
+  const TalkStore& store();
 
  private:
-  void find(const Options& options);
-  void take_name();
+  void resume(const Options& options);
 
-  std::optional<TalkFolder> folder_;
+  std::optional<TalkStore> store_;
   std::string name_;
   std::optional<TalkLock> lock_;
-  bool is_kept_ = false, is_resumed_ = false;
+  bool is_kept_, is_resumed_ = false;
 };
 
-// The user's. Throws Error{usage}.
-TalkFolder open_talk_folder();
-
-// "2 turns, used 3 days ago".
-std::string talk_summary(const SavedTalk& talk);
+// A line for each talk that is kept, the one used last first: its name, turns, age and first words. `current`
+// is marked as this one.
+std::string talks_list(const TalkStore& store, const std::string& current = {});
 
 }  // namespace dsv32

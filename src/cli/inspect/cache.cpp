@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/chat/saved_talk.h"
+#include "cli/chat/talk.h"
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"

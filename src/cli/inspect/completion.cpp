@@ -6,13 +6,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/chat/saved_talk.h"
+#include "cli/chat/talk.h"
 #include "cli/inspect/manual.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/model_lookup.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
@@ -207,7 +207,7 @@ std::string names_for(const std::string& what) {
   const std::string state = user_folder(UserFolder::state);
   std::error_code error;
   if (what == "talks" && std::filesystem::exists(state + "/talks", error))
-    names = TalkFolder(state + "/talks").names();
+    names = TalkStore(state + "/talks").names();
   return names.empty() ? "" : joined(names, "\n") + "\n";
 }
 

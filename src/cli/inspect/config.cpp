@@ -12,7 +12,7 @@
 #include "cli/options/model_lookup.h"
 #include "cli/options/options.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/user_files.h"
 #include "cli/warm/model.h"
 
 namespace dsv32 {

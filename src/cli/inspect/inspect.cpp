@@ -15,12 +15,11 @@
 #include "cli/options/json.h"
 #include "cli/options/model_lookup.h"
 #include "cli/options/prompt.h"
-#include "cli/terminal/output_file.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "engine/sampler.h"
 #include "engine/by_hand.h"
+#include "engine/sampler.h"
 #include "weights/weights.h"
 
 namespace dsv32 {

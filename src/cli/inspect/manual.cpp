@@ -2,7 +2,7 @@
 #include "cli/inspect/manual.h"
 
 #include "base/text.h"
-#include "cli/chat/chat_commands.h"
+#include "cli/chat/conversation.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 
@@ -68,7 +68,7 @@ std::string flag_section() {
 
 std::string chat_section() {
   std::string text = ".SH IN A CHAT\n";
-  for (const ChatCommand& command : chat_commands())
+  for (const Conversation::ChatCommand& command : Conversation::commands())
     text += paragraph(replaced(command.names, " ", ", "), command.argument, command.text);
   return text;
 }

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/terminal/printer.h"
 #include "cli/terminal/terminal.h"
 #include "engine/loop.h"
 #include "engine/plan.h"

@@ -1,16 +1,15 @@
 // See line_editor.h.
 //
-// libedit edits and draws nothing: its output goes nowhere, and the line is drawn here whenever more input is
-// waited for (line_drawing.h). It gets its characters from here too, because its own reader does not come
-// back when a signal arrives, and knows fewer keys (key_sequences.h). It thinks in wide characters of the
-// locale: the C.UTF-8 one, whatever the environment says.
+// libedit only edits. Its output is discarded, and the line is drawn here (drawing.h) whenever more input is
+// waited for. It gets its characters from here too, because its own reader does not return when a signal
+// arrives, and knows fewer keys. It works in wide characters of the locale: C.UTF-8, whatever the environment
+// says.
 #include "cli/terminal/line_editor.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <optional>
 #include <utility>
 
 #include <histedit.h>
@@ -19,14 +18,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/terminal/attachment.h"
-#include "cli/terminal/held_terminal.h"
-#include "cli/terminal/history_file.h"
-#include "cli/terminal/key_sequences.h"
-#include "cli/terminal/line_drawing.h"
-#include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/drawing.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
@@ -38,28 +31,35 @@ constexpr size_t kMostInLine = 1000;    // bytes of a paste that is shown as it 
 constexpr size_t kMostPasted = size_t{64} << 20;
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 
-// Waits for input. False when a stop was requested first.
-bool wait_for_input(const GracefulStop& stop) {
-  pollfd readable{STDIN_FILENO, POLLIN, 0};
-  while (!stop.is_requested())
-    if (poll(&readable, 1, kPollMilliseconds) > 0) return true;
-  return false;
-}
+// Keys and libedit's commands; each row has a character of its own: kFirstKey plus its index.
+constexpr std::pair<const char*, const char*> kKeys[] = {
+    {"[A OA [1;2A", "ed-prev-history"},
+    {"[B OB [1;2B", "ed-next-history"},
+    {"[C OC [1;2C", "ed-next-char"},
+    {"[D OD [1;2D", "ed-prev-char"},
+    {"[H OH [1~ [7~ [1;2H", "ed-move-to-beg"},
+    {"[F OF [4~ [8~ [1;2F", "ed-move-to-end"},
+    {"[3~", "ed-delete-next-char"},
+    {"[1;5C [1;3C [5C O5C Oc", "em-next-word"},
+    {"[1;5D [1;3D [5D O5D Od", "ed-prev-word"},
+    {"[3;5~ [3;3~ [3^", "em-delete-next-word"},
+    {"[200~", "take-paste"},
+};
+constexpr wchar_t kFirstKey = 0x80, kLastKey = 0x9f;
+static_assert(std::size(kKeys) <= kLastKey - kFirstKey + 1);
 
 size_t n_lines(std::string_view text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; }
 
-// Terminals send a line's end as the key does.
+// Terminals send a line's end as its key does: \r.
 std::string with_line_ends(std::string_view pasted) {
   std::string text;
-  for (size_t i = 0; i < pasted.size(); ++i) {
-    if (pasted[i] == '\r' && i + 1 < pasted.size() && pasted[i + 1] == '\n') continue;
-    text += pasted[i] == '\r' ? '\n' : pasted[i];
-  }
+  for (size_t i = 0; i < pasted.size(); ++i)
+    if (!pasted.substr(i).starts_with("\r\n")) text += pasted[i] == '\r' ? '\n' : pasted[i];
   if (text.ends_with('\n')) text.pop_back();
   return sanitize_utf8(text);
 }
 
-// A terminal that takes no more is met again when it is read.
+// A terminal that takes no more shows at the next read.
 void draw_out(const std::string& text) {
   try {
     write_out_as_is(text);
@@ -69,40 +69,97 @@ void draw_out(const std::string& text) {
 
 }  // namespace
 
+size_t sequence_length(std::string_view input) {
+  constexpr size_t kMouseBytes = 3;                 // after ESC [ M, the old form: button, column, row
+  size_t at = input.starts_with("\x1b[[") ? 3 : 2;  // function keys of a Linux console have two brackets
+  while (at < input.size() && input[at] >= ' ' && input[at] <= '?') ++at;
+  if (at >= input.size()) return 0;
+  const bool is_cut = input[at] < '@' || input[at] > '~';  // bytes of UTF-8 are negative
+  const size_t n = at + !is_cut + (input.starts_with("\x1b[M") ? kMouseBytes : 0);
+  return n <= input.size() ? n : 0;
+}
+
+wchar_t character_of(std::string_view sequence) {
+  for (size_t i = 0; i < std::size(kKeys); ++i)
+    if (std::ranges::count(split(kKeys[i].first, ' '), sequence) > 0)
+      return kFirstKey + static_cast<wchar_t>(i);
+  return 0;
+}
+
 struct LineEditor::Edit {
-  EditLine* line = nullptr;
-  History* history = nullptr;
-  HistoryFile file;
-  HeldTerminal terminal;
-  LineDrawing drawing;
+  const GracefulStop& stop;
+  const Expand expand;
   const bool draws;  // false: libedit does, for a terminal that cannot move its cursor
+  HistoryFile file;
+  HeldTerminal terminal{draws};
+  LineDrawing drawing;
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
+  EditLine* line = nullptr;
+  History* history = history_init();
   const char* prompt = "";
-  const GracefulStop* stop = nullptr;
-  Completer complete = nullptr;
   std::string ahead;                // read and not yet taken
   std::vector<std::string> pastes;  // of the line
   bool has_paste = false;           // one of them is in the line
   bool is_begun = false;            // libedit has set the modes for it
 
-  Edit(const std::string& path, bool draws_itself)
-      : file(path), terminal(draws_itself), draws(draws_itself) {}
+  Edit(const GracefulStop& its_stop, Expand its_expand, bool draws_itself, const std::string& path)
+      : stop(its_stop), expand(its_expand), draws(draws_itself), file(path) {
+    HistEvent event;
+    ::history(history, &event, H_SETSIZE, static_cast<int>(HistoryFile::kMaxLines));
+    ::history(history, &event, H_SETUNIQUE, 1);
+    if (file.shorten()) ::history(history, &event, H_LOAD, file.path().c_str());
+    std::FILE* const out = draws && nowhere ? nowhere : stdout;
+    line = el_init_fd("dsv32", stdin, out, draws ? out : stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
+    set_up();
+    terminal.keep_modes();
+  }
+
   ~Edit() {
+    el_end(line);
+    history_end(history);
     if (nowhere) std::fclose(nowhere);
   }
+
+  void set_up() {
+    el_set(line, EL_CLIENTDATA, this);
+    el_set(line, EL_EDITOR, "emacs");
+    el_set(line, EL_PROMPT, &Edit::show_prompt);
+    el_set(line, EL_HIST, ::history, history);
+    el_set(line, EL_GETCFN, &Edit::get_character);
+    el_set(line, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(line, EL_ADDFN, "complete-word", "completes commands and paths", &Edit::complete_word);
+    el_set(line, EL_BIND, "^I", "complete-word", nullptr);
+    el_set(line, EL_ADDFN, "take-paste", "takes a text that is pasted", &Edit::take_paste);
+    el_set(line, EL_ADDFN, "clear-window", "leaves the line alone in the window", &Edit::clear_screen);
+    if (draws) el_set(line, EL_BIND, "^L", "clear-window", nullptr);
+    for (size_t i = 0; i < std::size(kKeys); ++i) {
+      std::string key;
+      append_utf8(key, static_cast<uint32_t>(kFirstKey) + static_cast<uint32_t>(i));
+      el_set(line, EL_BIND, key.c_str(), kKeys[i].second, nullptr);
+    }
+    // Between lines nothing is echoed, and a signal's key drops nothing of what was typed ahead.
+    el_set(line, EL_SETTY, "-x", "-icanon", "-echo", "+noflsh", nullptr);
+  }
+
   static Edit& of(EditLine* line) {
     void* self = nullptr;
     el_get(line, EL_CLIENTDATA, &self);
     return *static_cast<Edit*>(self);
   }
-  std::string text() const {
+
+  // The line up to the cursor, and the rest.
+  std::string before() const {
     const LineInfo* info = el_line(line);
-    return {info->buffer, info->lastchar};
+    return {info->buffer, info->cursor};
+  }
+  std::string after() const {
+    const LineInfo* info = el_line(line);
+    return {info->cursor, info->lastchar};
   }
   static char* show_prompt(EditLine* line) { return const_cast<char*>(of(line).prompt); }
 
-  // Whether `ahead` has at least as many bytes. False with errno 0 at the end of input, EINTR when stopped,
-  // and EAGAIN when they did not come within so many polls.
+  // Whether `ahead` has at least n_bytes. False with errno 0 at the end of input, EINTR when stopped, and
+  // EAGAIN when they did not come within n_polls (-1: no limit).
   bool have(size_t n_bytes, int n_polls = -1) {
     while (ahead.size() < n_bytes) {
       if (!wait(n_polls)) return false;
@@ -115,10 +172,10 @@ struct LineEditor::Edit {
     return true;
   }
 
-  // For input. The line is drawn meanwhile as it is, also when the window has changed or others have had it.
+  // Waits for input and keeps the line drawn, also when the window has changed or others have had it.
   bool wait(int n_polls) {
     pollfd readable{STDIN_FILENO, POLLIN, 0};
-    for (draw(); !stop->is_requested(); follow_terminal()) {
+    for (draw(); !stop.is_requested(); follow_terminal()) {
       if (poll(&readable, 1, kPollMilliseconds) > 0) return true;
       errno = EAGAIN;
       if (n_polls >= 0 && --n_polls < 0) return false;
@@ -131,19 +188,14 @@ struct LineEditor::Edit {
     const HeldTerminal::Fate fate = terminal.fate();
     if (!draws || (fate == HeldTerminal::Fate::kept && drawing.width() == window_size().columns)) return;
     if (fate == HeldTerminal::Fate::taken_again) drawing.begin();
-    draw(true);
+    draw_out(drawing.show_again(as_sent(prompt + before()), as_sent(after()), window_size()));
   }
 
-  void draw(bool again = false) {
-    if (!draws) return;
-    const LineInfo* info = el_line(line);
-    const std::string before = as_sent(prompt + std::string(info->buffer, info->cursor)),
-                      after = as_sent({info->cursor, info->lastchar});
-    draw_out(again ? drawing.show_again(before, after, window_size())
-                   : drawing.show(before, after, window_size()));
+  void draw() {
+    if (draws) draw_out(drawing.show(as_sent(prompt + before()), as_sent(after()), window_size()));
   }
 
-  // What is written next begins on a row of its own, or behind `text`, the whole line, when nothing ends it.
+  // What is written next begins on a row of its own if the line is ended, otherwise behind it.
   void leave_line(const std::string& text, bool is_ended) {
     if (!draws) return;
     draw_out(drawing.show(as_sent(prompt + text), "", {SIZE_MAX, window_size().columns}) +
@@ -151,7 +203,7 @@ struct LineEditor::Edit {
     drawing.begin();
   }
 
-  // One character for libedit: 1, 0 at the end of input, -1 when stopped.
+  // Gives libedit one character: 1, 0 at the end of input, -1 when stopped.
   static int get_character(EditLine* line, wchar_t* character) {
     Edit& self = of(line);
     if (!std::exchange(self.is_begun, true)) self.terminal.keep_modes();
@@ -162,21 +214,20 @@ struct LineEditor::Edit {
     return 1;
   }
 
-  // Of what is `ahead`; 0 for what is dropped.
+  // Takes a character from `ahead`; 0 for one that is dropped.
   wchar_t take_character() {
     while (incomplete_utf8_tail(ahead) == ahead.size() && have(ahead.size() + 1)) continue;
     uint32_t code_point = 0;
     const int n_bytes = decode_utf8(ahead, 0, &code_point);
-    ahead.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // what follows a character that is cut stays
-    if (n_bytes == 0) return 0xfffd;
+    ahead.erase(0, static_cast<size_t>(std::max(n_bytes, 1)));  // what follows a cut character stays
+    if (n_bytes == 0 || code_point == kTextAt) return 0xfffd;
     // A Ctrl-D typed before the terminal was ours has become NUL on its way to raw mode.
     if (code_point == 0) return kEndOfInput;
-    if (code_point == kTextAt) return 0xfffd;
     const auto character = static_cast<wchar_t>(code_point);
     return character >= kFirstKey && character <= kLastKey ? 0 : character;
   }
 
-  // The same of ESC: a key of several bytes, or one that libedit takes together with what comes next.
+  // The same for ESC: a key of several bytes, or one that libedit takes together with what comes next.
   wchar_t take_key() {
     const bool is_key = have(2, kMostPolls) && (ahead[1] == '[' || ahead[1] == 'O');
     const bool is_twice = ahead.size() > 1 && ahead[1] == kEscape;
@@ -202,16 +253,13 @@ struct LineEditor::Edit {
     }
     std::string text = with_line_ends(std::string_view(self.ahead).substr(0, end));
     self.ahead.erase(0, end + kPasteEnd.size());
-    const bool fits_a_line =
-        n_lines(text) == 1 && text.size() <= kMostInLine && text.find('\0') == std::string::npos;
-    if (fits_a_line) {
+    if (n_lines(text) == 1 && text.size() <= kMostInLine && text.find('\0') == std::string::npos) {
       text = as_text(text);
     } else {
       self.pastes.push_back(std::move(text));
       text = self.paste_name(self.pastes.size() - 1);
     }
-    if (!text.empty() && el_insertstr(line, text.c_str()) != 0) return CC_ERROR;
-    return CC_REFRESH;
+    return text.empty() || el_insertstr(line, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 
   std::string paste_name(size_t i) const {
@@ -220,15 +268,14 @@ struct LineEditor::Edit {
                  : format("[paste %zu: %zu bytes]", i + 1, pastes[i].size());
   }
 
-  // The line with its pastes in the places of their names. A name that was edited is text.
+  // The line with its pastes in place of their names. A name that was edited is text.
   std::string whole(std::string text) {
     size_t from = 0;
     has_paste = false;
     for (size_t i = 0; i < pastes.size(); ++i) {
-      const std::string name = paste_name(i);
+      const std::string name = paste_name(i), pasted = as_text(pastes[i]);
       const size_t at = text.find(name, from);
       if (at == std::string::npos) continue;
-      const std::string pasted = as_text(pastes[i]);
       text.replace(at, name.size(), pasted);
       from = at + pasted.size();
       has_paste = true;
@@ -238,15 +285,13 @@ struct LineEditor::Edit {
 
   static unsigned char complete_word(EditLine* line, int) {
     Edit& self = of(line);
-    const LineInfo* info = el_line(line);
-    const std::string before(info->buffer, info->cursor);
-    const Completion found = self.complete(before);
+    const Expansion found = self.expand(self.before());
     if (!found.more.empty()) return el_insertstr(line, found.more.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
     if (found.choices.empty()) {
       draw_out("\a");
       return CC_REFRESH;
     }
-    self.leave_line(self.text(), true);
+    self.leave_line(self.before() + self.after(), true);
     std::string list = self.draws ? "" : "\n";
     for (const std::string& choice : found.choices) list += visible(choice) + "\n";
     write_err(list);
@@ -261,49 +306,17 @@ struct LineEditor::Edit {
 };
 
 LineEditor::LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop,
-                       const std::string& history_path, Completer complete)
+                       const std::string& history_path, Expand expand)
     : stop_(stop) {
-  if (!is_terminal) return;
-  std::setlocale(LC_CTYPE, "C.UTF-8");
-  edit_ = std::make_unique<Edit>(history_path, can_draw);
-  edit_->stop = &stop;
-  edit_->complete = complete;
-  edit_->history = history_init();
-  HistEvent event;
-  history(edit_->history, &event, H_SETSIZE, static_cast<int>(HistoryFile::kMaxLines));
-  history(edit_->history, &event, H_SETUNIQUE, 1);
-  if (edit_->file.shorten()) history(edit_->history, &event, H_LOAD, edit_->file.path().c_str());
-  std::FILE* const out = can_draw && edit_->nowhere ? edit_->nowhere : stdout;
-  edit_->line =
-      el_init_fd("dsv32", stdin, out, can_draw ? out : stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
-  EditLine* line = edit_->line;
-  el_set(line, EL_CLIENTDATA, edit_.get());
-  el_set(line, EL_EDITOR, "emacs");
-  el_set(line, EL_PROMPT, &Edit::show_prompt);
-  el_set(line, EL_HIST, history, edit_->history);
-  el_set(line, EL_GETCFN, &Edit::get_character);
-  el_set(line, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-  el_set(line, EL_ADDFN, "complete-word", "completes commands and paths", &Edit::complete_word);
-  el_set(line, EL_BIND, "^I", "complete-word", nullptr);
-  el_set(line, EL_ADDFN, "take-paste", "takes a text that is pasted", &Edit::take_paste);
-  el_set(line, EL_ADDFN, "clear-window", "leaves the line alone in the window", &Edit::clear_screen);
-  if (can_draw) el_set(line, EL_BIND, "^L", "clear-window", nullptr);
-  std::string key;
-  for (const KeySequences& keys : key_sequences()) {
-    key.clear();
-    append_utf8(key, static_cast<uint32_t>(kFirstKey + (&keys - key_sequences().data())));
-    el_set(line, EL_BIND, key.c_str(), keys.command, nullptr);
+  if (is_terminal) {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+    edit_ = std::make_unique<Edit>(stop, expand, can_draw, history_path);
+  } else {
+    plain_.emplace(STDIN_FILENO, "standard input", SIZE_MAX);
   }
-  // Between lines nothing is echoed, and a signal's key drops nothing of what was typed ahead.
-  el_set(line, EL_SETTY, "-x", "-icanon", "-echo", "+noflsh", nullptr);
-  edit_->terminal.keep_modes();
 }
 
-LineEditor::~LineEditor() {
-  if (!edit_) return;
-  el_end(edit_->line);
-  history_end(edit_->history);
-}
+LineEditor::~LineEditor() = default;
 
 LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   line.clear();
@@ -317,10 +330,9 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   const char* typed = el_gets(edit_->line, &n_chars);
   edit_->terminal.keep_modes();
   const bool is_there = typed && n_chars > 0;
-  if (is_there) line = typed;
-  const bool is_sent = line.ends_with('\n');  // before the signal, if there was one
+  line = is_there ? std::string(typed) : edit_->before() + edit_->after();
+  const bool is_sent = is_there && line.ends_with('\n');  // before the signal, if there was one
   if (is_sent) line.pop_back();
-  if (!is_there) line = edit_->text();
   edit_->leave_line(line, is_sent);
   if (stop_.is_requested() && !is_sent) return Event::interrupted;
   if (!is_there) return Event::end;
@@ -328,27 +340,17 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   return Event::line;
 }
 
-bool LineEditor::has_paste() const { return edit_ && edit_->has_paste; }
-
-void LineEditor::lend_terminal(const std::function<void()>& user) {
-  edit_ ? edit_->terminal.lend(user) : user();
-}
-
 LineEditor::Event LineEditor::read_plainly(std::string& line) {
-  size_t end = waiting_.find('\n');
-  while (end == std::string::npos) {
-    if (!wait_for_input(stop_)) return Event::interrupted;
-    char block[4096];
-    const ssize_t n_read = ::read(STDIN_FILENO, block, sizeof block);
-    if (n_read < 0 && errno == EINTR) continue;
-    if (n_read <= 0 && waiting_.empty()) return Event::end;
-    waiting_.append(n_read <= 0 ? "\n" : std::string_view(block, static_cast<size_t>(n_read)));
-    end = waiting_.find('\n');
-  }
-  line = as_typed(std::string(plain_text(std::string_view(waiting_).substr(0, end), "standard input")));
-  waiting_.erase(0, end + 1);
+  LineReader::Line read;
+  LineReader::Result result;
+  while ((result = plain_->next(read, kPollMilliseconds)) == LineReader::Result::later)
+    if (stop_.is_requested()) return Event::interrupted;
+  if (result == LineReader::Result::end) return Event::end;
+  line = as_typed(std::move(read.text));
   return Event::line;
 }
+
+bool LineEditor::has_paste() const { return edit_ && edit_->has_paste; }
 
 void LineEditor::remember(const std::string& line) {
   HistEvent event;
@@ -357,13 +359,10 @@ void LineEditor::remember(const std::string& line) {
   if (is_new && line.find('\n') == std::string::npos) edit_->file.append(line);
 }
 
-std::string history_path() {
-  try {
-    const std::string folder = make_user_folder(UserFolder::state);
-    return folder.empty() ? folder : folder + "/history";
-  } catch (const Error&) {
-    return {};  // talks are not kept either, which says why
-  }
+bool LineEditor::edit_elsewhere(std::string& text) {
+  std::optional<HeldTerminal::Loan> loan;
+  if (edit_) loan.emplace();
+  return edit_text(text);
 }
 
 }  // namespace dsv32

@@ -1,22 +1,22 @@
 // One line from a person: with editing, history, completion and pastes at a terminal, plainly otherwise.
 //
-// Editing is libedit's. Signals end the waiting (Event::interrupted) with the terminal in order; Ctrl-Z gives
-// it back, and takes it again. A line that begins with a space is not kept (history_file.h), and one with a
-// paste of several lines only as long as the program runs.
+// libedit edits. Signals end the waiting (Event::interrupted) with the terminal in order; Ctrl-Z gives it
+// back and takes it again. A line that begins with a space is not kept in the history (user_files.h), and one
+// with a paste of several lines only as long as the program runs.
 //
-// A text that is pasted is taken as a whole (bracketed paste), however many lines it has: one of several
-// lines stands in the line by a name, "[paste 1: 12 lines]", until the line is sent. An @ in it names no file
-// (attachment.h). From its beginning to its end an editor keeps the terminal from echoing: what is typed
-// between two lines waits for the next.
+// Pasted text is taken as a whole (bracketed paste). One of several lines stands in the line by a name,
+// "[paste 1: 12 lines]", until the line is sent. An @ in it names no file (kTextAt). While the editor exists
+// the terminal does not echo: what is typed between two lines waits for the next.
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/terminal/signals.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 
@@ -24,32 +24,32 @@ class LineEditor {
  public:
   enum class Event { line, end, interrupted };
 
-  // What Tab does behind `before`, the line up to the cursor: puts in `more`, or shows the choices.
-  struct Completion {
+  // What Tab does after `before`, the line up to the cursor: inserts `more`, or shows the choices.
+  struct Expansion {
     std::string more;
     std::vector<std::string> choices;
   };
-  using Completer = Completion (*)(std::string_view before);
+  using Expand = Expansion (*)(std::string_view before);
 
-  // `stop` must outlive the editor. An empty `history_path`: no file. `can_draw`: the terminal is one that
-  // moves its cursor, and tells what is pasted.
+  // `stop` must outlive the editor. An empty `history_path`: no file. `can_draw`: the terminal moves its
+  // cursor and marks pastes.
   LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop, const std::string& history_path,
-             Completer complete);
+             Expand expand);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // `line` is without its line end, and may have line ends in it that were pasted. A terminal shows `prompt`.
-  // Interrupted, it is what was typed so far.
+  // `line` comes without its line end, but may contain pasted ones; when interrupted, it is what was typed so
+  // far. A terminal shows `prompt`. Throws Error{usage} for input that is no text.
   Event read(const char* prompt, std::string& line);
-  // The last line holds a paste that stands by its name: it begins no command, and its end continues nothing.
+  // Whether the last line holds a named paste: then it is no command, and its end continues nothing.
   bool has_paste() const;
 
-  // For the history, at once.
+  // Adds a line to the history at once.
   void remember(const std::string& line);
 
-  // While it runs the terminal is as it was before the editor came. What it throws is thrown.
-  void lend_terminal(const std::function<void()>& user);
+  // edit_text(), with the terminal's modes as they were before the editor.
+  bool edit_elsewhere(std::string& text);
 
  private:
   struct Edit;  // libedit's state; null when the input is no terminal
@@ -57,10 +57,16 @@ class LineEditor {
 
   const GracefulStop& stop_;
   std::unique_ptr<Edit> edit_;
-  std::string waiting_;  // read and not yet taken
+  std::optional<LineReader> plain_;  // without edit_
 };
 
-// The file in the folder for state, which is made; empty when there is none.
-std::string history_path();
+// Keys that a terminal sends as a sequence of bytes after ESC. `input` begins with ESC and [ or O: the bytes
+// of its first sequence, or 0 when it is incomplete. A byte that belongs to no sequence ends it and is not
+// counted, so that a sequence that was cut swallows nothing.
+size_t sequence_length(std::string_view input);
+
+// The C1 control character, which no keyboard types, that stands for a sequence, given without its ESC; 0 for
+// one that does nothing, as function keys and the mouse.
+wchar_t character_of(std::string_view sequence);
 
 }  // namespace dsv32

@@ -1,12 +1,12 @@
-// See signals.h. Two lock-free atomics are all that the handler touches.
-//
-// SA_RESTART is off, so that a signal also ends a read that waits for the terminal.
+// See signals.h. The handlers use only lock-free atomics, data of this file and what signal-safety(7) allows.
 #include "cli/terminal/signals.h"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 
+#include <termios.h>
 #include <unistd.h>
 
 namespace dsv32 {
@@ -18,7 +18,6 @@ std::atomic<Reaction> reaction{Reaction::ends};
 std::atomic<int> pending{0};  // the signal's number
 static_assert(std::atomic<Reaction>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-// Safe in a handler.
 void say_what_ends(int number) {
   const std::string_view line = number == SIGINT    ? "dsv32: ended by SIGINT\n"
                                 : number == SIGTERM ? "dsv32: ended by SIGTERM\n"
@@ -43,8 +42,76 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
+struct Held {
+  termios former{}, ours{};
+  std::atomic<bool> is_ours{false};  // false: the modes of `ours` are not to be set
+  bool marks_pastes = false;
+  std::atomic<bool> was_continued{false}, was_lost{false};
+} held;
+
+void mark_pastes(bool on) {
+  const char* const mode = on ? "\x1b[?2004h" : "\x1b[?2004l";
+  if (held.marks_pastes) [[maybe_unused]]
+    const ssize_t n = write(STDOUT_FILENO, mode, 8);
+}
+
+bool may_set_modes() { return held.is_ours && tcgetpgrp(STDIN_FILENO) == getpgrp(); }
+
+// Compares what shells set; other modes change for a moment while a line is edited.
+bool are_ours(const termios& modes) {
+  constexpr tcflag_t kOfShells = ICANON | ECHO;
+  return (modes.c_lflag & kOfShells) == (held.ours.c_lflag & kOfShells);
+}
+
+void take_again() {
+  termios modes{};
+  if (!may_set_modes() || tcgetattr(STDIN_FILENO, &modes) != 0 || are_ours(modes)) return;
+  tcsetattr(STDIN_FILENO, TCSANOW, &held.ours);
+  mark_pastes(true);
+  held.was_lost = true;
+}
+
+void on_continue(int) {
+  const int error = errno;
+  take_again();
+  if (may_set_modes()) mark_pastes(true);
+  held.was_continued = true;
+  errno = error;
+}
+
+// The default action stops the process, unless there is no shell that could continue it.
+void on_stop(int number) {
+  const int error = errno;
+  if (may_set_modes()) {
+    mark_pastes(false);
+    tcsetattr(STDIN_FILENO, TCSANOW, &held.former);
+  }
+  struct sigaction standard {
+  }, handler{};
+  standard.sa_handler = SIG_DFL;
+  sigaction(number, &standard, &handler);
+  raise(number);
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, number);
+  pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // here it stops
+  sigaction(number, &handler, nullptr);
+  take_again();
+  errno = error;
+}
+
+// A signal that is ignored stays so: the parent is a shell without job control. Calls that wait go on.
+void handle(int number, void (*handler)(int)) {
+  if (is_ignored(number)) return;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(number, &action, nullptr);
+}
+
 }  // namespace
 
+// SA_RESTART is off, so that a signal also ends a read that waits for the terminal.
 void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -53,7 +120,7 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);  // nohup asks to go on
   signal(SIGPIPE, SIG_DFL);
-  signal(SIGXFSZ, SIG_IGN);  // a write that a limit ends is an error of its own, which says more
+  signal(SIGXFSZ, SIG_IGN);  // the write that exceeds a limit then fails with an error that says more
 }
 
 GracefulStop::GracefulStop(Second second) {
@@ -61,15 +128,14 @@ GracefulStop::GracefulStop(Second second) {
   reaction = second == Second::ends ? Reaction::first_is_request : Reaction::is_request;
 }
 
+GracefulStop::~GracefulStop() { reaction = Reaction::ends; }
+
 void GracefulStop::forget_interrupt() {
   int interrupt = SIGINT;
   pending.compare_exchange_strong(interrupt, 0);
 }
 
 void GracefulStop::hang_up() { on_signal(SIGHUP); }
-
-GracefulStop::~GracefulStop() { reaction = Reaction::ends; }
-
 int GracefulStop::exit_code() const { return pending == 0 ? 0 : 128 + pending; }
 
 int GracefulStop::end() const {
@@ -80,7 +146,49 @@ int GracefulStop::end() const {
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
 EndsAtOnce::EndsAtOnce() : former_(static_cast<int>(reaction.exchange(Reaction::ends))) {}
-
 EndsAtOnce::~EndsAtOnce() { reaction = static_cast<Reaction>(former_); }
+
+HeldTerminal::HeldTerminal(bool marks_pastes) {
+  tcgetattr(STDIN_FILENO, &held.former);
+  held.marks_pastes = marks_pastes;
+  mark_pastes(true);
+  handle(SIGTSTP, on_stop);
+  handle(SIGCONT, on_continue);
+}
+
+HeldTerminal::~HeldTerminal() {
+  handle(SIGTSTP, SIG_DFL);
+  handle(SIGCONT, SIG_DFL);
+  held.is_ours = false;
+  mark_pastes(false);
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
+}
+
+// A handler that comes in between sets nothing; fate() makes up for it.
+void HeldTerminal::keep_modes() {
+  held.is_ours = false;
+  tcgetattr(STDIN_FILENO, &held.ours);
+  held.is_ours = true;
+}
+
+HeldTerminal::Loan::Loan() {
+  held.is_ours = false;
+  mark_pastes(false);
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
+}
+
+HeldTerminal::Loan::~Loan() {
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.ours);
+  mark_pastes(true);
+  held.is_ours = true;
+}
+
+// A shell that brings a running process to the foreground sends it no signal.
+HeldTerminal::Fate HeldTerminal::fate() {
+  take_again();
+  const bool was_continued = held.was_continued.exchange(false);
+  if (held.was_lost.exchange(false)) return Fate::taken_again;
+  return was_continued ? Fate::continued : Fate::kept;
+}
 
 }  // namespace dsv32

@@ -1,8 +1,14 @@
-// SIGINT, SIGTERM and SIGHUP: while something can be ended in good order the first one is a request,
-// otherwise it ends the process at once with 130, 143 or 129.
+// What signals do, and the terminal's modes while lines are edited on it.
 //
-// Ending, the handler says so on standard error and does nothing else: colours need no reset, because every
-// coloured write ends with one. A SIGHUP that was ignored when the process began stays ignored.
+// SIGINT, SIGTERM and SIGHUP: the first one is a request while something can be ended in good order;
+// otherwise a signal ends the process at once with 130, 143 or 129 and a line on standard error. (Colours
+// need no reset, since every coloured write ends with one.) A SIGHUP that was ignored when the process began
+// stays ignored.
+//
+// SIGTSTP and SIGCONT: the modes are given back while the process is stopped and set again when it goes on.
+// What a shell does with a terminal between Ctrl-Z and `fg` is unknown, and after SIGSTOP nothing could be
+// given back, so that the handler of SIGCONT sets them in any case. A process in the background does not
+// touch the modes, since that would stop it.
 #pragma once
 
 namespace dsv32 {
@@ -13,8 +19,8 @@ void install_signal_handlers();
 // While one exists, the first signal is kept for exit_code(). One at a time.
 class GracefulStop {
  public:
-  // What a second signal does: whoever holds what is saved nowhere takes it as a request too. SIGQUIT and
-  // SIGKILL still end the process at once.
+  // What a second signal does. With unsaved data it is a request too; SIGQUIT and SIGKILL still end the
+  // process at once.
   enum class Second { ends, is_request };
 
   explicit GracefulStop(Second second = Second::ends);
@@ -30,8 +36,7 @@ class GracefulStop {
   int end() const;          // the same, and says so on standard error
 };
 
-// While one exists a signal ends the process at once, GracefulStop or not: for what takes long and nothing is
-// lost by.
+// While one exists a signal ends the process at once, GracefulStop or not: for slow work that loses nothing.
 class EndsAtOnce {
  public:
   EndsAtOnce();
@@ -41,6 +46,29 @@ class EndsAtOnce {
 
  private:
   int former_;  // what a signal did before
+};
+
+// Holds the modes of standard input's terminal. One at a time.
+class HeldTerminal {
+ public:
+  explicit HeldTerminal(bool marks_pastes);  // asks the terminal to mark pasted text
+  ~HeldTerminal();
+  HeldTerminal(const HeldTerminal&) = delete;
+  HeldTerminal& operator=(const HeldTerminal&) = delete;
+
+  // The modes that are set now are those to hold.
+  void keep_modes();
+
+  // While one exists the modes are as they were before HeldTerminal.
+  struct Loan {
+    Loan();
+    ~Loan();
+  };
+
+  // Since the last call: nothing; or the process was stopped, and the window is unchanged; or others had the
+  // terminal, which is held again, and the window's content is unknown.
+  enum class Fate { kept, continued, taken_again };
+  Fate fate();
 };
 
 }  // namespace dsv32

@@ -1,12 +1,15 @@
-// See streams.h. write(2) directly: nothing is left in a buffer that a crash, a signal or a failed flush at
-// exit could lose.
+// See streams.h. Everything is written by write(2): nothing is left in a buffer that a crash, a signal or a
+// failed flush at exit could lose.
 #include "cli/terminal/streams.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -15,7 +18,7 @@
 namespace dsv32 {
 namespace {
 
-// False with errno set when the rest cannot be written.
+// False, with errno set, when the rest cannot be written.
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n_written = write(fd, bytes.data(), bytes.size());
@@ -42,19 +45,103 @@ void open_missing_streams() {
 bool is_terminal(int fd) { return isatty(fd) == 1; }
 
 void write_out(std::string_view bytes) {
-  if (is_terminal(STDOUT_FILENO))
-    write_out_as_is(visible(bytes, true));
-  else
-    write_out_as_is(bytes);
+  if (is_terminal(STDOUT_FILENO)) return write_out_as_is(visible(bytes, true));
+  write_out_as_is(bytes);
 }
 
 void write_out_as_is(std::string_view bytes) {
   if (!write_all(STDOUT_FILENO, bytes))
-    fail(ErrorKind::io, format("cannot write to standard output: %s", std::strerror(errno)));
+    fail(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
 void write_err(std::string_view bytes) { write_all(STDERR_FILENO, bytes); }
 
 void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
+
+// Looks at the first bytes where that takes nothing from a pipe.
+LineReader::LineReader(int fd, std::string name, size_t max_bytes)
+    : fd_(fd), name_(std::move(name)), max_bytes_(max_bytes) {
+  char head[4];
+  const ssize_t n_read = pread(fd_, head, sizeof head, lseek(fd_, 0, SEEK_CUR));
+  if (n_read > 0) plain_text({head, static_cast<size_t>(n_read)}, name_);
+}
+
+LineReader::Result LineReader::next(Line& line, int wait_ms) {
+  for (;;) {
+    const size_t end = held_.find('\n', scanned_);
+    if (end != std::string::npos) return take(line, end + 1 - begin_), Result::line;
+    scanned_ = held_.size();
+    const size_t n_left = held_.size() - begin_;
+    if (is_at_end_ && n_left == 0 && n_dropped_ == 0) return Result::end;
+    if (is_at_end_) return take(line, n_left), Result::line;
+    pollfd readable{fd_, POLLIN, 0};
+    if (poll(&readable, 1, wait_ms) <= 0) return Result::later;
+    read_block();
+  }
+}
+
+// Takes the first n_bytes of what is held, the line end included.
+void LineReader::take(Line& line, size_t n_bytes) {
+  n_taken_ += n_dropped_ + n_bytes;
+  line.text.assign(held_, begin_, n_bytes);
+  line.is_too_long = std::exchange(n_dropped_, 0) + n_bytes > max_bytes_;
+  line.number = ++n_lines_;
+  line.end = n_taken_;
+  line.has_end = line.text.ends_with('\n');
+  begin_ = scanned_ = begin_ + n_bytes;
+  if (line.has_end) line.text.pop_back();
+  if (line.is_too_long) line.text.clear();
+  if (line.text.ends_with('\r')) line.text.pop_back();
+  if (line.number == 1) plain_text(line.text, name_);
+  if (line.text.starts_with("\ufeff")) line.text.erase(0, 3);
+}
+
+// The beginning of a line that is too long is dropped.
+void LineReader::read_block() {
+  held_.erase(0, begin_);
+  begin_ = 0;
+  if (held_.size() > max_bytes_ || n_dropped_ > 0) n_dropped_ += held_.size(), held_.clear();
+  scanned_ = held_.size();
+  char block[1 << 16];
+  const ssize_t n_read = read(fd_, block, sizeof block);
+  if (n_read < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (n_read < 0) fail(ErrorKind::usage, "cannot read " + visible(name_) + ": " + std::strerror(errno));
+  is_at_end_ = n_read == 0;
+  held_.append(block, static_cast<size_t>(n_read));
+}
+
+// The process number in the temporary name keeps two runs to the same path apart.
+OutputFile::OutputFile(const std::string& path) : path_(path) {
+  if (path == "-" && is_terminal(STDOUT_FILENO))
+    fail(ErrorKind::usage, "--out - would write binary data to the terminal, expected a file or a pipe");
+  if (path == "-") return;
+  struct stat info {};
+  const bool is_special = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  if (!is_special) temporary_ = format("%s.%ld.tmp", path.c_str(), static_cast<long>(getpid()));
+  fd_ = is_special ? open(path.c_str(), O_WRONLY | O_CLOEXEC)
+                   : open(temporary_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+  if (fd_ < 0) fail_io("open");
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void OutputFile::write(std::string_view bytes) {
+  if (path_ == "-") return write_out(bytes);
+  if (!write_all(fd_, bytes)) fail_io("write");
+}
+
+void OutputFile::commit() {
+  if (fd_ >= 0 && close(std::exchange(fd_, -1)) != 0) fail_io("write");
+  if (temporary_.empty()) return;
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("rename to");
+  temporary_.clear();
+}
+
+void OutputFile::fail_io(const char* what) const {
+  fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path_).c_str(), std::strerror(errno)));
+}
 
 }  // namespace dsv32

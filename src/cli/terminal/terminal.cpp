@@ -1,6 +1,4 @@
-// See terminal.h. The only place that knows escape sequences for moving the cursor.
-//
-// Colours are in printer.cpp.
+// See terminal.h.
 #include "cli/terminal/terminal.h"
 
 #include <cstdio>
@@ -9,7 +7,6 @@
 
 #include <histedit.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -21,7 +18,7 @@ namespace {
 
 bool is_dumb(const char* term) { return !term || std::string_view(term) == "dumb"; }
 
-// Asks libedit, which says so as an error too.
+// Asks libedit, whose complaint goes to /dev/null.
 bool is_known(const char* term) {
   FILE* null = std::fopen("/dev/null", "r+");
   EditLine* editor = null ? el_init("dsv32", null, null, null) : nullptr;
@@ -39,18 +36,12 @@ void take_unknown_terminal_for_dumb() {
   if (is_any && !is_dumb(term) && !is_known(term)) setenv("TERM", "dumb", 1);
 }
 
-WindowSize window_size() {
+WindowSize window_size(std::initializer_list<int> fds) {
   winsize size{};
-  for (const int fd : {STDERR_FILENO, STDOUT_FILENO})
+  for (const int fd : fds)
     if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
       return {size.ws_row > 0 ? size.ws_row : size_t{24}, size.ws_col};
   return {24, 80};
-}
-
-size_t window_columns(int fd) {
-  winsize size{};
-  const bool is_told = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_told ? size.ws_col : 80;
 }
 
 bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term) {
@@ -60,14 +51,13 @@ bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const 
 
 Terminal examine_terminal(ColorMode mode) {
   const char* term = std::getenv("TERM");
-  Terminal terminal;
-  terminal.is_in = is_terminal(STDIN_FILENO);
-  terminal.is_out = is_terminal(STDOUT_FILENO);
-  terminal.is_err = is_terminal(STDERR_FILENO);
-  terminal.has_color = decide_color(mode, terminal.is_err, std::getenv("NO_COLOR"), term);
-  terminal.can_redraw = terminal.is_err && !is_dumb(term);
-  terminal.can_draw = terminal.is_out && !is_dumb(term);
-  return terminal;
+  const bool is_out = is_terminal(STDOUT_FILENO), is_err = is_terminal(STDERR_FILENO);
+  return {.is_in = is_terminal(STDIN_FILENO),
+          .is_out = is_out,
+          .is_err = is_err,
+          .has_color = decide_color(mode, is_err, std::getenv("NO_COLOR"), term),
+          .can_redraw = is_err && !is_dumb(term),
+          .can_draw = is_out && !is_dumb(term)};
 }
 
 void StatusLine::show(const std::string& text) {
@@ -92,8 +82,7 @@ void StatusLine::erase() {
 std::string with_thousands(int64_t value) {
   std::string digits = std::to_string(value);
   const int64_t first = value < 0 ? 1 : 0;
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > first; at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
+  for (int64_t at = std::ssize(digits) - 3; at > first; at -= 3) digits.insert(static_cast<size_t>(at), ",");
   return digits;
 }
 

@@ -1,16 +1,20 @@
-// What is known about the terminal, and the one line of progress that is drawn on it and erased again.
+// What is known about the terminal, and the status line, which is drawn on it and erased again.
 //
-// Each stream is asked by itself whether it is a terminal. Progress is drawn on standard error only when that
-// is a terminal that can erase a line, at most ten times a second; a log gets a line of it a minute.
+// Each stream is examined by itself. Progress is drawn on standard error only where that is a terminal that
+// can erase a line, at most ten times a second; a log gets a line of it each minute.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+
+#include <unistd.h>
 
 namespace dsv32 {
 
 enum class ColorMode { automatic, always, never };
+enum class ThinkingDisplay { show, hide, on_stdout };
 
 struct Terminal {
   bool is_in = false, is_out = false, is_err = false;
@@ -19,22 +23,22 @@ struct Terminal {
   bool can_draw = false;    // standard output can move its cursor
 };
 
-// Asks the streams; NO_COLOR and TERM count when `mode` is automatic.
+// NO_COLOR and TERM count when `mode` is automatic.
 Terminal examine_terminal(ColorMode mode);
 
-// The rule for colour by itself. `no_color` and `term`: the variables' values, or null.
+// Whether to use colour. `no_color` and `term`: the variables' values, or null.
 bool decide_color(ColorMode mode, bool is_terminal, const char* no_color, const char* term);
 
 class StatusLine {
  public:
-  // Where standard error cannot redraw, a line stands there `every` so many seconds.
+  // Where standard error cannot redraw, `show` writes a line every `every` seconds.
   StatusLine(bool can_redraw, bool is_quiet, double every = 60)
       : can_redraw_(can_redraw), is_quiet_(is_quiet), every_(every), next_line_(every) {}
   ~StatusLine() { erase(); }
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Draws `text`, unless the last drawing is younger than a tenth of a second. Cut to the terminal's width.
+  // Draws `text`, cut to the terminal's width, unless the last drawing is younger than a tenth of a second.
   void show(const std::string& text);
   void erase();
 
@@ -47,24 +51,22 @@ class StatusLine {
   std::chrono::steady_clock::time_point drawn_at_{};
 };
 
-// For a terminal of a kind that this machine knows nothing of TERM is "dumb" from here on, for libedit and
-// for programs that are started too. Call first.
+// Sets TERM to "dumb" where this machine does not know the terminal's kind, for libedit and for programs
+// started from here. Call first.
 void take_unknown_terminal_for_dumb();
 
-// Columns of the terminal that a stream is, now; 80 when it does not say.
-size_t window_columns(int fd);
 struct WindowSize {
   size_t rows, columns;
 };
-
-// Of the terminal that standard error is, or else standard output, now; 24 and 80 when neither says.
-WindowSize window_size();
+// Of the first of these streams that is a terminal and tells its size; else 24 and 80.
+WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
+inline size_t window_columns(int fd) { return window_size({fd}).columns; }
 
 // 1204 -> "1,204"
 std::string with_thousands(int64_t value);
 
-// Tokens per second as people read them: "0.42", "12.3", "1,240".
+// Tokens per second: "0.42", "12.3", "1,240".
 std::string rate(int64_t n_tokens, double seconds);
 
 }  // namespace dsv32

@@ -22,7 +22,7 @@
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/json.h"
-#include "cli/terminal/user_folders.h"
+#include "cli/terminal/user_files.h"
 
 namespace dsv32 {
 namespace {
