@@ -15,8 +15,10 @@ template <TensorType kType>
 struct RawSpan {
   // Columns copied together: one block where blocks are long.
   static constexpr int kColumns = [] {
-    if constexpr (kIsFloat<kType>) return 64;
-    return Codes<kType>::kBlockValues == 32 ? 128 : 256;
+    if constexpr (kIsFloat<kType>)
+      return 64;
+    else
+      return Codes<kType>::kBlockValues == 32 ? 128 : 256;
   }();
   static constexpr int kSteps = kColumns / kStep;
   static constexpr int kRowBytes = static_cast<int>(span_bytes<kType, kColumns>());
