@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -80,6 +81,15 @@ LabOptions& lab(Options& options) { return static_cast<LabOptions&>(options); }
 using O = Options;
 using V = const FlagValue&;
 
+// With commas between them.
+std::vector<int64_t> parse_lengths(V value) {
+  std::vector<int64_t> lengths;
+  std::istringstream words(value.text + ",");
+  for (std::string word; std::getline(words, word, ',');)
+    lengths.push_back(parse_integer({value.flag, word}, 1, 1 << 20));
+  return lengths;
+}
+
 const LabFlag kFlags[] = {
     {"answers",
      {"chooser", "NAME", "who chooses positions: indexer, dense, recent, random or all", "Asked", 0,
@@ -106,8 +116,8 @@ const LabFlag kFlags[] = {
      {"type", "NAME", "only this format, e.g. Q4_K; may be repeated", "Product", 0,
       [](O& o, V value) { lab(o).types.push_back(parse_type(value)); }}},
     {"prefixes",
-     {"contexts", "LIST", "lengths of the prompts", "Measured", 0, [](O& o) { return &o.bench.contexts; }, 1,
-      1 << 20, "2048,8192,32768,131072"}},
+     {"contexts", "LIST", "lengths of the prompts", "Measured", 0,
+      [](O& o, V value) { o.bench.contexts = parse_lengths(value); }, "2048,8192,32768,131072"}},
     {"prefixes",
      {"dir", "DIR", "where the disk is that is measured; emptied afterwards", "Measured", 0,
       [](O& o) { return &lab(o).folder; }}},
