@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(damage) {
       n_refused += !parse_complaint(bad).empty();
     }
   BOOST_TEST(n_refused > json.size());
-  BOOST_TEST(contains(parse_complaint(json + "x"), "no JSON"));
+  BOOST_TEST(contains(parse_complaint(json + "x"), "invalid JSON"));
   const std::string deep(1 << 20, '[');
   BOOST_TEST(contains(parse_complaint(deep), "it nests too deep"));
   BOOST_TEST(contains(parse_complaint("{\"dsv32_talk\":" + deep), "it nests too deep"));
