@@ -120,7 +120,7 @@ const LabFlag kFlags[] = {
       [](O& o, V value) { o.bench.contexts = parse_lengths(value); }, "2048,8192,32768,131072"}},
     {"prefixes",
      {"dir", "DIR", "where the disk is that is measured; emptied afterwards", "Measured", 0,
-      [](O& o) { return &lab(o).folder; }}},
+      [](O& o, V value) { lab(o).folder = value.text; }}},
 };
 
 Flags flags_of(const LabCommand& command) {
