@@ -75,17 +75,17 @@ __device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
 
 // The products with weights of a type. In shared memory a CTA keeps stages of tokens, spans of weights, and
 // what is below; a span is loaded with the tokens of its first step, when all but the last kStages - 1 steps
-// before it are done. Formats that only have other kernels leave some of it unused.
+// before it are done.
 template <TensorType kType, bool kDouble>
 struct Pairs {
   using Raw = RawSpan<kType>;
   static constexpr int kItemTokens = kDouble ? 2 * kTileTokens : kTileTokens;
-  [[maybe_unused]] static constexpr int kMiddle = kDouble ? kMiddleDoubleTokens : kMiddleTokens;
+  static constexpr int kMiddle = kDouble ? kMiddleDoubleTokens : kMiddleTokens;
   static constexpr int kHalfRows = kDouble ? kTileRows / 2 : kTileRows;  // of each of the two tiles
   // Of the warps that load and of those that multiply; once the first and twice the second are 3 * 168, what
   // the CTA starts with.
-  [[maybe_unused]] static constexpr int kLoadRegisters = kDouble ? 72 : 56;
-  [[maybe_unused]] static constexpr int kProductRegisters = (3 * 168 - kLoadRegisters) / 2;
+  static constexpr int kLoadRegisters = kDouble ? 72 : 56;
+  static constexpr int kProductRegisters = (3 * 168 - kLoadRegisters) / 2;
 
   // Of the tokens of an item, for those who write its sums.
   struct ItemTokens {
@@ -106,10 +106,11 @@ struct Pairs {
     while (n > (kDouble ? kMostStages - 2 : kMostStages - 1) && n_bytes(n) > kMostSharedBytes) --n;
     return n;
   }
-  static constexpr int kStages = most_stages();
-  [[maybe_unused]] static constexpr int kSpans = n_spans(kStages);
+  static constexpr int kStages = most_stages(), kSpans = n_spans(kStages);
   static constexpr int kBytes = n_bytes(kStages);
   static constexpr bool kFits = kBytes <= kMostSharedBytes;
+  static_assert(kMiddle < kItemTokens && kLoadRegisters + 2 * kProductRegisters <= 3 * 168 &&
+                kSpans <= kStages);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static __device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
