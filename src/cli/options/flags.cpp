@@ -243,8 +243,6 @@ constexpr Flag kEngineFlags[] = {
     {"cache-salt", "TEXT", "prefixes are shared only under the same TEXT", "Prefix cache", kCaching,
      [](O& o) { return &o.cache.salt; }, "empty"},
 };
-// Or a process could answer for others.
-static_assert(std::ranges::all_of(kEngineFlags, [](const Flag& flag) { return flag.get != nullptr; }));
 
 // Before the flags of generation options.
 constexpr Flag kAsking[] = {
