@@ -59,7 +59,7 @@ skip_checks() {
 
 lines() { [[ $(wc -l <"$1") == "$2" ]]; }
 empty() { [[ ! -s $1 ]]; }
-has() { grep -aqF -- "$2" "$1"; }
+has() { grep -aqsF -- "$2" "$1"; }
 lacks() { ! grep -aqF -- "$2" "$1"; }
 same() { cmp -s "$1" "$2"; }
 ends_line() { [[ $(tail -c 1 "$1" | od -An -tx1) == " 0a" ]]; }
