@@ -1,8 +1,8 @@
 // Which kernels a GPU runs: the one place that chooses, by role, format, tokens, shape and device.
 //
 // Every function is pure. cuda/ asks it before a launch, and tests/test_choose.cpp holds its answers as a
-// table. How a sum is cut is no choice of speed: it decides bits and stands beside the kernels. What is chosen
-// here never changes a bit within a role.
+// table. How a sum is cut is no choice of speed: it decides bits and stands beside the kernels. What is
+// chosen here never changes a bit within a role.
 #pragma once
 
 #include <algorithm>

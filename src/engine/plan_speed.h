@@ -1,8 +1,8 @@
 // The speed to expect of a plan for the 671B model's shape: the bytes that each memory is read of, over the
 // rates at which such memories were read, and the time that layers take besides.
 //
-// All rates stand in two tables, of GPUs and of formats, and come from docs/performance.md. Expected speeds lie
-// within 15 % of those measured on four machines (tests/test_plan_speed.cpp).
+// All rates stand in two tables, of GPUs and of formats, and come from docs/performance.md. Expected speeds
+// lie within 15 % of those measured on four machines (tests/test_plan_speed.cpp).
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@ struct PromptText {
 };
 
 // Reads everything to its end, 64 MiB at most; standard input unless it is a terminal or --no-stdin says
-// otherwise, and where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot be
-// read.
+// otherwise, and where `-` names it. Throws Error{usage} when there is no text at all, or when a file cannot
+// be read.
 PromptText read_prompt(const Options& options, bool is_in_terminal);
 
 // The system prompt alone, as `chat` needs it. Empty when there is none.
