@@ -60,6 +60,6 @@ expect "changed model: it answers" 0 run "${cached[@]}" --warm only -q -n 4 "Who
 overwritten
 has_ended() { ! "$dsv32" warm status >warm.status 2>warm.err; }
 check "changed model: the warm process ends" until_ has_ended
-check "changed model: its log says why" grep -aq "changed.gguf has changed since it was opened" "$XDG_RUNTIME_DIR"/dsv32/*.log
+check "changed model: its log says why" await grep -aqs "changed.gguf has changed since it was opened" "$XDG_RUNTIME_DIR"/dsv32/*.log
 cp "$demo" changed.gguf
 expect "changed model: who asks loads the file" 0 run "${cached[@]}" -q -n 4 "Who?"
