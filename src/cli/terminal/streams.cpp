@@ -13,29 +13,10 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_system.h"
 #include "base/text.h"
 
 namespace dsv32 {
-namespace {
-
-// False, with errno set, when the rest cannot be written.
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n_written = write(fd, bytes.data(), bytes.size());
-    if (n_written >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(n_written));
-    } else if (errno == EAGAIN) {  // a pipe that its other end has made non-blocking
-      pollfd writable{fd, POLLOUT, 0};
-      poll(&writable, 1, -1);
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 void open_missing_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
@@ -50,11 +31,11 @@ void write_out(std::string_view bytes) {
 }
 
 void write_out_as_is(std::string_view bytes) {
-  if (!write_all(STDOUT_FILENO, bytes))
-    fail(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(errno));
+  if (const int result = write_stream(STDOUT_FILENO, bytes); result != 0)
+    fail(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(-result));
 }
 
-void write_err(std::string_view bytes) { write_all(STDERR_FILENO, bytes); }
+void write_err(std::string_view bytes) { write_stream(STDERR_FILENO, bytes); }
 
 void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
 
@@ -130,7 +111,10 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   if (path_ == "-") return write_out(bytes);
-  if (!write_all(fd_, bytes)) fail_io("write");
+  if (const int result = write_stream(fd_, bytes); result != 0) {
+    errno = -result;
+    fail_io("write");
+  }
 }
 
 void OutputFile::commit() {
