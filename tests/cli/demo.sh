@@ -51,6 +51,6 @@ expect "a warm process, a temperature of one's own" 0 run "${free[@]}" --warm on
 check "a warm process, a temperature of one's own" test "$(cmp out recommended >/dev/null; echo $?)" = 1
 expect "a warm process of it ends" 0 warm stop
 
-# As it is asked for by hand: a make above says of this one what it says of itself.
-env -u MAKEFLAGS -u MAKELEVEL make -s -n -C "${demo%/models/*}" demo >out 2>err
+# As it is asked for by hand: a make above would tell this one its flags, and its variables as variables of the environment.
+env -i HOME="$HOME" PATH="$PATH" make -s -n -C "${demo%/models/*}" demo >out 2>err
 check "make demo ends with what to try next" test "$(grep -c 'build/dsv32 chat' out)" -ge 1
