@@ -213,8 +213,17 @@ $(BUILD)/.built_%:
 	@rm -f $(BUILD)/.built_*
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
-# Tests take longer to compile than to run, under the sanitizers more than twice as long.
-$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): CXXFLAGS += $(if $(SAN),-O0,-O1)
+# Tests take longer to compile than to run, under the sanitizers more than twice as long; and half of it is what other
+# people's headers take, which are read once for all.
+TEST_FLAGS = $(if $(SAN),-O0,-O1)
+$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): $(BUILD)/tests/support/headers.h.gch
+$(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): private CXXFLAGS += -include $(BUILD)/tests/support/headers.h
+$(TEST_OBJECTS) $(GPU_TEST_OBJECTS): private CXXFLAGS += $(TEST_FLAGS)
+$(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
+	@echo "c++ $<"
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	@$(CXX) $(CXXFLAGS) $(TEST_FLAGS) -x c++-header $< -o $@
 # The terminal's side waits for people and for the model: it is compiled faster instead.
 $(BUILD)/src/cli/options/version.o $(BUILD)/src/cli.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
