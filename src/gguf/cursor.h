@@ -1,6 +1,6 @@
 // A bounds-checked reading position in the bytes of one model file.
 //
-// Non-owning. Nothing is read before it is known to lie inside the file, and no sum or product can wrap.
+// Non-owning. Every read is checked against the end of the file first, and no sum or product can overflow.
 // Every refusal is one Error{model} that names the field and ends in "(at offset N of model file F)".
 #pragma once
 
@@ -32,7 +32,7 @@ class Cursor {
   uint64_t n_left() const { return bytes_.size() - offset_; }
   const uint8_t* data() const { return bytes_.data() + offset_; }
 
-  // The next value of type T, little-endian. `field` names it when the file ends before.
+  // Reads the next value of type T, little-endian. `field` names the value in messages.
   template <typename T>
   T read(const char* field) {
     T value;
@@ -40,7 +40,7 @@ class Cursor {
     return value;
   }
 
-  // A u64 length and that many bytes, at most `max_bytes`: a view into the file.
+  // Reads a u64 length and that many bytes, at most `max_bytes`; returns a view into the file.
   std::string_view read_string(const char* field, uint64_t max_bytes) {
     const uint64_t at = offset_, n_bytes = read<uint64_t>(field), limit = std::min(max_bytes, n_left());
     check(n_bytes <= limit, at, "%s has a length of %llu bytes, expected at most %llu", field, ull(n_bytes),
@@ -48,7 +48,7 @@ class Cursor {
     return {reinterpret_cast<const char*>(take(n_bytes, field)), n_bytes};
   }
 
-  // A string fit to be shown and looked up: 1 to `max_bytes` bytes, printable UTF-8 only.
+  // Reads a string of 1 to `max_bytes` bytes, printable UTF-8 only.
   std::string_view read_name(const char* field, uint64_t max_bytes) {
     const uint64_t at = offset_;
     const std::string_view name = read_string(field, max_bytes);
@@ -58,7 +58,7 @@ class Cursor {
     return name;
   }
 
-  // Steps over `n_values` of `value_bytes` each.
+  // Skips `n_values` of `value_bytes` each.
   void skip(uint64_t n_values, uint64_t value_bytes, const char* field) {
     uint64_t n_bytes = 0;
     take(__builtin_mul_overflow(n_values, value_bytes, &n_bytes) ? UINT64_MAX : n_bytes, field);
@@ -69,14 +69,14 @@ class Cursor {
     if (ok) return;
     va_list args;
     va_start(args, pattern);
-    char message[2048];  // every argument is far shorter: names are cut before they come here
+    char message[2048];  // every argument is far shorter: names are cut by the caller
     std::vsnprintf(message, sizeof message, pattern, args);
     va_end(args);
     fail_at(offset, message);
   }
 
-  // Checks the count that stands at `at`: it is at most `limit`, and that many things of at least
-  // `smallest_bytes` (1 or more) fit in what is left.
+  // Checks a count read at offset `at`: it must be at most `limit`, and so many entries of at least
+  // `smallest_bytes` (1 or more) must fit in the rest of the file.
   void check_count(uint64_t at, uint64_t count, uint64_t smallest_bytes, uint64_t limit,
                    const char* field) const {
     limit = std::min(limit, n_left() / smallest_bytes);

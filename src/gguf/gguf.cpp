@@ -1,7 +1,7 @@
 // Opening a GGUF file: every field is checked here, once.
 //
-// A bounds-checked cursor goes through the header from front to back. Tensors are placed when the whole
-// header is known, since their offsets count from its aligned end.
+// A bounds-checked cursor goes through the header from front to back. Tensors are placed after the whole
+// header is read, since their offsets count from its aligned end.
 #include "gguf/gguf.h"
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace dsv32 {
 namespace {
 
-// Far above any real model (60 keys, 1420 tensors), low enough that a hostile file stays cheap.
+// Far above any real model (60 keys, 1420 tensors), yet low enough that a hostile file is refused cheaply.
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16, kMaxNameBytes = 63;
-constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1, kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // in the file
+constexpr uint64_t kSmallestKey = 8 + 1 + 4 + 1, kSmallestTensor = 8 + 1 + 4 + 8 + 4 + 8;  // bytes
 constexpr uint32_t kMaxAlignment = 1 << 20, kMaxParts = 1000;
 
-// What the file is instead, where that is known.
+// Recognises two kinds of files that users mistake for a model.
 std::string hint_about(std::string_view beginning) {
   if (beginning.starts_with("version https://git-lfs"))
     return "it is a pointer of Git LFS: git lfs pull puts the file in its place";
@@ -59,7 +59,7 @@ uint64_t read_dimensions(Cursor& cursor, const char* field, GgufTensor& tensor) 
   return n_values;
 }
 
-// A tensor of a type that is not computed keeps n_bytes 0, and is refused when the model needs it.
+// A tensor of an unsupported type keeps n_bytes 0, and is refused only if the model needs it.
 void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor& tensor) {
   const uint64_t at = cursor.offset();
   tensor.type = static_cast<TensorType>(cursor.read<uint32_t>(field));
@@ -73,7 +73,7 @@ void read_type(Cursor& cursor, const char* field, uint64_t n_values, GgufTensor&
   cursor.check(fits, at, "%s has %llu values, more than can be addressed", field, ull(n_values));
 }
 
-// `offset` stays relative to the data section until that is known; `data` stays null.
+// `offset` is relative to the data section and `data` is null until place() sets both.
 GgufTensor read_tensor(Cursor& cursor, std::string_view name, uint32_t alignment) {
   GgufTensor tensor;
   tensor.name = name;
@@ -86,7 +86,7 @@ GgufTensor read_tensor(Cursor& cursor, std::string_view name, uint32_t alignment
   return tensor;
 }
 
-// The cursor stands where the data section begins, from which the tensor's offset counts so far.
+// Sets `data` and makes `offset` absolute. The cursor stands where the data section begins.
 void place(const Cursor& cursor, uint64_t entry, GgufTensor& tensor) {
   if (tensor.offset > cursor.n_left() || tensor.n_bytes > cursor.n_left() - tensor.offset)
     cursor.fail_at(entry,
@@ -122,7 +122,7 @@ std::string split_prefix(const std::string& path) {
   return n_fields == 2 && static_cast<size_t>(n_read) == suffix_bytes ? path.substr(0, at) : "NAME";
 }
 
-// A part that is there and cannot be opened says why itself.
+// Looks only for absent parts: a part that exists and cannot be opened is reported when it is opened.
 void refuse_missing_parts(const std::string& prefix, uint32_t count) {
   std::string missing;
   uint32_t n_missing = 0;
@@ -138,7 +138,7 @@ void refuse_missing_parts(const std::string& prefix, uint32_t count) {
          "fetch what is missing; all parts lie in one folder");
 }
 
-// Large files also travel as raw pieces, the first of which begins like a model.
+// Publishers also cut large files into raw pieces; the first piece begins like a model.
 const std::string& refuse_raw_piece(const std::string& path) {
   const size_t at = path.rfind(".part");
   unsigned no = 0, count = 0;
@@ -219,7 +219,7 @@ void GgufFile::read_tensors(Cursor& cursor, uint64_t n_tensors) {
   if (alignment < 8 || alignment > kMaxAlignment || !std::has_single_bit(alignment))
     fail_at_key("general.alignment",
                 format(" is %u, expected a power of two from 8 to %u", alignment, kMaxAlignment));
-  std::vector<uint64_t> entries;  // [n_tensors] offsets in the directory, for messages
+  std::vector<uint64_t> entries;  // [n_tensors] offsets of the entries, for messages
   for (uint64_t i = 0; i < n_tensors; ++i) {
     entries.push_back(cursor.offset());
     const std::string_view name = cursor.read_name("a tensor name", kMaxNameBytes);

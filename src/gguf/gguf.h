@@ -27,8 +27,8 @@ struct GgufTensor {
   std::array<uint64_t, 4> ne{1, 1, 1, 1};  // ne[0] is contiguous (the input dimension)
   uint32_t n_dims = 0;
   const uint8_t* data = nullptr;  // into the mapping
-  uint64_t n_bytes = 0;           // 0: the type is none that dsv32 computes
-  int part = 0;                   // which file
+  uint64_t n_bytes = 0;           // 0: dsv32 does not support the type
+  int part = 0;                   // index of its file
   uint64_t offset = 0;            // of the data in that file
 };
 
@@ -36,7 +36,7 @@ class GgufFile : public Metadata {
  public:
   // Opens `path` and, when it is the first of a split model, all its parts. Throws Error{model}.
   explicit GgufFile(const std::string& path);
-  // One part by itself over bytes in memory, which the caller keeps alive. `name` stands in messages.
+  // One part alone, over bytes in memory that must outlive it. `name` appears in messages.
   GgufFile(std::span<const uint8_t> bytes, const std::string& name) : Metadata(name) { read(bytes); }
 
   uint64_t n_bytes() const { return n_bytes_; }  // of all parts

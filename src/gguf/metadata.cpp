@@ -1,7 +1,7 @@
 // Reading keys and values once at opening, and getting them later.
 //
-// read_value() refuses everything that can be wrong with a value's bytes; the getters refuse a sound value of
-// another type, or a number that does not fit.
+// read_value() refuses malformed values; the getters refuse well-formed values of the wrong type and numbers
+// out of range.
 #include "gguf/metadata.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace dsv32 {
 namespace {
 
-// Far above any real model (129280 tokens), low enough that a hostile file stays cheap.
+// Far above any real model (129280 tokens), yet low enough that a hostile file is refused cheaply.
 constexpr uint64_t kMaxElements = 1 << 24, kMaxKeyBytes = 65535, kMaxStringBytes = 1 << 30;
 
 struct ValueTypeInfo {
@@ -35,7 +35,7 @@ bool is_integer(ValueType type) {
          type != ValueType::boolean;
 }
 
-// A u64 past the range of i64 becomes the largest i64, which no caller has room for either.
+// A u64 above the largest i64 becomes the largest i64: callers want 32 bits and refuse both.
 int64_t load_integer(ValueType type, const uint8_t* data) {
   switch (type) {
     case ValueType::u8: return load<uint8_t>(data);
@@ -49,14 +49,14 @@ int64_t load_integer(ValueType type, const uint8_t* data) {
   }
 }
 
-// The string at `data`, which is left behind it.
+// Reads the string at `data` and moves `data` behind it.
 std::string_view next_string(const uint8_t*& data) {
   const std::string_view text{reinterpret_cast<const char*>(data) + 8, load<uint64_t>(data)};
   data += 8 + text.size();
   return text;
 }
 
-// The element at `data`, which is left behind it, fit to be shown.
+// Renders the element at `data` in printable form and moves `data` behind it.
 std::string render_next(ValueType type, const uint8_t*& data, size_t max_chars) {
   if (type == ValueType::string) return "'" + visible(next_string(data), false, max_chars) + "'";
   const uint8_t* here = std::exchange(data, data + info(type).n_bytes);

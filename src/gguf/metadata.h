@@ -1,8 +1,7 @@
 // The metadata of a GGUF file: keys and where their values lie.
 //
-// Non-owning views into the file's bytes; the strings of a vocabulary are read when they are asked for.
-// Lengths and counts are checked against the file once, at opening. Immutable after that: any number of
-// threads may ask.
+// Non-owning views into the file's bytes; arrays are decoded when a getter asks for them. Lengths and counts
+// are checked against the file once, at opening. Immutable after that: any number of threads may read.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@ class Metadata {
   std::optional<std::vector<std::string_view>> get_strings(
       std::string_view key) const;  // views into the file
   std::optional<std::vector<int32_t>> get_i32s(std::string_view key) const;
-  std::optional<std::vector<float>> get_f32s(std::string_view key) const;  // perhaps infinite or NaN
+  std::optional<std::vector<float>> get_f32s(std::string_view key) const;  // may be infinite or NaN
 
   // Every key in file order, its type and a short printable rendering (escaped, arrays abbreviated).
   struct KeyInfo {
@@ -48,20 +47,20 @@ class Metadata {
  protected:
   explicit Metadata(const std::string& path) : path_(path) {}
 
-  // Reads `n_keys` keys from the cursor on, which is left behind them. Throws Error{model}.
+  // Reads `n_keys` keys and leaves the cursor behind them. Throws Error{model}.
   void read_keys(Cursor& cursor, uint64_t n_keys);
   std::optional<uint32_t> get_only_u32(std::string_view key) const;  // refuses other integer types
   uint32_t need_u32(std::string_view key) const;                     // Error{model} when the key is absent
-  // Throws Error{model} at the place of `key`, which is there.
+  // Throws Error{model} with the offset of `key`, which must be present.
   [[noreturn]] void fail_at_key(std::string_view key, const std::string& what) const;
 
  private:
   struct Value {
     std::string_view key;  // into the file
-    ValueType type{};      // of the elements
+    ValueType type{};      // of an array: its elements' type
     bool is_array = false;
     uint64_t n_elements = 1;
-    const uint8_t* data = nullptr;  // the first element; of a string its length, 8 bytes
+    const uint8_t* data = nullptr;  // the first element; a string's begins with its 8-byte length
     uint64_t offset = 0;            // of the value type, for messages
   };
 

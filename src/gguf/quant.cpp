@@ -1,7 +1,6 @@
 // Names and sizes of the storage formats, and the reference dequantisation.
 //
-// The order of the f32 operations is that of the Python package `gguf`, so that results are equal bit for
-// bit.
+// The f32 operations are in the order of the Python package `gguf`, so results are equal bit for bit.
 #include "gguf/quant.h"
 
 #include <algorithm>
@@ -35,8 +34,8 @@ static_assert(std::ranges::all_of(kBlockTypes, [](const ComputedType& t) {
   return with_block(t.type, [&](auto block) { return sizeof block == t.block_bytes; });
 }));
 
-// Types that messages name and nothing computes. From 133 on: types of ik_llama.cpp only; its row-interleaved
-// ones, from 202 on, have no entry.
+// Types that only messages name. Numbers from 133 on are types of ik_llama.cpp; its row-interleaved types,
+// from 202 on, have no entry.
 struct OtherType {
   uint32_t number;
   const char* name;
@@ -48,7 +47,7 @@ constexpr OtherType kOtherTypes[] = {
     {145, "IQ2_KS"}, {146, "IQ4_KSS"}, {152, "IQ5_KS"}, {153, "IQ2_KT"}, {154, "IQ3_KT"}, {155, "IQ4_KT"},
     {156, "IQ3_KS"}, {157, "IQ2_KL"},  {158, "IQ1_KT"}};
 
-// By number; without a name where GGUF defines none.
+// By type number; the name is null where GGUF defines no type.
 constexpr auto kTypes = [] {
   std::array<TypeTraits, 159> types{};
   for (const OtherType& t : kOtherTypes) types[t.number] = {t.name};

@@ -1,8 +1,8 @@
 // Tensor storage formats of GGUF: the block structs, their sizes, and the reference dequantisation of a row.
 //
-// Layouts are ggml's: type numbers and block layouts are facts of the file format. quant_codes.h takes blocks
-// apart. Faster code (SIMD, CUDA) is tested against dequantize_row(), which is tested against the Python
-// package `gguf`, bit for bit.
+// Type numbers and block layouts are ggml's: facts of the file format. quant_codes.h unpacks the blocks.
+// Faster code (SIMD, CUDA) is tested against dequantize_row(), which is tested against the Python package
+// `gguf`, bit for bit.
 #pragma once
 
 #include <cassert>
@@ -11,7 +11,7 @@
 
 namespace dsv32 {
 
-// The types that are computed, numbered as in the file.
+// The supported types, numbered as in the file.
 enum class TensorType : uint32_t {
   f32 = 0,
   f16 = 1,
@@ -39,8 +39,8 @@ enum class TensorType : uint32_t {
   nvfp4 = 40,
 };
 
-// How many values a block has, how many of them share a scale, whether a min comes with it, and by what the
-// scale is divided (quant_codes.h).
+// kBlock values are a block, kGroup of them share a scale and, with kMins, a min. The scale is divided by
+// kParts (quant_codes.h).
 template <int kBlock, int kGroup, bool kMins = false, int kParts = 1>
 struct BlockOf {
   static constexpr int kValues = kBlock, kGroupValues = kGroup;
@@ -48,10 +48,10 @@ struct BlockOf {
   static constexpr float kScaleFactor = 1.0f / kParts;
 };
 
-// The blocks. d, m, dmin are f16 bits. Integers are little-endian; those of four bytes are spelt as arrays of
-// bytes or u16, since a block is aligned to two bytes only. "q" is the stored code of value i; its low and
-// high bits may lie apart. A nibble array of 16 bytes holds value i in the lower nibble of byte i and value i
-// + 16 in the upper.
+// The blocks. d, m, dmin are f16 bits. Integers are little-endian; four-byte integers are arrays of bytes or
+// u16, since a block is aligned to two bytes only. "q" is the stored code of value i; its low and high bits
+// may be in different fields. A nibble array of 16 bytes holds value i in the lower nibble of byte i and
+// value i + 16 in the upper.
 
 struct BlockQ4_0 : BlockOf<32, 32> {  // value = d * (q - 8)
   uint16_t d;
@@ -82,9 +82,9 @@ struct BlockQ8_0 : BlockOf<32, 32> {  // value = d * q
   int8_t qs[32];
 };
 
-// Two-bit codes of 256 values (Q2_K, Q3_K): byte 32 h + i, bits 2 s, is value 128 h + 32 s + i.
+// Two-bit codes of 256 values (Q2_K, Q3_K): value 128 h + 32 s + i is in byte 32 h + i, from bit 2 s on.
 struct BlockQ2_K : BlockOf<256, 16, true> {  // value = d * (scales & 15) * q - dmin * (scales >> 4)
-  uint8_t scales[16];                        // of 16 values each
+  uint8_t scales[16];                        // each for 16 values
   uint8_t qs[64];
   uint16_t d;
   uint16_t dmin;
@@ -97,8 +97,8 @@ struct BlockQ3_K : BlockOf<256, 16> {  // value = d * (scale - 32) * (q - 4)
   uint16_t d;
 };
 
-// Four-bit codes of 256 values (Q4_K, Q5_K): byte 32 g + i holds value 64 g + i below and value 64 g + 32 + i
-// above.
+// Four-bit codes of 256 values (Q4_K, Q5_K): the lower nibble of byte 32 g + i is value 64 g + i, the upper
+// value 64 g + 32 + i.
 struct BlockQ4_K : BlockOf<256, 32, true> {  // value = d * scale * q - dmin * min
   uint16_t d;
   uint16_t dmin;
@@ -115,30 +115,31 @@ struct BlockQ5_K : BlockOf<256, 32, true> {  // as Q4_K
 };
 
 struct BlockQ6_K : BlockOf<256, 16> {  // value = d * scales * (q - 32)
-  uint8_t ql[128];                     // byte 64 h + i: value 128 h + i below, value 128 h + 64 + i above
-  uint8_t qh[64];  // byte 32 h + i, bits 2 s: the two upper bits of value 128 h + 32 s + i
+  uint8_t ql[128];                     // byte 64 h + i: lower nibble value 128 h + i, upper 128 h + 64 + i
+  uint8_t qh[64];  // byte 32 h + i, from bit 2 s on: the two upper bits of value 128 h + 32 s + i
   int8_t scales[16];
   uint16_t d;
 };
 
-// Groups of 32 values, 8 groups. The upper u32 of a group: four 7-bit sign codes and, on top, a 4-bit scale.
+// 8 groups of 32 values. The second u32 of a group: four 7-bit sign codes and, in the top bits, a 4-bit
+// scale.
 struct BlockIQ2_XXS : BlockOf<256, 32, false, 8> {  // value = d * (0.5 + scale) / 4 * grid * sign
   uint16_t d;
-  uint16_t qs[32];  // per group: four bytes that name points of 8 values, then the u32 of signs and scale
+  uint16_t qs[32];  // per group: four bytes, each a grid point of 8 values, then the u32 of signs and scale
 };
 
-// Scales of four bits, of 16 or 32 values each: the lower nibble of a byte is the first.
+// Four-bit scales, each for 16 or 32 values; the lower nibble of a byte comes first.
 struct BlockIQ2_XS : BlockOf<256, 16, false, 8> {  // value = d * (0.5 + scale) / 4 * grid * sign
   uint16_t d;
-  uint16_t qs[32];  // per 8 values: a point in nine bits, above it their sign code
+  uint16_t qs[32];  // per 8 values: a grid point of nine bits and, above it, a sign code
   uint8_t scales[8];
 };
 
 struct BlockIQ2_S : BlockOf<256, 16, false, 8> {  // as IQ2_XS
   uint16_t d;
-  uint8_t qs[32];     // points of 8 values
-  uint8_t signs[32];  // of theirs, a bit each
-  uint8_t qh[8];      // byte g, bits 2 i: the two upper bits of point 4 g + i
+  uint8_t qs[32];     // grid points of 8 values
+  uint8_t signs[32];  // a bit for each value
+  uint8_t qh[8];      // byte g, from bit 2 i on: the two upper bits of point 4 g + i
   uint8_t scales[8];
 };
 
@@ -150,13 +151,13 @@ struct BlockIQ3_XXS : BlockOf<256, 32, false, 4> {  // value = d * (0.5 + scale)
 
 struct BlockIQ3_S : BlockOf<256, 32> {  // value = d * (1 + 2 * scale) * grid * sign
   uint16_t d;
-  uint8_t qs[64];     // points of 4 values
+  uint8_t qs[64];     // grid points of 4 values
   uint8_t qh[8];      // bit i of byte g: the ninth bit of point 8 g + i
   uint8_t signs[32];  // a bit for each value
   uint8_t scales[4];
 };
 
-// Points of 8 values with eleven bits, and whether delta is 1/8 or, where the bit is set, -1/8.
+// Grid points of 8 values, in eleven bits. delta is 1/8, or -1/8 where its bit is set.
 struct BlockIQ1_S : BlockOf<256, 32, false, 8> {  // value = d * (1 + 2 * scale) * (grid + delta)
   uint16_t d;
   uint8_t qs[32];
@@ -165,8 +166,8 @@ struct BlockIQ1_S : BlockOf<256, 32, false, 8> {  // value = d * (1 + 2 * scale)
 
 struct BlockIQ1_M : BlockOf<256, 16, false, 8> {  // as IQ1_S
   uint8_t qs[32];
-  uint8_t qh[16];      // nibble i: the upper three bits of point i, delta's bit of its 8 values
-  uint16_t scales[4];  // four scales of three bits each and, on top, a nibble of d, the lowest first
+  uint8_t qh[16];      // nibble i: the upper three bits of point i, then delta's bit for its 8 values
+  uint16_t scales[4];  // four scales of three bits each and, above them, a nibble of d, the lowest first
 };
 
 struct BlockIQ4_NL : BlockOf<32, 32> {  // value = d * kIq4Values[q]
@@ -176,13 +177,13 @@ struct BlockIQ4_NL : BlockOf<32, 32> {  // value = d * kIq4Values[q]
 
 struct BlockIQ4_XS : BlockOf<256, 32> {  // value = d * (scale - 32) * kIq4Values[q]
   uint16_t d;
-  uint16_t scales_h;    // bits 2 g: the two upper bits of the scale of group g
-  uint8_t scales_l[4];  // nibble g: its four lower bits
-  uint8_t qs[128];      // per group of 32 values a nibble array of 16 bytes
+  uint16_t scales_h;    // from bit 2 g on: the two upper bits of the scale of group g
+  uint8_t scales_l[4];  // nibble g: the four lower bits of that scale
+  uint8_t qs[128];      // for each group of 32 values, a nibble array of 16 bytes
 };
 
-// Scales of eight bits: e is a power of two, 2^(e - 127); an e4m3 is a float of four bits of exponent and
-// three of mantissa without sign. The values of kFp4Values are doubled, hence the halves.
+// Eight-bit scales: e means 2^(e - 127); e4m3 is a float of four exponent and three mantissa bits, without a
+// sign. kFp4Values holds doubled values, hence the halves.
 struct BlockMXFP4 : BlockOf<32, 32> {  // value = 2^(e - 127) / 2 * kFp4Values[q]
   uint8_t e;
   uint8_t qs[16];
@@ -190,10 +191,10 @@ struct BlockMXFP4 : BlockOf<32, 32> {  // value = 2^(e - 127) / 2 * kFp4Values[q
 
 struct BlockNVFP4 : BlockOf<64, 16> {  // value = scale / 2 * kFp4Values[q]
   uint8_t scales[4];                   // e4m3
-  uint8_t qs[32];                      // byte 8 g + i holds value 16 g + i below and value 16 g + 8 + i above
+  uint8_t qs[32];                      // byte 8 g + i: lower nibble value 16 g + i, upper 16 g + 8 + i
 };
 
-// f(Block{}) for the block of a type that has blocks.
+// Calls f(Block{}) with the block struct of `type`, which must have blocks.
 template <class F>
 constexpr auto with_block(TensorType type, const F& f) {
   switch (type) {
@@ -225,12 +226,12 @@ struct TypeTraits {
   const char* name = nullptr;  // "Q4_K"
   uint32_t block_values = 1;   // values in a block
   uint32_t block_bytes = 0;    // bytes of a block
-  bool is_supported = false;   // dequantize_row() can read it; of other types the name alone is known
+  bool is_supported = false;   // dequantize_row() can read it; otherwise only the name is known
 };
 
-// nullptr when the number is no type that GGUF defines.
+// nullptr when GGUF defines no type of that number.
 const TypeTraits* find_traits(TensorType type);
-// Of a supported type.
+// `type` must be supported.
 const TypeTraits& traits(TensorType type);
 // "type 999" for an unknown number, valid until the thread's next call with an unknown number.
 const char* type_name(TensorType type);

@@ -1,8 +1,8 @@
-// Takes blocks apart: value = scale * code - offset in every format, with a signed byte as the code and one
-// scale and offset for a group of 16 or 32 values.
+// Unpacks blocks. In every format value = scale * code - offset: a code is a signed byte, and each group of
+// 16 or 32 values has one scale and one offset.
 //
-// unpack() knows a format's layout; the reference dequantisation and the products on the CPU begin with it.
-// It is inlined, so that it is compiled for its caller's instruction set.
+// unpack() knows a format's layout; the reference dequantisation and the products on the CPU call it. It is
+// inlined, so that it is compiled for its caller's instruction set.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ using Bytes8 [[gnu::vector_size(8)]] = uint8_t;
 using Bytes16 [[gnu::vector_size(16)]] = uint8_t;
 using Bytes32 [[gnu::vector_size(32)]] = uint8_t;
 
-// A byte for each group of a block. The group's scale is shared_scale() * Block::kScaleFactor *
+// One byte for each group of a block. The group's scale is shared_scale() * Block::kScaleFactor *
 // scale_number(scales), its offset dmin * mins; a block of 32 values is one group, with -m in place of dmin.
 struct Groups {
   Bytes16 scales{}, mins{};
@@ -38,8 +38,8 @@ DSV32_INLINE void put(const T& bytes, int8_t* to) {
   std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// (bytes >> kShift) & kMask, to the left for a negative kShift. The shift is one of u16: kMask must leave out
-// the bits that cross from byte to byte.
+// (bytes >> kShift) & kMask; a negative kShift shifts left. The shift is on u16, so kMask must clear the bits
+// that cross from byte to byte.
 template <int kShift, uint8_t kMask, class Bytes>
 DSV32_INLINE Bytes bits(const Bytes& bytes) {
   using Halves [[gnu::vector_size(sizeof(Bytes))]] = uint16_t;
@@ -54,7 +54,7 @@ DSV32_INLINE Bytes16 join(uint64_t low, uint64_t high) {
   return reinterpret_cast<Bytes16>(Words{low, high});
 }
 
-// As f16 bits.
+// The block's d as f16 bits; 1 for formats that have none.
 template <class Block>
 DSV32_INLINE uint16_t shared_scale(const Block& b) {
   constexpr uint16_t kOne = 0x3c00;
@@ -69,7 +69,7 @@ DSV32_INLINE uint16_t shared_scale(const BlockIQ1_M& b) {
                                (bits >> 48 & 0xf000));
 }
 
-// A signed byte, unless the format's scales are floats of eight bits.
+// A group's scale from its byte: a signed integer, or an eight-bit float in the FP4 formats.
 template <class Block>
 DSV32_INLINE float scale_number(uint8_t byte) {
   return static_cast<int8_t>(byte);
@@ -99,7 +99,7 @@ DSV32_INLINE Groups unpack(const BlockQ4_0& b, int8_t* codes) {
   return kOneGroup;
 }
 
-// The bits of bytes I and I + 1, each at bit 4 of a byte.
+// Spreads the 16 bits of bytes I and I + 1 over 16 bytes, each to bit 4.
 template <int I>
 DSV32_INLINE Bytes16 spread_fifth_bits(const Bytes16& bits) {
   constexpr int J = I + 1;
@@ -183,8 +183,8 @@ DSV32_INLINE Groups unpack(const BlockQ2_K& b, int8_t* codes) {
   return {bits<0, 15>(scales), bits<4, 15>(scales)};
 }
 
-// packed: scales of Q3_K  ->  bytes of 0 to 63 (the value is 32 less). The lower four bits of code i are
-// nibble i / 8 of byte i % 8, the upper two are bits 2 (i / 4) of byte 8 + i % 4.
+// packed: scales of Q3_K  ->  bytes of 0 to 63 (the scale is 32 less). The lower four bits of code i are
+// nibble i / 8 of byte i % 8, the upper two are in byte 8 + i % 4, from bit 2 (i / 4) on.
 DSV32_INLINE Bytes16 unpack_q3_k_scales(const uint8_t* packed) {
   constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f, kUpper = 0x3030303030303030;
   const uint64_t low = load<uint64_t>(packed), high = load<uint32_t>(packed + 8);
@@ -204,9 +204,9 @@ DSV32_INLINE Groups unpack(const BlockQ3_K& b, int8_t* codes) {
   return {unpack_q3_k_scales(b.scales) - 32};
 }
 
-// packed: scales of Q4_K or Q5_K  ->  8 scales and 8 mins of 0 to 63. Bytes 0 to 3 are scales 0 to 3, bytes 4
-// to 7 are mins 0 to 3, each with two bits to spare: the upper ones of scales and mins 4 to 7, whose lower
-// bits are the nibbles of bytes 8 to 11.
+// packed: scales of Q4_K or Q5_K  ->  8 scales and 8 mins of 0 to 63. The lower six bits of bytes 0 to 3 are
+// scales 0 to 3, those of bytes 4 to 7 mins 0 to 3; their top two bits are the upper bits of scales and mins
+// 4 to 7. The lower four bits of these are nibbles of bytes 8 to 11: scales in the lower, mins in the upper.
 DSV32_INLINE Groups unpack_k_scales(const uint8_t* packed) {
   constexpr uint32_t kSix = 0x3f3f3f3f, kUpper = 0x30303030, kLow = 0x0f0f0f0f;
   const auto a = load<uint32_t>(packed), b = load<uint32_t>(packed + 4), low = load<uint32_t>(packed + 8);
@@ -245,7 +245,7 @@ DSV32_INLINE Groups unpack(const BlockQ6_K& b, int8_t* codes) {
   return {load<Bytes16>(b.scales)};
 }
 
-// Eight magnitudes, none of them 0, with signs as of kNegative.
+// Writes eight magnitudes, none of them 0, negated where the byte of `negative` is 255.
 DSV32_INLINE void put_signed(uint64_t magnitudes, uint64_t negative, int8_t* codes) {
   put((magnitudes ^ negative) + (negative & 0x0101010101010101), codes);
 }
@@ -278,7 +278,7 @@ DSV32_INLINE Groups unpack(const BlockIQ3_XXS& b, int8_t* codes) {
   return {join(scales | 0x0101010101010101, 0)};
 }
 
-// 2 n + 1 for each nibble n, the lower of a byte first.
+// 2 n + 1 for each nibble n, the lower nibble of a byte first.
 DSV32_INLINE Bytes16 unpack_odd_scales(uint64_t nibbles) {
   const auto low = bits<-1, 30>(join(nibbles, 0)), high = bits<3, 30>(join(nibbles, 0));
   return __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23) | 1;
@@ -308,7 +308,7 @@ DSV32_INLINE Groups unpack(const BlockIQ3_S& b, int8_t* codes) {
   return {unpack_odd_scales(load<uint32_t>(b.scales))};
 }
 
-// Eight times grid + delta. upper: the upper three bits of the point and, above them, delta's.
+// Writes 8 (grid + delta). upper: the upper three bits of the point and, above them, delta's bit.
 DSV32_INLINE void put_iq1(uint32_t lower, uint32_t upper, int8_t* codes) {
   const auto delta = static_cast<uint8_t>(upper & 8 ? -1 : 1);
   put(load<Bytes8>(&kIq1Grid[lower | (upper & 7) << 8]) + delta, codes);
@@ -336,7 +336,7 @@ DSV32_INLINE Groups unpack(const BlockIQ1_M& b, int8_t* codes) {
   return groups;
 }
 
-// Nibbles and, above them, pairs of bits, spread to bytes.
+// A scale for each byte: a nibble of scales_l and, above it, two bits of scales_h, less 32.
 DSV32_INLINE Bytes16 unpack_iq4_xs_scales(const BlockIQ4_XS& b) {
   uint64_t low = load<uint32_t>(b.scales_l), high = b.scales_h;
   low = (low | low << 16) & 0x0000ffff0000ffff;

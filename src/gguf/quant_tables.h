@@ -1,9 +1,8 @@
 // Constants of the quantised formats: the points of the IQ grids, their signs, and the values of four-bit
 // codes.
 //
-// A grid is kept as the set of its points and expanded at compile time. The sets are facts of the file
-// format; they come from tests/golden/make_quant_vectors.py --tables, which reads them from the Python
-// package `gguf`.
+// A grid is stored as the set of its points and expanded at compile time. The sets are facts of the file
+// format; tests/golden/make_quant_vectors.py --tables reads them from the Python package `gguf`.
 #pragma once
 
 #include <array>
@@ -19,7 +18,7 @@ inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -
 // MXFP4, NVFP4: twice the value.
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// NVFP4: half of each e4m3 scale. Signs are passed over, and the NaN is read as 0, as the package does.
+// NVFP4: half of each e4m3 scale. The sign bit is ignored and the NaN 0x7f read as 0, as the package does.
 inline constexpr std::array<float, 256> kHalvedScales = [] {
   std::array<float, 256> halves{};
   for (uint32_t code = 0; code < 256; ++code) {
@@ -30,13 +29,13 @@ inline constexpr std::array<float, 256> kHalvedScales = [] {
   return halves;
 }();
 
-// The eight signs of a seven-bit code, bit i set where value i is negative: the eighth makes their number
-// even.
+// The eight signs of a seven-bit code: bit i is set where value i is negative. The eighth bit makes the
+// number of set bits even.
 constexpr uint8_t iq_signs(uint32_t code) {
   return static_cast<uint8_t>(code | (static_cast<uint32_t>(std::popcount(code)) & 1u) << 7);
 }
 
-// Eight signs as bytes: 255 where value i is negative.
+// Eight signs spread over bytes: byte i is 255 where bit i is set.
 inline constexpr std::array<uint64_t, 256> kNegative = [] {
   std::array<uint64_t, 256> negative{};
   for (uint32_t signs = 0; signs < 256; ++signs)
@@ -44,15 +43,16 @@ inline constexpr std::array<uint64_t, 256> kNegative = [] {
   return negative;
 }();
 
-// The same of a seven-bit code.
+// The same for the signs of a seven-bit code.
 inline constexpr std::array<uint64_t, 128> kIqNegative = [] {
   std::array<uint64_t, 128> negative{};
   for (uint32_t code = 0; code < 128; ++code) negative[code] = kNegative[iq_signs(code)];
   return negative;
 }();
 
-// The points of a grid in ascending order: numbers of eight digits of base 3, or of four of base 8, lowest
-// first, as codes of two or four bits a digit. Bit i of word w: whether 64 w + i is one of them.
+// A grid's points in ascending order. A point is a number of eight base-3 or four base-8 digits, lowest
+// first; its code has two or four bits for each digit. Bit i of word w of `is_point` says whether 64 w + i is
+// a point.
 template <size_t kPoints, int kDigits, size_t kWords>
 constexpr std::array<uint16_t, kPoints> grid_codes(const uint64_t (&is_point)[kWords]) {
   constexpr uint32_t kBase = kDigits == 8 ? 3 : 8;

@@ -1,7 +1,7 @@
-// Random blocks, and for each format how large its codes are.
+// Random blocks, and how large each format's codes are.
 //
-// The magnitudes follow from the formats' definitions, not from measuring dequantize_row(): a test that
-// dequantises these blocks and finds another deviation has found a mistake.
+// The magnitudes are derived from the formats' definitions, not measured with dequantize_row(): when a test
+// dequantises these blocks and finds another standard deviation, there is a mistake.
 #include "gguf/random_weights.h"
 
 #include <algorithm>
@@ -22,9 +22,10 @@ struct Magnitude {
   float ratio = 0;  // dmin or m divided by d that brings the mean to zero
 };
 
-// rms from the moments of even codes: for n codes 0..n-1 the variance is (n^2 - 1) / 12. With a second scale
-// the mean of d * scale * q - dmin * min vanishes at dmin = d * E[q], as scale and min have the same moments;
-// then rms^2 = E[s^2] (E[q^2] + E[q]^2) - 2 E[s]^2 E[q]^2. Grids: the mean square of the grid's entries.
+// rms follows from the moments of uniform codes: for n codes 0..n-1 the variance is (n^2 - 1) / 12. With a
+// second scale the mean of d * scale * q - dmin * min vanishes at dmin = d * E[q], as scale and min have the
+// same moments; then rms^2 = E[s^2] (E[q^2] + E[q]^2) - 2 E[s]^2 E[q]^2. Grids: the mean square of the grid's
+// entries.
 constexpr Magnitude kMagnitudes[] = {{q4_0, 4.637f},         {q4_1, 4.610f, -7.5f}, {q5_0, 9.247f},
                                      {q5_1, 9.233f, -15.5f}, {q8_0, 73.90f},        {q2_k, 13.87f, 1.5f},
                                      {q3_k, 43.34f},         {q4_k, 258.3f, 7.5f},  {q5_k, 526.9f, 15.5f},
@@ -33,7 +34,7 @@ constexpr Magnitude kMagnitudes[] = {{q4_0, 4.637f},         {q4_1, 4.610f, -7.5
                                      {iq3_xxs, 142.4f},      {iq3_s, 140.2f},       {iq4_nl, 67.44f},
                                      {iq4_xs, 1246.3f},      {mxfp4, 5.852f},       {nvfp4, 5.852f}};
 
-// One of the two codes around a scale above 0, such that the mean square is the scale's.
+// One of the two scale codes around `scale`, which is above 0; drawn so that the expected square is scale^2.
 template <class Block>
 uint8_t random_neighbour(float scale, Rng& rng) {
   uint8_t code = 0;
@@ -44,7 +45,7 @@ uint8_t random_neighbour(float scale, Rng& rng) {
   return static_cast<uint8_t>(code + is_high);
 }
 
-// d: of ordinary size. The scales of FP4 have no sign; their codes have.
+// Sets a block's outer scales to d and d * ratio. FP4 scales have no sign and get |d|.
 template <class Block>
 void put_scales(Block& b, float d, float ratio, Rng& rng) {
   if constexpr (requires { b.e; })
@@ -53,7 +54,7 @@ void put_scales(Block& b, float d, float ratio, Rng& rng) {
     b.d = f32_to_f16(d);
   else if constexpr (std::is_same_v<Block, BlockNVFP4>)
     for (uint8_t& scale : b.scales) scale = random_neighbour<Block>(std::fabs(d), rng);
-  else  // IQ1_M: a nibble of d on top of each
+  else  // IQ1_M: each u16 has a nibble of d on top
     for (int i = 0, bits = f32_to_f16(d); i < 4; ++i, bits >>= 4)
       b.scales[i] = static_cast<uint16_t>((b.scales[i] & 0xfff) | (bits & 15) << 12);
   if constexpr (requires { b.dmin; }) b.dmin = f32_to_f16(d * ratio);
@@ -68,7 +69,7 @@ void fill_blocks(std::vector<uint8_t>& bytes, TensorType type, Rng& rng, float s
   const Magnitude& magnitude = *std::ranges::find(kMagnitudes, type, &Magnitude::type);
   with_block(type, [&](auto block) {
     for (size_t at = 0; at < bytes.size(); at += sizeof block) {
-      // The sign takes out what mean the codes have left; the factor makes blocks differ.
+      // The random sign cancels the codes' remaining mean; the factor makes blocks differ.
       const float sign = rng.uniform() < 0.5f ? -1.0f : 1.0f;
       const float d = sign * stddev / magnitude.rms * (0.75f + 0.5f * rng.uniform());
       std::memcpy(&block, bytes.data() + at, sizeof block);

@@ -1,7 +1,7 @@
 // Random weight matrices in any storage format, the same on every machine.
 //
-// A block is random bytes; only its outer scales are chosen, for the standard deviation asked for and a mean
-// near zero. So every code and every inner scale occurs, which quantised real weights do not promise.
+// A block is random bytes; only its outer scales are chosen, for the given standard deviation and a mean near
+// zero. So every code and every inner scale occurs; quantised real weights do not guarantee that.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Rng {
   }
   // In [0, 1), exact multiples of 2^-24.
   float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }
-  // Even between limits chosen for standard deviation 1.
+  // Uniform, with mean 0 and standard deviation 1.
   float unit() { return (uniform() - 0.5f) * 3.4641016f; }
 
  private:
