@@ -191,7 +191,7 @@ inline constexpr auto kIq3sCodes = grid_codes<512, 4>({
     0x0000010000010822, 0x0000000400040000, 0x0000000002000004, 0x0000000000000001,
 });
 
-// The points as they are used: byte i (little-endian) is value i. values: of the digits.
+// The points as unpack() uses them: byte i (little-endian) is value i. values: the value of each digit.
 template <class Word, size_t kPoints, size_t kBase>
 constexpr std::array<Word, kPoints> grid_values(const std::array<uint16_t, kPoints>& codes,
                                                 const uint8_t (&values)[kBase]) {

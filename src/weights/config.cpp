@@ -12,7 +12,7 @@
 namespace dsv32 {
 namespace {
 
-// No published model of this kind comes near these; they keep every product of dimensions far from overflow.
+// Far above any published model of this kind; these limits keep all products of dimensions from overflowing.
 constexpr int64_t kMostLayers = 1000, kWidestDim = 1 << 20, kMostExperts = 1 << 15, kLongestContext = 1 << 28;
 
 // One model's keys under its architecture's prefix.
@@ -47,7 +47,7 @@ class Keys {
     if (!(value >= least && value <= most)) refuse(key, "is %g, expected %g to %g", value, least, most);
     return value;
   }
-  // Some converters write one number per layer (0 where it does not apply): the others must all be the same.
+  // Some converters write one number per layer, 0 where it does not apply; all other numbers must be equal.
   int64_t uniform_size(const char* key, int64_t most) const {
     const auto values = file_.get_u32_or_array(full(key));
     if (!values || values->empty()) refuse(key, "is missing");
@@ -84,7 +84,8 @@ void read_attention(const Keys& keys, ModelArgs& args) {
   args.q_lora_rank = keys.size("attention.q_lora_rank", kWidestDim);
   args.kv_lora_rank = keys.size("attention.kv_lora_rank", kWidestDim);
   args.qk_rope_head_dim = keys.size("rope.dimension_count", 1 << 14);
-  // Files from before the MLA split have the lengths of a head under the keys of the latent row.
+  // Files with attn_kv_b in one piece have a head's lengths under keys that otherwise describe the latent
+  // row.
   const bool has_whole_kv_b =
       keys.file().find_tensor("blk.0.attn_kv_b.weight") && !keys.file().find_tensor("blk.0.attn_k_b.weight");
   const bool is_split = keys.file().has(keys.full("attention.key_length_mla")) || !has_whole_kv_b;
@@ -146,7 +147,7 @@ void read_experts(const Keys& keys, ModelArgs& args) {
   args.n_shared_experts = keys.size_or("expert_shared_count", 1, 0, 64);
   args.moe_inter_dim = keys.uniform_size("expert_feed_forward_length", kWidestDim);
   args.normalize_expert_weights = keys.file().get_bool(keys.full("expert_weights_norm")).value_or(true);
-  // deepseek2 files of 2025 leave the groups out; a model of 256 experts has 8 of which 4 are kept.
+  // deepseek2 files of 2025 lack the group keys; a model of 256 experts has 8 groups, of which 4 are kept.
   const bool is_full_size = args.n_routed_experts == 256;
   args.route_scale = keys.number_or("expert_weights_scale", is_full_size ? 2.5f : 1.0f, -1e6f, 1e6f);
   args.n_expert_groups = keys.size_or("expert_group_count", is_full_size ? 8 : 1, 1, args.n_routed_experts);
@@ -162,8 +163,8 @@ void read_experts(const Keys& keys, ModelArgs& args) {
   if (gating != 2) keys.refuse("expert_gating_func", "is %u, expected 2 (sigmoid)", gating);
 }
 
-// Blocks behind the model's layers are those for speculation, which may be left out; any other is a layer
-// that the keys have lost.
+// Blocks after the model's layers must be MTP blocks (for speculation), which are skipped. Any other block is
+// a layer that block_count misses.
 void check_blocks(const Keys& keys, const ModelArgs& args) {
   std::set<int64_t> blocks, with_nextn;
   for (const GgufTensor& tensor : keys.file().tensors()) {
@@ -184,7 +185,7 @@ void check_blocks(const Keys& keys, const ModelArgs& args) {
           as_ll(args.n_layers), as_ll(block));
 }
 
-// Tensors outside the blocks that nothing reads. What would take part in the computation is refused.
+// Warns of tensors outside the blocks that nothing reads; refuses those that would change the computation.
 void check_outer_tensors(const GgufFile& file, ModelArgs& args) {
   std::vector<std::string> others;
   for (const GgufTensor& tensor : file.tensors()) {

@@ -1,7 +1,7 @@
 // ModelArgs: the model's dimensions under the names of the official inference/model.py, read from GGUF
 // metadata.
 //
-// Any sizes work that fit together; what does not is refused here, with the key's name, before anything is
+// Any consistent sizes work. Inconsistent sizes are refused here, with the key's name, before anything is
 // allocated. Keys that converters leave out get the defaults of the format reference.
 #pragma once
 
@@ -38,7 +38,7 @@ struct ModelArgs {
   float beta_fast = 32, beta_slow = 1;
   float mscale = 0;  // yarn_log_multiplier / 0.1 (mscale_all_dim)
   int64_t max_seq_len = 0;
-  std::vector<std::string> warnings;  // what the file leaves open, and how it was read
+  std::vector<std::string> warnings;  // assumptions made, tensors ignored
 
   bool has_indexer() const { return index_topk > 0; }
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
@@ -46,9 +46,9 @@ struct ModelArgs {
   float softmax_scale() const;
 };
 
-// Of a tensor "blk.N.…": N. -1: it is of no block.
+// N of the tensor name "blk.N.…"; -1 for a tensor outside the blocks.
 int64_t block_of(std::string_view name);
-// For a message: the first few, and how many more there are.
+// The first few names and the number of the others, for a message.
 std::string some_names(const std::vector<std::string>& names);
 
 // Throws Error{model} naming the key, the value and what was expected.

@@ -1,9 +1,9 @@
-// The weights of a model file: tensors are found by name, their shapes checked, and loaded where a backend
-// can use them.
+// The weights of a model file: finds tensors by name, checks their shapes, and loads them where a backend can
+// use them.
 //
-// What nothing has read of a layer in the end would have changed the answers, and is refused by name. Factors
-// of whole matrices (`X.scale`, or `X.weight.scale` as some write it) are multiplied into a matrix while it
-// is loaded (stack) or left to the caller (stored, scales).
+// If a layer has a tensor that nothing reads, the file is refused: its answers would be different. Factors of
+// whole matrices (`X.scale`, or `X.weight.scale` in some files) are multiplied into a matrix while it is
+// loaded (stack) or left to the caller (stored, scales).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -33,7 +33,7 @@ Shape shape_of(int64_t n_cols, int64_t n_rows = 1, int64_t n_mats = 1) {
 
 class FileWeights : public WeightSource {
  public:
-  // Both must outlive it. Without a loader it is not real.
+  // Both must outlive the object. Without a loader it gives shapes only.
   FileWeights(const GgufFile& file, Loader* loader) : WeightSource(loader), file_(file), loader_(loader) {}
 
   bool has(const std::string& name) const override { return file_.find_tensor(name) != nullptr; }
@@ -107,7 +107,7 @@ class FileWeights : public WeightSource {
     if (!has(scale)) scale = name + ".scale";
     const GgufTensor* there = file_.find_tensor(scale);
     if (!there) return {};
-    const int64_t n = there->ne[0] == 1 ? 1 : n_mats;  // one for all
+    const int64_t n = there->ne[0] == 1 ? 1 : n_mats;  // one factor for all
     const GgufTensor& tensor = find(scale, shape_of(n));
     std::vector<float> values(static_cast<size_t>(n));
     dequantize_row(tensor.type, tensor.data, values.data(), n);
@@ -118,14 +118,14 @@ class FileWeights : public WeightSource {
     return values;
   }
 
-  // Call when all is loaded.
+  // Call after the loader has run.
   void put_in_bands() const {
     for (const auto& [backend, matrix] : banded_) backend->put_in_bands(matrix);
   }
 
-  // Throws Error{model} naming the tensors of blocks before end_layer that nothing has read. Scales of
-  // activations belong to the arithmetic of other programs; of a file that has attn_kv_b both ways one is
-  // enough.
+  // Throws Error{model} naming the tensors of blocks before end_layer that nothing has read. Exceptions:
+  // scales of activations, which only other programs' arithmetic uses, and attn_kv_b where the file has it in
+  // two parts too.
   void refuse_unread(int64_t end_layer) const {
     std::vector<std::string> unread;
     for (const GgufTensor& tensor : file_.tensors()) {
@@ -165,7 +165,7 @@ class FileWeights : public WeightSource {
     return *tensor;
   }
 
-  // ik_llama.cpp writes the matrices of heads one below the other as a single one.
+  // ik_llama.cpp stacks the heads' matrices into one matrix.
   const GgufTensor& find_rows(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) {
     const GgufTensor* tensor = file_.find_tensor(name);
     const Shape flat = shape_of(n_cols, n_rows * n_mats);

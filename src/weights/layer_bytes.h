@@ -1,5 +1,5 @@
-// How large a model's weights are, layer by layer, and how much of them a decode token reads: what placement
-// goes by. To the byte what will be placed.
+// The bytes of a model's weights, layer by layer, and how many of them a decode token reads. Placement
+// decides by these numbers; they are exactly what will be placed.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ struct Weights;
 struct LayerBytes {
   uint64_t core = 0;          // attention, indexer, dense or shared MLP, router: read whole
   uint64_t experts = 0;       // the routed ones; 0: a dense layer
-  uint64_t experts_read = 0;  // of those that a token chooses
-  uint64_t link_read = 0;     // of these, what the link brings when they are the host's
-  uint64_t link_window = 0;   // where it brings that (backend/link_share.h)
+  uint64_t experts_read = 0;  // of the experts that a token chooses
+  uint64_t link_read = 0;     // of these, what crosses the link if the host has the experts
+  uint64_t link_window = 0;   // device memory for a round of it (backend/link_share.h)
 };
 
 struct ModelBytes {
   std::vector<LayerBytes> layers;
   uint64_t embedding = 0, embedding_read = 0;  // with the first layer
   uint64_t head = 0;                           // with the last layer; read whole
-  uint64_t tied = 0;                    // of the head, what a device that has the embedding has already
-  TensorType format = TensorType::f32;  // of the most weights that a token reads
+  uint64_t tied = 0;                           // of the head, what lies in the embedding on the same device
+  TensorType format = TensorType::f32;         // of most weights that a token reads
 };
 
 uint64_t total_bytes(const ModelBytes& bytes);
 uint64_t core_bytes(const ModelBytes& bytes);  // without the routed experts
 bool has_experts(const ModelBytes& bytes);
 
-// The data may be null.
+// The matrices' data may be null.
 ModelBytes model_bytes(const Weights& weights, const ModelArgs& args);
 // Throws as load_weights does; places nothing.
 ModelBytes model_bytes(const GgufFile& file, const ModelArgs& args);

@@ -26,11 +26,11 @@ namespace {
 
 using Piece = Loader::Piece;
 
-constexpr size_t kPage = 4096;  // what a read past the system's memory is aligned to
+constexpr size_t kPage = 4096;  // alignment of direct reads, which bypass the page cache
 constexpr size_t kStagingBytes = size_t{2} << 20;
 constexpr size_t kPieceBytes = kStagingBytes - 2 * kPage;
 static_assert(kPieceBytes % MadeMatrix::kBlockBytes == 0);
-constexpr size_t kStagingsOfReader = 2;  // one is filled while the other is on its way
+constexpr size_t kStagingsOfReader = 2;  // one is filled while the other is uploaded
 constexpr size_t kMostReaders = 32;
 constexpr std::chrono::milliseconds kProgressEvery{200};
 
@@ -56,8 +56,8 @@ class PartReader {
 
   bool is_direct() const { return is_direct_; }
 
-  // Bytes [offset, offset + n) into `room`, which has kPage bytes more on both sides and, for a direct read,
-  // begins at a page; returns where the first one is.
+  // Reads bytes [offset, offset + n) into `room` and returns where the first one is. For a direct read `room`
+  // begins at a page and has n + 2 * kPage bytes.
   const uint8_t* read(uint64_t offset, size_t n, uint8_t* room) const {
     const size_t before = is_direct_ ? offset % kPage : 0;
     const size_t wanted = is_direct_ ? (before + n + kPage - 1) / kPage * kPage : n;
@@ -85,7 +85,7 @@ class Staging {
  public:
   explicit Staging(uint8_t* memory) : memory_(memory) {}
 
-  // Waits until what left it last is there.
+  // Waits until its last upload has arrived.
   uint8_t* memory() {
     if (lane_) lane_->wait();
     return memory_;
@@ -99,11 +99,11 @@ class Staging {
 
  private:
   uint8_t* memory_;
-  std::map<Backend*, std::unique_ptr<UploadLane>> lanes_;  // which wait before they go
+  std::map<Backend*, std::unique_ptr<UploadLane>> lanes_;  // their destructors wait for uploads
   UploadLane* lane_ = nullptr;
 };
 
-// All that the threads of one run() share.
+// The state that the threads of one run() share.
 class Loading {
  public:
   Loading(const GgufFile& file, std::vector<Piece> pieces, bool keeps) : pieces_(std::move(pieces)) {
@@ -142,7 +142,7 @@ class Loading {
   }
 
  private:
-  // As many of n_readers_ as the system gives threads.
+  // Starts n_readers_ threads, or as many as the system grants.
   std::vector<std::thread> start() {
     std::vector<std::thread> readers;
     try {
@@ -158,7 +158,7 @@ class Loading {
     return readers;
   }
 
-  // Few, so that what a reader fills anew is still in its CPU's own memory.
+  // Few, so that memory which a reader fills again is still in its CPU's cache.
   std::vector<Staging> stagings_of(size_t reader) const {
     std::vector<Staging> stagings;
     for (size_t i = reader; i < staging_.size() && stagings.size() < kStagingsOfReader; i += n_readers_)
@@ -182,7 +182,7 @@ class Loading {
   }
 
   void read_pieces(std::vector<Staging> stagings) {
-    std::vector<uint8_t> room;  // of what cannot be read where it belongs
+    std::vector<uint8_t> room;  // for direct reads, which need aligned memory
     size_t n_sent = 0;
     for (size_t i; !has_failed_ && (i = next_++) < pieces_.size(); n_done_ += pieces_[i].n_bytes) {
       const Piece& piece = pieces_[i];
@@ -201,7 +201,7 @@ class Loading {
   }
 
   const PartReader& part_of(const Piece& piece) const { return *parts_[static_cast<size_t>(piece.part)]; }
-  // Where its bytes are.
+  // Reads the piece into `room` and returns where its first byte is.
   const uint8_t* read(const Piece& piece, uint8_t* room) const {
     if (piece.made) return piece.made->make(piece.first_made, piece.n_bytes, room), room;
     if (!parts_.empty()) return part_of(piece).read(piece.offset, piece.n_bytes, room);
@@ -222,7 +222,7 @@ class Loading {
   std::exception_ptr error_;
 };
 
-// Whether most of some pages of the tensor are in memory.
+// Whether at least half of the tensor's first pages are in the page cache.
 bool is_in_memory(const GgufTensor* tensor) {
   const auto begin = reinterpret_cast<uintptr_t>(tensor->data) / kPage * kPage;
   unsigned char is_there[16] = {};
@@ -232,14 +232,14 @@ bool is_in_memory(const GgufTensor* tensor) {
   return 2 * std::count_if(is_there, is_there + n_pages, [](unsigned char c) { return c & 1; }) >= n_pages;
 }
 
-// Whether the system has room for the pieces beside what is to go into host memory.
+// Whether the page cache has room for all pieces beside the weights that go into host memory.
 bool fit_cache(const std::vector<Piece>& pieces) {
   uint64_t n_bytes = 0;
   for (const Piece& piece : pieces) n_bytes += piece.n_bytes * (piece.place == Place::host ? 2 : 1);
   return n_bytes < available_host_memory();
 }
 
-// What comes from memory fills all links at once: each device's share of the list as far as the others'.
+// Interleaves the devices' pieces, so that every link is busy from the start to the end.
 void take_turns(std::vector<Piece>& pieces) {
   std::map<const Backend*, size_t> n_all, n_before;
   for (const Piece& piece : pieces) ++n_all[piece.backend];

@@ -12,15 +12,15 @@
 namespace dsv32 {
 namespace {
 
-using HostLayers = std::vector<bool>;  // of a stage: whose experts are on the host
+using HostLayers = std::vector<bool>;  // for each layer of a stage: whether its experts are on the host
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 int64_t n_with_experts(std::span<const LayerBytes> layers) {
   return std::ranges::count_if(layers, [](const LayerBytes& layer) { return layer.experts > 0; });
 }
 
-// n_host of the layers that have experts, evenly: each adds n_host to a sum, and those that make it n, which
-// begins it anew, are chosen.
+// Chooses n_host of the n layers that have experts, evenly: each of the n adds n_host to a sum; one that
+// makes the sum reach n is chosen and takes n off.
 HostLayers spread(std::span<const LayerBytes> layers, int64_t n_host) {
   const int64_t n = n_with_experts(layers);
   HostLayers on_host(layers.size());
@@ -38,7 +38,7 @@ HostLayers part(const HostLayers& on_host, size_t first, size_t end) {
   return {on_host.begin() + static_cast<long>(first), on_host.begin() + static_cast<long>(end)};
 }
 
-// Layers on one device, and what they take.
+// Layers on one device, and the bytes they take.
 struct Stage {
   HostLayers on_host;
   uint64_t n_bytes = 0, n_read = 0;  // of the device
@@ -66,7 +66,7 @@ Stage make_stage(const PlacementInput& input, int64_t n_rows, size_t first, Host
   return stage;
 }
 
-// Of stages, in order of weight.
+// The cost of stages; host_bytes is compared first.
 struct Cost {
   uint64_t host_bytes = kNoLimit, most_read = 0;
   auto operator<=>(const Cost&) const = default;
@@ -78,11 +78,11 @@ Cost operator+(const Stage& stage, const Cost& rest) {
   return {stage.host_bytes + rest.host_bytes, std::max(stage.n_read_of_layers(), rest.most_read)};
 }
 
-// The borders between devices, with n_rows in a buffer. Which layers' experts the host keeps is given, or
-// else open: as many of each stage as the stage needs. most_read: of a stage, for a token.
+// The best borders between devices, with n_rows in a buffer. on_host: the layers whose experts the host
+// keeps; if absent, as few of each stage as possible. most_read: the most a stage may read for a token.
 class Borders {
  public:
-  // From the last layer back: what comes after a stage is known when the stage is weighed.
+  // Goes from the last layer back, so that the cost of all later stages is known when a stage is weighed.
   Borders(const PlacementInput& input, int64_t n_rows, std::optional<HostLayers> on_host,
           uint64_t most_read = kNoLimit)
       : in_(input),
@@ -99,8 +99,8 @@ class Borders {
   bool exist() const { return best_[0][0] != kImpossible; }
   uint64_t host_bytes() const { return best_[0][0].host_bytes; }
 
-  // Of all devices. Needs that borders exist. Each stage is the shortest with which no more than needs be
-  // goes to the host, and no device reads more than the one that reads most.
+  // The stages of all devices; exist() must be true. Each stage is the shortest with which the fewest
+  // possible bytes go to the host and no stage reads more than best_[0][0].most_read.
   std::vector<Stage> stages() const {
     std::vector<Stage> chosen;
     for (size_t device = 0, first = 0; device < n_devices(); ++device)
@@ -121,7 +121,7 @@ class Borders {
   size_t n_layers() const { return in_.model.layers.size(); }
   size_t n_devices() const { return in_.device_room.size(); }
 
-  // False: the stage fits nowhere, and so no longer one does.
+  // Returns false if the stage fits on no device; then no longer stage fits either.
   bool weigh(size_t first, size_t end) {
     const std::vector<Stage> stages = possible_stages(first, end);
     bool fits = false;
@@ -143,7 +143,7 @@ class Borders {
     return stages;
   }
 
-  // The cheapest by itself is the best whatever comes after it.
+  // The cheapest stage that fits, which is the best whatever follows it; nullptr if none fits.
   const Stage* best_fitting(const std::vector<Stage>& stages, size_t device) const {
     const auto cost = [](const Stage& stage) { return Cost{stage.host_bytes, stage.n_read_of_layers()}; };
     const Stage* best = nullptr;
@@ -158,10 +158,11 @@ class Borders {
   const int64_t n_rows_;
   const std::optional<HostLayers> on_host_;
   const uint64_t most_read_;
-  std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1] of what is from there on
+  std::vector<std::vector<Cost>> best_;  // [n_devices + 1][n_layers + 1]: the cost from there on
 };
 
-// The stage that reads most reads nearly as little as may be, when some more experts leave than must.
+// Sends some more experts than needed to the host, so that the stage that reads most reads as little as
+// possible, within 1/16.
 Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fewest) {
   const std::vector<LayerBytes>& layers = input.model.layers;
   const uint64_t n_largest = std::ranges::max_element(layers, {}, &LayerBytes::experts)->experts;
@@ -169,7 +170,7 @@ Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fe
   const uint64_t n_room = less_bytes(input.host_room, input.host_bytes);
   const uint64_t n_most = std::max(fewest.host_bytes(), std::min(n_room, fewest.host_bytes() + n_more));
   const auto with = [&](uint64_t most_read) { return Borders(input, n_rows, std::nullopt, most_read); };
-  std::vector<uint64_t> reads;  // of all stages
+  std::vector<uint64_t> reads;  // of all possible stages
   for (size_t first = 0; first < layers.size(); ++first)
     for (size_t end = first + 1; end <= layers.size(); ++end)
       reads.push_back(make_stage(input, 0, first, HostLayers(end - first)).n_read);
@@ -181,7 +182,7 @@ Borders more_even(const PlacementInput& input, int64_t n_rows, const Borders& fe
   return with(*least + *least / 16);
 }
 
-// The most rows with which the experts of these layers are enough on the host; nothing: not even the least.
+// The most buffer rows that fit with the experts of these layers on the host; nothing: not even least_rows.
 std::optional<int64_t> most_rows(const PlacementInput& input, const HostLayers& on_host) {
   const auto fit = [&](int64_t n_rows) { return Borders(input, n_rows, on_host).exist(); };
   if (!fit(input.least_rows)) return std::nullopt;
@@ -204,8 +205,8 @@ HostLayers wished_host_layers(const PlacementInput& input) {
   return spread(input.model.layers, n_wished);
 }
 
-// Names what finds no place first when each device takes as many layers as it holds. Needs that no borders
-// exist, with the same experts on the host.
+// Gives each device as many layers as it holds and names the first thing that does not fit. Call it only when
+// no borders exist for these experts on the host.
 [[noreturn]] void fail_on_devices(const PlacementInput& input, const HostLayers& on_host, const char* hint) {
   size_t first = 0;
   for (size_t device = 0;; ++device) {
@@ -255,7 +256,7 @@ void check_host(const PlacementInput& input, const Placement& placement) {
                       "less to it");
 }
 
-// Rows for what the fullest device has left.
+// Adds as many rows as the fullest device still has room for.
 void grow_buffers(const PlacementInput& input, Placement& placement) {
   int64_t n_more = input.most_rows - placement.buffer_rows;
   const auto bytes_per_row = [&](const Placement::Device& device) {

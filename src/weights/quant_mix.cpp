@@ -10,8 +10,8 @@ namespace {
 using enum TensorType;
 using enum QuantMix::Layers;
 
-// others, head, embedding, attn_output, down. Q2_K_L is the one that llama-quantize has no name for:
-// publishers make it by two of its flags.
+// others, head, embedding, attn_output, down. llama-quantize has no name for Q2_K_L: publishers make it with
+// two of its flags.
 constexpr QuantMix kMixes[] = {
     {"IQ1_S", iq1_s, q5_k, q2_k, iq2_xxs, iq1_s, first_five, q2_k},
     {"IQ1_M", iq1_m, q5_k, q2_k, iq2_xxs, iq1_m, first_five, q2_k},
@@ -60,7 +60,7 @@ TensorType wanted(const QuantMix& mix, MatrixRole role, int64_t layer, int64_t n
     case MatrixRole::attn_output: return mix.attn_output;
     case MatrixRole::down: return is_among(mix.which, layer, n_layers) ? mix.better_down : mix.down;
     case MatrixRole::gate_or_up:
-      // IQ3_XS but in the first and the last eighth.
+      // IQ3_XS has IQ3_XXS here, except in the first and the last eighth of the layers.
       if (mix.name == std::string_view("IQ3_XS") && layer >= n_layers / 8 && layer < 7 * n_layers / 8)
         return iq3_xxs;
       break;
@@ -69,7 +69,7 @@ TensorType wanted(const QuantMix& mix, MatrixRole role, int64_t layer, int64_t n
   return mix.others;
 }
 
-// In place of a type of 256 values a block.
+// The substitute for a type of 256 values a block, for rows that are not whole blocks.
 TensorType of_short_rows(TensorType type) {
   switch (type) {
     case q2_k:

@@ -11,8 +11,8 @@
 namespace dsv32 {
 namespace {
 
-// Rows of a pattern, with a block behind them so that rows begin at all of its blocks: few rows are alike,
-// and so few logits. Prime, so that no two neighbouring matrices begin alike.
+// Rows of a pattern. One more block follows them, so that the rows of a matrix begin at different blocks of
+// the pattern: few rows are equal, and so few logits. Prime, so that neighbouring matrices begin differently.
 constexpr int64_t kPatternRows = 61;
 
 class RandomWeights : public WeightSource {
@@ -20,11 +20,11 @@ class RandomWeights : public WeightSource {
   RandomWeights(const ModelArgs& args, const SyntheticTypes& types, bool is_real)
       : WeightSource(is_real), n_layers_(args.n_layers), types_(types) {}
 
-  // Gate and up are two tensors, and there are no factors.
+  // Gate and up are separate tensors; there are no factors.
   bool has(const std::string& name) const override { return name.find("gate_up") == name.npos; }
   std::vector<float> scales(const std::string&, int64_t) override { return {}; }
 
-  // Outputs are as large as inputs, embeddings of magnitude 1.
+  // The deviation makes outputs as large as inputs, and embeddings of magnitude 1.
   WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
                       int64_t) override {
     const TensorType type = type_of(name, n_cols);
@@ -57,7 +57,6 @@ class RandomWeights : public WeightSource {
   }
 
  private:
-  // What a tensor is to a mix.
   static MatrixRole role_of(std::string_view name) {
     const auto is = [&](const char* part) { return name.find(part) != name.npos; };
     if (is("token_embd")) return MatrixRole::embedding;
@@ -80,7 +79,7 @@ class RandomWeights : public WeightSource {
     if (place_ == Place::host) backend_->await_weights(to);
     if (place_ == Place::host || backend_->works_in_host_memory()) return repeat(to, n_bytes, pattern);
     const std::span<uint8_t> staging = backend_->staging();
-    backend_->download(nullptr, nullptr, 0);  // nothing is read there any more
+    backend_->download(nullptr, nullptr, 0);  // waits until no upload reads the staging memory
     const size_t n_staged = std::min(staging.size() / pattern.size() * pattern.size(), n_bytes);
     repeat(staging.data(), n_staged, pattern);
     for (size_t at = 0; at < n_bytes; at += n_staged)

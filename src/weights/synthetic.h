@@ -13,16 +13,17 @@ namespace dsv32 {
 struct SyntheticTypes {
   TensorType matrices = TensorType::q4_k;
   TensorType heads = TensorType::q8_0;  // attn_k_b and attn_v_b, whose rows are short
-  const QuantMix* mix = nullptr;        // in place of both
+  const QuantMix* mix = nullptr;        // if set, replaces both
 };
 
-// The dimensions of the 671B model with another number of layers; the first n_dense of them dense.
+// The dimensions of the 671B model with n_layers layers, of which the first n_dense are dense.
 ModelArgs full_size_args(int64_t n_layers, int64_t n_dense);
 
-// Shapes and counts of bytes alone; there are no vectors. Throws as synthetic_weights does.
+// Only shapes and counts of bytes; vectors are empty. Throws as synthetic_weights does.
 Weights synthetic_shapes(const ModelArgs& args, const SyntheticTypes& types);
 
-// Throws Error{memory} when they do not fit, Error{usage} when a row is no whole number of a type's blocks.
+// Throws Error{memory} when they do not fit, Error{usage} when a row is not a whole number of its type's
+// blocks.
 Weights synthetic_weights(const ModelArgs& args, const SyntheticTypes& types, const WeightPlaces& places);
 
 }  // namespace dsv32

@@ -1,5 +1,5 @@
-// Where a model's matrices and vectors come from: a file, or random numbers. They are asked for by the names
-// and shapes of GGUF, and placed in the memory of the backend that computes with them.
+// The source of a model's matrices and vectors: a file, or random numbers. Callers name them by GGUF name and
+// shape; the source places them in the memory of the backend that computes with them.
 #pragma once
 
 #include <string>
@@ -14,29 +14,29 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Where what is asked for from now on is placed.
+  // Where later calls place what they return.
   void place_on(Backend& backend) { backend_ = &backend; }
   void place_in(Place place) { place_ = place; }
 
-  uint64_t n_bytes_found() const { return n_bytes_; }  // of all that was asked for
+  uint64_t n_bytes_found() const { return n_bytes_; }  // of everything returned so far
 
   virtual bool has(const std::string& name) const = 0;
-  // n_mats matrices [n_rows, n_cols] as they are stored; GGUF shape {n_cols, n_rows, n_mats}. Each may be
-  // two, one above the other, of which the lower begins at `split_row`.
+  // n_mats matrices [n_rows, n_cols] as they are stored; GGUF shape {n_cols, n_rows, n_mats}. Each may be two
+  // matrices, one above the other; then the lower begins at `split_row`.
   virtual WeightMatrix stored(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats,
                               int64_t split_row = 0) = 0;
-  // The same times their factors.
+  // The same, multiplied by their factors.
   virtual WeightMatrix stack(const std::string& name, int64_t n_cols, int64_t n_rows, int64_t n_mats) = 0;
   WeightMatrix matrix(const std::string& name, int64_t n_cols, int64_t n_rows) {
     return stack(name, n_cols, n_rows, 1);
   }
-  // Of a stack whose matrices have first_rows rows and below them second_rows: the first ones transposed, and
-  // the second ones.
+  // For a stack whose matrices have first_rows rows and below them second_rows: returns the upper parts
+  // transposed, and the lower parts.
   virtual std::pair<WeightMatrix, WeightMatrix> halves(const std::string& name, int64_t n_cols,
                                                        int64_t first_rows, int64_t second_rows,
                                                        int64_t n_mats) = 0;
   virtual Vector vector(const std::string& name, int64_t n) = 0;
-  // The factors of a stack's matrices: [n_mats], or none where all are 1.
+  // The factors of a stack's matrices: [n_mats], or empty when all are 1.
   virtual std::vector<float> scales(const std::string& name, int64_t n_mats) = 0;
 
   Vector placed(const std::vector<float>& values, const char* what) {
@@ -48,7 +48,7 @@ class WeightSource {
   }
 
  protected:
-  // is_real: otherwise nothing is placed; matrices have shapes, vectors nothing.
+  // If not is_real, nothing is placed: matrices have only shapes, and vectors are empty.
   explicit WeightSource(bool is_real) : is_real_(is_real) {}
 
   static WeightMatrix shaped(const uint8_t* data, TensorType type, int64_t n_rows, int64_t n_cols,
@@ -57,7 +57,7 @@ class WeightSource {
     matrix.mat_bytes = matrix.row_bytes * static_cast<size_t>(n_rows);
     return matrix;
   }
-  // Memory for a matrix whose rows have bands where the backend keeps them, in pieces of n_rows.
+  // Memory for a matrix. Where the backend keeps bands, each n_rows rows are put into bands on their own.
   uint8_t* alloc_rows(WeightMatrix& matrix, int64_t n_rows) {
     if (place_ == Place::device && backend_->keeps_bands())
       matrix.step_bytes = band_step_bytes(matrix.type, n_rows, matrix.n_cols);
@@ -74,9 +74,9 @@ class WeightSource {
   uint64_t n_bytes_ = 0;
 };
 
-// All of a model's weights: the one table of names and shapes.
+// All of a model's weights, by the one table of names and shapes (weights.cpp).
 Weights bind_weights(WeightSource& source, const ModelArgs& args, const WeightPlaces& places);
-// Their shapes and counts of bytes, of a source that is not real.
+// Only shapes and counts of bytes, from a source that is not real.
 Weights bind_shapes(WeightSource& source, const ModelArgs& args);
 
 }  // namespace dsv32

@@ -18,7 +18,7 @@ IndexerWeights bind_indexer(WeightSource& bind, const std::string& blk, const Mo
   return w;
 }
 
-// The factors of W1 and W3 are applied between products and SiLU; that of W2, which is linear, with W3's.
+// The factors of W1 and W3 are applied between products and SiLU; W2 is linear, so its factor goes into W3's.
 MlpWeights bind_mlp(WeightSource& bind, const std::string& blk, const char* suffix, int64_t dim,
                     int64_t inter_dim) {
   const std::string gate = blk + "ffn_gate" + suffix + ".weight", up = blk + "ffn_up" + suffix + ".weight",
@@ -34,7 +34,7 @@ MlpWeights bind_mlp(WeightSource& bind, const std::string& blk, const char* suff
   return w;
 }
 
-// Of each expert what its hidden values are multiplied by: [n_experts, 2], W1's factor and W3's.
+// [n_experts, 2]: the factors of each expert's W1 x and W3 x. Empty if all are 1.
 std::vector<float> hidden_scales(std::vector<float> s1, std::vector<float> s3, int64_t n_experts) {
   if (s1.empty() && s3.empty()) return {};
   s1.resize(static_cast<size_t>(n_experts), 1), s3.resize(static_cast<size_t>(n_experts), 1);
@@ -70,7 +70,7 @@ void bind_stacks(WeightSource& bind, const std::string& blk, const ModelArgs& a,
     w.output_scales = bind.placed(s2, "the factors of experts");
 }
 
-// Without the bias other experts would be chosen; its name is written in three ways.
+// The bias decides which experts are chosen, so it must be present; files spell its name in three ways.
 Vector bind_router_bias(WeightSource& bind, const std::string& blk, int64_t n_experts) {
   std::string name = blk + "exp_probs_b.bias";
   for (const char* other : {"exp_probs_b.weight", "exp_probs_b"})

@@ -1,8 +1,8 @@
 // The weights: named tensors per layer, each where its backend can use it.
 //
-// The one table from GGUF names and shapes to the official names is in weights.cpp. Matrices are their
-// backend's, or stay in the mapped file where it works in host memory (the GgufFile must outlive the
-// Weights); one-dimensional tensors are turned to f32 and owned here. Every shape is checked against
+// The one table from GGUF names and shapes to the official names is in weights.cpp. A matrix lies in memory
+// of its backend, or stays in the mapped file if the backend works in host memory (the GgufFile must outlive
+// the Weights); one-dimensional tensors are converted to f32 and owned here. Every shape is checked against
 // ModelArgs. Immutable after loading.
 #pragma once
 
@@ -26,16 +26,16 @@ struct IndexerWeights {
 struct MlpWeights {
   WeightMatrix w1, w3;  // [inter_dim, dim]  gate, up
   WeightMatrix w2;      // [dim, inter_dim]  down
-  Vector scales = {};   // [2], of W1 x and of W3 x; absent: 1
+  Vector scales = {};   // [2], factors of W1 x and of W3 x; absent: 1
 };
 
 struct ExpertWeights {
   WeightMatrix gate;  // [n_routed_experts, dim]
   Vector bias;        // [n_routed_experts]
   ExpertStacks routed;
-  Vector scales;                   // [n_routed_experts, 2], of W1 x and of W3 x; absent: 1
-  std::vector<float> host_scales;  // the same
-  Vector output_scales;            // [n_routed_experts], of W2's products; absent: 1
+  Vector scales;                   // [n_routed_experts, 2], factors of W1 x and of W3 x; absent: 1
+  std::vector<float> host_scales;  // the same, on the host
+  Vector output_scales;            // [n_routed_experts], factors of W2's products; absent: 1
   Place place = Place::device;     // of `routed`
   MlpWeights shared;  // inter dimension n_shared_experts * moe_inter_dim; absent when there are none
 };
@@ -62,20 +62,20 @@ struct Weights {
   std::vector<LayerWeights> layers;
 };
 
-// Which backend has a layer's weights, and where its routed experts lie. The embedding is with the first
-// layer's, the last norm and the head with the last's.
+// Which backend has a layer's weights, and where its routed experts lie. The embedding goes with the first
+// layer, the final norm and the head with the last.
 struct WeightPlaces {
   std::function<Backend&(int64_t layer)> backend;
   std::function<Place(int64_t layer)> experts = [](int64_t) { return Place::device; };
 };
 
-// A missing tensor, a wrong shape, a type that is not computed, or a tensor of a layer that nothing reads
-// throws Error{model} naming it.
+// Throws Error{model} naming the tensor that is missing, has a wrong shape or an unsupported type, or belongs
+// to a layer but is not read.
 Weights load_weights(const GgufFile& file, const ModelArgs& args, const WeightPlaces& places,
                      const LoadProgress& progress = {});
-Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one
+Weights load_weights(const GgufFile& file, const ModelArgs& args, Backend& backend);  // all on one backend
 
-// Shapes and counts of bytes alone; there are no vectors.
+// Only shapes and counts of bytes; vectors are empty.
 Weights file_shapes(const GgufFile& file, const ModelArgs& args);
 
 }  // namespace dsv32
