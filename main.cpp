@@ -1,4 +1,4 @@
-// dsv32: the command line's first word picks what runs; errors end here, as one line and an exit code.
+// dsv32: the command line's first word chooses the command. Errors end here, as one line and an exit code.
 //
 // Exit codes: 0 done, 1 run time, 2 usage, 3 model, 4 memory, 5 some of a batch failed, 6 no whole answer
 // (run.cpp), 129, 130 and 143 after SIGHUP, SIGINT and SIGTERM.
@@ -53,6 +53,6 @@ int main(int argc, char** argv) {
   dsv32::install_truncation_guard();
   dsv32::take_unknown_terminal_for_dumb();
   const int code = dsv32::guarded({argv + (argc > 0), argv + argc});
-  if (dsv32::are_threads_left_behind()) std::_Exit(code);  // what they use stays whole to the end
+  if (dsv32::are_threads_left_behind()) std::_Exit(code);  // destroys nothing that they use
   return code;
 }

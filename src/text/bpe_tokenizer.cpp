@@ -2,9 +2,9 @@
 //
 // The file writes every byte as one printable character (a space is Ġ), as GPT-2 does: printable bytes of
 // Latin-1 stand for themselves, the other 68 follow in order from U+0100. A word starts as its byte tokens;
-// then the pair of neighbours with the lowest rank becomes one token, the leftmost first, until no pair has a
-// rank. A heap of pairs over a linked list of tokens does this in O(n log n), so a word of a megabyte is no
-// trap.
+// then the pair of neighbours with the lowest rank becomes one token, the leftmost of equals first, until no
+// pair has a rank. A heap of pairs over a linked list of tokens does this in O(n log n), so even a word of a
+// megabyte is fast.
 #include <algorithm>
 #include <functional>
 
@@ -18,7 +18,7 @@ namespace dsv32 {
 namespace {
 
 constexpr uint32_t kAlphabetEnd = 0x100 + 68;
-constexpr size_t kMaxCachedWord = 64;  // bytes; longer words seldom come twice
+constexpr size_t kMaxCachedWord = 64;  // bytes; longer words seldom repeat
 
 constexpr bool stands_for_itself(uint32_t byte) {
   return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
@@ -34,7 +34,7 @@ constexpr std::array<int, kAlphabetEnd> kByteOfChar = [] {
   return byte_of_char;
 }();
 
-// A token with a character outside the alphabet means what it says.
+// A token with a character outside the alphabet is returned unchanged.
 std::string bytes_of_bpe_text(const std::string& token) {
   std::string bytes;
   for (size_t at = 0; at < token.size();) {
@@ -47,7 +47,8 @@ std::string bytes_of_bpe_text(const std::string& token) {
   return bytes;
 }
 
-// One word while its tokens are merged; its memory serves word after word. Places are where a token begins.
+// Merges the tokens of a word; the memory is reused for the next word. A token's place is the index of its
+// first byte in the word.
 class Word {
  public:
   Word(const MergeTable& merges, std::vector<int32_t>& out) : merges_(merges), out_(out) {}
@@ -58,7 +59,7 @@ class Word {
     n_ = static_cast<uint32_t>(ids_.size());
     prev_.resize(n_), next_.resize(n_), rank_.resize(n_), heap_.clear();
     for (uint32_t place = 0; place < n_; ++place) {
-      prev_[place] = place - 1;  // meaningless for the first, which is never asked
+      prev_[place] = place - 1;  // meaningless for the first place, and never read there
       next_[place] = place + 1;
     }
     for (uint32_t place = 0; place < n_; ++place) add_pair(place);
@@ -75,8 +76,8 @@ class Word {
     std::ranges::push_heap(heap_, std::greater<>());
   }
 
-  // An entry stays when a merge changes its pair: one whose rank is no longer that of its place is skipped. A
-  // pair never comes back to a place it has left, since tokens only grow.
+  // A merge leaves the heap's entries of pairs that it changed: an entry whose rank is no longer that of its
+  // place is skipped. A pair never returns to its place, since tokens only grow.
   void merge_first() {
     std::ranges::pop_heap(heap_, std::greater<>());
     const auto rank = static_cast<uint32_t>(heap_.back() >> 32), place = static_cast<uint32_t>(heap_.back());
@@ -118,7 +119,7 @@ class BpeTokenizer : public Tokenizer {
   std::string warning() const override { return merges_.warning(); }
 
  protected:
-  // Words come again and again in a text; the cache keeps where in `ids` a word was encoded first.
+  // Words repeat in a text; the cache has the range of `ids` where a word was encoded first.
   void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const override {
     struct Range {
       size_t begin, n_ids;
@@ -142,7 +143,7 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
-  // A merge may only make normal tokens: a file whose merges spell a control token would let text forge one.
+  // Only normal tokens may be merged or made: with merges that spell a control token, text could forge it.
   std::optional<int32_t> find_normal(std::string_view name) const {
     const std::optional<int32_t> id = find(name);
     return id && type_of(*id) == TokenType::normal ? id : std::nullopt;

@@ -1,7 +1,7 @@
-// The layout of a conversation, and its two forms.
+// The layout of a conversation, as ids and as text.
 //
-// layout() is the format; encode() makes ids of its items and render() text, so what is shown is what the
-// model reads.
+// layout() is the format; encode() turns its items into ids and render() into text, so the text shown is what
+// the model reads.
 #include "text/chat_format.h"
 
 #include "base/error.h"
@@ -35,7 +35,7 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer)
 
 std::vector<ChatFormat::Item> ChatFormat::layout(std::span<const Message> messages, bool thinking) const {
   std::vector<Item> items{{tokenizer_.bos_id()}};
-  // Two system messages in a row are one text to the tokenizer.
+  // Texts with no mark between them, as of two system messages in a row, are encoded as one.
   const auto add_text = [&](const std::string& text) {
     if (items.back().mark != kText) items.push_back({kText});
     items.back().text += text;

@@ -4,8 +4,8 @@
 //   <BOS>{system}<｜User｜>{q1}<｜Assistant｜></think>{a1}<EOS><｜User｜>{q2}<｜Assistant｜><think>
 //
 // The mark after <｜Assistant｜> is <think> for the last user turn in thinking mode and </think> everywhere
-// else: the reasoning of earlier turns is dropped. So the prefix that two turns share in thinking mode ends
-// at the <｜Assistant｜> of the former. Marks are token ids; what people and models have written is encoded
+// else: the reasoning of earlier turns is dropped. So in thinking mode the prompts of two successive turns
+// share a prefix up to the <｜Assistant｜> of the earlier turn. Marks are token ids; messages are encoded
 // with special tokens off, each text between two marks on its own. Immutable; threads may share it.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Message {
   enum class Role { system, user, assistant };
   Role role;
   std::string content;
-  std::string reasoning;  // of an assistant; read only when no user message comes after it
+  std::string reasoning;  // of an assistant; used only if no user message follows
 };
 
 class ChatFormat {
@@ -37,7 +37,7 @@ class ChatFormat {
   // thinking mode it is {reasoning}</think>{content}<EOS>.
   std::vector<int32_t> encode(std::span<const Message> messages, bool thinking) const;
 
-  // The same as text, marks by their names.
+  // The same prompt as text, with the names of marks.
   std::string render(std::span<const Message> messages, bool thinking) const;
 
  private:

@@ -1,4 +1,4 @@
-// What the model generates, as it arrives: token ids to text, and reasoning told from answer.
+// Turns the token ids that the model generates into text as they arrive, and separates reasoning from answer.
 //
 // Both classes are for one sequence and one thread; their tokenizer must outlive them.
 #pragma once
@@ -20,8 +20,8 @@ class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // The text that is complete with this token; often one token's, sometimes none. Throws Error{usage} for an
-  // id outside the vocabulary.
+  // Returns the text that this token completes; it may be empty. Throws Error{usage} for an id outside the
+  // vocabulary.
   std::string push(int32_t id) {
     waiting_ += tokenizer_.bytes_of(id);
     std::string text =
@@ -30,7 +30,7 @@ class StreamDecoder {
     return text;
   }
 
-  // What is still waiting: the beginning of a character that never came. The decoder is then as new.
+  // Returns the bytes still waiting, the beginning of an incomplete character, and resets the decoder.
   std::string finish() { return std::exchange(waiting_, {}); }
 
  private:
@@ -45,9 +45,9 @@ struct Completion {
 };
 
 // In thinking mode the prompt has ended with <think>: everything up to </think> is reasoning, the rest the
-// answer. In the other mode everything is answer, unless the first token is a <think>. The tags are dropped
-// and nothing else, not even line ends around them. Only the special tokens count as tags: a model may spell
-// "</think>" in a text about itself.
+// answer. In the other mode everything is answer, unless the first token is a <think>. Only the tags are
+// dropped; line ends around them stay. Only the special tokens count as tags: a model may spell "</think>" in
+// a text about itself.
 class CompletionParser {
  public:
   struct Delta {
@@ -61,7 +61,8 @@ class CompletionParser {
         end_think_(tokenizer.find("</think>")),
         state_(thinking ? State::reasoning : State::start) {}
 
-  // What is new with this token, in whole characters. Throws Error{usage} for an id outside the vocabulary.
+  // Returns the text that this token adds, in whole characters. Throws Error{usage} for an id outside the
+  // vocabulary.
   Delta push(int32_t id) {
     const State before = state_;
     if (state_ == State::start) state_ = id == think_ ? State::reasoning : State::answer;
@@ -72,11 +73,11 @@ class CompletionParser {
     completion_.thinking_closed = true;
     return delta;
   }
-  // What has been held back in case it would become a character.
+  // Returns the bytes held back as the beginning of a character.
   Delta finish() { return tell(decoder_.finish()); }
 
   bool is_thinking() const { return state_ == State::reasoning; }
-  // Everything told so far.
+  // Everything returned so far.
   const Completion& completion() const { return completion_; }
 
  private:

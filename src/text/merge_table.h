@@ -1,4 +1,4 @@
-// Which two neighbouring tokens may become one, and which pair goes first.
+// Which pairs of neighbouring tokens are merged into one, and in which order.
 //
 // A hash table with open addressing from a pair of ids to its rank: the order of the lines in the file, lower
 // goes first. Looking a pair up is the innermost step of byte-level BPE. Immutable after construction.
@@ -20,9 +20,9 @@ class MergeTable {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // `lines` are "left right"; `find` gives the id of a token that text may become, if there is one. A line
-  // that joins or makes another token is skipped. Throws Error{model} for a line of another form and a pair
-  // that occurs twice.
+  // `lines` are "left right"; `find` returns the id of the token of that name if text may become it. A line
+  // is skipped if `find` fails for left, right or both joined. Throws Error{model} for a line of another form
+  // and a pair that occurs twice.
   template <class Find>
   MergeTable(const std::vector<std::string>& lines, const Find& find)
       : entries_(std::bit_ceil(2 * lines.size() + 2)), shift_(64 - std::countr_zero(entries_.size())) {
@@ -54,7 +54,7 @@ class MergeTable {
 
   // The rank of the pair, or kNone.
   uint32_t rank(int32_t left, int32_t right) const { return entries_[place_of(pair_of(left, right))].rank; }
-  // What the pair of that rank becomes.
+  // The token that the pair of that rank becomes.
   int32_t result(uint32_t rank) const { return results_[rank]; }
   // How many lines were skipped, with the first as an example; empty if none was.
   const std::string& warning() const { return warning_; }

@@ -1,7 +1,7 @@
 // The three expressions and the PCRE2 calls.
 //
-// The expressions are those of tokenizer.json in the official repository, in PCRE2's spelling and with the
-// characters that PCRE2 does not know yet.
+// The expressions are those of tokenizer.json in the official repository, in PCRE2's spelling, with the
+// characters that are too recent for PCRE2 added.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pre_tokenizer.h"
 
@@ -46,7 +46,7 @@ namespace {
   "\\x{1fabb}-\\x{1fabf}\\x{1fac6}\\x{1face}-\\x{1facf}\\x{1fada}-\\x{1fadc}\\x{1fadf}" \
   "\\x{1fae8}-\\x{1fae9}\\x{1faf7}-\\x{1faf8}\\x{1fbcb}-\\x{1fbef}"
 
-// White space is spelt out: the original means the property White_Space, and PCRE2's \s has U+180E besides.
+// White space is listed: the original's \s is the property White_Space, while PCRE2's \s also has U+180E.
 #define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SIGNS "\\p{P}\\p{S}" ADDED_SIGNS
 #define LETTERS "\\p{L}\\p{M}" ADDED_LETTERS_AND_MARKS
@@ -76,12 +76,12 @@ pcre2_code* compile(const char* expression) {
   if (code == nullptr)
     fail(ErrorKind::internal,
          format("PCRE2 refuses the splitting expression at %zu: error %d", place, error));
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where this is not allowed, the interpreter does the work
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where JIT is not allowed, the interpreter is used
   return code;
 }
 
-// One call's match state. The machine code's stack grows up to 64 MiB (its default of 32 KiB is too small for
-// words of a megabyte). Where that runs out, the interpreter, which works on the heap, repeats the match.
+// One call's match state. The JIT stack grows up to 64 MiB (the default of 32 KiB is too small for words of a
+// megabyte). If that is too little, the interpreter, which uses the heap, repeats the match.
 class Matcher {
  public:
   Matcher() {
@@ -93,7 +93,7 @@ class Matcher {
     pcre2_set_heap_limit(context_.get(), UINT32_MAX);
   }
 
-  // The first match in `piece` at or after `start`: whether there is one, and where.
+  // Finds the first match in `piece` at or after `start`; returns whether there is one.
   bool find(const pcre2_code* code, std::string_view piece, size_t start, size_t* begin, size_t* end) {
     int n_groups = match(code, piece, start, 0);
     if (n_groups < 0 && n_groups != PCRE2_ERROR_NOMATCH) n_groups = match(code, piece, start, PCRE2_NO_JIT);

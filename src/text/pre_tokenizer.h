@@ -1,8 +1,8 @@
 // Cuts text into the words that byte-level BPE works on, by the three regular expressions of "deepseek-v3".
 //
-// Each expression is applied to the pieces that the one before has left; what lies between two matches is a
-// piece too, so no byte is lost. The end of a piece is the end of the text for a lookahead. Matching is
-// PCRE2's; every call has its own match state, so threads may share an object.
+// Each expression cuts the pieces of the previous expression further: into matches and the text between them,
+// so no byte is lost. For a lookahead, the end of a piece is the end of the text. PCRE2 does the matching;
+// every call has its own match state, so threads may share an object.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,8 @@
 // The tokens that are structure rather than text (<｜User｜>, <think>), and where they occur in a text.
 //
 // A sorted list: names that begin with the same bytes are neighbours, so reading a text byte by byte narrows
-// a range of the list. No text costs more than its length times the longest common start.
+// a range of the list. The time for a text is at most its length times that of the longest common start of
+// two names.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +47,7 @@ class SpecialTokens {
     std::string name;
     int32_t id;
   };
-  std::vector<Entry> entries_;  // by name, bytes as unsigned
+  std::vector<Entry> entries_;  // sorted by name, bytes as unsigned
 };
 
 }  // namespace dsv32

@@ -1,8 +1,8 @@
 // Sentencepiece, for model files whose tokenizer.ggml.model is "llama".
 //
-// The library wants a model file of its own; it is put together in memory from the vocabulary. That file is a
-// protocol buffer (sentencepiece_model.proto); Debian does not ship the generated class, and the few kinds of
-// field needed are quicker written by hand.
+// The library reads only its own model files, so one is built in memory from the vocabulary. It is a protocol
+// buffer (sentencepiece_model.proto); Debian does not ship the generated class, and the few kinds of fields
+// needed are simpler to write by hand.
 #include <sentencepiece_processor.h>
 
 #include <bit>
@@ -55,7 +55,7 @@ std::string make_piece(const std::string& text, float score, TokenType type) {
       .bytes();
 }
 
-// Special and unused tokens keep their places under names that no text spells, since the library would find a
+// Special and unused tokens keep their ids but get names that occur in no text: the library would find a
 // token of one character by its name.
 std::string make_model(const Vocabulary& vocabulary) {
   ProtoWriter model, trainer, normalizer;
@@ -87,7 +87,7 @@ std::string status_text(const sentencepiece::util::Status& status) {
 class SpmTokenizer : public Tokenizer {
  public:
   explicit SpmTokenizer(Vocabulary given) : Tokenizer(std::move(given), bytes_of_spm_text) {
-    int n_byte_tokens = 0;  // check_vocabulary() has seen that none occurs twice
+    int n_byte_tokens = 0;  // check_vocabulary() has refused duplicates
     for (int32_t id = 0; id < n_vocab(); ++id) {
       if (type_of(id) != TokenType::byte) continue;
       const int value = byte_token_value(vocabulary().tokens[static_cast<size_t>(id)]);

@@ -2,7 +2,7 @@
 // UTF-8.
 //
 // encode() cuts at special tokens, encode_plain() adds the space that some vocabularies want,
-// encode_any_bytes() cuts at malformed bytes; encode_utf8() gets well-formed text without structure.
+// encode_any_bytes() cuts at malformed bytes; encode_utf8() gets well-formed text without special tokens.
 #include "text/tokenizer.h"
 
 #include "base/error.h"
@@ -11,10 +11,9 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kMaxTextBytes = 1u << 30;  // positions in a text fit 32 bits with room to spare
+constexpr size_t kMaxTextBytes = 1u << 30;  // so byte offsets in a text fit 32 bits
 constexpr std::string_view kEndNames[] = {"<｜end▁of▁sentence｜>", "<|EOT|>", "<｜User｜>"};
 
-// The bytes a token adds to the output.
 std::string bytes_of_token(const std::string& token, TokenType type,
                            std::string (*bytes_of_text)(const std::string&)) {
   switch (type) {

@@ -1,11 +1,11 @@
-// Text to token ids and back, whatever kind of tokenizer the model file carries.
+// Text to token ids and back, for both kinds of tokenizers that a model file may have.
 //
-// The base class owns the vocabulary and does what both kinds share: special tokens, malformed bytes, the way
-// back from ids to bytes. A kind turns well-formed text into ids. Immutable after make(); any number of
+// The base class owns the vocabulary and does what both kinds share: special tokens, malformed bytes, and ids
+// back to bytes. A derived class turns well-formed text into ids. Immutable after make(); any number of
 // threads may use it.
 //
-// Any bytes can be encoded, and the bytes of the ids are those bytes again: text is cut at bytes that are not
-// UTF-8, and each of them becomes its byte token. (A "llama" vocabulary with add_space_prefix adds one space
+// Any bytes can be encoded, and the ids decode to the same bytes: text is cut at bytes that are not UTF-8,
+// and each of these bytes becomes its byte token. (A "llama" vocabulary with add_space_prefix adds one space
 // before each text, and cannot tell U+2581 from a space.) Text encoded with parse_special = false never
 // yields a control or user-defined token, so nobody can forge a turn by typing its marker.
 #pragma once
@@ -41,14 +41,14 @@ class Tokenizer {
   // as long as the tokenizer. Throws Error{usage} for an id outside the vocabulary, as do the three functions
   // after it.
   std::string_view bytes_of(int32_t id) const { return bytes_[checked(id)]; }
-  // The same for people to read: a token without bytes of its own shows its name.
+  // The same for display: a token without bytes shows its name.
   std::string_view piece(int32_t id) const;
   bool is_control(int32_t id) const { return vocabulary_.types[checked(id)] == TokenType::control; }
   // EOS under either of its names, <|EOT|>, and <｜User｜>: a model that begins the user's turn has finished
   // its own.
   bool is_end_of_generation(int32_t id) const { return checked(id), end_ids_.contains(id); }
 
-  // What a user should hear once about the vocabulary, escaped; empty if nothing.
+  // A warning about the vocabulary for the user, escaped; empty if there is none.
   virtual std::string warning() const { return {}; }
 
   // The token that the file writes as `name`.
@@ -64,7 +64,7 @@ class Tokenizer {
   // Appends the ids of `text`, which is well-formed UTF-8 and not empty.
   virtual void encode_utf8(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  // The token that stands for a byte; every kind declares all of them in its constructor.
+  // The token of a byte; the constructor of a derived class sets all 256.
   void set_byte_id(uint8_t byte, int32_t id) { byte_ids_[byte] = id; }
   int32_t byte_id(char byte) const { return byte_ids_[static_cast<uint8_t>(byte)]; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -83,7 +83,7 @@ class Tokenizer {
   std::array<int32_t, 256> byte_ids_{};
 };
 
-// The kinds, for Tokenizer::make(): of a vocabulary that has passed check_vocabulary(). Throw Error{model}
+// The two kinds, for Tokenizer::make(). `vocabulary` has passed check_vocabulary(). They throw Error{model}
 // when a byte has no token, a merge is malformed, or the library refuses the vocabulary.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary);
 std::unique_ptr<Tokenizer> make_spm_tokenizer(Vocabulary vocabulary);

@@ -1,7 +1,7 @@
 // Reading and checking of the tokenizer.ggml.* keys.
 //
-// Every message names the key or the token's number, and shows what the file wrote as it may be printed. The
-// merges are checked where they are resolved (merge_table.h).
+// Every message names the key or the token's id, and shows text of the file escaped. The merges are checked
+// where they are resolved (merge_table.h).
 #include "text/vocabulary.h"
 
 #include <array>
@@ -24,7 +24,7 @@ __attribute__((format(printf, 2, 3))) void check(bool ok, const char* pattern, .
   if (ok) return;
   va_list args;
   va_start(args, pattern);
-  char message[1024];  // every argument is far shorter: names are cut before they come here
+  char message[1024];  // every argument is far shorter: names are cut by the caller
   std::vsnprintf(message, sizeof message, pattern, args);
   va_end(args);
   fail(ErrorKind::model, message);
@@ -55,14 +55,14 @@ void check_kind(const Vocabulary& vocabulary) {
          format("tokenizer.ggml.model is \"%s\", expected \"gpt2\" or \"llama\"",
                 shown(vocabulary.model).c_str()),
          kHint);
-  // deepseek-v3.1 and the like: one tokenizer under the names of its models.
+  // The same tokenizer has several names, of different models: deepseek-v3.1 and the like.
   if (vocabulary.model == "gpt2" && !vocabulary.pre.starts_with("deepseek-v3"))
     fail(ErrorKind::model,
          format("tokenizer.ggml.pre is \"%s\", expected \"deepseek-v3\"", shown(vocabulary.pre).c_str()),
          kHint);
 }
 
-// What the checks of single tokens rely on.
+// The checks that check_tokens() relies on.
 void check_lengths(const Vocabulary& vocabulary) {
   const size_t n_tokens = vocabulary.tokens.size();
   const auto check_length = [&](size_t n, const char* key) {

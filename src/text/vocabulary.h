@@ -1,9 +1,9 @@
-// The vocabulary as the model file states it: tokens, their types and scores, the merges, and the two ids
-// that frame a text.
+// The vocabulary as the model file states it: tokens, their types and scores, the merges, and the ids of BOS
+// and EOS.
 //
 // A plain struct, so that a test or a tool can make one without a GGUF file. load_vocabulary() reads one and
-// refuses what this program has no tokenizer for; check_vocabulary() finds contradictions in the contents,
-// and Tokenizer::make() calls it. Token ids are positions in `tokens`.
+// refuses kinds that dsv32 has no tokenizer for; check_vocabulary() finds contradictions in the contents, and
+// Tokenizer::make() calls it. A token's id is its index in `tokens`.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct Vocabulary {
   std::vector<std::string> merges;  // "left right" in order of preference; "gpt2" only
   int32_t bos_id = -1;
   int32_t eos_id = -1;
-  bool add_space_prefix = false;  // "llama": a text begins with a space of its own
+  bool add_space_prefix = false;  // "llama": a space is put before each text
 };
 
 // Reads the tokenizer.ggml.* keys. tokenizer.ggml.add_bos_token is not read: published files disagree about
