@@ -4,7 +4,7 @@
 # and a GPU are all there. SAN=1 builds everything under AddressSanitizer and UndefinedBehaviorSanitizer in build/san.
 
 MAKEFLAGS += --no-builtin-rules
-# All cores, unless the caller says -j; a make in a make shares them. With `clean` one thing at a time, in order.
+# Uses all cores unless the caller says -j; a nested make shares them. With `clean`, targets run one by one, in order.
 ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS)),0)
   MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*" -j"*) ;; (*) echo -j$$(nproc) ;; esac)
 endif
@@ -13,22 +13,22 @@ comma    := ,
 BUILD    := build$(if $(SAN),/san)
 SANITIZE := $(if $(SAN),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 OPTIMIZE ?= -O2
-# Of the debugging information lines alone, which name the places of a backtrace: all of it takes the compiler a third longer.
+# Only line numbers, for backtraces: full debugging information takes the compiler a third longer.
 DEBUG    := -g1
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
-# -Wno-psabi: how a vector of 32 bytes is passed depends on the CPU's registers; the functions that do so are inlined.
-# -Wno-subobject-linkage: it takes the files that are compiled as one for headers.
-# CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes the compiler half of its time there.
+# -Wno-psabi: how a vector of 32 bytes is passed depends on the CPU's registers; functions that pass one are inlined.
+# -Wno-subobject-linkage: the warning mistakes files that are compiled together for headers.
+# CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes half of that file's compile time.
 CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -Wno-psabi -Wno-subobject-linkage -ffp-contract=off -pthread -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
 LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
-BASE_LIBS := -lcrypto  # what src/base needs by itself
-TEST_PACKAGES := libboost-test-dev  # large: what only runs the program does without
+BASE_LIBS := -lcrypto  # what src/base alone needs
+TEST_PACKAGES := libboost-test-dev  # large, so only the tests install it
 PACKAGES := g++ libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
-# The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90"; by default that of the GPU here, or 90. Of 9.0 and 10.0 the
-# instructions that only they have are used: 90 is 90a.
+# The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90"; by default that of the GPU here, or 90. The code uses
+# instructions that only 9.0 or only 10.0 has, so 90 means 90a, and 100 means 100a.
 NVCC       := nvcc
 GPU        := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 CUDA       ?= $(if $(and $(shell command -v $(NVCC)),$(GPU)),1,0)
@@ -45,9 +45,9 @@ else
   BACKENDS     := cpu (no nvcc or no GPU here, or CUDA=0; CUDA=1 builds cuda all the same)
 endif
 
-# The files of a station are compiled as one, of cli those of a room: headers, which they share, take most of the compiler's time.
-# So the names in their unnamed namespaces differ.
-# Alone: what is compiled once per instruction set or with flags of its own, and what tests take by itself or replace.
+# All files of a station (in cli: of a room) are compiled together, because the headers that they share take most of the
+# compile time. So the names in their unnamed namespaces must differ.
+# ALONE: files compiled once per instruction set or with their own flags, and files that tests link alone or replace.
 ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/options/version.cpp
 STATIONS     := base gguf text backend weights context model engine prefix cli \
                 $(addprefix cli_,terminal options warm chat batch inspect)
@@ -84,7 +84,7 @@ lab: deps $(BUILD)/lab  ## build build/lab, the developers' instruments: answers
 test-long: test_deps $(BUILD)/dsv32 $(BUILD)/unit_tests  ## the cases that take minutes: more kills, more damage, more processes
 	$(BUILD)/unit_tests --run_test=@long
 
-# The tests of what threads share, under ThreadSanitizer, which goes with no other sanitizer; part of make test.
+# The tests of data that threads share, under ThreadSanitizer, which excludes all other sanitizers; part of make test.
 race_tests: test_deps
 	@while sleep 30 >/dev/null 2>&1; do echo "still building build/races/race_tests"; done >&2 & trap "kill $$!" EXIT; \
 	    $(MAKE) --no-print-directory SAN= CUDA=0 BUILD=build/races SANITIZE=-fsanitize=thread build/races/race_tests
@@ -124,7 +124,7 @@ SHARE   = $(TARGET)/share
 ZSH     = $(SHARE)/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 INSTALLED = $(TARGET)/bin/dsv32 $(SHARE)/man/man1/dsv32.1.gz $(SHARE)/bash-completion/completions/dsv32 \
             $(ZSH)/_dsv32 $(SHARE)/fish/vendor_completions.d/dsv32.fish $(SHARE)/doc/dsv32/copyright
-# Those that install made, for uninstall.
+# The list of folders that install made, for uninstall.
 FOLDERS   = $(SHARE)/doc/dsv32/folders
 install:  ## install what was built, stripped, with manual page and completions, under PREFIX (/usr/local)
 	@test -x $(BUILD)/dsv32 || { echo "there is no $(BUILD)/dsv32: make builds it"; exit 1; }
@@ -163,7 +163,7 @@ $(BUILD)/lab: $(BUILD)/tests/tools/lab/main.o $(LAB_OBJECTS) $(OBJECTS) $(CUDA_O
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# start_thread() goes through tests/support/failing_threads.cpp.
+# Calls of start_thread() go through tests/support/failing_threads.cpp.
 WRAP_THREADS := -Wl,--wrap=_ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
@@ -186,7 +186,7 @@ $(TINY): | $(BUILD)/make_tiny_model
 	@mkdir -p $(@D)
 	$(BUILD)/make_tiny_model $@
 
-# libFuzzer comes with clang; the reader alone is instrumented.
+# libFuzzer comes with clang; only the reader is instrumented.
 $(BUILD)/fuzz_gguf: tests/fuzz/fuzz_gguf.cpp $(wildcard src/base/*.cpp src/gguf/*.cpp) | fuzz_deps
 	@echo "clang++ $@"
 	@mkdir -p $(@D)
@@ -197,14 +197,14 @@ $(BUILD)/%.o: %.cu | deps
 	@mkdir -p $(@D)
 	@$(NVCC) $(NVCCFLAGS) -c $< -o $@
 
-# engine.cpp is the one place that knows whether this build has CUDA; a change of CUDA builds it anew.
+# Only engine.cpp depends on whether this build has CUDA; it is rebuilt when CUDA changes.
 $(BUILD)/src/engine/engine.o: CXXFLAGS += $(if $(filter 1,$(CUDA)),-DDSV32_CUDA)
 $(BUILD)/src/engine/engine.o: $(BUILD)/.cuda_$(CUDA)
 $(BUILD)/.cuda_$(CUDA):
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.cuda_*
 	@touch $@
-# So is the one file that says from what and for what the program was built.
+# version.cpp is rebuilt when the revision or the backends change.
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/src/cli/options/version.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
 $(BUILD)/src/cli/options/version.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
@@ -213,8 +213,8 @@ $(BUILD)/.built_%:
 	@rm -f $(BUILD)/.built_*
 	@touch $@
 $(TEST_OBJECTS) $(GPU_TEST_OBJECTS): | test_deps
-# Tests take longer to compile than to run, under the sanitizers more than twice as long; and half of it is what other
-# people's headers take, which are read once for all.
+# Tests take longer to compile than to run, under the sanitizers more than twice as long. Half of that is for headers of
+# other projects, so these are precompiled.
 TEST_FLAGS = $(if $(SAN),-O0,-O1)
 $(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): $(BUILD)/tests/support/headers.h.gch
 $(filter-out %/main.o,$(TEST_OBJECTS)) $(GPU_TEST_OBJECTS): private CXXFLAGS += -include $(BUILD)/tests/support/headers.h
@@ -224,19 +224,19 @@ $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@mkdir -p $(@D)
 	@cp $< $(@D)
 	@$(CXX) $(CXXFLAGS) $(TEST_FLAGS) -x c++-header $< -o $@
-# The terminal's side waits for people and for the model: it is compiled faster instead.
+# cli waits for people and for the model, so it is compiled faster instead.
 $(BUILD)/src/cli/options/version.o $(BUILD)/src/cli.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
-# Under the sanitizers one instruction set is enough (AVX2 where there is one); products are optimised, and neither the
-# alignment of vectors, which are read from anywhere here, nor the stack is watched: else they take the compiler minutes, and
-# the tests most of their time.
+# Under the sanitizers one instruction set is enough (AVX2 if the CPU has it). Products are optimised; alignment (vectors
+# are read from any address here) and the stack are not checked. Otherwise products take minutes to compile, and most of
+# the tests' time.
 SAN_TARGET   := $(if $(SAN),-DHWY_COMPILE_ONLY_STATIC $(if $(shell grep -m 1 avx2 /proc/cpuinfo),-march=x86-64-v3 -maes -mpclmul))
 SAN_PRODUCTS := $(if $(SAN),-O2 --param asan-stack=0 -fno-sanitize=null$(comma)alignment)
-# -MD: a header of Highway includes these sources, once per instruction set, and -MMD passes over what a system header includes.
+# -MD: a header of Highway includes these sources, once per instruction set, and -MMD omits what system headers include.
 $(BUILD)/src/backend/cpu_matmul.o $(BUILD)/src/backend/cpu_attention_kernels.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_TARGET) $(SAN_PRODUCTS)
 $(BUILD)/src/backend/cpu_formats_vnni.o: CXXFLAGS := $(CXXFLAGS:-MMD=-MD) $(SAN_PRODUCTS)
 
-# A station's list of files is written when it is another, the names of its files with it.
+# Writes the file that includes a station's files, if their list has changed.
 $(BUILD)/src/%.cpp: FORCE
 	@mkdir -p $(@D)
 	@printf '#include "%s"\n' $(FILES_$*) >$@.new; cmp -s $@.new $@ && rm $@.new || mv $@.new $@
