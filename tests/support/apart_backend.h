@@ -1,5 +1,5 @@
-// The CPU pretending that its two memories are apart, as a GPU's are: rows are then mirrored, or streamed
-// through windows, and of experts in host memory decode gives a share to the link.
+// A CPU backend that can pretend to have two separate memories, as a GPU has: then rows are mirrored, or
+// streamed through windows, and in decode the link has a share of the experts in host memory.
 #pragma once
 
 #include "backend/cpu_backend.h"

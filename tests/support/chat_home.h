@@ -1,4 +1,4 @@
-// A home folder, and what chats on terminals leave in it.
+// A home folder, and the talks that chats on terminals leave in it.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -12,7 +12,7 @@
 
 namespace dsv32 {
 
-// For suites of such chats.
+// The precondition of suites with such chats.
 inline boost::test_tools::assertion_result has_terminal(boost::unit_test::test_unit_id) {
   boost::test_tools::assertion_result result(can_have_terminal() &&
                                              std::filesystem::exists("models/demo.gguf"));
@@ -25,7 +25,7 @@ struct Home {
   std::string path = temp.file("");
   std::string talks = temp.file("state/dsv32/talks");
 
-  // Short answers, always the same.
+  // Arguments for short answers that are always the same.
   std::vector<std::string> words(std::vector<std::string> more = {},
                                  const char* model = "models/demo.gguf") const {
     std::vector<std::string> all{"chat",       "-m",      model,   "--temp", "0", "--no-think",
@@ -40,7 +40,7 @@ struct Home {
     for (const std::string& name : folder.names()) all.push_back(*folder.load(name));
     return all;
   }
-  // What the user said in the only talk.
+  // The user's messages in all saved talks.
   std::vector<std::string> questions() const {
     std::vector<std::string> all;
     for (const Talk& talk : saved())

@@ -134,7 +134,7 @@ void ChatTerminal::listen(double seconds) {
 int ChatTerminal::end() {
   constexpr double kMostSeconds = 30;
   await([] { return false; }, kMostSeconds);
-  kill(pid_, SIGKILL);  // nothing to one that has ended
+  kill(pid_, SIGKILL);  // no effect if it has ended
   const int code = wait_for(pid_);
   pid_ = -1;
   return code;

@@ -1,7 +1,7 @@
-// The program on a pseudo-terminal: what is typed goes in, what a person would see comes out.
+// The program on a pseudo-terminal: tests type keys and look at the screen that a person would see.
 //
-// Each has folders of its own for talks, history and prefixes, which the next program of the same folder
-// finds. What takes longer than half a minute has failed.
+// Talks, history and prefixes lie in `home`, where the next program with the same `home` finds them. Waits
+// fail after half a minute.
 #pragma once
 
 #include <functional>
@@ -14,39 +14,40 @@
 
 namespace dsv32 {
 
-// Of the folder where this test program lies; empty when it is not built.
+// The program beside this test program; empty when it is not built.
 std::string program_path();
-// There is a program, and pseudo-terminals can be had.
+// Whether the program is built and a pseudo-terminal can be opened.
 bool can_have_terminal();
 
 class ChatTerminal {
  public:
-  // `home`: the folder. `words`: behind the program's name. `program`: a shell in which it is to be called,
-  // or the program.
+  // `home`: the folder of its files. `words`: its arguments. `program`: the program, or a shell to call it
+  // from.
   ChatTerminal(const std::string& home, const std::vector<std::string>& words, size_t n_columns = 80,
                const std::string& program = program_path());
-  ~ChatTerminal();  // kills what still runs
+  ~ChatTerminal();  // kills the program if it still runs
   ChatTerminal(const ChatTerminal&) = delete;
   ChatTerminal& operator=(const ChatTerminal&) = delete;
 
   void type(const std::string& keys);
   void resize(size_t n_columns);
-  // Reads until it holds. False when it does not within the time or the program has ended.
+  // Reads until the condition is true. Returns false if it is not when the time is over or the program ended.
   bool await(const std::function<bool()>& condition, double seconds = 30);
-  // Until the text comes behind `from` bytes of what was written, as it was written.
+  // Waits until written() has the text after byte `from`.
   bool await_text(const std::string& text, size_t from = 0);
-  // Until the cursor stands behind an empty prompt.
+  // Waits until the cursor is after an empty prompt.
   bool await_prompt();
   // Types the line and waits for the next prompt. Returns what was written meanwhile.
   std::string say(const std::string& line);
-  // Reads what comes in that time.
+  // Reads for that time.
   void listen(double seconds);
-  // Reads to the end of the program. Its exit code, or 1000 and the signal that ended it.
+  // Reads until the program ends. Returns its exit code, or 1000 + the signal that ended it.
   int end();
   void send_signal(int number) const;
-  // Sets the modes of a shell that reads lines plainly, as one does that takes the terminal.
+  // Sets the modes in which a shell without line editing reads, as such a shell does when it takes the
+  // terminal.
   void set_plain_modes() const;
-  // It sends keys as they come, and does not echo them.
+  // Whether the terminal passes on each key at once and does not echo it.
   bool is_edited() const;
 
   const std::string& written() const { return written_; }

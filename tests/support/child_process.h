@@ -1,5 +1,4 @@
-// What is done in a child process, which cannot throw into the test's frames and reports nothing but its exit
-// code.
+// Runs code in a child process. It cannot throw into the test's frames, and reports only its exit code.
 #pragma once
 
 #include <cerrno>
@@ -21,9 +20,9 @@ pid_t fork_child(const Body& body) {
   }
 }
 
-constexpr int kKilledBy = 1000;  // and the signal
+constexpr int kKilledBy = 1000;  // plus the signal
 
-// The exit code, or kKilledBy and the signal.
+// Waits for the child. Returns its exit code, or kKilledBy + the signal.
 inline int wait_for(pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {

@@ -1,5 +1,5 @@
-// Several sequences of different length in the same steps: prefilled together, cut at random, then decoded
-// together. What each gets is to be compared with what it gets alone.
+// Several sequences of different length in the same steps: prefilled together in random chunks, then decoded
+// together. Tests compare each sequence's logits with those that it gets alone.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   for (int64_t s = 0; s < n_seqs; ++s) timelines.push_back(cache.open()), tokens.push_back(company.tokens(s));
   CompanyLogits logits{std::vector<std::vector<float>>(static_cast<size_t>(n_seqs))};
   std::vector<int64_t> at(static_cast<size_t>(n_seqs));
-  // The step in which timeline s goes on to ends[s].
+  // Runs a step that extends each timeline s to ends[s] tokens.
   const auto run = [&](const std::vector<int64_t>& ends, Role role) {
     Step step{role, {}};
     for (size_t s = 0; s < ends.size(); ++s) {
@@ -100,7 +100,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   return logits;
 }
 
-// The logits of every token: the first n_prompt as one prompt, the others decoded.
+// The logits of every token of one sequence: the first n_prompt as one prompt, the others decoded.
 inline std::vector<float> run_alone(Engine& engine, std::span<const int32_t> tokens, int64_t n_prompt) {
   ByHand session(engine);
   std::vector<float> logits;

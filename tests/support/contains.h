@@ -1,4 +1,4 @@
-// A text and what stands in it.
+// Whether a text has another in it.
 #pragma once
 
 #include <string_view>

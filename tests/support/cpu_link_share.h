@@ -1,5 +1,5 @@
-// The CPU in the place of a device that has the link's share of host experts (backend/link_share.h): what it
-// does of an operation, by two ways of its own that must come to the same bits.
+// The CPU in the place of a device that computes the link's share of host experts (backend/link_share.h), in
+// two ways that must give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace dsv32 {
 
 enum class ShareWay {
-  in_place,  // the experts of each token where they lie
-  in_rounds  // the distinct experts of a step, copied into the window, a round of them after the other
+  in_place,  // the experts of each token, where they lie
+  in_rounds  // the distinct experts of a step, copied into the window round by round
 };
 
-// One use after the other: y[use] = what a token's k-th expert makes of it, for those in experts [first, end)
-// of `places`, which `stacks` has from 0 on.
+// y[use] = the output of a token's k-th expert, one use after the other, for the experts places[first..end),
+// which are the first ones in `stacks`.
 template <typename Compute>
 void run_uses(const RunExperts& op, const ExpertStacks& stacks, const std::vector<int32_t>& places,
               size_t first, size_t end, std::vector<float>& y, const Compute& compute) {
@@ -35,7 +35,7 @@ void run_uses(const RunExperts& op, const ExpertStacks& stacks, const std::vecto
   }
 }
 
-// The matrices of these experts, copied to where a round of them lies.
+// Copies the matrices of n experts to the place of a round.
 inline void copy_round(const ExpertStacks& from, const ExpertStacks& to, const int32_t* experts, size_t n) {
   const WeightMatrix* const sources[] = {&from.w1, &from.w3, &from.w2};
   const WeightMatrix* const targets[] = {&to.w1, &to.w3, &to.w2};
@@ -46,7 +46,7 @@ inline void copy_round(const ExpertStacks& from, const ExpertStacks& to, const i
                     sources[m]->row(experts[i], row), targets[m]->row_bytes);
 }
 
-// y = the host's sums + the link's. compute(RunExperts): on the CPU, all that it is given.
+// y = the host's sums + the link's. compute(RunExperts) computes a whole operation on the CPU.
 template <typename Compute>
 void run_with_link_share(const RunExperts& op, ShareWay way, const Compute& compute) {
   const int64_t n_share = op.n_link_bytes > 0 ? link_share(op) : 0;

@@ -1,4 +1,4 @@
-// The instruction sets that a test's products can be made to run on.
+// The instruction sets that a test can choose for its products.
 #pragma once
 
 #include <hwy/highway.h>
@@ -25,14 +25,14 @@ inline std::vector<int64_t> available_targets() {
   return targets;
 }
 
-// Whether products were compiled for several instruction sets: with sanitizers they are for one alone.
+// Whether products were compiled for several instruction sets: with sanitizers they are only for one.
 inline boost::test_tools::assertion_result has_several_targets(boost::unit_test::test_unit_id) {
   boost::test_tools::assertion_result result(!kIsSanitized);
   result.message() << "this build has one instruction set";
   return result;
 }
 
-// Products run on `target` alone (0: on the best there is) until this goes out of scope.
+// Until this goes out of scope, products run only on `target` (0: on the best one).
 struct UseTarget {
   explicit UseTarget(int64_t target) { set(target); }
   ~UseTarget() { set(0); }

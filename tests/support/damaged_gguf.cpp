@@ -1,4 +1,4 @@
-// Each case pokes one field of a sound image, builds the one wrong thing into it, or cuts it short.
+// Each case overwrites one field of a sound file, adds one wrong thing to it, or cuts it short.
 //
 // The expected text names the field and the value found, so a case cannot pass because something else was
 // refused.

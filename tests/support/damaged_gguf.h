@@ -1,7 +1,7 @@
 // Damaged GGUF files, one wrong field each, with what the reader's message must say.
 //
-// The same list serves the reader's tests and the fuzzer's corpus, where each file is a seed next to the
-// field it breaks.
+// The reader's tests and the fuzzer's corpus use the same list; in the corpus each file is a seed near the
+// field that it breaks.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct DamagedGguf {
 
 std::vector<DamagedGguf> damaged_ggufs();
 
-// A sound file of one key of each type, arrays of strings and numbers, and three small tensors.
+// A sound file with one key of each type, arrays of strings and numbers, and three small tensors.
 GgufWriter sound_gguf();
 
 }  // namespace dsv32

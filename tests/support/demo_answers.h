@@ -14,7 +14,7 @@ inline const GgufFile& demo_file() {
   return file;
 }
 
-// `name`: "1k" to "16k", tokens of each passage, "small" or "own_facts". n_most: 0 for all.
+// `name`: "1k" to "16k" (the tokens of each passage), "small" or "own_facts". n_most: 0 for all.
 inline std::vector<AskedPassage> eval_passages(const std::string& name, int64_t n_most = 0) {
   return read_passages("models/eval/" + name + ".jsonl", n_most);
 }

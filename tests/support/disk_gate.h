@@ -1,4 +1,4 @@
-// A disk that gives out the pages of segments only when it is told to, and can fail there.
+// A disk that holds back the pages of segments until it is told to read them, and can fail there.
 #pragma once
 
 #include <condition_variable>
@@ -10,13 +10,13 @@
 
 namespace dsv32 {
 
-// Heads and trailers of segments, reads of two blocks at most, are held back only where that is asked for.
+// Heads and trailers of segments (reads of at most two blocks) are held back only with `holds_heads`.
 class DiskGate : public FaultFileSystem {
  public:
-  std::string held;           // the one segment file that is held back; empty: all are
-  int result = 0;             // of its reads, when negative
-  bool holds_heads = false;   // too, of that one file
-  bool holds_writes = false;  // of all files, instead
+  std::string held;           // the one segment file that is held back; empty: all
+  int result = 0;             // of held reads, when negative
+  bool holds_heads = false;   // also the heads of `held`
+  bool holds_writes = false;  // of all files, instead of reads
 
   void open() { set_open(true); }
   void close() { set_open(false); }

@@ -7,7 +7,7 @@
 
 namespace dsv32 {
 
-// Prefixes are kept in `directory`; however short, they are read, and waited for.
+// Keeps prefixes in `directory`; even short ones are loaded, and prompts wait for them.
 inline EngineOptions with_disk(EngineOptions options, const std::string& directory) {
   options.cache.emplace();
   options.cache->directory = directory;

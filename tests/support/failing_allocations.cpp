@@ -9,7 +9,7 @@
 namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-std::atomic<int64_t> n_until_failure{kNone};  // below 0: the one that fails was made
+std::atomic<int64_t> n_until_failure{kNone};  // below 0: number n is past
 std::atomic<bool> is_lasting{false}, has_failed{false};
 
 bool fails() {
@@ -30,8 +30,8 @@ void* allocate(std::size_t n_bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The library's other forms call the first two; a sanitizer has its own of those for arrays and of those that
-// do not throw.
+// The standard library's other forms call the first two. A sanitizer replaces the forms for arrays and those
+// that do not throw by its own, so these are defined here too.
 void* operator new(std::size_t n_bytes) { return allocate(n_bytes, 1); }
 void* operator new(std::size_t n_bytes, std::align_val_t alignment) {
   return allocate(n_bytes, static_cast<std::size_t>(alignment));

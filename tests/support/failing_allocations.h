@@ -1,8 +1,8 @@
-// Lets allocations of the program under test fail: the n-th, for every n until none is made that could.
+// Makes the n-th allocation of the program under test fail. Tests do this for every n until none fails.
 //
 // The test programs count every `operator new`, of all threads; memory that is taken otherwise (malloc,
-// aligned_alloc, libraries in C) is not counted. One object at a time. What a test asserts is asserted after
-// the object is gone, since the asserting allocates as well.
+// aligned_alloc, libraries in C) is not counted. One object at a time. Tests assert after the object is gone,
+// since assertions allocate as well.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace dsv32 {
 
 class FailingAllocations {
  public:
-  // From now on the allocation number `n` (from 0) throws std::bad_alloc; `lasts`: and every one after it.
+  // Allocation number `n` from now on (from 0) throws std::bad_alloc; `lasts`: so does every later one.
   explicit FailingAllocations(int64_t n, bool lasts = false);
   ~FailingAllocations();
   FailingAllocations(const FailingAllocations&) = delete;
   FailingAllocations& operator=(const FailingAllocations&) = delete;
 
-  // Whether an allocation failed since this object was made. No allocation fails any more.
+  // Ends the failures. Returns whether an allocation has failed since this object was made.
   bool stop();
 };
 

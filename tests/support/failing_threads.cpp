@@ -1,4 +1,4 @@
-// The linker gives the test programs this start_thread() in the place of the other (--wrap).
+// In the test programs the linker (--wrap) puts this start_thread() in the place of the real one.
 #include "tests/support/failing_threads.h"
 
 #include <atomic>

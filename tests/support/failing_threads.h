@@ -1,6 +1,6 @@
-// Lets the system refuse threads to the program under test: the n-th, for every n until none is asked for.
+// Refuses the n-th thread to the program under test. Tests do this for every n until none is refused.
 //
-// Of the threads that start_thread() makes. One object at a time.
+// Counts the threads of start_thread(). One object at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ namespace dsv32 {
 
 class FailingThreads {
  public:
-  // From now on thread number `n` (from 0) is not to be had; `lasts`: nor any one after it.
+  // Thread number `n` from now on (from 0) is refused; `lasts`: so is every later one.
   explicit FailingThreads(int64_t n, bool lasts = false);
   ~FailingThreads();
   FailingThreads(const FailingThreads&) = delete;
   FailingThreads& operator=(const FailingThreads&) = delete;
 
-  // Whether a thread was refused since this object was made. None is any more.
+  // Ends the refusals. Returns whether a thread has been refused since this object was made.
   bool stop();
 };
 

@@ -31,10 +31,10 @@ enum class FileOp {
 
 class FaultFileSystem : public FileSystem {
  public:
-  // Before each call: its number (from 0) and kind. A value is the call's result, and the call is not made;
-  // closing and unlocking cannot fail.
+  // Called before each call, with its number (from 0) and kind. If it returns a value, that is the call's
+  // result, and the call is not made; closing and unlocking cannot fail.
   std::function<std::optional<int>(int64_t n, FileOp op)> on_call;
-  // Before each open: a value is the result.
+  // Called before each open; a returned value is the result.
   std::function<std::optional<int>(const std::string& name, int flags)> on_open;
   uint64_t most_at_once = UINT64_MAX;  // bytes of one read or write
   std::atomic<int64_t> n_calls{0};

@@ -1,5 +1,5 @@
-// A forward pass of its own on a backend that may have others, with one timeline that holds a prompt longer
-// than top-k; and selections that its steps are made to take.
+// A forward pass on a backend that may have others, with one timeline that holds a prompt longer than top-k;
+// and selections that tests force on its steps.
 #pragma once
 
 #include <memory>
@@ -50,7 +50,7 @@ struct ForwardScene {
     return dir.file("tiny.gguf");
   }
 
-  // Appends tokens; the logits behind the last, [vocab_size].
+  // Appends tokens; returns the logits after the last, [vocab_size].
   std::vector<float> run(const std::vector<int32_t>& tokens, Role role) {
     cache.reserve(*timeline, timeline->n_tokens() + std::ssize(tokens));
     forward->run({role, {{timeline.get(), tokens, 1}}});
@@ -72,7 +72,7 @@ struct ForwardScene {
   }
 };
 
-// The positions from `first` on, for every layer.
+// A selection of the kTopk positions from `first` on, for every layer.
 class ForcedPositions {
  public:
   ForcedPositions(const ForwardScene& scene, int32_t first)

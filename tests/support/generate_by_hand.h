@@ -1,4 +1,4 @@
-// Answers one prompt on a sequence that is driven by hand otherwise.
+// Answers one prompt on a sequence that tests otherwise drive by hand.
 #pragma once
 
 #include "engine/by_hand.h"

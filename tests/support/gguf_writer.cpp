@@ -25,7 +25,7 @@ class Layout {
     mark(field);
     put(GgufWriter::bytes_of(&value, 1));
   }
-  // A u64 length, at `field` length, and the text, at `field`.
+  // Puts a u64 length, marked "`field` length", and the text, marked `field`.
   void put_text(const std::string& field, std::string_view text) {
     put(field + " length", uint64_t{text.size()});
     mark(field);

@@ -2,7 +2,7 @@
 //
 // Keys and tensors are collected, then laid out in one go. The finished image knows at which byte every field
 // lies, so a test can overwrite exactly one ("n_tensors", "key general.alignment value", "tensor a ne[0]")
-// and see who notices.
+// and check what the reader says.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ class GgufWriter {
   // ne[0] is contiguous. `data` is stored as given, at the next aligned place.
   void add_tensor(const std::string& name, TensorType type, std::vector<uint64_t> ne, Bytes data);
 
-  // The same with every tensor as the f32 values that its bytes stand for.
+  // The same with every tensor dequantised to f32.
   GgufWriter as_f32() const;
 
   struct Tensor {
@@ -73,7 +73,7 @@ class GgufWriter {
   Tensor& tensor(const std::string& name);  // throws std::out_of_range
   void remove_tensor(const std::string& name);
 
-  // Of the layout only; add the key general.alignment as well to say so in the file.
+  // Changes only the layout; add the key general.alignment as well to state it in the file.
   void set_alignment(size_t alignment) { alignment_ = alignment; }
 
   GgufImage image() const;

@@ -63,8 +63,7 @@ GoldenRecord read_record(Reader& in) {
   uint64_t n_values = 1;
   for (uint32_t i = 0; i < n_dims; ++i) {
     const uint64_t size = in.number<uint64_t>();
-    // A value takes four bytes, so no array that the file holds has more of them than a quarter of what is
-    // left.
+    // A value takes four bytes, so an array has at most a quarter as many values as there are bytes left.
     if (size > in.n_left() / 4 || n_values * size > in.n_left() / 4)
       in.refuse("a record is larger than the rest of the file");
     n_values *= size;

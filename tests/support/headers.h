@@ -1,4 +1,5 @@
-// The headers of other projects that most tests include, compiled once for all of them: a test still includes what it uses.
+// The headers of other projects that most tests include, precompiled for all of them. A test still includes
+// what it uses.
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// What the tests of experts in host memory share: stacks of small random experts there, and steps for them.
+// For the tests of experts in host memory: stacks of small random experts there, and steps for them.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct HostExpertStacks {
   ExpertStacks stacks;
 };
 
-// The activations of a step, and which experts its tokens chose: ascending, each once.
+// The activations of a step, and the experts that each token chose: ascending, each once.
 struct ExpertStep {
   ExpertStep(const ExpertStacks& stacks, int64_t n_tokens_, int64_t n_activated_, uint64_t seed)
       : n_tokens(n_tokens_),
@@ -56,7 +56,7 @@ struct ExpertStep {
   std::vector<int32_t> experts;
 };
 
-// What the CPU makes of it, from weights in host memory.
+// The CPU's result of the step, from weights in host memory.
 inline std::vector<float> run_on(Backend& cpu, const ExpertStacks& stacks, const ExpertStep& step) {
   std::vector<float> y(step.x.size());
   cpu.run_experts({stacks, step.x.data(), step.experts.data(), step.weights.data(), step.n_tokens,

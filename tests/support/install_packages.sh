@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs those of the named Debian packages that are missing; quiet and offline when nothing is.
+# Installs the named Debian packages that are missing; quiet and offline when none is.
 set -eu
 missing=""
 for package in "$@"; do

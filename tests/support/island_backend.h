@@ -1,10 +1,9 @@
-// A CPU backend that shares no memory with any other and works on a thread of its own: the contract of
-// Backend taken at its word.
+// A CPU backend that shares no memory with any other and works on a thread of its own. It guarantees no more
+// than the contract of Backend does.
 //
-// An operation with a pointer into foreign memory ends the program.
-// Experts in host memory are computed no earlier than they must be, and nothing else lasts in their window.
-// Operations return before they are done. With hold() none is begun until let_go(): what is in flight
-// meanwhile is for tests to see.
+// An operation with a pointer into another backend's memory ends the program. Sums of experts in host memory
+// appear no earlier than they must, and prefill leaves nothing in their window. Operations return before they
+// are done. After hold() none begins until let_go(); meanwhile tests can see what is in flight.
 #pragma once
 
 #include <algorithm>
@@ -182,17 +181,17 @@ class IslandBackend : public CpuBackend {
   }
 
  private:
-  // What the host computes is not there before it is waited for.
+  // Holds the host's sums back until the operation that waits for them.
   void come_late(const RunExperts& op) {
     late_y_ = op.y;
     late_sums_.assign(op.y, op.y + op.n_tokens * op.w2.n_rows);
     std::fill_n(op.y, late_sums_.size(), std::nanf(""));
   }
 
-  // Operations that others are made of are done by the thread itself.
+  // On the backend's thread, operations that are parts of others are done at once.
   bool is_at_work() const { return std::this_thread::get_id() == thread_.get_id(); }
 
-  // Null is nobody's.
+  // Ends the program unless the pointer is null or into this backend's memory.
   void own(const void* pointer) const {
     if (!pointer || is_at_work()) return;
     const auto* address = static_cast<const uint8_t*>(pointer);

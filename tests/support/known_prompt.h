@@ -1,5 +1,5 @@
-// A tiny model and a prompt of five pages and some tokens for it, which is on disk or is not, and engines
-// that ask for its prefixes.
+// A tiny model, a prompt of five pages and some tokens, which may be on disk, and engines that look for its
+// prefixes.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -32,14 +32,14 @@ inline const std::string& tiny_path() {
   return tiny.path;
 }
 
-inline constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the prompt that is known
+inline constexpr int64_t kBase = 5 * kPageTokens + 20;  // tokens of the known prompt
 
 inline const std::vector<int32_t>& base() {
   static const std::vector<int32_t> tokens = random_tokens(kBase, 1);
   return tokens;
 }
 
-// The first n tokens of the known prompt, and three others.
+// The first n tokens of the known prompt, then three others.
 inline std::vector<int32_t> leaving_at(int64_t n) {
   std::vector<int32_t> tokens(base().begin(), base().begin() + n);
   for (const int32_t other : {251, 252, 253}) tokens.push_back(other);
@@ -64,7 +64,7 @@ inline void fill(const std::string& directory, KvType kv_type = KvType::fp8) {
   BOOST_TEST(first.session->sync(base()) == 0);
 }
 
-// The store that an engine with such options has.
+// The options of the store that an engine with these options has.
 inline PrefixStoreOptions store_options_of(const EngineOptions& options) {
   EngineOptions without = options;
   without.cache.reset();

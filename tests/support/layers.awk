@@ -1,9 +1,9 @@
 # Checks that includes point one way: base <- gguf <- backend <- weights <- context <- {prefix, model} <- engine <- cli <-
-# main.cpp; prefix and model do not see each other. text hangs off gguf. cuda sees base, the format structs and backend.h.
-# context/topk_buffer is a leaf over base (plain policy, no backend), so that a backend may use it too. No file in src
-# includes a CUDA header, and of cuda/ only engine sees the factory. The rooms of cli follow each other too: terminal <-
-# options <- warm <- chat <- batch <- inspect <- dispatch. What is printed goes through cli/terminal/streams, which checks
-# that it arrived.
+# main.cpp; prefix and model do not include each other. text includes gguf. cuda includes base, the format structs and
+# backend.h. context/topk_buffer includes only base (plain policy, no backend), so that a backend may use it too. No file
+# in src includes a CUDA header; only engine includes the factory of cuda/. The rooms of cli have an order too: terminal <-
+# options <- warm <- chat <- batch <- inspect <- dispatch. All output goes through cli/terminal/streams, which checks that
+# it arrived.
 BEGIN {
     n = split("base gguf text backend weights context prefix model engine cli/terminal cli/options cli/warm cli/chat " \
               "cli/batch cli/inspect cli main", order, " ")

@@ -1,4 +1,4 @@
-// NUMA nodes that the machine does not have, by a folder such as the system gives.
+// NUMA nodes that the machine does not have, described in a folder as the system describes its own.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ inline cpu_set_t all_cores() {
   return cores;
 }
 
-// lists: of the cores of node 0, 1, ...
+// lists[i]: the cores of node i.
 inline NumaNodes made_up_nodes(const std::vector<std::string>& lists, const cpu_set_t& cores = all_cores()) {
   const TempDir folder;
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -39,7 +39,7 @@ inline NumaNodes made_up_nodes(const std::vector<std::string>& lists, const cpu_
   return {folder.file(""), cores};
 }
 
-// One core after the other by turns, so that threads can be bound whatever the machine is.
+// Deals the usable cores out to the nodes in turn, so that threads can be bound on any machine.
 inline NumaNodes usable_nodes(size_t n_nodes) {
   const cpu_set_t cores = usable_cores();
   std::vector<std::string> lists(n_nodes);

@@ -1,8 +1,8 @@
-// Timelines of different lengths that are opened, go on, are cut back and closed at random in common steps,
-// each held against itself alone.
+// Timelines of different lengths that are opened, extended, cut back and closed at random in common steps;
+// each is compared with itself alone.
 //
-// A token's role follows from its place: up to its timeline's prompt length it is prefilled, behind it
-// decoded. So each timeline has one truth, which is computed first, with nobody else there.
+// A token's role follows from its position: up to its timeline's prompt length it is prefilled, after that
+// decoded. So each timeline has one true result, which is computed first, without the others.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -34,7 +34,7 @@ class ManyTimelines {
     }
   }
 
-  // So many random steps; every row of logits is compared.
+  // Takes n_steps random steps; compares every row of logits.
   void run(int64_t n_steps) {
     for (int64_t step = 0; step < n_steps; ++step) {
       change_one();
@@ -70,7 +70,7 @@ class ManyTimelines {
     return rows;
   }
 
-  // Opens, closes or cuts back, now and then.
+  // Opens a random timeline if it is closed; else now and then closes it or cuts it back.
   void change_one() {
     Life& life = lives_[rng_.next() % kTimelines];
     const uint64_t dice = rng_.next() % 40;

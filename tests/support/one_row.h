@@ -1,4 +1,4 @@
-// One sequence's draws, row by row.
+// Draws one sequence's tokens, row by row.
 #pragma once
 
 #include <span>

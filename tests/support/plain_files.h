@@ -1,4 +1,4 @@
-// Whole files read and written as any program would, beside what the code under test does.
+// Reads and writes whole files without the code under test.
 #pragma once
 
 #include <filesystem>

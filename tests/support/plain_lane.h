@@ -1,4 +1,4 @@
-// Uploads by the plain way of a backend.
+// An upload lane over a backend's ordinary uploads.
 #pragma once
 
 #include "backend/backend.h"

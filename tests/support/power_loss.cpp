@@ -70,7 +70,7 @@ ssize_t PowerLossFileSystem::pwrite(int fd, const void* bytes, size_t n_bytes, u
   return n;
 }
 
-// Room that was reserved reads as zeros.
+// Reserved space reads as zeros.
 int PowerLossFileSystem::reserve(int fd, uint64_t n_bytes) {
   const int result = FaultFileSystem::reserve(fd, n_bytes);
   if (result == 0 && file_fds_.contains(fd))

@@ -1,8 +1,9 @@
 // What a power cut would leave of a store's directory.
 //
-// The store runs on the real directory. Beside it a model remembers which bytes and which names no sync has
-// made durable, and can paint at any moment a picture of the disk: of each unsynced write every 512-byte
-// sector is applied, dropped or trashed, every unsynced change of a directory is there or not. One thread.
+// The store runs on the real directory. A model beside it records which bytes and which names no sync has
+// made durable. At any moment it can paint a picture of the disk after a power cut: every 512-byte sector of
+// an unsynced write is applied, dropped or trashed, every unsynced change of a directory is kept or lost. One
+// thread.
 #pragma once
 
 #include <map>
@@ -22,7 +23,7 @@ class PowerLossFileSystem : public FaultFileSystem {
  public:
   explicit PowerLossFileSystem(std::string directory) : root_(std::move(directory)) {}
 
-  // This kind of sync reports success and does nothing; or does it only when a lock is given back next.
+  // This kind of sync reports success and does nothing; if is_late, it is done when a lock is next released.
   SyncKind broken = SyncKind::none;
   bool is_late = false;
 
@@ -58,7 +59,7 @@ class PowerLossFileSystem : public FaultFileSystem {
   struct Folder {
     Names durable, present;
     std::vector<Change> pending;
-    bool is_durable = false;  // its own name
+    bool is_durable = false;  // whether its own name is
   };
 
   Folder* folder_of(int fd);

@@ -1,5 +1,5 @@
-// What the prefix tree's tests share: pages of a few kinds that begin alike, pool pages that count their
-// users, and a tree with both.
+// For the prefix tree's tests: pages of a few kinds that begin alike, pool pages that count their users, and
+// a tree with both.
 //
 // A path of pages is written as a string of kinds.
 #pragma once
@@ -63,7 +63,7 @@ inline int64_t n_common(std::span<const int32_t> a, std::span<const int32_t> b) 
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
-// Pool pages that count their users. A page that nobody uses is gone: to touch it is a failure.
+// Pool pages that count their users. A page without users is gone; a test that touches it fails.
 class FakePins : public PagePins {
  public:
   PoolPage make() {
@@ -97,7 +97,7 @@ class FakePins : public PagePins {
   std::map<int32_t, int> n_users_;
 };
 
-// A tree and what its users do; when it goes no page may have a user left.
+// A tree and operations on it. When it is destroyed, no page may have a user left.
 struct Fixture {
   explicit Fixture(EvictionPolicy policy = EvictionPolicy::lru)
       : tree(std::make_unique<PrefixTree>(pins, policy)) {}
@@ -106,8 +106,8 @@ struct Fixture {
     BOOST_TEST(pins.n_pages() == 0);
   }
 
-  // As a sequence does that computed the path and then goes: the tree remains the only user. Returns how many
-  // of the pages the tree took.
+  // Inserts the path like a sequence that computed it and then ends: the tree remains the only user. Returns
+  // how many of the pages the tree took.
   int64_t insert(const std::string& path) {
     Pages pages(path.size());
     for (PrefixPage& page : pages) page.pool = pins.make();

@@ -1,5 +1,5 @@
-// The CPU as a backend that records steps: while one is recorded, operations are written down with their
-// params instead of being done, and a replay does them with these params, whatever has changed since.
+// A CPU backend that records steps: while a step is recorded, operations are stored with their params instead
+// of being done. A replay does them with these params, whatever has changed since.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class RecordingBackend : public CpuBackend {
   RecordingBackend() : CpuBackend(1) {}
 
   int n_recorded = 0, n_replayed = 0;
-  int n_kept = 0;  // that somebody owns
+  int n_kept = 0;  // recordings that still exist
 
   std::unique_ptr<Recording> record(const std::function<void()>& body) override {
     std::vector<Operation> operations;

@@ -1,5 +1,5 @@
-// Whether this program was built with the sanitizers (`make test SAN=1`): it is several times slower then,
-// and tests that look for the same thing many times look fewer times.
+// Whether this program was built with the sanitizers (`make test SAN=1`): it is several times slower then, so
+// tests with many repetitions do fewer.
 #pragma once
 
 namespace dsv32 {

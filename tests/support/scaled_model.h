@@ -20,12 +20,13 @@ inline bool is_ffn(const std::string& name) {
   return contains(name, "ffn_") && !contains(name, "norm") && !contains(name, "ffn_gate_inp");
 }
 
-// Twice a block's values. Codes below 8 are multiples of the smallest scale, and so are those up to 15.
+// Doubles a block's values. Codes up to 15 are multiples of the smallest scale; 8 more doubles the others.
 inline void double_scales(BlockNVFP4& block) {
   for (uint8_t& code : block.scales) code = static_cast<uint8_t>(code < 8 ? 2 * code : code + 8);
 }
 
-// Every matrix of MLPs and experts as 2^n times what it was, and 2^-n beside it, with another n for each.
+// Multiplies every NVFP4 matrix of MLPs and experts by 2^n and writes 2^-n beside it; n differs among
+// matrices.
 inline void take_out_powers(GgufWriter& model) {
   std::vector<std::pair<std::string, std::vector<float>>> all;
   for (GgufWriter::Tensor& tensor : model.tensors()) {
@@ -42,8 +43,8 @@ inline void take_out_powers(GgufWriter& model) {
   }
   for (const auto& [name, scales] : all) {
     const std::string base = name.substr(0, name.rfind('.'));
-    add_scales(model, (contains(name, "_up") ? name : base) + ".scale", scales);  // both ways of writing it
-    add_scales(model, base + ".input_scale", scales);  // of quantised activations: nobody's here
+    add_scales(model, (contains(name, "_up") ? name : base) + ".scale", scales);  // both spellings
+    add_scales(model, base + ".input_scale", scales);  // of quantised activations; dsv32 ignores it
   }
 }
 

@@ -35,7 +35,7 @@ void Screen::feed(std::string_view bytes) {
   }
 }
 
-// Its length; 0 when it goes on in what comes next.
+// Acts on the escape sequence at the beginning. Returns its length; 0 when it is incomplete.
 size_t Screen::take_sequence(std::string_view bytes) {
   if (bytes.size() < 2) return 0;
   if (bytes[1] == ']') {

@@ -1,7 +1,7 @@
-// What a person sees of what a program writes to its terminal: the rows of a window, and its cursor.
+// A terminal's window as a person sees it: its rows and its cursor.
 //
 // As much of a VT100 as the program and libedit use. Lines that the terminal broke are broken anew when the
-// window changes its width, as terminals of this century do it.
+// window changes its width, as modern terminals do.
 #pragma once
 
 #include <string>
@@ -12,27 +12,27 @@ namespace dsv32 {
 
 class Screen {
  public:
-  // `joins`: emoji with joiners between them take the place of one, as in some terminals.
+  // `joins`: emoji with joiners between them are as wide as one, as in some terminals.
   explicit Screen(size_t n_columns = 80, bool joins = false) : n_columns_(n_columns), joins_(joins) {}
 
   void feed(std::string_view bytes);
   void resize(size_t n_columns);
 
-  // Rows from the first one ever written, without the spaces at their ends, with a line end between two.
+  // All rows from the first one ever written, without the spaces at their ends, each with a line end.
   std::string text() const;
   // The last row that is not empty.
   std::string last_row() const;
   std::string cursor_row() const { return shown(rows_[row_]); }
-  // What the cursor's row holds to the left of it.
+  // The cursor's row to the left of the cursor.
   std::string left_of_cursor() const;
   size_t row() const { return row_; }  // of the cursor, from the first one ever written
-  // What went between ESC ] and BEL, of the last such sequence.
+  // The text between ESC ] and BEL in the last such sequence.
   const std::string& command() const { return command_; }
 
  private:
   struct Row {
-    std::vector<std::string> cells;  // a character each; a wide one and an empty one
-    bool goes_on = false;            // in the next row, because it was full
+    std::vector<std::string> cells;  // a character each; an empty cell follows a wide character
+    bool goes_on = false;            // in the next row, because this one was full
   };
   static std::string shown(const Row& row);
   void put(std::string_view character);
@@ -44,7 +44,7 @@ class Screen {
   bool joins_;
   std::vector<Row> rows_{1};
   size_t row_ = 0, column_ = 0;  // column_ == n_columns_: a full row, whose end is still open
-  std::string command_, half_;   // a sequence or character that has not come whole
+  std::string command_, half_;   // half_: an incomplete sequence or character
 };
 
 }  // namespace dsv32

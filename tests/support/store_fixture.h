@@ -1,5 +1,4 @@
-// A store's directory for one test: empty, or with a prompt in it and a copy of every file to begin anew
-// from.
+// A store's directory for one test: empty, or with a prompt in it and a copy of every file, to restore them.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +20,7 @@ struct StoreFixture {
   std::unique_ptr<PrefixStore> open(FileSystem& fs = real_file_system()) {
     return PrefixStore::open(options, fs, [this](const std::string& line) { warnings.push_back(line); });
   }
-  // As the commands do that need no model.
+  // Opens it like the commands that need no model.
   std::unique_ptr<CacheDirectory> open_directory() const {
     return CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
   }

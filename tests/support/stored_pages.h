@@ -1,5 +1,5 @@
-// Small pages whose bytes follow from the tokens up to their end, so that whoever loads one knows what must
-// be in it; and prompts made of few different chunks, so that they share beginnings.
+// Small pages whose bytes follow from the tokens up to their end, so that a test knows what a loaded page
+// must hold; and prompts made of few different chunks, so that they share prefixes.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,7 @@ class PageMemory {
   PageMemory(const PageSizes& sizes, int64_t n_pages, bool is_aligned = false);
   std::vector<PageTarget> targets();
   std::vector<PageSource> sources() const;
-  void fill(std::span<const int32_t> prompt, int64_t first_page);  // with what belongs to the end of `prompt`
+  void fill(std::span<const int32_t> prompt, int64_t first_page);  // with the pages of `prompt`
   void trash();
   bool operator==(const PageMemory& other) const;  // of the same sizes
 
@@ -39,30 +39,29 @@ class PageMemory {
   std::vector<std::vector<const uint8_t*>> const_rows_;  // the same
 };
 
-// In memory where the machine has a file system for that, since syncs are many.
+// In /dev/shm where that can be written, since tests sync often.
 std::unique_ptr<TempDir> make_store_dir();
 
 PrefixStoreOptions store_options(const std::string& directory, const PageSizes& sizes = {});
 
-// `n_pages` pages of tokens; equal `numbers` give equal chunks: chunk i is made from numbers[i] alone.
+// Chunks of `pages_per_chunk` pages of tokens. Chunk i is made from numbers[i] alone: equal numbers give
+// equal chunks.
 std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_per_chunk = 1);
 
-// Stores a prompt chunk by chunk, `pages_per_segment` pages each. How many segments are there, from the root
-// on.
+// Stores a prompt in segments of `pages_per_segment` pages. Returns how many were stored, from the root on.
 int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment = 1,
                      const PageSizes& sizes = {});
 
-// What the directory gives out, everything loaded and compared.
+// What a store has: every segment, loaded and compared.
 struct Contents {
-  std::map<std::vector<int32_t>, UseRecord>
-      prompts;           // whole prompts up to each segment's end, that loaded right
-  int64_t n_missed = 0;  // segments that were named and did not load
-  int64_t n_wrong = 0;   // loaded, and other bytes than they must have
+  std::map<std::vector<int32_t>, UseRecord> prompts;  // up to the end of each segment that loaded right
+  int64_t n_missed = 0;                               // segments that are listed but did not load
+  int64_t n_wrong = 0;                                // segments with wrong bytes or a wrong beginning
   bool has(std::span<const int32_t> prompt) const { return prompts.contains({prompt.begin(), prompt.end()}); }
 };
 Contents load_all(PrefixStore& store, const PageSizes& sizes = {});
 
-// Of a directory, opened anew; nothing when it is refused.
+// The same after opening the directory; nothing when it is refused.
 std::optional<Contents> load_all(const PrefixStoreOptions& options, FileSystem& fs = real_file_system());
 
 // Files below `directory` whose names begin with `prefix`.

@@ -1,4 +1,4 @@
-// Every storage type that can be computed with, by its number.
+// All supported storage types, ordered by number.
 #pragma once
 
 #include <vector>

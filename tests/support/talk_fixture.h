@@ -1,4 +1,4 @@
-// A talk with every kind of message, a folder for talks, and what the tests of both look at.
+// A talk with every kind of message, a folder for talks, and helpers for the tests of both.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline void check_same(const Talk& a, const Talk& b) {
   }
 }
 
-// What the Error of that kind says, with its hint; empty when there is none.
+// The message and hint of the Error of that kind that `action` throws; empty when it throws none.
 inline std::string complaint(const std::function<void()>& action, ErrorKind kind = ErrorKind::usage) {
   try {
     action();

@@ -1,6 +1,6 @@
-// A talk whose pages are kept on disk, and who comes after it: prompts that leave it at random places, among
-// them places in its answers, are computed to the same bits cold and cached, whatever decode made; resumed,
-// it finds its answers.
+// A talk whose pages are kept on disk. Prompts that leave it at random positions, also within its answers,
+// must get the same bits with and without the cache, whatever decode stored. The resumed talk must find its
+// answers.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -46,7 +46,7 @@ struct TalkOnDisk {
     return {std::move(engine), std::move(session)};
   }
 
-  // Another turn of what the session holds: a prompt, and an answer token by token. All of it.
+  // Adds a turn to the session: a prompt, and an answer token by token. Returns all of its tokens.
   static std::vector<int32_t> ask(ByHand& session, int64_t n_question, int64_t n_answer, uint64_t seed) {
     std::vector<int32_t> tokens = session.tokens();
     const std::vector<int32_t> question = random_tokens(n_question, seed);
@@ -57,8 +57,8 @@ struct TalkOnDisk {
     return session.tokens();
   }
 
-  // An answer that ends with a page. Who resumes the talk and says what of it was decoded goes on with the
-  // bits of the one that asked; who does not say so has what prefill makes.
+  // The answer ends where a page ends. A session that resumes the talk and knows which tokens were decoded
+  // gets the bits of the first session; one that does not know gets the bits of prefill.
   void check_resumed() const {
     std::vector<int32_t> tokens;
     std::vector<float> logits;
@@ -104,7 +104,7 @@ struct TalkOnDisk {
       n_cached += cached.session->sync(prompt) > 0;
       BOOST_TEST((cached.session->logits() == cold.session->logits()));
       BOOST_TEST((remembered(*cached.engine, *cached.session) == remembered(*cold.engine, *cold.session)));
-      // What follows by decode is the same too.
+      // A decoded token after it gets the same bits too.
       cold.session->step(7), cached.session->step(7);
       BOOST_TEST((cached.session->logits() == cold.session->logits()));
     }

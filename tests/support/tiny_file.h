@@ -1,4 +1,4 @@
-// A tiny model in a directory of its own, which goes with the object.
+// A tiny model in a directory of its own, which is removed with the object.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct TinyFile {
   explicit TinyFile(const TinyModel& shape) { write_tiny_model(path, shape); }
 };
 
-// Two layers, one of them with experts, and little of everything else: where answers are many and short.
+// Two layers, one of them with experts, and little of everything else: for tests with many short answers.
 inline TinyModel least_shape() {
   TinyModel shape;
   shape.n_layers = 2, shape.n_dense_layers = 1, shape.index_topk = 32;

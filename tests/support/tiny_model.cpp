@@ -246,7 +246,7 @@ void ModelWriter::add_experts() {
   add_matrix(block("ffn_down_shexp.weight"), attention_types_, {shared, dim});
 }
 
-// The same weights as two tensors would have: of each expert the rows of its gate, then those of its up
+// The same weights as two tensors would have: for each expert the rows of its gate, then those of its up
 // projection.
 void ModelWriter::add_fused_gate_up() {
   const uint64_t dim = shape_.dim, n_experts = shape_.n_routed_experts;

@@ -31,7 +31,7 @@ struct TinyModel {
 
   bool has_indexer = true;    // false: neither its keys nor its tensors
   bool has_mtp = true;        // one MTP block after the main layers
-  bool fuse_gate_up = false;  // ffn_gate_up_exps, gate rows first, for ffn_gate_exps and ffn_up_exps
+  bool fuse_gate_up = false;  // ffn_gate_up_exps, gate rows first, replaces ffn_gate_exps and ffn_up_exps
 
   std::vector<TensorType> only_types = {};           // matrices take these in turn, where their rows allow it
   std::map<std::string, TensorType> types = {};      // of single tensors, by full name

@@ -1,4 +1,4 @@
-// A model file opened with a session on it, random prompts for it, and all that it remembers of them.
+// A model file with an engine and a session, random prompts for it, and the rows and keys it computed.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline std::vector<int32_t> random_tokens(int64_t n, uint64_t seed) {
 
 struct TinySession {
   GgufFile file;
-  // A thread that hangs may warn when the session has gone.
+  // A thread that hangs may warn after the session is gone.
   std::shared_ptr<std::vector<std::string>> kept_warnings = std::make_shared<std::vector<std::string>>();
   std::vector<std::string>& warnings = *kept_warnings;
   std::unique_ptr<Engine> engine;
@@ -36,7 +36,7 @@ struct TinySession {
   }
 };
 
-// All that a sequence remembers of its first n_tokens, token by token.
+// The bytes of all rows and keys of a sequence's first n_tokens, without the rest of the last page.
 inline std::vector<uint8_t> remembered(Engine& engine, const ByHand& session, int64_t n_tokens) {
   LatentCache& cache = engine.cache();
   const CacheLayout& layout = cache.plan().layout;

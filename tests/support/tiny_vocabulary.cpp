@@ -69,7 +69,7 @@ class Builder {
     return entry->second;
   }
 
-  // New merges join what the merges so far leave of the piece, from the left.
+  // Applies the merges so far to the piece; new merges then join the parts that are left, from the left.
   void add_piece(const std::string& piece) {
     std::vector<std::string> parts;
     for (const char c : piece) parts.push_back(byte_character(static_cast<uint8_t>(c == '_' ? ' ' : c)));

@@ -1,5 +1,5 @@
-// A home of its own with warm processes in it, and what is said to them by hand. Through the program itself:
-// who uses this has has_program() as a precondition.
+// A home with warm processes in it, and messages sent to them by hand. It calls the program itself, so its
+// suites have has_program() as a precondition.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -38,7 +38,7 @@ struct Ran {
   std::string out, err;
 };
 
-// A home, and perhaps warm processes in it, which go with the object.
+// A home, and perhaps warm processes in it, which end with the object.
 struct Warm {
   const std::string flags;
   const TempDir temp;
@@ -51,7 +51,7 @@ struct Warm {
     for (const std::string& log : logs()) BOOST_TEST(log == "");
   }
 
-  // What processes had to say after their start.
+  // What processes logged after their start.
   std::vector<std::string> logs() const {
     std::vector<std::string> texts;
     std::error_code error;
@@ -60,7 +60,7 @@ struct Warm {
     return texts;
   }
 
-  // A shell's words behind the program's name; exec: the child is the program.
+  // Starts the program with these words, which a shell reads. The shell execs it: the child is the program.
   pid_t begin(const std::string& words, const std::string& name = "ran") const {
     const std::string command = "exec env -u NO_COLOR XDG_RUNTIME_DIR=" + runtime +
                                 " XDG_STATE_HOME=" + temp.file("state") +
@@ -76,7 +76,7 @@ struct Warm {
   Ran run(const std::string& words, const std::string& name = "ran") const {
     return end(begin(words, name), name);
   }
-  // Behind "run", "batch" and so on, with the flags that decide the engine.
+  // Runs "run", "batch" and so on with the flags that decide the engine, then `words`.
   Ran ask(const std::string& command, const std::string& words, const char* how = "only",
           const std::string& name = "ran") const {
     return run(command + flags + "--warm " + how + " " + words, name);
@@ -117,7 +117,7 @@ struct Warm {
 
 inline WarmLink raw_link(const Warm& warm) { return {connect_warm(warm.socket()), kMostToldBytes}; }
 
-// Sends the bytes and hears the other end out, or until it has said that.
+// Sends the bytes and returns what the other end says until it closes or has said `until`.
 inline std::string said_to(WarmLink link, const std::string& bytes, const char* until = "\n\n") {
   link.queue(bytes);
   std::string heard;
@@ -138,7 +138,7 @@ inline ReadJson small_request() {
   return warm_json(request);
 }
 
-// 0: the process has ended.
+// 0 if the process has ended.
 inline int64_t resident_kib(int64_t pid) {
   const std::string text = read_file("/proc/" + std::to_string(pid) + "/status");
   const size_t at = text.find("VmRSS:");
