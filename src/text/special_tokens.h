@@ -1,8 +1,8 @@
 // The tokens that are structure rather than text (<｜User｜>, <think>), and where they occur in a text.
 //
 // A sorted list: names that begin with the same bytes are neighbours, so reading a text byte by byte narrows
-// a range of the list. The time for a text is at most its length times that of the longest common start of
-// two names.
+// a range of the list. A search of a text takes at most its length times the longest common start of two
+// names.
 #pragma once
 
 #include <algorithm>
