@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/chat/conversation.h"
-#include "cli/terminal/drawing.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"

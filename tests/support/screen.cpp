@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "cli/terminal/drawing.h"
+#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "cli/terminal/drawing.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"

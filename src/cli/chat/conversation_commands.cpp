@@ -12,7 +12,6 @@
 #include "cli/chat/conversation.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
-#include "cli/terminal/drawing.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 

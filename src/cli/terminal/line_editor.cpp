@@ -1,6 +1,6 @@
 // See line_editor.h.
 //
-// libedit only edits. Its output is discarded, and the line is drawn here (drawing.h) whenever more input is
+// libedit only edits. Its output is discarded, and the line is drawn here whenever more input is
 // waited for. It gets its characters from here too, because its own reader does not return when a signal
 // arrives, and knows fewer keys. It works in wide characters of the locale: C.UTF-8, whatever the environment
 // says.
@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include <histedit.h>
@@ -18,7 +19,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/terminal/drawing.h"
 #include "cli/terminal/user_files.h"
 
 namespace dsv32 {
@@ -47,6 +47,16 @@ constexpr std::pair<const char*, const char*> kKeys[] = {
 };
 constexpr wchar_t kFirstKey = 0x80, kLastKey = 0x9f;
 static_assert(std::size(kKeys) <= kLastKey - kFirstKey + 1);
+
+constexpr std::string_view kEmojiFollows = "\ufe0f";  // makes some characters wide, in some terminals
+
+size_t most_columns_of(std::string_view text) {
+  size_t n = columns_of(text);
+  for (size_t at = text.find(kEmojiFollows); at != text.npos; at = text.find(kEmojiFollows, at + 1)) ++n;
+  return n;
+}
+
+std::string rows_up(size_t n) { return n > 0 ? format("\x1b[%zuA", n) : std::string(); }
 
 size_t n_lines(std::string_view text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; }
 
@@ -84,6 +94,67 @@ wchar_t character_of(std::string_view sequence) {
     if (std::ranges::count(split(kKeys[i].first, ' '), sequence) > 0)
       return kFirstKey + static_cast<wchar_t>(i);
   return 0;
+}
+
+LineDrawing::Rows LineDrawing::break_rows(std::string_view before, std::string_view after,
+                                          const WindowSize& window) {
+  Rows text;
+  size_t column = 0;
+  const auto add_row = [&] { text.rows.emplace_back(), column = 0; };
+  const auto add = [&](std::string_view more) {
+    for (size_t at = 0, n = 1; at < more.size(); at += n) {
+      for (n = 1; at + n < more.size() && (more[at + n] & 0xc0) == 0x80;) ++n;
+      if (more.substr(at + n).starts_with(kEmojiFollows)) n += kEmojiFollows.size();
+      const std::string_view character = more.substr(at, n);
+      if (character == "\n") {
+        add_row();
+        continue;
+      }
+      const std::string shown =
+          character == "\t" ? std::string(kTabColumns - column % kTabColumns, ' ') : visible(character, true);
+      const size_t n_columns = most_columns_of(shown);
+      if (column + n_columns > window.columns && columns_of(shown) > 0) add_row();
+      text.rows.back() += shown, column += n_columns;
+    }
+  };
+  add(before);
+  if (column >= window.columns) add_row();
+  text.at_row = text.rows.size() - 1;
+  text.left = text.rows.back();
+  add(after);
+  if (text.rows.size() > window.rows) {  // those around the cursor stay
+    const size_t first = text.at_row - std::min(text.at_row, window.rows - 1);
+    text.rows.erase(text.rows.begin(), text.rows.begin() + static_cast<std::ptrdiff_t>(first));
+    text.rows.resize(std::min(text.rows.size(), window.rows));
+    text.at_row -= first;
+  }
+  return text;
+}
+
+std::string LineDrawing::show(std::string_view before, std::string_view after, const WindowSize& window) {
+  Rows now = break_rows(before, after, window);
+  const bool is_known = drawn_ && width_ == window.columns;
+  if (is_known && now == *drawn_) return {};
+  const auto upper = [](const Rows& text) { return std::span(text.rows).first(text.at_row); };
+  std::string text;
+  if (is_known && drawn_->is_at_end() && now.is_at_end() && now.left.starts_with(drawn_->left) &&
+      std::ranges::equal(upper(now), upper(*drawn_))) {
+    text = now.left.substr(drawn_->left.size());
+  } else {
+    text = to_first_row(window.columns) + "\x1b[J" + joined(now.rows, "\r\n");
+    if (!now.is_at_end()) text += rows_up(now.rows.size() - 1 - now.at_row) + "\r" + now.left;
+  }
+  drawn_ = std::move(now), width_ = window.columns;
+  return text;
+}
+
+// In a window that has this width now: a terminal breaks rows that are too long for it.
+std::string LineDrawing::to_first_row(size_t width) const {
+  if (!drawn_) return "\r";
+  size_t n_up = most_columns_of(drawn_->left) / width;
+  for (size_t r = 0; r < drawn_->at_row; ++r)
+    n_up += std::max<size_t>(1, (most_columns_of(drawn_->rows[r]) + width - 1) / width);
+  return "\r" + rows_up(n_up);
 }
 
 struct LineEditor::Edit {
@@ -185,10 +256,9 @@ struct LineEditor::Edit {
   }
 
   void follow_terminal() {
-    const HeldTerminal::Fate fate = terminal.fate();
-    if (!draws || (fate == HeldTerminal::Fate::kept && drawing.width() == window_size().columns)) return;
-    if (fate == HeldTerminal::Fate::taken_again) drawing.begin();
-    draw_out(drawing.show_again(as_sent(prompt + before()), as_sent(after()), window_size()));
+    const bool was_lost = terminal.was_lost();
+    if (was_lost) drawing.begin();
+    if (was_lost || drawing.width() != window_size().columns) draw();
   }
 
   void draw() {
@@ -324,7 +394,7 @@ LineEditor::Event LineEditor::read(const char* prompt, std::string& line) {
   edit_->prompt = prompt;
   edit_->pastes.clear();
   edit_->is_begun = false;
-  edit_->terminal.fate();  // what was in the window before is nothing to this line
+  edit_->terminal.was_lost();  // what was in the window before is nothing to this line
   if (!edit_->draws) el_resize(edit_->line);
   int n_chars = 0;
   const char* typed = el_gets(edit_->line, &n_chars);

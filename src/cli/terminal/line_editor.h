@@ -17,6 +17,7 @@
 
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
+#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 
@@ -58,6 +59,36 @@ class LineEditor {
   const GracefulStop& stop_;
   std::unique_ptr<Edit> edit_;
   std::optional<LineReader> plain_;  // without edit_
+};
+
+// The line that is edited, as it stands in the window: its rows, and the cursor among them. Each row ends
+// where this class says, with a line end of its own, and a character counts with the most columns that any
+// terminal gives it. So the rows are where they are expected, whatever a terminal does with a full row or
+// with emoji that join.
+class LineDrawing {
+ public:
+  // What to write so that the window shows `before`, the cursor, and `after`; empty when it does already. The
+  // text is UTF-8 and is escaped here; a line end breaks the row. Of more rows than the window has, those
+  // around the cursor are shown.
+  std::string show(std::string_view before, std::string_view after, const WindowSize& window);
+  // The cursor is on a row where nothing is drawn yet.
+  void begin() { drawn_.reset(); }
+  size_t width() const { return width_; }  // of the window at the last drawing
+
+ private:
+  // A text broken into rows, and where the cursor is.
+  struct Rows {
+    std::vector<std::string> rows{1};
+    size_t at_row = 0;
+    std::string left;  // what is left of the cursor in its row
+    bool operator==(const Rows&) const = default;
+    bool is_at_end() const { return at_row + 1 == rows.size() && left == rows.back(); }
+  };
+  static Rows break_rows(std::string_view before, std::string_view after, const WindowSize& window);
+  std::string to_first_row(size_t width) const;
+
+  std::optional<Rows> drawn_;
+  size_t width_ = 0;
 };
 
 // Keys that a terminal sends as a sequence of bytes after ESC. `input` begins with ESC and [ or O: the bytes

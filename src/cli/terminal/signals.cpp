@@ -46,7 +46,7 @@ struct Held {
   termios former{}, ours{};
   std::atomic<bool> is_ours{false};  // false: the modes of `ours` are not to be set
   bool marks_pastes = false;
-  std::atomic<bool> was_continued{false}, was_lost{false};
+  std::atomic<bool> was_lost{false};
 } held;
 
 void mark_pastes(bool on) {
@@ -75,7 +75,7 @@ void on_continue(int) {
   const int error = errno;
   take_again();
   if (may_set_modes()) mark_pastes(true);
-  held.was_continued = true;
+  held.was_lost = true;  // a shell may have set our modes again itself
   errno = error;
 }
 
@@ -164,7 +164,7 @@ HeldTerminal::~HeldTerminal() {
   tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
 }
 
-// A handler that comes in between sets nothing; fate() makes up for it.
+// A handler that comes in between sets nothing; was_lost() makes up for it.
 void HeldTerminal::keep_modes() {
   held.is_ours = false;
   tcgetattr(STDIN_FILENO, &held.ours);
@@ -184,11 +184,9 @@ HeldTerminal::Loan::~Loan() {
 }
 
 // A shell that brings a running process to the foreground sends it no signal.
-HeldTerminal::Fate HeldTerminal::fate() {
+bool HeldTerminal::was_lost() {
   take_again();
-  const bool was_continued = held.was_continued.exchange(false);
-  if (held.was_lost.exchange(false)) return Fate::taken_again;
-  return was_continued ? Fate::continued : Fate::kept;
+  return held.was_lost.exchange(false);
 }
 
 }  // namespace dsv32

@@ -65,10 +65,8 @@ class HeldTerminal {
     ~Loan();
   };
 
-  // Since the last call: nothing; or the process was stopped, and the window is unchanged; or others had the
-  // terminal, which is held again, and the window's content is unknown.
-  enum class Fate { kept, continued, taken_again };
-  Fate fate();
+  // Since the last call others may have had the terminal. It is held again; what its window shows is unknown.
+  bool was_lost();
 };
 
 }  // namespace dsv32

@@ -35,6 +35,15 @@ void write_out_as_is(std::string_view bytes) {
     fail(ErrorKind::io, std::string("cannot write to standard output: ") + std::strerror(-result));
 }
 
+void fail_file(const char* verb, const std::string& path) {
+  fail(ErrorKind::io, format("cannot %s %s: %s", verb, visible(path).c_str(), std::strerror(errno)));
+}
+
+bool is_special_file(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+}
+
 void write_err(std::string_view bytes) { write_stream(STDERR_FILENO, bytes); }
 
 void say(const std::string& line) { write_err(visible(line, true) + "\n"); }
@@ -96,36 +105,30 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
   if (path == "-" && is_terminal(STDOUT_FILENO))
     fail(ErrorKind::usage, "--out - would write binary data to the terminal, expected a file or a pipe");
   if (path == "-") return;
-  struct stat info {};
-  const bool is_special = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  const bool is_special = is_special_file(path);
   if (!is_special) temporary_ = format("%s.%ld.tmp", path.c_str(), static_cast<long>(getpid()));
-  fd_ = is_special ? open(path.c_str(), O_WRONLY | O_CLOEXEC)
-                   : open(temporary_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
-  if (fd_ < 0) fail_io("open");
+  file_ = OwnedFd(real_file_system(),
+                  is_special ? open(path.c_str(), O_WRONLY | O_CLOEXEC)
+                             : open(temporary_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666));
+  if (!file_.is_open()) fail_file("open", path);
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ >= 0) close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
 void OutputFile::write(std::string_view bytes) {
   if (path_ == "-") return write_out(bytes);
-  if (const int result = write_stream(fd_, bytes); result != 0) {
-    errno = -result;
-    fail_io("write");
-  }
+  if (const int result = write_stream(file_.get(), bytes); result != 0)
+    errno = -result, fail_file("write", path_);
 }
 
 void OutputFile::commit() {
-  if (fd_ >= 0 && close(std::exchange(fd_, -1)) != 0) fail_io("write");
   if (temporary_.empty()) return;
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("rename to");
+  if (fdatasync(file_.get()) != 0)
+    fail_file("write", path_);  // some file systems tell of a full disk only then
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_file("rename to", path_);
   temporary_.clear();
-}
-
-void OutputFile::fail_io(const char* what) const {
-  fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path_).c_str(), std::strerror(errno)));
 }
 
 }  // namespace dsv32

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_system.h"
+
 namespace dsv32 {
 
 // Opens /dev/null where a standard stream is closed, so that no file opened later gets its number. Call
@@ -25,6 +27,11 @@ void write_out_as_is(std::string_view bytes);
 void write_err(std::string_view bytes);
 // Writes an escaped line to standard error.
 void say(const std::string& line);
+
+// Throws Error{io} that says what cannot be done to the file, and why, by errno.
+[[noreturn]] void fail_file(const char* verb, const std::string& path);
+// A device, a pipe or a folder is there.
+bool is_special_file(const std::string& path);
 
 // Reads lines one at a time without waiting for more than is there. Lines end with \n or \r\n; a byte order
 // mark at a line's beginning is dropped, since files may have been joined. Memory: one line and one block.
@@ -66,17 +73,13 @@ class OutputFile {
   // Throws Error{io}; Error{usage} for "-" when standard output is a terminal.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::string_view bytes);  // throws Error{io}
   void commit();                       // throws Error{io}
 
  private:
-  [[noreturn]] void fail_io(const char* what) const;
-
   std::string path_, temporary_;  // temporary_ is empty when the path is written directly
-  int fd_ = -1;
+  OwnedFd file_;
 };
 
 }  // namespace dsv32

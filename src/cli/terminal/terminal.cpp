@@ -1,8 +1,11 @@
 // See terminal.h.
 #include "cli/terminal/terminal.h"
 
+#include <algorithm>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
 #include <string_view>
 
 #include <histedit.h>
@@ -26,6 +29,20 @@ bool is_known(const char* term) {
   if (editor) el_end(editor);
   if (null) std::fclose(null);
   return is_found;
+}
+
+// wcwidth() knows the characters of the locale.
+size_t width_of(uint32_t code_point) {
+  static const char* const kLocale = std::setlocale(LC_CTYPE, "C.UTF-8");
+  const int width = kLocale ? wcwidth(static_cast<wchar_t>(code_point)) : 1;
+  return static_cast<size_t>(std::max(width, 0));
+}
+
+// The first character; a malformed byte is one.
+std::string_view first_character(std::string_view text, uint32_t& code_point) {
+  const int n_bytes = decode_utf8(text, 0, &code_point);
+  if (n_bytes == 0) code_point = 0xfffd;
+  return text.substr(0, static_cast<size_t>(std::max(n_bytes, 1)));
 }
 
 }  // namespace
@@ -77,6 +94,48 @@ void StatusLine::show(const std::string& text) {
 void StatusLine::erase() {
   if (is_drawn_) write_err("\r\x1b[K");
   is_drawn_ = false;
+}
+
+size_t columns_of(std::string_view text) {
+  size_t n = 0;
+  for (uint32_t code_point = 0; !text.empty(); n += width_of(code_point))
+    text.remove_prefix(first_character(text, code_point).size());
+  return n;
+}
+
+std::string WordWrap::wrap(std::string_view text, size_t width) {
+  std::string out;
+  for (uint32_t code_point = 0; !text.empty();) {
+    const std::string_view character = first_character(text, code_point);
+    text.remove_prefix(character.size());
+    place(character, width, out);
+  }
+  return out;
+}
+
+void WordWrap::place(std::string_view character, size_t width, std::string& out) {
+  const char c = character[0];
+  const size_t n = c == '\t' ? kTabColumns - column_ % kTabColumns : columns_of(character);
+  const bool is_wide = n == 2 && c != '\t';  // scripts of wide characters break anywhere
+  const bool ends_word = c == '\n' || c == ' ' || c == '\t';
+  if (c == '\n') column_ = 0;
+  if (ends_word || is_wide) word_.clear(), word_columns_ = 0;
+  if (c != '\n' && width > 0 && column_ + n > width) {
+    const bool moves_word = !ends_word && word_columns_ > 0 && word_columns_ < column_;
+    if (moves_word) {
+      // At the end of a full line a terminal's cursor is still on its last column.
+      const size_t at = std::min(column_, width - 1), n_back = at - std::min(at, column_ - word_columns_);
+      out += (n_back > 0 ? format("\x1b[%zuD", n_back) : "") + "\x1b[K\n" + word_;
+    } else if (word_columns_ == 0) {
+      out += '\n';
+    }  // else the word is longer than the line, and the terminal breaks it
+    column_ = moves_word ? word_columns_ : 0;
+    if (ends_word) return;  // the line's end stands for the space
+  }
+  out += character;
+  if (c == '\n') return;
+  column_ += n;
+  if (!ends_word && !is_wide) word_ += character, word_columns_ += n;
 }
 
 std::string with_thousands(int64_t value) {

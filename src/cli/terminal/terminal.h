@@ -1,4 +1,5 @@
-// What is known about the terminal, and the status line, which is drawn on it and erased again.
+// What is known about the terminal, how text takes up its columns, and the status line, which is drawn on it
+// and erased again.
 //
 // Each stream is examined by itself. Progress is drawn on standard error only where that is a terminal that
 // can erase a line, at most ten times a second; a log gets a line of it each minute.
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -62,6 +64,27 @@ struct WindowSize {
 WindowSize window_size(std::initializer_list<int> fds = {STDERR_FILENO, STDOUT_FILENO});
 inline size_t columns() { return window_size().columns; }
 inline size_t window_columns(int fd) { return window_size({fd}).columns; }
+
+inline constexpr size_t kTabColumns = 8;
+// Columns that a terminal gives to printable UTF-8: 2 for wide characters, 0 for those that join.
+size_t columns_of(std::string_view text);
+
+// Ends lines between words in a text that comes piece by piece. A word is shown at once, letter by letter,
+// and taken back when it does not fit: the cursor goes to where it began, the rest of the line is erased, and
+// the word stands on the next one. Words longer than a line are left to the terminal.
+class WordWrap {
+ public:
+  // `text`: whole characters, escaped (visible()), that follow the text of the last call. `width`: columns of
+  // the window; 0: nothing is wrapped. Returns what to write.
+  std::string wrap(std::string_view text, size_t width);
+
+ private:
+  void place(std::string_view character, size_t width, std::string& out);
+
+  size_t column_ = 0;  // where the next character goes
+  std::string word_;   // the last one so far
+  size_t word_columns_ = 0;
+};
 
 // 1204 -> "1,204"
 std::string with_thousands(int64_t value);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -44,36 +43,14 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-struct HeldFolder {
-  OwnedFd fd;  // closing it unlocks
-  bool is_locked = false;
-};
-
-// Waits for the lock up to five seconds: a process that was stopped may hold it.
-HeldFolder hold_folder(FileSystem& fs, const std::string& path) {
-  constexpr int kTries = 500;
-  HeldFolder folder{OwnedFd(fs, fs.open_directory(path))};
-  for (int i = 0; folder.fd.is_open() && i < kTries; ++i) {
-    const int result = fs.try_lock(folder.fd.get());
-    folder.is_locked = result == 0;
-    if (result != -EWOULDBLOCK && result != -EINTR) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return folder;
-}
-
-struct Tail {
-  uint64_t n_bytes;  // of the whole file
-  std::string end;
-};
+constexpr std::chrono::seconds kLockPatience{5};  // a process that was stopped may hold the folder's lock
 
 // The last bytes of a regular file, at most `n_most`; nothing when they cannot be read.
-std::optional<Tail> read_tail(FileSystem& fs, const OwnedFd& file, uint64_t n_most) {
-  FileInfo info;
+std::optional<std::string> read_end(FileSystem& fs, const OwnedFd& file, uint64_t n_most, FileInfo& info) {
   if (!file.is_open() || fs.stat(file.get(), info) != 0 || !info.is_regular) return std::nullopt;
   std::string end(std::min(info.n_bytes, n_most), '\0');
   const int64_t n_read = read_fully(fs, file.get(), {{end.data(), end.size()}}, info.n_bytes - end.size());
-  return n_read == std::ssize(end) ? std::optional(Tail{info.n_bytes, std::move(end)}) : std::nullopt;
+  return n_read == std::ssize(end) ? std::optional(std::move(end)) : std::nullopt;
 }
 
 std::string encoded(const std::string& entry) {
@@ -149,32 +126,33 @@ HistoryFile::HistoryFile(const std::string& path, FileSystem& fs) : fs_(&fs) {
 }
 
 bool HistoryFile::shorten() const {
-  const HeldFolder folder = hold_folder(*fs_, folder_);
-  if (!folder.fd.is_open()) return false;
-  const OwnedFd file(*fs_, fs_->open_at(folder.fd.get(), name_, O_RDONLY));
-  const std::optional<Tail> tail = read_tail(*fs_, file, kMaxBytes);
-  if (!tail || !folder.is_locked) return tail.has_value();
-  const bool is_cut = tail->n_bytes > tail->end.size();
-  const std::string wanted = shortened(tail->end, is_cut);
-  if (!is_cut && wanted == tail->end) return true;
-  fs_->unlink(folder.fd.get(), kTemporary);
-  return replace_file(*fs_, folder.fd.get(), name_, kTemporary, wanted) == 0 || !is_cut;
+  const OwnedFd folder(*fs_, fs_->open_directory(folder_));
+  if (!folder.is_open()) return false;
+  const bool is_locked = lock_within(*fs_, folder.get(), kLockPatience) == 0;
+  const OwnedFd file(*fs_, fs_->open_at(folder.get(), name_, O_RDONLY));
+  FileInfo info;
+  const std::optional<std::string> end = read_end(*fs_, file, kMaxBytes, info);
+  if (!end || !is_locked) return end.has_value();
+  const bool is_cut = info.n_bytes > end->size();
+  const std::string wanted = shortened(*end, is_cut);
+  if (!is_cut && wanted == *end) return true;
+  fs_->unlink(folder.get(), kTemporary);
+  return replace_file(*fs_, folder.get(), name_, kTemporary, wanted) == 0 || !is_cut;
 }
 
 void HistoryFile::append(const std::string& entry) const {
-  const HeldFolder folder = hold_folder(*fs_, folder_);
-  if (!folder.fd.is_open()) return;
-  const OwnedFd file(*fs_, fs_->open_at(folder.fd.get(), name_, O_RDWR | O_CREAT | O_APPEND));
-  const std::optional<Tail> tail = read_tail(*fs_, file, 1);
-  if (!tail) return;
-  const bool is_whole = tail->end == "\n";  // a crash may have left half a line
-  const std::string line = std::string(tail->end.empty() ? kFirstLine
-                                       : is_whole        ? ""
-                                                         : "\n") +
-                           encoded(entry);
-  const std::span bytes(reinterpret_cast<const uint8_t*>(line.data()), line.size());
-  if (write_fully(*fs_, file.get(), bytes, tail->n_bytes) != 0 && folder.is_locked) [[maybe_unused]]
-    const int failed = ftruncate(file.get(), static_cast<off_t>(tail->n_bytes));
+  const OwnedFd folder(*fs_, fs_->open_directory(folder_));
+  if (!folder.is_open()) return;
+  const bool is_locked = lock_within(*fs_, folder.get(), kLockPatience) == 0;
+  const OwnedFd file(*fs_, fs_->open_at(folder.get(), name_, O_RDWR | O_CREAT | O_APPEND));
+  FileInfo info;
+  const std::optional<std::string> end = read_end(*fs_, file, 1, info);
+  if (!end) return;
+  std::string line = encoded(entry);
+  if (end->empty()) line.insert(0, kFirstLine);
+  if (!end->empty() && *end != "\n") line.insert(0, "\n");  // a crash may have left half a line
+  if (write_fully(*fs_, file.get(), as_bytes(line), info.n_bytes) != 0 && is_locked) [[maybe_unused]]
+    const int failed = ftruncate(file.get(), static_cast<off_t>(info.n_bytes));
 }
 
 std::string history_path() {
