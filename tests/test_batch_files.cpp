@@ -1,4 +1,4 @@
-// cli/line_reader and cli/batch/batch_files: the two files of a batch; and how far a batch is.
+// cli/terminal/streams and cli/batch/batch_files: the two files of a batch; and how far a batch is.
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "cli/batch/batch.h"
-#include "cli/batch/batch_files.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
@@ -22,7 +21,7 @@ namespace {
 using Result = LineReader::Result;
 
 LineMaker maker() {
-  return {Hash256{}, {}, UnknownFields([](const std::string&) {})};
+  return {Hash256{}, {}, [](const std::string&) {}};
 }
 
 struct Files {

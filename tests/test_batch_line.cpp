@@ -1,10 +1,10 @@
-// cli/batch/batch_request and batch_item: what a line asks for, what is refused, and what it is known by.
+// cli/batch/batch_item: what a line asks for, what is refused, and what it is known by.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/batch/batch_files.h"
+#include "cli/batch/batch.h"
 #include "tests/support/contains.h"
 
 using namespace dsv32;
@@ -23,7 +23,7 @@ std::vector<std::string> told;
 
 LineMaker maker(const BatchRequest& request = defaults(), uint8_t model = 1) {
   told.clear();
-  return {Hash256{model}, request, UnknownFields([](const std::string& name) { told.push_back(name); })};
+  return {Hash256{model}, request, [](const std::string& name) { told.push_back(name); }};
 }
 
 BatchItem line_of(const std::string& json, int64_t number = 7) { return maker().from_json(number, json); }
@@ -285,10 +285,10 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_json_keep_their_ids) {
 }
 
 BOOST_AUTO_TEST_CASE(whatever_is_thrown_is_the_lines_error) {
-  LineMaker lines{Hash256{}, defaults(), UnknownFields([](const std::string& name) {
+  LineMaker lines{Hash256{}, defaults(), [](const std::string& name) {
                     if (name == "memory") throw std::bad_alloc();
                     throw std::runtime_error("the ear hurts");
-                  })};
+                  }};
   for (const auto& [name, why] :
        {std::pair("memory", "out of memory"), std::pair("other", "the ear hurts")}) {
     const BatchItem line =

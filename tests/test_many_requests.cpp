@@ -17,7 +17,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/batch/batch.h"
-#include "cli/batch/batch_files.h"
 #include "cli/chat/answer.h"
 #include "cli/warm/model.h"
 #include "engine/by_hand.h"
@@ -245,7 +244,7 @@ class Reading {
  public:
   Reading(const std::string& path, Model& model, const Options& options)
       : input_({.path = path, .question = {}, .files = {}, .read = {}}, {}),
-        maker_(rough_digest(model.file()), defaults(options), UnknownFields([](const std::string&) {})),
+        maker_(rough_digest(model.file()), defaults(options), [](const std::string&) {}),
         model_(model) {}
 
   // With its prompt, if it has one. False: there is none left.

@@ -49,7 +49,7 @@ Hash256 hash_of(const GenerationOptions& options) {
   BatchRequest request;
   request.options = options;
   request.has_seed = true;
-  LineMaker maker(Hash256{}, request, UnknownFields([](const std::string&) {}));
+  LineMaker maker(Hash256{}, request, [](const std::string&) {});
   Hash256 hash{};
   std::ranges::copy(maker.from_text(1, "hello").digest, hash.begin());
   return hash;
@@ -88,11 +88,9 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
       BOOST_CHECK_THROW(wrong.check(), Error);
     }
     if (option.is_batch_field) {
-      UnknownFields unknown([](const std::string& name) { BOOST_ERROR(name); });
+      LineMaker maker(Hash256{}, {}, [](const std::string& name) { BOOST_ERROR(name); });
       const ReadJson line = {{"prompt", "hello"}, {option.name, ReadJson::parse(value)}};
-      JsonFields fields(line, "the line");
-      const BatchRequest read = read_request(fields, {}, unknown);
-      BOOST_TEST(text_in(option, read.options) == value, option.name);
+      BOOST_TEST(text_in(option, maker.from_json(1, line.dump()).request.options) == value, option.name);
     }
     if (option.setting) {
       BOOST_TEST(contains(unbroken(Conversation::help()), option.setting), option.name);

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/batch/batch_files.h"
 #include "cli/chat/answer.h"
 #include "cli/options/commands.h"
 #include "cli/options/options.h"
@@ -85,10 +84,10 @@ class Batch : Listener {
                  with_thousands(model_.facts().pool_tokens).c_str()));
     defaults_.options = with_recommended(options_, model_.file()).generation;
     defaults_.options.sampling.seed = seed;
-    return {rough_digest(model_.file()), std::move(defaults_), UnknownFields([this](const std::string& name) {
+    return {rough_digest(model_.file()), std::move(defaults_), [this](const std::string& name) {
               if (!options_.quiet)
                 say("warning: the field " + visible(name, false, 40) + " is not known and passed over");
-            })};
+            }};
   }
 
   int64_t n_at_a_time() const {

@@ -1,5 +1,6 @@
-// An answer is known by how its line begins and ends, without reading it as JSON: answers may be long.
-#include "cli/batch/batch_files.h"
+// The two files of a batch. An answer is known by how its line begins and ends, without reading it as JSON:
+// answers may be long.
+#include "cli/batch/batch.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +10,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,35 +150,36 @@ BatchItem BatchInput::item_of(const LineReader::Line& line, LineMaker& maker) co
 
 BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std::optional<FileStamp>& input)
     : path_(path == "-" ? "standard output" : path), rules_(rules) {
-  if (path == "-")
-    fd_ = STDOUT_FILENO;
-  else
-    open_file(path);
+  if (path != "-") open_file();
   const std::optional<FileStamp> own = stamp_of(fd_);
-  if (input && own && input->device == own->device && input->inode == own->inode && is_regular(fd_))
+  const bool is_file = is_regular(fd_);
+  if (input && own && input->device == own->device && input->inode == own->inode && is_file)
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
-  is_regular_ = path != "-" && is_regular(fd_);
+  is_regular_ = path != "-" && is_file;
   if (!is_regular_) return;
-  for (lock(); !is_in_place(fd_); lock()) open_file(path);  // another process has put a new file there
+  for (lock(); !is_in_place(fd_); lock()) open_file();  // another process has put a new file there
   const uint64_t n_whole = each_answer(
       fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
-  if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_io("repair");
+  if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
   if (rules_.retries_failed) drop_failed();
 }
 
-void BatchOutput::open_file(const std::string& path) {
+void BatchOutput::take(int fd) {
+  if (fd < 0) fail_file("open", path_);
+  file_ = OwnedFd(real_file_system(), fd_ = fd);
+}
+
+void BatchOutput::open_file() {
   file_.reset();
-  struct stat info {};
-  const bool is_special = stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  fd_ = open(path.c_str(), is_special ? O_WRONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail_io("open");
-  file_ = OwnedFd(real_file_system(), fd_);
+  const int flags = is_special_file(path_) ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND;
+  take(open(path_.c_str(), flags | O_CLOEXEC, 0666));
 }
 
 void BatchOutput::lock() {
-  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) fail_io("lock");
-  fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
+  const int result = real_file_system().try_lock(fd_);
+  if (result == -EWOULDBLOCK)
+    fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
+  if (result != 0) errno = -result, fail_file("lock", path_);
 }
 
 // A folder that cannot be looked into just now does not say that the file has left it.
@@ -192,9 +193,7 @@ bool BatchOutput::is_in_place(int fd) const {
 // A new file of a name of its own, to write to; returns that.
 std::string BatchOutput::open_beside(const std::string& path, const char* purpose, mode_t mode) {
   std::string name = path + "." + purpose + "-XXXXXX";
-  fd_ = mkostemp(name.data(), O_APPEND | O_CLOEXEC);
-  if (fd_ < 0) fail_io("open a file beside");
-  file_ = OwnedFd(real_file_system(), fd_);
+  take(mkostemp(name.data(), O_APPEND | O_CLOEXEC));
   [[maybe_unused]] const int failed = fchmod(fd_, mode & 07777);  // then it is for this user alone
   return name;
 }
@@ -203,7 +202,7 @@ void BatchOutput::check_place() {
   if (!is_regular_ || is_in_place(fd_)) return;
   const std::string name = visible(path_);
   struct stat info {};
-  if (fstat(fd_, &info) != 0) fail_io("read");
+  if (fstat(fd_, &info) != 0) fail_file("read", path_);
   if (info.st_nlink > 0)
     fail(ErrorKind::io,
          name + " no longer names the file of answers, which holds those so far where it was moved to");
@@ -213,7 +212,7 @@ void BatchOutput::check_place() {
   std::string block(1 << 20, '\0');
   for (off_t at = 0; at < info.st_size;) {
     const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
-    if (n_read <= 0) fail_io("read");
+    if (n_read <= 0) fail_file("read", path_);
     write(std::string_view(block).substr(0, static_cast<size_t>(n_read)));
     at += n_read;
   }
@@ -247,7 +246,7 @@ void BatchOutput::drop_failed() {
   std::error_code error;
   const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
-  if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_io("read");
+  if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
   const OwnedFd old = std::move(file_);
   const std::string temporary = open_beside(target, "retry", info.st_mode);
   try {
@@ -255,9 +254,9 @@ void BatchOutput::drop_failed() {
     each_answer(old.get(), [&](const LineDigest& digest, bool, const std::string& line) {
       if (find(digest) != Known::no) write(line + "\n");
     });
-    if (fdatasync(fd_) != 0) fail_io("write");
+    if (fdatasync(fd_) != 0) fail_file("write", path_);
     if (!is_in_place(old.get())) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
-    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_io("rename to");
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_file("rename to", path_);
   } catch (...) {
     unlink(temporary.c_str());
     throw;
@@ -279,25 +278,15 @@ void BatchOutput::put(int64_t place, std::string text) {
   }
 }
 
-// A signal does not end a write to a file half-way; a full disk does, and what it took is taken back.
+// A full disk may end a write half-way: what it took is taken back.
 void BatchOutput::write(std::string_view text) {
   if (fd_ == STDOUT_FILENO) return write_out(text);
   const off_t begin = is_regular_ ? lseek(fd_, 0, SEEK_END) : 0;
-  while (!text.empty()) {
-    const ssize_t n_written = ::write(fd_, text.data(), text.size());
-    if (n_written < 0 && errno == EINTR) continue;
-    if (n_written < 0) {
-      const int why = errno;
-      [[maybe_unused]] const bool is_whole = is_regular_ && ftruncate(fd_, begin) == 0;
-      errno = why;
-      fail_io("write to");
-    }
-    text.remove_prefix(static_cast<size_t>(n_written));
-  }
-}
-
-void BatchOutput::fail_io(const char* what) const {
-  fail(ErrorKind::io, format("cannot %s %s: %s", what, visible(path_).c_str(), std::strerror(errno)));
+  const int result = write_stream(fd_, text);
+  if (result == 0) return;
+  [[maybe_unused]] const bool is_whole = is_regular_ && ftruncate(fd_, begin) == 0;
+  errno = -result;
+  fail_file("write to", path_);
 }
 
 }  // namespace dsv32

@@ -1,17 +1,296 @@
 #include "cli/batch/batch_item.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <random>
 #include <utility>
 
+#include "base/text.h"
 #include "cli/options/json.h"
 #include "prefix/fingerprint.h"
 
 namespace dsv32 {
 namespace {
 
-constexpr int kLineDepth = 64;  // of nested JSON
+constexpr int kLineDepth = 64;    // of nested JSON
+constexpr size_t kMostTold = 32;  // unknown names
+
+// Fields that other programs know of a request, that would change its answer, and that are not supported
+// here: those of OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI. Each with
+// the values that change nothing; null is always one.
+constexpr const char* kForeign = R"({
+  "stream": [false], "n": [1], "n_cmpl": [1], "best_of": [1], "use_beam_search": [false], "num_beams": [1],
+  "num_return_sequences": [1], "echo": [false], "suffix": [""], "return_full_text": [false],
+
+  "frequency_penalty": [0], "presence_penalty": [0], "repetition_penalty": [1], "repeat_penalty": [1],
+  "length_penalty": [1], "no_repeat_ngram_size": [0], "repetition_detection": [], "dry_multiplier": [0],
+  "logit_bias": [{}, []], "bad_words": [[]], "bad_words_ids": [[]], "allowed_token_ids": [],
+  "logits_processors": [[]], "custom_logit_processor": [], "vllm_xargs": [{}], "watermark": [false],
+  "watermarking": [false],
+
+  "typical_p": [1], "typ_p": [1], "tfs_z": [1], "top_a": [0], "top_n_sigma": [-1, 0], "epsilon_cutoff": [0],
+  "eta_cutoff": [0], "dynatemp_range": [0], "xtc_probability": [0], "mirostat": [0], "mirostat_mode": [0],
+  "adaptive_target": [-1], "min_keep": [0], "samplers": [], "do_sample": [true], "smoothing_factor": [0],
+  "sampling_seed": [], "random_seed": [], "guidance_scale": [1], "negative_prompt": [""],
+
+  "min_tokens": [0], "min_new_tokens": [0], "min_length": [0], "ignore_eos": [false], "stop_token_ids": [[]],
+  "stop_regex": ["", []], "stop_sequences": [[]], "include_stop_str_in_output": [false],
+  "no_stop_trim": [false], "skip_special_tokens": [true], "max_new_tokens": [], "max_output_tokens": [],
+  "max_length": [], "n_predict": [-1], "num_predict": [-1], "n_indent": [0], "t_max_predict_ms": [-1, 0],
+  "truncate": [], "truncate_prompt_tokens": [],
+
+  "response_format": [{"type": "text"}], "format": [""], "guided_json": [], "guided_regex": [],
+  "guided_choice": [], "guided_grammar": [], "structured_outputs": [{}], "structural_tag": [],
+  "json_schema": [], "grammar": [""], "regex": [""], "ebnf": [""],
+
+  "tools": [[]], "tool_choice": ["none", "auto"], "tool_prompt": [""], "functions": [[]],
+  "function_call": ["none", "auto"], "web_search_options": [], "documents": [[]], "verbosity": ["medium"],
+  "modalities": [["text"]], "images": [[]], "image_data": [[]], "mm_processor_kwargs": [{}],
+
+  "reasoning": [{}], "think": [], "thinking_mode": [], "thinking_budget": [-1], "thinking_token_budget": [-1],
+  "thinking_budget_tokens": [-1], "reasoning_budget": [-1], "reasoning_budget_tokens": [-1],
+  "reasoning_format": ["auto", "deepseek"], "include_reasoning": [true], "separate_reasoning": [true],
+  "continue_final_message": [false], "add_generation_prompt": [true], "add_special_tokens": [],
+  "chat_template": [""], "template": [""], "system": [""], "system_prompt": [""], "safe_prompt": [false],
+  "guideline": [""], "raw": [false], "context": [[]], "input_ids": [],
+  "prompt_token_ids": [], "prompt_embeds": [], "lora": [[]], "lora_path": [], "lora_request": [],
+  "adapter_id": [], "session_params": [{}],
+
+  "options": [{}], "parameters": [{}], "sampling_params": [{}], "extra_body": [{}],
+  "n_probs": [0], "top_n_tokens": [0], "prompt_logprobs": [false], "logprob_token_ids": [],
+  "return_token_ids": [false], "return_tokens": [false], "return_hidden_states": [false]
+})";
+
+const ReadJson& foreign() {
+  static const ReadJson parsed = ReadJson::parse(kForeign);
+  return parsed;
+}
+
+bool is_foreign(const std::string& name) { return foreign().contains(name); }
+
+// The first of them that has a value that changes something.
+void refuse_foreign(JsonFields& fields) {
+  for (const auto& row : foreign().items()) {
+    const ReadJson* value = fields.find(row.key());
+    if (!value || std::ranges::count(row.value(), *value) > 0) continue;
+    fail(ErrorKind::usage, format("%s is %s, which is not supported", fields.name_of(row.key()).c_str(),
+                                  JsonFields::shown(*value).c_str()));
+  }
+}
+
+void tell_unknown(const JsonFields& fields, const LineMaker::Tell& tell) {
+  for (const std::string& name : fields.unknown()) tell(name);
+}
+
+// A text, or a list of parts that are texts.
+std::string content_of(JsonFields& message, const LineMaker::Tell& tell) {
+  const ReadJson* content = message.find("content");
+  if (!content) return {};
+  if (!content->is_array()) return *message.text("content");
+  std::string text;
+  for (const ReadJson& part : *content) {
+    JsonFields fields(part, "a part of content", "messages.content.");
+    if (fields.text("type").value_or("text") != "text")
+      fail(ErrorKind::usage, "content has a part that is no text, which is not supported");
+    const std::optional<std::string> own = fields.text("text");
+    if (!own) fail(ErrorKind::usage, "content has a part without a text");
+    text += *own;
+    tell_unknown(fields, tell);
+  }
+  return text;
+}
+
+// Also what is not supported in a message: tools, and more than text.
+Message::Role parse_role(JsonFields& message) {
+  for (const char* key : {"tool_calls", "function_call", "images", "audio"})
+    if (const ReadJson* calls = message.find(key); calls && !calls->empty())
+      fail(ErrorKind::usage, format("a message has %s, which are not supported", key));
+  const std::string role = message.text("role").value_or("");
+  if (role == "system" || role == "developer") return Message::Role::system;
+  if (role == "assistant") return Message::Role::assistant;
+  if (role == "user") return Message::Role::user;
+  fail(ErrorKind::usage, format("a message's role is '%s', expected system, user or assistant",
+                                visible(role, false, 40).c_str()));
+}
+
+Message parse_message(const ReadJson& json, const LineMaker::Tell& tell) {
+  JsonFields fields(json, "a message", "messages.");
+  Message message{parse_role(fields), content_of(fields, tell), {}};
+  for (const char* key : {"reasoning", "reasoning_content"})
+    message.reasoning = fields.text(key).value_or(message.reasoning);
+  tell_unknown(fields, tell);
+  if (message.role == Message::Role::user && message.content.empty())
+    fail(ErrorKind::usage, "a message of the user has no content, expected a text or a list of texts");
+  return message;
+}
+
+std::vector<Message> parse_messages(const ReadJson& list, const LineMaker::Tell& tell) {
+  if (!list.is_array() || list.empty()) fail(ErrorKind::usage, "messages is no list with a message in it");
+  std::vector<Message> messages;
+  for (const ReadJson& json : list) messages.push_back(parse_message(json, tell));
+  if (messages.back().role != Message::Role::user)
+    fail(ErrorKind::usage, "the last message is not the user's: there is nothing to answer");
+  return messages;
+}
+
+std::vector<std::string> parse_stops(const ReadJson& stop) {
+  std::vector<std::string> stops;
+  for (const ReadJson& text : stop.is_array() ? stop : ReadJson::array({stop})) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty())
+      fail(ErrorKind::usage, "stop is no text or list of texts that are not empty");
+    stops.push_back(text.get<std::string>());
+  }
+  return stops;
+}
+
+// true and top_logprobs, or their number.
+void read_logprobs(JsonFields& body, int64_t& n_top) {
+  const ReadJson* logprobs = body.find("logprobs");
+  const std::optional<int64_t> n_asked = body.integer("top_logprobs", 0, kMostTopLogprobs);
+  const bool is_number = logprobs && !logprobs->is_boolean();
+  if (is_number)
+    n_top = *body.integer("logprobs", 0, kMostTopLogprobs);
+  else if (logprobs)
+    n_top = logprobs->get<bool>() ? n_asked.value_or(0) : -1;
+  if (n_asked.value_or(0) > 0 && n_top < 0) fail(ErrorKind::usage, "top_logprobs is given without logprobs");
+}
+
+// Whether to think: asked in several places, which must agree.
+class ThinkingAsked {
+ public:
+  void note(const std::string& name, std::optional<bool> asked) {
+    if (asked && asked_ && *asked != *asked_)
+      fail(ErrorKind::usage, format("%s is %s and %s is not, expected them to agree", name_.c_str(),
+                                    *asked_ ? "on" : "off", name.c_str()));
+    if (asked) name_ = name, asked_ = asked;
+  }
+  std::optional<bool> asked() const { return asked_; }
+
+ private:
+  std::string name_;
+  std::optional<bool> asked_;
+};
+
+// true, false, or as DeepSeek's own service has it {"type": "enabled"}, with a limit.
+std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
+                                        const LineMaker::Tell& tell) {
+  const ReadJson* asked = body.find("thinking");
+  if (!asked || asked->is_boolean()) return body.truth("thinking");
+  std::string type;
+  if (asked->is_object()) {
+    JsonFields fields(*asked, "thinking", "thinking.");
+    type = fields.text("type").value_or("");
+    max_thinking = fields.integer("budget_tokens", -1, kMostTokenLimit).value_or(max_thinking);
+    tell_unknown(fields, tell);
+  }
+  if (type != "enabled" && type != "disabled")
+    fail(ErrorKind::usage, "thinking is neither true, false nor of type enabled or disabled");
+  return type == "enabled";
+}
+
+// Of those that chat templates of others take, the ones that this format has.
+void read_template_fields(const ReadJson& json, ThinkingAsked& thinking, const LineMaker::Tell& tell) {
+  JsonFields fields(json, "chat_template_kwargs", "chat_template_kwargs.");
+  refuse_foreign(fields);
+  for (const char* key : {"thinking", "enable_thinking"})
+    thinking.note(fields.name_of(key), fields.truth(key));
+  tell_unknown(fields, tell);
+}
+
+void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker::Tell& tell) {
+  const std::optional<std::string> effort = body.text("reasoning_effort");
+  ThinkingAsked thinking;
+  thinking.note("thinking", read_thinking_field(body, options.max_thinking, tell));
+  thinking.note("enable_thinking", body.truth("enable_thinking"));
+  if (const ReadJson* kwargs = body.find("chat_template_kwargs"))
+    read_template_fields(*kwargs, thinking, tell);
+  options.thinking = thinking.asked().value_or(effort ? *effort != "none" : options.thinking);
+}
+
+// -1 is one at random, as elsewhere.
+void read_seed(JsonFields& body, BatchRequest& request) {
+  const ReadJson* asked = body.find("seed");
+  request.has_random_seed = asked && !asked->is_number_unsigned() && *asked == -1;
+  const std::optional<uint64_t> seed = request.has_random_seed ? std::nullopt : body.seed("seed");
+  request.has_seed = seed.has_value();
+  request.options.sampling.seed = seed.value_or(request.options.sampling.seed);
+}
+
+void read_options(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
+  GenerationOptions& options = request.options;
+  for (const GenerationOption& option : generation_options())
+    if (option.is_batch_field) body.read(option, options);
+  const std::optional<int64_t> newer = body.integer("max_completion_tokens", -1, kMostTokenLimit);
+  options.max_tokens = newer.value_or(options.max_tokens);
+  if (newer || body.find("max_tokens")) options.max_answer = -1;
+  read_seed(body, request);
+  if (const ReadJson* stop = body.find("stop")) options.stops = parse_stops(*stop);
+  read_logprobs(body, options.n_top_logprobs);
+  read_thinking(body, options, tell);
+}
+
+// Of a stream, which there is none of: usage comes with every answer.
+void read_stream_options(JsonFields& body, const LineMaker::Tell& tell) {
+  const ReadJson* options = body.find("stream_options");
+  if (!options) return;
+  JsonFields fields(*options, "stream_options", "stream_options.");
+  fields.truth("include_usage");
+  tell_unknown(fields, tell);
+}
+
+void read_body(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
+  refuse_foreign(body);
+  body.find("model");
+  read_options(body, request, tell);
+  read_stream_options(body, tell);
+  const ReadJson* messages = body.find("messages");
+  const std::optional<std::string> prompt = body.text("prompt");
+  if (messages && prompt) fail(ErrorKind::usage, "messages and prompt are both given");
+  if (messages && request.is_completion)
+    fail(ErrorKind::usage, "messages is given, /v1/completions takes a prompt");
+  if (!messages && !prompt)
+    fail(ErrorKind::usage, request.is_completion ? "prompt is missing" : "messages is missing");
+  if (prompt == "") fail(ErrorKind::usage, "prompt is empty");
+  if (messages)
+    request.messages = parse_messages(*messages, tell);
+  else
+    request.prompt.user = *prompt;
+  tell_unknown(body, tell);
+}
+
+// {"method", "url", "body"} around the body.
+void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request,
+                   const LineMaker::Tell& tell) {
+  if (const std::string method = line.text("method").value_or("POST"); method != "POST")
+    fail(ErrorKind::usage, format("method is '%s', expected POST", visible(method, false, 40).c_str()));
+  const std::string url = line.text("url").value_or("");
+  request.is_completion = url == "/v1/completions";
+  if (!request.is_completion && url != "/v1/chat/completions")
+    fail(ErrorKind::usage, format("url is '%s', expected /v1/chat/completions or /v1/completions",
+                                  visible(url, false, 80).c_str()));
+  JsonFields fields(body, "body");
+  if (request.is_completion)
+    request.is_raw = true, request.prompt.system.clear();
+  else if (fields.find("prompt"))
+    fail(ErrorKind::usage, "prompt is given, /v1/chat/completions takes messages");
+  read_body(fields, request, tell);
+  line.find("model");
+  for (const std::string& name : line.unknown())
+    if (fields.is_known(name) && !is_foreign(name))
+      fail(ErrorKind::usage, name + " stands beside body, expected in it");
+  tell_unknown(line, tell);
+}
+
+BatchRequest read_request(JsonFields& line, BatchRequest request, const LineMaker::Tell& tell) {
+  if (const ReadJson* body = line.find("body"))
+    read_envelope(line, *body, request, tell);
+  else if (line.find("url") || line.find("method"))
+    fail(ErrorKind::usage, "body is missing");
+  else
+    read_body(line, request, tell);
+  return request;
+}
 
 template <typename Part>
 Part first_bytes(const Hash256& hash) {
@@ -72,28 +351,18 @@ Hash256 hash_of(const Hash256& request, std::string_view purpose, const std::str
 
 }  // namespace
 
-size_t LineDigestHash::operator()(const LineDigest& digest) const {
-  size_t value;
-  std::memcpy(&value, digest.data(), sizeof value);
-  return value;
-}
-
 LineDigest digest_of(std::string_view bytes) {
   Sha256 hash;
   hash.add(bytes.data(), bytes.size());
   return first_bytes<LineDigest>(hash.finish());
 }
 
-std::string BatchItem::digest_text() const { return hex(digest); }
-
 std::optional<LineDigest> parse_line_digest(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
   LineDigest digest{};
   if (text.size() != 2 * digest.size()) return {};
-  for (size_t i = 0; i < text.size(); ++i) {
-    const size_t digit = kDigits.find(text[i]);
-    if (digit == std::string_view::npos) return {};
-    digest[i / 2] = static_cast<uint8_t>(digest[i / 2] << 4 | digit);
+  for (size_t i = 0; i < digest.size(); ++i) {
+    const char* const at = text.data() + 2 * i;
+    if (std::from_chars(at, at + 2, digest[i], 16).ptr != at + 2) return {};
   }
   return digest;
 }
@@ -102,6 +371,11 @@ bool is_in(const Shard& shard, const LineDigest& digest) {
   uint64_t value;
   std::memcpy(&value, digest.data() + sizeof value, sizeof value);
   return value % shard.n_shards == shard.number;
+}
+
+int status_of(const Error& error) {
+  if (error.kind() == ErrorKind::usage) return 400;
+  return error.kind() == ErrorKind::context_full ? 413 : 500;
 }
 
 Error at_line(int64_t number, const Error& error) {
@@ -114,9 +388,12 @@ BatchItem LineMaker::from_json(int64_t number, std::string_view json) {
   try {
     const ReadJson root = parse_outside_json(json, kLineDepth);
     JsonFields line(root, "the line");
-    id = custom_id_of(line);
+    id = line.text("custom_id");
+    if (id == "") fail(ErrorKind::usage, "custom_id is empty");
     is_named = true;
-    return accepted(number, id, read_request(line, defaults_, unknown_));
+    return accepted(number, id, read_request(line, defaults_, [this](const std::string& name) {
+                      if (told_.size() < kMostTold && told_.insert(name).second) tell_(name);
+                    }));
   } catch (...) {
     const Error why = current_error();
     if (!is_named) id = salvaged_text(json, "custom_id");

@@ -42,29 +42,10 @@ struct BatchRequest {
   bool has_random_seed = false;  // it wants one that nothing decides
 };
 
-// The names that no line should have, each told of once. What is kept of them is bounded.
-class UnknownFields {
- public:
-  explicit UnknownFields(std::function<void(const std::string& name)> tell) : tell_(std::move(tell)) {}
-  void note(const std::string& name);
-
- private:
-  std::function<void(const std::string&)> tell_;
-  std::set<std::string> told_;
-};
-
-// Both throw Error{usage} for what the line should not have.
-std::optional<std::string> custom_id_of(JsonFields& line);
-// `request`: that of a line that says nothing.
-BatchRequest read_request(JsonFields& line, BatchRequest request, UnknownFields& unknown);
-
 // 400 what is asked for is wrong or not supported, 413 too long for the context, 500 everything else.
 int status_of(const Error& error);
 
 using LineDigest = std::array<uint8_t, 16>;
-struct LineDigestHash {
-  size_t operator()(const LineDigest& digest) const;
-};
 LineDigest digest_of(std::string_view bytes);
 // Of 32 hexadecimal digits; nothing for any other text.
 std::optional<LineDigest> parse_line_digest(std::string_view text);
@@ -96,7 +77,7 @@ struct BatchItem : Listener {
 
   // What it is called where people read it.
   std::string name() const { return id.value_or(std::to_string(number)); }
-  std::string digest_text() const;  // 32 hexadecimal digits
+  std::string digest_text() const { return hex(digest); }  // 32 hexadecimal digits
 
   void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
     counts = {n_done, n_cached, 0};  // perhaps anew
@@ -115,9 +96,12 @@ Error at_line(int64_t number, const Error& error);
 // Makes items for one model and one command.
 class LineMaker {
  public:
+  using Tell = std::function<void(const std::string& name)>;
   // `defaults`: the request of a line that says nothing; its seed is the one that others are drawn from.
-  LineMaker(const Hash256& model, BatchRequest defaults, UnknownFields unknown)
-      : model_(model), defaults_(std::move(defaults)), unknown_(std::move(unknown)) {}
+  // `tell`: hears once of each field that no line should have; of the first ones, so that what is kept of
+  // them is bounded.
+  LineMaker(const Hash256& model, BatchRequest defaults, Tell tell)
+      : model_(model), defaults_(std::move(defaults)), tell_(std::move(tell)) {}
 
   // What goes wrong is the item's error.
   BatchItem from_json(int64_t number, std::string_view json);
@@ -132,7 +116,8 @@ class LineMaker {
 
   Hash256 model_;
   BatchRequest defaults_;
-  UnknownFields unknown_;
+  Tell tell_;
+  std::set<std::string> told_;
 };
 
 }  // namespace dsv32
