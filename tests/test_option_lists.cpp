@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "cli/batch/batch_item.h"
-#include "cli/chat/conversation.h"
+#include "cli/chat/chat.h"
 #include "cli/inspect/completion.h"
 #include "cli/inspect/config.h"
 #include "cli/inspect/manual.h"

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/chat/conversation.h"
+#include "cli/chat/chat.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/terminal.h"

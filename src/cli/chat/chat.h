@@ -1,20 +1,109 @@
-// The commands of this room. Each returns its exit code and throws Error.
+// The commands of this room; and a conversation: what goes on between a person at a terminal and the model,
+// lines in, answers out, commands beside them.
+//
+// What a person has typed outlives whatever comes after it. A question is saved before the model reads it, an
+// answer every second while it comes; signals only ask for an end; and a terminal that is gone does not keep
+// an answer from being saved.
 #pragma once
 
-#include "cli/options/options.h"
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/chat/talk.h"
+#include "cli/terminal/line_editor.h"
+#include "cli/terminal/signals.h"
+#include "cli/terminal/terminal.h"
+#include "cli/warm/model.h"
+#include "text/chat_format.h"
 
 namespace dsv32 {
 
+// The commands return the exit code and throw Error.
+//
 // `dsv32 run`: one prompt in, one answer out. Standard output is the answer and nothing else, or with --json
 // one object. With --talk or --continue the prompt is a talk's next question (talk.h). Exit code 6: no answer
 // began, or the full context cut it; 129, 130, 143: a signal ended it.
 int run_command(const Options& options);
 
-// `dsv32 chat`: a talk at the terminal (conversation.h). Error{usage} when standard output is no terminal.
+// `dsv32 chat`: a talk at the terminal. Error{usage} when standard output is no terminal.
 int chat_command(const Options& options);
 
 // `dsv32 talks`: lists, shows, exports, renames and deletes the talks that are kept. Error{usage} when there
 // is no such talk, or it is held in a chat and was to be changed.
 int talks_command(const Options& options);
+
+class Conversation {
+ public:
+  // The arguments must outlive it.
+  Conversation(const Options& options, const Terminal& terminal, Model& model, HeldTalk talk);
+  // Until the person leaves, or a signal asks for it. Returns the exit code. Throws Error{io} when the talk
+  // could not be saved in the end.
+  int run();
+
+  // What can be typed beside messages.
+  struct ChatCommand {
+    const char* names;  // with spaces between them
+    const char *argument, *text;
+    bool is_harmless;  // may be suggested for a mistyped name: it deletes nothing and does not leave
+    void (Conversation::*run)(const std::string& rest);
+  };
+  static std::span<const ChatCommand> commands();
+  static std::string help();  // fits a window of 24 rows and 80 columns
+  // Null when there is no such command; `name` with its slash.
+  static const ChatCommand* find_command(const std::string& name);
+  // What Tab does: completes commands, what they take, paths, and @paths in a message.
+  static LineEditor::Expansion complete(std::string_view before);
+
+ private:
+  LineEditor::Event read_message(std::string& message, bool& is_command);
+  void ask(const std::string& message);
+  void answer();
+  void conclude(const GenerationResult& result);
+  void save(const Message* answer = nullptr);
+  void try_save(const Message* answer = nullptr);
+  void show(std::string_view text);
+  int leave();
+
+  // conversation_commands.cpp
+  static std::vector<std::string> names(bool only_harmless);
+  void do_command(const std::string& line);
+  void print_help(const std::string&);
+  void attach(const std::string& path);
+  void edit(const std::string&);
+  void set_system(const std::string& text);
+  void set(const std::string& words);
+  void set_thinking(const std::string& word);
+  void stop_thinking(const std::string&) { set_thinking("off"); }
+  void print_settings(const std::string& name) const;
+  void retry(const std::string&);
+  void undo(const std::string&);
+  void copy(const std::string&);
+  void print_tokens(const std::string&);
+  int64_t n_tokens(size_t n_messages) const;
+  void print_stats(const std::string&);
+  void save_as(const std::string& name);
+  void print_talks(const std::string&);
+  void clear(const std::string&);
+  void exit(const std::string&) { has_left_ = true; }
+
+  Options options_;
+  const Terminal& terminal_;
+  Model& model_;
+  const ChatFormat format_;
+  GracefulStop stop_{GracefulStop::Second::is_request};
+  LineEditor editor_;
+  uint64_t seed_;                      // of the next answer
+  Forward::BufferTally buffer_tally_;  // of all answers since the talk began
+  HeldTalk talk_;
+  std::string attached_, draft_;  // the files for the next message, and what /edit begins with
+  bool is_unsaved_ = false;       // and a warning has said so
+  bool has_left_ = false;
+  std::string stats_;  // of the last answer
+};
+
+// What /set takes: names of flags.
+std::vector<std::string> chat_settings();
 
 }  // namespace dsv32

@@ -1,12 +1,11 @@
-// See conversation.h. A message is what was typed between two prompts; a command begins with a slash.
-#include "cli/chat/conversation.h"
+// See chat.h. A message is what was typed between two prompts; a command begins with a slash.
+#include "cli/chat/chat.h"
 
 #include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/chat/chat.h"
 #include "cli/options/commands.h"
 #include "cli/options/prompt.h"
 #include "cli/terminal/streams.h"

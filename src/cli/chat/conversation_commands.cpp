@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/chat/conversation.h"
+#include "cli/chat/chat.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"

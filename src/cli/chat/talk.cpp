@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/json.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 namespace {
@@ -17,53 +20,36 @@ constexpr const char* kVersionKey = "dsv32_talk";
 constexpr uint64_t kVersion = 1;
 constexpr int kTalkDepth = 16;  // of nested JSON
 
-[[noreturn]] void fail_damaged(const std::string& what) { fail(ErrorKind::usage, "it is damaged, " + what); }
+// What `read` complains of is damage.
+template <typename Read>
+auto undamaged(const Read& read) try {
+  return read();
+} catch (const Error& error) {
+  fail(ErrorKind::usage, std::string("it is damaged, ") + error.what());
+}
 
 void check(bool is_well, const std::string& what) {
-  if (!is_well) fail_damaged(what);
+  if (!is_well) fail(ErrorKind::usage, what);
 }
 
-// The value of `key`; `where` is "" or such as "messages[3].".
-const ReadJson& value_of(const ReadJson& object, const char* key, const std::string& where = "") {
-  const auto found = object.find(key);
-  check(found != object.end(), where + key + " is missing");
-  return *found;
-}
-
-std::string text_of(const ReadJson& object, const char* key, const std::string& where = "") {
-  const ReadJson& value = value_of(object, key, where);
-  check(value.is_string(), where + key + " is no text");
-  return value.get<std::string>();
-}
-
-ReadJson parse_json(std::string_view json) try {
-  return parse_outside_json(json, kTalkDepth);
-} catch (const Error& error) {
-  fail_damaged(error.what());
-}
-
-void check_version(const ReadJson& version) {
-  const uint64_t found = version.is_number_unsigned() ? version.get<uint64_t>() : 0;
-  if (found > kVersion)
-    fail(ErrorKind::usage,
-         format("it is of the newer version %llu, this program reads version %llu",
-                static_cast<unsigned long long>(found), static_cast<unsigned long long>(kVersion)));
-  check(found == kVersion, format("%s is no version", kVersionKey));
+template <typename Value>
+Value required(const JsonFields& fields, const char* key, std::optional<Value> value) {
+  check(value.has_value(), fields.name_of(key) + " is missing");
+  return std::move(*value);
 }
 
 // A talk may begin with the system's message; after it user and assistant take turns.
 Message parse_message(const ReadJson& object, const std::vector<Message>& before) {
   const std::string where = format("messages[%zu]", before.size());
-  check(object.is_object(), where + " is no object");
-  const std::string role = text_of(object, "role", where + ".");
+  JsonFields fields(object, where, where + ".");
+  const std::string role = required(fields, "role", fields.text("role"));
   const bool has_question = !before.empty() && before.back().role == Speaker::user;
   const bool is_system = before.empty() && role == role_name(Speaker::system);
   const Speaker expected = is_system ? Speaker::system : has_question ? Speaker::assistant : Speaker::user;
-  Message message{expected, text_of(object, "content", where + "."),
-                  text_of(object, "reasoning", where + ".")};
   check(role == role_name(expected), format("%s.role is '%s', expected %s", where.c_str(),
                                             visible(role, false, 40).c_str(), role_name(expected)));
-  return message;
+  return {expected, required(fields, "content", fields.text("content")),
+          required(fields, "reasoning", fields.text("reasoning"))};
 }
 
 std::vector<TokenRun> parse_runs(const ReadJson& list) {
@@ -77,6 +63,28 @@ std::vector<TokenRun> parse_runs(const ReadJson& list) {
     runs.push_back({run[0].get<int64_t>(), run[1].get<int64_t>()});
   }
   return runs;
+}
+
+Talk read_talk(const ReadJson& root) {
+  JsonFields fields(root, "it");
+  Talk talk;
+  talk.used_ms = required(fields, "used_ms", fields.integer("used_ms", 0, INT64_MAX));
+  talk.model = required(fields, "model", fields.text("model"));
+  talk.thinking = required(fields, "thinking", fields.truth("thinking"));
+  if (root.contains("decoded")) talk.decoded = parse_runs(root["decoded"]);
+  const ReadJson* messages = fields.find("messages");
+  check(messages != nullptr, "messages is missing");
+  check(messages->is_array(), "messages is no list");
+  for (const ReadJson& object : *messages) talk.messages.push_back(parse_message(object, talk.messages));
+  return talk;
+}
+
+std::string name_of_now() {
+  char text[32];
+  const time_t now = std::time(nullptr);
+  tm parts{};
+  localtime_r(&now, &parts);
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d-%H%M", &parts)};
 }
 
 }  // namespace
@@ -122,22 +130,18 @@ std::string talk_json(const Talk& talk) {
 }
 
 Talk parse_talk(std::string_view json) {
-  const ReadJson root = parse_json(json);
+  const ReadJson root = undamaged([&] { return parse_outside_json(json, kTalkDepth); });
   if (!root.is_object() || !root.contains(kVersionKey)) fail(ErrorKind::usage, "it is no talk of dsv32");
-  check_version(root[kVersionKey]);
-  Talk talk;
-  const ReadJson& used = value_of(root, "used_ms");
-  check(used.is_number_unsigned() && used.get<uint64_t>() <= INT64_MAX,
-        "used_ms is no number of milliseconds");
-  talk.used_ms = used.get<int64_t>();
-  talk.model = text_of(root, "model");
-  const ReadJson &thinking = value_of(root, "thinking"), &messages = value_of(root, "messages");
-  check(thinking.is_boolean(), "thinking is neither true nor false");
-  talk.thinking = thinking.get<bool>();
-  if (root.contains("decoded")) talk.decoded = parse_runs(root["decoded"]);
-  check(messages.is_array(), "messages is no list");
-  for (const ReadJson& object : messages) talk.messages.push_back(parse_message(object, talk.messages));
-  return talk;
+  const ReadJson& version = root[kVersionKey];
+  const uint64_t found = version.is_number_unsigned() ? version.get<uint64_t>() : 0;
+  if (found > kVersion)
+    fail(ErrorKind::usage,
+         format("it is of the newer version %llu, this program reads version %llu",
+                static_cast<unsigned long long>(found), static_cast<unsigned long long>(kVersion)));
+  return undamaged([&] {
+    check(found == kVersion, format("%s is no version", kVersionKey));
+    return read_talk(root);
+  });
 }
 
 std::string time_ago(int64_t then, int64_t now) {
@@ -153,6 +157,76 @@ std::string time_ago(int64_t then, int64_t now) {
 int64_t now_ms() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count();
+}
+
+HeldTalk::HeldTalk(const Options& options, const std::string& system) : is_kept_(options.keeps_talk) {
+  const bool is_named = !options.talk.empty() || options.continues;
+  thinking = options.generation.thinking;
+  try {
+    if (is_kept_ || is_named) store();
+  } catch (const Error& error) {
+    if (is_named) throw;
+    is_kept_ = false;
+    say(std::string("warning: this talk is not kept: ") + error.what());
+  }
+  if (is_named) resume(options);
+  if (!system.empty()) set_system(system);
+}
+
+const TalkStore& HeldTalk::store() {
+  if (!store_) store_.emplace(open_talk_store());
+  return *store_;
+}
+
+void HeldTalk::resume(const Options& options) {
+  const std::optional<std::string> last = options.continues ? store_->latest() : options.talk;
+  if (!last)
+    fail(ErrorKind::usage, "there is no talk to continue", "dsv32 chat begins one, and so does --talk NAME");
+  name_ = *last;
+  if (is_kept_) lock_ = store_->lock(name_);
+  if (std::optional<Talk> found = store_->load(name_)) {
+    static_cast<Talk&>(*this) = std::move(*found);
+    is_resumed_ = true;
+  }
+  if (options.is_thinking_given()) thinking = options.generation.thinking;
+  if (!is_kept_) return;
+  if (!lock_) {
+    lock_ = store_->lock_new(name_);
+    say("the talk " + *last + " is held in another chat; this one is kept as " + name_);
+  }
+  if (!lock_->is_open())
+    say("warning: the talk cannot be locked: another chat with it would take its place on disk");
+}
+
+void HeldTalk::save(const Message* answer) {
+  if (!is_kept_) return;
+  if (name_.empty()) {
+    name_ = name_of_now();
+    lock_ = store_->lock_new(name_);
+  }
+  used_ms = now_ms();
+  Talk saved = *this;
+  if (answer) saved.messages.push_back(*answer);
+  store_->save(name_, saved);
+}
+
+void HeldTalk::begin_anew() {
+  messages.erase(messages.begin() + has_system(), messages.end());
+  decoded.clear();
+  name_.clear();
+  lock_.reset();
+  is_resumed_ = false;
+}
+
+void HeldTalk::rename(const std::string& name) {
+  store();
+  if (has_file())
+    store_->rename(name_, name, *lock_);
+  else
+    lock_ = store_->lock_free(name);
+  is_kept_ = true;
+  name_ = name;
+  save();
 }
 
 }  // namespace dsv32

@@ -87,6 +87,8 @@ class TalkStore {
   // The same to begin a talk: `name` becomes the first of NAME, NAME-2, NAME-3, ... that is free and not
   // held.
   TalkLock lock_new(std::string& name) const;
+  // The same for this name. Throws Error{usage} when there is such a talk, or another holds the name.
+  TalkLock lock_free(const std::string& name) const;
 
   // Of talks whose lock the caller holds. Both return when that is on the disk. rename(): `lock` becomes that
   // of the other name. Throw Error{usage} when there is no such talk, or the other name is taken or held;
@@ -103,18 +105,14 @@ class TalkStore {
   std::optional<std::string> latest() const;
 
  private:
-  std::string read(const std::string& name) const;
+  std::string read(const std::string& name, uint64_t n_most) const;
   int64_t used_ms(const std::string& name) const;
-  bool has_lock_of(const OwnedFd& lock, const std::string& file) const;
   void remove_leftovers() const;
 
   FileSystem* fs_;
   std::string path_;
   OwnedFd directory_;
 };
-
-// Throws Error{usage}.
-[[noreturn]] void fail_absent(const std::string& name);
 
 // The user's. Throws Error{usage}.
 TalkStore open_talk_store();

@@ -1,6 +1,8 @@
-// See talk.h.
+// See talk.h. The folder of talks, and the command `dsv32 talks`, which lists what cannot be read with the
+// reason.
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <ctime>
 #include <random>
 
@@ -10,7 +12,9 @@
 #include "base/error.h"
 #include "base/file_system.h"
 #include "base/text.h"
+#include "cli/chat/chat.h"
 #include "cli/chat/talk.h"
+#include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 
@@ -27,6 +31,10 @@ std::string lock_name(const std::string& name) { return "." + name + ".lock"; }
   fail(ErrorKind::usage, "there is a talk " + name + " already");
 }
 
+[[noreturn]] void fail_absent(const std::string& name) {
+  fail(ErrorKind::usage, "there is no talk " + name, "dsv32 talks list names them");
+}
+
 // Of renaming and deleting.
 void check_change(int result, const std::string& what, const std::string& name) {
   if (result == -ENOENT) fail_absent(name);
@@ -40,26 +48,92 @@ std::string why_foreign(const FileInfo& info) {
                                  : format("it belongs to user %u, not to user %u", info.owner, geteuid());
 }
 
-}  // namespace
+// A talk, or why it cannot be read.
+struct Found {
+  std::string name;
+  Talk talk;
+  std::string damage;
+};
 
-void fail_absent(const std::string& name) {
-  fail(ErrorKind::usage, "there is no talk " + name, "dsv32 talks list names them");
+std::vector<Found> find_all(const TalkStore& store) {
+  std::vector<Found> all;
+  for (const std::string& name : store.names()) try {
+      all.push_back({name, store.load(name).value_or(Talk()), ""});
+    } catch (const Error& error) {
+      all.push_back({name, {}, error.what()});
+    }
+  std::ranges::stable_sort(all, std::ranges::greater(),
+                           [](const Found& found) { return found.talk.used_ms; });
+  return all;
 }
 
+std::string as_json(const Found& found) {
+  Json json{{"name", found.name}};
+  if (found.damage.empty())
+    json.update({{"used_ms", found.talk.used_ms},
+                 {"model", sanitize_utf8(found.talk.model)},
+                 {"messages", found.talk.messages.size()},
+                 {"subject", sanitize_utf8(found.talk.first_question())}});
+  else
+    json["damage"] = sanitize_utf8(found.damage);
+  return json.dump() + "\n";
+}
+
+std::string as_text(const Talk& talk, const char* heading) {
+  std::string text;
+  for (const Message& message : talk.messages) {
+    text += std::string(heading) + role_name(message.role) + "\n\n" + message.content;
+    text += text.ends_with('\n') ? "\n" : "\n\n";
+  }
+  return text;
+}
+
+std::string as_messages(const Talk& talk) {
+  Json messages = Json::array();
+  for (const Message& message : talk.messages) {
+    Json object{{"role", role_name(message.role)}, {"content", sanitize_utf8(message.content)}};
+    if (!message.reasoning.empty()) object["reasoning_content"] = sanitize_utf8(message.reasoning);
+    messages.push_back(object);
+  }
+  return Json{{"messages", messages}}.dump() + "\n";
+}
+
+Talk load(const TalkStore& store, const std::string& name) {
+  std::optional<Talk> talk = store.load(name);
+  if (!talk) fail_absent(name);
+  return std::move(*talk);
+}
+
+// A talk that a chat goes on with is left alone.
+TalkLock hold(const TalkStore& store, const std::string& name) {
+  if (!store.has(name)) fail_absent(name);
+  std::optional<TalkLock> lock = store.lock(name);
+  if (!lock) fail(ErrorKind::usage, "the talk " + name + " is held in a chat");
+  return std::move(*lock);
+}
+
+void check_words(const Options& options) {
+  const bool is_rename = options.command == Command::talks_rename;
+  const size_t n = options.words.size(), n_wanted = is_rename ? 2 : 1;
+  if (n == n_wanted || (n > n_wanted && options.command == Command::talks_delete)) return;
+  fail(ErrorKind::usage,
+       is_rename ? "talks rename needs a talk's name and its new one" : "the name of a talk is needed",
+       "dsv32 talks list names them");
+}
+
+}  // namespace
+
 TalkStore::TalkStore(const std::string& path, FileSystem& fs) : fs_(&fs), path_(path) {
-  const auto check = [&](const std::string& why) {
-    if (why.empty()) return;
-    fail(ErrorKind::usage, "cannot keep talks in " + visible(path) + ": " + why);
-  };
-  const auto check_result = [&](int result) { check(result < 0 ? describe_errno(result) : ""); };
-  const int made = fs.make_directory(AT_FDCWD, path);
-  if (made != -EEXIST) check_result(made);
-  directory_ = OwnedFd(fs, fs.open_directory(path));
-  check_result(directory_.error());
   FileInfo info;
-  check_result(fs.stat(directory_.get(), info));
-  check(why_foreign(info));
-  if (info.mode & 022) check(format("others may write in it (mode %03o); chmod 700 it", info.mode & 0777u));
+  int result = fs.make_directory(AT_FDCWD, path);
+  if (result == 0 || result == -EEXIST) {
+    directory_ = OwnedFd(fs, fs.open_directory(path));
+    result = directory_.is_open() ? fs.stat(directory_.get(), info) : directory_.error();
+  }
+  std::string why = result < 0 ? describe_errno(result) : why_foreign(info);
+  if (why.empty() && (info.mode & 022))
+    why = format("others may write in it (mode %03o); chmod 700 it", info.mode & 0777u);
+  if (!why.empty()) fail(ErrorKind::usage, "cannot keep talks in " + visible(path) + ": " + why);
   remove_leftovers();
 }
 
@@ -72,7 +146,7 @@ bool TalkStore::has(const std::string& name) const {
 std::optional<Talk> TalkStore::load(const std::string& name) const {
   if (!has(name)) return std::nullopt;
   try {
-    return parse_talk(read(name));
+    return parse_talk(read(name, kMaxTalkBytes));
   } catch (const Error& error) {
     fail(ErrorKind::usage,
          "cannot read the talk " + name + " from " + visible(path_) + "/" + file_name(name) + ": " +
@@ -81,25 +155,25 @@ std::optional<Talk> TalkStore::load(const std::string& name) const {
   }
 }
 
-// The file's bytes. Throws Error{usage} that tells what is wrong with it.
-std::string TalkStore::read(const std::string& name) const {
-  const auto check = [](const std::string& why) {
-    if (!why.empty()) fail(ErrorKind::usage, why);
-  };
-  const auto check_result = [&](int64_t result) { check(result < 0 ? describe_errno(result) : ""); };
+// The file's first bytes. Throws Error{usage} that tells what is wrong with it.
+std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   const OwnedFd file(*fs_, fs_->open_at(directory_.get(), file_name(name), O_RDONLY));
-  if (file.error() == -ELOOP) check("it is a symbolic link");
-  check_result(file.error());
   FileInfo info;
-  check_result(fs_->stat(file.get(), info));
-  if (!info.is_regular) check("it is no regular file");
-  check(why_foreign(info));
-  if (info.n_bytes > kMaxTalkBytes)
-    check(format("it has %llu bytes, expected at most %zu", static_cast<unsigned long long>(info.n_bytes),
-                 kMaxTalkBytes));
-  std::string json(info.n_bytes, '\0');
+  const int result = file.is_open() ? fs_->stat(file.get(), info) : file.error();
+  std::string why;
+  if (result < 0)
+    why = result == -ELOOP ? "it is a symbolic link" : describe_errno(result);
+  else if (!info.is_regular)
+    why = "it is no regular file";
+  else if (info.n_bytes > kMaxTalkBytes)
+    why = format("it has %llu bytes, expected at most %zu", static_cast<unsigned long long>(info.n_bytes),
+                 kMaxTalkBytes);
+  else
+    why = why_foreign(info);
+  std::string json(why.empty() ? std::min(info.n_bytes, n_most) : 0, '\0');
   const int64_t n_read = read_fully(*fs_, file.get(), {{json.data(), json.size()}}, 0);
-  check_result(n_read);
+  if (n_read < 0) why = describe_errno(n_read);
+  if (!why.empty()) fail(ErrorKind::usage, why);
   json.resize(static_cast<size_t>(n_read));
   return json;
 }
@@ -107,21 +181,23 @@ std::string TalkStore::read(const std::string& name) const {
 // A lock's file may have been removed with its talk before it was locked here.
 std::optional<TalkLock> TalkStore::lock(const std::string& name) const {
   check_talk_name(name);
-  for (;;) {
-    const std::string file = lock_name(name);
+  const std::string file = lock_name(name);
+  for (FileInfo held, found;;) {
     OwnedFd lock(*fs_, fs_->open_at(directory_.get(), file, O_RDWR | O_CREAT));
     const int result = lock.is_open() ? fs_->try_lock(lock.get()) : lock.error();
     if (result == -EWOULDBLOCK) return std::nullopt;
     if (result != 0) return TalkLock();
-    if (has_lock_of(lock, file)) return lock;
+    const int looked = fs_->stat_at(directory_.get(), file, found);
+    if (looked == -ENOENT) continue;
+    if (looked != 0 || fs_->stat(lock.get(), held) != 0) return lock;
+    if (held.inode == found.inode && held.device == found.device) return lock;
   }
 }
 
-bool TalkStore::has_lock_of(const OwnedFd& lock, const std::string& file) const {
-  FileInfo held, found;
-  const int result = fs_->stat_at(directory_.get(), file, found);
-  if (fs_->stat(lock.get(), held) != 0 || (result != 0 && result != -ENOENT)) return true;
-  return result == 0 && held.inode == found.inode && held.device == found.device;
+TalkLock TalkStore::lock_free(const std::string& name) const {
+  std::optional<TalkLock> taken = lock(name);
+  if (!taken || has(name)) fail_taken(name);
+  return std::move(*taken);
 }
 
 // The holder of the lock of a name without a file may begin a talk there.
@@ -136,12 +212,12 @@ TalkLock TalkStore::lock_new(std::string& name) const {
 }
 
 void TalkStore::rename(const std::string& name, const std::string& to, TalkLock& lock) const {
-  std::optional<TalkLock> taken = this->lock(to);
-  const int result = taken ? fs_->rename_new(directory_.get(), file_name(name), file_name(to)) : -EEXIST;
+  TalkLock taken = lock_free(to);
+  const int result = fs_->rename_new(directory_.get(), file_name(name), file_name(to));
   if (result == -EEXIST) fail_taken(to);
   check_change(result, "rename", name);
   fs_->unlink(directory_.get(), lock_name(name));
-  lock = std::move(*taken);
+  lock = std::move(taken);
   fs_->fsync(directory_.get());
 }
 
@@ -188,11 +264,14 @@ std::optional<std::string> TalkStore::latest() const {
   return last;
 }
 
-int64_t TalkStore::used_ms(const std::string& name) const {
-  try {
-    if (const std::optional<Talk> talk = load(name)) return talk->used_ms;
-  } catch (const Error&) {
-  }
+// What this program writes has the time in front: it is found without reading the whole talk.
+int64_t TalkStore::used_ms(const std::string& name) const try {
+  constexpr std::string_view kFront = R"({"dsv32_talk":1,"used_ms":)";
+  const std::string head = read(name, kFront.size() + 20);
+  int64_t ms = -1;
+  if (head.starts_with(kFront)) std::from_chars(&head[kFront.size()], head.data() + head.size(), ms);
+  return ms >= 0 ? ms : load(name).value().used_ms;
+} catch (const std::exception&) {
   FileInfo info;
   return fs_->stat_at(directory_.get(), file_name(name), info) == 0 ? info.changed_ns / (kSecond / 1000) : 0;
 }
@@ -216,82 +295,43 @@ TalkStore open_talk_store() {
   return TalkStore(state + "/talks");
 }
 
-HeldTalk::HeldTalk(const Options& options, const std::string& system) : is_kept_(options.keeps_talk) {
-  const bool is_named = !options.talk.empty() || options.continues;
-  thinking = options.generation.thinking;
-  try {
-    if (is_kept_ || is_named) store();
-  } catch (const Error& error) {
-    if (is_named) throw;
-    is_kept_ = false;
-    say(std::string("warning: this talk is not kept: ") + error.what());
+std::string talks_list(const TalkStore& store, const std::string& current) {
+  constexpr size_t kShownChars = 60;
+  std::string text;
+  for (const auto& [found_name, talk, damage] : find_all(store)) {
+    const std::string name = found_name + (found_name == current ? " (this one)" : "");
+    text += damage.empty() ? format("%-20s  %-32s  %s\n", name.c_str(), talk.summary().c_str(),
+                                    visible(talk.first_question(), false, kShownChars).c_str())
+                           : format("%-20s  %s\n", name.c_str(), visible(damage).c_str());
   }
-  if (is_named) resume(options);
-  if (!system.empty()) set_system(system);
+  return text;
 }
 
-const TalkStore& HeldTalk::store() {
-  if (!store_) store_.emplace(open_talk_store());
-  return *store_;
-}
-
-void HeldTalk::resume(const Options& options) {
-  const std::optional<std::string> last = options.continues ? store_->latest() : options.talk;
-  if (!last)
-    fail(ErrorKind::usage, "there is no talk to continue", "dsv32 chat begins one, and so does --talk NAME");
-  name_ = *last;
-  if (is_kept_) lock_ = store_->lock(name_);
-  if (std::optional<Talk> found = store_->load(name_)) {
-    static_cast<Talk&>(*this) = std::move(*found);
-    is_resumed_ = true;
-  }
-  if (options.is_thinking_given()) thinking = options.generation.thinking;
-  if (!is_kept_) return;
-  if (!lock_) {
-    lock_ = store_->lock_new(name_);
-    say("the talk " + *last + " is held in another chat; this one is kept as " + name_);
-  }
-  if (!lock_->is_open())
-    say("warning: the talk cannot be locked: another chat with it would take its place on disk");
-}
-
-void HeldTalk::save(const Message* answer) {
-  if (!is_kept_) return;
-  if (name_.empty()) {
-    char text[32];
-    const time_t now = std::time(nullptr);
-    tm parts{};
-    localtime_r(&now, &parts);
-    name_ = {text, std::strftime(text, sizeof text, "%Y-%m-%d-%H%M", &parts)};
-    lock_ = store_->lock_new(name_);
-  }
-  used_ms = now_ms();
-  Talk saved = *this;
-  if (answer) saved.messages.push_back(*answer);
-  store_->save(name_, saved);
-}
-
-void HeldTalk::begin_anew() {
-  messages.erase(messages.begin() + has_system(), messages.end());
-  decoded.clear();
-  name_.clear();
-  lock_.reset();
-  is_resumed_ = false;
-}
-
-void HeldTalk::rename(const std::string& name) {
-  check_talk_name(name);
-  store();
-  if (has_file()) {
-    store_->rename(name_, name, *lock_);
+int talks_command(const Options& options) {
+  const TalkStore store = open_talk_store();
+  const std::vector<std::string>& names = options.words;
+  std::string text;
+  if (options.command != Command::talks_list) check_words(options);
+  if (options.command == Command::talks_show) {
+    text = as_text(load(store, names[0]), "");
+  } else if (options.command == Command::talks_export) {
+    const Talk talk = load(store, names[0]);
+    text = options.json ? as_messages(talk) : as_text(talk, "## ");
+  } else if (options.command == Command::talks_rename) {
+    TalkLock lock = hold(store, names[0]);
+    store.rename(names[0], names[1], lock);
+  } else if (options.command == Command::talks_delete) {
+    for (const std::string& name : names) {
+      const TalkLock lock = hold(store, name);
+      store.remove(name);
+    }
+  } else if (options.json) {
+    for (const Found& found : find_all(store)) text += as_json(found);
   } else {
-    std::optional<TalkLock> taken = store_->lock(name);
-    if (!taken || store_->has(name)) fail_taken(name);
-    lock_ = std::move(taken);
-    is_kept_ = true;
+    text = talks_list(store);
   }
-  name_ = name;
-  save();
+  write_out(text);
+  return 0;
 }
 
 }  // namespace dsv32

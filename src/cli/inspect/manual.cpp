@@ -2,7 +2,7 @@
 #include "cli/inspect/manual.h"
 
 #include "base/text.h"
-#include "cli/chat/conversation.h"
+#include "cli/chat/chat.h"
 #include "cli/options/commands.h"
 #include "cli/options/flags.h"
 
