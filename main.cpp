@@ -12,7 +12,6 @@
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/streams.h"
 #include "tests/support/chat_home.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"

@@ -18,7 +18,6 @@
 #include "cli/chat/chat.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "tests/support/contains.h"
 #include "tests/support/plain_files.h"
 #include "tests/support/screen.h"

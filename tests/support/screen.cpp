@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 

@@ -14,7 +14,6 @@
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "cli/warm/model.h"
 #include "text/chat_format.h"
 

@@ -10,7 +10,6 @@
 
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "engine/loop.h"
 #include "model/forward.h"
 #include "text/chat_format.h"

@@ -14,7 +14,7 @@
 #include "cli/chat/talk.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/signals.h"
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "text/chat_format.h"
 

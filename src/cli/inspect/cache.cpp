@@ -8,7 +8,6 @@
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "cli/warm/model.h"
 #include "prefix/cache_maintenance.h"
 

@@ -12,7 +12,6 @@
 #include "cli/inspect/measured.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "engine/plan_speed.h"
 
 namespace dsv32 {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "cli/options/options.h"
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
 

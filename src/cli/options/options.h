@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/terminal/terminal.h"
+#include "cli/terminal/streams.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
 #include "gguf/gguf.h"

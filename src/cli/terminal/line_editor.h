@@ -17,7 +17,6 @@
 
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 

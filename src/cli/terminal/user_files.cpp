@@ -21,7 +21,6 @@
 #include "base/file_system.h"
 #include "base/text.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 
 namespace dsv32 {
 namespace {

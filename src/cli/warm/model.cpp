@@ -12,7 +12,6 @@
 #include "cli/options/model_lookup.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
-#include "cli/terminal/terminal.h"
 #include "cli/terminal/user_files.h"
 #include "cli/warm/warm_client.h"
 #include "engine/loop.h"
