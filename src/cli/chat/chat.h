@@ -92,7 +92,7 @@ class Conversation {
   const Terminal& terminal_;
   Model& model_;
   const ChatFormat format_;
-  GracefulStop stop_{GracefulStop::Second::is_request};
+  GracefulStop stop_{GracefulStop::Signals::are_requests};
   LineEditor editor_;
   uint64_t seed_;                      // of the next answer
   Forward::BufferTally buffer_tally_;  // of all answers since the talk began

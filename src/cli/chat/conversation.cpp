@@ -209,8 +209,7 @@ void Conversation::conclude(const GenerationResult& result) {
     say("the context is full: /clear begins anew; dsv32 chat -c N holds more");
   if (result.completion.content.empty() && result.finish_reason != FinishReason::stop)
     return say("ended before the answer began: /retry asks again");
-  talk_.add_answer(result.completion);
-  talk_.decoded = result.decoded;
+  talk_.add_answer(result);
   try_save();
 }
 

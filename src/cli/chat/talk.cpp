@@ -99,8 +99,9 @@ void Talk::ask(const std::string& question) {
   messages.push_back({Speaker::user, question, {}});
 }
 
-void Talk::add_answer(const Completion& answer) {
-  messages.push_back({Speaker::assistant, answer.content, answer.reasoning});
+void Talk::add_answer(const GenerationResult& answer) {
+  messages.push_back({Speaker::assistant, answer.completion.content, answer.completion.reasoning});
+  decoded = answer.decoded;
 }
 
 std::string Talk::first_question() const {

@@ -12,9 +12,8 @@
 
 #include "base/file_system.h"
 #include "cli/options/options.h"
-#include "context/timeline.h"
+#include "engine/request.h"
 #include "text/chat_format.h"
-#include "text/completion_parser.h"
 
 namespace dsv32 {
 
@@ -36,7 +35,7 @@ struct Talk {
   void set_system(const std::string& text);  // empty: none
   // Adds the user's next question. It takes the place of one that was not answered.
   void ask(const std::string& question);
-  void add_answer(const Completion& answer);
+  void add_answer(const GenerationResult& answer);
   std::string first_question() const;
   std::string summary() const;  // "2 turns, used 3 days ago"
 };

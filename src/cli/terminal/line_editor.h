@@ -36,8 +36,6 @@ class LineEditor {
   LineEditor(bool is_terminal, bool can_draw, const GracefulStop& stop, const std::string& history_path,
              Expand expand);
   ~LineEditor();
-  LineEditor(const LineEditor&) = delete;
-  LineEditor& operator=(const LineEditor&) = delete;
 
   // `line` comes without its line end, but may contain pasted ones; when interrupted, it is what was typed so
   // far. A terminal shows `prompt`. Throws Error{usage} for input that is no text.

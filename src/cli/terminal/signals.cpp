@@ -12,11 +12,11 @@
 namespace dsv32 {
 namespace {
 
-enum class Reaction { ends, first_is_request, is_request };
+using Signals = GracefulStop::Signals;
 
-std::atomic<Reaction> reaction{Reaction::ends};
+std::atomic<Signals> signals{Signals::end};
 std::atomic<int> pending{0};  // the signal's number
-static_assert(std::atomic<Reaction>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<Signals>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void say_what_ends(int number) {
   const std::string_view line = number == SIGINT    ? "dsv32: ended by SIGINT\n"
@@ -28,7 +28,7 @@ void say_what_ends(int number) {
 void on_signal(int number) {
   int former = 0;
   const bool is_first = pending.compare_exchange_strong(former, number);
-  if (reaction == Reaction::ends || (reaction == Reaction::first_is_request && !is_first)) {
+  if (signals == Signals::end || (signals == Signals::first_is_request && !is_first)) {
     if (isatty(STDERR_FILENO) == 1) [[maybe_unused]]  // behind progress, or the ^C that was typed
       const ssize_t n = write(STDERR_FILENO, "\n", 1);
     say_what_ends(number);
@@ -69,6 +69,12 @@ void take_again() {
   tcsetattr(STDIN_FILENO, TCSANOW, &held.ours);
   mark_pastes(true);
   held.was_lost = true;
+}
+
+void give_back() {
+  held.is_ours = false;
+  mark_pastes(false);
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
 }
 
 void on_continue(int) {
@@ -123,12 +129,11 @@ void install_signal_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // the write that exceeds a limit then fails with an error that says more
 }
 
-GracefulStop::GracefulStop(Second second) {
-  pending = 0;
-  reaction = second == Second::ends ? Reaction::first_is_request : Reaction::is_request;
+GracefulStop::GracefulStop(Signals meaning) : former_(signals.exchange(meaning)) {
+  if (meaning != Signals::end) pending = 0;
 }
 
-GracefulStop::~GracefulStop() { reaction = Reaction::ends; }
+GracefulStop::~GracefulStop() { signals = former_; }
 
 void GracefulStop::forget_interrupt() {
   int interrupt = SIGINT;
@@ -145,9 +150,6 @@ int GracefulStop::end() const {
 
 bool GracefulStop::must_leave() const { return pending != 0 && pending != SIGINT; }
 
-EndsAtOnce::EndsAtOnce() : former_(static_cast<int>(reaction.exchange(Reaction::ends))) {}
-EndsAtOnce::~EndsAtOnce() { reaction = static_cast<Reaction>(former_); }
-
 HeldTerminal::HeldTerminal(bool marks_pastes) {
   tcgetattr(STDIN_FILENO, &held.former);
   held.marks_pastes = marks_pastes;
@@ -159,9 +161,7 @@ HeldTerminal::HeldTerminal(bool marks_pastes) {
 HeldTerminal::~HeldTerminal() {
   handle(SIGTSTP, SIG_DFL);
   handle(SIGCONT, SIG_DFL);
-  held.is_ours = false;
-  mark_pastes(false);
-  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
+  give_back();
 }
 
 // A handler that comes in between sets nothing; was_lost() makes up for it.
@@ -171,11 +171,7 @@ void HeldTerminal::keep_modes() {
   held.is_ours = true;
 }
 
-HeldTerminal::Loan::Loan() {
-  held.is_ours = false;
-  mark_pastes(false);
-  tcsetattr(STDIN_FILENO, TCSADRAIN, &held.former);
-}
+HeldTerminal::Loan::Loan() { give_back(); }
 
 HeldTerminal::Loan::~Loan() {
   tcsetattr(STDIN_FILENO, TCSADRAIN, &held.ours);

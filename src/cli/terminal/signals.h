@@ -19,11 +19,11 @@ void install_signal_handlers();
 // While one exists, the first signal is kept for exit_code(). One at a time.
 class GracefulStop {
  public:
-  // What a second signal does. With unsaved data it is a request too; SIGQUIT and SIGKILL still end the
-  // process at once.
-  enum class Second { ends, is_request };
+  // What signals do: end the process; the first one is a request, the second one ends it; or all are
+  // requests, for unsaved data's sake. SIGQUIT and SIGKILL still end the process at once.
+  enum class Signals { end, first_is_request, are_requests };
 
-  explicit GracefulStop(Second second = Second::ends);
+  explicit GracefulStop(Signals signals = Signals::first_is_request);
   ~GracefulStop();
   GracefulStop(const GracefulStop&) = delete;
   GracefulStop& operator=(const GracefulStop&) = delete;
@@ -34,18 +34,14 @@ class GracefulStop {
   void hang_up();           // as if SIGHUP had come: the terminal takes no more
   int exit_code() const;    // 129, 130 or 143; 0: no signal yet
   int end() const;          // the same, and says so on standard error
+
+ private:
+  const Signals former_;
 };
 
 // While one exists a signal ends the process at once, GracefulStop or not: for slow work that loses nothing.
-class EndsAtOnce {
- public:
-  EndsAtOnce();
-  ~EndsAtOnce();
-  EndsAtOnce(const EndsAtOnce&) = delete;
-  EndsAtOnce& operator=(const EndsAtOnce&) = delete;
-
- private:
-  int former_;  // what a signal did before
+struct EndsAtOnce : private GracefulStop {
+  EndsAtOnce() : GracefulStop(Signals::end) {}
 };
 
 // Holds the modes of standard input's terminal. One at a time.

@@ -64,7 +64,6 @@ class StatusLine {
       : can_redraw_(can_redraw), is_quiet_(is_quiet), every_(every), next_line_(every) {}
   ~StatusLine() { erase(); }
   StatusLine(const StatusLine&) = delete;
-  StatusLine& operator=(const StatusLine&) = delete;
 
   // Draws `text`, cut to the terminal's width, unless the last drawing is younger than a tenth of a second.
   void show(const std::string& text);
