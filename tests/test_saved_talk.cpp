@@ -232,7 +232,6 @@ BOOST_AUTO_TEST_CASE(how_long_ago) {
   BOOST_TEST(ago(86400 * 3) == "3 days ago");
   BOOST_TEST(ago(86400 * 365) == "1 year ago");
   BOOST_TEST(time_ago(INT64_MAX, 0) == "just now");
-  BOOST_TEST(now_ms() > 1'700'000'000'000);
 }
 
 BOOST_AUTO_TEST_CASE(flags) {

@@ -326,32 +326,30 @@ TokenCounts BatchRunner::counts() const {
 
 // Tokens from the cache count as read, not as computed: rates are of what was computed.
 std::string batch_progress(const BatchTally& tally) {
+  const auto& counted = with_thousands;
   const int64_t n_left = tally.n_running + tally.n_waiting.value_or(0);
-  std::string text = with_thousands(tally.n_done());
-  if (tally.n_waiting) text += " / " + with_thousands(tally.n_done() + n_left);
-  text += format("  %s failed  %s running", with_thousands(tally.n_all_failed()).c_str(),
-                 with_thousands(tally.n_running).c_str());
-  if (tally.n_waiting) text += format("  %s waiting", with_thousands(*tally.n_waiting).c_str());
   const int64_t n_here = tally.n_answered + tally.n_failed;
+  std::string text = counted(tally.n_done());
+  if (tally.n_waiting) text += " / " + counted(tally.n_done() + n_left);
+  text += "  " + counted(tally.n_all_failed()) + " failed  " + counted(tally.n_running) + " running";
+  if (tally.n_waiting) text += "  " + counted(*tally.n_waiting) + " waiting";
   if (tally.n_waiting && n_here > 0)
     text +=
         "  " + duration(tally.seconds * static_cast<double>(n_left) / static_cast<double>(n_here)) + " left";
-  return text + format("  %s t/s in  %s t/s out  %s cached",
-                       rate(tally.tokens.n_prompt - tally.tokens.n_cached, tally.seconds).c_str(),
-                       rate(tally.tokens.n_generated, tally.seconds).c_str(),
-                       with_thousands(tally.tokens.n_cached).c_str());
+  const auto& [n_prompt, n_cached, n_generated] = tally.tokens;
+  return text + "  " + rate(n_prompt - n_cached, tally.seconds) + " t/s in  " +
+         rate(n_generated, tally.seconds) + " t/s out  " + counted(n_cached) + " cached";
 }
 
 std::string batch_summary(const BatchTally& tally) {
+  const auto& counted = with_thousands;
   const int64_t n_before = tally.n_answered_before + tally.n_failed_before;
-  return format("%s lines: %s answered, %s failed%s; %s tokens in (%s from cache), %s out, in %s, %s t/s out",
-                with_thousands(tally.n_done()).c_str(),
-                with_thousands(tally.n_answered + tally.n_answered_before).c_str(),
-                with_thousands(tally.n_all_failed()).c_str(),
-                n_before > 0 ? format(" (%s before)", with_thousands(n_before).c_str()).c_str() : "",
-                with_thousands(tally.tokens.n_prompt).c_str(), with_thousands(tally.tokens.n_cached).c_str(),
-                with_thousands(tally.tokens.n_generated).c_str(), duration(tally.seconds).c_str(),
-                rate(tally.tokens.n_generated, tally.seconds).c_str());
+  const auto& [n_prompt, n_cached, n_generated] = tally.tokens;
+  return counted(tally.n_done()) + " lines: " + counted(tally.n_answered + tally.n_answered_before) +
+         " answered, " + counted(tally.n_all_failed()) + " failed" +
+         (n_before > 0 ? " (" + counted(n_before) + " before)" : "") + "; " + counted(n_prompt) +
+         " tokens in (" + counted(n_cached) + " from cache), " + counted(n_generated) + " out, in " +
+         duration(tally.seconds) + ", " + rate(n_generated, tally.seconds) + " t/s out";
 }
 
 std::vector<std::string> batch_failures(const BatchTally& tally) {

@@ -99,11 +99,10 @@ class BatchOutput {
 
  private:
   using Take = std::function<void(const LineDigest& digest, bool has_failed, const std::string& line)>;
-  void take(int fd);
   void open_file();
-  std::string open_beside(const std::string& path, const char* purpose, mode_t mode);
+  void take(OwnedFd file, const char* verb);
   bool is_in_place(int fd) const;
-  void lock();
+  void lock(int fd);
   uint64_t each_answer(int fd, const Take& take) const;
   void drop_failed();
   void write(std::string_view text);

@@ -157,26 +157,27 @@ BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std:
     fail(ErrorKind::usage, format("%s is both input and output, expected two files", visible(path_).c_str()));
   is_regular_ = path != "-" && is_file;
   if (!is_regular_) return;
-  for (lock(); !is_in_place(fd_); lock()) open_file();  // another process has put a new file there
+  for (lock(fd_); !is_in_place(fd_); lock(fd_)) open_file();  // another process has put a new file there
   const uint64_t n_whole = each_answer(
       fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
   if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
   if (rules_.retries_failed) drop_failed();
 }
 
-void BatchOutput::take(int fd) {
-  if (fd < 0) fail_file("open", path_);
-  file_ = OwnedFd(real_file_system(), fd_ = fd);
-}
-
 void BatchOutput::open_file() {
   file_.reset();
   const int flags = is_special_file(path_) ? O_WRONLY : O_RDWR | O_CREAT | O_APPEND;
-  take(open(path_.c_str(), flags | O_CLOEXEC, 0666));
+  take(OwnedFd(real_file_system(), open(path_.c_str(), flags | O_CLOEXEC, 0666)), "open");
 }
 
-void BatchOutput::lock() {
-  const int result = real_file_system().try_lock(fd_);
+void BatchOutput::take(OwnedFd file, const char* verb) {
+  if (!file.is_open()) fail_file(verb, path_);
+  fd_ = file.get();
+  file_ = std::move(file);
+}
+
+void BatchOutput::lock(int fd) {
+  const int result = real_file_system().try_lock(fd);
   if (result == -EWOULDBLOCK)
     fail(ErrorKind::usage, format("another process writes to %s", visible(path_).c_str()));
   if (result != 0) errno = -result, fail_file("lock", path_);
@@ -190,14 +191,6 @@ bool BatchOutput::is_in_place(int fd) const {
   return fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-// A new file of a name of its own, to write to; returns that.
-std::string BatchOutput::open_beside(const std::string& path, const char* purpose, mode_t mode) {
-  std::string name = path + "." + purpose + "-XXXXXX";
-  take(mkostemp(name.data(), O_APPEND | O_CLOEXEC));
-  [[maybe_unused]] const int failed = fchmod(fd_, mode & 07777);  // then it is for this user alone
-  return name;
-}
-
 void BatchOutput::check_place() {
   if (!is_regular_ || is_in_place(fd_)) return;
   const std::string name = visible(path_);
@@ -208,7 +201,9 @@ void BatchOutput::check_place() {
          name + " no longer names the file of answers, which holds those so far where it was moved to");
   if (info.st_size == 0) fail(ErrorKind::io, name + " was removed before answers went to it");
   const OwnedFd lost = std::move(file_);
-  const std::string kept = open_beside(path_, "kept", info.st_mode);
+  std::string kept = path_ + ".kept-XXXXXX";
+  take(OwnedFd(real_file_system(), mkostemp(kept.data(), O_CLOEXEC)), "open a file beside");
+  [[maybe_unused]] const int failed = fchmod(fd_, info.st_mode & 07777);  // then it is for this user alone
   std::string block(1 << 20, '\0');
   for (off_t at = 0; at < info.st_size;) {
     const ssize_t n_read = pread(lost.get(), block.data(), block.size(), at);
@@ -247,20 +242,13 @@ void BatchOutput::drop_failed() {
   const std::string target = std::filesystem::canonical(path_, error).string();
   struct stat info {};
   if (error || fstat(fd_, &info) != 0 || lseek(fd_, 0, SEEK_SET) != 0) fail_file("read", path_);
-  const OwnedFd old = std::move(file_);
-  const std::string temporary = open_beside(target, "retry", info.st_mode);
-  try {
-    lock();
-    each_answer(old.get(), [&](const LineDigest& digest, bool, const std::string& line) {
-      if (find(digest) != Known::no) write(line + "\n");
-    });
-    if (fdatasync(fd_) != 0) fail_file("write", path_);
-    if (!is_in_place(old.get())) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
-    if (std::rename(temporary.c_str(), target.c_str()) != 0) fail_file("rename to", path_);
-  } catch (...) {
-    unlink(temporary.c_str());
-    throw;
-  }
+  OutputFile rest(target, info.st_mode & 07777);
+  each_answer(fd_, [&](const LineDigest& digest, bool, const std::string& line) {
+    if (find(digest) != Known::no) rest.write(line + "\n");
+  });
+  lock(rest.fd());
+  if (!is_in_place(fd_)) fail(ErrorKind::io, visible(path_) + " was removed or replaced meanwhile");
+  take(rest.commit(), "write");
 }
 
 BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {

@@ -240,17 +240,21 @@ void LineReader::read_block() {
   held_.append(block, static_cast<size_t>(n_read));
 }
 
-// The process number in the temporary name keeps two runs to the same path apart.
-OutputFile::OutputFile(const std::string& path) : path_(path) {
+OutputFile::OutputFile(const std::string& path, std::optional<mode_t> mode) : path_(path) {
+  constexpr std::string_view kEnding = ".tmp";
   if (path == "-" && is_terminal(STDOUT_FILENO))
     fail(ErrorKind::usage, "--out - would write binary data to the terminal, expected a file or a pipe");
   if (path == "-") return;
   const bool is_special = is_special_file(path);
-  if (!is_special) temporary_ = format("%s.%ld.tmp", path.c_str(), static_cast<long>(getpid()));
-  file_ = OwnedFd(real_file_system(),
-                  is_special ? open(path.c_str(), O_WRONLY | O_CLOEXEC)
-                             : open(temporary_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666));
+  if (!is_special) temporary_ = path + ".XXXXXX" + std::string(kEnding);
+  file_ = OwnedFd(real_file_system(), is_special ? open(path.c_str(), O_WRONLY | O_CLOEXEC)
+                                                 : mkostemps(temporary_.data(), kEnding.size(), O_CLOEXEC));
   if (!file_.is_open()) fail_file("open", path);
+  if (is_special) return;
+  const mode_t mask = umask(0);
+  umask(mask);
+  [[maybe_unused]] const int failed =
+      fchmod(fd(), mode.value_or(0666 & ~mask));  // then it is for this user alone
 }
 
 OutputFile::~OutputFile() {
@@ -259,16 +263,15 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::string_view bytes) {
   if (path_ == "-") return write_out(bytes);
-  if (const int result = write_stream(file_.get(), bytes); result != 0)
-    errno = -result, fail_file("write", path_);
+  if (const int result = write_stream(fd(), bytes); result != 0) errno = -result, fail_file("write", path_);
 }
 
-void OutputFile::commit() {
-  if (temporary_.empty()) return;
-  if (fdatasync(file_.get()) != 0)
-    fail_file("write", path_);  // some file systems tell of a full disk only then
+OwnedFd OutputFile::commit() {
+  if (temporary_.empty()) return std::move(file_);
+  if (fdatasync(fd()) != 0) fail_file("write", path_);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_file("rename to", path_);
   temporary_.clear();
+  return std::move(file_);
 }
 
 }  // namespace dsv32

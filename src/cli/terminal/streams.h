@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -154,12 +155,14 @@ class LineReader {
 // output; that, a device and a pipe are written directly. A file that is not committed is removed.
 class OutputFile {
  public:
-  // Throws Error{io}; Error{usage} for "-" when standard output is a terminal.
-  explicit OutputFile(const std::string& path);
+  // A new file gets `mode`; by default that of any new file. Throws Error{io}; Error{usage} for "-" when
+  // standard output is a terminal.
+  explicit OutputFile(const std::string& path, std::optional<mode_t> mode = {});
   ~OutputFile();
 
   void write(std::string_view bytes);  // throws Error{io}
-  void commit();                       // throws Error{io}
+  OwnedFd commit();                    // returns it, still open; throws Error{io}
+  int fd() const { return file_.get(); }
 
  private:
   std::string path_, temporary_;  // temporary_ is empty when the path is written directly
