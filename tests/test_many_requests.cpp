@@ -256,12 +256,13 @@ class Reading {
 
   void conclude(const BatchItem& item) {
     add(item.error ? failure_line(item, *item.error)
-                   : answer_line(item, answer_json(item.result, model_.tokenizer(),
-                                                   {.model_name = model_name(model_.path()),
-                                                    .seed = item.request.options.sampling.seed,
-                                                    .load_seconds = {},
-                                                    .thinking = item.prompt.thinking,
-                                                    .is_text_completion = item.request.is_completion})));
+                   : answer_line(item, AnswerJson({.model_name = model_name(model_.path()),
+                                                   .seed = item.request.options.sampling.seed,
+                                                   .load_seconds = {},
+                                                   .thinking = item.prompt.thinking,
+                                                   .is_text_completion = item.request.is_completion},
+                                                  model_.tokenizer())
+                                           .whole(item.result)));
   }
 
   Answers answers;

@@ -186,12 +186,13 @@ class Batch : Listener {
   // JSON, or "==> name <==", the answer, and an empty line.
   std::string text_of(const BatchItem& item) const {
     if (is_json())
-      return answer_line(item, answer_json(item.result, model_.tokenizer(),
-                                           {.model_name = model_name(model_.path()),
-                                            .seed = item.request.options.sampling.seed,
-                                            .load_seconds = {},
-                                            .thinking = item.prompt.thinking,
-                                            .is_text_completion = item.request.is_completion}));
+      return answer_line(item, AnswerJson({.model_name = model_name(model_.path()),
+                                           .seed = item.request.options.sampling.seed,
+                                           .load_seconds = {},
+                                           .thinking = item.prompt.thinking,
+                                           .is_text_completion = item.request.is_completion},
+                                          model_.tokenizer())
+                                   .whole(item.result));
     const std::string& content = item.result.completion.content;
     return "==> " + visible(item.name()) + " <==\n" + (terminal_.is_out ? visible(content, true) : content) +
            (content.ends_with('\n') ? "\n" : "\n\n");

@@ -9,15 +9,9 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/json.h"
 
 namespace dsv32 {
 namespace {
-
-std::string random_id(const char* prefix) {
-  std::random_device device;
-  return format("%s-%08x%08x", prefix, device(), device());
-}
 
 Json token_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   Json bytes = Json::array();
@@ -65,60 +59,55 @@ void add_figures(Json& json, const GenerationResult& result, const AnswerFacts& 
     json["topk_buffer"] = {{"rows", tally.n_rows}, {"misses", tally.n_misses}};
 }
 
-Json head_json(const std::string& id, const char* object, int64_t created, const std::string& model_name,
-               Json choice) {
-  return {{"id", id},
-          {"object", object},
-          {"created", created},
-          {"model", sanitize_utf8(model_name)},
-          {"choices", Json::array({std::move(choice)})}};
-}
-
-Json chunk_json(const std::string& id, int64_t created, const std::string& model_name, Json delta) {
-  Json choice{{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}};
-  return head_json(id, "chat.completion.chunk", created, model_name, std::move(choice));
-}
-
 constexpr const char *kDim = "\x1b[2m", *kReset = "\x1b[0m";
 
 }  // namespace
 
-std::string answer_json(const GenerationResult& result, const Tokenizer& tokenizer,
-                        const AnswerFacts& facts) {
-  const std::string content = sanitize_utf8(result.completion.content);
-  const Json reasoning = facts.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
-  const bool is_text = facts.is_text_completion;
-  Json choice{{"index", 0}};
-  if (is_text)
-    choice.update({{"text", content}, {"reasoning_content", reasoning}});
-  else
-    choice["message"] = {{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
-  end_choice(choice, result, tokenizer);
-  Json json =
-      head_json(random_id(is_text ? "cmpl" : "chatcmpl"), is_text ? "text_completion" : "chat.completion",
-                std::time(nullptr), facts.model_name, std::move(choice));
-  add_figures(json, result, facts);
+AnswerJson::AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer)
+    : facts_(std::move(facts)), tokenizer_(tokenizer), created_(std::time(nullptr)) {
+  std::random_device random;
+  id_ = format("%s-%08x%08x", facts_.is_text_completion ? "cmpl" : "chatcmpl", random(), random());
+}
+
+Json AnswerJson::object(const char* kind, Json choice) const {
+  return {{"id", id_},
+          {"object", kind},
+          {"created", created_},
+          {"model", sanitize_utf8(facts_.model_name)},
+          {"choices", Json::array({std::move(choice)})}};
+}
+
+Json AnswerJson::chunk(Json delta) const {
+  return object("chat.completion.chunk",
+                {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", nullptr}});
+}
+
+std::string AnswerJson::end(Json json, const GenerationResult& result) const {
+  end_choice(json["choices"][0], result, tokenizer_);
+  add_figures(json, result, facts_);
   return json.dump();
 }
 
-AnswerChunks::AnswerChunks(const std::string& model_name)
-    : id_(random_id("chatcmpl")), model_name_(model_name), created_(std::time(nullptr)) {}
-
-std::string AnswerChunks::begin() {
-  if (std::exchange(has_begun_, true)) return {};
-  return chunk_json(id_, created_, model_name_, {{"role", "assistant"}}).dump() + "\n";
+std::string AnswerJson::whole(const GenerationResult& result) const {
+  const std::string content = sanitize_utf8(result.completion.content);
+  const Json reasoning = facts_.thinking ? Json(sanitize_utf8(result.completion.reasoning)) : Json(nullptr);
+  if (facts_.is_text_completion)
+    return end(object("text_completion", {{"index", 0}, {"text", content}, {"reasoning_content", reasoning}}),
+               result);
+  const Json message{{"role", "assistant"}, {"content", content}, {"reasoning_content", reasoning}};
+  return end(object("chat.completion", {{"index", 0}, {"message", message}}), result);
 }
 
-std::string AnswerChunks::piece(const char* field, const std::string& text) {
-  return begin() + chunk_json(id_, created_, model_name_, {{field, sanitize_utf8(text)}}).dump() + "\n";
+std::string AnswerJson::begin() {
+  return std::exchange(has_begun_, true) ? "" : chunk({{"role", "assistant"}}).dump() + "\n";
 }
 
-std::string AnswerChunks::last(const GenerationResult& result, const Tokenizer& tokenizer,
-                               const AnswerFacts& facts) {
-  Json json = chunk_json(id_, created_, model_name_, Json::object());
-  end_choice(json["choices"][0], result, tokenizer);
-  add_figures(json, result, facts);
-  return begin() + json.dump() + "\n";
+std::string AnswerJson::piece(const char* field, const std::string& text) {
+  return begin() + chunk({{field, sanitize_utf8(text)}}).dump() + "\n";
+}
+
+std::string AnswerJson::last(const GenerationResult& result) {
+  return begin() + end(chunk(Json::object()), result) + "\n";
 }
 
 AnswerPrinter::AnswerPrinter(const Style& style, StatusLine& status, GracefulStop& stop, Keep keep, Sink out,
@@ -134,7 +123,7 @@ void AnswerPrinter::on_reasoning(const std::string& text) {
   const bool is_first = n_reasoning_++ == 0, is_hidden = style_.thinking == ThinkingDisplay::hide;
   answer_.reasoning += text;
   if (!style_.prints || is_hidden) status_.show("thinking, " + with_thousands(n_reasoning_) + " tokens");
-  if (style_.chunks) write_out(style_.chunks->piece("reasoning_content", text));
+  if (style_.json) write_out(style_.json->piece("reasoning_content", text));
   if (!style_.prints) return;
   is_reasoning_ = true;
   if (is_hidden) return;
@@ -158,7 +147,7 @@ void AnswerPrinter::on_answer(const std::string& text) {
     status_.erase();
   else
     status_.show("answering, " + with_thousands(n_answer_) + " tokens");
-  if (style_.chunks) write_out(style_.chunks->piece("content", text));
+  if (style_.json) write_out(style_.json->piece("content", text));
   if (!style_.prints) return;
   end_reasoning();
   print_out(text);

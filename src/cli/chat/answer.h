@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/options/json.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "engine/loop.h"
@@ -25,25 +26,31 @@ struct AnswerFacts {
   bool is_text_completion = false;     // OpenAI's older form: a text in place of a message
 };
 
-// A finished answer as one JSON object, with seed and timings, without a line end. Scripts rely on the names
-// of its fields. Text that is not UTF-8 gets U+FFFD in its place; the bytes of a token are in its "bytes".
-std::string answer_json(const GenerationResult& result, const Tokenizer& tokenizer, const AnswerFacts& facts);
-
-// The same piece by piece, as objects of OpenAI's "chat.completion.chunk", each a line.
-class AnswerChunks {
+// An answer as JSON, with seed and timings. Scripts rely on the names of its fields. Text that is not UTF-8
+// gets U+FFFD in its place; the bytes of a token are in its "bytes".
+class AnswerJson {
  public:
-  explicit AnswerChunks(const std::string& model_name);
+  // `tokenizer` must outlive the object.
+  AnswerJson(AnswerFacts facts, const Tokenizer& tokenizer);
 
-  // `field`: "reasoning_content" or "content". Before the first piece comes the chunk that says who speaks.
+  // One object, without a line end.
+  std::string whole(const GenerationResult& result) const;
+  // Or objects of OpenAI's "chat.completion.chunk", each a line. `field`: "reasoning_content" or "content".
+  // Before the first piece comes the chunk that says who speaks.
   std::string piece(const char* field, const std::string& text);
   // Why it ended, with usage, seed and timings.
-  std::string last(const GenerationResult& result, const Tokenizer& tokenizer, const AnswerFacts& facts);
+  std::string last(const GenerationResult& result);
 
  private:
+  Json object(const char* kind, Json choice) const;
+  Json chunk(Json delta) const;
+  std::string end(Json json, const GenerationResult& result) const;
   std::string begin();
 
-  const std::string id_, model_name_;
+  const AnswerFacts facts_;
+  const Tokenizer& tokenizer_;
   const int64_t created_;
+  std::string id_;
   bool has_begun_ = false;
 };
 
@@ -57,11 +64,11 @@ class AnswerPrinter : public Listener {
  public:
   struct Style {
     ThinkingDisplay thinking = ThinkingDisplay::show;
-    bool escapes_out = false;        // standard output is a terminal
-    bool has_color = false;          // on standard error
-    size_t (*columns)() = nullptr;   // of the terminal that both streams are; null: nothing is wrapped
-    bool prints = true;              // false: only progress, and `chunks`
-    AnswerChunks* chunks = nullptr;  // written in place of the text
+    bool escapes_out = false;       // standard output is a terminal
+    bool has_color = false;         // on standard error
+    size_t (*columns)() = nullptr;  // of the terminal that both streams are; null: nothing is wrapped
+    bool prints = true;             // false: only progress, and `json`
+    AnswerJson* json = nullptr;     // whose pieces are written in place of the text
   };
   // Called every second with what is there of an answer. With it a terminal that takes no more counts as
   // SIGHUP; without it a failed write is Error{io}.

@@ -93,24 +93,27 @@ int run_command(const Options& options) {
     prefixes.prefetch(prompt_with(tokenizer).ids, decoded);
   });
   const std::string name = model_name(model.path());
-  AnswerFacts facts{.model_name = name, .load_seconds = seconds_since(start)};
+  const double load_seconds = seconds_since(start);
   StatusLine status(terminal.can_redraw, options.quiet);
 
   const Prompt prompt = prompt_with(model.tokenizer());
   if (prompt.is_raw && !options.is_raw && !options.quiet)
     say("note: the prompt begins with the model's first token and is taken as rendered already");
   GenerationOptions generation = with_recommended(options, model.file()).generation;
-  facts.thinking = generation.thinking = prompt.thinking;
-  facts.seed = generation.sampling.seed = choose_seed(options);
+  generation.thinking = prompt.thinking;
+  generation.sampling.seed = choose_seed(options);
 
-  std::optional<AnswerChunks> chunks;
-  if (options.is_streamed) chunks.emplace(name);
+  AnswerJson json({.model_name = name,
+                   .seed = generation.sampling.seed,
+                   .load_seconds = load_seconds,
+                   .thinking = prompt.thinking},
+                  model.tokenizer());
   GracefulStop stop;
   AnswerPrinter printer({.thinking = options.shown_thinking(),
                          .escapes_out = terminal.is_out,
                          .has_color = terminal.has_color,
                          .prints = !options.json,
-                         .chunks = chunks ? &*chunks : nullptr},
+                         .json = options.is_streamed ? &json : nullptr},
                         status, stop);
   const GenerationResult result = generate(
       model,
@@ -122,8 +125,7 @@ int run_command(const Options& options) {
   if (!options.json)
     printer.finish(result.completion.thinking_closed, is_interrupted);
   else if (!is_interrupted || result.n_completion_tokens > 0)
-    write_out(chunks ? chunks->last(result, model.tokenizer(), facts)
-                     : answer_json(result, model.tokenizer(), facts) + "\n");
+    write_out(options.is_streamed ? json.last(result) : json.whole(result) + "\n");
   report(result, options, terminal, generation.sampling);
   if (is_interrupted) return stop.end();
   return conclude(result, generation.max_answer, model.facts().context, options.quiet);

@@ -79,11 +79,6 @@ Talk read_talk(const ReadJson& root) {
   return talk;
 }
 
-int64_t now_ms() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count();
-}
-
 std::string name_of_now() {
   char text[32];
   const time_t now = std::time(nullptr);
@@ -158,6 +153,11 @@ std::string time_ago(int64_t then, int64_t now) {
     if (const int64_t n = n_seconds / span; n > 0)
       return format("%lld %s%s ago", as_ll(n), name, n == 1 ? "" : "s");
   return "just now";
+}
+
+int64_t now_ms() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count();
 }
 
 HeldTalk::HeldTalk(const Options& options, const std::string& system) : is_kept_(options.keeps_talk) {

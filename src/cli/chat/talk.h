@@ -50,6 +50,7 @@ Talk parse_talk(std::string_view json);
 
 // "just now", "1 minute ago", "3 days ago", of times as in used_ms. A time to come is just now.
 std::string time_ago(int64_t then, int64_t now);
+int64_t now_ms();
 
 using TalkLock = OwnedFd;  // locked until it is closed or the process ends
 
