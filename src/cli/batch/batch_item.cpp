@@ -19,7 +19,8 @@ constexpr size_t kMostTold = 32;  // unknown names
 // Fields that other programs know of a request, that would change its answer, and that are not supported
 // here: those of OpenAI's interface and of the servers of vLLM, SGLang, llama.cpp, ollama and TGI. Each with
 // the values that change nothing; null is always one.
-constexpr const char* kForeign = R"({
+const ReadJson& foreign() {
+  static const ReadJson parsed = ReadJson::parse(R"({
   "stream": [false], "n": [1], "n_cmpl": [1], "best_of": [1], "use_beam_search": [false], "num_beams": [1],
   "num_return_sequences": [1], "echo": [false], "suffix": [""], "return_full_text": [false],
 
@@ -60,14 +61,9 @@ constexpr const char* kForeign = R"({
   "options": [{}], "parameters": [{}], "sampling_params": [{}], "extra_body": [{}],
   "n_probs": [0], "top_n_tokens": [0], "prompt_logprobs": [false], "logprob_token_ids": [],
   "return_token_ids": [false], "return_tokens": [false], "return_hidden_states": [false]
-})";
-
-const ReadJson& foreign() {
-  static const ReadJson parsed = ReadJson::parse(kForeign);
+})");
   return parsed;
 }
-
-bool is_foreign(const std::string& name) { return foreign().contains(name); }
 
 // The first of them that has a value that changes something.
 void refuse_foreign(JsonFields& fields) {
@@ -156,22 +152,6 @@ void read_logprobs(JsonFields& body, int64_t& n_top) {
   if (n_asked.value_or(0) > 0 && n_top < 0) fail(ErrorKind::usage, "top_logprobs is given without logprobs");
 }
 
-// Whether to think: asked in several places, which must agree.
-class ThinkingAsked {
- public:
-  void note(const std::string& name, std::optional<bool> asked) {
-    if (asked && asked_ && *asked != *asked_)
-      fail(ErrorKind::usage, format("%s is %s and %s is not, expected them to agree", name_.c_str(),
-                                    *asked_ ? "on" : "off", name.c_str()));
-    if (asked) name_ = name, asked_ = asked;
-  }
-  std::optional<bool> asked() const { return asked_; }
-
- private:
-  std::string name_;
-  std::optional<bool> asked_;
-};
-
 // true, false, or as DeepSeek's own service has it {"type": "enabled"}, with a limit.
 std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
                                         const LineMaker::Tell& tell) {
@@ -189,23 +169,26 @@ std::optional<bool> read_thinking_field(JsonFields& body, int64_t& max_thinking,
   return type == "enabled";
 }
 
-// Of those that chat templates of others take, the ones that this format has.
-void read_template_fields(const ReadJson& json, ThinkingAsked& thinking, const LineMaker::Tell& tell) {
-  JsonFields fields(json, "chat_template_kwargs", "chat_template_kwargs.");
-  refuse_foreign(fields);
-  for (const char* key : {"thinking", "enable_thinking"})
-    thinking.note(fields.name_of(key), fields.truth(key));
-  tell_unknown(fields, tell);
-}
-
+// Whether to think: asked in several places, which must agree.
 void read_thinking(JsonFields& body, GenerationOptions& options, const LineMaker::Tell& tell) {
+  std::string asker;
+  std::optional<bool> asked;
+  const auto note = [&](const std::string& name, std::optional<bool> value) {
+    if (value && asked && *value != *asked)
+      fail(ErrorKind::usage, format("%s is %s and %s is not, expected them to agree", asker.c_str(),
+                                    *asked ? "on" : "off", name.c_str()));
+    if (value) asker = name, asked = value;
+  };
   const std::optional<std::string> effort = body.text("reasoning_effort");
-  ThinkingAsked thinking;
-  thinking.note("thinking", read_thinking_field(body, options.max_thinking, tell));
-  thinking.note("enable_thinking", body.truth("enable_thinking"));
-  if (const ReadJson* kwargs = body.find("chat_template_kwargs"))
-    read_template_fields(*kwargs, thinking, tell);
-  options.thinking = thinking.asked().value_or(effort ? *effort != "none" : options.thinking);
+  note("thinking", read_thinking_field(body, options.max_thinking, tell));
+  note("enable_thinking", body.truth("enable_thinking"));
+  if (const ReadJson* kwargs = body.find("chat_template_kwargs")) {  // of them, those that this format has
+    JsonFields fields(*kwargs, "chat_template_kwargs", "chat_template_kwargs.");
+    refuse_foreign(fields);
+    for (const char* key : {"thinking", "enable_thinking"}) note(fields.name_of(key), fields.truth(key));
+    tell_unknown(fields, tell);
+  }
+  options.thinking = asked.value_or(effort ? *effort != "none" : options.thinking);
 }
 
 // -1 is one at random, as elsewhere.
@@ -230,20 +213,15 @@ void read_options(JsonFields& body, BatchRequest& request, const LineMaker::Tell
   read_thinking(body, options, tell);
 }
 
-// Of a stream, which there is none of: usage comes with every answer.
-void read_stream_options(JsonFields& body, const LineMaker::Tell& tell) {
-  const ReadJson* options = body.find("stream_options");
-  if (!options) return;
-  JsonFields fields(*options, "stream_options", "stream_options.");
-  fields.truth("include_usage");
-  tell_unknown(fields, tell);
-}
-
 void read_body(JsonFields& body, BatchRequest& request, const LineMaker::Tell& tell) {
   refuse_foreign(body);
   body.find("model");
   read_options(body, request, tell);
-  read_stream_options(body, tell);
+  if (const ReadJson* options = body.find("stream_options")) {  // usage comes with every answer
+    JsonFields fields(*options, "stream_options", "stream_options.");
+    fields.truth("include_usage");
+    tell_unknown(fields, tell);
+  }
   const ReadJson* messages = body.find("messages");
   const std::optional<std::string> prompt = body.text("prompt");
   if (messages && prompt) fail(ErrorKind::usage, "messages and prompt are both given");
@@ -277,7 +255,7 @@ void read_envelope(JsonFields& line, const ReadJson& body, BatchRequest& request
   read_body(fields, request, tell);
   line.find("model");
   for (const std::string& name : line.unknown())
-    if (fields.is_known(name) && !is_foreign(name))
+    if (fields.is_known(name) && !foreign().contains(name))
       fail(ErrorKind::usage, name + " stands beside body, expected in it");
   tell_unknown(line, tell);
 }
@@ -351,11 +329,7 @@ Hash256 hash_of(const Hash256& request, std::string_view purpose, const std::str
 
 }  // namespace
 
-LineDigest digest_of(std::string_view bytes) {
-  Sha256 hash;
-  hash.add(bytes.data(), bytes.size());
-  return first_bytes<LineDigest>(hash.finish());
-}
+LineDigest digest_of(std::string_view bytes) { return first_bytes<LineDigest>(sha256(bytes)); }
 
 std::optional<LineDigest> parse_line_digest(std::string_view text) {
   LineDigest digest{};
