@@ -61,7 +61,6 @@ class Conversation {
   void ask(const std::string& message);
   void answer();
   void conclude(const GenerationResult& result);
-  void save(const Message* answer = nullptr);
   void try_save(const Message* answer = nullptr);
   void show(std::string_view text);
   int leave();

@@ -61,20 +61,14 @@ Conversation::Conversation(const Options& options, const Terminal& terminal, Mod
               terminal.is_in && options.keeps_history ? history_path() : "", complete),
       seed_(choose_seed(options)),
       talk_(std::move(talk)) {
-  options_.generation.thinking = talk_.thinking;
-}
-
-void Conversation::save(const Message* answer) {
   talk_.model = model_name(model_.path());
-  talk_.thinking = options_.generation.thinking;
-  talk_.save(answer);
 }
 
 // The chat goes on when the talk cannot be saved; one warning says so, even with --quiet. `answer`: of one
 // under way.
 void Conversation::try_save(const Message* answer) {
   try {
-    save(answer);
+    talk_.save(answer);
     is_unsaved_ = false;
   } catch (const Error& error) {
     if (!is_unsaved_) say(std::string("warning: ") + error.what() + "; the chat goes on");
@@ -93,7 +87,7 @@ void Conversation::show(std::string_view text) {
 
 // What could not be saved before is tried once more. Throws Error{io}.
 int Conversation::leave() {
-  if (is_unsaved_) save();
+  if (is_unsaved_) talk_.save();
   if (talk_.has_file() && !options_.quiet)
     say("this talk is kept as " + talk_.name() + "; dsv32 chat --continue goes on with it");
   return stop_.exit_code();
@@ -179,15 +173,15 @@ void Conversation::answer() {
                          .columns = terminal_.can_redraw ? columns : nullptr},
                         status, stop_, [this](const Message& answer) { try_save(&answer); });
   options_.generation.sampling.seed = seed_++;
+  options_.generation.thinking = talk_.thinking;
   try {
-    const GenerationResult result =
-        generate(model_,
-                 {.tokenizer = &model_.tokenizer(),
-                  .prompt = format_.encode(talk_.messages, options_.generation.thinking),
-                  .options = options_.generation,
-                  .decoded = talk_.decoded,
-                  .talk = 1},
-                 printer);
+    const GenerationResult result = generate(model_,
+                                             {.tokenizer = &model_.tokenizer(),
+                                              .prompt = format_.encode(talk_.messages, talk_.thinking),
+                                              .options = options_.generation,
+                                              .decoded = talk_.decoded,
+                                              .talk = 1},
+                                             printer);
     status.erase();
     printer.finish(result.completion.thinking_closed);
     conclude(result);

@@ -196,7 +196,7 @@ void Conversation::set(const std::string& words) {
 // Of this name; empty: of all.
 void Conversation::print_settings(const std::string& name) const {
   GenerationOptions options = options_.generation;
-  options.sampling.seed = seed_;
+  options.sampling.seed = seed_, options.thinking = talk_.thinking;
   std::string line;
   for (const GenerationOption& option : generation_options())
     if (option.setting && (name.empty() || name == option.setting))
@@ -206,10 +206,10 @@ void Conversation::print_settings(const std::string& name) const {
 
 void Conversation::set_thinking(const std::string& word) {
   if (word == "on" || word == "off")
-    options_.generation.thinking = word == "on";
+    talk_.thinking = word == "on";
   else if (!word.empty())
     return say("think takes on or off");
-  say(options_.generation.thinking ? "thinking is on" : "thinking is off");
+  say(talk_.thinking ? "thinking is on" : "thinking is off");
 }
 
 // The former answer stays when no other begins.

@@ -68,8 +68,8 @@ std::optional<HeldTalk> ask_in_talk(const Options& options, const PromptText& te
 }
 
 void keep_answer(HeldTalk& talk, const GenerationResult& result, const std::string& model) {
-  talk.model = model;
   if (result.completion.content.empty()) return;
+  talk.model = model;
   talk.add_answer(result);
   talk.save();
 }
