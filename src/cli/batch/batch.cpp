@@ -79,8 +79,8 @@ class Batch : Listener {
  private:
   LineMaker make_maker(uint64_t seed) {
     if (options_.verbose)
-      say(format("at a time: %lld, %s tokens together", as_ll(n_at_a_time()),
-                 with_thousands(model_.facts().pool_tokens).c_str()));
+      say("at a time: " + std::to_string(n_at_a_time()) + ", " + with_thousands(model_.facts().pool_tokens) +
+          " tokens together");
     defaults_.options = with_recommended(options_, model_.file()).generation;
     defaults_.options.sampling.seed = seed;
     return {rough_digest(model_.file()), std::move(defaults_), [this](const std::string& name) {
@@ -97,8 +97,8 @@ class Batch : Listener {
   bool goes_on() {
     const bool is_first = stop_.is_requested() && !std::exchange(is_stopping_, true);
     if (is_first && runner_.n_running() > 0 && !options_.quiet)
-      tell(format("finishing the %lld that are running; a second signal ends them too",
-                  as_ll(runner_.n_running())));
+      tell("finishing the " + std::to_string(runner_.n_running()) +
+           " that are running; a second signal ends them too");
     if (is_stopping_ && runner_.n_running() > 0 && !model_.is_at_hand()) leave_running();
     return runner_.n_running() > 0 || (!is_stopping_ && (next_ || !is_at_end_));
   }
@@ -106,8 +106,8 @@ class Batch : Listener {
   // A later run answers them: for these the model is not loaded, and no hung process waited for.
   void leave_running() {
     if (!options_.quiet)
-      tell(format("the warm process does not answer: the %lld that are running are left",
-                  as_ll(runner_.n_running())));
+      tell("the warm process does not answer: the " + std::to_string(runner_.n_running()) +
+           " that are running are left");
     runner_.leave();
   }
 

@@ -180,8 +180,7 @@ void AnswerPrinter::print_out(std::string_view text) try {
   if (text.empty()) return;
   last_out_ = text.back();
   if (!style_.escapes_out) return out_(text);
-  const std::string shown = visible(text, true);
-  out_(style_.columns ? wrap_.wrap(shown, style_.columns()) : shown);
+  out_(wrap_.wrap(visible(text, true), style_.wraps ? columns() : 0));
 } catch (const Error&) {
   if (!keep_) throw;
   stop_.hang_up();
@@ -191,7 +190,7 @@ void AnswerPrinter::print_out(std::string_view text) try {
 void AnswerPrinter::print_err(const std::string& text, bool is_dim) {
   if (text.empty()) return;
   last_err_ = text.back();
-  const std::string shown = style_.columns ? wrap_.wrap(text, style_.columns()) : text;
+  const std::string shown = wrap_.wrap(text, style_.wraps ? columns() : 0);
   err_(is_dim ? kDim + shown + kReset : shown);
 }
 

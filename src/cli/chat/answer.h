@@ -64,11 +64,11 @@ class AnswerPrinter : public Listener {
  public:
   struct Style {
     ThinkingDisplay thinking = ThinkingDisplay::show;
-    bool escapes_out = false;       // standard output is a terminal
-    bool has_color = false;         // on standard error
-    size_t (*columns)() = nullptr;  // of the terminal that both streams are; null: nothing is wrapped
-    bool prints = true;             // false: only progress, and `json`
-    AnswerJson* json = nullptr;     // whose pieces are written in place of the text
+    bool escapes_out = false;    // standard output is a terminal
+    bool has_color = false;      // on standard error
+    bool wraps = false;          // both streams are one terminal, whose lines end between words
+    bool prints = true;          // false: only progress, and `json`
+    AnswerJson* json = nullptr;  // whose pieces are written in place of the text
   };
   // Called every second with what is there of an answer. With it a terminal that takes no more counts as
   // SIGHUP; without it a failed write is Error{io}.

@@ -170,7 +170,7 @@ void Conversation::answer() {
   AnswerPrinter printer({.thinking = options_.shown_thinking(),
                          .escapes_out = true,
                          .has_color = terminal_.has_color,
-                         .columns = terminal_.can_redraw ? columns : nullptr},
+                         .wraps = terminal_.can_redraw},
                         status, stop_, [this](const Message& answer) { try_save(&answer); });
   options_.generation.sampling.seed = seed_++;
   options_.generation.thinking = talk_.thinking;
@@ -195,8 +195,7 @@ void Conversation::answer() {
 void Conversation::conclude(const GenerationResult& result) {
   const SamplingOptions& sampling = options_.generation.sampling;
   stats_ = prefill_summary(result) + "; " + decode_summary(result);
-  if (sampling.temperature > 0)
-    stats_ = format("seed: %llu; ", static_cast<unsigned long long>(sampling.seed)) + stats_;
+  if (sampling.temperature > 0) stats_ = "seed: " + std::to_string(sampling.seed) + "; " + stats_;
   if (options_.verbose) say(stats_);
   buffer_tally_.n_rows += result.buffer_tally.n_rows, buffer_tally_.n_misses += result.buffer_tally.n_misses;
   if (result.finish_reason == FinishReason::length && result.n_held_tokens == model_.facts().context)

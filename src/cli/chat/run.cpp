@@ -27,8 +27,7 @@ void report(const GenerationResult& result, const Options& options, const Termin
   if (options.quiet || (!options.verbose && !terminal.is_err)) return;
   std::vector<std::string> parts{prefill_summary(result), decode_summary(result)};
   if (options.verbose && result.buffer_tally.n_rows > 0) parts.push_back(buffer_summary(result.buffer_tally));
-  if (sampling.temperature > 0)
-    parts.push_back(format("seed: %llu", static_cast<unsigned long long>(sampling.seed)));
+  if (sampling.temperature > 0) parts.push_back("seed: " + std::to_string(sampling.seed));
   say(joined(parts, options.verbose ? "\n" : "; "));
 }
 

@@ -136,9 +136,8 @@ Talk parse_talk(std::string_view json) {
   const ReadJson& version = root[kVersionKey];
   const uint64_t found = version.is_number_unsigned() ? version.get<uint64_t>() : 0;
   if (found > kVersion)
-    fail(ErrorKind::usage,
-         format("it is of the newer version %llu, this program reads version %llu",
-                static_cast<unsigned long long>(found), static_cast<unsigned long long>(kVersion)));
+    fail(ErrorKind::usage, "it is of the newer version " + std::to_string(found) +
+                               ", this program reads version " + std::to_string(kVersion));
   return undamaged([&] {
     check(found == kVersion, format("%s is no version", kVersionKey));
     return read_talk(root);

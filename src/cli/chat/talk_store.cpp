@@ -166,8 +166,8 @@ std::string TalkStore::read(const std::string& name, uint64_t n_most) const {
   else if (!info.is_regular)
     why = "it is no regular file";
   else if (info.n_bytes > kMaxTalkBytes)
-    why = format("it has %llu bytes, expected at most %zu", static_cast<unsigned long long>(info.n_bytes),
-                 kMaxTalkBytes);
+    why = "it has " + std::to_string(info.n_bytes) + " bytes, expected at most " +
+          std::to_string(kMaxTalkBytes);
   else
     why = why_foreign(info);
   std::string json(why.empty() ? std::min(info.n_bytes, n_most) : 0, '\0');

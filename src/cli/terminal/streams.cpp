@@ -115,22 +115,17 @@ Terminal examine_terminal(ColorMode mode) {
 }
 
 void StatusLine::show(const std::string& text) {
-  const auto now = std::chrono::steady_clock::now();
-  if (is_quiet_) return;
-  if (!can_redraw_) {
-    if (seconds_since(start_) < next_line_) return;
-    next_line_ = seconds_since(start_) + every_;
-    return say(text);
-  }
-  if (is_drawn_ && now - drawn_at_ < std::chrono::milliseconds(100)) return;
+  constexpr double kRedrawSeconds = 0.1;
+  const double now = seconds_since(start_);
+  if (is_quiet_ || now < next_) return;
+  next_ = now + (can_redraw_ ? kRedrawSeconds : every_);
+  if (!can_redraw_) return say(text);
   write_err("\r\x1b[K" + visible(text.substr(0, columns() - 1)));
   is_drawn_ = true;
-  drawn_at_ = now;
 }
 
 void StatusLine::erase() {
-  if (is_drawn_) write_err("\r\x1b[K");
-  is_drawn_ = false;
+  if (std::exchange(is_drawn_, false)) write_err("\r\x1b[K"), next_ = 0;
 }
 
 size_t columns_of(std::string_view text) {

@@ -62,7 +62,7 @@ class StatusLine {
  public:
   // Where standard error cannot redraw, `show` writes a line every `every` seconds.
   StatusLine(bool can_redraw, bool is_quiet, double every = 60)
-      : can_redraw_(can_redraw), is_quiet_(is_quiet), every_(every), next_line_(every) {}
+      : can_redraw_(can_redraw), is_quiet_(is_quiet), every_(every), next_(can_redraw ? 0 : every) {}
   ~StatusLine() { erase(); }
   StatusLine(const StatusLine&) = delete;
 
@@ -74,9 +74,8 @@ class StatusLine {
   const bool can_redraw_, is_quiet_;
   bool is_drawn_ = false;
   const double every_;
-  double next_line_;  // seconds from the start
+  double next_;  // when it may be shown again, in seconds from the start
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point drawn_at_{};
 };
 
 // Sets TERM to "dumb" where this machine does not know the terminal's kind, for libedit and for programs
