@@ -50,6 +50,12 @@ BatchItem numbered(int i) { return maker().from_text(i, "prompt " + std::to_stri
 std::string answered(int i) { return answer_line(numbered(i), R"({"choices":[]})"); }
 std::string failed(int i) { return failure_line(numbered(i), Error(ErrorKind::model, "broken")); }
 
+BatchOptions with(bool BatchOptions::*option) {
+  BatchOptions options;
+  options.*option = true;
+  return options;
+}
+
 // What opening the output says; empty: nothing.
 std::string complaint(const std::string& path, const std::optional<FileStamp>& input = {}) try {
   const BatchOutput output(path, {}, input);
@@ -218,7 +224,7 @@ BOOST_AUTO_TEST_CASE(what_failed_is_taken_out_to_be_asked_again) {
   const std::string link = files.dir.file("link");
   BOOST_REQUIRE(symlink(files.out.c_str(), link.c_str()) == 0);
   {
-    BatchOutput output(link, {.retries_failed = true}, {});
+    BatchOutput output(link, with(&BatchOptions::retries_failed), {});
     BOOST_TEST((output.find(numbered(2).digest) == BatchOutput::Known::no));
     BOOST_TEST((output.find(numbered(3).digest) == BatchOutput::Known::answered));
     BOOST_TEST(contains(complaint(files.out), "another process writes to"));
@@ -243,7 +249,7 @@ BOOST_AUTO_TEST_CASE(retrying_touches_no_other_file) {
     return all;
   };
   const std::set<std::string> before = names();
-  { const BatchOutput output(files.out, {.retries_failed = true}, {}); }
+  { const BatchOutput output(files.out, with(&BatchOptions::retries_failed), {}); }
   BOOST_TEST(files.read(files.out) == answered(1));
   BOOST_TEST(files.read(files.out + ".tmp") == "precious");
   BOOST_TEST((names() == before));
@@ -314,7 +320,7 @@ BOOST_AUTO_TEST_CASE(one_writer_and_never_the_input) {
 
 BOOST_AUTO_TEST_CASE(answers_in_the_order_of_their_places) {
   const Files files;
-  BatchOutput output(files.out, {.is_ordered = true}, {});
+  BatchOutput output(files.out, with(&BatchOptions::is_ordered), {});
   for (const int i : {3, 1, 4}) output.put(i, answered(i));
   BOOST_TEST(files.read(files.out).empty());
   BOOST_TEST(output.n_held() == 3);

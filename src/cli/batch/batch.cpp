@@ -53,7 +53,7 @@ class Batch : Listener {
       : options_(for_many(options)),
         defaults_(default_request(options)),
         input_(std::move(source), options.batch.shard),
-        output_(output_path, {options.batch.is_ordered, options.batch.retries_failed}, input_.stamp()),
+        output_(output_path, options.batch, input_.stamp()),
         model_(options_, Model::Prefetch()),
         maker_(make_maker(seed)),
         runner_(

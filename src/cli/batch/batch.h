@@ -77,13 +77,10 @@ class BatchInput {
 
 class BatchOutput {
  public:
-  struct Rules {
-    bool is_ordered = false;      // lines go out by their places
-    bool retries_failed = false;  // what failed is taken out of the file, as if it had never been answered
-  };
-  // "-" is standard output. Throws Error{usage} when the file is `input`, when another process writes to it,
-  // or when it is no file of answers; Error{io}.
-  BatchOutput(const std::string& path, const Rules& rules, const std::optional<FileStamp>& input);
+  // "-" is standard output. Of the options two count: lines go out by their places, and what failed is taken
+  // out of the file as if it had never been answered. Throws Error{usage} when the file is `input`, when
+  // another process writes to it, or when it is no file of answers; Error{io}.
+  BatchOutput(const std::string& path, const BatchOptions& options, const std::optional<FileStamp>& input);
 
   // What the file said of the line when it was opened.
   enum class Known { no, answered, failed };
@@ -108,7 +105,7 @@ class BatchOutput {
   void write(std::string_view text);
 
   std::string path_;
-  Rules rules_;
+  bool is_ordered_;
   OwnedFd file_;
   int fd_ = STDOUT_FILENO;
   bool is_regular_ = false;           // and named, so that it is read and locked

@@ -148,8 +148,9 @@ BatchItem BatchInput::item_of(const LineReader::Line& line, LineMaker& maker) co
                          source_.question.empty() ? line.text : line.text + "\n" + source_.question);
 }
 
-BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std::optional<FileStamp>& input)
-    : path_(path == "-" ? "standard output" : path), rules_(rules) {
+BatchOutput::BatchOutput(const std::string& path, const BatchOptions& options,
+                         const std::optional<FileStamp>& input)
+    : path_(path == "-" ? "standard output" : path), is_ordered_(options.is_ordered) {
   if (path != "-") open_file();
   const std::optional<FileStamp> own = stamp_of(fd_);
   const bool is_file = is_regular(fd_);
@@ -161,7 +162,7 @@ BatchOutput::BatchOutput(const std::string& path, const Rules& rules, const std:
   const uint64_t n_whole = each_answer(
       fd_, [&](const LineDigest& digest, bool has_failed, const auto&) { known_[digest] = has_failed; });
   if (ftruncate(fd_, static_cast<off_t>(n_whole)) != 0) fail_file("repair", path_);
-  if (rules_.retries_failed) drop_failed();
+  if (options.retries_failed) drop_failed();
 }
 
 void BatchOutput::open_file() {
@@ -258,7 +259,7 @@ BatchOutput::Known BatchOutput::find(const LineDigest& digest) const {
 }
 
 void BatchOutput::put(int64_t place, std::string text) {
-  if (!rules_.is_ordered) return write(text);
+  if (!is_ordered_) return write(text);
   held_.emplace(place, std::move(text));
   for (; !held_.empty() && held_.begin()->first == next_place_; ++next_place_) {
     write(held_.begin()->second);
