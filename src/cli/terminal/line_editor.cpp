@@ -1,9 +1,8 @@
 // See line_editor.h.
 //
-// libedit only edits. Its output is discarded, and the line is drawn here whenever more input is
-// waited for. It gets its characters from here too, because its own reader does not return when a signal
-// arrives, and knows fewer keys. It works in wide characters of the locale: C.UTF-8, whatever the environment
-// says.
+// libedit only edits. Its output is discarded, and the line is drawn here whenever more input is waited for.
+// It gets its characters from here too, because its own reader does not return when a signal arrives, and
+// knows fewer keys. It works in wide characters of the locale: C.UTF-8, whatever the environment says.
 #include "cli/terminal/line_editor.h"
 
 #include <algorithm>

@@ -34,6 +34,7 @@ constexpr std::pair<const char*, const char*> kPlaces[] = {{"XDG_CONFIG_HOME", "
 
 constexpr std::string_view kFirstLine = "_HiStOrY_V2_\n";
 constexpr const char* kTemporary = ".history.tmp";  // under the lock there is one at a time
+constexpr std::chrono::seconds kLockPatience{5};    // a process that was stopped may hold it
 constexpr size_t kMostAttachedBytes = size_t{16} << 20, kMostEditedBytes = size_t{64} << 20;
 constexpr std::string_view kSpaces = " \t\n", kTextAtBytes = "\ufdd0";
 
@@ -41,8 +42,6 @@ bool is_folder(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
 }
-
-constexpr std::chrono::seconds kLockPatience{5};  // a process that was stopped may hold the folder's lock
 
 // The last bytes of a regular file, at most `n_most`; nothing when they cannot be read.
 std::optional<std::string> read_end(FileSystem& fs, const OwnedFd& file, uint64_t n_most, FileInfo& info) {
