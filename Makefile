@@ -18,14 +18,13 @@ DEBUG    := -g1
 # -ffp-contract=off: the compiler must not fuse a*b+c in one place and not in another; results are compared bit for bit.
 # -Wno-psabi: how a vector of 32 bytes is passed depends on the CPU's registers; functions that pass one are inlined.
 # -Wno-subobject-linkage: the warning mistakes files that are compiled together for headers.
-# CXXOPTS_NO_REGEX: std::regex overflows the stack on long words, and takes half of that file's compile time.
-CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -Wno-psabi -Wno-subobject-linkage -ffp-contract=off -pthread -MMD -MP -Isrc -I. -DCXXOPTS_NO_REGEX $(SANITIZE)
+CXXFLAGS := -std=c++20 $(OPTIMIZE) $(DEBUG) -Wall -Wextra -Wshadow -Werror -Wno-psabi -Wno-subobject-linkage -ffp-contract=off -pthread -MMD -MP -Isrc -I. $(SANITIZE)
 LDFLAGS  := -pthread $(SANITIZE)
 LDLIBS   := -lhwy -lsentencepiece -l:libpcre2-8.a -ledit -lcrypto -lxxhash
 TEST_LIB := -l:libboost_unit_test_framework.a
 BASE_LIBS := -lcrypto  # what src/base alone needs
 TEST_PACKAGES := libboost-test-dev  # large, so only the tests install it
-PACKAGES := g++ libcxxopts-dev libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
+PACKAGES := g++ libedit-dev libhwy-dev libpcre2-dev libsentencepiece-dev libssl-dev libxxhash-dev nlohmann-json3-dev
 
 # The CUDA half. CUDA_ARCHS: compute capabilities, e.g. "80 90"; by default that of the GPU here, or 90. The code uses
 # instructions that only 9.0 or only 10.0 has, so 90 means 90a, and 100 means 100a.
@@ -48,8 +47,8 @@ endif
 # All files of a station (in cli: of a room) are compiled together, because the headers that they share take most of the
 # compile time. So the names in their unnamed namespaces must differ.
 # ALONE: files compiled once per instruction set or with their own flags, and files that tests link alone or replace.
-ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/options/version.cpp
-STATIONS     := base gguf text backend weights context model engine prefix cli \
+ALONE        := $(addprefix src/backend/,cpu_matmul.cpp cpu_formats_vnni.cpp cpu_attention_kernels.cpp pinned_memory.cpp) src/base/thread.cpp src/engine/engine.cpp src/cli/options/commands.cpp
+STATIONS     := base gguf text backend weights context model engine prefix \
                 $(addprefix cli_,terminal options warm chat batch inspect)
 $(foreach station,$(STATIONS),$(eval FILES_$(station) := $(filter-out $(ALONE),$(wildcard src/$(subst _,/,$(station))/*.cpp))))
 TEST_SOURCES := $(wildcard tests/*.cpp)
@@ -204,10 +203,10 @@ $(BUILD)/.cuda_$(CUDA):
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.cuda_*
 	@touch $@
-# version.cpp is rebuilt when the revision or the backends change.
+# commands.cpp is rebuilt when the revision or the backends change.
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(BUILD)/src/cli/options/version.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
-$(BUILD)/src/cli/options/version.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
+$(BUILD)/src/cli/options/commands.o: CXXFLAGS += -DDSV32_REVISION='"$(REVISION)"' -DDSV32_BACKENDS='"$(if $(filter 1,$(CUDA)),$(BACKENDS),cpu)"'
+$(BUILD)/src/cli/options/commands.o: $(BUILD)/.built_$(subst $() ,_,$(REVISION)_$(CUDA)_$(CUDA_ARCHS))
 $(BUILD)/.built_%:
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/.built_*
@@ -225,7 +224,7 @@ $(BUILD)/tests/support/headers.h.gch: tests/support/headers.h | test_deps
 	@cp $< $(@D)
 	@$(CXX) $(CXXFLAGS) $(TEST_FLAGS) -x c++-header $< -o $@
 # cli waits for people and for the model, so it is compiled faster instead.
-$(BUILD)/src/cli/options/version.o $(BUILD)/src/cli.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
+$(BUILD)/src/cli/options/commands.o $(BUILD)/src/cli_%.o: CXXFLAGS += -O1
 $(BUILD)/tests/gpu/%.o: CXXFLAGS += -isystem $(CUDA_HOME)/include
 # Under the sanitizers one instruction set is enough (AVX2 if the CPU has it). Products are optimised; alignment (vectors
 # are read from any address here) and the stack are not checked. Otherwise products take minutes to compile, and most of

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "cli/inspect/measured.h"
+#include "cli/inspect/inspect.h"
 #include "engine/loop.h"
 #include "tests/support/forward_scene.h"
 #include "tests/support/recording_backend.h"

@@ -5,12 +5,10 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/text.h"
 #include "cli/batch/batch_item.h"
 #include "cli/chat/chat.h"
-#include "cli/inspect/completion.h"
-#include "cli/inspect/config.h"
-#include "cli/inspect/manual.h"
-#include "cli/options/commands.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/flags.h"
 #include "cli/warm/warm_wire.h"
 #include "tests/support/contains.h"
@@ -59,7 +57,7 @@ Hash256 hash_of(const GenerationOptions& options) {
 std::optional<Options> changed(const Flag& flag) {
   for (const char* text : {"7", "cpu", "1G", "bf16", "lfu", "back", "all", "0.5", "some", "true"}) try {
       Options options;
-      flag.apply(options, {flag.name(), text});
+      flag.field(options).set({flag.name(), text});
       if (flag.text_in(options) != flag.text_in({})) return options;
     } catch (const Error&) {
     }
@@ -108,13 +106,16 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
 // Help, manual page, completions and `config` of each command that takes it.
 BOOST_AUTO_TEST_CASE(every_flag_is_told_of_everywhere) {
   const std::string page = unbroken(replaced(manual_page(), "\\-", "-"));
-  const std::string shells[] = {shell_completion("bash"), shell_completion("zsh"), shell_completion("fish")};
   for (const CommandRow& row : commands()) {
     const std::string help = unbroken(command_help(row.command)), config = config_text(row);
+    std::vector<std::string> line = split(row.name(), ' ');
+    line.push_back("--");
+    const std::string offers = offers_for(line);
+    BOOST_TEST(std::ranges::count(offers, '\n') == 1 + std::ssize(flags_of(row.command)), row.name());
     for (const Flag* flag : flags_of(row.command)) {
       BOOST_TEST(contains(help, unbroken(flag->help())), row.name() << " " << flag->name());
       BOOST_TEST(contains(page, unbroken(replaced(flag->help(), "\\", "\\e") + ".")), flag->name());
-      for (const std::string& shell : shells) BOOST_TEST(contains(shell, flag->name()), flag->name());
+      BOOST_TEST(contains(offers, "\n--" + flag->name() + "\t"), row.name() << " " << flag->name());
       BOOST_TEST((contains(config, "\n" + flag->name() + " ") || flag->is_once()),
                  row.name() << " " << flag->name());
     }
@@ -145,10 +146,11 @@ BOOST_AUTO_TEST_CASE(every_flag_of_an_engine_names_its_socket) {
 // What config and the help show is read as what it was.
 BOOST_AUTO_TEST_CASE(a_value_is_shown_as_it_is_typed) {
   for (const Flag& flag : flags()) {
-    const std::optional<Options> options = flag.get && flag.value ? changed(flag) : std::nullopt;
+    Options none;
+    const std::optional<Options> options = flag.field(none).text && flag.value ? changed(flag) : std::nullopt;
     if (!options) continue;
     Options again;
-    flag.apply(again, {flag.name(), flag.text_in(*options)});
+    flag.field(again).set({flag.name(), flag.text_in(*options)});
     BOOST_TEST(flag.text_in(again) == flag.text_in(*options), flag.name());
   }
 }

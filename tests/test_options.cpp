@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/inspect/inspect.h"
-#include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "tests/support/contains.h"
@@ -142,7 +141,7 @@ BOOST_AUTO_TEST_CASE(help_before_everything_else) {
     }
 }
 
-// The letter of a flag stands last in its row: cxxopts puts names in another order otherwise.
+// The letter of a flag stands last in its row, where the help looks for it.
 BOOST_AUTO_TEST_CASE(the_table_is_in_order) {
   for (const Flag& flag : flags()) {
     const std::string names = flag.names;

@@ -1,5 +1,4 @@
-// cli/settings and cli/completion: what a file says for flags, and that nothing made of the tables lacks a
-// part of them.
+// The settings file, what a shell offers, and the manual page.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdlib>
@@ -7,9 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/inspect/completion.h"
-#include "cli/inspect/manual.h"
-#include "cli/options/commands.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "tests/support/contains.h"
@@ -97,41 +94,36 @@ BOOST_AUTO_TEST_CASE(a_mistake_is_told_with_its_line) {
   for (const auto& [text, message] : wrong) BOOST_TEST(contains(complaint_about(text), message), text);
 }
 
-// Each shell's part for a command has that one's flags and no other's, and so has the manual page.
-BOOST_AUTO_TEST_CASE(completions_and_manual_have_every_command_and_flag) {
-  const std::string fish = shell_completion("fish");
+BOOST_AUTO_TEST_CASE(the_manual_page_has_every_command_and_flag) {
   const std::string page = manual_page().substr(0, manual_page().find("\n.SH IN A CHAT"));
-  for (const char* shell : {"bash", "zsh"}) {
-    std::istringstream lines(shell_completion(shell));
-    size_t n_found = 0;
-    for (std::string line; std::getline(lines, line);)
-      for (const CommandRow& row : commands()) {
-        if (!line.starts_with("    '" + row.name() + " '*)")) continue;
-        ++n_found;
-        while (!contains(line, " words='--") && !contains(line, " flags=('--") && std::getline(lines, line)) {
-        }
-        for (const Flag* flag : flags_of(row.command))
-          BOOST_TEST((contains(line, "--" + flag->name() + " ") ||
-                      contains(line, "--" + flag->name() + "'") || contains(line, "--" + flag->name() + ":")),
-                     shell << " " << row.name() << " " << flag->name());
-        BOOST_TEST(count(line, shell == std::string("zsh") ? "'--" : "--") == flags_of(row.command).size());
-        break;
-      }
-    BOOST_TEST(n_found == commands().size());
-  }
-  for (const CommandRow& row : commands()) {
-    std::string spaced = row.name();
-    const size_t space = spaced.find(' ');
-    const std::string when =
-        "__fish_seen_subcommand_from " + spaced.substr(0, space) +
-        (space == spaced.npos ? "" : "; and __fish_seen_subcommand_from" + spaced.substr(space));
-    BOOST_TEST(count(fish, "-n '" + when + "' -l ") == flags_of(row.command).size(), row.name());
-    for (const Flag* flag : flags_of(row.command))
-      BOOST_TEST(contains(fish, "-n '" + when + "' -l " + flag->name() + " "), row.name());
+  for (const CommandRow& row : commands())
     BOOST_TEST(contains(page, "\n\\fB" + row.name() + "\\fR "), row.name());
-  }
   BOOST_TEST(count(page, "\n.TP\n") == commands().size() + flags().size());
-  BOOST_CHECK_THROW(shell_completion("tcsh"), Error);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_shell_offers) {
+  const std::pair<Words, const char*> offered[] = {
+      {{"ca"}, "words\nrun\nbatch\nchat\ninspect\ncheck\ncache\ntalks\nbench\nconfig\nwarm\ncompletion\n"},
+      {{"warm", "st"},
+       "words\nstart\tLoads the model and leaves a process that holds it, so that run, chat and batch begin "
+       "at "
+       "once.\nstatus\tThe processes that hold a model. Exit code 1: there is none.\nstop\tEnds those "
+       "processes, or those of -m, after the requests under way are answered.\n"},
+      {{"run", "--kv-type", ""}, "words\nfp8\nbf16\nf32\n"},
+      {{"run", "--kv-type=f"}, "words\nfp8\nbf16\nf32\n"},
+      {{"run", "--kv-type", "=", "f"}, "words\nfp8\nbf16\nf32\n"},
+      {{"cache", "prune", "--cache-policy", "s"}, "words\nlru\nlfu\nfifo\nslru\n"},
+      {{"run", "-f", ""}, "files\n"},
+      {{"run", "--json", ""}, "files\n"},
+      {{"completion", ""}, "words\nbash\nzsh\nfish\nman\n"},
+      {{"bench", "batch", "--topk-buffer", ""}, "words\nfull\nauto\n"},
+      {{"warm", "stop", "--hel"},
+       "words\n--model\tthe GGUF file, of a split model its first part, or a part of "
+       "its name if it is in models/, $DSV32_MODELS or $XDG_DATA_HOME/dsv32/models\n--help\tthis text\n"
+       "--version\tthe version\n"},
+      {{"nothing", "here", ""}, "words\n"},
+  };
+  for (const auto& [line, text] : offered) BOOST_TEST(offers_for(line) == text, line.back());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -41,8 +41,9 @@ ln -s "$model" models/first.gguf
 ln -s "$model" share/dsv32/models/second-00001-of-00002.gguf
 run_ run "${m[@]}" --no-think -n 1 --no-cache --talk spoken hi
 export XDG_DATA_HOME=$PWD/share
-expect "names of models" 0 completion models
-check "names of models: all" test "$(xargs <out)" = "first second"
+expect "names of models" 0 completion next -- run -m ""
+check "names of models: all, and files" test "$(xargs <out)" = "files first second"
+usage_error "no such shell" completion tcsh
 PATH=$(dirname "$dsv32"):$PATH
 offers() { # NAME WANTED WORDS...: by $by
   check "$by: $1" test "$("completed_by_$by" "${@:3}")" = "$2"
@@ -73,7 +74,7 @@ by=bash offers "all choices behind =" "fp8 bf16 f32" dsv32 run --kv-type =
 by=bash offers "files with models" "first" dsv32 run -m f
 value_cases_of_zsh() {
   completed_by_zsh() {
-    zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${flags%%:*}:#$PREFIX*}; }
+    zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${offers%%:*}:#$PREFIX*}; }
       compset() { PREFIX=${PREFIX#*=}; }; _files() {}; compdef() {}
       words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./zsh "$@" | xargs
   }

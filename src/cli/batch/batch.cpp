@@ -10,7 +10,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/options/commands.h"
+#include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"

@@ -25,8 +25,8 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "cli/options/inputs.h"
 #include "cli/options/json.h"
-#include "cli/options/prompt.h"
 #include "engine/request.h"
 #include "text/chat_format.h"
 

@@ -6,8 +6,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/chat/answer.h"
-#include "cli/options/commands.h"
-#include "cli/options/prompt.h"
+#include "cli/chat/chat.h"
+#include "cli/options/flags.h"
+#include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
 

@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "cli/chat/answer.h"
 #include "cli/chat/chat.h"
-#include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"
@@ -188,7 +187,7 @@ void Conversation::set(const std::string& words) {
   if (words.empty() || (is_known && value.empty())) return print_settings(name);
   if (!is_known) return say("/set takes one of " + joined(chat_settings(), ", ") + ", and its value");
   if (name == "think") return set_thinking(value);
-  find_flag(flags_of(Command::chat), name)->apply(options_, {"/set " + name, value});
+  find_flag(flags_of(Command::chat), name)->field(options_).set({"/set " + name, value});
   if (name == "seed") seed_ = choose_seed(options_);
   print_settings("");
 }

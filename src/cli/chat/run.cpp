@@ -12,8 +12,8 @@
 #include "cli/chat/answer.h"
 #include "cli/chat/chat.h"
 #include "cli/chat/talk.h"
-#include "cli/options/commands.h"
-#include "cli/options/prompt.h"
+#include "cli/options/flags.h"
+#include "cli/options/inputs.h"
 #include "cli/warm/model.h"
 
 namespace dsv32 {

@@ -12,9 +12,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/options/inputs.h"
 #include "cli/options/json.h"
-#include "cli/options/model_lookup.h"
-#include "cli/options/prompt.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"

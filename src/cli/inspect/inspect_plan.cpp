@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/worker_pool.h"
 #include "cli/inspect/inspect.h"
-#include "cli/inspect/measured.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "engine/plan_speed.h"

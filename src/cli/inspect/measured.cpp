@@ -1,6 +1,6 @@
-// See measured.h. A fabricated page's keys are a random piece of one long row of random values, which is much
+// See inspect.h. A fabricated page's keys are a random piece of one long row of random values, which is much
 // faster than drawing each: the scales, drawn for each, make no two of them equal.
-#include "cli/inspect/measured.h"
+#include "cli/inspect/inspect.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "base/numbers.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/model_lookup.h"
+#include "cli/options/inputs.h"
 #include "engine/loop.h"
 #include "weights/synthetic.h"
 

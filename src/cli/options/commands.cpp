@@ -1,9 +1,16 @@
-// See commands.h. A command of two words belongs to the group that the first names. A screenful is 24 lines
+// See flags.h. A command of two words belongs to the group that the first names. A screenful is 24 lines
 // of 80 columns.
-#include "cli/options/commands.h"
 
 #include <algorithm>
 #include <sstream>
+
+#include <histedit.h>
+#include <hwy/highway.h>
+#include <openssl/opensslv.h>
+#include <xxhash.h>
+#include <nlohmann/json.hpp>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -199,6 +206,19 @@ std::string general_text(const std::vector<std::string>& words) {
   if (word == "--version" || word == "-V" || (word == "version" && !is_behind)) return version_text();
   if (word != "--help" && word != "-h" && (word != "help" || is_behind)) return {};
   return is_behind ? fitted(group_text(words[0])) : overview();
+}
+
+std::string version_text() {
+  std::string text = format("dsv32 0.1.0 (%s)\n", DSV32_REVISION);
+  text += "compiler: g++ " __VERSION__ "\n";
+  text += "backends: " DSV32_BACKENDS "\n";
+  text += format(
+      "libraries: Highway %d.%d.%d, PCRE2 %d.%d, sentencepiece, libedit %d.%d, OpenSSL %s, "
+      "xxHash %d.%d.%d, JSON %d.%d.%d",
+      HWY_MAJOR, HWY_MINOR, HWY_PATCH, PCRE2_MAJOR, PCRE2_MINOR, LIBEDIT_MAJOR, LIBEDIT_MINOR,
+      OPENSSL_VERSION_STR, XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE,
+      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
+  return text + "\n";
 }
 
 std::string error_text(const std::string& message, const std::string& hint) {

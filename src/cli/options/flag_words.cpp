@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include <cxxopts.hpp>
-
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -13,43 +11,13 @@
 namespace dsv32 {
 namespace {
 
-constexpr size_t kUnbroken = 1 << 16;  // columns: fitted() breaks lines
 constexpr size_t kMostGpus = 1024;
-
-// "full or auto", "fp8, bf16 or f32"
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
-  return text;
-}
-
-std::string expectation(const FlagValue& value, const std::string& expected) {
-  return format("%s takes %s, not '%s'", value.flag.c_str(), expected.c_str(),
-                visible(value.text, false, 80).c_str());
-}
 
 template <typename T>
 bool parse_whole(const std::string& text, T& value) {
   const char* end = text.data() + text.size();
   const std::from_chars_result result = std::from_chars(text.data(), end, value);
   return result.ec == std::errc{} && result.ptr == end;
-}
-
-cxxopts::Options make_parser(const CommandRow& command, const Flags& flags) {
-  cxxopts::Options parser(command.full_name, command.about);
-  parser.custom_help(command.usage).set_width(kUnbroken);
-  for (const Flag* flag : flags) {
-    if (flag->value)
-      parser.add_options(flag->group)(flag->names, flag->help(), cxxopts::value<std::string>(), flag->value);
-    else
-      parser.add_options(flag->group)(flag->names, flag->help());
-  }
-  return parser;
-}
-
-std::string without_hyphens(const std::string& word) {
-  return word.substr(std::min(word.find_first_not_of('-'), word.size()));
 }
 
 std::string where_to_look(const CommandRow& command) {
@@ -62,56 +30,39 @@ std::string where_to_look(const CommandRow& command) {
   for (const Flag* flag : flags)
     for (const std::string& spelling : flag->spellings())
       if (spelling.size() > 1) known.push_back(spelling);
-  const std::string name = without_hyphens(word);
   fail(ErrorKind::usage, "unknown flag " + visible(word, false, 40) +
-                             (name.size() > 1 ? did_you_mean(name, known, "--") : "") +
+                             (word.size() > 2 ? did_you_mean(word.substr(2), known, "--") : "") +
                              where_to_look(command));
 }
 
-// What cxxopts is to see: long names with hyphens, also for the two with one hyphen that hands know from
-// elsewhere. A flag's value is left as it is.
-std::vector<std::string> rewrite(const Flags& flags, std::vector<std::string> words) {
-  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
-    std::string& word = words[i];
-    if (word == "-sys" || word == "-sysf") word = word == "-sys" ? "--system" : "--system-file";
-    const size_t equals = std::min(word.find('='), word.size());
-    const Flag* flag =
-        word.starts_with('-') ? find_flag(flags, without_hyphens(word.substr(0, equals))) : nullptr;
-    if (flag && word.starts_with("--"))
-      word = replaced(word.substr(0, equals), "_", "-") + word.substr(equals);
-    if (flag && flag->value && equals == word.size()) ++i;
+// The flags of args[i], which begins with a hyphen: one by its long name, "--ctx=64", or some by their
+// letters, "-qvn5". A value that does not stand there is args[i + 1].
+void take_flags(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args,
+                size_t& i, std::vector<GivenFlag>& given) {
+  // Two long names with one hyphen, which hands know from elsewhere.
+  const std::string word = args[i] == "-sys" ? "--system" : args[i] == "-sysf" ? "--system-file" : args[i];
+  const bool is_long = word.starts_with("--");
+  for (size_t at = is_long ? 2 : 1, end; at < word.size(); at = end) {
+    end = is_long ? std::min(word.find('='), word.size()) : at + 1;
+    const std::string name = word.substr(at, end - at);
+    const Flag* flag = is_long == (name.size() > 1) ? find_flag(flags, name) : nullptr;
+    if (!flag) fail_unknown(command, flags, (is_long ? "--" : "-") + name);
+    const bool has_value = end < word.size() && (is_long || flag->value);
+    if (flag->value && !has_value && ++i == args.size())
+      fail(ErrorKind::usage, "--" + flag->name() + " needs a value" + where_to_look(command));
+    const std::string value = has_value ? word.substr(end + is_long) : flag->value ? args[i] : "true";
+    if (!flag->value && value != "true" && value != "false")
+      fail(ErrorKind::usage, "--" + flag->name() + " takes no value");
+    if (flag->value || value == "true") given.push_back({flag, value, ""});
+    if (has_value) end = word.size();
   }
-  return words;
 }
 
-// cxxopts puts the name in question between its quotation marks, and nowhere else.
-std::string quoted_part(const std::string& message) {
-  const size_t begin = message.find(cxxopts::LQUOTE), end = message.rfind(cxxopts::RQUOTE);
-  if (begin == std::string::npos || end == std::string::npos) return message;
-  return message.substr(begin + cxxopts::LQUOTE.size(), end - begin - cxxopts::LQUOTE.size());
-}
-
-std::string dashed(const Flags& flags, const std::string& name) {
-  const Flag* flag = find_flag(flags, name);
-  return "--" + (flag ? flag->name() : visible(name, false, 80));
-}
-
-cxxopts::ParseResult parse(const CommandRow& command, const Flags& flags,
-                           const std::vector<std::string>& args) {
-  std::vector<const char*> argv{command.full_name};
-  for (const std::string& arg : args) argv.push_back(arg.c_str());
-  try {
-    return make_parser(command, flags).parse(static_cast<int>(argv.size()), argv.data());
-  } catch (const cxxopts::exceptions::no_such_option& error) {
-    const std::string name = quoted_part(error.what());
-    fail_unknown(command, flags, (name.size() == 1 ? "-" : "--") + name);
-  } catch (const cxxopts::exceptions::missing_argument& error) {
-    fail(ErrorKind::usage,
-         dashed(flags, quoted_part(error.what())) + " needs a value" + where_to_look(command));
-  } catch (const cxxopts::exceptions::exception& error) {
-    fail(ErrorKind::usage, format("cannot read '%s'", visible(quoted_part(error.what()), false, 80).c_str()) +
-                               where_to_look(command));
-  }
+// "  -c, --ctx N"
+std::string names_in_help(const Flag& flag) {
+  const std::string letter = flag.spellings().back();
+  return (letter.size() > 1 ? "     " : "  -" + letter + ",") + " --" + flag.name() +
+         (flag.value ? std::string(" ") + flag.value : "");
 }
 
 std::optional<uint64_t> size_in(const std::string& text) {
@@ -120,6 +71,21 @@ std::optional<uint64_t> size_in(const std::string& text) {
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+std::vector<TensorType> computable_types() {
+  std::vector<TensorType> types;
+  for (uint32_t number = 0; number < 64; ++number)
+    if (const TypeTraits* found = find_traits(TensorType{number}); found && found->is_supported)
+      types.push_back(TensorType{number});
+  return types;
+}
+
+// By its name in any case.
+std::optional<TensorType> find_type(const std::string& name) {
+  for (const TensorType type : computable_types())
+    if (upper_case(name) == type_name(type)) return type;
+  return std::nullopt;
 }
 
 // One GPU or more, "24G", "2x141G" or "2xH200"; nothing when it is none.
@@ -152,16 +118,17 @@ bool GivenWords::has(const std::string& name) const {
 }
 
 GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::vector<std::string>& args) {
-  const cxxopts::ParseResult parsed = parse(command, flags, rewrite(flags, args));
   GivenWords given;
-  for (const cxxopts::KeyValue& argument : parsed.arguments()) {
-    const Flag* flag = find_flag(flags, argument.key());
-    const bool is_off = !flag->value && argument.value() == "false";
-    if (!flag->value && !is_off && argument.value() != "true")
-      fail(ErrorKind::usage, format("--%s takes no value", argument.key().c_str()));
-    if (!is_off) given.flags.push_back({flag, argument.value(), ""});
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--") {
+      given.words.insert(given.words.end(), args.begin() + static_cast<ptrdiff_t>(i) + 1, args.end());
+      break;
+    }
+    if (args[i].size() > 1 && args[i][0] == '-')
+      take_flags(command, flags, args, i, given.flags);
+    else
+      given.words.push_back(args[i]);
   }
-  given.words = parsed.unmatched();
   if (!command.takes_words && !given.words.empty() && !given.has("help") && !given.has("version"))
     fail(ErrorKind::usage, format("unexpected word '%s'", visible(given.words.front(), false, 80).c_str()) +
                                where_to_look(command));
@@ -169,10 +136,26 @@ GivenWords take_apart(const CommandRow& command, const Flags& flags, const std::
 }
 
 std::string help_of(const CommandRow& command, const Flags& flags) {
+  constexpr size_t kWidest = 30;  // columns of names
+  std::string text = format("%s\nUsage:\n  %s %s\n", command.about, command.full_name, command.usage);
   std::vector<std::string> groups;
   for (const Flag* flag : flags)
     if (std::ranges::count(groups, flag->group) == 0) groups.push_back(flag->group);
-  return fitted(make_parser(command, flags).help(groups));
+  for (const std::string& group : groups) {
+    Flags members;
+    std::ranges::copy_if(flags, std::back_inserter(members), [&](auto flag) { return flag->group == group; });
+    size_t width = 0;
+    for (const Flag* flag : members) width = std::max(width, names_in_help(*flag).size());
+    width = std::min(width, kWidest);
+    text += "\n " + group + " options:\n";
+    for (const Flag* flag : members) {
+      std::string names = names_in_help(*flag);
+      if (names.size() > width) names += "\n" + std::string(width, ' ');
+      names.resize(std::max(names.size(), width), ' ');
+      text += names + "  " + flag->help() + "\n";
+    }
+  }
+  return fitted(text);
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {
@@ -192,13 +175,16 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 }
 
 [[noreturn]] void fail_value(const FlagValue& value, const std::string& expected) {
-  fail(ErrorKind::usage, expectation(value, expected));
+  fail(ErrorKind::usage, format("%s takes %s, not '%s'", value.flag.c_str(), expected.c_str(),
+                                visible(value.text, false, 80).c_str()));
 }
 
-WrongChoice::WrongChoice(const FlagValue& value, std::vector<std::string> fitting, const std::string& also)
-    : Error(ErrorKind::usage,
-            expectation(value, also.empty() ? "one of " + listed(fitting) : also + ", " + listed(fitting))),
-      words(std::move(fitting)) {}
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
 
 int64_t parse_integer(const FlagValue& value, int64_t least, int64_t most) {
   int64_t number = 0;
@@ -209,7 +195,7 @@ int64_t parse_integer(const FlagValue& value, int64_t least, int64_t most) {
 
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words) {
   const auto found = std::ranges::find(words, value.text);
-  if (found == words.end()) throw WrongChoice(value, words);
+  if (found == words.end()) fail_value(value, "one of " + listed(words));
   return static_cast<size_t>(found - words.begin());
 }
 
@@ -231,17 +217,15 @@ Shard parse_shard(const FlagValue& value) {
   return shard;
 }
 
-TensorType parse_type(const FlagValue& value) {
+std::vector<std::string> type_names() {
   std::vector<std::string> names;
-  const std::string upper = upper_case(value.text);
-  for (uint32_t number = 0; number < 64; ++number) {
-    const auto type = static_cast<TensorType>(number);
-    const TypeTraits* found = find_traits(type);
-    if (!found || !found->is_supported) continue;
-    if (upper == found->name) return type;
-    names.emplace_back(found->name);
-  }
-  throw WrongChoice(value, names);
+  for (const TensorType type : computable_types()) names.emplace_back(type_name(type));
+  return names;
+}
+
+TensorType parse_type(const FlagValue& value) {
+  if (const auto type = find_type(value.text)) return *type;
+  fail_value(value, "one of " + listed(type_names()));
 }
 
 SyntheticTypes parse_file_type(const FlagValue& value) {
@@ -250,11 +234,8 @@ SyntheticTypes parse_file_type(const FlagValue& value) {
   if (name.ends_with(kPure))
     return {.matrices = parse_type({value.flag, name.substr(0, name.size() - kPure.size())})};
   if (const QuantMix* mix = find_mix(name)) return {.mix = mix};
-  try {
-    return {.matrices = parse_type({value.flag, name})};
-  } catch (const WrongChoice&) {
-    throw WrongChoice(value, mix_names(), "a format of all matrices (Q4_K, Q2_K-pure) or a mix");
-  }
+  if (const auto type = find_type(name)) return {.matrices = *type};
+  fail_value(value, "a format of all matrices (Q4_K, Q2_K-pure) or a mix, " + listed(mix_names()));
 }
 
 ImaginedMachine parse_machine(const FlagValue& value) {
@@ -300,7 +281,7 @@ std::chrono::seconds parse_duration(const FlagValue& value) {
 
 void GivenFlag::apply(Options& options) const {
   const std::string shown = where.empty() ? "--" + flag->name() : visible(where) + ": " + flag->name();
-  flag->apply(options, {shown, value});
+  flag->field(options).set({shown, value});
   options.given.insert(flag->name());
 }
 

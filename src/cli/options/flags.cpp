@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
 
 #include "base/text.h"
@@ -43,41 +44,50 @@ using Words = std::vector<std::string>;
 
 // How a field is set by a text, and the text that would set it.
 
+struct Bounds {
+  double least, most;  // of a number
+};
+
 template <typename T>
-void read(const Flag& flag, V value, T& field) {
+void read(V value, Bounds bounds, T& at) {
   if constexpr (std::is_same_v<T, bool>)
-    field = true;
+    at = true;
   else if constexpr (std::is_same_v<T, std::string>)
-    field = value.text;
+    at = value.text;
   else if constexpr (std::is_same_v<T, uint64_t>)
-    field = parse_bytes(value.text, value.flag.c_str());
+    at = parse_bytes(value.text, value.flag.c_str());
   else if constexpr (std::is_integral_v<T>)
-    field = static_cast<T>(
-        parse_integer(value, static_cast<int64_t>(flag.least), static_cast<int64_t>(flag.most)));
+    at = static_cast<T>(
+        parse_integer(value, static_cast<int64_t>(bounds.least), static_cast<int64_t>(bounds.most)));
   else if constexpr (std::is_floating_point_v<T>)
-    field = parse_number(value, flag.least, flag.most);
+    at = parse_number(value, bounds.least, bounds.most);
   else if constexpr (std::is_same_v<T, TensorType>)
-    field = parse_type(value);
+    at = parse_type(value);
   else
-    field = parse_duration(value);
+    at = parse_duration(value);
 }
 
 template <typename T>
-void read(const Flag& flag, V value, std::optional<T>& field) {
+void read(V value, Bounds bounds, std::optional<T>& at) {
   T inner{};
-  read(flag, value, inner);
-  field = inner;
+  read(value, bounds, inner);
+  at = inner;
 }
 
-// Numbers with commas between them, in order; sizes, each for a GPU, as they stand; texts one by one.
+// Numbers with commas between them, in order; sizes, each for a GPU, as they stand.
 template <typename T>
-void read(const Flag& flag, V value, std::vector<T>& field) {
-  if constexpr (std::is_same_v<T, std::string>) return field.push_back(value.text);
+void read(V value, Bounds bounds, std::vector<T>& at) {
   std::vector<T> values;
   for (const std::string& part : split(value.text, ','))
-    read(flag, {value.flag, part}, values.emplace_back());
+    read({value.flag, part}, bounds, values.emplace_back());
   if constexpr (std::is_signed_v<T>) std::ranges::sort(values);
-  field = std::move(values);
+  at = std::move(values);
+}
+
+// Texts one by one.
+void read(V value, Bounds, Words& at) {
+  if (value.text.empty()) fail_value(value, "a text that is not empty");
+  at.push_back(value.text);
 }
 
 template <typename T>
@@ -112,63 +122,56 @@ std::string shown(const std::vector<T>& values) {
   return joined(texts, ",");
 }
 
-// Fields that are set otherwise.
-
-template <typename T>  // an enumeration, its words in its order, or the word itself
-struct Choice {
-  T& field;
-  Words words;
-
-  void set(V value) {
-    const size_t place = parse_word(value, words);
-    if constexpr (std::is_same_v<T, std::string>)
-      field = words[place];
-    else
-      field = static_cast<T>(place);
-  }
-  std::string text() const {
-    if constexpr (std::is_same_v<T, std::string>)
-      return field;
-    else
-      return words.at(static_cast<size_t>(field));
-  }
-};
-
-template <typename T, typename... Texts>
-Choice<T> choice(T& field, Texts... words) {
-  return {field, {words...}};
+template <typename T>
+FlagField field(T& at, double least = 0, double most = 0) {
+  return {[&at, least, most](V value) {
+            read(value, {least, most}, at);
+          },
+          [&at] { return shown(at); }, std::is_same_v<T, TensorType> ? type_names() : Words{}};
 }
 
-struct Negated {
-  bool& field;
-  void set(V) { field = false; }
-  std::string text() const { return shown(!field); }
-};
+// Fields that are set otherwise.
 
-struct Count {  // a number, auto, which is nothing, or full (kEveryRow)
-  std::optional<int64_t>& field;
-  int64_t least, most;
-  bool has_full = false;
+template <typename T>  // an enumeration, its words in its order
+FlagField choice(T& at, const Words& words) {
+  return {[&at, words](V value) { at = static_cast<T>(parse_word(value, words)); },
+          [&at, words] { return words.at(static_cast<size_t>(at)); }, words};
+}
 
-  void set(V value) {
-    field.reset();
+template <typename T>
+FlagField choice(std::optional<T>& at, const Words& words) {
+  return {[&at, words](V value) { at = static_cast<T>(parse_word(value, words)); }, nullptr, words};
+}
+
+FlagField choice(std::string& at, const Words& words) {
+  return {[&at, words](V value) { at = words[parse_word(value, words)]; }, [&at] { return at; }, words};
+}
+
+FlagField off(bool& at) {
+  return {[&at](V) { at = false; }, [&at] { return shown(!at); }};
+}
+
+// A number, auto, which is nothing, or full (kEveryRow).
+FlagField count(std::optional<int64_t>& at, int64_t least, int64_t most, bool has_full = false) {
+  const Words words = has_full ? Words{"full", "auto"} : Words{"auto"};
+  const auto set = [&at, least, most, words](V value) {
+    at.reset();
     if (value.text == "auto") return;
-    if (has_full && value.text == "full") return void(field = kEveryRow);
+    if (value.text == words[0]) return void(at = kEveryRow);
     try {
-      field = parse_integer(value, least, most);
+      at = parse_integer(value, least, most);
     } catch (const Error&) {
-      throw WrongChoice(value, has_full ? Words{"full", "auto"} : Words{"auto"}, "a number");
+      fail_value(value, "a number, " + listed(words));
     }
-  }
-  std::string text() const { return !field ? "auto" : *field == kEveryRow ? "full" : shown(*field); }
-};
+  };
+  return {set, [&at] { return !at ? "auto" : *at == kEveryRow ? "full" : shown(*at); }, words};
+}
 
-constexpr auto kBackend = [](O& o) { return choice(o.engine.backend, "auto", "cpu", "cuda"); };
-constexpr auto kRows = [](O& o) { return Count{o.engine.topk_buffer, 1, kMaxInt32, true}; };
-constexpr auto kContext = [](O& o) { return &o.engine.context; };
-constexpr auto kContexts = [](O& o) { return &o.bench.contexts; };
-constexpr auto kParallel = [](O& o) { return &o.batch.n_parallel; };
-constexpr auto kJson = [](O& o) { return &o.json; };
+constexpr auto kBackend = [](O& o) { return choice(o.engine.backend, {"auto", "cpu", "cuda"}); };
+constexpr auto kRows = [](O& o) { return count(o.engine.topk_buffer, 1, kMaxInt32, true); };
+constexpr auto kContext = [](O& o) { return field(o.engine.context, 1, kMaxInt32); };
+constexpr auto kParallel = [](O& o) { return field(o.batch.n_parallel, 1, kMostAtATime); };
+constexpr auto kJson = [](O& o) { return field(o.json); };
 
 // What a plan is for when there is no file.
 BenchOptions real_size(const SyntheticTypes& types) {
@@ -177,33 +180,32 @@ BenchOptions real_size(const SyntheticTypes& types) {
   return options;
 }
 
-constexpr Flag kEngineFlags[] = {
+const Flag kEngineFlags[] = {
     {"model,m", "FILE",
      "the GGUF file, of a split model its first part, or a part of its name if it is in models/, "
      "$DSV32_MODELS or $XDG_DATA_HOME/dsv32/models (environment: DSV32_MODEL; else the only one there)",
-     "Model", kOnModel | kWarmStop, [](O& o) { return &o.engine.model_path; }},
-    {"ctx,ctx-size,c", "N", "tokens of context", "Model", kPlanned & ~kMeasuring, kContext, 1, kMaxInt32,
+     "Model", kOnModel | kWarmStop, [](O& o) { return field(o.engine.model_path); }},
+    {"ctx,ctx-size,c", "N", "tokens of context", "Model", kPlanned & ~kMeasuring, kContext,
      "the model's, or what half of the free memory holds"},
     {"ctx,ctx-size,c", "N", "most tokens compared; the built-in prompt is made to have as many", "Model",
-     kCheck, kContext, 1, kMaxInt32, "at least 256 more than the buffer's rows, 4096 at most"},
-    {"threads,t", "N", "CPU threads", "Model", kOnEngine, [](O& o) { return &o.engine.n_threads; }, 1, 4096,
-     "one for each core"},
+     kCheck, kContext, "at least 256 more than the buffer's rows, 4096 at most"},
+    {"threads,t", "N", "CPU threads", "Model", kOnEngine,
+     [](O& o) { return field(o.engine.n_threads, 1, 4096); }, "one for each core"},
     {"backend", "NAME", "what computes: cpu, cuda, or auto, the GPU if there is one", "Model", kPlanned,
      kBackend},
     {"backend", "NAME",
      "what is checked: cpu; auto, also the GPU if there is one; cuda, also the GPU, which must be there",
      "Model", kCheck, kBackend},
-    {"gpus", "LIST", "which GPUs, such as 0,1", "Model", kOnEngine, [](O& o) { return &o.engine.gpus; }, 0,
-     kMostListed, "as few as suffice"},
+    {"gpus", "LIST", "which GPUs, such as 0,1", "Model", kOnEngine,
+     [](O& o) { return field(o.engine.gpus, 0, kMostListed); }, "as few as suffice"},
     {"cpu-experts", "N",
      "layers whose experts stay in host memory, where the CPU computes them: a number or auto, as few as "
      "may be",
-     "Model", kOnEngine,
-     [](O& o) {
-       return Count{o.engine.n_cpu_experts, 0, 1000};
-     }},
+     "Model", kOnEngine, [](O& o) { return count(o.engine.n_cpu_experts, 0, 1000); }},
     {"kv-type", "TYPE", "how the cache stores latents: fp8, bf16 or f32", "Model", kOnEngine,
-     [](O& o) { return choice(o.engine.kv_type, "fp8", "bf16", "f32"); }},
+     [](O& o) {
+       return choice(o.engine.kv_type, {"fp8", "bf16", "f32"});
+     }},
     {"topk-buffer", "N",
      "latent rows kept on the GPU for each layer in decode: a number, full, or auto, all if they fit and "
      "else as many as do",
@@ -211,238 +213,229 @@ constexpr Flag kEngineFlags[] = {
     {"topk-buffer", "N", "rows of the top-k buffers; full: none, only full residency", "Model", kBenchBatch,
      kRows, "4096"},
     {"topk-buffer", "N", "rows of the buffer that is compared", "Model", kCheck,
-     [](O& o) { return &o.engine.topk_buffer; }, 1, kMaxInt32, "the model's top-k"},
+     [](O& o) { return field(o.engine.topk_buffer, 1, kMaxInt32); }, "the model's top-k"},
     {"gpu-mem", "SIZE",
      "most memory to take of each GPU, such as 24G, beside what CUDA itself needs; or a list, 24G,80G, one "
      "for each of --gpus",
-     "Model", kOnEngine, [](O& o) { return &o.engine.gpu_mem; }, "all"},
+     "Model", kOnEngine, [](O& o) { return field(o.engine.gpu_mem); }, "all"},
     {"host-mem", "SIZE",
      "most host memory to take beside the mapped model; may be more than what the system calls available, on "
      "machines whose memory grows as it is touched",
-     "Model", kOnEngine, [](O& o) { return &o.engine.host_mem; }, "what is available"},
+     "Model", kOnEngine, [](O& o) { return field(o.engine.host_mem); }, "what is available"},
     {"chunk", "N", "most prompt tokens computed at a time", "Model", kOnEngine & ~kBench,
-     [](O& o) { return &o.engine.chunk; }, 1, 1 << 16,
+     [](O& o) { return field(o.engine.chunk, 1, 1 << 16); },
      "512, on a GPU 2048, with experts in host memory 8192"},
 
     {"no-cache", nullptr, "prefixes are neither looked for nor kept", "Prefix cache", kCaching,
-     [](O& o) { return Negated{o.uses_cache}; }},
+     [](O& o) { return off(o.uses_cache); }},
     {"cache-dir", "DIR", "where prefixes are kept", "Prefix cache", kCaching | kCache,
-     [](O& o) { return &o.cache.directory; }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
+     [](O& o) { return field(o.cache.directory); }, "$XDG_CACHE_HOME/dsv32, else ~/.cache/dsv32"},
     {"cache-size", "SIZE", "most bytes of that folder, such as 200G", "Prefix cache", kCaching,
-     [](O& o) { return &o.cache.max_bytes; }, "a tenth of the free disk, at most 256 GB"},
+     [](O& o) { return field(o.cache.max_bytes); }, "a tenth of the free disk, at most 256 GB"},
     {"cache-policy", "NAME", "what is removed first when room is needed: lru, lfu, fifo or slru",
      "Prefix cache", kCaching | kCachePrune,
-     [](O& o) { return choice(o.cache.eviction, "lru", "lfu", "fifo", "slru"); }},
+     [](O& o) {
+       return choice(o.cache.eviction, {"lru", "lfu", "fifo", "slru"});
+     }},
     {"cache-write", "WHEN",
      "when prefixes go to disk: through, at once; back, when memory needs their place, and at the end",
-     "Prefix cache", kCaching, [](O& o) { return choice(o.cache.write, "through", "back"); }},
+     "Prefix cache", kCaching,
+     [](O& o) {
+       return choice(o.cache.write, {"through", "back"});
+     }},
     {"cache-wait", "HOW",
      "how long to wait for prefixes on their way from the disk: none; all, until they are there; timeout, at "
      "most as long as recomputing would take",
-     "Prefix cache", kCaching, [](O& o) { return choice(o.cache.prefetch, "none", "all", "timeout"); }},
+     "Prefix cache", kCaching,
+     [](O& o) {
+       return choice(o.cache.prefetch, {"none", "all", "timeout"});
+     }},
     {"cache-salt", "TEXT", "prefixes are shared only under the same TEXT", "Prefix cache", kCaching,
-     [](O& o) { return &o.cache.salt; }, "empty"},
+     [](O& o) { return field(o.cache.salt); }, "empty"},
 };
 
 // Before the flags of generation options.
-constexpr Flag kAsking[] = {
+const Flag kAsking[] = {
     {"warm", "HOW",
      "answer by a process of dsv32 warm start, which must hold the same file with the same flags of Model "
      "and Prefix cache: auto, if there is one; only; never",
-     "Model", kGenerating, [](O& o) { return choice(o.warm, "auto", "only", "never"); }},
+     "Model", kGenerating,
+     [](O& o) {
+       return choice(o.warm, {"auto", "only", "never"});
+     }},
     {"keep", "TIME", "how long the process stays without a request, such as 90s, 30m or 8h", "Model",
-     kWarmStart, [](O& o) { return &o.keep; }},
-    {"parallel", "N", "most requests at a time, of all callers", "Model", kWarmStart, kParallel, 1,
-     kMostAtATime, "what suits the machine"},
+     kWarmStart, [](O& o) { return field(o.keep); }},
+    {"parallel", "N", "most requests at a time, of all callers", "Model", kWarmStart, kParallel,
+     "what suits the machine"},
 
     {"synthetic", nullptr, "random weights instead of a file, of the 671B model's dimensions", "Measured",
-     kMeasuring | kOnce, [](O& o) { return &o.bench.is_synthetic; }},
+     kMeasuring | kOnce, [](O& o) { return field(o.bench.is_synthetic); }},
     {"synthetic", "SIZE", "in place of a file, a model of this size: 671b", "Planned", kPlan | kOnce,
-     [](O& o, V value) {
-       parse_word(value, {"671b"});
-       if (!o.bench.is_synthetic) o.bench = real_size({.mix = find_mix("Q4_K_M")});
+     [](O& o) {
+       const auto set = [&o](V value) {
+         parse_word(value, {"671b"});
+         if (!o.bench.is_synthetic) o.bench = real_size({.mix = find_mix("Q4_K_M")});
+       };
+       return FlagField{set, nullptr, {"671b"}};
      }},
     {"type", "NAME",
      "the same, in the formats of a file that llama-quantize calls so; Q4_K, and any other with -pure behind "
      "it, is one format for all matrices",
-     "Planned", kPlan, [](O& o, V value) { o.bench = real_size(parse_file_type(value)); }, "Q4_K_M"},
+     "Planned", kPlan,
+     [](O& o) {
+       return FlagField{[&o](V value) { o.bench = real_size(parse_file_type(value)); }, nullptr, mix_names()};
+     },
+     "Q4_K_M"},
     {"on", "SPEC",
      "a machine to plan for, its GPUs and its host memory, such as 2xH200+256G, 24G+256G, or 0+768G",
-     "Planned", kPlan, [](O& o, V value) { o.imagined = parse_machine(value); }, "this one"},
+     "Planned", kPlan, [](O& o) { return FlagField{[&o](V value) { o.imagined = parse_machine(value); }}; },
+     "this one"},
 
-    {"layers", "N", "synthetic layers", "Measured", kMeasuring, [](O& o) { return &o.bench.n_layers; }, 1,
-     1000},
-    {"dense", "N", "dense ones among them", "Measured", kMeasuring, [](O& o) { return &o.bench.n_dense; }, 0,
-     1000},
+    {"layers", "N", "synthetic layers", "Measured", kMeasuring,
+     [](O& o) { return field(o.bench.n_layers, 1, 1000); }},
+    {"dense", "N", "dense ones among them", "Measured", kMeasuring,
+     [](O& o) { return field(o.bench.n_dense, 0, 1000); }},
     {"type", "NAME", "synthetic matrices' format", "Measured", kMeasuring,
-     [](O& o) { return &o.bench.types.matrices; }},
+     [](O& o) { return field(o.bench.types.matrices); }},
     {"head-type", "NAME", "format of synthetic attn_k_b and attn_v_b", "Measured", kMeasuring,
-     [](O& o) { return &o.bench.types.heads; }},
-    {"contexts", "LIST", "frontiers: tokens before the timed ones", "Measured", kBench, kContexts, 0,
-     kMostListed, "0,4096,32768,131072"},
-    {"contexts", "LIST", "lengths of the sequences at their end", "Measured", kBenchBatch, kContexts, 1,
-     kMostListed, "16384,32768,65536"},
+     [](O& o) { return field(o.bench.types.heads); }},
+    {"contexts", "LIST", "frontiers: tokens before the timed ones", "Measured", kBench,
+     [](O& o) { return field(o.bench.contexts, 0, kMostListed); }, "0,4096,32768,131072"},
+    {"contexts", "LIST", "lengths of the sequences at their end", "Measured", kBenchBatch,
+     [](O& o) { return field(o.bench.contexts, 1, kMostListed); }, "16384,32768,65536"},
     {"sequences", "LIST", "how many at a time", "Measured", kBenchBatch,
-     [](O& o) { return &o.bench.sequences; }, 1, kMostListed, "as many as fit"},
+     [](O& o) { return field(o.bench.sequences, 1, kMostListed); }, "as many as fit"},
     {"capacity", nullptr, "only say how many fit", "Measured", kBenchBatch,
-     [](O& o) { return &o.bench.is_capacity; }},
+     [](O& o) { return field(o.bench.is_capacity); }},
     {"chunk", "N", "most prompt tokens computed at a time", "Measured", kBench,
-     [](O& o) { return &o.engine.chunk; }, 1, 1 << 16, "2048"},
-    {"prompt", "N", "tokens of the timed prefill", "Measured", kBench, [](O& o) { return &o.bench.n_prompt; },
-     1, kMostListed, "a chunk"},
+     [](O& o) { return field(o.engine.chunk, 1, 1 << 16); }, "2048"},
+    {"prompt", "N", "tokens of the timed prefill", "Measured", kBench,
+     [](O& o) { return field(o.bench.n_prompt, 1, kMostListed); }, "a chunk"},
     {"decode", "N", "timed decode steps", "Measured", kBench | kBenchBatch,
-     [](O& o) { return &o.bench.n_decode; }, 1, kMostListed},
+     [](O& o) { return field(o.bench.n_decode, 1, kMostListed); }},
     {"locality", "F", "share of a step's selected rows that the step before selected too", "Measured",
-     kBench | kBenchBatch, [](O& o) { return &o.bench.locality.selection; }, 0, 1},
+     kBench | kBenchBatch, [](O& o) { return field(o.bench.locality.selection, 0, 1); }},
     {"expert-locality", "F", "share of a step's experts that the step before used too", "Measured",
-     kBench | kBenchBatch, [](O& o) { return &o.bench.locality.experts; }, 0, 1},
+     kBench | kBenchBatch, [](O& o) { return field(o.bench.locality.experts, 0, 1); }},
 
     {"input,i", "FILE",
      "the requests: JSON objects of OpenAI's batch form, or {\"prompt\": ...}, or {\"messages\": ...}, one a "
      "line; - is standard input",
-     "Batch", kBatch | kOnce, [](O& o) { return &o.batch.input_path; }},
+     "Batch", kBatch | kOnce, [](O& o) { return field(o.batch.input_path); }},
     {"out,output,o", "FILE",
      "the answers, one a line, appended to those that it has, which are not asked again; - is standard "
      "output",
-     "Batch", kBatch | kOnce, [](O& o) { return &o.output_path; }},
+     "Batch", kBatch | kOnce, [](O& o) { return field(o.output_path); }},
     {"lines", nullptr, "each line of the input is a prompt, no JSON", "Batch", kBatch | kOnce,
-     [](O& o) { return &o.batch.is_lines; }},
+     [](O& o) { return field(o.batch.is_lines); }},
     {"ordered", nullptr, "answers in the order of the input instead of that of finishing", "Batch", kBatch,
-     [](O& o) { return &o.batch.is_ordered; }},
+     [](O& o) { return field(o.batch.is_ordered); }},
     {"retry-failed", nullptr, "remove from the answers what failed in an earlier run, and ask it again",
-     "Batch", kBatch | kOnce, [](O& o) { return &o.batch.retries_failed; }},
+     "Batch", kBatch | kOnce, [](O& o) { return field(o.batch.retries_failed); }},
     {"shard", "I/N", "only the lines of the I-th of N runs, I from 0", "Batch", kBatch | kOnce,
-     [](O& o, V value) { o.batch.shard = parse_shard(value); }},
+     [](O& o) { return FlagField{[&o](V value) { o.batch.shard = parse_shard(value); }}; }},
     {"each", nullptr, "each file of -f is a prompt by itself, the words behind it", "Many prompts",
-     kRun | kOnce, [](O& o) { return &o.batch.is_each; }},
+     kRun | kOnce, [](O& o) { return field(o.batch.is_each); }},
     {"lines", nullptr,
      "each line of -f FILE, else of standard input, is a prompt by itself, the words behind it",
-     "Many prompts", kRun | kOnce, [](O& o) { return &o.batch.is_lines; }},
-    {"parallel", "N", "most prompts at a time, with --each or --lines", "Many prompts", kRun, kParallel, 1,
-     kMostAtATime, "what suits the machine"},
-    {"parallel", "N", "most requests at a time", "Batch", kBatch, kParallel, 1, kMostAtATime,
+     "Many prompts", kRun | kOnce, [](O& o) { return field(o.batch.is_lines); }},
+    {"parallel", "N", "most prompts at a time, with --each or --lines", "Many prompts", kRun, kParallel,
      "what suits the machine"},
+    {"parallel", "N", "most requests at a time", "Batch", kBatch, kParallel, "what suits the machine"},
 
     {"prompt,p", "TEXT", "the prompt; words that are no flags are the same; - is standard input", "Prompt",
-     kRun | kPrompt | kCheck | kOnce, [](O& o) { return &o.prompt; }},
+     kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.prompt); }},
     {"file,prompt-file,f", "FILE", "a text before the prompt; may be repeated; - is standard input", "Prompt",
-     kRun | kPrompt | kCheck | kOnce, [](O& o) { return &o.files; }},
+     kRun | kPrompt | kCheck | kOnce, [](O& o) { return field(o.files); }},
     {"system", "TEXT", "the system prompt; in a batch, of lines that are a prompt", "Prompt",
-     kGenerating | kPrompt, [](O& o) { return &o.system_text; }},
+     kGenerating | kPrompt, [](O& o) { return field(o.system_text); }},
     {"system-file", "FILE", "the same, from a file", "Prompt", kGenerating | kPrompt,
-     [](O& o) { return &o.system_file; }},
+     [](O& o) { return field(o.system_file); }},
     {"no-stdin", nullptr, "do not read standard input, as in a loop that reads it itself, unless - names it",
-     "Prompt", kRun | kPrompt, [](O& o) { return &o.leaves_stdin; }},
+     "Prompt", kRun | kPrompt, [](O& o) { return field(o.leaves_stdin); }},
     {"raw", nullptr, "the prompt is rendered already: no chat format, special tokens by name", "Prompt",
-     kRun | kBatch | kPrompt, [](O& o) { return &o.is_raw; }},
+     kRun | kBatch | kPrompt, [](O& o) { return field(o.is_raw); }},
     {"think", nullptr, "think before the answer", "Prompt", kGenerating | kPrompt,
-     [](O& o) { return &o.generation.thinking; }},
+     [](O& o) { return field(o.generation.thinking); }},
     {"no-think,nothink", nullptr, "answer at once", "Prompt", kGenerating | kPrompt,
-     [](O& o) { return Negated{o.generation.thinking}; }},
+     [](O& o) { return off(o.generation.thinking); }},
 
     {"talk,session", "NAME",
      "begin the talk NAME, or go on with it (default for chat: one that begins, kept under the time of its "
      "first message)",
      "Talk", kTalking | kOnce,
-     [](O& o, V value) {
-       check_talk_name(value.text);
-       o.talk = value.text;
-     }},
+     [](O& o) { return FlagField{[&o](V value) { check_talk_name(o.talk = value.text); }}; }},
     {"continue", nullptr, "go on with the talk that was used last", "Talk", kTalking | kOnce,
-     [](O& o) { return &o.continues; }},
+     [](O& o) { return field(o.continues); }},
     {"no-save", nullptr,
      "the talk is not kept (talks are kept in $XDG_STATE_HOME/dsv32/talks, else ~/.local/state/dsv32/talks; "
      "dsv32 talks lists and deletes them)",
-     "Talk", kChat, [](O& o) { return Negated{o.keeps_talk}; }},
+     "Talk", kChat, [](O& o) { return off(o.keeps_talk); }},
     {"no-history", nullptr,
      "neither keep the lines that are typed nor offer earlier ones (they are kept in the file history beside "
      "the folder of talks)",
-     "Talk", kChat, [](O& o) { return Negated{o.keeps_history}; }},
+     "Talk", kChat, [](O& o) { return off(o.keeps_history); }},
 };
 
 // Behind them.
-constexpr Flag kAnswering[] = {
+const Flag kAnswering[] = {
     {"seed", "N", "of the sampler; the same seed, the same answer; -1: random", "Answer", kTalking,
-     [](O& o, V value) { o.seed = parse_seed(value, true); }, "random, and reported"},
+     [](O& o) { return FlagField{[&o](V value) { o.seed = parse_seed(value, true); }}; },
+     "random, and reported"},
     {"seed", "N", "a line without a seed derives its own from this and from its request", "Answer", kBatch,
-     [](O& o, V value) { o.seed = *parse_seed(value, false); }, "0"},
+     [](O& o) { return FlagField{[&o](V value) { o.seed = parse_seed(value, false); }}; }, "0"},
     {"logprobs", "K",
      "log-probabilities, and the K likeliest tokens in each place (0 to 20); of run only with --json",
-     "Answer", kRun | kBatch, [](O& o) { return &o.generation.n_top_logprobs; }, 0, kMostTopLogprobs, "none"},
+     "Answer", kRun | kBatch, [](O& o) { return field(o.generation.n_top_logprobs, 0, kMostTopLogprobs); },
+     "none"},
 
     {"tokens", "IDS", "token ids, with commas or spaces between them, or @FILE", "Logits", kLogits | kOnce,
-     [](O& o) { return &o.token_list; }},
+     [](O& o) { return field(o.token_list); }},
     {"out,o", "FILE",
      "where to: float32 [n_tokens, vocab_size], row-major, little-endian; - is standard output", "Logits",
-     kLogits | kOnce, [](O& o) { return &o.output_path; }},
+     kLogits | kOnce, [](O& o) { return field(o.output_path); }},
     {"special", nullptr, "take the names of special tokens in TEXT for these tokens", "Tokens", kTokens,
-     [](O& o) { return &o.parse_special; }},
+     [](O& o) { return field(o.parse_special); }},
 
     {"thinking", "WHERE", "show: on standard error; hide; stdout: with its tags", "Output", kTalking,
-     [](O& o, V value) { choice(o.thinking_display.emplace(), "show", "hide", "stdout").set(value); },
+     [](O& o) {
+       return choice(o.thinking_display, {"show", "hide", "stdout"});
+     },
      "show"},
     {"json", nullptr, "one JSON object on standard output, with --each and --lines one for each prompt",
      "Output", kRun, kJson},
     {"json", nullptr, "one JSON object on standard output", "Output",
      kModel | kPlan | kTokens | kPrompt | kCheck | kCache | kMeasuring, kJson},
     {"dry-run", nullptr, "name what is damaged, and remove nothing", "Output", kCacheVerify | kOnce,
-     [](O& o) { return &o.is_dry_run; }},
+     [](O& o) { return field(o.is_dry_run); }},
     {"json", nullptr, "a JSON object for each of them, one a line", "Output", kTalksList | kWarmStatus,
      kJson},
     {"json", nullptr, "one JSON object, {\"messages\": [...]}, as a line of batch, instead of Markdown",
      "Output", kTalksExport, kJson},
     {"color", "WHEN", "auto, always or never; environment: NO_COLOR, TERM", "Output", kTalking,
-     [](O& o) { return choice(o.color, "auto", "always", "never"); }},
+     [](O& o) {
+       return choice(o.color, {"auto", "always", "never"});
+     }},
     {"no-color", nullptr, "the same as --color never", "Output", kTalking,
-     [](O& o, V) { o.color = ColorMode::never; }},
+     [](O& o) { return FlagField{[&o](V) { o.color = ColorMode::never; }}; }},
     {"quiet,q", nullptr, "nothing but the answer and errors", "Output", kComputing,
-     [](O& o) { return &o.quiet; }},
+     [](O& o) { return field(o.quiet); }},
     {"stream", nullptr, "with --json an object for each piece as it comes (chat.completion.chunk)", "Output",
-     kRun, [](O& o) { return &o.is_streamed; }},
+     kRun, [](O& o) { return field(o.is_streamed); }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
-     [](O& o) { return &o.verbose; }},
-    {"help,h", nullptr, "this text", "Output", kEvery | kOnce, [](O& o) { return &o.wants_help; }},
-    {"version,V", nullptr, "the version", "Output", kEvery | kOnce, [](O& o) { return &o.wants_version; }},
+     [](O& o) { return field(o.verbose); }},
+    {"help,h", nullptr, "this text", "Output", kEvery | kOnce, [](O& o) { return field(o.wants_help); }},
+    {"version,V", nullptr, "the version", "Output", kEvery | kOnce,
+     [](O& o) { return field(o.wants_version); }},
 };
 
+// Of these options the field of an option of an answer.
+FlagField field_of(const GenerationOption& option, Options& options) {
+  return std::visit([&](auto* at) { return field(*at, option.least, option.most); },
+                    option.field(options.generation));
+}
+
 }  // namespace
-
-template <typename What>
-void set_field(const Flag& flag, Options& options, const FlagValue& value) {
-  auto field = What{}(options);
-  if constexpr (std::is_pointer_v<decltype(field)>)
-    read(flag, value, *field);
-  else
-    field.set(value);
-}
-
-template <typename What>
-std::string get_field(const Flag&, Options& options) {
-  const auto field = What{}(options);
-  if constexpr (std::is_pointer_v<decltype(What{}(options))>)
-    return shown(*field);
-  else
-    return field.text();
-}
-
-Flag::Flag(const GenerationOption& made_of)
-    : names(made_of.flag),
-      value(made_of.value),
-      about(made_of.help),
-      group("Answer"),
-      commands(kGenerating),
-      least(made_of.least),
-      most(made_of.most),
-      option(&made_of),
-      set([](const Flag& flag, Options& options, const FlagValue& given) {
-        const auto field = flag.option->field(options.generation);
-        if (std::holds_alternative<std::vector<std::string>*>(field) && given.text.empty())
-          fail_value(given, "a text that is not empty");
-        std::visit([&](auto* inner) { read(flag, given, *inner); }, field);
-      }),
-      get([](const Flag& flag, Options& options) {
-        return text_of(flag.option->field(options.generation));
-      }) {}
 
 std::span<const Flag> engine_flags() { return kEngineFlags; }
 
@@ -451,7 +444,9 @@ const std::vector<Flag>& flags() {
     std::vector<Flag> rows(std::begin(kEngineFlags), std::end(kEngineFlags));
     rows.insert(rows.end(), std::begin(kAsking), std::end(kAsking));
     for (const GenerationOption& option : generation_options())
-      if (option.flag) rows.emplace_back(option);
+      if (option.flag)
+        rows.push_back({option.flag, option.value, option.help, "Answer", kGenerating,
+                        std::bind_front(field_of, std::cref(option)), nullptr, &option});
     rows.insert(rows.end(), std::begin(kAnswering), std::end(kAnswering));
     return rows;
   }();
@@ -467,6 +462,11 @@ Flags flags_of(Command command) {
 
 std::string text_of(GenerationOption::Field field) {
   return std::visit([](const auto* inner) { return shown(*inner); }, field);
+}
+
+std::string Flag::text_in(Options options) const {
+  const FlagField at = field(options);
+  return at.text ? at.text() : "";
 }
 
 std::string Flag::default_text() const { return unset ? unset : text_in({}); }

@@ -1,61 +1,100 @@
-// The list of flags: each one's names, help, group, takers, bounds, and the field of Options that it sets.
+// The tables of commands and of flags. Of a command: its names, what its help says first; of a flag: its
+// names, help, group, takers, and the field of Options that it sets.
 //
 // The command line and its help, manual page, completions, settings file, `config`, and the name of a warm
 // process's socket (engine_flags()) are made of it; flags of generation options are made of their own list
-// (engine/generation_options.h). A new flag is a row. cxxopts splits the words; values stay text until
-// apply().
+// (engine/generation_options.h). A new flag is a row.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include <unistd.h>
+
 #include "base/error.h"
-#include "cli/options/commands.h"
 #include "cli/options/options.h"
+#include "cli/terminal/streams.h"
 
 namespace dsv32 {
+
+struct CommandRow {
+  Command command;        // its number is the row's
+  const char* full_name;  // "dsv32 run"
+  const char* usage;
+  const char* about;
+  bool takes_words;
+
+  std::string name() const;  // "run", "inspect tokens": as typed
+};
+
+std::span<const CommandRow> commands();
+const CommandRow& row_of(Command command);
+
+// The command that the first words name; `n_taken` is how many they are. Throws Error{usage} for others.
+const CommandRow& find_command(const std::vector<std::string>& words, size_t& n_taken);
+
+std::string exit_codes();  // one line
+
+struct Example {
+  const char *command, *text;
+};
+std::span<const Example> examples();
+
+std::string overview();  // examples first, then the commands, then the exit codes
+
+// Usage, flags by group, where defaults come from, and the exit codes.
+std::string command_help(Command command);
+
+// Lines that are longer than `width` columns end between words; what goes on stands under the column that the
+// line's last gap of two spaces leads to. By default as wide as the terminal that standard output is,
+// else 80.
+std::string fitted(const std::string& text, size_t width = window_columns(STDOUT_FILENO));
+
+// What `help`, `--help`, `-h`, `version`, `--version` and `-V` as a command ask for, and `--help` behind a
+// group such as `inspect`; empty when `words` are anything else.
+std::string general_text(const std::vector<std::string>& words);
+
+// "dsv32 0.1.0 (c53694d)" in the first line; compiler, backends and libraries in the next ones.
+std::string version_text();
+
+// "dsv32: message\n" and, when there is one, "hint: ...\n"; escaped.
+std::string error_text(const std::string& message, const std::string& hint = {});
 
 // A value, and what its flag is called where it stands: "--max-tokens", or "/home/me/config:3: max-tokens".
 struct FlagValue {
   std::string flag, text;
 };
 
+// Of certain options the field that a flag sets.
+struct FlagField {
+  std::function<void(const FlagValue&)> set;  // throws Error{usage}
+  // The value, as it would be typed; of a switch "on" or "off". Null: the flag sets no field alone.
+  std::function<std::string()> text = nullptr;
+  std::vector<std::string> words = {};  // that fit, where they are few
+};
+
 struct Flag {
   static constexpr unsigned kOnce = 1u << 31;
 
-  const char* names;            // "max-tokens,predict,n": the name in messages first, the letter last
-  const char* value;            // "N"; null for a switch
-  const char* about;            // for the help, without the default
-  const char* group;            // heading in the help
-  unsigned commands;            // bit 1 << Command for each command that takes it; kOnce
-  double least = 0, most = 0;   // of a number
-  const char* unset = nullptr;  // what holds without the flag, where the field does not say it
+  const char* names;  // "max-tokens,predict,n": the name in messages first, the letter last
+  const char* value;  // "N"; null for a switch
+  const char* about;  // for the help, without the default
+  const char* group;  // heading in the help
+  unsigned commands;  // bit 1 << Command for each command that takes it; kOnce
+  std::function<FlagField(Options&)> field;
+  const char* unset = nullptr;               // what holds without the flag, where the field does not say it
   const GenerationOption* option = nullptr;  // that it sets
-  void (*set)(const Flag& flag, Options& options, const FlagValue& value) = nullptr;
-  std::string (*get)(const Flag& flag, Options& options) = nullptr;  // null: it sets no field alone
-
-  // `what`: gives the field in Options that is set, or sets by itself: void (Options&, const FlagValue&).
-  template <typename What>
-  constexpr Flag(const char* names_, const char* value_, const char* about_, const char* group_,
-                 unsigned commands_, What what, const char* unset_ = nullptr)
-      : Flag(names_, value_, about_, group_, commands_, what, 0, 0, unset_) {}
-  template <typename What>
-  constexpr Flag(const char* names_, const char* value_, const char* about_, const char* group_,
-                 unsigned commands_, What, double least_, double most_, const char* unset_ = nullptr);
-  explicit Flag(const GenerationOption& made_of);
 
   std::vector<std::string> spellings() const;               // without hyphens
   std::string name() const;                                 // "max-tokens"
   bool is_once() const { return (commands & kOnce) != 0; }  // of one call: no default can be set for it
   bool is_of(Command command) const { return commands >> static_cast<unsigned>(command) & 1; }
-  void apply(Options& options, const FlagValue& given) const { set(*this, options, given); }
-  // The value in these options, as it would be typed; of a switch "on" or "off".
-  std::string text_in(Options options) const { return get ? get(*this, options) : ""; }
-  std::string default_text() const;  // "" when there is none
-  std::string help() const;          // with its default
+  std::string text_in(Options options) const;  // the field's
+  std::string default_text() const;            // "" when there is none
+  std::string help() const;                    // with its default
 };
 
 // Of one command, in the order of the help.
@@ -124,40 +163,14 @@ std::optional<uint64_t> parse_seed(const FlagValue& value,
 std::chrono::seconds parse_duration(const FlagValue& value);  // "90s", "30m", "8h"
 Shard parse_shard(const FlagValue& value);                    // "I/N"
 size_t parse_word(const FlagValue& value, const std::vector<std::string>& words);
-TensorType parse_type(const FlagValue& value);  // a format that can be computed with, in any case
+std::vector<std::string> type_names();          // of the formats that can be computed with
+TensorType parse_type(const FlagValue& value);  // one of them, in any case
 // What a file is called by: a mix of formats, else, and with "-pure" behind it, the format of all matrices.
 SyntheticTypes parse_file_type(const FlagValue& value);
 // "2x141G+256G": GPUs, each as SIZE, NxSIZE or, for one that was measured, by its name (2xH200), with +
 // between them, or 0; then + and the host's memory.
 ImaginedMachine parse_machine(const FlagValue& value);
-
-// Thrown where one of a few words was expected, which completion offers then.
-struct WrongChoice : Error {
-  // `also`: what else fits, such as "a number", or empty.
-  WrongChoice(const FlagValue& value, std::vector<std::string> words, const std::string& also = {});
-  std::vector<std::string> words;
-};
-
-template <typename What>  // in flags.cpp
-void set_field(const Flag& flag, Options& options, const FlagValue& value);
-template <typename What>
-std::string get_field(const Flag& flag, Options& options);
-
-template <typename What>
-constexpr Flag::Flag(const char* names_, const char* value_, const char* about_, const char* group_,
-                     unsigned commands_, What, double least_, double most_, const char* unset_)
-    : names(names_),
-      value(value_),
-      about(about_),
-      group(group_),
-      commands(commands_),
-      least(least_),
-      most(most_),
-      unset(unset_) {
-  if constexpr (std::is_invocable_v<What, Options&, const FlagValue&>)
-    set = [](const Flag&, Options& options, const FlagValue& given) { What{}(options, given); };
-  else
-    set = set_field<What>, get = get_field<What>;
-}
+// "full or auto", "fp8, bf16 or f32"
+std::string listed(const std::vector<std::string>& names);
 
 }  // namespace dsv32

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/user_files.h"
 

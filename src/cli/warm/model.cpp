@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/model_lookup.h"
+#include "cli/options/inputs.h"
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/terminal/user_files.h"

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/model_lookup.h"
+#include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "cli/warm/warm_client.h"

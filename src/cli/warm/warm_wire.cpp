@@ -19,7 +19,6 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "base/text.h"
-#include "cli/options/commands.h"
 #include "cli/options/flags.h"
 #include "cli/options/json.h"
 #include "cli/terminal/user_files.h"

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/options/model_lookup.h"
+#include "cli/options/inputs.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
 #include "engine/loop.h"

@@ -2,7 +2,7 @@
 // buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
 // products, `lab prefixes` prompts that are known on disk.
 #include "base/error.h"
-#include "cli/options/commands.h"
+#include "cli/options/flags.h"
 #include "cli/terminal/streams.h"
 #include "tests/tools/lab/lab_options.h"
 

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "cli/inspect/measured.h"
+#include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 
