@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,8 +72,9 @@ class MeasuredModel {
 
   const ModelArgs& args() const { return args_; }
   const ModelBytes& bytes() const { return bytes_; }
-  std::string name() const;         // for people
-  uint64_t n_bytes_unused() const;  // in the file (MTP blocks)
+  std::string name() const;              // for people
+  uint64_t n_bytes_unused() const;       // in the file (MTP blocks)
+  std::set<TensorType> formats() const;  // of its matrices
   // What is free on the backends of these options, with nothing on them.
   Machine machine(const EngineOptions& options) const;
   // Throws as Engine does.

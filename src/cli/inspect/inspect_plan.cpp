@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/choose.h"
 #include "backend/memory_budget.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -184,6 +185,41 @@ std::string speed_text(const Planned& planned) {
   return text + rates_text(*speed, planned);
 }
 
+// "wide 40": of products in decode the kernel, and how many tokens share its reading of the weights at most.
+std::string decode_cell(TensorType type, int n_tokens, KernelFamily family) {
+  constexpr const char* kKernels[] = {"float_rows", "float_tiles", "rows", "columns", "wide"};
+  const DecodeChoice choice = choose_decode(type, n_tokens, 0, family);
+  return format("%s %d", kKernels[static_cast<size_t>(choice.kernel)], choice.width);
+}
+
+// What choose.h answers, of either family: a plan knows how much memory a GPU has, but not which GPU it is.
+std::string kernels_text(const Planned& planned, const MeasuredModel& model) {
+  constexpr int kSteps[] = {1, 8, 33};
+  const ModelArgs& args = model.args();
+  const int64_t n_prompt = planned.plan.chunk;
+  std::string text = "kernels of products, and tokens that share their reading of the weights\n";
+  text += format("    %-8s %-8s", "format", "family");
+  for (const int n : kSteps) text += format(" %-16s", format("%d at a time", n).c_str());
+  text += "prompt\n";
+  for (const KernelFamily family : {KernelFamily::hopper, KernelFamily::generic}) {
+    const char* name = family == KernelFamily::hopper ? "hopper" : "generic";
+    for (const TensorType type : model.formats()) {
+      text += format("    %-8s %-8s", type_name(type), name);
+      for (const int n : kSteps) text += format(" %-16s", decode_cell(type, n, family).c_str());
+      text += uses_library(n_prompt, family) && type != TensorType::f32 ? "cuBLASLt\n" : "tiles\n";
+    }
+  }
+  if (args.n_routed_experts == 0) return text;
+  text += format("    %-17s", "uses of an expert");
+  for (const int n : kSteps)
+    text += format(
+        " %-16s",
+        format("%d", std::max(1, choose_run(n, args.n_routed_experts, has_codes(model.bytes().format))))
+            .c_str());
+  const int64_t n_uses = n_prompt * args.n_activated_experts;
+  return text + (has_double_tiles(n_uses, args.n_routed_experts) ? "256\n" : "128\n");
+}
+
 std::string plan_text(const Planned& planned, const MeasuredModel& model) {
   const MemoryPlan& plan = planned.plan;
   std::string text = format(
@@ -288,7 +324,9 @@ int inspect_plan(const Options& options) {
   const MeasuredModel model(options);
   try {
     const Planned planned = plan_for(model, options);
-    write_out(options.json ? to_json(planned, model).dump() + "\n" : plan_text(planned, model));
+    const bool wants_kernels = options.verbose && planned.machine.is_apart;
+    const std::string kernels = wants_kernels ? kernels_text(planned, model) : "";
+    write_out(options.json ? to_json(planned, model).dump() + "\n" : plan_text(planned, model) + kernels);
     return 0;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::memory || !options.json) throw;

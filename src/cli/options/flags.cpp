@@ -424,6 +424,8 @@ const Flag kAnswering[] = {
      kRun, [](O& o) { return field(o.is_streamed); }},
     {"verbose,v", nullptr, "a line on standard error for each phase", "Output", kComputing,
      [](O& o) { return field(o.verbose); }},
+    {"verbose,v", nullptr, "also which kernels a GPU runs, for each format of the file", "Output", kPlan,
+     [](O& o) { return field(o.verbose); }},
     {"help,h", nullptr, "this text", "Output", kEvery | kOnce, [](O& o) { return field(o.wants_help); }},
     {"version,V", nullptr, "the version", "Output", kEvery | kOnce,
      [](O& o) { return field(o.wants_version); }},
