@@ -130,19 +130,12 @@ BOOST_AUTO_TEST_CASE(locality_decides_what_is_missing) {
   BOOST_TEST((none.n_misses > half.n_misses && none.n_misses <= none.n_rows));
 }
 
-// Fetches there are only from buffers; all else takes part in each step.
-BOOST_AUTO_TEST_CASE(a_timing_names_the_parts_of_a_step) {
+BOOST_AUTO_TEST_CASE(a_timing_begins_where_the_one_before_began) {
   for (const int64_t n_rows : {kEveryRow, kTopk + 32}) {
     Scene scene(n_rows);
     const BatchTiming timing = scene.time({});
     BOOST_TEST((timing.n_rows > 0) == (n_rows != kEveryRow));
-    BOOST_TEST(timing.seconds.size() == std::size(kStepParts));
-    for (const char* part : kStepParts) {
-      BOOST_TEST(timing.seconds.contains(part), part);
-      BOOST_TEST(timing.seconds.at(part) >= 0, part);
-    }
-    BOOST_TEST((timing.seconds.at("attention") > 0 && timing.seconds.at("other") > 0));
-    BOOST_TEST(timing.seconds.at("host") < timing.step_seconds);
+    BOOST_TEST(timing.step_seconds > 0);
     for (const auto& session : scene.sessions)
       BOOST_TEST(std::ssize(session->tokens()) == kHeld + timed_tokens(kDecoded));
     BOOST_TEST(scene.time({}).n_sequences == kSequences);  // and once more, from where it began

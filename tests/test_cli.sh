@@ -1279,12 +1279,11 @@ for memory in 64M 48M; do
   n_before=$(awk '$1 == 400 && $2 == "full" { print $3 }' out)
 done
 expect "bench batch" 0 "${sequences[@]}" --sequences 1,3,1000000 --decode 2 --locality 1
-check "bench batch: a line for each batch" test "$(grep -acE '^ +(128 +full|400 +(full|192 rows)) +[13] .*\|' out)" = 6
+check "bench batch: a line for each batch" test "$(grep -acE '^ +(128 +full|400 +(full|192 rows)) +[13] .* [0-9.]+$' out)" = 6
 check "bench batch: progress on standard error" has err "400 tokens, 192 rows: 3 at a time"
 expect "bench batch as json" 0 "${sequences[@]}" --sequences 2 --decode 2 --locality 1 --json
 for part in '"sequences":2,' '"tokens_per_second":' '"step_ms":' '"hit_rate":1.0' '"hit_rate":null' \
-  '"fetched_bytes_per_step":0.0' '"index_scores":' '"topk":' '"resolve":' '"fetch":' '"attention":' '"experts":' \
-  '"other":' '"sampling":' '"host":'; do
+  '"fetched_bytes_per_step":0.0'; do
   check "bench batch: json has $part" has out "$part"
 done
 expect "bench batch: full residency alone" 0 "${sequences[@]}" --capacity --json --topk-buffer full

@@ -7,7 +7,7 @@
 // engine.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -24,8 +24,10 @@ constexpr int64_t kChunk = 2048;
 
 struct Frontier {
   int64_t context = 0;
-  double prefill_tps = 0, decode_tps = 0;
-  double n_rows = 0, n_misses = 0;  // looked up in buffers; 0: none were
+  double prefill_tps = 0;
+  BatchTiming decode = {};
+
+  double decode_tps() const { return 1 / decode.step_seconds; }
 };
 
 struct Measured {
@@ -37,7 +39,7 @@ struct Measured {
   std::vector<Frontier> frontiers = {};
 
   double weight_gbps(const Frontier& at) const {
-    return static_cast<double>(n_weight_bytes) * at.decode_tps / 1e9;
+    return static_cast<double>(n_weight_bytes) * at.decode_tps() / 1e9;
   }
 };
 
@@ -60,44 +62,25 @@ double memory_gbps(Backend& backend) {
 }
 
 // Runs the session up to the frontier, times n_prompt tokens, then decode steps.
-Frontier measure(Engine& engine, ByHand& session, const BenchOptions& options, int64_t n_prompt,
-                 int64_t context) {
+Frontier measure(Engine& engine, const std::unique_ptr<ByHand>& session, const BenchOptions& options,
+                 int64_t n_prompt, int64_t context) {
   Rng rng(static_cast<uint64_t>(context) + 2);
-  std::vector<int32_t> tokens = session.tokens();
+  std::vector<int32_t> tokens = session->tokens();
   const auto append_random = [&](int64_t n) {
     const std::vector<int32_t> more = random_tokens(n, engine.args().vocab_size, rng);
     tokens.insert(tokens.end(), more.begin(), more.end());
   };
-  const auto step = [&] { session.step(random_tokens(1, engine.args().vocab_size, rng).front()); };
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(context)));
   append_random(context - std::ssize(tokens));
-  if (!tokens.empty()) session.sync(tokens);
+  if (!tokens.empty()) session->sync(tokens);
   append_random(n_prompt);
-  Frontier at{.context = context};
-  auto start = std::chrono::steady_clock::now();
-  session.sync(tokens);
-  at.prefill_tps = static_cast<double>(n_prompt) / seconds_since(start);
-
-  ForcedChoices forced(engine, 1, context + n_prompt, options.locality);
-  for (int i = 0; i < 3; ++i) {  // records the step and fills the buffer
-    forced.next();
-    step();
-  }
-  session.likeliest();
-  const Forward::BufferTally before = engine.forward().buffer_tally();
-  double seconds = 0;
-  for (int64_t i = 0; i < options.n_decode; ++i) {
-    forced.next();
-    start = std::chrono::steady_clock::now();
-    step();
-    session.likeliest();
-    seconds += seconds_since(start);
-  }
-  const Forward::BufferTally after = engine.forward().buffer_tally();
-  at.n_rows = static_cast<double>(after.n_rows - before.n_rows);
-  at.n_misses = static_cast<double>(after.n_misses - before.n_misses);
-  at.decode_tps = static_cast<double>(options.n_decode) / seconds;
-  return at;
+  const auto start = std::chrono::steady_clock::now();
+  session->sync(tokens);
+  const double prefill_tps = static_cast<double>(n_prompt) / seconds_since(start);
+  const std::unique_ptr<Tokenizer> tokenizer = fabricate_tokenizer(engine.args().vocab_size);
+  return {
+      context, prefill_tps,
+      time_batch(engine, *tokenizer, {&session, 1}, std::ssize(tokens), options.n_decode, options.locality)};
 }
 
 std::string table(const Measured& measured) {
@@ -107,11 +90,11 @@ std::string table(const Measured& measured) {
                  "of it", "hit rate", "fetched MB/t");
   for (const Frontier& at : measured.frontiers) {
     const double gbps = measured.weight_gbps(at);
-    text += format("%8lld %14.1f %12.1f %12.1f %7.1f%%", as_ll(at.context), at.prefill_tps, at.decode_tps,
+    text += format("%8lld %14.1f %12.1f %12.1f %7.1f%%", as_ll(at.context), at.prefill_tps, at.decode_tps(),
                    gbps, 100 * gbps / measured.memory_gbps);
-    if (at.n_rows > 0)
-      text += format(" %9.1f%% %12.2f\n", 100 - 100 * at.n_misses / at.n_rows,
-                     at.n_misses * measured.row_bytes / static_cast<double>(measured.n_decode) / 1e6);
+    if (at.decode.n_rows > 0)
+      text += format(" %9.1f%% %12.2f\n", 100 - 100 * at.decode.n_misses / at.decode.n_rows,
+                     at.decode.n_misses * measured.row_bytes / 1e6);
     else
       text += format(" %10s %12s\n", "resident", "0");
   }
@@ -119,15 +102,16 @@ std::string table(const Measured& measured) {
 }
 
 Json to_json(const Measured& measured) {
+  const auto n_decode = static_cast<double>(measured.n_decode);
   Json list = Json::array();
   for (const Frontier& at : measured.frontiers)
     list.push_back({{"context", at.context},
                     {"prefill_tokens_per_second", at.prefill_tps},
-                    {"decode_tokens_per_second", at.decode_tps},
+                    {"decode_tokens_per_second", at.decode_tps()},
                     {"weights_gbps", measured.weight_gbps(at)},
                     {"share_of_memory", measured.weight_gbps(at) / measured.memory_gbps},
-                    {"buffer_rows", static_cast<int64_t>(at.n_rows)},
-                    {"buffer_misses", static_cast<int64_t>(at.n_misses)}});
+                    {"buffer_rows", std::llround(at.decode.n_rows * n_decode)},
+                    {"buffer_misses", std::llround(at.decode.n_misses * n_decode)}});
   return {{"backend", measured.backend},
           {"weight_bytes_per_token", measured.n_weight_bytes},
           {"memory_gbps", measured.memory_gbps},
@@ -233,20 +217,13 @@ class BatchBench {
   std::vector<Residency> residencies_;
 };
 
-int part_width(const char* part) { return std::max(8, static_cast<int>(std::strlen(part))); }
-
 std::string line(const Residency& at, const BatchTiming& timing) {
   const double n = static_cast<double>(timing.n_sequences);
   std::string text = format("%8lld %10s %6.0f %9.1f %9.3f", as_ll(at.context), at.name().c_str(), n,
                             n / timing.step_seconds, 1e3 * timing.step_seconds);
   text += timing.n_rows > 0 ? format(" %6.1f%%", 100 - 100 * timing.n_misses / timing.n_rows)
                             : format(" %7s", "-");
-  text += format(" %8.2f |", timing.n_misses * at.row_bytes / 1e6);
-  for (const char* part : kStepParts) {
-    const auto found = timing.seconds.find(part);
-    text += format(" %*.3f", part_width(part), found == timing.seconds.end() ? 0.0 : 1e3 * found->second);
-  }
-  return text + "\n";
+  return text + format(" %8.2f\n", timing.n_misses * at.row_bytes / 1e6);
 }
 
 std::string tables(const std::vector<Residency>& residencies, bool is_capacity) {
@@ -254,25 +231,19 @@ std::string tables(const std::vector<Residency>& residencies, bool is_capacity) 
   for (const Residency& at : residencies)
     text += format("%8lld %10s %10lld\n", as_ll(at.context), at.name().c_str(), as_ll(at.n_fitting));
   if (is_capacity) return text;
-  text += "\nBehind the bar: milliseconds of each part, of steps in which nothing is done beside a fetch.\n";
-  text += format("%8s %10s %6s %9s %9s %7s %8s |", "context", "residency", "seqs", "t/s", "ms/step", "hits",
+  text += format("\n%8s %10s %6s %9s %9s %7s %8s\n", "context", "residency", "seqs", "t/s", "ms/step", "hits",
                  "MB/step");
-  for (const char* part : kStepParts) text += format(" %*s", part_width(part), part);
-  text += "\n";
   for (const Residency& at : residencies)
     for (const BatchTiming& timing : at.timings) text += line(at, timing);
   return text;
 }
 
 Json to_json(const BatchTiming& timing, double row_bytes) {
-  Json parts = Json::object();
-  for (const auto& [part, seconds] : timing.seconds) parts[part] = 1e3 * seconds;
   return {{"sequences", timing.n_sequences},
           {"tokens_per_second", static_cast<double>(timing.n_sequences) / timing.step_seconds},
           {"step_ms", 1e3 * timing.step_seconds},
           {"hit_rate", timing.n_rows > 0 ? Json(1 - timing.n_misses / timing.n_rows) : Json(nullptr)},
-          {"fetched_bytes_per_step", timing.n_misses * row_bytes},
-          {"parts_ms", parts}};
+          {"fetched_bytes_per_step", timing.n_misses * row_bytes}};
 }
 
 Json to_json(const std::vector<Residency>& residencies) {
@@ -305,9 +276,9 @@ int bench_model_command(const Options& options) {
   const std::unique_ptr<Engine> engine = model.open(asked);
   Measured measured{engine->backend_name(), engine->plan().n_bytes_read(), ceiling,
                     static_cast<double>(engine->plan().cache.layout.row_bytes()), bench.n_decode};
-  ByHand session(*engine);
+  const auto session = std::make_unique<ByHand>(*engine);
   Rng rng(1);  // what a process does once is done first: memory is there and pinned, kernels are loaded
-  session.sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
+  session->sync(random_tokens(n_prompt, engine->args().vocab_size, rng));
   for (const int64_t context : contexts)
     measured.frontiers.push_back(measure(*engine, session, bench, n_prompt, context));
   write_out(options.json ? to_json(measured).dump() + "\n" : table(measured));

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -132,25 +131,17 @@ class ForcedChoices {
   std::vector<Choices> choices_;
 };
 
-// "other": all of a step on the device that has no name of its own, as projections, dense layers and the
-// head; "sampling": the draw from its logits; "host": the time that the device has nothing to do.
-constexpr const char* kStepParts[] = {"index_scores", "topk",  "resolve",  "fetch", "attention",
-                                      "experts",      "other", "sampling", "host"};
-
 struct BatchTiming {
   int64_t n_sequences = 0;
   double step_seconds = 0;
   double n_rows = 0, n_misses = 0;  // of a step, in all layers; no rows: none was looked up in a buffer
-  std::map<std::string, double> seconds = {};  // of a step, by kStepParts
 };
 
 // Tokens by which time_batch() makes each sequence longer.
 int64_t timed_tokens(int64_t n_decode);
 
 // Times n_decode steps of the loop in which each session appends a token behind the first n_tokens that it
-// holds, with choices of that locality. The parts are taken from a few more steps, in which the device marks
-// each: there nothing runs beside anything else, and a fetch that is hidden otherwise shows its full length,
-// so they may add up to more than a step. The context has room for one token more than all of this takes.
+// holds, with choices of that locality. The context has room for one token more than all of this takes.
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
                        const Locality& locality);

@@ -22,7 +22,6 @@ constexpr int64_t kRealContext = 163840;  // DeepSeek-V3.2's own; a bench may go
 constexpr int64_t kPagesTogether = 64;    // whose keys wait on the host
 constexpr uint8_t kScaleOfOne = 127;      // ue8m0
 constexpr int64_t kUntimed = 3;           // steps that record the step and fill the buffers
-constexpr int64_t kParted = 3;            // steps that give the parts
 
 class RandomKeys {
  public:
@@ -82,10 +81,7 @@ class TimedSteps {
  public:
   TimedSteps(Engine& engine, const Tokenizer& tokenizer, std::span<const std::unique_ptr<ByHand>> sessions,
              int64_t n_tokens, const Locality& locality)
-      : engine_(engine),
-        sessions_(sessions),
-        forced_(engine, std::ssize(sessions), n_tokens, locality),
-        is_marked_(engine.forward().n_stages() == 1) {
+      : engine_(engine), sessions_(sessions), forced_(engine, std::ssize(sessions), n_tokens, locality) {
     const auto first = sessions.front()->tokens().begin();
     std::vector<int32_t> prompt(first, first + n_tokens);
     prompt.push_back(0);
@@ -97,30 +93,17 @@ class TimedSteps {
       request.is_held = true;
       numbers_.push_back(engine.loop().add(std::move(request), listener_));
     }
-    mark(&laps_);
   }
   ~TimedSteps() {
-    mark(nullptr);
     for (const int64_t number : numbers_) engine_.loop().drop(number);
   }
 
-  // Its seconds, and of these on the device those of each lap.
+  // Its seconds.
   double make() {
     forced_.next();
-    laps_.names.clear();
     const auto start = std::chrono::steady_clock::now();
     engine_.loop().turn();
-    const double seconds = seconds_since(start);
-    lap_seconds_ = is_marked_ ? engine_.backend().laps() : std::vector<double>{seconds};
-    return seconds;
-  }
-  double device_seconds() const { return std::accumulate(lap_seconds_.begin(), lap_seconds_.end(), 0.0); }
-
-  // Makes a step whose parts are marked, and adds the seconds of each.
-  void make_parted(std::map<std::string, double>& parts) {
-    laps_.is_whole = false;
-    make();
-    for (size_t i = 0; i < laps_.names.size(); ++i) parts[laps_.names[i]] += lap_seconds_[i];
+    return seconds_since(start);
   }
 
   // Throws what ended a request, or Error{internal} when not each session has so many tokens.
@@ -133,20 +116,11 @@ class TimedSteps {
   }
 
  private:
-  void mark(Laps* laps) {
-    if (!is_marked_) return;
-    engine_.forward().set_laps(laps);
-    engine_.sampler().set_laps(laps);
-  }
-
   Engine& engine_;
   std::span<const std::unique_ptr<ByHand>> sessions_;
   ForcedChoices forced_;
-  const bool is_marked_;  // several devices have no time in common
   Listener listener_;
   std::vector<int64_t> numbers_;
-  Laps laps_{.is_whole = true};
-  std::vector<double> lap_seconds_;
 };
 
 }  // namespace
@@ -300,7 +274,7 @@ void ForcedChoices::next() {
   }
 }
 
-int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode + kParted; }
+int64_t timed_tokens(int64_t n_decode) { return kUntimed + n_decode; }
 
 BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
                        std::span<const std::unique_ptr<ByHand>> sessions, int64_t n_tokens, int64_t n_decode,
@@ -310,19 +284,11 @@ BatchTiming time_batch(Engine& engine, const Tokenizer& tokenizer,
   const Forward::BufferTally before = engine.forward().buffer_tally();
   const double n_steps = static_cast<double>(n_decode);
   BatchTiming timing{.n_sequences = std::ssize(sessions)};
-  double host_seconds = 0;
-  for (int64_t i = 0; i < n_decode; ++i) {
-    const double seconds = steps.make();
-    timing.step_seconds += seconds / n_steps;
-    host_seconds += (seconds - steps.device_seconds()) / n_steps;
-  }
+  for (int64_t i = 0; i < n_decode; ++i) timing.step_seconds += steps.make() / n_steps;
   const Forward::BufferTally after = engine.forward().buffer_tally();
   timing.n_rows = static_cast<double>(after.n_rows - before.n_rows) / n_steps;
   timing.n_misses = static_cast<double>(after.n_misses - before.n_misses) / n_steps;
-  for (int64_t i = 0; i < kParted; ++i) steps.make_parted(timing.seconds);
   steps.check(n_tokens + timed_tokens(n_decode));
-  for (auto& [part, seconds] : timing.seconds) seconds /= kParted;
-  timing.seconds["host"] = host_seconds;
   return timing;
 }
 

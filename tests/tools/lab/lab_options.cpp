@@ -12,6 +12,7 @@
 #include "tests/tools/lab/experts.h"
 #include "tests/tools/lab/matvec.h"
 #include "tests/tools/lab/prefixes.h"
+#include "tests/tools/lab/steps.h"
 
 namespace dsv32 {
 namespace {
@@ -69,6 +70,16 @@ const LabCommand kCommands[] = {
       "layers", "dense", "type", "head-type", "json", "help"},
      lab_prefixes,
      Command::bench},
+    {"steps",
+     "lab steps",
+     "[flags]",
+     "Times the parts of decode steps of the first of --sequences (1), at the first of --contexts (16384).",
+     false,
+     {"model", "backend", "gpus", "threads", "gpu-mem", "host-mem", "kv-type", "topk-buffer", "synthetic",
+      "layers", "dense", "type", "head-type", "contexts", "sequences", "decode", "locality",
+      "expert-locality", "help"},
+     lab_steps,
+     Command::bench_batch},
 };
 
 struct LabFlag {
@@ -155,7 +166,7 @@ int run_lab(const std::vector<std::string>& words) {
   const auto command = std::ranges::find(kCommands, words[0], &LabCommand::name);
   if (command == std::end(kCommands))
     fail(ErrorKind::usage,
-         format("unknown command '%s', expected answers, buffer, matvec, experts or prefixes",
+         format("unknown command '%s', expected answers, buffer, matvec, experts, prefixes or steps",
                 visible(words[0], false, 40).c_str()));
   const GivenWords given = take_apart(command->row(), flags_of(*command), {words.begin() + 1, words.end()});
   if (given.has("help")) return write_out(help_of(command->row(), flags_of(*command))), 0;

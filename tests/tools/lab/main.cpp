@@ -1,6 +1,6 @@
 // lab: the developers' instruments. `lab answers` asks a model questions whose answers are known, `lab
 // buffer` replays buffer policies on what its indexer selects, `lab matvec` and `lab experts` time the CPU's
-// products, `lab prefixes` prompts that are known on disk.
+// products, `lab prefixes` prompts that are known on disk, `lab steps` the parts of a decode step.
 #include "base/error.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/streams.h"

@@ -1,0 +1,64 @@
+// The device marks the end of each part, so nothing runs beside anything else, and a fetch that is hidden
+// otherwise shows its full length: the parts may add up to more than a step of `dsv32 bench batch`.
+#include "tests/tools/lab/steps.h"
+
+#include <chrono>
+#include <map>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "cli/inspect/inspect.h"
+#include "cli/terminal/streams.h"
+#include "engine/loop.h"
+#include "engine/plan.h"
+
+namespace dsv32 {
+namespace {
+
+constexpr int64_t kUntimed = 3;  // steps that fill the buffers
+constexpr int64_t kToken = 1;    // any
+
+// A step of all sessions, and the seconds of its parts; "host": the time that the device has nothing to do.
+void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sessions, Laps& laps,
+               std::map<std::string, double>& seconds) {
+  const int32_t token = kToken;
+  Step step{Role::decode, {}};
+  for (const auto& session : sessions) step.parts.push_back({&session->timeline(), {&token, 1}, 1});
+  laps.names.clear();
+  const auto start = std::chrono::steady_clock::now();
+  engine.compute(step);
+  const std::vector<double> lap_seconds = engine.backend().laps();
+  double host = seconds_since(start);
+  for (size_t i = 0; i < laps.names.size(); ++i)
+    seconds[laps.names[i]] += lap_seconds[i], host -= lap_seconds[i];
+  seconds["host"] += host;
+}
+
+}  // namespace
+
+int lab_steps(const LabOptions& options) {
+  const BenchOptions& bench = options.bench;
+  const int64_t context = bench.contexts.empty() ? 16384 : bench.contexts.front();
+  const int64_t n = bench.sequences.empty() ? 1 : bench.sequences.front();
+  EngineOptions asked = options.engine;
+  asked.context = context + kUntimed + bench.n_decode + 1;
+  const MeasuredModel model(options);
+  const std::unique_ptr<Engine> engine = model.open(options_for_batch(model.args(), asked, n));
+  if (engine->forward().n_stages() != 1) fail(ErrorKind::usage, "several devices have no time in common");
+  const auto sessions = fabricate_sessions(*engine, n, context);
+  ForcedChoices forced(*engine, n, context, bench.locality);
+  Laps laps;
+  engine->forward().set_laps(&laps);
+  std::map<std::string, double> seconds;
+  for (int64_t i = 0; i < kUntimed + bench.n_decode; ++i) {
+    if (i == kUntimed) seconds.clear();
+    forced.next();
+    make_step(*engine, sessions, laps, seconds);
+  }
+  engine->forward().set_laps(nullptr);
+  for (const auto& [part, total] : seconds)
+    write_out(format("%-14s %9.3f ms\n", part.c_str(), 1e3 * total / static_cast<double>(bench.n_decode)));
+  return 0;
+}
+
+}  // namespace dsv32
