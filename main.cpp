@@ -53,7 +53,7 @@ int run_command_of(const Options& options) {
   return 0;
 }
 
-int dispatch(std::vector<std::string> words) {
+int dispatch(std::vector<std::string> words) try {
   if (words.empty()) return write_err(overview()), exit_code(ErrorKind::usage);
   if (words[0] == "help" && words.size() > 1) {  // "help run" is "run --help"
     words.erase(words.begin());
@@ -68,16 +68,10 @@ int dispatch(std::vector<std::string> words) {
   if (options.wants_help) return write_out(command_help(row.command)), 0;
   if (options.wants_version) return write_out(version_text()), 0;
   return run_command_of(options);
-}
-
-int guarded(const std::vector<std::string>& words) {
-  try {
-    return dispatch(words);
-  } catch (...) {
-    const Error error = current_error();
-    write_err(error_text(error.what(), error.hint()));
-    return exit_code(error.kind());
-  }
+} catch (...) {
+  const Error error = current_error();
+  write_err(error_text(error.what(), error.hint()));
+  return exit_code(error.kind());
 }
 
 }  // namespace
@@ -88,7 +82,7 @@ int main(int argc, char** argv) {
   dsv32::install_signal_handlers();
   dsv32::install_truncation_guard();
   dsv32::take_unknown_terminal_for_dumb();
-  const int code = dsv32::guarded({argv + (argc > 0), argv + argc});
+  const int code = dsv32::dispatch({argv + (argc > 0), argv + argc});
   if (dsv32::are_threads_left_behind()) std::_Exit(code);  // destroys nothing that they use
   return code;
 }

@@ -68,17 +68,17 @@ BOOST_AUTO_TEST_CASE(each_token_of_a_step_gets_its_own_selection) {
   held.push_back(token);
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < kSequences; ++i) {
-    forward.set_forced_selection(alone[i].data());
+    forward.set_forced(0, {alone[i].data(), nullptr, 1});
     scene.sessions[i]->step(token);
     expected.push_back(forward.logits());
     scene.sessions[i]->hold(held);
   }
   BOOST_TEST((expected[0] != expected[1] && expected[1] != expected[2]));
 
-  Step step{Role::decode, {}};
-  for (const auto& session : scene.sessions) step.parts.push_back({&session->timeline(), {&token, 1}, 1});
-  forward.set_forced_selection(all.data(), kSequences);
-  scene.engine->compute(step);
+  Step step{Role::decode, {}, std::vector(kSequences, token)};
+  for (const auto& session : scene.sessions) step.timelines.push_back(&session->timeline());
+  forward.set_forced(0, {all.data(), nullptr, kSequences});
+  forward.run(step);
   const std::vector<float> logits = forward.logits();
   const auto width = static_cast<size_t>(scene.engine->args().vocab_size);
   for (size_t i = 0; i < kSequences; ++i)

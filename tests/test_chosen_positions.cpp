@@ -48,9 +48,9 @@ BOOST_AUTO_TEST_CASE(what_is_chosen_is_attended_to) {
     session.sync(prompt);
     std::optional<ChosenPositions> chosen;
     if (chooser) chosen.emplace(engine, session, *chooser);
-    engine.forward().set_forced_selection(forced);
+    engine.forward().set_forced(0, {forced, nullptr, 1});
     session.step(7);
-    engine.forward().set_forced_selection(nullptr);
+    engine.forward().set_forced(0, {});
     return session.logits();
   };
   std::vector<int32_t> latest;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "model/stage.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"

@@ -67,12 +67,6 @@ std::vector<float> logits_of(const Way& way) {
 
   std::vector<std::unique_ptr<Timeline>> timelines;
   std::vector<std::vector<int32_t>> tokens;
-  const auto run = [&](const Step& step) {
-    for (const StepPart& part : step.parts)
-      cache.reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
-    forward.run(step);
-    for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens);
-  };
   std::vector<float> all;
   const auto keep = [&] {
     const std::vector<float> rows = forward.logits();
@@ -83,16 +77,16 @@ std::vector<float> logits_of(const Way& way) {
     tokens.push_back(random_tokens(kPrompt + kDecoded, static_cast<uint64_t>(s) + 1));
     for (int64_t at = 0; at < kPrompt; at += way.chunk) {
       const int64_t n = std::min(way.chunk, kPrompt - at);
-      const auto chunk = std::span(tokens.back()).subspan(static_cast<size_t>(at), static_cast<size_t>(n));
-      run({Role::prefill, {{timelines.back().get(), chunk, at + n == kPrompt}}});
+      const auto chunk = tokens.back().begin() + at;
+      forward.run({Role::prefill, {timelines.back().get()}, {chunk, chunk + n}, at + n == kPrompt});
     }
     if (s == 0) keep();
   }
   for (size_t i = kPrompt; i < static_cast<size_t>(kPrompt + kDecoded); ++i) {
-    Step step{Role::decode, {}};
+    Step step{Role::decode, {}, {}};
     for (size_t s = 0; s < timelines.size(); ++s)
-      step.parts.push_back({timelines[s].get(), std::span(tokens[s]).subspan(i, 1), 1});
-    run(step), keep();
+      step.timelines.push_back(timelines[s].get()), step.tokens.push_back(tokens[s][i]);
+    forward.run(step), keep();
   }
   for (const auto& timeline : timelines) cache.close(*timeline);
   return all;

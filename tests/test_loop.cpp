@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/by_hand.h"
 #include "engine/loop.h"
+#include "engine/sequence.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/generate_by_hand.h"
 #include "tests/support/many_timelines.h"

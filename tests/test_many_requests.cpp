@@ -19,7 +19,7 @@
 #include "cli/batch/batch.h"
 #include "cli/chat/answer.h"
 #include "cli/warm/model.h"
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "gguf/random_weights.h"
 #include "tests/support/child_process.h"
 #include "tests/support/generate_by_hand.h"

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "engine/by_hand.h"
 #include "engine/sampler.h"
+#include "engine/sequence.h"
 #include "tests/support/contains.h"
 #include "tests/support/one_row.h"
 #include "tests/support/temp_dir.h"

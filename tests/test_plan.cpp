@@ -5,9 +5,9 @@
 
 #include "backend/link_share.h"
 #include "base/error.h"
-#include "engine/by_hand.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
+#include "engine/sequence.h"
 #include "tests/support/apart_backend.h"
 #include "tests/support/contains.h"
 #include "tests/support/sanitized.h"
@@ -274,14 +274,13 @@ BOOST_AUTO_TEST_CASE(logits_are_planned_for_a_step_of_all_sequences) {
   options.backend = "cpu", options.context = 64, options.max_seqs = 12, options.pool = 12 * 64;
   Engine engine(file, options);
   std::vector<std::unique_ptr<ByHand>> sessions;
-  const std::vector<int32_t> tokens(12, 7);
-  Step step{Role::decode, {}};
-  for (size_t i = 0; i < tokens.size(); ++i) {
+  Step step{Role::decode, {}, std::vector<int32_t>(12, 7)};
+  for (size_t i = 0; i < step.tokens.size(); ++i) {
     sessions.push_back(std::make_unique<ByHand>(engine));
     sessions.back()->sync(std::vector<int32_t>{1, 2, 3});
-    step.parts.push_back({&sessions.back()->timeline(), std::span(tokens).subspan(i, 1), 1});
+    step.timelines.push_back(&sessions.back()->timeline());
   }
-  engine.compute(step);
+  engine.forward().run(step);
   const uint64_t n_planned = engine.plan().n_bytes(Place::device) + engine.plan().n_bytes(Place::host);
   const uint64_t n_frequency_bytes = static_cast<uint64_t>(args.qk_rope_head_dim / 2) * sizeof(float);
   CpuBackend bare(1);

@@ -9,7 +9,7 @@
 #include "backend/cpu_backend.h"
 #include "base/error.h"
 #include "engine/sampler.h"
-#include "engine/stop_strings.h"
+#include "engine/sequence.h"
 #include "tests/support/one_row.h"
 
 using namespace dsv32;

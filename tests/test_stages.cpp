@@ -61,9 +61,7 @@ struct Islands {
   ~Islands() { cache->close(*timeline); }
 
   void run(Role role, std::span<const int32_t> tokens, int64_t n_logits = 1) {
-    cache->reserve(*timeline, timeline->n_tokens() + std::ssize(tokens));
-    forward->run({role, {{timeline.get(), tokens, n_logits}}});
-    cache->append(*timeline, tokens);
+    forward->run({role, {timeline.get()}, {tokens.begin(), tokens.end()}, n_logits});
   }
 
   // A chunk of the prompt, which wants logits at its end.

@@ -8,6 +8,7 @@
 // to pages that were dirty already.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,6 +23,9 @@ namespace dsv32 {
 struct FileStamp {
   uint64_t device = 0, inode = 0, n_bytes = 0;
   int64_t written_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
+  std::array<uint64_t, 5> numbers() const {
+    return {device, inode, n_bytes, static_cast<uint64_t>(written_ns), static_cast<uint64_t>(changed_ns)};
+  }
   bool operator==(const FileStamp&) const = default;
 };
 

@@ -21,16 +21,15 @@ struct CachePlan {
   int64_t key_tokens = 0;   // of those that are not suspended; 0: pool_tokens
   int64_t max_context = 0;  // of one timeline
   int64_t max_seqs = 1;
-  int64_t streamed_seqs = 1;  // timelines of a prefill step whose rows are streamed through windows
-  int64_t buffer_rows = 0;    // capacity B of a top-k buffer; 0: every row is resident, no buffers
-  int64_t slot_tokens = 0;    // slots of all buffers together; 0: those of max_seqs whole buffers
+  int64_t buffer_rows = 0;  // capacity B of a top-k buffer; 0: every row is resident, no buffers
+  int64_t slot_tokens = 0;  // slots of all buffers together; 0: those of max_seqs whole buffers
 
   // Of the two pools: of each timeline one page may be begun.
   int64_t n_row_pages() const { return pages_for(pool_tokens) + max_seqs - 1; }
   int64_t n_key_pages() const { return pages_for(key_tokens ? key_tokens : pool_tokens) + max_seqs - 1; }
   int64_t context_pages() const { return pages_for(max_context); }  // of a row of a step's tables
-  // Most pages that the timelines of a step have together whose rows are streamed.
-  int64_t window_pages() const { return is_apart && buffer_rows > 0 ? streamed_seqs * context_pages() : 0; }
+  // Most pages of a timeline whose rows are streamed.
+  int64_t window_pages() const { return is_apart && buffer_rows > 0 ? context_pages() : 0; }
   CachePlan of_layers(int64_t n) const {  // the same of so many layers
     CachePlan plan = *this;
     plan.n_layers = n;

@@ -47,23 +47,20 @@ StageCache::StageCache(Backend& backend, const CachePlan& plan, int64_t first_la
 
 // --- Steps
 
-// Decode reads slots. Prompts do where their timelines are resident; else the rows of all of them are
-// streamed through windows, or read where they are.
-void StageCache::begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held,
-                            Role role) {
+// Decode reads slots. A prompt does where its timeline is resident; else its rows are streamed through
+// windows, or read where they are.
+void StageCache::begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role) {
   const auto n_long = std::ranges::count(timelines, false, &Timeline::is_resident);
   const bool reads_slots = role == Role::decode || n_long == 0;
   has_buffers_ = reads_slots && n_long > 0;
   source_ = !reads_slots && windows_[0].n() > 0       ? Source::windows
             : reads_slots && plan_.n_slot_pages() > 0 ? Source::slots
                                                       : Source::rows;
-  passed_by_.clear();
   for (size_t i = 0; i < timelines.size(); ++i) {
     const auto line = static_cast<int64_t>(i);
     row_table_.set_line(line, timelines[i]->row_pages());
     key_table_.set_line(line, timelines[i]->key_pages());
     if (source_ == Source::slots) slot_table_.set_line(line, timelines[i]->slot_pages());
-    if (!reads_slots && timelines[i]->is_resident()) passed_by_.push_back(timelines[i]);
   }
   for (int64_t layer = first_layer_; has_buffers_ && layer < end_layer_; ++layer) {
     std::vector<TopkBuffer> buffers(timelines.size());  // of a resident timeline none
@@ -73,33 +70,23 @@ void StageCache::begin_step(std::span<Timeline* const> timelines, std::span<cons
     }
     buffer_table_.set_line(layer - first_layer_, buffers);
   }
-  if (source_ == Source::windows) begin_windows(timelines, n_held);
+  if (source_ == Source::windows) begin_windows(*timelines.front(), n_held);
 }
 
-// Each timeline's pages follow one another in a window, so that what it held before the step is a few long
-// copies.
-void StageCache::begin_windows(std::span<Timeline* const> timelines, std::span<const int64_t> n_held) {
+// Its pages follow one another in a window, so that what it held before the step is a few long copies.
+void StageCache::begin_windows(const Timeline& timeline, int64_t n_held) {
   runs_.clear();
-  int64_t n_pages = 0;
-  for (const Timeline* timeline : timelines) n_pages += std::ssize(timeline->row_pages());
-  if (n_pages > plan_.window_pages())
-    fail(ErrorKind::internal, format("a prefill step of %zu timelines has %lld pages, more than its windows",
-                                     timelines.size(), as_ll(n_pages)));
-  int32_t next_page = 0;
-  for (size_t i = 0; i < timelines.size(); ++i) {
-    const std::vector<int32_t>& pages = timelines[i]->row_pages();
-    std::vector<int32_t> places(pages.size());
-    std::iota(places.begin(), places.end(), next_page);
-    slot_table_.set_line(static_cast<int64_t>(i), places);
-    for (size_t page = 0; page < pages.size(); ++page, ++next_page) {
-      const int64_t n_left = n_held[i] - static_cast<int64_t>(page) * kPageTokens;
-      const int64_t n_rows = std::min(kPageTokens, n_left), from_row = int64_t{pages[page]} * kPageTokens;
-      if (n_rows <= 0) continue;
-      if (page > 0 && runs_.back().from_row + runs_.back().n_rows == from_row)
-        runs_.back().n_rows += n_rows;
-      else
-        runs_.push_back({from_row, int64_t{next_page} * kPageTokens, n_rows});
-    }
+  const std::vector<int32_t>& pages = timeline.row_pages();
+  std::vector<int32_t> places(pages.size());
+  std::iota(places.begin(), places.end(), 0);
+  slot_table_.set_line(0, places);
+  for (int64_t to_row = 0; to_row < n_held; to_row += kPageTokens) {
+    const int64_t n_rows = std::min(kPageTokens, n_held - to_row),
+                  from_row = int64_t{pages[static_cast<size_t>(to_row / kPageTokens)]} * kPageTokens;
+    if (!runs_.empty() && runs_.back().from_row + runs_.back().n_rows == from_row)
+      runs_.back().n_rows += n_rows;
+    else
+      runs_.push_back({from_row, to_row, n_rows});
   }
   stream(first_layer_);
 }
@@ -131,10 +118,6 @@ CacheView StageCache::enter(int64_t layer) {
   view.max_pages = plan_.context_pages();
   if (has_buffers_) view.buffers = buffer_table_.line(layer - first_layer_), view.most_slots = most_slots_;
   return view;
-}
-
-void StageCache::end_step() {
-  for (const Timeline* timeline : passed_by_) fill_slots(*timeline);
 }
 
 // --- Pages

@@ -3,8 +3,8 @@
 // All rows lie in pinned host memory, and those elsewhere are copies. The device reads them in slots. A
 // timeline with a slot for each of its rows is resident: the row of position p lies in its slot p. A longer
 // one has a top-k buffer in its slots. Without buffers the slots are a copy of the row pool, page for page,
-// and on a backend that works in host memory there are none: the row pool serves. In a prompt of timelines
-// that are not resident, one layer's rows are streamed into one of two windows while a step reads the other.
+// and on a backend that works in host memory there are none: the row pool serves. In a prompt of a timeline
+// that is not resident, one layer's rows are streamed into one of two windows while a step reads the other.
 #pragma once
 
 #include <cstdint>
@@ -54,16 +54,14 @@ class StageCache {
   const LayerPool& rows() const { return rows_; }  // pages [kPageTokens, row_bytes]
   const LayerPool& keys() const { return keys_; }
 
-  // The timelines of a step, in the order of its `seq` numbers, and how many tokens each held before it. In a
-  // decode step each has one token.
-  void begin_step(std::span<Timeline* const> timelines, std::span<const int64_t> n_held, Role role);
+  // The timelines of a step, in the order of its `seq` numbers. In a decode step each has one token; a
+  // prompt's has one timeline, which held so many tokens before it.
+  void begin_step(std::span<Timeline* const> timelines, int64_t n_held, Role role);
   // The step that runs looks rows up in top-k buffers.
   bool has_buffers() const { return has_buffers_; }
   // One layer as the operations of that step see it; valid until the next begin_step(). Layers are entered in
   // order.
   CacheView enter(int64_t layer);
-  // The layers of that step have been enqueued.
-  void end_step();
 
   // The stage's layers of each page's keys [model's n_layers, key_page_bytes], to and from the host.
   // download_keys() waits for all work.
@@ -81,7 +79,7 @@ class StageCache {
   struct Run {
     int64_t from_row, to_row, n_rows;
   };
-  void begin_windows(std::span<Timeline* const> timelines, std::span<const int64_t> n_held);
+  void begin_windows(const Timeline& timeline, int64_t n_held);
   void stream(int64_t layer);
   int32_t* state(int64_t share, int64_t layer) const;
 
@@ -98,7 +96,6 @@ class StageCache {
   Table<TopkBuffer> buffer_table_;                                    // [n_layers, max_seqs]
   enum class Source { rows, slots, windows } source_ = Source::rows;  // where the step that runs reads rows
   bool has_buffers_ = false;
-  std::vector<const Timeline*> passed_by_;  // of that step: resident, and their slots did not get its rows
 };
 
 }  // namespace dsv32

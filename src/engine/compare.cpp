@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 
 namespace dsv32 {
 namespace {

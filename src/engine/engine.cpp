@@ -147,13 +147,6 @@ void Engine::check_prompt(std::span<const int32_t> tokens) const {
   dsv32::check_prompt(args_.vocab_size, plan_.cache.max_context, tokens);
 }
 
-void Engine::compute(const Step& step) {
-  for (const StepPart& part : step.parts)
-    cache_->reserve(*part.timeline, part.timeline->n_tokens() + std::ssize(part.tokens));
-  forward_->run(step);
-  for (const StepPart& part : step.parts) cache_->append(*part.timeline, part.tokens, step.role);
-}
-
 Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suffices& suffices) {
 #ifdef DSV32_CUDA
   if (options.backend == "cuda" || (options.backend == "auto" && why_no_gpu(options).empty())) {

@@ -55,8 +55,6 @@ class Engine {
   void check_file();
   // Throws as check_prompt() of engine/request.h does.
   void check_prompt(std::span<const int32_t> tokens) const;
-  // Makes one step: reserves, computes, and the timelines hold its tokens. Throws Error{context_full}.
-  void compute(const Step& step);
 
   const ModelArgs& args() const { return args_; }
   const char* backend_name() const { return backends_.front()->name(); }

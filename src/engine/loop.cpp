@@ -43,10 +43,10 @@ void Loop::end_talk(int64_t talk) {
   if (talk == kept_talk_) kept_.reset();
 }
 
-// A step of one request: what it throws ends that request, and the others go on.
-template <typename Step>
-void Loop::attempt(Sequence& sequence, const Step& step) try {
-  step();
+// What is done for one request: what it throws ends that request, and the others go on.
+template <typename Act>
+void Loop::attempt(Sequence& sequence, const Act& act) try {
+  act();
 } catch (...) {
   fail(sequence);
 }
@@ -76,7 +76,17 @@ bool Loop::turn() {
   was_prompt_ = plan.what == StepPlan::What::prompt;
   if (plan.what == StepPlan::What::nothing) return false;
   if (plan.what == StepPlan::What::wait) begin_ready(plan.admitted.empty());  // a new one may not have to
-  if (plan.what == StepPlan::What::prompt && !stepping.empty()) read_prompt(*stepping.front());
+  if (was_prompt_ && !stepping.empty()) {
+    Sequence& sequence = *stepping.front();
+    try {
+      sequence.read_prompt();
+      if (sequence.phase == Phase::decodes) end_interrupted();
+      if (sequence.phase == Phase::decodes) draw(stepping);
+      rest_if_done(sequence);
+    } catch (...) {
+      fail(sequence);
+    }
+  }
   if (plan.what == StepPlan::What::decode) decode(std::move(stepping));
   engine_.check_file();  // ahead of what ends: no answer may come from a file that has changed
   close_done();
@@ -129,16 +139,6 @@ void Loop::rest_if_done(Sequence& sequence) {
   if (sequence.phase == Phase::is_done) attempt(sequence, [&] { sequence.rest(); });
 }
 
-void Loop::read_prompt(Sequence& sequence) try {
-  sequence.read_prompt();
-  if (sequence.phase == Phase::decodes) end_interrupted();
-  Sequence* const reader = &sequence;
-  if (sequence.phase == Phase::decodes) draw({&reader, 1});
-  rest_if_done(sequence);
-} catch (...) {
-  fail(sequence);
-}
-
 // Each gets its place first: one for which there is none ends, and the others go on. In the order of the
 // pool, so that rows are fetched by rising addresses.
 void Loop::decode(std::vector<Sequence*> sequences) {
@@ -146,20 +146,18 @@ void Loop::decode(std::vector<Sequence*> sequences) {
     return sequence->timeline().row_pages();
   });
   std::vector<Sequence*> stepping;
-  std::vector<int32_t> tokens;
+  Step step{Role::decode, {}, {}};
   for (Sequence* sequence : sequences) {
     Timeline& timeline = sequence->timeline();
     attempt(*sequence, [&] { engine_.cache().reserve(timeline, timeline.n_tokens() + 1); });
     rest_if_done(*sequence);
     if (sequence->phase == Phase::is_done) continue;
     stepping.push_back(sequence);
-    tokens.push_back(sequence->next_token());
+    step.timelines.push_back(&timeline);
+    step.tokens.push_back(sequence->next_token());
   }
   if (stepping.empty()) return;
-  Step step{Role::decode, {}};
-  for (size_t i = 0; i < tokens.size(); ++i)
-    step.parts.push_back({&stepping[i]->timeline(), std::span(tokens).subspan(i, 1), 1});
-  engine_.compute(step);
+  engine_.forward().run(std::move(step));
   draw(stepping);
 }
 
@@ -250,9 +248,9 @@ void Loop::share(size_t i, std::span<SequenceState> states) {
 void Loop::carry_out(const StepPlan& plan) {
   n_suspended_ += std::ssize(plan.suspended), n_restarted_ += std::ssize(plan.restarted);
   n_shrunk_ += std::ssize(plan.shrunk);
-  const auto each = [&](const std::vector<size_t>& requests, const auto& step) {
+  const auto each = [&](const std::vector<size_t>& requests, const auto& act) {
     for (const size_t i : requests) {
-      if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { step(i); });
+      if (sequences_[i]->phase != Phase::is_done) attempt(*sequences_[i], [&] { act(i); });
       close_done();  // what a failed one held is free for the next
     }
   };

@@ -38,15 +38,14 @@ class Loop : public Answerer {
   using Sequences = std::vector<std::shared_ptr<Sequence>>;
   Sequences::const_iterator find(int64_t request) const;
 
-  template <typename Step>
-  void attempt(Sequence& sequence, const Step& step);
+  template <typename Act>
+  void attempt(Sequence& sequence, const Act& act);
   void fail(Sequence& sequence);
   void stop_waiting(const Sequence& sequence);
   void end_interrupted();
   void close_done();
   void begin_ready(bool waits);
   void rest_if_done(Sequence& sequence);
-  void read_prompt(Sequence& sequence);
   void decode(std::vector<Sequence*> sequences);
   void draw(std::span<Sequence* const> sequences);
 

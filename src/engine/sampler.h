@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "engine/generation_options.h"
-#include "model/step.h"
+#include "model/stage.h"
 
 namespace dsv32 {
 

@@ -8,6 +8,16 @@
 #include "text/chat_format.h"
 
 namespace dsv32 {
+namespace {
+
+// The length of the longest end of `text` with which `stop` begins, the whole of `stop` excepted.
+size_t held_length(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
+    if (text.ends_with(stop.substr(0, n))) return n;
+  return 0;
+}
+
+}  // namespace
 
 // --- Its place
 
@@ -52,16 +62,15 @@ const char* Sequence::why_none_cached() const {
   return prefixes ? prefixes->why_none() : "the prefix cache is off";
 }
 
-int64_t Sequence::read_chunk(std::span<const int32_t> prompt, const StepWatch* watch) {
+int64_t Sequence::read_chunk(std::span<const int32_t> prompt) {
   const auto start = Clock::now();
   Forward& forward = engine_.forward();
   const int64_t n_before = place_->n_tokens(), n_left = std::ssize(prompt) - n_before;
   const int64_t n = std::min(forward.max_tokens(), n_left);
   const int64_t n_through = n_before - forward.n_under_way(*place_);
   const auto chunk = prompt.subspan(static_cast<size_t>(n_before), static_cast<size_t>(n));
-  const Forward::Watched watched(forward, watch);
   try {
-    engine_.compute({Role::prefill, {{place_.get(), chunk, n == n_left}}});
+    forward.run({Role::prefill, {place_.get()}, {chunk.begin(), chunk.end()}, n == n_left});
     forward.wait();  // done means computed, also for measurements
   } catch (...) {
     forward.abandon();
@@ -182,7 +191,8 @@ void Sequence::read_prompt() try {
   const auto n = static_cast<double>(std::min(engine_.forward().max_tokens(), n_prompt - n_before));
   const StepWatch watch{[this] { return is_interrupted(); },
                         [&](double share) { prompt_nears(n_before + static_cast<int64_t>(share * n)); }};
-  const int64_t n_done = read_chunk(request_.prompt, &watch);
+  const Forward::Watched watched(engine_.forward(), watch);
+  const int64_t n_done = read_chunk(request_.prompt);
   result_.prefill_seconds = seconds_since(begun_);
   prompt_nears(n_done);
   if (n_done < n_prompt) return;
@@ -248,6 +258,69 @@ void Sequence::note_place() {
 GenerationResult Sequence::take_result() {
   if (error_) throw *error_;
   return std::move(result_);
+}
+
+StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  std::erase(stops_, "");
+}
+
+std::string StopStrings::push(std::string_view text) {
+  if (found_) return {};
+  held_ += text;
+  size_t first = std::string::npos, n_held = 0;
+  for (const std::string& stop : stops_) {
+    first = std::min(first, held_.find(stop));
+    n_held = std::max(n_held, held_length(held_, stop));
+  }
+  if (first != std::string::npos) {
+    found_ = true;
+    held_.resize(first);
+    return std::exchange(held_, {});
+  }
+  std::string shown = held_.substr(0, held_.size() - n_held);
+  held_.erase(0, shown.size());
+  return shown;
+}
+
+// --- By hand
+
+int64_t ByHand::sync(std::span<const int32_t> prompt) {
+  const int64_t n = hold(prompt);
+  while (read_chunk(prompt) < std::ssize(prompt)) continue;
+  return n;
+}
+
+void ByHand::step(int32_t token) {
+  engine_.check_prompt({&token, 1});
+  engine_.forward().run({Role::decode, {&timeline()}, {token}});
+}
+
+const std::vector<float>& ByHand::logits() {
+  logits_.resize(static_cast<size_t>(engine_.args().vocab_size));
+  engine_.forward().last_backend().download(logits_.data(), device_logits(), logits_.size() * sizeof(float));
+  return logits_;
+}
+
+const float* ByHand::device_logits() const {
+  return engine_.forward().logits_row(engine_.forward().n_logits() - 1);
+}
+
+int32_t ByHand::likeliest() {
+  const SampleRule greedy{.temperature = 0};
+  return engine_.sampler().sample(device_logits(), engine_.args().vocab_size, {&greedy, 1}).front().chosen.id;
+}
+
+std::vector<float> ByHand::all_logits(std::span<const int32_t> tokens) {
+  engine_.check_prompt(tokens);
+  std::vector<float> all;
+  const auto chunk = static_cast<size_t>(engine_.forward().max_tokens());
+  for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
+    const std::span<const int32_t> some = tokens.subspan(begin, std::min(chunk, tokens.size() - begin));
+    engine_.forward().run({Role::prefill, {&timeline()}, {some.begin(), some.end()}, std::ssize(some)});
+    const std::vector<float> logits = engine_.forward().logits();
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
 }
 
 }  // namespace dsv32

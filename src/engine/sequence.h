@@ -1,5 +1,5 @@
 // A sequence: its place in the cache, which of its prefixes later requests may reuse, and the request that it
-// answers.
+// answers; and one that is driven step by step, without a request.
 //
 //   waits_for_room -> waits_for_disk -> reads_prompt -> decodes -> is_done
 //
@@ -15,15 +15,35 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
-#include "engine/stop_strings.h"
 
 namespace dsv32 {
+
+// Watches a stream of text for stop strings, which end the answer and are not part of it. Text that may be
+// the beginning of one is held back until it is clear what it is, so nothing of a stop string is ever
+// emitted, however it is cut.
+class StopStrings {
+ public:
+  explicit StopStrings(std::vector<std::string> stops);  // empty strings are ignored
+
+  // Returns the text that can be shown. Once found() nothing more is.
+  std::string push(std::string_view text);
+  // What was held back and turned out to be text.
+  std::string finish() { return std::exchange(held_, {}); }
+  bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool found_ = false;
+};
 
 // A timeline of the engine's cache that closes itself.
 struct CloseTimeline {
@@ -65,7 +85,7 @@ class Sequence : public SequenceState {
   // Computes the next chunk of a prompt that hold() was called with; on several devices it may be under way
   // until the next ones (Forward). Returns how many of its tokens are held then; with all of them, the logits
   // are those of its last token.
-  int64_t read_chunk(std::span<const int32_t> prompt, const StepWatch* watch = nullptr);
+  int64_t read_chunk(std::span<const int32_t> prompt);
   // Gives its room on the device to others, and takes room again: no step in between. Throws as
   // LatentCache::resume() does.
   void suspend();
@@ -144,6 +164,28 @@ class Sequence : public SequenceState {
   Forward::BufferTally tally_before_;  // the engine's, at its admission
   GenerationResult result_;
   std::optional<Error> error_;
+};
+
+// A sequence that has the engine for itself: of a measurement, a comparison, a test.
+class ByHand : public Sequence {
+ public:
+  explicit ByHand(Engine& engine) : Sequence(engine) { enter(); }  // which must outlive it
+
+  // hold() and all chunks. Returns what hold() did.
+  int64_t sync(std::span<const int32_t> prompt);
+  // Appends one token: a decode step.
+  void step(int32_t token);
+  // [vocab_size] of the last token, until another sequence computes; valid until the next call.
+  const std::vector<float>& logits();
+  // The same in the backend's memory.
+  const float* device_logits() const;
+  // The likeliest token to follow, drawn where the logits are.
+  int32_t likeliest();
+  // Appends `tokens` as a prompt's and returns the logits of every one of them, [n, vocab_size].
+  std::vector<float> all_logits(std::span<const int32_t> tokens);
+
+ private:
+  std::vector<float> logits_;
 };
 
 }  // namespace dsv32

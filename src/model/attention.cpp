@@ -16,10 +16,8 @@ constexpr float kIndexNormEps = 1e-6f;  // model.py, Indexer.k_norm; no file sta
 
 }  // namespace
 
-// in: x() [n, dim] after attn_norm; h += out() [n, dim]
+// Steps 2 to 5, of what project() and store() leave; h += out() [n, dim]
 void Stage::attention(const LayerWeights& w, const CacheView& cache) {
-  project(w);
-  store(w, cache);
   queries(w, cache);
   lap("other");
   const int32_t* forced = this->forced().selection;
@@ -43,7 +41,8 @@ std::vector<StepTokens> Stage::slices(const CacheView& cache) const {
   return slices;
 }
 
-// qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where positions are to be scored
+// in: x() [n, dim] after attn_norm.  qr = wq_a x;  kv = wkv_a x;  k_I = wk x;  w_I = weights_proj x, where
+// positions are to be scored
 void Stage::project(const LayerWeights& w) {
   std::vector<Matmul> products = {product(w.wq_a, x(), act_.qr.data()),
                                   product(w.wkv_a, x(), act_.kv.data())};

@@ -106,7 +106,7 @@ const ExpertStacks* Stage::host_experts_after(int64_t layer) const {
   };
   for (int64_t l = layer + 1; l < cache_.end_layer(); ++l)
     if (const ExpertStacks* found = on_host(l)) return found;
-  for (int64_t l = cache_.first_layer(); !wants_logits_ && l <= layer; ++l)
+  for (int64_t l = cache_.first_layer(); n_logits_ == 0 && l <= layer; ++l)
     if (const ExpertStacks* found = on_host(l)) return found;
   return nullptr;
 }

@@ -9,32 +9,38 @@ namespace dsv32 {
 
 Forward::Forward(std::span<const StageLayers> stages, const ModelArgs& args, const Weights& weights,
                  LatentCache& cache, const StageSizes& sizes)
-    : args_(args), left_(stages.size() - 1) {
+    : args_(args), cache_(cache), left_(stages.size() - 1) {
   for (size_t i = 0; i < stages.size(); ++i)
     stages_.push_back(std::make_unique<Stage>(*stages[i].backend, args, weights, cache.stage(i), sizes));
 }
 
 void Forward::run(Step step) {
-  if (step.role == Role::decode && step.n_tokens() != std::ssize(step.parts))
+  const bool is_decode = step.role == Role::decode;
+  const std::vector<Timeline*> timelines = step.timelines;
+  if (timelines.size() != (is_decode ? step.tokens.size() : 1))
     fail(ErrorKind::internal,
-         format("a decode step of %lld tokens for %zu timelines", as_ll(step.n_tokens()), step.parts.size()));
-  const bool is_done_at_once = step.role == Role::decode || step.wants_logits();
-  for (StepPart& part : step.parts) part.n_held = part.timeline->n_tokens();
-  advance(std::make_unique<Step>(std::move(step)));
-  if (is_done_at_once) finish();
+         format("a step of %zu tokens for %zu timelines", step.tokens.size(), timelines.size()));
+  step.n_held = timelines.front()->n_tokens();
+  if (is_decode) step.n_logits = step.n_tokens();
+  for (size_t i = 0; i < timelines.size(); ++i)
+    cache_.reserve(*timelines[i], timelines[i]->n_tokens() + std::ssize(step.tokens_of(i)));
+  const auto running = std::make_shared<const Step>(std::move(step));
+  advance(running);
+  if (running->n_logits > 0) finish();
+  for (size_t i = 0; i < timelines.size(); ++i)
+    cache_.append(*timelines[i], running->tokens_of(i), running->role);
 }
 
 // Each step that is under way goes through one stage, and one enters the first.
-void Forward::advance(std::unique_ptr<Step> entering) {
+void Forward::advance(StepOnItsWay entering) {
   std::vector<Stage*> working;
-  std::unique_ptr<Step> through;  // the last stage
   for (size_t i = stages_.size(); i-- > 0;) {
-    std::unique_ptr<Step>& step = i > 0 ? left_[i - 1] : entering;
+    const StepOnItsWay step = std::exchange(i > 0 ? left_[i - 1] : entering, nullptr);
     if (!step) continue;
     stages_[i]->begin(*step);
     if (i > 0) hand_over(i - 1);
     working.push_back(stages_[i].get());
-    (i + 1 < stages_.size() ? left_[i] : through) = std::move(step);
+    if (i + 1 < stages_.size()) left_[i] = step;
   }
   const auto n_layers = static_cast<double>(args_.n_layers) / static_cast<double>(stages_.size());
   for (int n_done = 1; !working.empty(); ++n_done) {
@@ -54,9 +60,9 @@ void Forward::hand_over(size_t from) {
 
 int64_t Forward::n_under_way(const Timeline& timeline) const {
   int64_t n = 0;
-  for (const auto& step : left_)
-    for (size_t i = 0; step && i < step->parts.size(); ++i)
-      if (step->parts[i].timeline == &timeline) n += std::ssize(step->parts[i].tokens);
+  for (const StepOnItsWay& step : left_)
+    for (size_t i = 0; step && i < step->timelines.size(); ++i)
+      if (step->timelines[i] == &timeline) n += std::ssize(step->tokens_of(i));
   return n;
 }
 
@@ -65,7 +71,7 @@ void Forward::finish() {
 }
 
 void Forward::abandon() {
-  for (auto& step : left_) step.reset();
+  for (StepOnItsWay& step : left_) step.reset();
 }
 
 void Forward::wait() {

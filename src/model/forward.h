@@ -27,8 +27,8 @@ class Forward {
   int64_t max_tokens() const { return stages_.front()->max_tokens(); }
   size_t n_stages() const { return stages_.size(); }
   // Runs the step, if it is of a prompt and wants no logits perhaps only the first layers of it: stores its
-  // rows and keys, and leaves the logits that it wants, in the order of its parts. The timelines do not know
-  // of its tokens yet (LatentCache::append).
+  // rows and keys, and leaves the logits that it wants. Its timelines hold its tokens then. Throws
+  // Error{context_full} as LatentCache::reserve() does.
   void run(Step step);
   // How many tokens of the timeline have not been through all stages: its last so many rows may not be shared
   // yet, and it keeps them.
@@ -38,10 +38,10 @@ class Forward {
   void abandon();
   // Waits until all that was enqueued is done.
   void wait();
-  // While it lives, steps are watched. Null: they are not.
+  // While it lives, steps are watched.
   class Watched {
    public:
-    Watched(Forward& forward, const StepWatch* watch) : forward_(forward) { forward.set_watch(watch); }
+    Watched(Forward& forward, const StepWatch& watch) : forward_(forward) { forward.set_watch(&watch); }
     ~Watched() { forward_.set_watch(nullptr); }
 
    private:
@@ -61,10 +61,6 @@ class Forward {
 
   // For measuring; of one stage.
   void set_forced(size_t stage, const Stage::Forced& forced) { stages_[stage]->set_forced(forced); }
-  // On one device: the tokens of steps of n_tokens attend to these positions.
-  void set_forced_selection(const int32_t* selection, int64_t n_tokens = 1) {
-    set_forced(0, {selection, nullptr, n_tokens});
-  }
   // For measuring, on one device: the laps of steps are named there. Null: none are marked.
   void set_laps(Laps* laps) { stages_.front()->set_laps(laps); }
 
@@ -73,13 +69,15 @@ class Forward {
   void set_observer(const Observer& observer, const std::vector<std::string>& stages = {});
 
  private:
-  void advance(std::unique_ptr<Step> entering);
+  using StepOnItsWay = std::shared_ptr<const Step>;
+  void advance(StepOnItsWay entering);
   void hand_over(size_t from);
   void set_watch(const StepWatch* watch);
 
   const ModelArgs& args_;
+  LatentCache& cache_;
   std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<std::unique_ptr<Step>> left_;  // [n_stages - 1] what a stage has done and the next has not
+  std::vector<StepOnItsWay> left_;  // [n_stages - 1] what a stage has done and the next has not
   const StepWatch* watch_ = nullptr;
 };
 

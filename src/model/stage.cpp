@@ -32,6 +32,40 @@ std::vector<float> rope_frequencies(const ModelArgs& args) {
   return frequencies;
 }
 
+Activations::Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
+    : max_tokens(n_tokens), max_context(context) {
+  constexpr int64_t kMostPieceTokens = 2048;         // more at a time make attention no faster
+  constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or one token's
+  const int64_t n = piece_tokens = std::min(n_tokens, kMostPieceTokens);
+  topk = args.has_indexer() ? std::min(args.index_topk, context) : context;
+  const int64_t heads = args.n_heads, rank = args.kv_lora_rank, rope = args.qk_rope_head_dim;
+  const int64_t index_heads = args.index_n_heads, index_dim = args.index_head_dim;
+  const int64_t n_scores = args.has_indexer() ? std::max(context, std::min(n * context, kMostScores)) : 0;
+  const int64_t widest_mlp =
+      std::max(args.inter_dim, args.moe_inter_dim * std::max<int64_t>(args.n_shared_experts, 1));
+  const auto make = [&]<typename T>(Buffer<T>& buffer, int64_t n_values) {
+    n_bytes += static_cast<uint64_t>(n_values) * sizeof(T);
+    if (backend) buffer = Buffer<T>(*backend, Place::device, n_values, "activations");
+  };
+  make(step_ints, 3 * n_tokens);
+  make(h, n_tokens * args.dim), make(x, n_tokens * args.dim), make(out, n_tokens * args.dim);
+  make(qr, n * args.q_lora_rank);
+  make(q, n * heads * args.qk_head_dim());
+  make(q_c, n * std::max(heads * rank, index_heads * index_dim)), make(o_c, n * heads * rank);
+  make(o, n * heads * args.v_head_dim);
+  make(kv, n * (rank + rope)), make(c, n * rank);
+  make(index_q, n * index_heads * index_dim), make(index_q_fp8, n * index_heads * index_dim);
+  make(index_q_scales, n * index_heads * CacheLayout::tiles(index_dim));
+  make(index_k, n * index_dim), make(index_weights, n * index_heads);
+  make(scores, n_scores);
+  make(selected, n * topk), make(n_selected, n), make(row_ids, n * topk);
+  make(misses, n * topk), make(n_misses, n), make(tally, 2);
+  make(gate, n * widest_mlp), make(up, n * widest_mlp);
+  make(route_logits, n * args.n_routed_experts);
+  make(experts, n_tokens * args.n_activated_experts);
+  make(expert_weights, n_tokens * args.n_activated_experts);
+}
+
 Stage::Stage(Backend& backend, const ModelArgs& args, const Weights& weights, StageCache& cache,
              const StageSizes& sizes)
     : backend_(backend),
@@ -69,56 +103,36 @@ int64_t Stage::recordable_max_pos(int64_t max_pos) const {
 void Stage::begin(const Step& step) {
   if (laps_) backend_.mark();
   upload(step);
-  std::vector<Timeline*> timelines;
-  std::vector<int64_t> n_held;
-  for (const StepPart& part : step.parts) {
-    timelines.push_back(part.timeline);
-    n_held.push_back(part.n_held);
-  }
-  cache_.begin_step(timelines, n_held, step.role);
-  wants_logits_ = step.wants_logits();
+  cache_.begin_step(step.timelines, step.n_held, step.role);
+  n_logits_ = step.n_logits;
   layer_ = cache_.first_layer();
-  if (is_last()) place_logits(step);
+  if (is_last()) place_logits();
 }
 
 // One upload: tokens | positions | sequences.
 void Stage::upload(const Step& step) {
-  const auto n = static_cast<size_t>(step.n_tokens());
-  std::vector<int32_t> ints(3 * n);
-  size_t at = 0;
-  for (size_t seq = 0; seq < step.parts.size(); ++seq) {
-    const StepPart& part = step.parts[seq];
-    for (size_t i = 0; i < part.tokens.size(); ++i, ++at) {
-      ints[at] = part.tokens[i];
-      ints[n + at] = static_cast<int32_t>(part.n_held + static_cast<int64_t>(i));
-      ints[2 * n + at] = static_cast<int32_t>(seq);
-    }
+  const auto n = step.tokens.size();
+  const bool is_decode = step.role == Role::decode;
+  std::vector<int32_t> ints = step.tokens;
+  ints.resize(3 * n);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t pos = is_decode ? step.timelines[i]->n_tokens() : step.n_held + static_cast<int64_t>(i);
+    ints[n + i] = static_cast<int32_t>(pos);
+    ints[2 * n + i] = is_decode ? static_cast<int32_t>(i) : 0;
   }
   backend_.upload(act_.step_ints.data(), ints.data(), ints.size() * sizeof(int32_t));
   const int64_t max_pos = *std::ranges::max_element(std::span(ints).subspan(n, n));
   step_ = {static_cast<int64_t>(n),
-           std::ssize(step.parts),
-           step.role == Role::decode ? recordable_max_pos(max_pos) : max_pos,
+           std::ssize(step.timelines),
+           is_decode ? recordable_max_pos(max_pos) : max_pos,
            act_.step_ints.data(),
            act_.step_ints.data() + n,
            act_.step_ints.data() + 2 * n,
            step.role};
 }
 
-void Stage::place_logits(const Step& step) {
-  logit_runs_.clear();
-  n_logits_ = 0;
-  int64_t end = 0;
-  for (const StepPart& part : step.parts) {
-    end += std::ssize(part.tokens);
-    n_logits_ += part.n_logits;
-    const int64_t first = end - part.n_logits;
-    if (!logit_runs_.empty() && logit_runs_.back().first_token + logit_runs_.back().n_tokens == first)
-      logit_runs_.back().n_tokens += part.n_logits;
-    else if (part.n_logits > 0)
-      logit_runs_.push_back({first, part.n_logits});
-  }
-  const bool is_decode = step.role == Role::decode;
+void Stage::place_logits() {
+  const bool is_decode = step_.role == Role::decode;
   if (!is_decode && prompt_logits_.n() < n_logits_ * args_.vocab_size) {
     prompt_logits_ = {};  // first: there is room for one of them
     prompt_logits_ = Buffer<float>(backend_, Place::device, n_logits_ * args_.vocab_size, "logits");
@@ -126,18 +140,12 @@ void Stage::place_logits(const Step& step) {
   logits_ = is_decode ? decode_logits_.data() : prompt_logits_.data();
 }
 
-bool Stage::is_recorded() const {
-  const bool wants_all = !is_last() || n_logits_ == step_.n_tokens;
-  const bool is_watched = observer_ || (laps_ && !laps_->is_whole);
-  return step_.role == Role::decode && wants_all && !is_watched;
-}
-
 bool Stage::advance() {
-  if (is_recorded())
+  const bool is_watched = observer_ || (laps_ && !laps_->is_whole);
+  if (step_.role == Role::decode && !is_watched)
     replay();
   else if (run_layer())
     return true;
-  cache_.end_step();
   lap("other");
   lap("step", true);
   return false;
@@ -151,8 +159,7 @@ void Stage::replay() {
   const auto run_all = [this] {
     while (run_layer()) continue;
   };
-  const RecordKey key{step_.n_tokens, step_.max_pos, forced().selection, forced().experts,
-                      cache_.has_buffers()};
+  const RecordKey key{step_.n_tokens, step_.max_pos, forced(), cache_.has_buffers()};
   auto known = std::ranges::find(recorded_, key, [](const auto& recorded) { return recorded.first; });
   if (known == recorded_.end()) {
     std::unique_ptr<Recording> recording = backend_.record(run_all);
@@ -167,7 +174,7 @@ void Stage::replay() {
 
 // Of a step that wants no logits the last h is not read: its last layer leaves rows and keys alone.
 bool Stage::leaves_rows_only(int64_t layer) const {
-  return layer + 1 == args_.n_layers && !wants_logits_ && !observer_;
+  return layer + 1 == args_.n_layers && n_logits_ == 0 && !observer_;
 }
 
 // h += MLA(RMSNorm(h));  h += FFN(RMSNorm(h)).  False: it was the last layer.
@@ -181,11 +188,9 @@ bool Stage::run_layer() {
   const bool rows_only = leaves_rows_only(layer_);
   for (first_ = 0; take_piece(); first_ += piece_.n_tokens) {
     norm(w.attn_norm, "attn_norm");
-    if (rows_only) {
-      project(w);
-      store(w, cache);
-      continue;
-    }
+    project(w);
+    store(w, cache);
+    if (rows_only) continue;
     attention(w, cache);
     norm(w.ffn_norm, "ffn_norm");
     w.is_dense ? mlp(w.mlp, nullptr, out()) : route(w.experts);
@@ -214,12 +219,8 @@ void Stage::norm(const Vector& weight, const char* name) {
 
 // logits = head RMSNorm(h), of the tokens that are wanted
 void Stage::run_head() {
-  int64_t n = 0;
-  for (const LogitRun& run : logit_runs_) {
-    backend_.rms_norm({act_.h.data() + run.first_token * args_.dim, args_.dim, weights_.norm.data(),
-                       args_.norm_eps, act_.x.data() + n * args_.dim, run.n_tokens, args_.dim});
-    n += run.n_tokens;
-  }
+  backend_.rms_norm({act_.h.data() + (step_.n_tokens - n_logits_) * args_.dim, args_.dim,
+                     weights_.norm.data(), args_.norm_eps, act_.x.data(), n_logits_, args_.dim});
   backend_.matmul({weights_.head, act_.x.data(), args_.dim, logits_, n_logits_, step_.role});
 }
 

@@ -1,4 +1,5 @@
-// Consecutive layers on one device: their activations, their cache, and recordings of their steps.
+// What the forward pass computes at a time and how it is watched, and a stage: consecutive layers on one
+// device with their activations, their cache, and recordings of their steps.
 //
 // The layers are written once, over Backend: prefill and decode are the same operations over more or fewer
 // tokens. stage.cpp has the loop over the layers, attention.cpp one layer's attention, feed_forward.cpp its
@@ -6,6 +7,8 @@
 // makes the logits; between stages go the hidden states (Forward). Not thread-safe.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,11 +17,92 @@
 
 #include "backend/backend.h"
 #include "context/stage_cache.h"
-#include "model/activations.h"
-#include "model/step.h"
+#include "context/timeline.h"
 #include "weights/weights.h"
 
 namespace dsv32 {
+
+// Of one role. A prompt's step has one timeline, a decode step one for each token; a token's result depends
+// on its own timeline and the role alone.
+struct Step {
+  Role role = Role::prefill;
+  std::vector<Timeline*> timelines;
+  std::vector<int32_t> tokens;  // follow those that their timelines hold
+  int64_t n_logits = 0;         // wanted of a prompt's last so many tokens; a decode step has all
+  int64_t n_held = 0;           // the tokens before a prompt's; Forward fills it in
+
+  int64_t n_tokens() const { return std::ssize(tokens); }
+  std::span<const int32_t> tokens_of(size_t timeline) const {
+    return role == Role::decode ? std::span(tokens).subspan(timeline, 1) : tokens;
+  }
+};
+
+// Asked and told while steps are computed.
+struct StepWatch {
+  std::function<bool()> is_interrupted;  // as Backend::set_interrupt() has it
+  std::function<void(double)> on_layer;  // what share of a step's layers is enqueued, on the CPU done
+};
+
+// A named intermediate of a step, downloaded, for comparison with another implementation. What an observer
+// uploads to `device_ints` of the stage "selected" is attended to in place of what the indexer selected.
+struct Observation {
+  const char* stage;  // "qr", "q", "latent_row", "index_q", ... (see the calls of observe())
+  int64_t layer, n_tokens, width;
+  std::vector<float> values;       // [n_tokens, width], or
+  std::vector<int32_t> ints;       // [n_tokens, width]
+  int32_t* device_ints = nullptr;  // these, in the backend's memory
+};
+using Observer = std::function<void(const Observation&)>;
+
+// Where the time of steps goes: their backend marks where a step begins and each of its laps ends
+// (Backend::laps).
+struct Laps {
+  // A step is one lap, "step", and is recorded as ever; else one for each operation or several of them:
+  // "index_scores", "attention", ... (see the calls of lap()). A draw from its logits is one more.
+  bool is_whole = false;
+  std::vector<const char*> names = {};  // of the laps, in their order
+};
+
+// The working memory of a step: every intermediate of one layer.
+//
+// Allocated once, overwritten by each layer. A layer goes through a long step in pieces; only what leads from
+// piece to piece has room for all of its tokens. Shapes are as written beside each: N for max_tokens, n for
+// piece_tokens.
+struct Activations {
+  // Without a backend nothing is allocated, and n_bytes says what would be.
+  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context);
+
+  uint64_t n_bytes = 0;
+  int64_t max_tokens = 0, piece_tokens = 0, max_context = 0;
+  int64_t topk = 0;  // the most rows that one token attends to
+
+  Buffer<int32_t> step_ints;     // [3, N] tokens, positions, sequences
+  Buffer<float> h;               // [N, dim] the residual stream
+  Buffer<float> x;               // [N, dim] after a norm
+  Buffer<float> out;             // [N, dim] of attention, of the MLP
+  Buffer<float> qr;              // [n, q_lora_rank]
+  Buffer<float> q;               // [n, n_heads, qk_nope | qk_rope]
+  Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]; q_c has H index_q first, for f32 keys
+  Buffer<float> o;               // [n, n_heads, v_head_dim]
+  Buffer<float> kv;              // [n, kv_lora_rank | qk_rope]
+  Buffer<float> c;               // [n, kv_lora_rank]
+  Buffer<float> index_q;         // [n, index_n_heads, index_head_dim]
+  Buffer<uint8_t> index_q_fp8;   // the same as e4m3
+  Buffer<float> index_q_scales;  // [n, index_n_heads, tiles]
+  Buffer<float> index_k;         // [n, index_head_dim]
+  Buffer<float> index_weights;   // [n, index_n_heads]
+  Buffer<float> scores;          // [some tokens, context]: as many tokens at a time as fit
+  Buffer<int32_t> selected;      // [n, topk]
+  Buffer<int32_t> n_selected;    // [n]
+  Buffer<int64_t> row_ids;       // [n, topk]
+  Buffer<int32_t> misses;        // [n, topk]
+  Buffer<int32_t> n_misses;      // [n]
+  Buffer<int64_t> tally;         // [2] rows looked up in buffers, rows missing
+  Buffer<float> gate, up;        // [n, the widest MLP]
+  Buffer<float> route_logits;    // [n, n_routed_experts]
+  Buffer<int32_t> experts;       // [N, n_activated_experts]
+  Buffer<float> expert_weights;  // [N, n_activated_experts]
+};
 
 struct StageSizes {
   int64_t max_tokens = 0;            // of one step
@@ -49,7 +133,7 @@ class Stage {
   void begin(const Step& step);
   // Computes more of the step, from the hidden states to the hidden states, and stores its rows and keys: a
   // layer of a prompt, or all of a decode step. The first stage begins with the embedding; the last one
-  // leaves logits, of the wanted tokens in the order of the parts. False: that was all of it.
+  // leaves logits of the wanted tokens. False: that was all of it.
   bool advance();
 
   // [n_tokens, dim] of the running step.
@@ -86,8 +170,7 @@ class Stage {
   int64_t recordable_max_pos(int64_t max_pos) const;
   Forced forced() const { return step_.n_tokens == forced_.n_tokens ? forced_ : Forced{}; }  // of the step
   void upload(const Step& step);
-  void place_logits(const Step& step);
-  bool is_recorded() const;
+  void place_logits();
   void replay();
   bool run_layer();
   bool leaves_rows_only(int64_t layer) const;
@@ -96,12 +179,12 @@ class Stage {
   void norm(const Vector& weight, const char* name);
 
   // attention.cpp
+  void project(const LayerWeights& w);
+  void store(const LayerWeights& w, const CacheView& cache);
   void attention(const LayerWeights& w, const CacheView& cache);
   bool is_scored() const;
   MatmulHeads absorb(const LayerWeights& w) const;
   bool absorbs_early(const CacheView& cache) const;
-  void project(const LayerWeights& w);
-  void store(const LayerWeights& w, const CacheView& cache);
   void queries(const LayerWeights& w, const CacheView& cache);
   std::vector<StepTokens> slices(const CacheView& cache) const;
   void select_positions(const StepTokens& slice, const CacheView& cache);
@@ -138,16 +221,10 @@ class Stage {
   Buffer<float> decode_logits_;  // [max_seqs, vocab_size]: recordings keep the address, so it never moves
   Buffer<float> prompt_logits_;  // [most wanted of a prefill step, vocab_size]
   float* logits_ = nullptr;      // of the last run, in one of them
-  int64_t n_logits_ = 0;
-  // Tokens of the step that follow one another and whose logits are wanted.
-  struct LogitRun {
-    int64_t first_token, n_tokens;
-  };
-  std::vector<LogitRun> logit_runs_;
-  StepTokens step_;    // of the running step, on the device
-  StepTokens piece_;   // of these, those that are worked on
-  int64_t first_ = 0;  // which is the piece's first
-  bool wants_logits_ = false;
+  int64_t n_logits_ = 0;         // that the step wants
+  StepTokens step_;              // of the running step, on the device
+  StepTokens piece_;             // of these, those that are worked on
+  int64_t first_ = 0;            // which is the piece's first
   Buffer<uint8_t> expert_window_;
   uint64_t n_link_bytes_ = 0;  // of it, in decode
   int64_t layer_ = 0;
@@ -160,7 +237,7 @@ class Stage {
   // All that the operations of a decode step say and that differs from step to step.
   struct RecordKey {
     int64_t n_tokens = 0, max_pos = 0;
-    const int32_t *forced_selection = nullptr, *forced_experts = nullptr;
+    Forced forced;
     bool has_buffers = false;
     bool operator==(const RecordKey&) const = default;
   };

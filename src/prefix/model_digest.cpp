@@ -50,10 +50,7 @@ std::string note_head(std::span<const FileStamp> stamps) {
   add_number(head, ModelDigest::kPieceBytes);
   add_number(head, stamps.size());
   for (const FileStamp& stamp : stamps)
-    for (const uint64_t n :
-         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns),
-          static_cast<uint64_t>(stamp.changed_ns)})
-      add_number(head, n);
+    for (const uint64_t n : stamp.numbers()) add_number(head, n);
   return head;
 }
 

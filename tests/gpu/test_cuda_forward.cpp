@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cuda/cuda_backend.h"
-#include "engine/by_hand.h"
 #include "engine/loop.h"
+#include "engine/sequence.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/company.h"
 #include "tests/support/golden.h"

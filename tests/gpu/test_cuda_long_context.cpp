@@ -6,8 +6,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "engine/by_hand.h"
 #include "engine/loop.h"
+#include "engine/sequence.h"
 #include "model/forward.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/temp_dir.h"
@@ -44,9 +44,9 @@ EngineOptions options_of(const char* backend, KvType kv_type, int64_t topk_buffe
 // last.
 std::vector<float> run_step(Engine& engine, Timeline& timeline, const std::vector<int32_t>& tokens,
                             int64_t begin, int64_t end, bool wants_all = true) {
-  const auto part = std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   const Role role = end - begin == 1 ? Role::decode : Role::prefill;
-  engine.compute({role, {{&timeline, part, wants_all ? end - begin : 1}}});
+  engine.forward().run(
+      {role, {&timeline}, {tokens.begin() + begin, tokens.begin() + end}, wants_all ? end - begin : 1});
   return engine.forward().logits();
 }
 
@@ -134,12 +134,12 @@ BOOST_AUTO_TEST_CASE(the_last_tokens_of_128k_agree_with_the_cpu) {
       gpu.forward().set_observer(keep_selected(chosen));
       append(ours, run_step(gpu, *on_gpu, tokens, pos, pos + 1));
       cpu.forward().set_observer(keep_selected(own));
-      cpu.forward().set_forced_selection(chosen.data());
+      cpu.forward().set_forced(0, {chosen.data(), nullptr, 1});
       append(expected, run_step(cpu, *on_cpu, tokens, pos, pos + 1));
       const double shared = overlap(chosen, own, gpu.args().index_topk);
       least_overlap = std::min(least_overlap, shared), mean_overlap += shared / kDecoded;
     }
-    cpu.forward().set_forced_selection(nullptr);
+    cpu.forward().set_forced(0, {});
     double worst = 0, largest = 0;
     size_t n_same = 0;
     for (size_t i = 0; i < ours.size(); ++i) {

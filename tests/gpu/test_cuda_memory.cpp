@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/cuda_backend.h"
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/contains.h"
 #include "tests/support/temp_dir.h"

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
-#include "engine/by_hand.h"
 #include "engine/loop.h"
+#include "engine/sequence.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/disk_options.h"
 #include "tests/support/generate_by_hand.h"

@@ -1,9 +1,10 @@
-// Several sequences of different length in the same steps: prefilled together in random chunks, then decoded
-// together. Tests compare each sequence's logits with those that it gets alone.
+// Several sequences of different length: their prompts are prefilled in turn, in random chunks, then they decode in the
+// same steps. Tests compare each sequence's logits with those that it gets alone.
 #pragma once
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,7 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   const int64_t context = company.longest + company.n_decoded, n_seqs = company.n_seqs;
   CachePlan plan;
   plan.layout = {KvType::fp8, args.kv_lora_rank, args.qk_rope_head_dim, args.index_head_dim};
-  plan.is_apart = company.is_apart, plan.n_layers = args.n_layers,
-  plan.max_seqs = plan.streamed_seqs = n_seqs;
+  plan.is_apart = company.is_apart, plan.n_layers = args.n_layers, plan.max_seqs = n_seqs;
   plan.max_context = context, plan.pool_tokens = n_seqs * (context + kPageTokens);
   plan.buffer_rows = company.buffer_rows;
   const StageLayers stage{&backend, args.n_layers};
@@ -53,47 +53,36 @@ inline CompanyLogits run_together(Backend& backend, const GgufFile& file, const 
   std::vector<std::vector<int32_t>> tokens;
   for (int64_t s = 0; s < n_seqs; ++s) timelines.push_back(cache.open()), tokens.push_back(company.tokens(s));
   CompanyLogits logits{std::vector<std::vector<float>>(static_cast<size_t>(n_seqs))};
-  std::vector<int64_t> at(static_cast<size_t>(n_seqs));
-  // Runs a step that extends each timeline s to ends[s] tokens.
-  const auto run = [&](const std::vector<int64_t>& ends, Role role) {
-    Step step{role, {}};
-    for (size_t s = 0; s < ends.size(); ++s) {
-      const int64_t n = ends[s] - at[s];
-      if (n == 0) continue;
-      cache.reserve(*timelines[s], ends[s]);
-      const auto part = std::span(tokens[s]).subspan(static_cast<size_t>(at[s]), static_cast<size_t>(n));
-      step.parts.push_back({timelines[s].get(), part, n});
-    }
-    forward.run(step);
-    for (const StepPart& part : step.parts) cache.append(*part.timeline, part.tokens);
+  // The rows of the last step's logits, in turn for these sequences.
+  const auto keep = [&](const std::vector<size_t>& sequences, int64_t n_each) {
     const std::vector<float> all = forward.logits();
     auto next = all.begin();
-    for (size_t s = 0; s < ends.size(); ++s) {
-      const auto end = next + (ends[s] - at[s]) * args.vocab_size;
-      logits.of[s].insert(logits.of[s].end(), next, end);
-      next = end, at[s] = ends[s];
+    for (const size_t s : sequences) {
+      logits.of[s].insert(logits.of[s].end(), next, next + n_each * args.vocab_size);
+      next += n_each * args.vocab_size;
     }
   };
   Rng rng(company.seed);
-  const auto is_prefilled = [&] {
-    for (int64_t s = 0; s < n_seqs; ++s)
-      if (at[static_cast<size_t>(s)] < company.n_prompt(s)) return false;
-    return true;
-  };
-  while (!is_prefilled()) {
-    std::vector<int64_t> ends = at;
-    int64_t n_left = kMaxTokens;
-    for (int64_t s = 0; s < n_seqs; ++s) {
-      int64_t& end = ends[static_cast<size_t>(s)];
-      const int64_t n = std::min({company.n_prompt(s) - end, static_cast<int64_t>(rng.next() % 80), n_left});
-      end += n, n_left -= n;
-    }
-    if (ends != at) run(ends, Role::prefill);
+  std::vector<size_t> reading(static_cast<size_t>(n_seqs));
+  std::iota(reading.begin(), reading.end(), 0);
+  const std::vector<size_t> everyone = reading;
+  while (!reading.empty()) {
+    const size_t s = reading[rng.next() % reading.size()];
+    const int64_t held = timelines[s]->n_tokens(), n_left = company.n_prompt(static_cast<int64_t>(s)) - held;
+    const int64_t n = std::min(n_left, 1 + static_cast<int64_t>(rng.next() % 80));
+    const auto first = tokens[s].begin() + held;
+    forward.run({Role::prefill, {timelines[s].get()}, {first, first + n}, n});
+    keep({s}, n);
+    if (n == n_left) std::erase(reading, s);
   }
   for (int64_t i = 0; i < company.n_decoded; ++i) {
-    std::vector<int64_t> ends = at;
-    for (int64_t& end : ends) ++end;
-    run(ends, Role::decode);
+    Step step{Role::decode, {}, {}};
+    for (const size_t s : everyone) {
+      step.tokens.push_back(tokens[s][static_cast<size_t>(timelines[s]->n_tokens())]);
+      step.timelines.push_back(timelines[s].get());
+    }
+    forward.run(step);
+    keep(everyone, 1);
   }
   logits.n_misses = forward.buffer_tally().n_misses;
   for (const auto& timeline : timelines) cache.close(*timeline);

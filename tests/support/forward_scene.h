@@ -52,9 +52,7 @@ struct ForwardScene {
 
   // Appends tokens; returns the logits after the last, [vocab_size].
   std::vector<float> run(const std::vector<int32_t>& tokens, Role role) {
-    cache.reserve(*timeline, timeline->n_tokens() + std::ssize(tokens));
-    forward->run({role, {{timeline.get(), tokens, 1}}});
-    cache.append(*timeline, tokens);
+    forward->run({role, {timeline.get()}, tokens, 1});
     return forward->logits();
   }
   std::vector<float> step(int32_t token) { return run({token}, Role::decode); }
@@ -63,11 +61,11 @@ struct ForwardScene {
   std::vector<std::vector<float>> logits_by_selection(const std::vector<const int32_t*>& selections) {
     std::vector<std::vector<float>> all;
     for (const int32_t* selection : selections) {
-      forward->set_forced_selection(selection);
+      forward->set_forced(0, {selection, nullptr, 1});
       all.push_back(step(7));
       cache.truncate(*timeline, kPrompt);
     }
-    forward->set_forced_selection(nullptr);
+    forward->set_forced(0, {});
     return all;
   }
 };

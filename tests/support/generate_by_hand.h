@@ -1,8 +1,8 @@
 // Answers one prompt on a sequence that tests otherwise drive by hand.
 #pragma once
 
-#include "engine/by_hand.h"
 #include "engine/loop.h"
+#include "engine/sequence.h"
 
 namespace dsv32 {
 

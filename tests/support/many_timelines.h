@@ -42,8 +42,7 @@ class ManyTimelines {
       std::vector<size_t> who;
       for (size_t i = 0; i < kTimelines; ++i)
         if (lives_[i].session && may_join(lives_[i]) && rng_.next() % 4 != 0) who.push_back(i);
-      // Rows that are not resident are streamed for one prompt at a time.
-      if (!is_decode_ && engine_->plan().cache.buffer_rows > 0 && who.size() > 1) who.resize(1);
+      if (!is_decode_ && who.size() > 1) who.resize(1);  // prompts are read one at a time
       if (!who.empty()) take_step(who);
     }
     BOOST_TEST(n_compared_ > n_steps);
@@ -88,24 +87,20 @@ class ManyTimelines {
   }
 
   void take_step(const std::vector<size_t>& who) {
-    Step step{is_decode_ ? Role::decode : Role::prefill, {}};
-    int64_t n_left = engine_->forward().max_tokens();
+    Step step{is_decode_ ? Role::decode : Role::prefill, {}, {}};
     std::vector<std::pair<size_t, int64_t>> rows;  // life, pos
     for (const size_t i : who) {
       Life& life = lives_[i];
-      const int64_t most = std::min(n_left, is_decode_ ? 1 : life.n_prompt - life.n_held());
-      if (most == 0) break;
+      const int64_t most =
+          is_decode_ ? 1 : std::min(engine_->forward().max_tokens(), life.n_prompt - life.n_held());
       const int64_t n = 1 + static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(most));
-      const int64_t n_logits =
-          is_decode_ ? 1 : static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n + 1));
-      step.parts.push_back(
-          {&life.session->timeline(),
-           std::span(life.tokens).subspan(static_cast<size_t>(life.n_held()), static_cast<size_t>(n)),
-           n_logits});
-      for (int64_t k = n - n_logits; k < n; ++k) rows.emplace_back(i, life.n_held() + k);
-      n_left -= n;
+      step.n_logits = is_decode_ ? 1 : static_cast<int64_t>(rng_.next() % static_cast<uint64_t>(n + 1));
+      const auto first = life.tokens.begin() + life.n_held();
+      step.timelines.push_back(&life.session->timeline());
+      step.tokens.insert(step.tokens.end(), first, first + n);
+      for (int64_t k = n - step.n_logits; k < n; ++k) rows.emplace_back(i, life.n_held() + k);
     }
-    engine_->compute(step);
+    engine_->forward().run(step);
     const std::vector<float> logits = engine_->forward().logits();
     const auto width = static_cast<size_t>(engine_->args().vocab_size);
     BOOST_REQUIRE(logits.size() == rows.size() * width);

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "gguf/random_weights.h"
 
 namespace dsv32 {

@@ -17,8 +17,8 @@
 #include "cli/terminal/signals.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "engine/by_hand.h"
 #include "engine/sampler.h"
+#include "engine/sequence.h"
 #include "weights/weights.h"
 
 namespace dsv32 {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cli/options/flags.h"
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "gguf/gguf.h"
 #include "gguf/random_weights.h"
 #include "text/tokenizer.h"

@@ -41,7 +41,8 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   if (!line) return std::nullopt;
   return readable([&] {
     ReadJson answer = parse(*line);
-    if (const auto error = answer.find("error"); error != answer.end()) throw warm_error(*error);
+    if (const auto error = answer.find("error"); error != answer.end())
+      throw warm_value<WarmError>(*error).error();
     if (answer.at("dsv32").get<int>() != kWarmVersion) fail_unread();
     return WarmGreeting{std::move(link), std::move(answer)};
   });
@@ -51,7 +52,9 @@ std::unique_ptr<WarmClient> WarmClient::connect(const std::string& path) {
   std::optional<WarmGreeting> greeting = greet_warm(path, "answers");
   if (!greeting) return nullptr;
   std::unique_ptr<WarmClient> client(new WarmClient(std::move(greeting->link), warm_log(path)));
-  client->facts_ = readable([&] { return warm_facts(greeting->answer.at("facts")); });
+  EngineFacts& facts = client->facts_;
+  facts = readable([&] { return warm_value<EngineFacts>(greeting->answer.at("facts")); });
+  if (facts.vocab_size < 1 || facts.context < 1 || facts.max_seqs < 1) fail_unread();
   return client;
 }
 
@@ -103,7 +106,8 @@ void WarmClient::check_alive(bool is_there) const {
 
 void WarmClient::hear(const ReadJson& line) {
   const auto of = line.find("of");
-  if (of == line.end() && line.contains("error")) throw WarmGone(warm_error(line.at("error")).what());
+  if (of == line.end() && line.contains("error"))
+    throw WarmGone(warm_value<WarmError>(line.at("error")).message);
   if (of == line.end()) return;
   const auto found = asked_.find(of->get<int64_t>());
   if (found == asked_.end() || found->second.is_done()) return;
@@ -113,15 +117,15 @@ void WarmClient::hear(const ReadJson& line) {
     const ReadJson& n = line["prefill"];
     asked.listener->on_prefill(n.at(0).get<int64_t>(), n.at(1).get<int64_t>(), n.at(2).get<int64_t>());
   } else if (has("thinking")) {
-    asked.listener->on_reasoning(warm_bytes(line["thinking"]));
+    asked.listener->on_reasoning(warm_value<std::string>(line["thinking"]));
   } else if (has("text")) {
-    asked.listener->on_answer(warm_bytes(line["text"]));
+    asked.listener->on_answer(warm_value<std::string>(line["text"]));
   } else if (has("result")) {
-    asked.outcome = warm_result(line["result"]);
+    asked.outcome = warm_value<GenerationResult>(line["result"]);
   } else if (has("ending")) {
     asked.outcome = Refused{};
   } else {
-    asked.outcome = warm_error(line.at("error"));
+    asked.outcome = warm_value<WarmError>(line.at("error")).error();
   }
 }
 

@@ -76,8 +76,8 @@ class WarmServer {
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
       tell("prefill", {n_done, n_total, n_cached});
     }
-    void on_reasoning(const std::string& text) override { tell("thinking", warm_text(text)); }
-    void on_answer(const std::string& text) override { tell("text", warm_text(text)); }
+    void on_reasoning(const std::string& text) override { tell("thinking", warm_json(text)); }
+    void on_answer(const std::string& text) override { tell("text", warm_json(text)); }
     bool is_interrupted() override {
       if (Clock::now() - server.looked_at_ >= std::chrono::milliseconds(kLookEveryMs)) server.look(0);
       return is_cancelled || client.is_gone;
@@ -178,7 +178,7 @@ class WarmServer {
       try {
         obey(client, *line);
       } catch (...) {
-        queue(client.link, {{"error", warm_json(current_error())}});
+        queue(client.link, {{"error", warm_json(WarmError(current_error()))}});
         client.leave();
       }
     }
@@ -214,7 +214,7 @@ class WarmServer {
       if (!request) fail(ErrorKind::usage, "the request is missing");
       take_request(client, *number, *request);
     } catch (...) {  // its own: others of the client go on
-      queue(client.link, {{"of", *number}, {"error", warm_json(current_error())}});
+      queue(client.link, {{"of", *number}, {"error", warm_json(WarmError(current_error()))}});
     }
   }
 
@@ -240,7 +240,7 @@ class WarmServer {
   }
 
   void take_request(Client& client, int64_t number, const ReadJson& json) {
-    Request request = warm_request(json);
+    Request request = warm_value<Request>(json);
     int64_t n_tokens = std::ssize(request.prompt);
     for (const auto& other : clients_)
       for (const auto& asked : other->asked) n_tokens += asked->n_tokens;
@@ -258,7 +258,7 @@ class WarmServer {
         if (!asked->on_loop && !client->is_gone) try {
             asked->on_loop = engine_.loop().add(std::move(asked->request), *asked);
           } catch (...) {
-            asked->tell("error", warm_json(current_error()));
+            asked->tell("error", warm_json(WarmError(current_error())));
             asked->is_over = true;
           }
       std::erase_if(client->asked, [](const auto& asked) { return asked->is_over; });
@@ -273,7 +273,7 @@ class WarmServer {
       is_asked ? static_cast<void>(engine_.loop().turn()) : engine_.check_file();
     } catch (...) {
       for (const auto& client : clients_) {
-        if (!client->asked.empty()) queue(client->link, {{"error", warm_json(current_error())}});
+        if (!client->asked.empty()) queue(client->link, {{"error", warm_json(WarmError(current_error()))}});
         client->link.send();
       }
       throw;
@@ -288,7 +288,7 @@ class WarmServer {
     try {
       asked.tell("result", warm_json(engine_.loop().take(*asked.on_loop)));
     } catch (...) {
-      asked.tell("error", warm_json(current_error()));
+      asked.tell("error", warm_json(WarmError(current_error())));
     }
     return true;
   }
@@ -323,7 +323,7 @@ class WarmServer {
     for (const FileStamp& part : terms_.parts) parts.push_back({part.device, part.inode});
     return {{"dsv32", kWarmVersion},
             {"pid", getpid()},
-            {"model", warm_text(terms_.model)},
+            {"model", warm_json(terms_.model)},
             {"parts", std::move(parts)},
             {"began", began_at_},
             {"keep_seconds", terms_.keep.count()},

@@ -6,10 +6,11 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <type_traits>
+#include <variant>
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -89,92 +90,125 @@ void add_engine(Sha256& hash, Options options) {
     if (flag.is_of(Command::warm_start)) hash.add_field(flag.text_in(options));
 }
 
-constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
-
-int64_t whole_number(const ReadJson& json, int64_t least) {
-  const bool is_small = json.is_number_integer() &&
-                        (!json.is_number_unsigned() || json.get<uint64_t>() <= uint64_t{kMostInt32});
-  if (!is_small || json.get<int64_t>() < least)
-    fail(ErrorKind::usage, JsonFields::shown(json) + " is no token or position");
-  return json.get<int64_t>();
+std::string warm_text(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) append_utf8(text, static_cast<uint8_t>(byte));
+  return text;
 }
 
-const ReadJson& list(JsonFields& fields, const std::string& key) {
-  const ReadJson* found = fields.find(key);
-  if (!found || !found->is_array()) fail(ErrorKind::usage, key + " is no list");
-  return *found;
-}
-
-ReadJson runs_json(const std::vector<TokenRun>& runs) {
-  ReadJson json = ReadJson::array();
-  for (const TokenRun& run : runs) json.push_back({run.begin, run.end});
-  return json;
-}
-
-// Ascending, and none empty.
-std::vector<TokenRun> runs_of(const ReadJson& json) {
-  std::vector<TokenRun> runs;
-  for (const ReadJson& run : json) {
-    if (!run.is_array() || run.size() != 2) fail(ErrorKind::usage, "a run is no pair");
-    const int64_t begin = whole_number(run[0], runs.empty() ? 0 : runs.back().end);
-    runs.push_back({begin, whole_number(run[1], begin + 1)});
+std::string bytes_of(std::string_view text) {
+  std::string bytes;
+  for (size_t at = 0; at < text.size();) {
+    uint32_t character = 0;
+    const int n = decode_utf8(text, at, &character);
+    if (n == 0 || character > 0xff) throw WarmUnread("a text holds a character beyond U+00FF");
+    bytes += static_cast<char>(character);
+    at += static_cast<size_t>(n);
   }
-  return runs;
+  return bytes;
 }
 
-ReadJson warm_value(const std::vector<std::string>& texts) {
-  ReadJson json = ReadJson::array();
-  for (const std::string& text : texts) json.push_back(warm_text(text));
-  return json;
-}
-template <typename T>
-ReadJson warm_value(const T& value) {
-  return value;
+// --- The fields of each structure: both directions go by these lists
+
+template <typename Each>
+void fields(const Each& each, TokenRun& run) {
+  each("begin", run.begin), each("end", run.end);
 }
 
-ReadJson options_json(GenerationOptions options) {
-  ReadJson json;
+template <typename Each>
+void fields(const Each& each, TokenLogprob& token) {
+  each("id", token.id), each("logprob", token.logprob);
+}
+
+template <typename Each>
+void fields(const Each& each, TokenRecord& record) {
+  each("chosen", record.chosen), each("top", record.top);
+}
+
+template <typename Each>
+void fields(const Each& each, GenerationOptions& options) {
   for (const GenerationOption& option : generation_options())
-    json[option.name] =
-        std::visit([](const auto* field) { return warm_value(*field); }, option.field(options));
-  return json;
+    std::visit([&](auto* field) { each(option.name, *field); }, option.field(options));
 }
 
-GenerationOptions options_of(const ReadJson& json) {
-  JsonFields fields(json, "options");
-  GenerationOptions options;
-  for (const GenerationOption& option : generation_options()) {
-    const GenerationOption::Field field = option.field(options);
-    const auto texts = std::get_if<std::vector<std::string>*>(&field);
-    if (!texts) fields.read(option, options);
-    if (texts)
-      for (const ReadJson& text : list(fields, option.name)) (*texts)->push_back(warm_bytes(text));
-  }
-  if (std::ranges::count(options.stops, "") > 0) fail(ErrorKind::usage, "a stop is empty");
-  return options;
+template <typename Each>
+void fields(const Each& each, Request& request) {
+  each("prompt", request.prompt), each("decoded", request.decoded);
+  each("options", request.options), each("talk", request.talk);
 }
 
-ReadJson logprobs_json(const std::vector<TokenRecord>& records) {
-  ReadJson json = ReadJson::array();
-  for (const TokenRecord& record : records) {
-    ReadJson row = ReadJson::array({record.chosen.id, record.chosen.logprob});
-    for (const TokenLogprob& other : record.top) row.push_back(other.id), row.push_back(other.logprob);
-    json.push_back(std::move(row));
-  }
-  return json;
+template <typename Each>
+void fields(const Each& each, GenerationResult& result) {
+  each("reasoning", result.completion.reasoning), each("content", result.completion.content);
+  each("thinking_closed", result.completion.thinking_closed), each("finish", result.finish_reason);
+  each("n_prompt", result.n_prompt_tokens), each("n_cached", result.n_cached_tokens);
+  each("n_completion", result.n_completion_tokens), each("n_thinking", result.n_thinking_tokens);
+  each("why_none_cached", result.why_none_cached), each("logprobs", result.logprobs);
+  each("prefill_seconds", result.prefill_seconds), each("decode_seconds", result.decode_seconds);
+  each("decoded", result.decoded), each("n_held", result.n_held_tokens);
+  each("n_buffer_rows", result.buffer_tally.n_rows), each("n_misses", result.buffer_tally.n_misses);
 }
 
-std::vector<TokenRecord> logprobs_of(const ReadJson& json) {
-  std::vector<TokenRecord> records;
-  for (const ReadJson& row : json) {
-    TokenRecord record;
-    for (size_t i = 0; i + 1 < row.size(); i += 2) {
-      const TokenLogprob token{row.at(i).get<int32_t>(), row.at(i + 1).get<float>()};
-      i == 0 ? void(record.chosen = token) : record.top.push_back(token);
-    }
-    records.push_back(std::move(record));
+template <typename Each>
+void fields(const Each& each, WarmError& error) {
+  each("kind", error.kind), each("message", error.message), each("hint", error.hint);
+}
+
+template <typename Each>
+void fields(const Each& each, EngineFacts& facts) {
+  each("vocab_size", facts.vocab_size), each("context", facts.context), each("max_seqs", facts.max_seqs);
+  each("pool_tokens", facts.pool_tokens), each("warnings", facts.warnings);
+}
+
+template <typename T>
+constexpr bool is_list = false;
+template <typename T>
+constexpr bool is_list<std::vector<T>> = true;
+
+template <typename T>
+void check(const T&) {}
+void check(const std::vector<TokenRun>& runs) {
+  for (int64_t end = 0; const TokenRun& run : runs) {
+    if (run.begin < end || run.end <= run.begin || run.end > INT32_MAX)
+      throw WarmUnread("runs do not ascend");
+    end = run.end;
   }
-  return records;
+}
+void check(const FinishReason& reason) {
+  if (reason < FinishReason::stop || reason > FinishReason::interrupted)
+    throw WarmUnread("finish is no reason");
+}
+
+template <typename T>
+void read(const ReadJson& json, const std::string& name, T& value) {
+  const auto expect = [&](bool is_right, const char* what) {
+    if (!is_right) throw WarmUnread(name + " is " + JsonFields::shown(json) + ", expected " + what);
+  };
+  if constexpr (std::is_same_v<T, std::string>) {
+    expect(json.is_string(), "a text");
+    value = bytes_of(json.get_ref<const std::string&>());
+  } else if constexpr (is_list<T>) {
+    expect(json.is_array(), "a list");
+    for (const ReadJson& element : json) read(element, name, value.emplace_back());
+  } else if constexpr (std::is_same_v<T, bool>) {
+    expect(json.is_boolean(), "true or false");
+    json.get_to(value);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    expect(json.is_number(), "a number");
+    json.get_to(value);
+  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+    expect(json.is_number_integer() && json == ReadJson(static_cast<T>(json.get<int64_t>())), "an integer");
+    value = static_cast<T>(json.get<int64_t>());
+  } else {
+    expect(json.is_object(), "an object");
+    const auto read_field = [&](const char* key, auto& field) {
+      const auto found = json.find(key);
+      if (found == json.end()) throw WarmUnread(key + std::string(" is missing"));
+      read(*found, key, field);
+    };
+    fields(read_field, value);
+  }
+  check(value);
 }
 
 }  // namespace
@@ -183,13 +217,8 @@ std::string warm_path(const Options& options, const GgufFile& file) {
   constexpr size_t kNameBytes = 8;
   Sha256 hash;
   hash.add_field(version_text());
-  for (const MappedFile& part : file.files()) {
-    const FileStamp& stamp = part.stamp();
-    for (const uint64_t number :
-         {stamp.device, stamp.inode, stamp.n_bytes, static_cast<uint64_t>(stamp.written_ns),
-          static_cast<uint64_t>(stamp.changed_ns)})
-      hash.add_number(number);
-  }
+  for (const MappedFile& part : file.files())
+    for (const uint64_t number : part.stamp().numbers()) hash.add_number(number);
   add_engine(hash, options);
   const Hash256 digest = hash.finish();
   std::string path = user_folder(UserFolder::runtime) + "/warm-";
@@ -221,10 +250,9 @@ OwnedFd lock_warm(const std::string& path) {
     file = OwnedFd(real_file_system(),
                    open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file.is_open()) fail_io(log, "open");
-    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) fail_io(log, "lock");
-      return {};
-    }
+    const int locked = lock_within(real_file_system(), file.get(), std::chrono::milliseconds(0));
+    if (locked == -EWOULDBLOCK) return {};
+    if (locked != 0) errno = -locked, fail_io(log, "lock");
   } while (!is_at(file.get(), log));                  // or the one that was locked has been removed meanwhile
   const bool is_held = connect_warm(path).is_open();  // by a process whose log was removed
   return is_held ? OwnedFd() : std::move(file);
@@ -313,113 +341,41 @@ bool WarmLink::exchange(int wait_ms) {
   return receive() && is_there;
 }
 
-std::string warm_text(std::string_view bytes) {
-  std::string text;
-  for (const char byte : bytes) append_utf8(text, static_cast<uint8_t>(byte));
-  return text;
-}
-
-std::string warm_bytes(const ReadJson& json) {
-  if (!json.is_string()) fail(ErrorKind::usage, JsonFields::shown(json) + " is no text");
-  const auto& text = json.get_ref<const std::string&>();
-  std::string bytes;
-  for (size_t at = 0; at < text.size();) {
-    uint32_t character = 0;
-    const int n = decode_utf8(text, at, &character);
-    if (n == 0 || character > 0xff) fail(ErrorKind::usage, "a text holds a character beyond U+00FF");
-    bytes += static_cast<char>(character);
-    at += static_cast<size_t>(n);
+template <typename T>
+ReadJson warm_json(const T& value) {
+  ReadJson json;
+  if constexpr (std::is_same_v<T, std::string>) {
+    json = warm_text(value);
+  } else if constexpr (is_list<T>) {
+    json = ReadJson::array();
+    for (const auto& element : value) json.push_back(warm_json(element));
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+    json = value;
+  } else {
+    T copy = value;  // a field may be written
+    fields([&](const char* key, const auto& field) { json[key] = warm_json(field); }, copy);
   }
-  return bytes;
+  return json;
 }
 
-ReadJson warm_json(const Request& request) {
-  return {{"prompt", request.prompt},
-          {"decoded", runs_json(request.decoded)},
-          {"options", options_json(request.options)},
-          {"is_talk", request.talk != 0}};
+template <typename T>
+T warm_value(const ReadJson& json) {
+  T value{};
+  read(json, "what was said", value);
+  return value;
 }
 
-Request warm_request(const ReadJson& json) {
-  JsonFields fields(json, "request");
-  Request request;
-  for (const ReadJson& token : list(fields, "prompt"))
-    request.prompt.push_back(static_cast<int32_t>(whole_number(token, 0)));
-  request.decoded = runs_of(list(fields, "decoded"));
-  const ReadJson* options = fields.find("options");
-  if (!options) fail(ErrorKind::usage, "options are missing");
-  request.options = options_of(*options);
-  request.talk = fields.truth("is_talk").value_or(false);
-  return request;
-}
+template ReadJson warm_json(const std::string&);
+template ReadJson warm_json(const Request&);
+template ReadJson warm_json(const GenerationResult&);
+template ReadJson warm_json(const WarmError&);
+template ReadJson warm_json(const EngineFacts&);
+template std::string warm_value(const ReadJson&);
+template Request warm_value(const ReadJson&);
+template GenerationResult warm_value(const ReadJson&);
+template WarmError warm_value(const ReadJson&);
+template EngineFacts warm_value(const ReadJson&);
 
 void fail_unread() { throw WarmGone("a warm process said what cannot be understood"); }
-
-ReadJson warm_json(const GenerationResult& result) {
-  return {{"reasoning", warm_text(result.completion.reasoning)},
-          {"content", warm_text(result.completion.content)},
-          {"thinking_closed", result.completion.thinking_closed},
-          {"finish", static_cast<int>(result.finish_reason)},
-          {"n_prompt", result.n_prompt_tokens},
-          {"n_cached", result.n_cached_tokens},
-          {"n_completion", result.n_completion_tokens},
-          {"n_thinking", result.n_thinking_tokens},
-          {"why_none_cached", warm_text(result.why_none_cached)},
-          {"prefill_seconds", result.prefill_seconds},
-          {"decode_seconds", result.decode_seconds},
-          {"logprobs", logprobs_json(result.logprobs)},
-          {"decoded", runs_json(result.decoded)},
-          {"n_held", result.n_held_tokens},
-          {"buffer", {result.buffer_tally.n_rows, result.buffer_tally.n_misses}}};
-}
-
-GenerationResult warm_result(const ReadJson& json) {
-  GenerationResult result;
-  result.completion = {warm_bytes(json.at("reasoning")), warm_bytes(json.at("content")),
-                       json.at("thinking_closed").get<bool>()};
-  result.finish_reason = static_cast<FinishReason>(json.at("finish").get<int>());
-  json.at("n_prompt").get_to(result.n_prompt_tokens);
-  json.at("n_cached").get_to(result.n_cached_tokens);
-  json.at("n_completion").get_to(result.n_completion_tokens);
-  json.at("n_thinking").get_to(result.n_thinking_tokens);
-  result.why_none_cached = warm_bytes(json.at("why_none_cached"));
-  json.at("prefill_seconds").get_to(result.prefill_seconds);
-  json.at("decode_seconds").get_to(result.decode_seconds);
-  result.logprobs = logprobs_of(json.at("logprobs"));
-  result.decoded = runs_of(json.at("decoded"));
-  json.at("n_held").get_to(result.n_held_tokens);
-  result.buffer_tally = {json.at("buffer").at(0).get<int64_t>(), json.at("buffer").at(1).get<int64_t>()};
-  return result;
-}
-
-ReadJson warm_json(const Error& error) {
-  return {{"kind", static_cast<int>(error.kind())},
-          {"message", warm_text(error.what())},
-          {"hint", warm_text(error.hint())}};
-}
-
-Error warm_error(const ReadJson& json) {
-  return {static_cast<ErrorKind>(json.at("kind").get<int>()), warm_bytes(json.at("message")),
-          warm_bytes(json.at("hint"))};
-}
-
-ReadJson warm_json(const EngineFacts& facts) {
-  return {{"vocab_size", facts.vocab_size},
-          {"context", facts.context},
-          {"max_seqs", facts.max_seqs},
-          {"pool_tokens", facts.pool_tokens},
-          {"warnings", warm_value(facts.warnings)}};
-}
-
-EngineFacts warm_facts(const ReadJson& json) {
-  EngineFacts facts;
-  json.at("vocab_size").get_to(facts.vocab_size);
-  json.at("context").get_to(facts.context);
-  json.at("max_seqs").get_to(facts.max_seqs);
-  json.at("pool_tokens").get_to(facts.pool_tokens);
-  if (facts.vocab_size < 1 || facts.context < 1 || facts.max_seqs < 1) fail_unread();
-  for (const ReadJson& warning : json.at("warnings")) facts.warnings.push_back(warm_bytes(warning));
-  return facts;
-}
 
 }  // namespace dsv32

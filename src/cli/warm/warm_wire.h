@@ -121,12 +121,26 @@ constexpr size_t most_asked_bytes(int64_t context) {
   return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
 }
 
-std::string warm_text(std::string_view bytes);
-std::string warm_bytes(const ReadJson& text);  // throws Error{usage}
+// A text, Request, GenerationResult, WarmError or EngineFacts for a line, and back. Of a request without
+// sequence and tokenizer. What is read is checked: each field of its structure is there, and has its type;
+// options are in no bounds yet (GenerationOptions::check).
+class WarmUnread : public Error {
+ public:
+  explicit WarmUnread(const std::string& why) : Error(ErrorKind::usage, why) {}
+};
+template <typename T>
+ReadJson warm_json(const T& value);
+template <typename T>
+T warm_value(const ReadJson& json);  // throws WarmUnread
 
-// What a client says is checked: Error{usage} for what cannot be. Without sequence and tokenizer.
-ReadJson warm_json(const Request& request);
-Request warm_request(const ReadJson& json);
+// An Error, as it travels.
+struct WarmError {
+  ErrorKind kind = ErrorKind::internal;
+  std::string message, hint;
+  explicit WarmError(const Error& error) : kind(error.kind()), message(error.what()), hint(error.hint()) {}
+  WarmError() = default;
+  Error error() const { return {kind, message, hint}; }
+};
 
 // What the process tells is believed, as far as it can be read.
 [[noreturn]] void fail_unread();  // throws WarmGone
@@ -135,14 +149,8 @@ auto readable(const Read& read) try {
   return read();
 } catch (const ReadJson::exception&) {
   fail_unread();
+} catch (const WarmUnread&) {
+  fail_unread();
 }
-
-// Inside of readable().
-ReadJson warm_json(const GenerationResult& result);
-GenerationResult warm_result(const ReadJson& json);
-ReadJson warm_json(const Error& error);
-Error warm_error(const ReadJson& json);
-ReadJson warm_json(const EngineFacts& facts);
-EngineFacts warm_facts(const ReadJson& json);
 
 }  // namespace dsv32

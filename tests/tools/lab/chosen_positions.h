@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 
 namespace dsv32 {
 

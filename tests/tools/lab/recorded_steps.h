@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/by_hand.h"
+#include "engine/sequence.h"
 #include "tests/tools/lab/buffer_policies.h"
 
 namespace dsv32 {
