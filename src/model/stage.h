@@ -7,6 +7,7 @@
 // makes the logits; between stages go the hidden states (Forward). Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,42 +67,68 @@ struct Laps {
 // The working memory of a step: every intermediate of one layer.
 //
 // Allocated once, overwritten by each layer. A layer goes through a long step in pieces; only what leads from
-// piece to piece has room for all of its tokens. Shapes are as written beside each: N for max_tokens, n for
-// piece_tokens.
-struct Activations {
+// piece to piece has room for all of its tokens (N), the rest for those of a piece (n).
+class Activations {
+  Backend* const backend_;
+  const ModelArgs& args_;
+
+ public:
   // Without a backend nothing is allocated, and n_bytes says what would be.
-  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context);
+  Activations(Backend* backend, const ModelArgs& args, int64_t n_tokens, int64_t context)
+      : backend_(backend), args_(args), max_tokens(n_tokens), max_context(context) {}
+
+  static constexpr int64_t kMostPieceTokens = 2048;         // more at a time make attention no faster
+  static constexpr int64_t kMostScores = int64_t{1} << 24;  // 64 MiB, or one token's
 
   uint64_t n_bytes = 0;
-  int64_t max_tokens = 0, piece_tokens = 0, max_context = 0;
-  int64_t topk = 0;  // the most rows that one token attends to
+  const int64_t max_tokens, max_context;
+  const int64_t piece_tokens = std::min(max_tokens, kMostPieceTokens);
+  // The most rows that one token attends to.
+  const int64_t topk = args_.has_indexer() ? std::min(args_.index_topk, max_context) : max_context;
 
-  Buffer<int32_t> step_ints;     // [3, N] tokens, positions, sequences
-  Buffer<float> h;               // [N, dim] the residual stream
-  Buffer<float> x;               // [N, dim] after a norm
-  Buffer<float> out;             // [N, dim] of attention, of the MLP
-  Buffer<float> qr;              // [n, q_lora_rank]
-  Buffer<float> q;               // [n, n_heads, qk_nope | qk_rope]
-  Buffer<float> q_c, o_c;        // [n, n_heads, kv_lora_rank]; q_c has H index_q first, for f32 keys
-  Buffer<float> o;               // [n, n_heads, v_head_dim]
-  Buffer<float> kv;              // [n, kv_lora_rank | qk_rope]
-  Buffer<float> c;               // [n, kv_lora_rank]
-  Buffer<float> index_q;         // [n, index_n_heads, index_head_dim]
-  Buffer<uint8_t> index_q_fp8;   // the same as e4m3
-  Buffer<float> index_q_scales;  // [n, index_n_heads, tiles]
-  Buffer<float> index_k;         // [n, index_head_dim]
-  Buffer<float> index_weights;   // [n, index_n_heads]
-  Buffer<float> scores;          // [some tokens, context]: as many tokens at a time as fit
-  Buffer<int32_t> selected;      // [n, topk]
-  Buffer<int32_t> n_selected;    // [n]
-  Buffer<int64_t> row_ids;       // [n, topk]
-  Buffer<int32_t> misses;        // [n, topk]
-  Buffer<int32_t> n_misses;      // [n]
-  Buffer<int64_t> tally;         // [2] rows looked up in buffers, rows missing
-  Buffer<float> gate, up;        // [n, the widest MLP]
-  Buffer<float> route_logits;    // [n, n_routed_experts]
-  Buffer<int32_t> experts;       // [N, n_activated_experts]
-  Buffer<float> expert_weights;  // [N, n_activated_experts]
+ private:
+  const int64_t N = max_tokens, n = piece_tokens, dim_ = args_.dim, heads_ = args_.n_heads,
+                latents_ = heads_ * args_.kv_lora_rank, index_heads_ = args_.index_n_heads,
+                index_dim_ = args_.index_head_dim, indices_ = index_heads_ * index_dim_,
+                n_experts_ = args_.n_activated_experts;
+  const int64_t widest_mlp_ =
+      std::max(args_.inter_dim, std::max<int64_t>(args_.n_shared_experts, 1) * args_.moe_inter_dim);
+  const int64_t n_scores_ =
+      args_.has_indexer() ? std::max(max_context, std::min(kMostScores, max_context* n)) : 0;
+  template <typename T>
+  Buffer<T> make(int64_t n_values) {
+    n_bytes += static_cast<uint64_t>(n_values) * sizeof(T);
+    return backend_ ? Buffer<T>(*backend_, Place::device, n_values, "activations") : Buffer<T>();
+  }
+  Buffer<float> floats(int64_t n_values) { return make<float>(n_values); }
+  Buffer<int32_t> ints(int64_t n_values) { return make<int32_t>(n_values); }
+
+ public:
+  Buffer<int32_t> step_ints = ints(3 * N);  // tokens, positions, sequences
+  Buffer<float> h = floats(N * dim_);       // the residual stream
+  Buffer<float> x = floats(N * dim_);       // after a norm
+  Buffer<float> out = floats(N * dim_);     // of attention, of the MLP
+  Buffer<float> qr = floats(n * args_.q_lora_rank);
+  Buffer<float> q = floats(n * heads_ * args_.qk_head_dim());  // qk_nope | qk_rope of each head
+  // q_c has H index_q first, for f32 keys.
+  Buffer<float> q_c = floats(n * std::max(latents_, indices_));
+  Buffer<float> o_c = floats(n * latents_);
+  Buffer<float> o = floats(n * heads_ * args_.v_head_dim);
+  Buffer<float> kv = floats(n * (args_.kv_lora_rank + args_.qk_rope_head_dim));
+  Buffer<float> c = floats(n * args_.kv_lora_rank);
+  Buffer<float> index_q = floats(n * indices_);
+  Buffer<uint8_t> index_q_fp8 = make<uint8_t>(n * indices_);  // the same as e4m3
+  Buffer<float> index_q_scales = floats(n * index_heads_ * CacheLayout::tiles(index_dim_));
+  Buffer<float> index_k = floats(n * index_dim_), index_weights = floats(n * index_heads_);
+  Buffer<float> scores = floats(n_scores_);  // [some tokens, context]: as many tokens at a time as fit
+  Buffer<int32_t> selected = ints(n * topk), n_selected = ints(n);
+  Buffer<int64_t> row_ids = make<int64_t>(n * topk);
+  Buffer<int32_t> misses = ints(n * topk), n_misses = ints(n);
+  Buffer<int64_t> tally = make<int64_t>(2);  // rows looked up in buffers, rows missing
+  Buffer<float> gate = floats(n * widest_mlp_), up = floats(n * widest_mlp_);
+  Buffer<float> route_logits = floats(n * args_.n_routed_experts);
+  Buffer<int32_t> experts = ints(N * n_experts_);
+  Buffer<float> expert_weights = floats(N * n_experts_);
 };
 
 struct StageSizes {
