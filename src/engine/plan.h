@@ -3,7 +3,7 @@
 // One list of items serves `inspect plan`, the check that all of them fit, and the choice of what was left
 // open: devices, the layers of each and whose experts the host keeps, context, step and top-k buffer. What is
 // allocated later follows the plan to the byte; a test holds the backend's own count against it. plan.cpp
-// chooses, plan_items.cpp counts bytes, capacity.cpp chooses a number of sequences.
+// chooses, plan_items.cpp counts bytes.
 #pragma once
 
 #include <algorithm>
@@ -149,7 +149,7 @@ auto if_it_fits(const Make& make) -> std::optional<decltype(make())> try {
   return std::nullopt;
 }
 
-// --- capacity.cpp
+// --- How many sequences
 
 // The options for n sequences, each as long as a context, with the rows and keys of all of them.
 EngineOptions options_for_batch(const ModelArgs& args, EngineOptions options, int64_t n);

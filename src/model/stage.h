@@ -90,11 +90,10 @@ class Activations {
   const int64_t N = max_tokens, n = piece_tokens, dim_ = args_.dim, heads_ = args_.n_heads,
                 latents_ = heads_ * args_.kv_lora_rank, index_heads_ = args_.index_n_heads,
                 index_dim_ = args_.index_head_dim, indices_ = index_heads_ * index_dim_,
-                n_experts_ = args_.n_activated_experts;
+                n_experts_ = args_.n_activated_experts, n_pairs_ = n * max_context;
   const int64_t widest_mlp_ =
       std::max(args_.inter_dim, std::max<int64_t>(args_.n_shared_experts, 1) * args_.moe_inter_dim);
-  const int64_t n_scores_ =
-      args_.has_indexer() ? std::max(max_context, std::min(kMostScores, max_context* n)) : 0;
+  const int64_t n_scores_ = args_.has_indexer() ? std::max(max_context, std::min(kMostScores, n_pairs_)) : 0;
   template <typename T>
   Buffer<T> make(int64_t n_values) {
     n_bytes += static_cast<uint64_t>(n_values) * sizeof(T);
