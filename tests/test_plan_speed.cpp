@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/plan_speed.h"
+#include "engine/plan.h"
 #include "weights/synthetic.h"
 
 using namespace dsv32;

@@ -1,4 +1,5 @@
-#include "engine/plan_speed.h"
+// All rates stand in two tables, of GPUs and of formats, and come from docs/performance.md.
+#include "engine/plan.h"
 
 #include <algorithm>
 

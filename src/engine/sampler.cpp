@@ -5,30 +5,12 @@
 #include "base/error.h"
 
 namespace dsv32 {
-namespace {
-
-// [0, 1): SplitMix64 (Steele, Lea, Flood 2014), jumped to the n-th value of the seed's stream.
-double uniform_at(uint64_t seed, uint64_t n) {
-  uint64_t z = seed + n * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1p-53;
-}
-
-}  // namespace
-
 void TokenRecord::check() const {
   if (!is_finite)
     fail(ErrorKind::model,
          format("the logit of token %d is %g, expected a finite number", chosen.id,
                 static_cast<double>(chosen.logprob)),
          "the weights in the file are damaged");
-}
-
-SampleRule SamplingOptions::rule(int64_t n_drawn) const {
-  const double uniform = temperature == 0 ? 0 : uniform_at(seed, static_cast<uint64_t>(n_drawn) + 1);
-  return {temperature, std::max<int64_t>(top_k, 0), top_p, min_p, uniform};
 }
 
 RowSampler::RowSampler(Backend& backend, int64_t max_rows)

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/generation_options.h"
 #include "model/stage.h"
 
 namespace dsv32 {

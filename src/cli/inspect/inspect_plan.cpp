@@ -12,7 +12,7 @@
 #include "cli/inspect/inspect.h"
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
-#include "engine/plan_speed.h"
+#include "engine/plan.h"
 
 namespace dsv32 {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/options/flags.h"
-#include "engine/plan_speed.h"
+#include "engine/plan.h"
 
 namespace dsv32 {
 namespace {

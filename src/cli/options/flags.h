@@ -3,7 +3,7 @@
 //
 // The command line and its help, manual page, completions, settings file, `config`, and the name of a warm
 // process's socket (engine_flags()) are made of it; flags of generation options are made of their own list
-// (engine/generation_options.h). A new flag is a row.
+// (engine/request.h). A new flag is a row.
 #pragma once
 
 #include <functional>

@@ -14,7 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/generation_options.h"
+#include "engine/request.h"
 
 namespace dsv32 {
 

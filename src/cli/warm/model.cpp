@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <variant>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -138,8 +137,9 @@ struct Model::Asked : Listener {
     return result;
   }
 
-  bool is_done() const { return outcome.index() != 0; }
+  bool is_done() const { return outcome.is_there(); }
   bool is_waiting() const { return !is_done() && !number; }
+  bool is_under_way() const { return !is_done() && number; }
 
   Request request;  // until the engine here has it
   Listener& listener;
@@ -147,7 +147,7 @@ struct Model::Asked : Listener {
   ToldText thinking, answer;
   int64_t n_thinking = 0, n_answer = 0;
   std::optional<int64_t> number;  // the answerer's
-  std::variant<std::monostate, GenerationResult, std::exception_ptr> outcome;
+  Outcome outcome;
 };
 
 Model::Model(const Options& options) : options_(options) { open_file(); }
@@ -214,22 +214,22 @@ int64_t Model::add(Request request, Listener& listener) {
 
 bool Model::turn() {
   if (!warm_ && !engine_) end_interrupted();
-  if (!warm_ && !engine_ && any([](const Asked& asked) { return asked.is_waiting(); })) find({});
+  if (!warm_ && !engine_ && any(&Asked::is_waiting)) find({});
   if (!is_warm_ending_) ask_waiting();
   if (warm_)
     turn_warm();
   else if (engine_)
     engine_->loop().turn();
   take_done();
-  const auto is_under_way = [](const Asked& asked) { return !asked.is_done() && asked.number; };
-  if (is_warm_ending_ && !any(is_under_way)) leave_warm(Error(ErrorKind::io, "the warm process ended"));
-  return any([](const Asked& asked) { return !asked.is_done(); });
+  if (is_warm_ending_ && !any(&Asked::is_under_way))
+    leave_warm(Error(ErrorKind::io, "the warm process ended"));
+  return any(&Asked::is_under_way) || any(&Asked::is_waiting);
 }
 
 // While there is no answerer: interrupted requests need none.
 void Model::end_interrupted() {
   for (const auto& [number, asked] : asked_)
-    if (asked->is_waiting() && asked->is_interrupted()) asked->outcome = asked->interrupted();
+    if (asked->is_waiting() && asked->is_interrupted()) asked->outcome.result = asked->interrupted();
 }
 
 void Model::ask_waiting() {
@@ -237,7 +237,7 @@ void Model::ask_waiting() {
     if (asked->is_waiting()) try {
         asked->number = answerer().add(warm_ ? asked->request : std::move(asked->request), *asked);
       } catch (const std::exception&) {
-        asked->outcome = std::current_exception();
+        asked->outcome.error = std::current_exception();
       }
 }
 
@@ -250,22 +250,17 @@ void Model::turn_warm() {
   }
 }
 
+// One that a warm process refuses waits for another answerer.
 void Model::take_done() {
-  for (const auto& [number, asked] : asked_) {
-    if (asked->is_done() || !asked->number || !answerer().is_done(*asked->number)) continue;
-    const int64_t its = *asked->number;
-    if (warm_ && warm_->is_refused(its)) {
-      warm_->drop(its);
+  for (const auto& [number, asked] : asked_) try {
+      if (asked->is_under_way() && answerer().is_done(*asked->number))
+        asked->outcome.result = answerer().take(*asked->number);
+    } catch (const WarmGone&) {
       asked->number.reset();
       is_warm_ending_ = true;
-      continue;
-    }
-    try {
-      asked->outcome = answerer().take(its);
     } catch (const std::exception&) {
-      asked->outcome = std::current_exception();
+      asked->outcome.error = std::current_exception();
     }
-  }
 }
 
 // What it has not answered waits for another.
@@ -280,22 +275,19 @@ void Model::leave_warm(const Error& why) {
       return asked->listener.on_notice(std::string(why.what()) + ": the model is opened anew");
 }
 
-bool Model::any(const std::function<bool(const Asked&)>& is_so) const {
-  return std::ranges::any_of(asked_, [&](const auto& row) { return is_so(*row.second); });
+bool Model::any(bool (Asked::*is_so)() const) const {
+  return std::ranges::any_of(asked_, [&](const auto& row) { return (*row.second.*is_so)(); });
 }
 
 bool Model::is_done(int64_t request) const { return asked_.at(request)->is_done(); }
 
 GenerationResult Model::take(int64_t request) {
-  const std::unique_ptr<Asked> asked = std::move(asked_.extract(request).mapped());
-  if (const auto* error = std::get_if<std::exception_ptr>(&asked->outcome)) std::rethrow_exception(*error);
-  return std::get<GenerationResult>(std::move(asked->outcome));
+  return asked_.extract(request).mapped()->outcome.take();
 }
 
 void Model::drop(int64_t request) {
   const auto asked = asked_.extract(request);
-  if (!asked.empty() && !asked.mapped()->is_done() && asked.mapped()->number)
-    answerer().drop(*asked.mapped()->number);
+  if (!asked.empty() && asked.mapped()->is_under_way()) answerer().drop(*asked.mapped()->number);
 }
 
 bool Model::is_at_hand() const {

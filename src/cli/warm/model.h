@@ -81,7 +81,7 @@ class Model : public Answerer {
   void turn_warm();
   void take_done();
   void leave_warm(const Error& why);
-  bool any(const std::function<bool(const Asked&)>& is_so) const;
+  bool any(bool (Asked::*is_so)() const) const;
 
   const Options& options_;
   std::string path_;

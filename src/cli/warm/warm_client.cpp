@@ -69,19 +69,19 @@ int64_t WarmClient::add(Request request, Listener& listener) {
            "with --warm never the model is loaded here");
     link_.queue(line);
   } catch (...) {
-    asked.outcome = current_error();
+    asked.outcome.error = std::current_exception();
   }
   return n_added_++;
 }
 
 bool WarmClient::is_waiting() const {
-  return !std::ranges::all_of(asked_, [](const auto& row) { return row.second.is_done(); });
+  return !std::ranges::all_of(asked_, [](const auto& row) { return row.second.outcome.is_there(); });
 }
 
 bool WarmClient::turn() {
   if (!is_waiting()) return false;
   for (auto& [number, asked] : asked_) {
-    if (asked.is_done() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
+    if (asked.outcome.is_there() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
     asked.cancelled_at = Clock::now();
     link_.queue(ReadJson{{"cancel", number}}.dump());
   }
@@ -100,7 +100,7 @@ void WarmClient::check_alive(bool is_there) const {
   if (seconds_silent() > kWarmSilence)
     throw WarmGone(format("the warm process has said nothing for %.0f s", kWarmSilence), hint);
   for (const auto& [number, asked] : asked_)
-    if (!asked.is_done() && asked.cancelled_at && seconds_since(*asked.cancelled_at) > kCancelSeconds)
+    if (!asked.outcome.is_there() && asked.cancelled_at && seconds_since(*asked.cancelled_at) > kCancelSeconds)
       throw WarmGone("the warm process does not answer", hint);
 }
 
@@ -110,7 +110,7 @@ void WarmClient::hear(const ReadJson& line) {
     throw WarmGone(warm_value<WarmError>(line.at("error")).message);
   if (of == line.end()) return;
   const auto found = asked_.find(of->get<int64_t>());
-  if (found == asked_.end() || found->second.is_done()) return;
+  if (found == asked_.end() || found->second.outcome.is_there()) return;
   Asked& asked = found->second;
   const auto has = [&](const char* key) { return line.contains(key); };
   if (has("prefill")) {
@@ -121,24 +121,17 @@ void WarmClient::hear(const ReadJson& line) {
   } else if (has("text")) {
     asked.listener->on_answer(warm_value<std::string>(line["text"]));
   } else if (has("result")) {
-    asked.outcome = warm_value<GenerationResult>(line["result"]);
+    asked.outcome.result = warm_value<GenerationResult>(line["result"]);
   } else if (has("ending")) {
-    asked.outcome = Refused{};
+    asked.outcome.error = std::make_exception_ptr(WarmGone("the warm process ended"));
   } else {
-    asked.outcome = warm_value<WarmError>(line.at("error")).error();
+    asked.outcome.error = std::make_exception_ptr(warm_value<WarmError>(line.at("error")).error());
   }
-}
-
-GenerationResult WarmClient::take(int64_t request) {
-  const auto outcome = std::move(asked_.extract(request).mapped().outcome);
-  if (const Error* error = std::get_if<Error>(&outcome)) throw *error;
-  if (std::holds_alternative<Refused>(outcome)) throw WarmGone("the warm process is about to end");
-  return std::get<GenerationResult>(outcome);
 }
 
 void WarmClient::drop(int64_t request) {
   const auto asked = asked_.extract(request);
-  if (asked.empty() || asked.mapped().is_done()) return;
+  if (asked.empty() || asked.mapped().outcome.is_there()) return;
   link_.queue(ReadJson{{"cancel", request}}.dump());
   link_.send();
 }

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <variant>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -38,26 +37,20 @@ class WarmClient : public Answerer {
   // Waits for a moment where nothing is heard. Throws WarmGone when the process is gone, hangs, or has not
   // ended a request two seconds after its listener was interrupted.
   bool turn() override;
-  bool is_done(int64_t request) const override { return asked_.at(request).is_done(); }
-  GenerationResult take(int64_t request) override;
+  bool is_done(int64_t request) const override { return asked_.at(request).outcome.is_there(); }
+  // Throws WarmGone for one that was not begun, since the process is about to end; others are still answered.
+  GenerationResult take(int64_t request) override { return asked_.extract(request).mapped().outcome.take(); }
   void drop(int64_t request) override;
 
-  // Of a request that is done: it was not begun, since the process is about to end; others are still
-  // answered.
-  bool is_refused(int64_t request) const {
-    return std::holds_alternative<Refused>(asked_.at(request).outcome);
-  }
   // Since something was heard, or nothing was to be heard.
   double seconds_silent() const { return seconds_since(heard_at_); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Refused {};
   struct Asked {
     Listener* listener;
     std::optional<Clock::time_point> cancelled_at = {};
-    std::variant<std::monostate, GenerationResult, Error, Refused> outcome = {};
-    bool is_done() const { return outcome.index() != 0; }
+    Outcome outcome = {};
   };
   WarmClient(WarmLink link, std::string log) : link_(std::move(link)), log_(std::move(log)) {}
   bool is_waiting() const;
