@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(every_generation_option_goes_everywhere) {
     BOOST_TEST(value != text_in(option, {}), option.name);
     Request request;
     request.options = options;
-    BOOST_TEST(text_in(option, warm_value<Request>(warm_json(request)).options) == value, option.name);
+    BOOST_TEST(text_in(option, warm_request(ReadJson(request)).options) == value, option.name);
     BOOST_TEST((hash_of(options) != hash_of({})), option.name);
     if (option.most > 1) {
       GenerationOptions wrong = options;

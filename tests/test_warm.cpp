@@ -157,8 +157,9 @@ BOOST_AUTO_TEST_CASE(garbage_is_refused_in_one_line) {
     std::string lines = hello + "{\"ask\": 1}\n";
     for (const ReadJson& bad : {bad_token, bad_option, no_list, far_token}) lines += bad.dump() + "\n";
     const std::string heard = said_to(raw_link(warm), lines + last.dump(), "\"of\":2,\"result\"");
-    for (const char* fault : {"the request is missing", "token id -7 is outside", "top_logprobs is 1000",
-                              "prompt is missing", "outside the model's vocabulary", "\"of\":2,\"result\""})
+    for (const char* fault :
+         {"the request is missing", "token id -7 is outside", "top_logprobs is 1000",
+          "the request cannot be read", "outside the model's vocabulary", "\"of\":2,\"result\""})
       BOOST_TEST(contains(heard, fault), heard);
   }
   BOOST_TEST(!contains(said_to(raw_link(warm), std::string(most_asked_bytes(512) + (1 << 20), 'x')), "\n"));
@@ -237,7 +238,7 @@ BOOST_AUTO_TEST_CASE(the_first_token_comes_within_ten_milliseconds) {
         if (seconds < 0) seconds = seconds_since(asked);
       }
     } first;
-    const GenerationResult result = generate(*client, warm_value<Request>(small_request()), first);
+    const GenerationResult result = generate(*client, warm_request(small_request()), first);
     if (first.seconds >= 0) least = std::min(least, first.seconds - result.prefill_seconds);
   }
   BOOST_TEST(least < (kIsSanitized ? 0.05 : 0.01));
@@ -266,11 +267,11 @@ int be_client(const Warm& warm, uint64_t seed, double seconds, const std::vector
       const int what = static_cast<int>(random() % 4);
       if (what == 1) fate.n_before_end = static_cast<int64_t>(random() % 5);
       if (what == 2) {  // vanishes
-        client->add(warm_value<Request>(asked[which]), fate);
+        client->add(warm_request(asked[which]), fate);
         for (uint64_t n = random() % 5; n > 0; --n) client->turn();
         break;
       }
-      const GenerationResult result = generate(*client, warm_value<Request>(asked[which]), fate);
+      const GenerationResult result = generate(*client, warm_request(asked[which]), fate);
       const bool is_whole = result.finish_reason != FinishReason::interrupted;
       if (is_whole ? result.completion.content != answers[which]
                    : !answers[which].starts_with(result.completion.content))
@@ -295,7 +296,7 @@ void many_clients(double seconds) {
     request.options.sampling.seed = random();
     request.options.thinking = false;
     request.talk = i % 2;
-    asked.push_back(warm_json(request));
+    asked.push_back(ReadJson(request));
   }
   const int64_t pid = warm.warm_pid();
   for (int round = 0; round < 3; ++round) {
@@ -303,7 +304,7 @@ void many_clients(double seconds) {
     const auto client = WarmClient::connect(warm.socket());
     Listener nobody;
     for (const ReadJson& request : asked)
-      answers.push_back(generate(*client, warm_value<Request>(request), nobody).completion.content);
+      answers.push_back(generate(*client, warm_request(request), nobody).completion.content);
   }
   const auto churn = [&](double lasting) {
     std::vector<pid_t> clients;

@@ -162,9 +162,9 @@ int64_t largest_batch(const ModelArgs& args, const EngineOptions& options, const
 // top-k for each, or to every row where that fits. A context is then as long as for one sequence.
 EngineOptions with_suitable_batch(const ModelArgs& args, EngineOptions options, Machine machine);
 
-// --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes that each memory is read of, over
-// the rates at which such memories were read, and the time that layers take besides. It lies within 15 % of what
-// was measured on four machines (tests/test_plan_speed.cpp).
+// --- plan_speed.cpp: the speed to expect of the 671B model's shape: the bytes that each memory is read of,
+// over the rates at which such memories were read, and the time that layers take besides. It lies within 15 %
+// of what was measured on four machines (tests/test_plan_speed.cpp).
 
 // Tokens of context at which a speed is reckoned, and of the prompt.
 inline constexpr int64_t kSpeedContext = 4096, kSpeedPrompt = 32768;

@@ -51,8 +51,9 @@ struct GenerationOptions {
 
 inline constexpr int64_t kMostTokenLimit = INT32_MAX;
 
-// Of each option its names, bounds and help. Flags, the settings file, a batch line's fields, the warm process's
-// wire, /set, and check() are made of the list: a new option is a field, a row of the list, and its use.
+// Of each option its names, bounds and help. Flags, the settings file, a batch line's fields, the warm
+// process's wire, /set, and check() are made of the list: a new option is a field, a row of the list, and its
+// use.
 struct GenerationOption {
   using Field = std::variant<bool*, int64_t*, uint64_t*, float*, std::vector<std::string>*>;
 

@@ -135,7 +135,7 @@ inline ReadJson small_request() {
   Request request;
   request.prompt = {0, 1, 2, 3, 4, 5, 6, 7};
   request.options.max_tokens = 4, request.options.thinking = false;
-  return warm_json(request);
+  return ReadJson(request);
 }
 
 // 0 if the process has ended.

@@ -281,9 +281,7 @@ bool Model::any(bool (Asked::*is_so)() const) const {
 
 bool Model::is_done(int64_t request) const { return asked_.at(request)->is_done(); }
 
-GenerationResult Model::take(int64_t request) {
-  return asked_.extract(request).mapped()->outcome.take();
-}
+GenerationResult Model::take(int64_t request) { return asked_.extract(request).mapped()->outcome.take(); }
 
 void Model::drop(int64_t request) {
   const auto asked = asked_.extract(request);

@@ -97,7 +97,7 @@ int await(pid_t child, OwnedFd ready, bool is_quiet) {
 std::string status_line(const ReadJson& status) {
   const auto number = [&](const char* key) { return as_ll(status.at(key).get<int64_t>()); };
   return format("process %lld holds %s since %s: %lld clients, %lld requests, idle for %s of %s",
-                number("pid"), visible(warm_value<std::string>(status.at("model"))).c_str(),
+                number("pid"), visible(status.at("model").get<std::string>()).c_str(),
                 duration_text(std::time(nullptr) - number("began")).c_str(), number("clients"),
                 number("requests"), duration_text(number("idle_seconds")).c_str(),
                 duration_text(number("keep_seconds")).c_str());
@@ -119,7 +119,7 @@ int64_t ask_each(const char* want, const std::function<void(const std::string& p
 // By its file, or the path at which that was: another may lie there by now. An empty path: any.
 bool holds(const ReadJson& status, const std::string& model) {
   struct stat info {};
-  if (model.empty() || warm_value<std::string>(status.at("model")) == model) return true;
+  if (model.empty() || status.at("model").get<std::string>() == model) return true;
   if (stat(model.c_str(), &info) != 0) return false;
   const auto is_same = [&](const ReadJson& part) {
     return part.at(0).get<uint64_t>() == info.st_dev && part.at(1).get<uint64_t>() == info.st_ino;
@@ -155,7 +155,7 @@ int warm_start_command(const Options& options) {
 int warm_status_command(const Options& options) {
   int64_t n = 0;
   const int64_t n_mute = ask_each("status", [&](const std::string&, WarmGreeting& greeting) {
-    write_out((options.json ? greeting.answer.dump() : status_line(greeting.answer)) + "\n");
+    write_out((options.json ? warm_line(greeting.answer) : status_line(greeting.answer)) + "\n");
     ++n;
   });
   if (n + n_mute == 0) say("no warm process is there");

@@ -12,10 +12,8 @@ namespace {
 constexpr int kTurnMs = 50;           // between two looks at whether a signal came
 constexpr double kCancelSeconds = 2;  // until an interrupted request has ended
 
-ReadJson parse(const std::string& line) {
-  ReadJson json = ReadJson::parse(line, nullptr, false);
-  if (!json.is_object()) fail_unread();
-  return json;
+ReadJson parse(const std::string& line) try { return warm_object(line); } catch (const Error&) {
+  fail_unread();
 }
 
 // Nothing: the other end is gone.
@@ -36,13 +34,12 @@ std::optional<WarmGreeting> greet_warm(const std::string& path, const char* want
   OwnedFd socket = connect_warm(path);
   if (!socket.is_open()) return std::nullopt;
   WarmLink link(std::move(socket), kMostToldBytes);
-  link.queue(ReadJson{{"dsv32", kWarmVersion}, {"want", want}}.dump());
+  link.queue(warm_line({{"dsv32", kWarmVersion}, {"want", want}}));
   const std::optional<std::string> line = first_line(link, path);
   if (!line) return std::nullopt;
   return readable([&] {
     ReadJson answer = parse(*line);
-    if (const auto error = answer.find("error"); error != answer.end())
-      throw warm_value<WarmError>(*error).error();
+    if (const auto error = answer.find("error"); error != answer.end()) throw error->get<WarmError>().error();
     if (answer.at("dsv32").get<int>() != kWarmVersion) fail_unread();
     return WarmGreeting{std::move(link), std::move(answer)};
   });
@@ -53,7 +50,7 @@ std::unique_ptr<WarmClient> WarmClient::connect(const std::string& path) {
   if (!greeting) return nullptr;
   std::unique_ptr<WarmClient> client(new WarmClient(std::move(greeting->link), warm_log(path)));
   EngineFacts& facts = client->facts_;
-  facts = readable([&] { return warm_value<EngineFacts>(greeting->answer.at("facts")); });
+  facts = readable([&] { return greeting->answer.at("facts").get<EngineFacts>(); });
   if (facts.vocab_size < 1 || facts.context < 1 || facts.max_seqs < 1) fail_unread();
   return client;
 }
@@ -63,7 +60,7 @@ int64_t WarmClient::add(Request request, Listener& listener) {
   Asked& asked = asked_.insert({n_added_, {&listener}}).first->second;
   try {
     check_prompt(facts_.vocab_size, facts_.context, request.prompt);
-    const std::string line = ReadJson{{"ask", n_added_}, {"request", warm_json(request)}}.dump();
+    const std::string line = warm_line({{"ask", n_added_}, {"request", request}});
     if (line.size() > most_asked_bytes(facts_.context))
       fail(ErrorKind::usage, "the request's stops are too long for a warm process",
            "with --warm never the model is loaded here");
@@ -83,7 +80,7 @@ bool WarmClient::turn() {
   for (auto& [number, asked] : asked_) {
     if (asked.outcome.is_there() || asked.cancelled_at || !asked.listener->is_interrupted()) continue;
     asked.cancelled_at = Clock::now();
-    link_.queue(ReadJson{{"cancel", number}}.dump());
+    link_.queue(warm_line({{"cancel", number}}));
   }
   const bool is_there = link_.exchange(kTurnMs);
   while (const std::optional<std::string> line = link_.next_line()) {
@@ -100,14 +97,14 @@ void WarmClient::check_alive(bool is_there) const {
   if (seconds_silent() > kWarmSilence)
     throw WarmGone(format("the warm process has said nothing for %.0f s", kWarmSilence), hint);
   for (const auto& [number, asked] : asked_)
-    if (!asked.outcome.is_there() && asked.cancelled_at && seconds_since(*asked.cancelled_at) > kCancelSeconds)
+    if (!asked.outcome.is_there() && asked.cancelled_at &&
+        seconds_since(*asked.cancelled_at) > kCancelSeconds)
       throw WarmGone("the warm process does not answer", hint);
 }
 
 void WarmClient::hear(const ReadJson& line) {
   const auto of = line.find("of");
-  if (of == line.end() && line.contains("error"))
-    throw WarmGone(warm_value<WarmError>(line.at("error")).message);
+  if (of == line.end() && line.contains("error")) throw WarmGone(line.at("error").get<WarmError>().message);
   if (of == line.end()) return;
   const auto found = asked_.find(of->get<int64_t>());
   if (found == asked_.end() || found->second.outcome.is_there()) return;
@@ -117,22 +114,22 @@ void WarmClient::hear(const ReadJson& line) {
     const ReadJson& n = line["prefill"];
     asked.listener->on_prefill(n.at(0).get<int64_t>(), n.at(1).get<int64_t>(), n.at(2).get<int64_t>());
   } else if (has("thinking")) {
-    asked.listener->on_reasoning(warm_value<std::string>(line["thinking"]));
+    asked.listener->on_reasoning(line["thinking"].get<std::string>());
   } else if (has("text")) {
-    asked.listener->on_answer(warm_value<std::string>(line["text"]));
+    asked.listener->on_answer(line["text"].get<std::string>());
   } else if (has("result")) {
-    asked.outcome.result = warm_value<GenerationResult>(line["result"]);
+    asked.outcome.result = line["result"].get<GenerationResult>();
   } else if (has("ending")) {
     asked.outcome.error = std::make_exception_ptr(WarmGone("the warm process ended"));
   } else {
-    asked.outcome.error = std::make_exception_ptr(warm_value<WarmError>(line.at("error")).error());
+    asked.outcome.error = std::make_exception_ptr(line.at("error").get<WarmError>().error());
   }
 }
 
 void WarmClient::drop(int64_t request) {
   const auto asked = asked_.extract(request);
   if (asked.empty() || asked.mapped().outcome.is_there()) return;
-  link_.queue(ReadJson{{"cancel", request}}.dump());
+  link_.queue(warm_line({{"cancel", request}}));
   link_.send();
 }
 

@@ -27,13 +27,12 @@ constexpr size_t kMostOthers = 64;       // that have not said what they want, o
 constexpr size_t kMostAskedEach = 4096;  // requests of a client
 constexpr int64_t kMostTokens = int64_t{1} << 26;  // of all prompts
 constexpr size_t kMostUnread = size_t{1} << 20;    // bytes that a client leaves unread, and is heard
-constexpr int kWarmDepth = 8;                      // of JSON
 constexpr double kGreetingSeconds = 10;            // until a client must have said what it wants
 constexpr double kLastWordsSeconds = 5;            // that a slow client has for what is queued at the end
 constexpr double kAliveSeconds = 1;                // between two words to a client that waits
 constexpr int kLookEveryMs = 10, kStoreMs = 20, kIdleMs = 1000;
 
-void queue(WarmLink& link, const ReadJson& json) { link.queue(json.dump()); }
+void queue(WarmLink& link, const ReadJson& json) { link.queue(warm_line(json)); }
 
 class WarmServer {
  public:
@@ -76,8 +75,8 @@ class WarmServer {
     void on_prefill(int64_t n_done, int64_t n_total, int64_t n_cached) override {
       tell("prefill", {n_done, n_total, n_cached});
     }
-    void on_reasoning(const std::string& text) override { tell("thinking", warm_json(text)); }
-    void on_answer(const std::string& text) override { tell("text", warm_json(text)); }
+    void on_reasoning(const std::string& text) override { tell("thinking", text); }
+    void on_answer(const std::string& text) override { tell("text", text); }
     bool is_interrupted() override {
       if (Clock::now() - server.looked_at_ >= std::chrono::milliseconds(kLookEveryMs)) server.look(0);
       return is_cancelled || client.is_gone;
@@ -178,7 +177,7 @@ class WarmServer {
       try {
         obey(client, *line);
       } catch (...) {
-        queue(client.link, {{"error", warm_json(WarmError(current_error()))}});
+        queue(client.link, {{"error", WarmError(current_error())}});
         client.leave();
       }
     }
@@ -198,7 +197,7 @@ class WarmServer {
 
   void obey(Client& client, const std::string& line) {
     constexpr int64_t kMostNumber = int64_t{1} << 53;
-    const ReadJson json = parse_outside_json(line, kWarmDepth);
+    const ReadJson json = warm_object(line);
     JsonFields fields(json, "the line");
     if (!client.is_greeted) return greet(client, fields);
     if (const auto cancelled = fields.integer("cancel", 0, kMostNumber)) {
@@ -214,7 +213,7 @@ class WarmServer {
       if (!request) fail(ErrorKind::usage, "the request is missing");
       take_request(client, *number, *request);
     } catch (...) {  // its own: others of the client go on
-      queue(client.link, {{"of", *number}, {"error", warm_json(WarmError(current_error()))}});
+      queue(client.link, {{"of", *number}, {"error", WarmError(current_error())}});
     }
   }
 
@@ -228,7 +227,7 @@ class WarmServer {
       if (n_answered() >= kMostClients)
         fail(ErrorKind::io, format("the warm process has %lld clients already", as_ll(kMostClients)));
       client.wants_answers = true;
-      queue(client.link, {{"dsv32", kWarmVersion}, {"facts", warm_json(facts_of(engine_))}});
+      queue(client.link, {{"dsv32", kWarmVersion}, {"facts", facts_of(engine_)}});
     } else if (want == "status" || want == "stop") {
       queue(client.link, status());
       client.wants_end = want == "stop";
@@ -240,7 +239,7 @@ class WarmServer {
   }
 
   void take_request(Client& client, int64_t number, const ReadJson& json) {
-    Request request = warm_value<Request>(json);
+    Request request = warm_request(json);
     int64_t n_tokens = std::ssize(request.prompt);
     for (const auto& other : clients_)
       for (const auto& asked : other->asked) n_tokens += asked->n_tokens;
@@ -258,7 +257,7 @@ class WarmServer {
         if (!asked->on_loop && !client->is_gone) try {
             asked->on_loop = engine_.loop().add(std::move(asked->request), *asked);
           } catch (...) {
-            asked->tell("error", warm_json(WarmError(current_error())));
+            asked->tell("error", WarmError(current_error()));
             asked->is_over = true;
           }
       std::erase_if(client->asked, [](const auto& asked) { return asked->is_over; });
@@ -273,7 +272,7 @@ class WarmServer {
       is_asked ? static_cast<void>(engine_.loop().turn()) : engine_.check_file();
     } catch (...) {
       for (const auto& client : clients_) {
-        if (!client->asked.empty()) queue(client->link, {{"error", warm_json(WarmError(current_error()))}});
+        if (!client->asked.empty()) queue(client->link, {{"error", WarmError(current_error())}});
         client->link.send();
       }
       throw;
@@ -286,9 +285,9 @@ class WarmServer {
   bool conclude(Asked& asked) {
     if (!asked.on_loop || !engine_.loop().is_done(*asked.on_loop)) return false;
     try {
-      asked.tell("result", warm_json(engine_.loop().take(*asked.on_loop)));
+      asked.tell("result", engine_.loop().take(*asked.on_loop));
     } catch (...) {
-      asked.tell("error", warm_json(WarmError(current_error())));
+      asked.tell("error", WarmError(current_error()));
     }
     return true;
   }
@@ -323,7 +322,7 @@ class WarmServer {
     for (const FileStamp& part : terms_.parts) parts.push_back({part.device, part.inode});
     return {{"dsv32", kWarmVersion},
             {"pid", getpid()},
-            {"model", warm_json(terms_.model)},
+            {"model", terms_.model},
             {"parts", std::move(parts)},
             {"began", began_at_},
             {"keep_seconds", terms_.keep.count()},

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <type_traits>
 #include <variant>
 
 #include <fcntl.h>
@@ -90,125 +89,28 @@ void add_engine(Sha256& hash, Options options) {
     if (flag.is_of(Command::warm_start)) hash.add_field(flag.text_in(options));
 }
 
-std::string warm_text(std::string_view bytes) {
+std::string text_of(const std::string& bytes) {
   std::string text;
   for (const char byte : bytes) append_utf8(text, static_cast<uint8_t>(byte));
   return text;
 }
 
-std::string bytes_of(std::string_view text) {
+std::string bytes_of(const std::string& text) {
   std::string bytes;
   for (size_t at = 0; at < text.size();) {
     uint32_t character = 0;
     const int n = decode_utf8(text, at, &character);
-    if (n == 0 || character > 0xff) throw WarmUnread("a text holds a character beyond U+00FF");
+    if (n == 0 || character > 0xff) fail(ErrorKind::usage, "a text holds a character beyond U+00FF");
     bytes += static_cast<char>(character);
     at += static_cast<size_t>(n);
   }
   return bytes;
 }
 
-// --- The fields of each structure: both directions go by these lists
-
-template <typename Each>
-void fields(const Each& each, TokenRun& run) {
-  each("begin", run.begin), each("end", run.end);
-}
-
-template <typename Each>
-void fields(const Each& each, TokenLogprob& token) {
-  each("id", token.id), each("logprob", token.logprob);
-}
-
-template <typename Each>
-void fields(const Each& each, TokenRecord& record) {
-  each("chosen", record.chosen), each("top", record.top);
-}
-
-template <typename Each>
-void fields(const Each& each, GenerationOptions& options) {
-  for (const GenerationOption& option : generation_options())
-    std::visit([&](auto* field) { each(option.name, *field); }, option.field(options));
-}
-
-template <typename Each>
-void fields(const Each& each, Request& request) {
-  each("prompt", request.prompt), each("decoded", request.decoded);
-  each("options", request.options), each("talk", request.talk);
-}
-
-template <typename Each>
-void fields(const Each& each, GenerationResult& result) {
-  each("reasoning", result.completion.reasoning), each("content", result.completion.content);
-  each("thinking_closed", result.completion.thinking_closed), each("finish", result.finish_reason);
-  each("n_prompt", result.n_prompt_tokens), each("n_cached", result.n_cached_tokens);
-  each("n_completion", result.n_completion_tokens), each("n_thinking", result.n_thinking_tokens);
-  each("why_none_cached", result.why_none_cached), each("logprobs", result.logprobs);
-  each("prefill_seconds", result.prefill_seconds), each("decode_seconds", result.decode_seconds);
-  each("decoded", result.decoded), each("n_held", result.n_held_tokens);
-  each("n_buffer_rows", result.buffer_tally.n_rows), each("n_misses", result.buffer_tally.n_misses);
-}
-
-template <typename Each>
-void fields(const Each& each, WarmError& error) {
-  each("kind", error.kind), each("message", error.message), each("hint", error.hint);
-}
-
-template <typename Each>
-void fields(const Each& each, EngineFacts& facts) {
-  each("vocab_size", facts.vocab_size), each("context", facts.context), each("max_seqs", facts.max_seqs);
-  each("pool_tokens", facts.pool_tokens), each("warnings", facts.warnings);
-}
-
-template <typename T>
-constexpr bool is_list = false;
-template <typename T>
-constexpr bool is_list<std::vector<T>> = true;
-
-template <typename T>
-void check(const T&) {}
-void check(const std::vector<TokenRun>& runs) {
-  for (int64_t end = 0; const TokenRun& run : runs) {
-    if (run.begin < end || run.end <= run.begin || run.end > INT32_MAX)
-      throw WarmUnread("runs do not ascend");
-    end = run.end;
-  }
-}
-void check(const FinishReason& reason) {
-  if (reason < FinishReason::stop || reason > FinishReason::interrupted)
-    throw WarmUnread("finish is no reason");
-}
-
-template <typename T>
-void read(const ReadJson& json, const std::string& name, T& value) {
-  const auto expect = [&](bool is_right, const char* what) {
-    if (!is_right) throw WarmUnread(name + " is " + JsonFields::shown(json) + ", expected " + what);
-  };
-  if constexpr (std::is_same_v<T, std::string>) {
-    expect(json.is_string(), "a text");
-    value = bytes_of(json.get_ref<const std::string&>());
-  } else if constexpr (is_list<T>) {
-    expect(json.is_array(), "a list");
-    for (const ReadJson& element : json) read(element, name, value.emplace_back());
-  } else if constexpr (std::is_same_v<T, bool>) {
-    expect(json.is_boolean(), "true or false");
-    json.get_to(value);
-  } else if constexpr (std::is_floating_point_v<T>) {
-    expect(json.is_number(), "a number");
-    json.get_to(value);
-  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
-    expect(json.is_number_integer() && json == ReadJson(static_cast<T>(json.get<int64_t>())), "an integer");
-    value = static_cast<T>(json.get<int64_t>());
-  } else {
-    expect(json.is_object(), "an object");
-    const auto read_field = [&](const char* key, auto& field) {
-      const auto found = json.find(key);
-      if (found == json.end()) throw WarmUnread(key + std::string(" is missing"));
-      read(*found, key, field);
-    };
-    fields(read_field, value);
-  }
-  check(value);
+void change_texts(ReadJson& json, std::string (*change)(const std::string&)) {
+  if (json.is_string()) json = change(json.get_ref<const std::string&>());
+  if (!json.is_structured()) return;
+  for (ReadJson& value : json) change_texts(value, change);
 }
 
 }  // namespace
@@ -341,40 +243,44 @@ bool WarmLink::exchange(int wait_ms) {
   return receive() && is_there;
 }
 
-template <typename T>
-ReadJson warm_json(const T& value) {
-  ReadJson json;
-  if constexpr (std::is_same_v<T, std::string>) {
-    json = warm_text(value);
-  } else if constexpr (is_list<T>) {
-    json = ReadJson::array();
-    for (const auto& element : value) json.push_back(warm_json(element));
-  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-    json = value;
-  } else {
-    T copy = value;  // a field may be written
-    fields([&](const char* key, const auto& field) { json[key] = warm_json(field); }, copy);
-  }
+std::string warm_line(ReadJson json) {
+  change_texts(json, text_of);
+  return json.dump();
+}
+
+ReadJson warm_object(const std::string& line) {
+  constexpr int kMostDepth = 8;
+  ReadJson json = parse_outside_json(line, kMostDepth);
+  if (!json.is_object()) fail(ErrorKind::usage, "the line is no JSON object");
+  change_texts(json, bytes_of);
   return json;
 }
 
-template <typename T>
-T warm_value(const ReadJson& json) {
-  T value{};
-  read(json, "what was said", value);
-  return value;
+void to_json(ReadJson& json, const TokenRun& run) { json = {run.begin, run.end}; }
+
+void from_json(const ReadJson& json, TokenRun& run) {
+  run = {json.at(0).get<uint32_t>(), json.at(1).get<uint32_t>()};
 }
 
-template ReadJson warm_json(const std::string&);
-template ReadJson warm_json(const Request&);
-template ReadJson warm_json(const GenerationResult&);
-template ReadJson warm_json(const WarmError&);
-template ReadJson warm_json(const EngineFacts&);
-template std::string warm_value(const ReadJson&);
-template Request warm_value(const ReadJson&);
-template GenerationResult warm_value(const ReadJson&);
-template WarmError warm_value(const ReadJson&);
-template EngineFacts warm_value(const ReadJson&);
+void to_json(ReadJson& json, const GenerationOptions& options) {
+  GenerationOptions copy = options;  // a row's field may be written
+  for (const GenerationOption& option : generation_options())
+    std::visit([&](const auto* field) { json[option.name] = *field; }, option.field(copy));
+}
+
+void from_json(const ReadJson& json, GenerationOptions& options) {
+  for (const GenerationOption& option : generation_options())
+    std::visit([&](auto* field) { json.at(option.name).get_to(*field); }, option.field(options));
+}
+
+Request warm_request(const ReadJson& json) {
+  try {
+    const Request request = json.get<Request>();
+    if (ReadJson(request) == json) return request;
+  } catch (const ReadJson::exception&) {
+  }
+  fail(ErrorKind::usage, "the request cannot be read");
+}
 
 void fail_unread() { throw WarmGone("a warm process said what cannot be understood"); }
 

@@ -121,26 +121,44 @@ constexpr size_t most_asked_bytes(int64_t context) {
   return 8 * static_cast<size_t>(context) + (size_t{256} << 10);
 }
 
-// A text, Request, GenerationResult, WarmError or EngineFacts for a line, and back. Of a request without
-// sequence and tokenizer. What is read is checked: each field of its structure is there, and has its type;
-// options are in no bounds yet (GenerationOptions::check).
-class WarmUnread : public Error {
- public:
-  explicit WarmUnread(const std::string& why) : Error(ErrorKind::usage, why) {}
-};
-template <typename T>
-ReadJson warm_json(const T& value);
-template <typename T>
-T warm_value(const ReadJson& json);  // throws WarmUnread
+// A line without its end; texts become characters. And back: throws Error{usage} for what is no such object.
+std::string warm_line(ReadJson json);
+ReadJson warm_object(const std::string& line);
+
+// --- What lines hold: each structure has one list of its fields. What does not fit is a ReadJson::exception.
+
+void to_json(ReadJson& json, const TokenRun& run);
+void from_json(const ReadJson& json, TokenRun& run);
+void to_json(ReadJson& json, const GenerationOptions& options);
+void from_json(const ReadJson& json, GenerationOptions& options);  // in no bounds yet
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, prompt, decoded, options, talk)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Completion, reasoning, content, thinking_closed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenLogprob, id, logprob)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TokenRecord, chosen, top)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Forward::BufferTally, n_rows, n_misses)
+NLOHMANN_JSON_SERIALIZE_ENUM(FinishReason, {{FinishReason::stop, "stop"},
+                                            {FinishReason::length, "length"},
+                                            {FinishReason::interrupted, "interrupted"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GenerationResult, completion, finish_reason, n_prompt_tokens,
+                                   n_cached_tokens, n_completion_tokens, n_thinking_tokens, why_none_cached,
+                                   prefill_seconds, decode_seconds, logprobs, decoded, n_held_tokens,
+                                   buffer_tally)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EngineFacts, vocab_size, context, max_seqs, pool_tokens, warnings)
 
 // An Error, as it travels.
 struct WarmError {
   ErrorKind kind = ErrorKind::internal;
   std::string message, hint;
-  explicit WarmError(const Error& error) : kind(error.kind()), message(error.what()), hint(error.hint()) {}
   WarmError() = default;
+  explicit WarmError(const Error& error) : kind(error.kind()), message(error.what()), hint(error.hint()) {}
   Error error() const { return {kind, message, hint}; }
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WarmError, kind, message, hint)
+
+// What a client says is checked: nothing of it is read as something else. Without sequence and tokenizer.
+// Throws Error{usage}.
+Request warm_request(const ReadJson& json);
 
 // What the process tells is believed, as far as it can be read.
 [[noreturn]] void fail_unread();  // throws WarmGone
@@ -148,8 +166,6 @@ template <typename Read>
 auto readable(const Read& read) try {
   return read();
 } catch (const ReadJson::exception&) {
-  fail_unread();
-} catch (const WarmUnread&) {
   fail_unread();
 }
 
