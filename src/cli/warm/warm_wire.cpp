@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <variant>
 
 #include <fcntl.h>
@@ -275,7 +274,7 @@ void from_json(const ReadJson& json, GenerationOptions& options) {
 
 Request warm_request(const ReadJson& json) {
   try {
-    const Request request = json.get<Request>();
+    Request request = json.get<Request>();
     if (ReadJson(request) == json) return request;
   } catch (const ReadJson::exception&) {
   }
