@@ -6,7 +6,6 @@
 #include "base/error.h"
 
 namespace dsv32 {
-
 namespace {
 
 using O = GenerationOptions;

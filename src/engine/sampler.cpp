@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 namespace dsv32 {
+
 void TokenRecord::check() const {
   if (!is_finite)
     fail(ErrorKind::model,

@@ -12,8 +12,12 @@ namespace {
 constexpr int kTurnMs = 50;           // between two looks at whether a signal came
 constexpr double kCancelSeconds = 2;  // until an interrupted request has ended
 
-ReadJson parse(const std::string& line) try { return warm_object(line); } catch (const Error&) {
-  fail_unread();
+ReadJson parse(const std::string& line) {
+  try {
+    return warm_object(line);
+  } catch (const Error&) {
+    fail_unread();
+  }
 }
 
 // Nothing: the other end is gone.
@@ -66,7 +70,7 @@ int64_t WarmClient::add(Request request, Listener& listener) {
            "with --warm never the model is loaded here");
     link_.queue(line);
   } catch (...) {
-    asked.outcome.error = std::current_exception();
+    asked.outcome.error = std::make_exception_ptr(current_error());
   }
   return n_added_++;
 }
