@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 
 #include "gguf/random_weights.h"
-#include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/plain_files.h"

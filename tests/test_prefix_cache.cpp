@@ -285,7 +285,7 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
     const std::vector<uint8_t> keys(static_cast<size_t>(sizes.n_layers * sizes.keys_page_bytes), 0x7f);
     const std::vector<const uint8_t*> layers(static_cast<size_t>(sizes.n_layers), rows.data());
     const std::vector<PageSource> pages(2, {layers, keys.data()});
-    BOOST_REQUIRE(store->store(DiskPage{}, std::span(base()).first(2 * kPageTokens), pages));
+    BOOST_REQUIRE(store->store({}, 0, std::span(base()).first(2 * kPageTokens), pages));
   }
   Cold cold(KvType::fp8);
   const std::string expected = greedy(*cold.opened.session, *tokenizer, base());

@@ -35,18 +35,15 @@ BOOST_AUTO_TEST_CASE(segments_come_with_tokens_positions_and_parents_first) {
   const auto store = open();
   store_prompt(*store, make_prompt({1, 2, 3}), 1);
   store_prompt(*store, make_prompt({1, 4}), 1);
-  std::map<int64_t, const StoredSegment*> seen;
+  std::map<Hash256, const StoredSegment*> seen;
   const auto segments = store->segments();
   BOOST_TEST(segments.size() == 4u);
   for (const StoredSegment& segment : segments) {
-    BOOST_TEST(segment.n_pages() == 1);
-    if (segment.parent < 0)
-      BOOST_TEST(segment.first_page == 0);
-    else
-      BOOST_TEST(segment.first_page == seen.at(segment.parent)->first_page + 1);
-    seen[segment.id] = &segment;
+    BOOST_TEST(segment.n_pages == 1);
+    if (segment.first_page > 0) BOOST_TEST(segment.first_page == seen.at(segment.parent)->first_page + 1);
+    seen[segment.chain] = &segment;
   }
-  for (const StoredSegment& again : store->segments()) BOOST_TEST(seen.contains(again.id));  // ids stay
+  for (const StoredSegment& again : store->segments()) BOOST_TEST(seen.contains(again.chain));
 }
 
 // Any range of pages, aligned memory or not, and sizes that fit O_DIRECT or not.
@@ -61,16 +58,16 @@ BOOST_AUTO_TEST_CASE(any_run_of_pages_is_read_in_place_or_through_a_copy) {
     const auto store = open();
     const auto prompt = make_prompt({5}, 16);
     BOOST_REQUIRE(store_prompt(*store, prompt, 16, sizes) == 1);
-    const int64_t id = store->segments()[0].id;
+    const Hash256 segment = store->segments()[0].chain;
     for (const bool is_aligned : {false, true})
       for (const auto& [first, n_pages] : {std::pair{0, 16}, {0, 1}, {15, 1}, {3, 7}}) {
         PageMemory expected(sizes, n_pages), loaded(sizes, n_pages, is_aligned);
         expected.fill(prompt, first);
-        BOOST_TEST(store->load_pages(id, first, loaded.targets()));
+        BOOST_TEST(store->load_pages({segment, first}, loaded.targets()));
         BOOST_TEST((loaded == expected));
       }
     PageMemory memory(sizes, 2);
-    BOOST_TEST(!store->load_pages(id + 99, 0, memory.targets()));
+    BOOST_TEST(!store->load_pages({Hash256{99}, 0}, memory.targets()));
     BOOST_TEST(store->read_stats().n_bytes == 2 * 25 * store->sizes().page_bytes());
     BOOST_TEST(store->read_stats().seconds > 0);
   }
@@ -131,7 +128,7 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_or_salt_sees_nothing) {
   options = first;
   options.rows_page_bytes += 64;  // what a fingerprint must rule out is still not believed
   BOOST_TEST(load_all(options)->prompts.empty());
-  BOOST_TEST(!open()->store(DiskPage{}, std::span(prompt).first(64), PageMemory({2, 320, 96}, 1).sources()));
+  BOOST_TEST(!open()->store({}, 0, std::span(prompt).first(64), PageMemory({2, 320, 96}, 1).sources()));
   const auto found = load_all(first);
   BOOST_TEST(found->prompts.size() == 2u);
   BOOST_TEST(found->has(prompt));
@@ -139,7 +136,7 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_or_salt_sees_nothing) {
 
 BOOST_AUTO_TEST_CASE(what_continues_nothing_and_what_has_no_size_is_not_stored) {
   const PageMemory memory({}, 1);
-  BOOST_TEST(!open()->store({12, 0}, make_prompt({1}), memory.sources()));  // no such parent
+  BOOST_TEST(!open()->store(Hash256{12}, 1, make_prompt({1}), memory.sources()));  // no such parent
   BOOST_TEST(warnings.empty());
   options.n_layers = 0;
   BOOST_TEST(!open());
@@ -181,7 +178,7 @@ BOOST_AUTO_TEST_CASE(uses_are_counted_in_logical_time_across_processes) {
   for (int round = 1; round <= 5; ++round) {
     const auto store = open();
     store_prompt(*store, make_prompt({1}));
-    std::vector<int64_t> ids = {store->segments()[0].id};
+    std::vector<Hash256> ids = {store->segments()[0].chain};
     store->record_use(ids);
     store->record_use(ids);
     const UseRecord use = store->segments()[0].use;
@@ -204,7 +201,7 @@ BOOST_AUTO_TEST_CASE(clocks_that_jump_do_not_change_the_order_of_uses) {
     std::filesystem::last_write_time(path, time);
     const auto store = open();
     const UseRecord before = store->segments()[0].use;
-    std::vector<int64_t> ids = {store->segments()[0].id};
+    std::vector<Hash256> ids = {store->segments()[0].chain};
     store->record_use(ids);
     BOOST_TEST(store->segments()[0].use.last_use > before.last_use);
     BOOST_TEST(store->segments()[0].use.n_hits == before.n_hits + 1);
@@ -212,7 +209,7 @@ BOOST_AUTO_TEST_CASE(clocks_that_jump_do_not_change_the_order_of_uses) {
     const auto segments = store->segments();
     for (const StoredSegment& segment : segments)
       if (segment.tokens == make_prompt({2})) BOOST_TEST(segment.use.last_use > before.last_use);
-    store->discard(segments[0].tokens == make_prompt({2}) ? segments[0].id : segments[1].id);
+    store->discard(segments[0].tokens == make_prompt({2}) ? segments[0].chain : segments[1].chain);
   }
 }
 
@@ -220,7 +217,7 @@ BOOST_AUTO_TEST_CASE(clocks_that_jump_do_not_change_the_order_of_uses) {
 BOOST_AUTO_TEST_CASE(uses_are_counted_to_999) {
   const auto store = open();
   store_prompt(*store, make_prompt({1}));
-  std::vector<int64_t> ids = {store->segments()[0].id};
+  std::vector<Hash256> ids = {store->segments()[0].chain};
   for (int i = 0; i < 2100; ++i) store->record_use(ids);
   BOOST_TEST(store->segments()[0].use.n_hits == 999u);
   store->record_use(ids);
@@ -242,9 +239,9 @@ BOOST_AUTO_TEST_CASE(threads_load_while_one_stores) {
       for (int i = 0; i < 200; ++i) {
         const StoredSegment& segment = segments[static_cast<size_t>(i * 7 + t) % segments.size()];
         expected.fill(prompt, segment.first_page);
-        n_loaded += store->load_pages(segment.id, 0, loaded.targets());
+        n_loaded += store->load_pages({segment.chain, 0}, loaded.targets());
         n_wrong += !(loaded == expected);
-        store->record_use({&segment.id, 1});
+        store->record_use({&segment.chain, 1});
       }
     });
   for (int i = 20; i < 60; ++i) store_prompt(*store, make_prompt({1, i}));

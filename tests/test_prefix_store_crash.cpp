@@ -38,8 +38,8 @@ void store_some(const PrefixStoreOptions& options, FileSystem& fs) {
   if (!store) return;
   for (const auto& prompt : some_prompts()) {
     store_prompt(*store, prompt);
-    std::vector<int64_t> ids;
-    for (const StoredSegment& segment : store->segments()) ids.push_back(segment.id);
+    std::vector<Hash256> ids;
+    for (const StoredSegment& segment : store->segments()) ids.push_back(segment.chain);
     store->record_use(ids);
   }
 }
@@ -219,13 +219,15 @@ Losses lose_power_at_every_call(SyncKind broken, bool is_late, int n_mixed) {
   const auto store = PrefixStore::open(options, fs, {});
   is_open = true;
   for (const auto& prompt : some_prompts()) {
-    DiskPage before;
+    Hash256 parent{};
     for (size_t begin = 0; begin < prompt.size(); begin += 64) {
       PageMemory memory({}, 1);
-      memory.fill(prompt, static_cast<int64_t>(begin) / 64);
-      const auto id = store->store(before, std::span(prompt).subspan(begin, 64), memory.sources());
-      BOOST_REQUIRE(id);
-      before = {*id, 0};
+      const auto first_page = static_cast<int64_t>(begin) / 64;
+      memory.fill(prompt, first_page);
+      const auto segment =
+          store->store(parent, first_page, std::span(prompt).subspan(begin, 64), memory.sources());
+      BOOST_REQUIRE(segment);
+      parent = *segment;
       reported.emplace_back(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(begin) + 64);
     }
   }

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 #include "tests/support/store_fixture.h"
 
 using namespace dsv32;
@@ -71,9 +71,9 @@ BOOST_AUTO_TEST_CASE(a_segment_truncated_while_it_is_open_is_a_miss) {
   const auto store = open();
   const StoredSegment first = store->segments()[0];
   PageMemory memory({}, 1);
-  BOOST_TEST(store->load_pages(first.id, 0, memory.targets()));
+  BOOST_TEST(store->load_pages({first.chain, 0}, memory.targets()));
   for (const auto& segment : segment_files()) stdfs::resize_file(segment, 8192 + 100);
-  BOOST_TEST(!store->load_pages(first.id, 0, memory.targets()));
+  BOOST_TEST(!store->load_pages({first.chain, 0}, memory.targets()));
   BOOST_TEST(warnings.size() == 1u);
 }
 
@@ -158,10 +158,10 @@ BOOST_AUTO_TEST_CASE(a_flipped_bit_in_any_part_of_a_page_is_found_when_it_is_rea
         flip(bytes, (8192 + static_cast<size_t>(page) * kPageBytes + at) * 8);
         write_file(path, bytes);
         const auto store = open();
-        const int64_t id = store->segments()[0].id;
+        const Hash256 segment = store->segments()[0].chain;
         PageMemory memory(sizes, 1, is_aligned);
-        BOOST_TEST(store->load_pages(id, 1 - page, memory.targets()));
-        BOOST_TEST(!store->load_pages(id, page, memory.targets()));
+        BOOST_TEST(store->load_pages({segment, 1 - page}, memory.targets()));
+        BOOST_TEST(!store->load_pages({segment, page}, memory.targets()));
         BOOST_TEST(store->segments().empty());
         BOOST_TEST(!stdfs::exists(path));
       }
@@ -354,7 +354,7 @@ BOOST_AUTO_TEST_CASE(a_directory_removed_while_it_is_open_is_a_miss) {
   const auto segments_before = store->segments();
   stdfs::remove_all(options.directory);
   PageMemory memory({}, 1);
-  BOOST_TEST(!store->load_pages(segments_before[0].id, 0, memory.targets()));
+  BOOST_TEST(!store->load_pages({segments_before[0].chain, 0}, memory.targets()));
   BOOST_TEST(store_prompt(*store, make_prompt({7})) == 0);
   BOOST_TEST(store->segments().empty());
   BOOST_TEST(warnings.size() <= 3u);

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 #include "tests/support/contains.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_written_is_read) {
   BOOST_TEST(!store->can_write());
   BOOST_TEST(load_all(*store).has(make_prompt({1, 2})));
   BOOST_TEST(store_prompt(*store, make_prompt({3})) == 0);
-  const std::vector<int64_t> ids = {store->segments()[0].id};
+  const std::vector<Hash256> ids = {store->segments()[0].chain};
   store->record_use(ids);
   store->record_speeds({1, 1});
   BOOST_TEST(load_all(*store).prompts.size() == 2u);
@@ -229,7 +229,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_in_a_segments_place_gives_way) {
       if (moment == before_loading) {
         PageMemory memory({}, 1);
         for (const StoredSegment& segment : segments)
-          BOOST_TEST(!store->load_pages(segment.id, 0, memory.targets()), oddity.what);
+          BOOST_TEST(!store->load_pages({segment.chain, 0}, memory.targets()), oddity.what);
       }
       const auto last = store ? nullptr : open();
       PrefixStore& user = store ? *store : *last;

@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 #include "tests/support/contains.h"
 #include "tests/support/store_fixture.h"
 
@@ -25,11 +25,11 @@ BOOST_AUTO_TEST_CASE(leaves_go_in_the_order_of_the_policy) {
     options = store_options(dir->file(c.name));
     options.limits.policy = c.policy;
     const auto store = open();
-    std::vector<int64_t> ids;
+    std::vector<Hash256> ids;
     for (const auto& prompt : {one, two, three}) {
       PageMemory memory({}, 1);
       memory.fill(prompt, 0);
-      ids.push_back(*store->store(DiskPage{}, prompt, memory.sources()));
+      ids.push_back(*store->store({}, 0, prompt, memory.sources()));
     }
     for (const int i : {1, 1, 1, 0, 2, 2}) store->record_use({&ids[static_cast<size_t>(i)], 1});
     BOOST_TEST(store->segments().size() == 3u);
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(the_parent_of_what_is_stored_stays) {
   PageMemory memory({}, 1);
   memory.fill(make_prompt({1, 2, 3}), 2);
   // The one leaf there is is the parent: nothing can leave.
-  BOOST_TEST(!store->store({segments[1].id, 0}, make_prompt({3}), memory.sources()));
+  BOOST_TEST(!store->store(segments[1].chain, 2, make_prompt({3}), memory.sources()));
   BOOST_TEST(warnings.size() == 1u);
   BOOST_TEST(store_prompt(*store, make_prompt({9})) == 1);
   BOOST_TEST(!load_all(*store).has(make_prompt({1, 2})));
@@ -76,12 +76,12 @@ BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
   store_prompt(*reader, make_prompt({3}));
   const auto segments = reader->segments();
   PageMemory memory({}, 1);
-  BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));
+  BOOST_TEST(reader->load_pages({segments[0].chain, 0}, memory.targets()));
   const auto cache = open_directory();
   BOOST_TEST(prune(*cache, 0).n_bytes >= 2 * segment_bytes());
-  BOOST_TEST(reader->load_pages(segments[0].id, 0, memory.targets()));  // its file is still open here
-  BOOST_TEST(!reader->load_pages(segments[1].id, 0, memory.targets()));
-  BOOST_TEST(!reader->store({segments[2].id, 0}, make_prompt({5}), memory.sources()));  // a child of nothing
+  BOOST_TEST(reader->load_pages({segments[0].chain, 0}, memory.targets()));  // its file is still open here
+  BOOST_TEST(!reader->load_pages({segments[1].chain, 0}, memory.targets()));
+  BOOST_TEST(!reader->store(segments[2].chain, 1, make_prompt({5}), memory.sources()));  // a child of nothing
   BOOST_TEST(segment_files().empty());
   BOOST_TEST(reader->segments().empty());
   BOOST_TEST(warnings.empty());
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(what_another_process_evicted_is_a_quiet_miss) {
 BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave_first) {
   store_prompt(*open(), make_prompt({1, 2, 3}));
   const auto store = open();
-  store->discard(store->segments()[0].id);
+  store->discard(store->segments()[0].chain);
   BOOST_TEST(load_all(*store).prompts.empty());
   BOOST_TEST(load_all(options)->prompts.empty());
   BOOST_TEST(segment_files().size() == 2u);
@@ -103,9 +103,8 @@ BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave
   store_prompt(*again, make_prompt({7}));
   const std::vector<StoredSegment> all = again->segments();
   const auto leaf = std::ranges::find(all, 2, &StoredSegment::first_page);
-  again->record_use({&leaf->id, 1});
-  again->discard(
-      std::ranges::find_if(all, [&](const auto& segment) { return segment.id == leaf->parent; })->id);
+  again->record_use({&leaf->chain, 1});
+  again->discard(leaf->parent);
   BOOST_TEST(again->segments().size() == 2u);
   options.limits.max_bytes = bytes_below(options.directory) - segment_bytes() / 2;
   const auto left = load_all(options);

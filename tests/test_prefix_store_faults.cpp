@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include "base/error.h"
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 #include "tests/support/child_process.h"
 #include "tests/support/failing_allocations.h"
 #include "tests/support/fault_file_system.h"
@@ -43,8 +43,8 @@ void fail_every_call(DamageFixture& fixture, std::span<const int> errors, bool i
         const auto prompt = make_prompt({1, 9, 10});
         const int64_t n_stored = store_prompt(*store, prompt);
         reported.assign(prompt.begin(), prompt.begin() + n_stored * 64);
-        std::vector<int64_t> ids;
-        for (const StoredSegment& segment : store->segments()) ids.push_back(segment.id);
+        std::vector<Hash256> ids;
+        for (const StoredSegment& segment : store->segments()) ids.push_back(segment.chain);
         store->record_use(ids);
         BOOST_TEST(load_all(*store).n_wrong == 0);
       }
@@ -111,12 +111,12 @@ int64_t use_all(const PrefixStoreOptions& options, std::span<const int32_t> prom
   try {
     const std::vector<StoredSegment> segments = store->segments();
     for (const StoredSegment& segment : segments) {
-      store->load_pages(segment.id, 0, memory.targets());
-      store->record_use({&segment.id, 1});
+      store->load_pages({segment.chain, 0}, memory.targets());
+      store->record_use({&segment.chain, 1});
     }
     store->record_speeds(store->speeds());
     n_stored = store_prompt(*store, prompt);
-    if (!segments.empty()) store->discard(segments.back().id);
+    if (!segments.empty()) store->discard(segments.back().chain);
   } catch (const std::bad_alloc&) {  // of this function's own
   }
   return n_stored;

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 #include "tests/support/child_process.h"
 #include "tests/support/fault_file_system.h"
 #include "tests/support/store_fixture.h"
@@ -43,8 +43,8 @@ void check_one_copy(const StoreFixture& fixture) {
   std::set<Hash256> chains;
   size_t n_entries = 0;
   for (const CachedModel& model : list_models(*cache))
-    for (const CachedSegment& one : list_segments(*cache, model.fingerprint))
-      chains.insert(one.segment.chain), ++n_entries;
+    for (const StoredSegment& one : list_segments(*cache, model.fingerprint))
+      chains.insert(one.chain), ++n_entries;
   BOOST_TEST(chains.size() == n_entries);
   BOOST_TEST(fixture.segment_files().size() == n_entries);
   BOOST_TEST(files_named(fixture.options.directory, "tmp-").empty());

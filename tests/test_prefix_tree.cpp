@@ -83,8 +83,8 @@ BOOST_AUTO_TEST_CASE(known_pages_keep_their_parts_and_take_those_they_lack) {
   fixture.attach("abc", 0, 6);
   BOOST_TEST(fixture.where("abc") == "bbb");
   const Pages pages = fixture.match("abc").pages;
-  BOOST_TEST((pages[0].disk == DiskPage{6, 0}));
-  BOOST_TEST((pages[2].disk == DiskPage{5, 1}));
+  BOOST_TEST((pages[0].disk == DiskPage{segment(6), 0}));
+  BOOST_TEST((pages[2].disk == DiskPage{segment(5), 1}));
   BOOST_TEST(fixture.tree->evict_pool(2) == 2);
   BOOST_TEST(fixture.where("abc") == "bdd");
   BOOST_TEST(fixture.insert("abc") == 2);
@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(no_page_is_to_be_stored_behind_one_that_is_not) {
   fixture.insert("a");
   fixture.attach("ab", 1, 3, {.last_use = 1, .created = 1, .n_hits = 3});
   fixture.insert("ab");
-  fixture.tree->forget_segment(3);
+  fixture.forget(3);
   BOOST_TEST(fixture.where("ab") == "pp");
   BOOST_TEST((fixture.tree->unstored(tokens_of("ab")) == std::vector<PageRun>{{0, 2}}));
 }

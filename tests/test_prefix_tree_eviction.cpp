@@ -126,8 +126,8 @@ BOOST_AUTO_TEST_CASE(before_sees_what_would_be_lost_and_may_store_it) {
   int n_calls = 0;
   const auto store = [&](std::span<const int32_t> leaving) {
     ++n_calls;
-    BOOST_TEST(path_of(leaving) == "abcdef");
-    BOOST_TEST(fixture.where("abcdef") == "pppppb");
+    BOOST_TEST(path_of(leaving) == "abcde");
+    BOOST_TEST(fixture.where("abcdef") == "pppppd");
     fixture.attach("abcd", 0, 9);
   };
   BOOST_TEST(fixture.tree->evict_pool(4, store) == 4);

@@ -24,7 +24,7 @@ BOOST_AUTO_TEST_CASE(segments_may_be_forgotten_while_pages_leave) {
     fixture.insert("abcdef", pages);
     fixture.attach("abcde", 4, 2);
     fixture.attach("abff", 2, 3);
-    const auto forget = [&](std::span<const int32_t>) { fixture.tree->forget_segment(forgotten); };
+    const auto forget = [&](std::span<const int32_t>) { fixture.forget(forgotten); };
     BOOST_TEST(fixture.tree->evict_pool(1, forget) == (forgotten == 1 ? 3 : 1));
     BOOST_TEST(fixture.where("abcdef") == (forgotten == 1 ? "" : forgotten == 2 ? "dddpp" : "dddpb"));
     BOOST_TEST(fixture.where("abff") == (forgotten == 1 ? "" : forgotten == 2 ? "dddd" : "dd"));
@@ -38,11 +38,11 @@ BOOST_AUTO_TEST_CASE(what_is_behind_a_forgotten_page_leaves) {
   fixture.insert("ab");
   fixture.insert("abcff");
   fixture.tree->evict_pool(3);  // f, f and then c: on disk
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   BOOST_TEST(fixture.where("abcdef") == "pp");
   BOOST_TEST(fixture.tree->n_pages() == 2);
-  fixture.tree->forget_segment(2);
-  fixture.tree->forget_segment(77);
+  fixture.forget(2);
+  fixture.forget(77);
   BOOST_TEST(fixture.where("abcdef") == "pp");
 }
 
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(pool_pages_behind_a_forgotten_page_are_given_back) {
   pages[2].pool = fixture.pins.make();
   pages[3].pool = fixture.pins.make();
   fixture.insert("abcd", pages);
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   BOOST_TEST(fixture.tree->n_pages() == 0);
   BOOST_TEST(fixture.pins.n_pages() == 0);
 }
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(a_locked_hole_ends_matches_until_it_is_filled) {
   fixture.tree->evict_pool(2);
   {
     const PrefixTree::Lock lock = fixture.lock("abc");
-    fixture.tree->forget_segment(1);
+    fixture.forget(1);
     BOOST_TEST(fixture.where("abcd") == "pp");
     BOOST_TEST(fixture.tree->n_pages() == 3);  // d was not locked, and is nowhere
     BOOST_TEST(fixture.tree->evict_pool(9) == 0);
@@ -79,9 +79,9 @@ BOOST_AUTO_TEST_CASE(nothing_is_added_behind_a_locked_hole) {
   Fixture fixture;
   fixture.attach("abcd", 0, 1);
   Pages all_but_b = fixture.match("abcd").pages;
-  for (const size_t i : {0, 2, 3}) all_but_b[i].disk = {2, 0};
+  for (const size_t i : {0, 2, 3}) all_but_b[i].disk = {segment(2), 0};
   const PrefixTree::Lock lock = fixture.lock("abcd");
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   all_but_b[1] = {};
   fixture.insert("abcd", all_but_b);
   BOOST_TEST(fixture.where("abcd") == "d");
@@ -90,8 +90,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_added_behind_a_locked_hole) {
   BOOST_TEST(fixture.tree->n_disk_pages() == 1);
   fixture.attach("abcd", 0, 3);
   BOOST_TEST(fixture.where("abcd") == "dddd");
-  BOOST_TEST((fixture.match("abcd").pages[0].disk == DiskPage{2, 0}));
-  BOOST_TEST((fixture.match("abcd").pages[2].disk == DiskPage{3, 2}));
+  BOOST_TEST((fixture.match("abcd").pages[0].disk == DiskPage{segment(2), 0}));
+  BOOST_TEST((fixture.match("abcd").pages[2].disk == DiskPage{segment(3), 2}));
 }
 
 // What is behind a hole inside a node is not looked for under that node.
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_hole_inside_a_node_ends_what_is_attached) {
   fixture.attach("abcd", 0, 1);
   fixture.attach("abcdb", 4, 2);
   const PrefixTree::Lock lock = fixture.lock("abcdb");
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   fixture.attach("a", 0, 3);
   fixture.attach("abc", 2, 4);
   BOOST_TEST(fixture.where("abcdb") == "d");
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(a_locked_hole_goes_with_the_last_lock_and_takes_what_is_beh
   fixture.attach("abcdef", 0, 1);
   fixture.attach("abff", 2, 2);
   PrefixTree::Lock lower = fixture.lock("abcd"), upper = fixture.lock("ab"), whole = fixture.lock("abff");
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   BOOST_TEST(fixture.where("abcdef") == "");
   BOOST_TEST(fixture.tree->n_pages() == 6);
   lower = PrefixTree::Lock();
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(beside_a_hole_its_neighbours_are_found) {
   for (const char* path : {"a", "c", "d"}) fixture.insert(path);
   fixture.attach("b", 0, 1);
   const PrefixTree::Lock lock = fixture.lock("b");
-  fixture.tree->forget_segment(1);
+  fixture.forget(1);
   BOOST_TEST(fixture.n_matched("b") == 63);
   fixture.tree->evict_pool(2);  // a and c
   BOOST_TEST(fixture.n_matched("b") == 20);
@@ -159,14 +159,16 @@ BOOST_AUTO_TEST_CASE(without_memory_the_tree_stays_whole) {
       {
         PrefixTree tree(pins, EvictionPolicy::lru);
         tree.insert(path, path_pages);
-        tree.attach_segment(path, 0, 1);
+        tree.attach_segment(path, 0, segment(1));
         FailingAllocations failing(n, lasts);
         for (const auto& action :
              {+[](PrefixTree&t, const Tokens&tokens, const Pages&pages) { t.insert(tokens, pages); },
-              +[](PrefixTree&t, const Tokens&tokens, const Pages&) { t.attach_segment(tokens, 0, 2); },
+              +[](PrefixTree&t, const Tokens&tokens, const Pages&) {
+                t.attach_segment(tokens, 0, segment(2));
+              },
               +[](PrefixTree&t, const Tokens&tokens, const Pages&) {
                 const PrefixTree::Lock lock = t.lock(t.match(std::span(tokens).first(100)));
-                t.forget_segment(1);
+                t.forget_segment(segment(1));
               }})
           for (const auto& [tokens, pages] : {std::tie(branch, branch_pages), std::tie(other, other_pages)})
             try {
@@ -177,7 +179,7 @@ BOOST_AUTO_TEST_CASE(without_memory_the_tree_stays_whole) {
         const int64_t n_pool = tree.n_pool_pages();
         BOOST_TEST(std::ranges::count(pins.n_users, 1) == n_pool);
         BOOST_TEST(tree.evict_pool(1000) == n_pool);
-        tree.forget_segment(1), tree.forget_segment(2);
+        tree.forget_segment(segment(1)), tree.forget_segment(segment(2));
         BOOST_TEST(tree.n_pages() == 0);
         BOOST_TEST(tree.n_disk_pages() == 0);
       }

@@ -46,17 +46,17 @@ class Oracle {
     return n_taken;
   }
 
-  void attach(const std::string& path, int64_t first_page, int64_t segment, const UseRecord& record) {
+  void attach(const std::string& path, int64_t first_page, int64_t number, const UseRecord& record) {
     time = std::max({time, record.last_use, record.created});
     Pages given(path.size());
     for (size_t i = static_cast<size_t>(first_page); i < given.size(); ++i)
-      given[i].disk = {segment, static_cast<int32_t>(i) - static_cast<int32_t>(first_page)};
+      given[i].disk = {segment(number), static_cast<int32_t>(i) - static_cast<int32_t>(first_page)};
     add(path, given, record, false);
   }
 
-  void forget_segment(int64_t segment) {
+  void forget(int64_t number) {
     for (auto& [path, page] : pages)
-      if (page.parts.disk.segment == segment) page.parts.disk = {};
+      if (page.parts.disk.segment == segment(number)) page.parts.disk = {};
     prune();
   }
 
@@ -193,7 +193,7 @@ class Trial {
     for (PrefixPage& page : pages) {
       const int dice = pick(20);  // in the pool, in both, on disk, in neither
       if (dice < 13) page.pool = fixture_.pins.make();
-      if (dice >= 9 && dice < 19) page.disk = {pick(40), pick(16)};
+      if (dice >= 9 && dice < 19) page.disk = {segment(pick(40)), pick(16)};
     }
     const uint64_t time = ++oracle_.time;
     const int64_t n_before = n_absent();
@@ -204,10 +204,10 @@ class Trial {
 
   void attach() {
     const std::string path = random_path();
-    const int64_t first_page = pick(static_cast<int>(path.size())), segment = pick(40);
+    const int64_t first_page = pick(static_cast<int>(path.size())), number = pick(40);
     const UseRecord record = random_record();
-    oracle_.attach(path, first_page, segment, record);
-    fixture_.attach(path, first_page, segment, record);
+    oracle_.attach(path, first_page, number, record);
+    fixture_.attach(path, first_page, number, record);
   }
 
   PrefixTree::Match match() { return match(random_prompt()); }
@@ -261,9 +261,9 @@ class Trial {
   }
 
   void forget() {
-    const int64_t segment = pick(40), n_before = n_absent();
-    fixture_.tree->forget_segment(segment);
-    oracle_.forget_segment(segment);
+    const int64_t number = pick(40), n_before = n_absent();
+    fixture_.forget(number);
+    oracle_.forget(number);
     n_holes += n_absent() - n_before;
   }
 
@@ -301,9 +301,9 @@ class Trial {
     BOOST_REQUIRE(oracle_.pages.contains(path));
     shown.push_back(path);
     if (!is_store_there || pick(2)) return;
-    const int64_t segment = 40 + pick(20);
-    fixture_.attach(path, 0, segment);
-    oracle_.attach(path, 0, segment, {});
+    const int64_t number = 40 + pick(20);
+    fixture_.attach(path, 0, number);
+    oracle_.attach(path, 0, number, {});
   }
 
   void check_unstored() {

@@ -8,7 +8,6 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/loop.h"
-#include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
 #ifdef DSV32_CUDA
 #include "backend/host_lane.h"

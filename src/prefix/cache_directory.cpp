@@ -35,16 +35,16 @@ std::string warning(const std::string& path, const std::string& reason) {
 // as is everything behind it, and goes first.
 class Forest {
  public:
-  Forest(std::vector<CachedSegment> segments, EvictionPolicy policy)
+  Forest(std::vector<StoredSegment> segments, EvictionPolicy policy)
       : segments_(std::move(segments)), policy_(policy), nodes_(segments_.size()) {
-    std::ranges::sort(segments_, {}, [](const CachedSegment& one) { return one.segment.first_page; });
+    std::ranges::sort(segments_, {}, &StoredSegment::first_page);
     std::map<Hash256, Node*> by_chain;
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      const SegmentHead& segment = segments_[i].segment;
+      const StoredSegment& segment = segments_[i];
       const auto parent = by_chain.find(segment.parent);
       Node* const above = parent == by_chain.end() ? nullptr : parent->second;
       if (above) ++above->n_children;
-      nodes_[i] = {&segments_[i], above, 0, above ? above->is_orphan : segment.first_page > 0};
+      nodes_[i] = {&segment, above, 0, above ? above->is_orphan : segment.first_page > 0};
       by_chain[segment.chain] = &nodes_[i];
     }
     for (Node& node : nodes_) add_if_leaf(&node);
@@ -56,13 +56,13 @@ class Forest {
     if (leaves_.empty()) return false;
     const Node* const leaf = std::get<Node*>(*leaves_.begin());
     leaves_.erase(leaves_.begin());
-    if (remove(leaf->segment->segment) && leaf->parent) --leaf->parent->n_children, add_if_leaf(leaf->parent);
+    if (remove(*leaf->segment) && leaf->parent) --leaf->parent->n_children, add_if_leaf(leaf->parent);
     return true;
   }
 
  private:
   struct Node {
-    const CachedSegment* segment;
+    const StoredSegment* segment;
     Node* parent;
     int64_t n_children;
     bool is_orphan;
@@ -73,7 +73,7 @@ class Forest {
       leaves_.insert({!node->is_orphan, eviction_key(policy_, node->segment->use), node});
   }
 
-  std::vector<CachedSegment> segments_;
+  std::vector<StoredSegment> segments_;
   EvictionPolicy policy_;
   std::vector<Node> nodes_;  // [segments_]
   std::set<std::tuple<bool, EvictionKey, Node*>> leaves_;
@@ -170,11 +170,10 @@ std::optional<SegmentHead> CacheDirectory::known_head(const std::string& folder,
   return head == heads.end() ? std::nullopt : std::optional(head->second);
 }
 
-std::optional<CachedSegment> CacheDirectory::segment_of(int folder, const std::string& folder_name,
+std::optional<StoredSegment> CacheDirectory::segment_of(int folder, const std::string& folder_name,
                                                         const std::string& name, bool has_tokens,
                                                         bool removes) {
-  CachedSegment found;
-  SegmentInfo& segment = found.segment;
+  StoredSegment segment;
   FileInfo file;
   SegmentFault fault = SegmentFault::none;
   if (const auto head = has_tokens ? std::nullopt : known_head(folder_name, name)) {
@@ -191,23 +190,23 @@ std::optional<CachedSegment> CacheDirectory::segment_of(int folder, const std::s
   if (fault != SegmentFault::none) return heads_[folder_name].erase(name), std::nullopt;
   heads_[folder_name][name] = segment;
   if (!has_tokens) segment.tokens = {};
-  found.use = use_of(segment, file);
-  return found;
+  segment.use = use_of(segment, file);
+  return segment;
 }
 
-std::vector<CachedSegment> CacheDirectory::segments_of(const std::string& folder_name, bool has_tokens,
+std::vector<StoredSegment> CacheDirectory::segments_of(const std::string& folder_name, bool has_tokens,
                                                        bool removes) {
   const OwnedFd folder = open_folder(folder_name);
   if (!folder.is_open()) return {};
-  std::vector<CachedSegment> found;
+  std::vector<StoredSegment> found;
   for (const std::string& name : segments_in(folder.get()))
-    if (std::optional<CachedSegment> one = segment_of(folder.get(), folder_name, name, has_tokens, removes))
+    if (std::optional<StoredSegment> one = segment_of(folder.get(), folder_name, name, has_tokens, removes))
       found.push_back(std::move(*one));
   return found;
 }
 
-std::vector<CachedSegment> CacheDirectory::segments(bool removes) {
-  std::vector<CachedSegment> all;
+std::vector<StoredSegment> CacheDirectory::segments(bool removes) {
+  std::vector<StoredSegment> all;
   for (const std::string& folder : folders())
     std::ranges::move(segments_of(folder, false, removes), std::back_inserter(all));
   return all;
@@ -280,6 +279,95 @@ void CacheDirectory::record_use(int folder, const std::string& segment) {
 
 void CacheDirectory::record_creation(int folder, const std::string& file) {
   fs().set_time(folder, file, static_cast<int64_t>(next_time() * kHitsRange));
+}
+
+// --- for users -----------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kMostPath = 4096;
+
+// Adds what is found of one file. Its pages are read into little memory, whatever its head says.
+void verify_segment(CacheDirectory& cache, const std::string& folder_name, int folder,
+                    const std::string& name, bool removes, Verification& found) {
+  SegmentFault fault = SegmentFault::none;
+  int64_t n_whole = 0;
+  std::string reason;
+  const auto file = SegmentFile::open(cache.fs(), folder, name, fault);
+  if (file && (CacheFiles::name_of(file->info().fingerprint) != folder_name ||
+               CacheFiles::segment_file(file->info().chain) != name)) {
+    fault = SegmentFault::damaged;
+    reason = "its tokens belong to another name";
+  } else if (file) {
+    fault = file->verify(n_whole);
+    reason = format("page %lld of %lld has another checksum, or cannot be read", as_ll(n_whole + 1),
+                    as_ll(file->info().n_pages));
+  } else {
+    reason = fault == SegmentFault::foreign ? "it is no file of this user"
+                                            : "its head, its end or its length is wrong, or cannot be read";
+  }
+  if (fault == SegmentFault::vanished || fault == SegmentFault::newer) return;
+  ++found.n_segments;
+  found.n_pages += n_whole;
+  if (fault == SegmentFault::unreadable) ++found.n_unreadable;
+  if (fault != SegmentFault::damaged && fault != SegmentFault::foreign) return;
+  const bool is_removed = removes && cache.can_write() && cache.free_name(folder, name);
+  found.damaged.push_back({name, reason, is_removed});
+}
+
+}  // namespace
+
+std::vector<CachedModel> list_models(CacheDirectory& cache) {
+  std::map<Hash256, CachedModel> by_fingerprint;
+  for (const StoredSegment& one : cache.segments(false)) {
+    CachedModel& model = by_fingerprint[one.fingerprint];
+    ++model.n_segments;
+    model.n_pages += one.n_pages;
+    model.n_bytes += one.file_bytes();
+    model.n_hits += one.use.n_hits;
+    model.last_use = std::max(model.last_use, one.use.last_use);
+  }
+  std::vector<CachedModel> models;
+  for (auto& [fingerprint, model] : by_fingerprint) {
+    model.fingerprint = hex(fingerprint);
+    const OwnedFd folder = cache.open_folder(fingerprint);
+    if (folder.is_open()) model.path = cache.read_note(folder.get(), CacheFiles::kPathNote, kMostPath);
+    models.push_back(model);
+  }
+  std::ranges::stable_sort(models, std::ranges::greater(), &CachedModel::n_bytes);
+  return models;
+}
+
+std::vector<StoredSegment> list_segments(CacheDirectory& cache, const std::string& prefix) {
+  std::vector<StoredSegment> segments;
+  for (const std::string& folder : cache.folders())
+    if (folder.starts_with(prefix.substr(0, folder.size())))
+      std::ranges::move(cache.segments_of(folder, true, false), std::back_inserter(segments));
+  std::erase_if(segments,
+                [&](const StoredSegment& one) { return !hex(one.fingerprint).starts_with(prefix); });
+  std::ranges::stable_sort(segments, {}, &StoredSegment::first_page);
+  return segments;
+}
+
+Verification verify(CacheDirectory& cache, bool removes) {
+  Verification found;
+  for (const std::string& name : cache.folders())
+    if (const OwnedFd folder = cache.open_folder(name); folder.is_open())
+      for (const std::string& segment : cache.segments_in(folder.get()))
+        verify_segment(cache, name, folder.get(), segment, removes, found);
+  return found;
+}
+
+Pruned prune(CacheDirectory& cache, uint64_t max_bytes) {
+  const uint64_t before = cache.used_bytes();
+  const bool had_turn = cache.in_turn([&] {
+    cache.make_room(0, max_bytes);
+    if (max_bytes == 0) cache.forget_models();
+    return true;
+  });
+  const uint64_t after = cache.used_bytes();
+  const bool is_small = after <= max_bytes || cache.segments(false).empty();
+  return {before > after ? before - after : 0, had_turn && is_small};
 }
 
 }  // namespace dsv32

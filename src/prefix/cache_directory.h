@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "prefix/cache_files.h"
-#include "prefix/eviction_policy.h"
+#include "prefix/prefix_cache_options.h"
 #include "prefix/segment.h"
 
 namespace dsv32 {
@@ -35,8 +35,7 @@ struct CacheLimits {
   EvictionPolicy policy = EvictionPolicy::lru;
 };
 
-struct CachedSegment {
-  SegmentInfo segment;  // its tokens only where they were asked for
+struct StoredSegment : SegmentInfo {  // its tokens only where they were asked for
   UseRecord use;
 };
 
@@ -52,11 +51,11 @@ class CacheDirectory : public CacheFiles {
 
   // What the heads of a folder's segments say. With tokens all heads are read, without each is read once.
   // `removes`: what bears a segment's name and is none is removed, and said once.
-  std::vector<CachedSegment> segments_of(const std::string& folder, bool has_tokens, bool removes);
+  std::vector<StoredSegment> segments_of(const std::string& folder, bool has_tokens, bool removes);
   // Of one file of the open folder of that name.
-  std::optional<CachedSegment> segment_of(int folder, const std::string& folder_name, const std::string& file,
+  std::optional<StoredSegment> segment_of(int folder, const std::string& folder_name, const std::string& file,
                                           bool has_tokens, bool removes);
-  std::vector<CachedSegment> segments(bool removes);  // of all folders, without tokens
+  std::vector<StoredSegment> segments(bool removes);  // of all folders, without tokens
 
   // Runs `body` while no other process has its turn. Its result; false, after a warning, when the turn does
   // not come.
@@ -102,5 +101,43 @@ class CacheDirectory : public CacheFiles {
   int n_write_failures_ = 0;
   std::set<std::string> warned_;
 };
+
+// --- What a user may want to know of the cache, and do to it, without a model. Other processes may go on
+// meanwhile. One thread.
+
+struct CachedModel {
+  std::string fingerprint;  // hexadecimal, of all 32 bytes
+  std::string path;         // of the file that was last used with it; empty when that is not known
+  int64_t n_segments = 0, n_pages = 0;
+  uint64_t n_bytes = 0, n_hits = 0;
+  uint64_t last_use = 0;  // microseconds since 1970
+};
+
+// One element for each fingerprint, the largest first.
+std::vector<CachedModel> list_models(CacheDirectory& cache);
+
+// The segments of the fingerprint whose hexadecimal form begins with `prefix`, in the order of their first
+// pages, with their tokens.
+std::vector<StoredSegment> list_segments(CacheDirectory& cache, const std::string& prefix);
+
+struct Verification {
+  struct Damaged {
+    std::string name, reason;
+    bool is_removed = false;  // if that was asked for, as it is where the directory can be written
+  };
+  int64_t n_segments = 0, n_pages = 0;  // that were looked at; pages: that are whole
+  int64_t n_unreadable = 0;             // could not be looked at now
+  std::vector<Damaged> damaged;
+};
+// Reads every page of every segment and verifies its checksum; with `removes` what is damaged goes. Segments
+// of a newer version are passed over.
+Verification verify(CacheDirectory& cache, bool removes);
+
+struct Pruned {
+  uint64_t n_bytes = 0;  // gained
+  bool is_done = false;  // so few bytes are left, or no segment
+};
+// Evicts until the directory holds at most `max_bytes`; 0: all segments, and what is known of models' bytes.
+Pruned prune(CacheDirectory& cache, uint64_t max_bytes);
 
 }  // namespace dsv32

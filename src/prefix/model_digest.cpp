@@ -16,7 +16,10 @@
 namespace dsv32 {
 namespace {
 
-constexpr std::string_view kDigestTag = "dsv32 model digest 1", kNoteMagic = "dsv32 model 1\n";
+// Tags keep these hashes apart from every other use of SHA-256. Their versions change with what is hashed,
+// the fingerprint's also with the meaning of a page's bytes, and with what is read of a model file.
+constexpr std::string_view kFingerprintTag = "dsv32 fingerprint 3", kDigestTag = "dsv32 model digest 1";
+constexpr std::string_view kNoteMagic = "dsv32 model 1\n";
 constexpr size_t kReadBytes = size_t{1} << 20;
 constexpr int kNice = 10;  // of the threads: computing goes first
 
@@ -232,5 +235,16 @@ ModelDigest::ModelDigest(std::span<const MappedFile> parts, const ModelDigestOpt
 std::optional<Hash256> ModelDigest::value() const { return work_ ? work_->known_value() : std::nullopt; }
 
 uint64_t ModelDigest::n_bytes_hashed() const { return work_ ? work_->n_bytes_hashed.load() : 0; }
+
+Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::string& numerics) {
+  Sha256 sha;
+  sha.add_field(kFingerprintTag);
+  sha.add_field(numerics);
+  sha.add_number(static_cast<uint64_t>(layout.kv_type));
+  for (const int64_t n : {layout.kv_lora_rank, layout.qk_rope_head_dim, layout.index_head_dim, kPageTokens})
+    sha.add_number(static_cast<uint64_t>(n));
+  sha.add(model.data(), model.size());
+  return sha.finish();
+}
 
 }  // namespace dsv32

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 
+#include "backend/cache_layout.h"
 #include "base/file.h"
 #include "base/file_system.h"
 #include "base/sha256.h"
@@ -49,5 +50,9 @@ class ModelDigest {
   struct Work;
   std::shared_ptr<Work> work_;  // the threads' too, which outlive this object when a read hangs
 };
+
+// The fingerprint: 256 bits that stand for everything that decides the bytes of pages. `model`: the digest of
+// its files; `numerics`: of the backend. The size of the context, paths, threads and buffers do not matter.
+Hash256 fingerprint(const Hash256& model, const CacheLayout& layout, const std::string& numerics);
 
 }  // namespace dsv32

@@ -111,16 +111,16 @@ PrefixCache::Deadline PrefixCache::heads_until(int64_t n_tokens) {
 
 // Under its tokens from the prompt's first on, by way of its parents.
 void PrefixCache::attach(StoredSegment segment) {
-  const int64_t id = segment.id;
-  std::vector<const StoredSegment*> chain{&(said_[id] = std::move(segment))};
-  while (chain.back()->parent >= 0) chain.push_back(&said_.at(chain.back()->parent));
+  const StoredSegment& last = said_[segment.chain] = std::move(segment);
+  std::vector<const StoredSegment*> chain{&last};
+  while (chain.back()->first_page > 0) chain.push_back(&said_.at(chain.back()->parent));
   std::vector<int32_t> path;
   for (size_t i = chain.size(); i-- > 0;) {
-    const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : chain[i]->n_pages();
+    const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : chain[i]->n_pages;
     const Tokens own = first_pages(chain[i]->tokens, n_pages);
     path.insert(path.end(), own.begin(), own.end());
   }
-  tree_.attach_segment(path, chain.front()->first_page, id, chain.front()->use);
+  tree_.attach_segment(path, last.first_page, last.chain, last.use);
 }
 
 // --- speeds --------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ int64_t PrefixCache::try_restore(Timeline& timeline, Tokens history, int64_t n_h
 
 void PrefixCache::use(const PrefixTree::Match& match) {
   tree_.use(match);
-  std::vector<int64_t> segments;
+  std::vector<Hash256> segments;
   for (const PrefixPage& page : match.pages)
     if (page.disk.is_there() && (segments.empty() || segments.back() != page.disk.segment))
       segments.push_back(page.disk.segment);

@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <list>
+#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -153,7 +154,7 @@ class PrefixCache {
   // While the disk says what it has: what it said so far; until when prompts wait for the rest, which the
   // first one that waits decides (nothing in it: for all); and what is to be read then.
   std::shared_ptr<HeadReader> heads_;
-  std::unordered_map<int64_t, StoredSegment> said_;
+  std::map<Hash256, StoredSegment> said_;
   std::optional<Deadline> heads_until_;
   std::vector<int32_t> prefetched_;
 

@@ -66,7 +66,7 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(Tokens path, PageRun run) {
   const PrefixTree::Match match = tree_.match(tokens);
   job->path.assign(tokens.begin(), tokens.end());
   job->first_page = run.first_page;
-  if (run.first_page > 0) job->before = match.pages[static_cast<size_t>(run.first_page - 1)].disk;
+  if (run.first_page > 0) job->parent = match.pages[static_cast<size_t>(run.first_page - 1)].disk.segment;
   for (int64_t i = run.first_page; i < run.first_page + run.n_pages; ++i) {
     const PoolPage page = match.pages[static_cast<size_t>(i)].pool;
     job->pages.push_back(page);
@@ -107,10 +107,10 @@ void PrefixCache::distrust(Tokens history) {
   stop_storing();
   if (!store_) return;
   take_back_write(true);
-  std::set<int64_t> segments;
+  std::set<Hash256> segments;
   for (const PrefixPage& page : tree_.match(history).pages)
     if (page.disk.is_there()) segments.insert(page.disk.segment);
-  for (const int64_t segment : segments) {
+  for (const Hash256& segment : segments) {
     store_->discard(segment);
     tree_.forget_segment(segment);
   }

@@ -92,7 +92,7 @@ class SegmentWriter {
   bool is_wanted() {
     SegmentFault fault = SegmentFault::none;
     if (const auto file = SegmentFile::open(fs_, folder_.get(), name_, fault)) {
-      is_there = file->info().is_same(segment_);
+      is_there = file->info().chain == segment_.chain && file->info().has_sizes_of(segment_);
       return false;
     }
     if (fault == SegmentFault::damaged || fault == SegmentFault::foreign)
@@ -146,7 +146,7 @@ std::vector<std::string> PrefixStore::segment_files() {
   return or_miss([this]() -> std::vector<std::string> {
     {
       const std::lock_guard lock(mutex_);
-      reached_ = {{root_, {-1, -1, 0}}}, waiting_.clear();
+      reached_ = {{root_, {-1, 0}}}, waiting_.clear();
     }
     const OwnedFd folder = open_folder();
     if (!folder.is_open()) return {};
@@ -159,133 +159,103 @@ std::vector<StoredSegment> PrefixStore::find(const std::string& file) {
     const OwnedFd folder = open_folder();
     if (!folder.is_open()) return {};
     const std::string name = CacheFiles::name_of(sizes_.fingerprint);
-    std::optional<CachedSegment> one = directory_->segment_of(folder.get(), name, file, true, true);
-    const bool is_ours =
-        one && one->segment.fingerprint == sizes_.fingerprint && one->segment.has_sizes_of(sizes_);
-    if (!is_ours) return {};
+    std::optional<StoredSegment> one = directory_->segment_of(folder.get(), name, file, true, true);
+    if (!one || one->fingerprint != sizes_.fingerprint || !one->has_sizes_of(sizes_)) return {};
     const std::lock_guard lock(mutex_);
     return reach(std::move(*one));
   });
 }
 
 // From the root down, so that what continues nothing, or something else, is left out.
-std::vector<StoredSegment> PrefixStore::reach(CachedSegment first) {
-  std::vector<StoredSegment> found;
-  std::vector<CachedSegment> next;
+std::vector<StoredSegment> PrefixStore::reach(StoredSegment first) {
+  std::vector<StoredSegment> found, next;
   next.push_back(std::move(first));
   for (size_t i = 0; i < next.size(); ++i) {
-    SegmentInfo& segment = next[i].segment;
+    StoredSegment segment = std::move(next[i]);
     const auto parent = reached_.find(segment.parent);
     if (parent == reached_.end()) {
-      waiting_.emplace(segment.parent, std::move(next[i]));
+      waiting_.emplace(segment.parent, std::move(segment));
       continue;
     }
-    const Place place = parent->second;
-    if (segment.first_page <= place.first_page || segment.first_page > place.next_page) continue;
-    const int64_t id = add(segment);
-    reached_[segment.chain] = {id, segment.first_page, segment.first_page + segment.n_pages};
-    found.push_back({id, place.id, segment.first_page, std::move(segment.tokens), next[i].use});
+    const auto [first_page, end_page] = parent->second;
+    if (segment.first_page <= first_page || segment.first_page > end_page) continue;
+    reached_[segment.chain] = {segment.first_page, segment.first_page + segment.n_pages};
     const auto [begin, end] = waiting_.equal_range(segment.chain);
     for (auto child = begin; child != end; ++child) next.push_back(std::move(child->second));
     waiting_.erase(begin, end);
+    found.push_back(std::move(segment));
   }
   return found;
 }
 
-// With mutex_ held. The id that it has, if it is known.
-int64_t PrefixStore::add(const SegmentHead& segment) {
-  if (const auto known = ids_.find(segment.chain); known != ids_.end()) return known->second;
-  known_[next_id_].segment = segment;
-  ids_[segment.chain] = next_id_;
-  return next_id_++;
-}
-
-std::optional<PrefixStore::Known> PrefixStore::known(int64_t id) {
-  const std::lock_guard lock(mutex_);
-  const auto found = known_.find(id);
-  return found == known_.end() ? std::nullopt : std::optional(found->second);
-}
-
-void PrefixStore::discard(int64_t segment) {
+void PrefixStore::discard(const Hash256& segment) {
   or_miss([&] { remove(segment, SegmentFault::damaged); });
 }
 
 void PrefixStore::take_back() {
-  for (const int64_t segment : written_) or_miss([&] { remove(segment, SegmentFault::vanished); });
+  for (const Hash256& segment : written_) or_miss([&] { remove(segment, SegmentFault::vanished); });
   written_.clear();
 }
 
-// Forgets a segment, which the first of several threads does, and takes its file away unless others may need
-// it.
-void PrefixStore::remove(int64_t id, SegmentFault why) {
-  const std::optional<Known> segment = known(id);
-  if (!segment) return;
+// Takes a segment's file away unless others may need it.
+void PrefixStore::remove(const Hash256& segment, SegmentFault why) {
   {
     const std::lock_guard lock(mutex_);
-    if (known_.erase(id) == 0) return;
-    ids_.erase(segment->segment.chain);
-    std::erase(open_, id);
+    std::erase_if(open_, [&](const auto& file) { return file->info().chain == segment; });
   }
   if (why == SegmentFault::newer) return;
   if (const OwnedFd folder = open_folder(); folder.is_open())
-    directory_->remove(folder.get(), CacheFiles::segment_file(segment->segment.chain), why);
+    directory_->remove(folder.get(), CacheFiles::segment_file(segment), why);
 }
 
 // --- loading -------------------------------------------------------------------------------------
 
-bool PrefixStore::load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages) {
+bool PrefixStore::load_pages(const DiskPage& first, std::span<const PageTarget> pages) {
   note_read(1, 0);
   const bool is_there = or_miss([&] {
     SegmentFault fault = SegmentFault::none;
-    if (const auto file = open_file(segment, fault)) fault = file->read_pages(first_page, pages);
+    if (const auto file = open_file(first.segment, fault)) fault = file->read_pages(first.number, pages);
     if (fault == SegmentFault::unreadable)
       directory_->warn_once("a segment cannot be read at present");
     else if (fault != SegmentFault::none)
-      remove(segment, fault);
+      remove(first.segment, fault);
     return fault == SegmentFault::none;
   });
   note_read(-1, is_there ? pages.size() * sizes_.page_bytes() : 0);
   return is_there;
 }
 
-std::shared_ptr<const SegmentFile> PrefixStore::open_file(int64_t id, SegmentFault& fault) {
-  const std::optional<Known> segment = known(id);
-  if (!segment) return fault = SegmentFault::vanished, nullptr;
-  if (segment->file) return segment->file;
-  const std::string name = CacheFiles::segment_file(segment->segment.chain);
-  std::shared_ptr<const SegmentFile> file;
+std::shared_ptr<const SegmentFile> PrefixStore::known_file(const Hash256& segment) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::ranges::find_if(open_, [&](const auto& file) { return file->info().chain == segment; });
+  return found == open_.end() ? nullptr : *found;
+}
+
+std::shared_ptr<const SegmentFile> PrefixStore::open_file(const Hash256& segment, SegmentFault& fault) {
+  std::shared_ptr<const SegmentFile> file = known_file(segment);
+  if (file) return file;
   for (const bool is_again : {false, true}) {
-    if (is_again) close_files();  // out of descriptors, perhaps: those kept open are ours to close
+    if (is_again) {  // out of descriptors, perhaps: those kept open are ours to close
+      const std::lock_guard lock(mutex_);
+      open_.clear();
+    }
     const OwnedFd folder = open_folder();
     if (folder.is_open())
-      file = SegmentFile::open(directory_->fs(), folder.get(), name, fault);
+      file = SegmentFile::open(directory_->fs(), folder.get(), CacheFiles::segment_file(segment), fault);
     else
       fault = folder.error() == -ENOENT ? SegmentFault::vanished : SegmentFault::unreadable;
     if (file || fault != SegmentFault::unreadable) break;
   }
-  if (file && !file->info().is_same(segment->segment)) {
+  if (!file) return nullptr;
+  if (file->info().chain != segment || !file->info().has_sizes_of(sizes_)) {
     fault = SegmentFault::damaged;  // whole, but not what its name stands for
     return nullptr;
   }
-  if (file) keep_open(id, file);
+  const std::lock_guard lock(mutex_);
+  open_.push_back(file);
+  if (open_.size() > kMaxOpenFiles) open_.pop_front();
   return file;
-}
-
-void PrefixStore::keep_open(int64_t id, const std::shared_ptr<const SegmentFile>& file) {
-  const std::lock_guard lock(mutex_);
-  const auto known = known_.find(id);
-  if (known == known_.end() || known->second.file) return;
-  open_.push_back(id);
-  known->second.file = file;
-  if (open_.size() <= kMaxOpenFiles) return;
-  known_[open_.front()].file.reset();
-  open_.erase(open_.begin());
-}
-
-void PrefixStore::close_files() {
-  const std::lock_guard lock(mutex_);
-  for (const int64_t id : open_) known_[id].file.reset();
-  open_.clear();
 }
 
 void PrefixStore::note_read(int n_begun, uint64_t n_bytes) {
@@ -308,13 +278,11 @@ ReadStats PrefixStore::read_stats() const {
 
 // --- uses and notes ------------------------------------------------------------------------------
 
-void PrefixStore::record_use(std::span<const int64_t> segments) {
+void PrefixStore::record_use(std::span<const Hash256> segments) {
   or_miss([&] {
     if (!can_write()) return;
     const std::lock_guard lock(mutex_);
-    for (const int64_t id : segments)
-      if (const auto known = known_.find(id); known != known_.end())
-        uses_.push_back(known->second.segment.chain);
+    uses_.insert(uses_.end(), segments.begin(), segments.end());
   });
 }
 
@@ -326,8 +294,8 @@ void PrefixStore::write_uses() {
     uses.swap(uses_);
   }
   const OwnedFd folder = open_folder();
-  for (const Hash256& chain : uses)
-    if (folder.is_open()) directory_->record_use(folder.get(), CacheFiles::segment_file(chain));
+  for (const Hash256& segment : uses)
+    if (folder.is_open()) directory_->record_use(folder.get(), CacheFiles::segment_file(segment));
 }
 
 // In a turn of its own, if there are any.
@@ -379,38 +347,32 @@ void PrefixStore::record_model(const std::string& path) {
 
 // --- storing -------------------------------------------------------------------------------------
 
-std::optional<int64_t> PrefixStore::store(const DiskPage& before, std::span<const int32_t> tokens,
+std::optional<Hash256> PrefixStore::store(const Hash256& parent, int64_t first_page,
+                                          std::span<const int32_t> tokens,
                                           std::span<const PageSource> pages) {
-  return or_miss([&] { return try_store(before, tokens, pages); });
+  return or_miss([&] { return try_store(parent, first_page, tokens, pages); });
 }
 
-std::optional<int64_t> PrefixStore::try_store(const DiskPage& before, std::span<const int32_t> tokens,
+std::optional<Hash256> PrefixStore::try_store(const Hash256& parent, int64_t first_page,
+                                              std::span<const int32_t> tokens,
                                               std::span<const PageSource> pages) {
   assert(!pages.empty() && std::ssize(pages) <= kMaxSegmentPages);
   assert(tokens.size() == pages.size() * kPageTokens);
   SegmentInfo segment{sizes_, {tokens.begin(), tokens.end()}};
   segment.n_pages = std::ssize(pages);
-  segment.parent = root_;
-  if (before.is_there()) {
-    const std::optional<Known> parent = known(before.segment);
-    if (!parent) return std::nullopt;
-    segment.parent = parent->segment.chain;
-    segment.first_page = parent->segment.first_page + before.number + 1;
-  }
-  segment.chain = chain_next(segment.parent, segment.first_page, tokens);
+  segment.first_page = first_page;
+  segment.parent = first_page == 0 ? root_ : parent;
+  segment.chain = chain_next(segment.parent, first_page, tokens);
   SegmentWriter writer(*directory_, segment);
   const bool is_reserved = directory_->in_turn([&] {
     write_uses();
     return writer.reserve();
   });
   if (!is_reserved) return std::nullopt;
-  const bool was_there = writer.is_there;
-  if (!was_there)
-    if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  const int64_t id = add(segment);
-  if (!was_there) written_.push_back(id);
-  return id;
+  if (writer.is_there) return segment.chain;
+  if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
+  written_.push_back(segment.chain);
+  return segment.chain;
 }
 
 }  // namespace dsv32

@@ -5,7 +5,7 @@
 // cache" and one line through `warn`, which any thread may call.
 //
 // Segments form a tree: a segment continues the tokens of its parent from the end of one of the parent's
-// pages on, or begins a prompt (parent -1). Ids belong to this object and stay the same while it lives.
+// pages on, or begins a prompt. Its chain hash names it.
 //
 // No call waits longer than 2 s for another process. An object is not carried over a fork. The program
 // ignores SIGXFSZ, or a limit on the size of files would end it.
@@ -13,7 +13,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,14 +50,6 @@ struct PrefixStoreOptions {
   CacheLimits limits;
 };
 
-struct StoredSegment {
-  int64_t id = -1, parent = -1;  // parent -1: begins a prompt
-  int64_t first_page = 0;        // of the prompt; what comes before it is the parent's, or its parent's
-  std::vector<int32_t> tokens;   // [n_pages * 64]
-  UseRecord use;
-  int64_t n_pages() const { return std::ssize(tokens) / kPageTokens; }
-};
-
 // What was measured on the runs so far; 0: not yet.
 struct CacheSpeeds {
   double read_bytes_per_second = 0, prefill_tokens_per_second = 0;
@@ -87,22 +79,23 @@ class PrefixStore {
   // Fingerprint and sizes of every segment here.
   const SegmentHead& sizes() const { return sizes_; }
 
-  // Reads pages [first_page, first_page + pages.size()) of `segment`, counted from its own first, in few
-  // large requests. True when all are there and verified; else the targets hold anything. A damaged segment
-  // is removed with a warning; one that vanished is a quiet false. Any number of threads.
-  bool load_pages(int64_t segment, int32_t first_page, std::span<const PageTarget> pages);
+  // Reads `first` and the pages that follow it in its segment, in few large requests. True when all are there
+  // and verified; else the targets hold anything. A damaged segment is removed with a warning; one that
+  // vanished is a quiet false. Any number of threads.
+  bool load_pages(const DiskPage& first, std::span<const PageTarget> pages);
 
-  // Stores 1 to 16 whole pages that follow a stored page (none: begin a prompt); tokens: [pages.size() * 64].
-  // Evicts to stay under the limits. The segment's id, also when it was there already; nothing when it was
-  // not stored. Durable when it returns. One thread at a time.
-  std::optional<int64_t> store(const DiskPage& before, std::span<const int32_t> tokens,
+  // Stores 1 to 16 whole pages of a prompt, from `first_page` on, that follow the tokens of a stored segment
+  // there (first_page 0: of none); tokens: [pages.size() * 64]. Evicts to stay under the limits. The segment,
+  // also when it was there already; nothing when it was not stored. Durable when it returns. One thread at a
+  // time.
+  std::optional<Hash256> store(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens,
                                std::span<const PageSource> pages);
 
   // Counts a hit and a use of each segment; a later call writes them to the disk. Any thread.
-  void record_use(std::span<const int64_t> segments);
+  void record_use(std::span<const Hash256> segments);
 
   // Removes a segment whose pages verified and yet made trouble further on. Any thread.
-  void discard(int64_t segment);
+  void discard(const Hash256& segment);
 
   // Removes all that this object wrote, which was of no worth. No store is in progress.
   void take_back();
@@ -119,47 +112,36 @@ class PrefixStore {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Known {
-    SegmentHead segment;
-    std::shared_ptr<const SegmentFile> file;  // null: not open
-  };
   // Where segments may go on.
   struct Place {
-    int64_t id, first_page, next_page;
+    int64_t first_page, end_page;
   };
 
   PrefixStore(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> directory);
   OwnedFd open_folder() const { return directory_->open_folder(sizes_.fingerprint); }
-  std::vector<StoredSegment> reach(CachedSegment segment);
-  int64_t add(const SegmentHead& segment);
-  std::optional<Known> known(int64_t id);
-  void remove(int64_t id, SegmentFault why);
-  std::shared_ptr<const SegmentFile> open_file(int64_t id, SegmentFault& fault);
-  void keep_open(int64_t id, const std::shared_ptr<const SegmentFile>& file);
-  void close_files();
+  std::vector<StoredSegment> reach(StoredSegment first);
+  void remove(const Hash256& segment, SegmentFault why);
+  std::shared_ptr<const SegmentFile> known_file(const Hash256& segment) const;
+  std::shared_ptr<const SegmentFile> open_file(const Hash256& segment, SegmentFault& fault);
   void note_read(int n_begun, uint64_t n_bytes);
   double read_seconds() const;
   void write_uses();
   void flush_uses();
-  std::optional<int64_t> try_store(const DiskPage& before, std::span<const int32_t> tokens,
+  std::optional<Hash256> try_store(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens,
                                    std::span<const PageSource> pages);
 
   const std::unique_ptr<CacheDirectory> directory_;
   const SegmentHead sizes_;
   const Hash256 root_;            // of the chains here
-  std::vector<int64_t> written_;  // by store(), in its order
+  std::vector<Hash256> written_;  // by store(), in its order
 
   mutable std::mutex mutex_;  // for what follows; of the file calls only closing happens under it
-  // An id belongs to a chain hash until it is forgotten, and is never given out again. The last 64 files stay
-  // open: a segment that another process evicts can be read to the end.
-  int64_t next_id_ = 0;
-  std::map<int64_t, Known> known_;
-  std::map<Hash256, int64_t> ids_;  // of known_, by chain hash
-  std::vector<int64_t> open_;       // whose files are open, the first opened first
-  std::vector<Hash256> uses_;       // that are not on the disk yet: chain hashes, in their order
+  // The last 64 files stay open: a segment that another process evicts can be read to the end.
+  std::deque<std::shared_ptr<const SegmentFile>> open_;
+  std::vector<Hash256> uses_;  // that are not on the disk yet, in their order
   // Of the files that find() has read: by chain, and those that wait for their parents, by these.
   std::map<Hash256, Place> reached_;
-  std::multimap<Hash256, CachedSegment> waiting_;
+  std::multimap<Hash256, StoredSegment> waiting_;
   ReadStats read_;
   int n_reading_ = 0;
   Clock::time_point reading_since_;  // which read_ does not count yet

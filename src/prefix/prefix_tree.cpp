@@ -1,6 +1,7 @@
 #include "prefix/prefix_tree.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <optional>
 
@@ -10,23 +11,19 @@ namespace {
 
 using Tokens = std::span<const int32_t>;
 
-int64_t common_tokens(Tokens a, Tokens b) {
-  const auto n = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
-  return std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin();
-}
-
 Tokens first_page(Tokens tokens) { return tokens.first(std::min(tokens.size(), size_t{kPageTokens})); }
-Tokens from_page(Tokens tokens, int64_t page) {
-  return tokens.subspan(static_cast<size_t>(page * kPageTokens));
+
+int64_t common_tokens(Tokens page, Tokens prompt) {
+  return std::ranges::mismatch(page, prompt).in1 - page.begin();
 }
 
 }  // namespace
 
 struct PrefixTree::Node {
-  // Sorts children by their first page; any tokens may be looked up, a page or less.
-  struct ByFirstPage {
+  // Any tokens may be looked up, a page or less.
+  struct ByTokens {
     using is_transparent = void;
-    static Tokens key(const std::unique_ptr<Node>& node) { return first_page(node->tokens); }
+    static Tokens key(const std::unique_ptr<Node>& node) { return node->tokens; }
     static Tokens key(Tokens tokens) { return first_page(tokens); }
     bool operator()(const auto& a, const auto& b) const {
       return std::ranges::lexicographical_compare(key(a), key(b));
@@ -34,42 +31,30 @@ struct PrefixTree::Node {
   };
 
   Node* parent = nullptr;
-  int64_t first_page_number = 0;  // in the path
-  std::vector<int32_t> tokens;    // [pages.size() * kPageTokens]
-  std::vector<PrefixPage> pages;
-  using Children = std::set<std::unique_ptr<Node>, ByFirstPage>;
-
-  Children children;
+  int64_t n_pages = 0;  // of the path up to here
+  std::array<int32_t, kPageTokens> tokens{};
+  PrefixPage page;
   UseRecord use;
+  std::set<std::unique_ptr<Node>, ByTokens> children;
   int64_t n_locks = 0;
-  int64_t n_pool = 0;                        // pages with a pool part
-  int64_t n_pool_children = 0;               // children with pool parts, or with such children
+  int64_t n_pool_children = 0;               // children with a pool part, or with such children
   bool is_counted = false;                   // in the parent's n_pool_children
   std::optional<EvictionKey> candidate_key;  // as it stands in candidates_
   Candidates::node_type candidate;           // its place there while it has none, so that joining cannot fail
 
-  int64_t n_pages() const { return std::ssize(pages); }
-  bool holds_pool() const { return n_pool > 0 || n_pool_children > 0; }
-  // Index of the first page in neither the pool nor on disk, n_pages() when there is none.
-  int64_t hole() const { return std::ranges::find_if_not(pages, &PrefixPage::is_there) - pages.begin(); }
-
-  // The child that begins with the first page of `tokens`, or none.
-  Node* child_with_page(Tokens prompt) const {
+  // The child with the first page of `prompt`, or none.
+  Node* child(Tokens prompt) const {
     const auto found = children.find(prompt);
     return found == children.end() ? nullptr : found->get();
   }
   Node* best_child(Tokens prompt) const;
-  std::unique_ptr<Node> take_child(const Node& child) {
-    return std::move(children.extract(children.find(Tokens(child.tokens))).value());
-  }
-
   std::vector<int32_t> path_tokens() const;  // from the root to the end of this node
 };
 
-// The child with most tokens in common is one of the two neighbours of the prompt's place among them. A child
-// that begins with a hole cannot be matched: the next one then is the neighbour.
+// The child with most tokens in common is one of the two neighbours of the prompt's place among them. A hole
+// cannot be matched: the next one then is the neighbour.
 PrefixTree::Node* PrefixTree::Node::best_child(Tokens prompt) const {
-  const auto is_open = [](const auto& child) { return child->pages.front().is_there(); };
+  const auto is_open = [](const auto& child) { return child->page.is_there(); };
   const auto place = children.lower_bound(prompt);
   const auto right = std::find_if(place, children.end(), is_open);
   const auto left = std::find_if(std::make_reverse_iterator(place), children.rend(), is_open);
@@ -77,15 +62,15 @@ PrefixTree::Node* PrefixTree::Node::best_child(Tokens prompt) const {
   Node* const b = left == children.rend() ? nullptr : left->get();
   if (!a || !b) return a ? a : b;
   const auto worth = [&](const Node& child) {
-    return std::pair(common_tokens(first_page(child.tokens), prompt), child.pages.front().pool.is_there());
+    return std::pair(common_tokens(child.tokens, prompt), child.page.pool.is_there());
   };
   return worth(*a) < worth(*b) ? b : a;
 }
 
 std::vector<int32_t> PrefixTree::Node::path_tokens() const {
-  std::vector<int32_t> path(static_cast<size_t>((first_page_number + n_pages()) * kPageTokens));
-  for (const Node* node = this; node; node = node->parent)
-    std::ranges::copy(node->tokens, path.begin() + node->first_page_number * kPageTokens);
+  std::vector<int32_t> path(static_cast<size_t>(n_pages * kPageTokens));
+  for (const Node* node = this; node->parent; node = node->parent)
+    std::ranges::copy(node->tokens, path.begin() + node->parent->n_pages * kPageTokens);
   return path;
 }
 
@@ -100,17 +85,13 @@ PrefixTree::Match PrefixTree::match(Tokens tokens) const {
   Match found;
   found.node = root_.get();
   found.n_removals = n_removals_;
-  for (bool is_whole = true; is_whole && !tokens.empty();) {
+  for (int64_t n = kPageTokens; n == kPageTokens; tokens = tokens.subspan(static_cast<size_t>(n))) {
     Node* const child = found.node->best_child(tokens);
-    if (!child) break;
-    const int64_t n = std::min(common_tokens(child->tokens, tokens), child->hole() * kPageTokens);
+    n = child ? common_tokens(child->tokens, tokens) : 0;
     if (n == 0) break;
-    const int64_t n_pages = (n + kPageTokens - 1) / kPageTokens;
-    found.pages.insert(found.pages.end(), child->pages.begin(), child->pages.begin() + n_pages);
+    found.pages.push_back(child->page);
     found.n_tokens += n;
     found.node = child;
-    is_whole = n == std::ssize(child->tokens);
-    tokens = tokens.subspan(static_cast<size_t>(n));
   }
   return found;
 }
@@ -120,32 +101,22 @@ int64_t PrefixTree::Match::n_in_pool() const {
   return std::ranges::find_if_not(pages, is_there) - pages.begin();
 }
 
-std::vector<int32_t> PrefixTree::tokens_of(const Match& match) const {
-  assert(match.n_removals == n_removals_);
-  std::vector<int32_t> tokens = match.node->path_tokens();
-  tokens.resize(match.pages.size() * kPageTokens);
-  return tokens;
-}
+std::vector<int32_t> PrefixTree::tokens_of(const Match& match) const { return node_of(match).path_tokens(); }
 
 void PrefixTree::use(const Match& match) {
   ++time_;
-  for (Node* node = &end_of(match); node->parent; node = node->parent) touch(*node, 1);
+  for (Node* node = &node_of(match); node->parent; node = node->parent) touch(*node, 1);
 }
 
 PrefixTree::Lock PrefixTree::lock(const Match& match) {
-  Node& node = end_of(match);
+  Node& node = node_of(match);
   lock(node);
   return Lock(&node, {this});
 }
 
-// The node that ends with the match's last page, which is split off if need be. Since the match was made its
-// node may have become the second part of a split.
-PrefixTree::Node& PrefixTree::end_of(const Match& match) {
+PrefixTree::Node& PrefixTree::node_of(const Match& match) const {
   assert(match.n_removals == n_removals_);
-  const int64_t end = std::ssize(match.pages);
-  Node* node = match.node;
-  while (node->parent && node->first_page_number >= end) node = node->parent;
-  return split(*node, end - node->first_page_number);
+  return *match.node;
 }
 
 void PrefixTree::insert(Tokens tokens, std::span<const PrefixPage> pages) {
@@ -153,7 +124,8 @@ void PrefixTree::insert(Tokens tokens, std::span<const PrefixPage> pages) {
   add(tokens, pages, {.last_use = time_, .created = time_, .n_hits = 0}, true);
 }
 
-void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, int64_t segment, const UseRecord& use) {
+void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, const Hash256& segment,
+                                const UseRecord& use) {
   assert(first_page >= 0);
   time_ = std::max({time_, use.last_use, use.created});
   std::vector<PrefixPage> pages(tokens.size() / kPageTokens);
@@ -162,98 +134,42 @@ void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, int64_t segme
   add(tokens, pages, use, false);
 }
 
-// Goes down along what is known and fills it, then appends the rest. A use covers whole nodes, so it splits
-// the node in which the tokens end; else a node is split only where tokens part.
 void PrefixTree::add(Tokens tokens, std::span<const PrefixPage> pages, const UseRecord& record, bool is_use) {
   assert(tokens.size() == pages.size() * kPageTokens);
   Node* node = root_.get();
-  while (!pages.empty()) {
-    Node* child = node->child_with_page(tokens);
-    if (!child) break;
-    const int64_t n_common = common_tokens(child->tokens, tokens) / kPageTokens;
-    int64_t n = 0;
-    while (n < n_common &&
-           (child->pages[static_cast<size_t>(n)].is_there() || pages[static_cast<size_t>(n)].is_there()))
-      ++n;
-    if (n == 0) return;
-    if (is_use || (n == n_common && n < std::ssize(pages))) child = &split(*child, n);
-    fill(*child, pages.first(static_cast<size_t>(n)));
+  for (const PrefixPage& page : pages) {
+    Node* child = node->child(tokens);
+    if (!page.is_there() && !(child && child->page.is_there())) return;
+    if (!child) child = &append(*node, first_page(tokens), record);
+    fill(*child, page);
     if (is_use) touch(*child, 0);
-    if (n < n_common) return;
-    tokens = from_page(tokens, n);
-    pages = pages.subspan(static_cast<size_t>(n));
+    tokens = tokens.subspan(kPageTokens);
     node = child;
   }
-  const int64_t n_new = std::ranges::find_if_not(pages, &PrefixPage::is_there) - pages.begin();
-  if (n_new == 0) return;
-  Node& leaf = append(*node, tokens.first(static_cast<size_t>(n_new * kPageTokens)), record);
-  fill(leaf, pages.first(static_cast<size_t>(n_new)));
 }
 
-std::unique_ptr<PrefixTree::Node> PrefixTree::make_node() const {
-  auto node = std::make_unique<Node>();
-  Candidates alone;
-  node->candidate = alone.extract(alone.emplace().first);
-  return node;
-}
-
-// A leaf whose pages have no parts yet.
+// A leaf that has no parts yet. All that takes memory comes before anything is changed.
 PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const UseRecord& record) {
-  auto leaf = make_node();
+  auto leaf = std::make_unique<Node>();
   leaf->parent = &parent;
-  leaf->first_page_number = parent.first_page_number + parent.n_pages();
-  leaf->tokens.assign(tokens.begin(), tokens.end());
-  leaf->pages.resize(tokens.size() / kPageTokens);
+  leaf->n_pages = parent.n_pages + 1;
+  std::ranges::copy(tokens, leaf->tokens.begin());
   leaf->use = record;
+  Candidates alone;
+  leaf->candidate = alone.extract(alone.emplace().first);
   Node& made = **parent.children.insert(std::move(leaf)).first;
-  n_pages_ += made.n_pages();
+  ++n_pages_;
   return made;
 }
 
-// Gives the node's first pages the parts that they lack.
-void PrefixTree::fill(Node& node, std::span<const PrefixPage> pages) {
-  for (size_t i = 0; i < pages.size(); ++i) {
-    PrefixPage& page = node.pages[i];
-    if (!page.pool.is_there() && pages[i].pool.is_there()) {
-      pins_.retain(pages[i].pool);
-      page.pool = pages[i].pool;
-      ++node.n_pool, ++n_pool_pages_, ++n_joined_;
-    }
-    if (!page.disk.is_there() && pages[i].disk.is_there()) page.disk = pages[i].disk, ++n_disk_pages_;
-  }
+// Gives the node the parts that it lacks.
+void PrefixTree::fill(Node& node, const PrefixPage& page) {
+  if (!node.page.disk.is_there() && page.disk.is_there()) node.page.disk = page.disk, ++n_disk_pages_;
+  if (node.page.pool.is_there() || !page.pool.is_there()) return;
+  pins_.retain(page.pool);
+  node.page.pool = page.pool;
+  ++n_pool_pages_, ++n_joined_;
   settle(node);
-}
-
-// Makes the first pages of a node a node of their own, its parent, and returns that. The node itself keeps
-// its end: so its locks still hold the deepest node of the path. Nothing to do when the node ends
-// there. All that takes memory comes before anything is changed.
-PrefixTree::Node& PrefixTree::split(Node& node, int64_t n_pages) {
-  if (n_pages == node.n_pages()) return node;
-  const auto tokens_end = node.tokens.begin() + n_pages * kPageTokens;
-  const auto pages_end = node.pages.begin() + n_pages;
-  Node::Children alone;
-  Node& head = **alone.insert(make_node()).first;
-  head.tokens.assign(node.tokens.begin(), tokens_end);
-  head.pages.assign(node.pages.begin(), pages_end);
-
-  head.parent = node.parent;
-  head.first_page_number = node.first_page_number;
-  head.use = node.use;
-  head.n_locks = node.n_locks;
-  auto lower = node.parent->children.extract(node.parent->children.find(Tokens(node.tokens)));
-  node.tokens.erase(node.tokens.begin(), tokens_end);
-  node.pages.erase(node.pages.begin(), pages_end);
-  head.n_pool =
-      std::ranges::count_if(head.pages, [](const PrefixPage& page) { return page.pool.is_there(); });
-  node.n_pool -= head.n_pool;
-  head.is_counted = std::exchange(node.is_counted, false);
-  node.first_page_number += n_pages;
-  node.parent->children.insert(alone.extract(alone.begin()));
-  node.parent = &head;
-  head.children.insert(std::move(lower));
-  settle(node);
-  settle(head);
-  return head;
 }
 
 void PrefixTree::lock(Node& end) {
@@ -263,114 +179,81 @@ void PrefixTree::lock(Node& end) {
 
 // The holes that the lock kept go. The uppermost takes the others with it.
 void PrefixTree::unlock(Node& end) {
-  Node* first_with_hole = nullptr;
+  Node* first_hole = nullptr;
   for (Node* node = &end; node->parent; node = node->parent) {
     if (--node->n_locks > 0) continue;
     update_candidate(*node);
-    if (node->hole() < node->n_pages()) first_with_hole = node;
+    if (!node->page.is_there()) first_hole = node;
   }
-  if (first_with_hole) prune(*first_with_hole);
+  if (first_hole) drop(*first_hole);
 }
 
-void PrefixTree::forget_segment(int64_t segment) { forget_segment(*root_, segment); }
+void PrefixTree::forget_segment(const Hash256& segment) { forget_segment(*root_, segment); }
 
 // Ends first: what leaves takes no node with it that is still to be visited.
-void PrefixTree::forget_segment(Node& node, int64_t segment) {
+void PrefixTree::forget_segment(Node& node, const Hash256& segment) {
   for (auto child = node.children.begin(); child != node.children.end();) forget_segment(**child++, segment);
-  for (PrefixPage& page : node.pages)
-    if (page.disk.segment == segment) page.disk = {}, --n_disk_pages_;
-  prune(node);
+  DiskPage& disk = node.page.disk;
+  if (disk.is_there() && disk.segment == segment) disk = {}, --n_disk_pages_;
+  if (node.parent) prune(node);
 }
 
-// Drops a node from its first hole on, and what is behind it.
+// Drops a hole that no lock keeps.
 void PrefixTree::prune(Node& node) {
-  const int64_t hole = node.hole();
-  if (node.n_locks > 0 || hole == node.n_pages()) return;
-  if (hole == 0) return drop(node);
-  while (!node.children.empty()) drop(**node.children.begin());
-  clear(node, hole);
-  settle(node);
+  if (node.n_locks == 0 && !node.page.is_there()) drop(node);
 }
 
 // Takes a node and all below it out of the tree, leaf by leaf.
 void PrefixTree::drop(Node& node) {
-  Node& parent = *node.parent;
-  for (Node* leaf = &node; leaf != &parent;) {
+  Node* const parent = node.parent;
+  for (Node* leaf = &node; leaf != parent;) {
     while (!leaf->children.empty()) leaf = leaf->children.begin()->get();
+    assert(leaf->n_locks == 0);
+    release_pool(*leaf);
+    n_disk_pages_ -= leaf->page.disk.is_there();
+    --n_pages_, ++n_removals_;
     Node* const above = leaf->parent;
-    above->n_pool_children -= leaf->is_counted ? 1 : 0;
-    const std::unique_ptr<Node> gone = above->take_child(*leaf);
-    clear(*gone, 0);
+    above->children.erase(above->children.find(Tokens(leaf->tokens)));
     leaf = above;
   }
-  settle(parent);
-}
-
-// Gives back what the tree holds for a node's pages from `first` on, and forgets their tokens.
-void PrefixTree::clear(Node& node, int64_t first) {
-  assert(node.n_locks == 0);
-  n_pages_ -= node.n_pages() - first;
-  release_pool(node, first);
-  for (; node.n_pages() > first; node.pages.pop_back()) n_disk_pages_ -= node.pages.back().disk.is_there();
-  node.tokens.resize(node.pages.size() * kPageTokens);
-  update_candidate(node);
-  ++n_removals_;
 }
 
 int64_t PrefixTree::evict_pool(int64_t n_pages, const BeforeLeaving& before) {
   const int64_t n_at_first = n_pool_pages_;
   while (n_at_first - n_pool_pages_ < n_pages && !candidates_.empty())
-    evict_tail(*candidates_.begin()->second, n_pages - (n_at_first - n_pool_pages_), before);
+    evict(*candidates_.begin()->second, before);
   return n_at_first - n_pool_pages_;
 }
 
-// The pages of a node leave in one go, for they have one key. `before` may have segments forgotten: the lock
-// keeps the node until its pages are dealt with, and its end drops those that are then nowhere.
-void PrefixTree::evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& before) {
-  lock(node);
-  const Lock held(&node, {this});
-  int64_t first = node.n_pages();
-  bool is_lost = false;
-  for (n_pages = std::min(n_pages, node.n_pool); n_pages > 0;) {
-    const PrefixPage& page = node.pages[static_cast<size_t>(--first)];
-    if (!page.pool.is_there()) continue;
-    is_lost = is_lost || !page.disk.is_there();
-    --n_pages;
+// `before` may have segments forgotten: the lock keeps the node until its page is dealt with, and its end
+// drops those that are then nowhere.
+void PrefixTree::evict(Node& node, const BeforeLeaving& before) {
+  Lock held;
+  if (before && !node.page.disk.is_there()) {
+    lock(node);
+    held = Lock(&node, {this});
+    before(node.path_tokens());
   }
-  if (before && is_lost) {
-    const std::vector<int32_t> tokens = node.path_tokens();
-    before(tokens);
-    assert(node.first_page_number * kPageTokens + std::ssize(node.tokens) == std::ssize(tokens) &&
-           node.n_pool_children == 0);
-  }
-  release_pool(node, first);
-  settle(node);
+  release_pool(node);
+  if (!held) prune(node);
 }
 
-// Those of a node from `first` on, the last one first.
-void PrefixTree::release_pool(Node& node, int64_t first) {
-  for (int64_t i = node.n_pages() - 1; i >= first; --i) {
-    PrefixPage& page = node.pages[static_cast<size_t>(i)];
-    if (!page.pool.is_there()) continue;
-    pins_.release(std::exchange(page.pool, {}));
-    --node.n_pool, --n_pool_pages_;
-  }
+void PrefixTree::release_pool(Node& node) {
+  if (!node.page.pool.is_there()) return;
+  pins_.release(std::exchange(node.page.pool, {}));
+  --n_pool_pages_;
+  settle(node);
 }
 
 std::vector<PageRun> PrefixTree::unstored(Tokens tokens) const {
   std::vector<PageRun> runs;
-  for (const Node* node = root_->child_with_page(tokens); node;) {
-    const int64_t n_common = common_tokens(node->tokens, tokens) / kPageTokens;
-    for (int64_t i = 0; i < n_common; ++i) {
-      const PrefixPage& page = node->pages[static_cast<size_t>(i)];
-      if (page.disk.is_there()) continue;
-      if (!page.pool.is_there()) return runs;
-      const int64_t number = node->first_page_number + i;
-      if (runs.empty() || runs.back().first_page + runs.back().n_pages < number) runs.push_back({number, 0});
-      ++runs.back().n_pages;
-    }
-    tokens = from_page(tokens, n_common);
-    node = n_common == node->n_pages() ? node->child_with_page(tokens) : nullptr;
+  const Node* node = root_.get();
+  for (; tokens.size() >= kPageTokens && (node = node->child(tokens)); tokens = tokens.subspan(kPageTokens)) {
+    if (node->page.disk.is_there()) continue;
+    if (!node->page.pool.is_there()) break;
+    const int64_t number = node->parent->n_pages;
+    if (runs.empty() || runs.back().first_page + runs.back().n_pages < number) runs.push_back({number, 0});
+    ++runs.back().n_pages;
   }
   return runs;
 }
@@ -381,19 +264,20 @@ void PrefixTree::touch(Node& node, uint64_t n_hits) {
   update_candidate(node);
 }
 
-// After pool pages of a node came or went: tells its ancestors, as far up as that changes anything.
+// After a node's pool part came or went: tells its ancestors, as far up as that changes anything.
 void PrefixTree::settle(Node& changed) {
   for (Node* node = &changed; node->parent; node = node->parent) {
     update_candidate(*node);
-    if (node->is_counted == node->holds_pool()) return;
-    node->is_counted = node->holds_pool();
-    node->parent->n_pool_children += node->is_counted ? 1 : -1;
+    const bool holds_pool = node->page.pool.is_there() || node->n_pool_children > 0;
+    if (node->is_counted == holds_pool) return;
+    node->is_counted = holds_pool;
+    node->parent->n_pool_children += holds_pool ? 1 : -1;
   }
 }
 
 void PrefixTree::update_candidate(Node& node) {
   std::optional<EvictionKey> key;
-  if (node.n_locks == 0 && node.n_pool > 0 && node.n_pool_children == 0)
+  if (node.n_locks == 0 && node.page.pool.is_there() && node.n_pool_children == 0)
     key = eviction_key(policy_, node.use);
   if (key == node.candidate_key) return;
   if (node.candidate_key) node.candidate = candidates_.extract({*node.candidate_key, &node});

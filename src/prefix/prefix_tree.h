@@ -1,21 +1,18 @@
 // Which token sequences have their pages remembered, in the pools of memory, on disk, or in both.
 //
-// A radix tree over token ids. A node holds a run of whole pages with one use record and one lock count.
-// Using, locking or leaving the first pages of a run splits it there; no page is copied. A match counts
-// single tokens: a prompt that leaves a page in its middle still has that page's first tokens, because no row
-// depends on what comes after it. So children of a node may share up to kPageTokens - 1 tokens; they are
-// sorted by their first page, and the one with the longest common prefix is a neighbour of the place of the
-// prompt's own page.
+// A node is one page: its parent is the page before it. A match counts single tokens: a prompt that leaves a
+// page in its middle still has that page's first tokens, because no row depends on what comes after it. So
+// children of a node may share up to kPageTokens - 1 tokens; they are sorted by their tokens, and the one
+// with the longest common prefix is a neighbour of the place of the prompt's own page.
 //
 // The tree knows neither files nor a backend. It is one more user of each pool page it names (PagePins). One
 // thread at a time. A call that finds no memory throws std::bad_alloc and leaves the tree whole, perhaps with
 // a part of what it was to do; giving up pages and locks needs none.
 //
 // Invariants, between calls:
-//   1. a node other than the root holds at least one page, and kPageTokens tokens a page;
-//   2. no two children of a node begin with the same page of tokens;
-//   3. a parent is locked at least as often as all its children together;
-//   4. a page is in the pool or on disk. Only in a locked node it may be in neither, when its segment was
+//   1. no two children of a node have the same tokens;
+//   2. a parent is locked at least as often as all its children together;
+//   3. a page is in the pool or on disk. Only while it is locked it may be in neither, when its segment was
 //      forgotten. Such a hole ends every match; an insert may fill it. With the last lock it leaves the tree,
 //      and all that is behind it, which cannot be reached and must not keep pool pages.
 #pragma once
@@ -29,16 +26,17 @@
 #include <vector>
 
 #include "backend/cache_layout.h"
+#include "base/sha256.h"
 #include "context/page_pool.h"
-#include "prefix/eviction_policy.h"
+#include "prefix/prefix_cache_options.h"
 
 namespace dsv32 {
 
-// Page `number` of a stored segment.
+// Page `number` of a stored segment, which its chain hash (segment.h) names.
 struct DiskPage {
-  int64_t segment = -1;
-  int32_t number = 0;
-  bool is_there() const { return segment >= 0; }
+  Hash256 segment{};
+  int32_t number = -1;
+  bool is_there() const { return number >= 0; }
   bool operator==(const DiskPage&) const = default;
 };
 
@@ -73,7 +71,7 @@ class PrefixTree {
 
    private:
     friend class PrefixTree;
-    Node* node = nullptr;     // the deepest one touched
+    Node* node = nullptr;     // its last page
     uint64_t n_removals = 0;  // of the tree, when this was found
   };
 
@@ -84,7 +82,7 @@ class PrefixTree {
   };
   using Lock = std::unique_ptr<Node, Unlock>;
 
-  // Sees the tokens, from the first one on, of a path the last pages of which are about to leave the pool.
+  // Sees the tokens, from the first one on, of a path whose last page is about to leave the pool.
   using BeforeLeaving = std::function<void(std::span<const int32_t> tokens)>;
 
   PrefixTree(PagePins& pins, EvictionPolicy policy);
@@ -109,10 +107,10 @@ class PrefixTree {
   // `segment` holds the pages of `tokens` (whole pages) from `first_page` on, as its pages 0, 1, ... Unknown
   // pages join the tree with `use`; known ones keep their record and the disk part that they have. Stops at
   // an unknown page before `first_page`. Not a use; the tree's logical time moves on to a later `use`.
-  void attach_segment(std::span<const int32_t> tokens, int64_t first_page, int64_t segment,
+  void attach_segment(std::span<const int32_t> tokens, int64_t first_page, const Hash256& segment,
                       const UseRecord& use = {});
-  // Drops all that refers to a segment, and the holes that this makes (invariant 4). Walks the whole tree.
-  void forget_segment(int64_t segment);
+  // Drops all that refers to a segment, and the holes that this makes (invariant 3). Walks the whole tree.
+  void forget_segment(const Hash256& segment);
 
   // Gives back up to `n_pages` pool pages, in the policy's order, and returns how many. A page goes only when
   // it is not locked and no page behind it has a pool part; so paths shrink from their ends. What is on disk
@@ -134,21 +132,18 @@ class PrefixTree {
  private:
   using Candidates = std::set<std::pair<EvictionKey, Node*>>;
 
-  Node& end_of(const Match& match);
+  Node& node_of(const Match& match) const;
   void add(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, const UseRecord& record,
            bool is_use);
-  void fill(Node& node, std::span<const PrefixPage> pages);
-  std::unique_ptr<Node> make_node() const;
   Node& append(Node& parent, std::span<const int32_t> tokens, const UseRecord& record);
-  Node& split(Node& node, int64_t n_pages);
+  void fill(Node& node, const PrefixPage& page);
   void lock(Node& node);
   void unlock(Node& node);
-  void forget_segment(Node& node, int64_t segment);
+  void forget_segment(Node& node, const Hash256& segment);
   void prune(Node& node);
   void drop(Node& node);
-  void clear(Node& node, int64_t first);
-  void evict_tail(Node& node, int64_t n_pages, const BeforeLeaving& before);
-  void release_pool(Node& node, int64_t first);
+  void evict(Node& node, const BeforeLeaving& before);
+  void release_pool(Node& node);
   void touch(Node& node, uint64_t n_hits);
   void settle(Node& node);
   void update_candidate(Node& node);
@@ -156,7 +151,7 @@ class PrefixTree {
   PagePins& pins_;
   EvictionPolicy policy_;
   std::unique_ptr<Node> root_;
-  Candidates candidates_;  // nodes with pool pages of their own, none behind them, and no lock
+  Candidates candidates_;  // nodes with a pool part, none behind them, and no lock
   uint64_t time_ = 0, n_removals_ = 0, n_joined_ = 0;
   int64_t n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0;
 };

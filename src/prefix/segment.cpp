@@ -27,6 +27,7 @@ constexpr char kMagic[8] = {'D', 'S', 'V', '3', '2', 'K', 'V', 'S'};
 constexpr char kCommitMark[8] = {'D', 'S', 'V', '3', '2', 'E', 'N', 'D'};
 constexpr uint32_t kVersion = 3;
 constexpr uint32_t kEndianTag = 0x01020304;
+constexpr std::string_view kRootTag = "dsv32 prefix chain 1";  // keeps this hash apart from every other
 
 using Sum = std::array<uint8_t, 16>;
 
@@ -128,13 +129,25 @@ SegmentFault check_header(const SegmentHeader& header) {
 
 }  // namespace
 
+Hash256 chain_root(const Hash256& fingerprint, std::string_view salt) {
+  Sha256 sha;
+  sha.add_field(kRootTag);
+  sha.add_field({reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()});
+  sha.add_field(salt);
+  return sha.finish();
+}
+
+Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens) {
+  Sha256 sha;
+  sha.add(parent.data(), parent.size());
+  sha.add(&first_page, sizeof first_page);
+  sha.add(tokens.data(), tokens.size_bytes());
+  return sha.finish();
+}
+
 bool SegmentHead::has_sizes_of(const SegmentHead& other) const {
   return n_layers == other.n_layers && rows_page_bytes == other.rows_page_bytes &&
          keys_page_bytes == other.keys_page_bytes;
-}
-bool SegmentHead::is_same(const SegmentHead& other) const {
-  return fingerprint == other.fingerprint && parent == other.parent && chain == other.chain &&
-         first_page == other.first_page && n_pages == other.n_pages && has_sizes_of(other);
 }
 
 bool SegmentHead::has_sane_sizes() const {

@@ -20,15 +20,22 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "base/file_system.h"
-#include "prefix/fingerprint.h"
+#include "base/sha256.h"
 
 namespace dsv32 {
 
 constexpr int64_t kMaxSegmentPages = 16;
+
+// A token sequence is named by chained SHA-256: a segment's hash covers its tokens and, through its parent's
+// hash, all tokens before them. The root covers the fingerprint (model_digest.h) and the salt, so that
+// sequences of two models or two salts never meet. A hash only finds; its finder compares the tokens as well.
+Hash256 chain_root(const Hash256& fingerprint, std::string_view salt);
+// `tokens` begin at `first_page` of their prompt, which says how much of the parent's they continue.
+Hash256 chain_next(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens);
 
 // Where the bytes of one page lie.
 template <typename Byte>
@@ -47,10 +54,8 @@ struct SegmentHead {
   uint64_t created = 0;  // a logical time: UseRecord
 
   bool has_sizes_of(const SegmentHead& other) const;  // of a layer's page
-  // The same tokens behind the same tokens, which the chain hashes say, and sizes.
-  bool is_same(const SegmentHead& other) const;
-  bool has_sane_sizes() const;  // counts and sizes within what a segment may have
-  uint64_t page_bytes() const;  // padded
+  bool has_sane_sizes() const;                        // counts and sizes within what a segment may have
+  uint64_t page_bytes() const;                        // padded
   uint64_t page_offset(int64_t page) const;
   uint64_t file_bytes() const;
 };

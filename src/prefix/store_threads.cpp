@@ -16,7 +16,7 @@ constexpr size_t kMostKeyBytes = size_t{256} << 20;  // in memory at a time
 
 // Stores a job's pages segment by segment, in their order; stops at the first that is not stored.
 void store_job(PrefixStore& store, StoreJob& job) {
-  DiskPage before = job.before;
+  Hash256 parent = job.parent;
   const auto n_pages = std::ssize(job.pages);
   for (int64_t begin = 0, n; begin < n_pages; begin += n) {
     n = std::min(kMaxSegmentPages, n_pages - begin);
@@ -25,10 +25,10 @@ void store_job(PrefixStore& store, StoreJob& job) {
       sources.push_back({job.rows[i], job.keys[i].data()});
     const auto tokens = std::span<const int32_t>(job.path).subspan(
         static_cast<size_t>((job.first_page + begin) * kPageTokens), static_cast<size_t>(n * kPageTokens));
-    const std::optional<int64_t> segment = store.store(before, tokens, sources);
+    const std::optional<Hash256> segment = store.store(parent, job.first_page + begin, tokens, sources);
     if (!segment) return;
     job.stored.push_back({*segment, job.first_page + begin, n});
-    before = {*segment, static_cast<int32_t>(n - 1)};
+    parent = *segment;
   }
   job.is_complete = true;
 }
@@ -198,8 +198,7 @@ bool PageReader::load(const Request& request) const {
       page.keys.resize(key_bytes_);
       targets.push_back({page.rows, page.keys.data()});
     }
-    const DiskPage& first = request.pages().front().from;
-    return store_->load_pages(first.segment, first.number, targets);
+    return store_->load_pages(request.pages().front().from, targets);
   });
 }
 

@@ -118,14 +118,15 @@ class PageReader : public Offload {
 struct StoreJob {
   std::vector<int32_t> path;  // the prompt's tokens up to the end of the run, whole pages
   int64_t first_page = 0;     // of the run
-  DiskPage before;            // the stored page ahead of the run; none: the run begins the prompt
+  Hash256 parent{};           // the segment with the page ahead of the run, unless that begins the prompt
   std::vector<PoolPage> pages;
   std::vector<std::vector<const uint8_t*>> rows;  // [pages][n_layers]
   std::vector<std::vector<uint8_t>> keys;         // [pages][n_layers, key_page_bytes]
 
   // What became of it.
   struct Stored {
-    int64_t segment = -1, first_page = 0, n_pages = 0;
+    Hash256 segment;
+    int64_t first_page, n_pages;
   };
   std::vector<Stored> stored;
   bool is_complete = false;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "prefix/fingerprint.h"
 #include "prefix/model_digest.h"
 #include "prefix/prefix_store.h"
 #include "tests/support/disk_options.h"

@@ -21,6 +21,9 @@ using Pages = std::vector<PrefixPage>;
 
 constexpr int kKinds = 6;
 
+// The segments of a test have numbers.
+inline Hash256 segment(int64_t number) { return {static_cast<uint8_t>(number)}; }
+
 struct NamedPolicy {
   const char* name;
   EvictionPolicy policy;
@@ -121,9 +124,10 @@ struct Fixture {
     pins.released.clear();
     return tree->n_pool_pages() - n_before;
   }
-  void attach(const std::string& path, int64_t first_page, int64_t segment, const UseRecord& use = {}) {
-    tree->attach_segment(tokens_of(path), first_page, segment, use);
+  void attach(const std::string& path, int64_t first_page, int64_t number, const UseRecord& use = {}) {
+    tree->attach_segment(tokens_of(path), first_page, segment(number), use);
   }
+  void forget(int64_t number) { tree->forget_segment(segment(number)); }
   PrefixTree::Match match(const std::string& path) const { return tree->match(tokens_of(path)); }
   int64_t n_matched(const std::string& path) const { return match(path).n_tokens; }
   void use(const std::string& path) { tree->use(match(path)); }

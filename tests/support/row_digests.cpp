@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "prefix/fingerprint.h"
+#include "base/sha256.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_session.h"

@@ -118,31 +118,33 @@ std::vector<int32_t> make_prompt(const std::vector<int>& numbers, int64_t pages_
 
 int64_t store_prompt(PrefixStore& store, std::span<const int32_t> prompt, int64_t pages_per_segment,
                      const PageSizes& sizes) {
-  DiskPage before;
+  Hash256 parent{};
   int64_t n_stored = 0;
   const size_t n_at_once = static_cast<size_t>(pages_per_segment * kPageTokens);
   for (size_t begin = 0; begin < prompt.size(); begin += n_at_once, ++n_stored) {
     const auto tokens = prompt.subspan(begin, std::min(n_at_once, prompt.size() - begin));
     PageMemory memory(sizes, static_cast<int64_t>(tokens.size()) / kPageTokens);
-    memory.fill(prompt, static_cast<int64_t>(begin) / kPageTokens);
-    const auto id = store.store(before, tokens, memory.sources());
-    if (!id) break;
-    before = {*id, static_cast<int32_t>(tokens.size()) / static_cast<int32_t>(kPageTokens) - 1};
+    const int64_t first_page = static_cast<int64_t>(begin) / kPageTokens;
+    memory.fill(prompt, first_page);
+    const auto segment = store.store(parent, first_page, tokens, memory.sources());
+    if (!segment) break;
+    parent = *segment;
   }
   return n_stored;
 }
 
 Contents load_all(PrefixStore& store, const PageSizes& sizes) {
   Contents contents;
-  std::map<int64_t, std::vector<int32_t>> prompts;
+  std::map<Hash256, std::vector<int32_t>> prompts;
   for (const StoredSegment& segment : store.segments()) {
-    std::vector<int32_t> prompt = segment.parent >= 0 ? prompts.at(segment.parent) : std::vector<int32_t>();
+    std::vector<int32_t> prompt =
+        segment.first_page > 0 ? prompts.at(segment.parent) : std::vector<int32_t>();
     if (static_cast<int64_t>(prompt.size()) != segment.first_page * kPageTokens) ++contents.n_wrong;
     prompt.insert(prompt.end(), segment.tokens.begin(), segment.tokens.end());
-    prompts[segment.id] = prompt;
-    PageMemory expected(sizes, segment.n_pages()), loaded(sizes, segment.n_pages());
+    prompts[segment.chain] = prompt;
+    PageMemory expected(sizes, segment.n_pages), loaded(sizes, segment.n_pages);
     expected.fill(prompt, segment.first_page);
-    if (!store.load_pages(segment.id, 0, loaded.targets()))
+    if (!store.load_pages({segment.chain, 0}, loaded.targets()))
       ++contents.n_missed;
     else if (!(loaded == expected))
       ++contents.n_wrong;

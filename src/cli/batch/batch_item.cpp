@@ -6,9 +6,9 @@
 #include <random>
 #include <utility>
 
+#include "base/sha256.h"
 #include "base/text.h"
 #include "cli/options/json.h"
-#include "prefix/fingerprint.h"
 
 namespace dsv32 {
 namespace {

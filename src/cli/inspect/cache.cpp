@@ -9,7 +9,7 @@
 #include "cli/options/json.h"
 #include "cli/terminal/streams.h"
 #include "cli/warm/model.h"
-#include "prefix/cache_maintenance.h"
+#include "prefix/cache_directory.h"
 
 namespace dsv32 {
 namespace {
@@ -117,22 +117,23 @@ void show(const Options& options, CacheDirectory* cache) {
     text += format("%s%s %s\n%-32s  %-16s %18s  %10s  %4s  FIRST WORDS\n", text.empty() ? "" : "\n",
                    model.fingerprint.substr(0, kShownDigits).c_str(), visible(name_of(model)).c_str(),
                    "SEGMENT", "LAST USE", "TOKENS", "SIZE", "HITS");
-    for (const auto& [segment, use] : list_segments(*cache, model.fingerprint)) {
+    for (const StoredSegment& segment : list_segments(*cache, model.fingerprint)) {
       const std::string name = CacheFiles::name_of(segment.chain);
       const int64_t first = segment.first_page * kPageTokens, n = segment.n_pages * kPageTokens;
       const std::string words = first_words(segment.tokens, tokenizer.get());
       array.push_back({{"name", name},
                        {"fingerprint", model.fingerprint},
                        {"model", sanitize_utf8(name_of(model))},
-                       {"last_use_ms", use.last_use / 1000},
+                       {"last_use_ms", segment.use.last_use / 1000},
                        {"first_token", first},
                        {"tokens", n},
                        {"bytes", segment.file_bytes()},
-                       {"hits", use.n_hits},
+                       {"hits", segment.use.n_hits},
                        {"words", sanitize_utf8(words)}});
-      text += format("%s  %-16s %8lld-%-9lld  %10s  %4llu  %s\n", name.c_str(), age_of(use.last_use).c_str(),
-                     as_ll(first), as_ll(first + n), human_bytes(segment.file_bytes()).c_str(),
-                     static_cast<unsigned long long>(use.n_hits), visible(words, false, kShownChars).c_str());
+      text += format(
+          "%s  %-16s %8lld-%-9lld  %10s  %4llu  %s\n", name.c_str(), age_of(segment.use.last_use).c_str(),
+          as_ll(first), as_ll(first + n), human_bytes(segment.file_bytes()).c_str(),
+          static_cast<unsigned long long>(segment.use.n_hits), visible(words, false, kShownChars).c_str());
     }
   }
   write_out(options.json ? array.dump() + "\n" : text);
