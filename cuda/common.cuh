@@ -9,6 +9,9 @@
 #include "cuda/dependent.cuh"
 #include "cuda/kernels.h"
 
+// A loop that is unrolled whole, so that arrays stay in registers: a `for` with its parentheses behind.
+#define DSV32_UNROLLED _Pragma("unroll") for
+
 namespace dsv32::cuda {
 
 // The sums of a problem of a gated product.
@@ -20,22 +23,20 @@ __device__ __forceinline__ void scale_pair(const GateScales& scales, int64_t pro
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
 __device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 
 // The sum over the lanes up to and with this one.
 template <typename T>
 __device__ __forceinline__ T warp_prefix(T x) {
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
+  DSV32_UNROLLED (int offset = 1; offset < 32; offset *= 2) {
     const T before = __shfl_up_sync(0xffffffffu, x, offset);
     if (static_cast<int>(threadIdx.x % 32) >= offset) x += before;
   }

@@ -55,8 +55,7 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 
 // v = v * factor * w
 __device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  DSV32_UNROLLED (int half = 0; half < 2; ++half) {
     v[half].x = v[half].x * factor * w[half].x, v[half].y = v[half].y * factor * w[half].y;
     v[half].z = v[half].z * factor * w[half].z, v[half].w = v[half].w * factor * w[half].w;
   }
@@ -86,8 +85,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
     for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
          begin += kTogether * kTeams) {
       float4 v[kTogether][2];
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k) {
+      DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
         const int at = (first_step + step) * Steps<kType>::kCols + col,
                   n_cols = step < layout.n_steps_block ? rows.n_cols : 0;
@@ -99,8 +97,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
             multiply_x8(v[k], factor, w);
           }
       }
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k) {
+      DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
         if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
         make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
@@ -190,11 +187,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     // [2][warp][mat][row][token]
     float* partial =
         reinterpret_cast<float*>(partial_begin) + (n_done % 2) * (kWarps * kMats * kBandTile * stride);
-#pragma unroll
-    for (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
       float* to = partial + (warp * kMats + m) * kBandTile * stride;
-#pragma unroll
-      for (int k = 0; k < 4 * kTiles; ++k) {
+      DSV32_UNROLLED (int k = 0; k < 4 * kTiles; ++k) {
         const int t = k / 4 * 8 + 2 * i + k % 2;
         if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sums[m][k / 4][k % 4];
       }
@@ -221,8 +216,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int row = first_row + tile * kBandTile + r;
       if (row >= matrix.n_rows) continue;
       float totals[kMats] = {};
-#pragma unroll
-      for (int m = 0; m < kMats; ++m)
+      DSV32_UNROLLED (int m = 0; m < kMats; ++m)
         totals[m] = sum_units(n_warps_tile, [&](int w) {
           return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
         });

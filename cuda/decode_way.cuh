@@ -73,10 +73,8 @@ struct BandWay {
     taken += kStage;
     taken = taken == end ? first : taken;
     const auto* own = static_cast<const uint8_t*>(__cvta_shared_to_generic(taken + to_row));
-#pragma unroll
-    for (int m = 0; m < kMats; ++m)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) step[m][k] = own + m * kTile + k * kTile / 2;
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
+      DSV32_UNROLLED (int k = 0; k < 2; ++k) step[m][k] = own + m * kTile + k * kTile / 2;
   }
 };
 
@@ -132,8 +130,7 @@ struct RowsWay {
   __device__ __forceinline__ void take(const uint8_t* (&step)[kMats][2]) {
     put(first + before);
     before = at;
-#pragma unroll
-    for (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
       StepPlace place = taken.at;
       place.row += m ? of.rows.gate_offset : 0;
       find_step<kType>(of.rows, place, of.lane, ring + at + m * kTile, step[m]);

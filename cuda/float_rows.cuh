@@ -19,8 +19,7 @@ constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(fl
 __device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_cols, bool is_aligned) {
   if (is_aligned && col < n_cols) return *reinterpret_cast<const float4*>(row + col);
   float v[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
+  DSV32_UNROLLED (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
   return {v[0], v[1], v[2], v[3]};
 }
 
@@ -36,18 +35,15 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
   const int first_row = job * (kFloatRows / kMats);
   const int64_t mat = rows.mats ? __ldcg(rows.mats + problem) : problem;
   const float* w[kFloatRows];
-#pragma unroll
-  for (int r = 0; r < kFloatRows; ++r) {
+  DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
     const int row = min(first_row + (kMats == 1 ? r : 0), matrix.n_rows - 1);
     w[r] = reinterpret_cast<const float*>(matrix.weights + (kMats == 2 && r ? rows.gate_offset : 0) +
                                           mat * rows.mat_bytes + row * rows.row_bytes);
   }
   float4 held[kFloatRows][kFloatHeld];
   const auto hold = [&](int first) {
-#pragma unroll
-    for (int r = 0; r < kFloatRows; ++r)
-#pragma unroll
-      for (int k = 0; k < kFloatHeld; ++k)
+    DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r)
+      DSV32_UNROLLED (int k = 0; k < kFloatHeld; ++k)
         held[r][k] = load_f32x4(w[r], first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
   };
   hold(0);
@@ -60,18 +56,15 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
 #pragma unroll 1
     for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
       if (rows.n_cols > kFloatColumns && first + t > 0) hold(first);
-#pragma unroll
-      for (int k = 0; k < kFloatHeld; ++k) {
+      DSV32_UNROLLED (int k = 0; k < kFloatHeld; ++k) {
         const float4 v = load_f32x4(from, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
-#pragma unroll
-        for (int r = 0; r < kFloatRows; ++r) {
+        DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
           sums[r] = fmaf(held[r][k].x, v.x, sums[r]), sums[r] = fmaf(held[r][k].y, v.y, sums[r]);
           sums[r] = fmaf(held[r][k].z, v.z, sums[r]), sums[r] = fmaf(held[r][k].w, v.w, sums[r]);
         }
       }
     }
-#pragma unroll
-    for (int r = 0; r < kFloatRows; ++r) {
+    DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
       sums[r] = warp_sum(sums[r]);
       if (lane == 0) partial[(t * kWarps + warp) * kFloatRows + r] = sums[r];
     }
@@ -81,8 +74,7 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
     const int t = k / (kFloatRows / kMats), r = k % (kFloatRows / kMats);
     if (first_row + r >= matrix.n_rows) continue;
     float totals[kMats] = {};
-#pragma unroll
-    for (int m = 0; m < kMats; ++m)
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
       for (int i = 0; i < kWarps; ++i) totals[m] += partial[(t * kWarps + i) * kFloatRows + r + m];
     finish_row<kMats>(rows, matrix, totals, problem, t, first_row + r);
   }

@@ -41,8 +41,7 @@ struct FloatTiles {
 template <int kOffset = 16>
 __device__ __forceinline__ void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   const bool is_upper = lane & kOffset;
-#pragma unroll
-  for (int i = 0; i < 2 * kOffset; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 2 * kOffset; ++i) {
     const float kept = is_upper ? v[i + 2 * kOffset] : v[i], sent = is_upper ? v[i] : v[i + 2 * kOffset];
     v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, kOffset);
   }
@@ -128,13 +127,10 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
       const float4* of_rows = from + 32 * kSide * row_side;
       const float4* of_tokens = from + 32 * (n_rows + kSide * token_side);
       float4 held[kSide];
-#pragma unroll
-      for (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
-#pragma unroll
-      for (int t = 0; t < kSide; ++t) {
+      DSV32_UNROLLED (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
+      DSV32_UNROLLED (int t = 0; t < kSide; ++t) {
         const float4 v = of_tokens[32 * t];
-#pragma unroll
-        for (int r = 0; r < kSide; ++r) {
+        DSV32_UNROLLED (int r = 0; r < kSide; ++r) {
           float& sum = sums[t * kSide + r];
           sum = fmaf(held[r].x, v.x, sum), sum = fmaf(held[r].y, v.y, sum);
           sum = fmaf(held[r].z, v.z, sum), sum = fmaf(held[r].w, v.w, sum);
@@ -151,8 +147,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   arrive_at_cluster(), wait_for_cluster();
   const auto sum_of = [&](int k) {
     float sum = 0;
-#pragma unroll
-    for (int block = 0; block < kWarps; ++block) {
+    DSV32_UNROLLED (int block = 0; block < kWarps; ++block) {
       if (block >= n_split) break;
 #if __CUDA_ARCH__ >= 900
       sum += *cooperative_groups::this_cluster().map_shared_rank(block_sums + k, block);
@@ -168,8 +163,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     const int t = (rank * n_results + k) / (n_rows / kMats), r = (rank * n_results + k) % (n_rows / kMats);
     if (first_token + t >= rows.n_tokens || first_row + r >= matrix.n_rows) continue;
     float sums[kMats];
-#pragma unroll
-    for (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
     finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
   }
   arrive_at_cluster(), wait_for_cluster();  // until all is read

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/link_share.h"
-#include "cuda/dependent.cuh"
+#include "cuda/common.cuh"
 #include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
@@ -90,15 +90,13 @@ __device__ void copy_pieces(const Pieces& p, const int32_t* experts, int n_exper
   for (int i = static_cast<int>(blockIdx.x) * kFetchThreads + static_cast<int>(threadIdx.x); i < n;
        i += kTogether * step) {
     Word words[kTogether];
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
+    DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
       const int j = i + k * step, expert = j / n_each, word = j % n_each;
       if (j >= n) continue;
       const uint8_t* row = p.from + experts[expert] * p.mat_bytes + word / n_words * p.row_bytes;
       words[k] = __ldcv(reinterpret_cast<const Word*>(row) + word % n_words);
     }
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k)
+    DSV32_UNROLLED (int k = 0; k < kTogether; ++k)
       if (i + k * step < n) to[i + k * step] = words[k];
   }
 }

@@ -62,8 +62,7 @@ struct KeyFragment {
   uint4 rows[2][2];  // [row g, g + 8] [16-byte word]
 
   __device__ void load(const uint8_t* first_row, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
+    DSV32_UNROLLED (int i = 0; i < 4; ++i)
       rows[i / 2][i % 2] =
           load_streaming(first_row + (lane / 4 + 8 * (i / 2)) * kDim + (lane % 4 + 4 * (i % 2)) * 16);
   }
@@ -84,13 +83,10 @@ __device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int 
   constexpr unsigned kItems = kHeads * 8 / n_threads;  // words a thread
   const unsigned w = threadIdx.x % 8, first = threadIdx.x / 8;
   uint4 words[kItems];
-#pragma unroll
-  for (unsigned k = 0; k < kItems; ++k)
+  DSV32_UNROLLED (unsigned k = 0; k < kItems; ++k)
     words[k] = op.query_word(t, first_head + first + k * n_threads / 8, w);
-#pragma unroll
-  for (unsigned k = 0; k < kItems; ++k)
-#pragma unroll
-    for (unsigned p = 0; p < 8; ++p) {
+  DSV32_UNROLLED (unsigned k = 0; k < kItems; ++k)
+    DSV32_UNROLLED (unsigned p = 0; p < 8; ++p) {
       const uint32_t four = word_of(words[k], p / 2);
       store(first + k * n_threads / 8, w, p, widen(p % 2 ? four >> 16 : four & 0xffffu));
     }
@@ -101,8 +97,7 @@ __device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int 
 template <typename Weights>
 __device__ __forceinline__ void add_heads(const float (&products)[32], const Weights& weights,
                                           float (&sums)[2]) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  DSV32_UNROLLED (int j = 0; j < 8; ++j) {
     const float2 w = weights(j);
     sums[0] = fmaf(w.x, fmaxf(products[4 * j], 0.0f), sums[0]);
     sums[1] = fmaf(w.x, fmaxf(products[4 * j + 2], 0.0f), sums[1]);

@@ -25,8 +25,7 @@ __device__ __forceinline__ void load_piece(const float* row, int64_t column, int
     *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
     *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
   } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = column + i < n_cols ? from[i] : 0.0f;
+    DSV32_UNROLLED (int i = 0; i < 8; ++i) values[i] = column + i < n_cols ? from[i] : 0.0f;
   }
 }
 
@@ -34,8 +33,7 @@ __device__ __forceinline__ void load_piece(const float* row, int64_t column, int
 __device__ __forceinline__ void store_piece(const float (&values)[8], float inverse, __half* to,
                                             int64_t column, int64_t n_padded, RowForm form) {
   alignas(16) __half2 high[4], low[4], small[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     const float2 pair = {values[2 * i] * inverse, values[2 * i + 1] * inverse};
     high[i] = __float22half2_rn(pair);  // what is infinite shall stay so
     const float2 rounded = __half22float2(high[i]);
@@ -81,8 +79,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
   float largest = 0;
   for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
     load_piece(from, column, x.n_cols, values);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
+    DSV32_UNROLLED (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
   }
   largest = row_threads == 32 ? warp_max(largest) : block_max(largest);
   const float unit = form == RowForm::plain ? plain_unit(largest) : unit_of(largest),
@@ -124,8 +121,7 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
   if (column + 16 <= weight.n_cols) {
     widen_stored16<kType>(weight, from, column, values, grid);
   } else if constexpr (kIsFloat<kType>) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i)
+    DSV32_UNROLLED (int i = 0; i < 16; ++i)
       if (column + i < weight.n_cols)
         values[i / 2] |= pack_f16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
   }

@@ -46,8 +46,7 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
 // that they add up to one.
 __device__ __forceinline__ void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2],
                                       float& sum) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 8; ++i) {
     pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
     const float2 weights = unpack_f16(pairs[i][h]);
     sum += weights.x + weights.y;
@@ -58,8 +57,7 @@ __device__ __forceinline__ void weigh(const float (&s)[8][4], int h, float zero,
 __device__ __forceinline__ void scale_weights(const uint4& weights, const __half2 (&factors)[2],
                                               uint32_t (&a)[4]) {
   const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
     a[i] = *reinterpret_cast<const uint32_t*>(&product);
   }
@@ -76,25 +74,18 @@ __device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, in
 #pragma unroll 1
   for (int first = begin; first < end; first += kQueries) {
     alignas(16) float values[kQueries][n_chunks][8];
-#pragma unroll
-    for (int h = 0; h < kQueries; ++h)
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c)
+    DSV32_UNROLLED (int h = 0; h < kQueries; ++h)
+      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c)
         load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
-#pragma unroll
-    for (int h = 0; h < kQueries; ++h) {
+    DSV32_UNROLLED (int h = 0; h < kQueries; ++h) {
       float largest = 0;
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c)
-#pragma unroll
-        for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
+      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c)
+        DSV32_UNROLLED (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
       const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
       if (lane == 0) units[first + h] = unit;
-#pragma unroll
-      for (int c = 0; c < n_chunks; ++c) {
+      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c) {
         alignas(16) __half2 pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
+        DSV32_UNROLLED (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
           pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
         if (lane + 32 * c < kRowLines * 8)
           *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
@@ -131,8 +122,7 @@ __device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, i
   const __half2 scale = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t out[8];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     out[2 * i] = e4m3_to_f16(in[i] & 0xffffu, scale);
     out[2 * i + 1] = e4m3_to_f16(in[i] >> 16, scale);
   }
@@ -185,13 +175,11 @@ __device__ __forceinline__ void exchange_rows(Arriving& arriving, uint32_t scale
                                               int first, const uint8_t* rows, int64_t next_id, int next_first,
                                               int lane) {
   const int first_row = warp * kFillRows + first;
-#pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) {
+  DSV32_UNROLLED (int i = 0; i < kAtOnce; ++i) {
     store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
     load_latent(arriving, i, rows, next_id, next_first, lane);
   }
-#pragma unroll
-  for (int i = 0; i < kAtOnce / 4; ++i) {
+  DSV32_UNROLLED (int i = 0; i < kAtOnce / 4; ++i) {
     *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
                                               kBlockRows)) = bf16_to_f16(arriving.rope[i]);
     load_rope(arriving, i, rows, next_id, next_first, lane);
@@ -227,18 +215,15 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
   const auto id_of = [&](const RowPlace& of) { return of.id < 0 ? some_id : of.id; };
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
   Arriving arriving;
-#pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) load_latent(arriving, i, plan.rows, id_of(place), 0, lane);
-#pragma unroll
-  for (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
+  DSV32_UNROLLED (int i = 0; i < kAtOnce; ++i) load_latent(arriving, i, plan.rows, id_of(place), 0, lane);
+  DSV32_UNROLLED (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
     const RowPlace after = find(block + 2 * share.step);
     uint32_t next_scales = 0;
     ring->wait_empty(turn);
-#pragma unroll
-    for (int first = 0; first < kFillRows; first += kAtOnce) {
+    DSV32_UNROLLED (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
       if (is_last) next_scales = load_scales(op, plan.page_bytes, next_page, next);
       exchange_rows(arriving, scales, k, warp, first, plan.rows, id_of(is_last ? next : place),
@@ -255,14 +240,11 @@ __device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane
 #pragma unroll 1
   for (int i = 0; i < kRows; i += 4) {
     uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
-#pragma unroll
-    for (int first = 0; first < kRowLines; first += 3) {
+    DSV32_UNROLLED (int first = 0; first < kRowLines; first += 3) {
       uint4 chunks[3];
-#pragma unroll
-      for (int line = 0; line < 3; ++line)
+      DSV32_UNROLLED (int line = 0; line < 3; ++line)
         chunks[line] = *reinterpret_cast<const uint4*>(place + (first + line) * kBlockRows * kLine);
-#pragma unroll
-      for (int line = 0; line < 3; ++line)
+      DSV32_UNROLLED (int line = 0; line < 3; ++line)
         *reinterpret_cast<uint4*>(place + (first + line) * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
     }
   }

@@ -118,13 +118,11 @@ __device__ __forceinline__ void look_up(const SlotTable& table, const Team& team
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   for (int first = thread; first - lane < n; first += kBatch * kResolveThreads) {
     int pos[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
+    DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
       const int e = first + k * kResolveThreads;
       pos[k] = e < n ? __ldcg(selected + e) : kEmptySlot;
     }
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
+    DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
       const int e = first + k * kResolveThreads;
       const bool is_there = e < n;
       const int at = is_there ? table.find(pos[k]) : -1;

@@ -73,8 +73,7 @@ __device__ __forceinline__ void add(Found& found, const Found& other) {
   found.smallest = fminf(found.smallest, other.smallest);
 }
 __device__ __forceinline__ Found over_warp(Found found) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2)
+  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
     add(found,
         {__shfl_xor_sync(0xffffffffu, found.best, offset), __shfl_xor_sync(0xffffffffu, found.bad, offset),
          __shfl_xor_sync(0xffffffffu, found.smallest, offset)});

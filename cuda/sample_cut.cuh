@@ -97,8 +97,7 @@ __device__ __forceinline__ float probability(const Row& row, float logit) {
 __device__ __forceinline__ uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
 
 __device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
@@ -141,8 +140,8 @@ __device__ __forceinline__ void visit_batches(const float* logits, int first, in
 #pragma unroll 1
   for (; first < end; first += kStride * kN) {
     float batch[kN];
-#pragma unroll
-    for (int u = 0; u < kN; ++u) batch[u] = first + u * kStride < end ? logits[first + u * kStride] : NAN;
+    DSV32_UNROLLED (int u = 0; u < kN; ++u)
+      batch[u] = first + u * kStride < end ? logits[first + u * kStride] : NAN;
     visit(first, batch);
   }
 }
@@ -151,8 +150,7 @@ __device__ __forceinline__ void visit_batches(const float* logits, int first, in
 template <int kN, int kStride, typename Visit>
 __device__ __forceinline__ void visit_ids(const float* logits, int first, int end, const Visit& visit) {
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
-#pragma unroll
-    for (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
+    DSV32_UNROLLED (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
   });
 }
 
@@ -169,8 +167,7 @@ __device__ __forceinline__ void visit_wanted(const Row& row, const IsWanted& is_
   visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
                               [&](int first, const float(&logits)[kN]) {
                                 uint32_t wanted = 0;
-#pragma unroll
-                                for (int u = 0; u < kN; ++u)
+                                DSV32_UNROLLED (int u = 0; u < kN; ++u)
                                   wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
 #pragma unroll 1
                                 for (; wanted; wanted &= wanted - 1)
@@ -204,8 +201,7 @@ __device__ __forceinline__ void fill_bins(Shared& sm, const Row& row, const Digi
       row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
       [&](int first, const float(&logits)[kTogether]) {
         uint32_t digits[kTogether], lows[kTogether], highs[kTogether];
-#pragma unroll
-        for (int u = 0; u < kTogether; ++u) {
+        DSV32_UNROLLED (int u = 0; u < kTogether; ++u) {
           const uint64_t amount = kWeighs ? weight(probability(row, logits[u])) : 1;
           lows[u] = static_cast<uint32_t>(amount), highs[u] = static_cast<uint32_t>(amount >> 32);
           const uint32_t digit = digit_of(first + u * kThreads, logits[u]);
@@ -213,17 +209,15 @@ __device__ __forceinline__ void fill_bins(Shared& sm, const Row& row, const Digi
         }
         if constexpr (kWeighs) {
           uint32_t olds[kTogether];
-#pragma unroll
-          for (int u = 0; u < kTogether; ++u)
+          DSV32_UNROLLED (int u = 0; u < kTogether; ++u)
             olds[u] = add_shared_if(bins + digits[u] * 4, lows[u], digits[u] < kBins);
-#pragma unroll
-          for (int u = 0; u < kTogether; ++u) {
+          DSV32_UNROLLED (int u = 0; u < kTogether; ++u) {
             const uint32_t high = highs[u] + (olds[u] + lows[u] < olds[u] ? 1u : 0u);
             add_shared_if(bins + to_high + digits[u] * 4, high, (digits[u] < kBins) & (high != 0));
           }
         } else {
-#pragma unroll
-          for (int u = 0; u < kTogether; ++u) count_shared_if(bins + digits[u] * 4, digits[u] < kBins);
+          DSV32_UNROLLED (int u = 0; u < kTogether; ++u)
+            count_shared_if(bins + digits[u] * 4, digits[u] < kBins);
         }
       });
 }
@@ -239,13 +233,11 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   const auto amount_of = [&](int bin) {
     uint64_t amount = 0;
     uint32_t low[kMostTeamBlocks], high[kMostTeamBlocks];
-#pragma unroll
-    for (int block = 0; block < kMostTeamBlocks; ++block) {
+    DSV32_UNROLLED (int block = 0; block < kMostTeamBlocks; ++block) {
       low[block] = block < team.size ? *team.of(&sm.low[bin], block) : 0;
       high[block] = block < team.size ? *team.of(&sm.high[bin], block) : 0;
     }
-#pragma unroll
-    for (int block = 0; block < kMostTeamBlocks; ++block)
+    DSV32_UNROLLED (int block = 0; block < kMostTeamBlocks; ++block)
       amount += static_cast<uint64_t>(high[block]) << 32 | low[block];
     return amount;
   };

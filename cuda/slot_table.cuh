@@ -85,15 +85,12 @@ struct SlotTable {
     const int own = own_place;  // of the slot that it has, or takes
     for (int first = thread; first < n; first += kBatch * kResolveThreads) {
       int slot[kBatch], pos[kBatch];
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
+      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
         const int i = first + k * kResolveThreads;
         slot[k] = i < n ? __ldcg(buffer.order + i) : 0;
       }
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) pos[k] = __ldcg(buffer.slot_pos + slot[k]);
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
+      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) pos[k] = __ldcg(buffer.slot_pos + slot[k]);
+      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
         const int i = first + k * kResolveThreads, to = i < own ? i : i == own ? n - 1 : i - 1;
         if (i >= n) break;
         slots[to] = slot[k];

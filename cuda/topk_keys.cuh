@@ -49,11 +49,9 @@ __device__ __forceinline__ uint32_t sum_of_warps(const uint32_t* numbers, int n_
 // Calls visit(i) for i of the first 4 n_vectors of kN.
 template <int kN, typename Visit>
 __device__ __forceinline__ void visit_vectors(int n_vectors, const Visit& visit) {
-#pragma unroll
-  for (int v = 0; v < kN / 4; ++v)
+  DSV32_UNROLLED (int v = 0; v < kN / 4; ++v)
     if (v < n_vectors) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) visit(4 * v + c);
+      DSV32_UNROLLED (int c = 0; c < 4; ++c) visit(4 * v + c);
     }
 }
 
@@ -65,8 +63,7 @@ __device__ __forceinline__ void meet_bounds(Shared& sm, uint32_t& low, uint32_t&
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   low = __reduce_min_sync(0xffffffffu, low);
   if (lane == 0) sm.warp_low[warp] = low;
-#pragma unroll
-  for (int apart = 16; apart >= kGroups; apart /= 2)
+  DSV32_UNROLLED (int apart = 16; apart >= kGroups; apart /= 2)
     high = max(high, __shfl_xor_sync(0xffffffffu, high, apart));
   if (lane < kGroups) atomicMax(&sm.group_high[lane], high);
   __syncthreads();
@@ -113,18 +110,15 @@ __device__ __forceinline__ void find_bins(Shared& sm, const uint32_t* counts,
   const uint32_t lowest = kBins - kOwn * (threadIdx.x + 1);
   const Own own = *reinterpret_cast<const Own*>(counts + lowest);
   uint32_t sum = 0;
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) sum += own.of[i];
+  DSV32_UNROLLED (int i = 0; i < kOwn; ++i) sum += own.of[i];
   uint32_t first = warp_prefix(sum);
   if (lane == 31) sm.warp_sums[0][warp] = first;
   __syncthreads();
   first += sum_of_warps(sm.warp_sums[0], warp) - sum;
-#pragma unroll
-  for (int n = 0; n < kNeeds; ++n)
+  DSV32_UNROLLED (int n = 0; n < kNeeds; ++n)
     if (first < needs[n] && needs[n] <= first + sum) {
       uint32_t above = first;
-#pragma unroll
-      for (int i = kOwn - 1; i >= 0; --i) {
+      DSV32_UNROLLED (int i = kOwn - 1; i >= 0; --i) {
         if (above < needs[n] && needs[n] <= above + own.of[i]) sm.found[n] = {lowest + i, above, own.of[i]};
         above += own.of[i];
       }

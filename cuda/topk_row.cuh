@@ -43,8 +43,7 @@ struct Row {
 __device__ __forceinline__ Row row_of(const float* scores, int n) {
   const int skip = static_cast<int>(reinterpret_cast<uintptr_t>(scores) / 4 % 4), end = skip + n;
   Row row = {scores - skip, skip, end, skip, {}};
-#pragma unroll
-  for (int c = 0; c < 3; ++c)
+  DSV32_UNROLLED (int c = 0; c < 3; ++c)
     if (end / 4 * 4 + c < end) row.tail[c] = row.scores[end / 4 * 4 + c];
   return row;
 }
@@ -56,12 +55,10 @@ struct Tile {
 
   static __device__ int first(int begin) { return begin + static_cast<int>(threadIdx.x) * kTileKeys; }
   __device__ void load(const Row& row, int begin) {
-#pragma unroll
-    for (int v = 0; v < kTileKeys / 4; ++v) x[v] = row.load(first(begin) + 4 * v);
+    DSV32_UNROLLED (int v = 0; v < kTileKeys / 4; ++v) x[v] = row.load(first(begin) + 4 * v);
   }
   __device__ void keys_of(const Row& row, int begin, uint32_t (&keys)[kTileKeys]) const {
-#pragma unroll
-    for (int v = 0; v < kTileKeys / 4; ++v) row.keys_of(x[v], first(begin) + 4 * v, keys + 4 * v);
+    DSV32_UNROLLED (int v = 0; v < kTileKeys / 4; ++v) row.keys_of(x[v], first(begin) + 4 * v, keys + 4 * v);
   }
 };
 

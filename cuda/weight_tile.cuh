@@ -65,8 +65,7 @@ __device__ __forceinline__ void load_span(const RowRun& rows, int n_rows, int sp
       min(rows.row_bytes - static_cast<uint32_t>(span) * S::kRowBytes, S::kRowBytes + 16u));  // of a row
   const uint8_t* span_begin = rows.first + raw_offset<kType>(rows, static_cast<uint32_t>(span));
   to += row * S::kPitch + piece * 16;
-#pragma unroll
-  for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
+  DSV32_UNROLLED (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
     if (i * kTogether >= n_rows) break;
     const uint8_t* begin = span_begin + rows.row_offset(static_cast<uint32_t>(row + i * kTogether));
     const int at = 16 * piece - (kIsAligned ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15));
@@ -87,8 +86,7 @@ __device__ __forceinline__ void fill_tile(const uint8_t* raw, const RowRun& rows
   const uint8_t* at = raw + row * S::kPitch + begin % 16;
   uint32_t values[kStep / 2];
   widen64<kType>(at, within * kStep, values, grid);
-#pragma unroll
-  for (int i = 0; i < kStep / 2; i += 4)
+  DSV32_UNROLLED (int i = 0; i < kStep / 2; i += 4)
     *reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
         make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);
 }

@@ -41,8 +41,7 @@ __device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
     out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
   } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
+    DSV32_UNROLLED (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
   }
 }
 
@@ -56,8 +55,7 @@ __device__ __forceinline__ void widen4(uint32_t codes, float scale, float consta
   if constexpr (!Codes<kType>::kHasMin)
     codes = (codes ^ 0x80808080u) - (128 - kToUnsigned<kType>)*0x01010101u;
   float values[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     // Bytes of the result, lowest first: 0, (code or 0), (0 or code), 0x43 or 0x47.
     const uint32_t selector =
         kIsLarge ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
@@ -72,14 +70,12 @@ template <TensorType kType>
 __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_t* out,
                                         const uint32_t* grid) {
   if constexpr (kType == TensorType::f32) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
+    DSV32_UNROLLED (int i = 0; i < 8; ++i)
       out[i] = pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
   } else if constexpr (kIsFloat<kType>) {
     load_pairs(row + 2 * col, out);
     if constexpr (kType == TensorType::bf16) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
+      DSV32_UNROLLED (int i = 0; i < 8; ++i)
         out[i] = pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
     }
   } else {
@@ -88,8 +84,7 @@ __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_
     const int i16 = static_cast<int>(col % Format::kBlockValues);
     const ScaleMin s = Format::scale(block, i16);
     const float constant = widen_constant<kType>(s);
-#pragma unroll
-    for (int j = 0; j < 16; j += 4)
+    DSV32_UNROLLED (int j = 0; j < 16; j += 4)
       widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
   }
 }
@@ -107,12 +102,10 @@ __device__ __forceinline__ void widen64(const uint8_t* row, int64_t col, uint32_
       const auto* pieces = reinterpret_cast<const uint4*>(block);
       const ScaleMin low = k_scale(pieces[0], i16), high = k_scale(pieces[0], i16 + 32);
       const float low_constant = widen_constant<kType>(low), high_constant = widen_constant<kType>(high);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      DSV32_UNROLLED (int i = 0; i < 2; ++i) {
         const uint4 piece = pieces[1 + i16 / 32 + i];
         const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
+        DSV32_UNROLLED (int k = 0; k < 4; ++k) {
           widen4<kType>(words[k] & 0x0f0f0f0fu, low.scale, low_constant, out + 8 * i + 2 * k);
           widen4<kType>(words[k] >> 4 & 0x0f0f0f0fu, high.scale, high_constant, out + 16 + 8 * i + 2 * k);
         }
@@ -120,8 +113,7 @@ __device__ __forceinline__ void widen64(const uint8_t* row, int64_t col, uint32_
       return;
     }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
+  DSV32_UNROLLED (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
 }
 
 }  // namespace dsv32::cuda
