@@ -1,13 +1,16 @@
-// Device-side helpers that several kernels share: reductions, streaming loads, bf16 and e4m3 conversions,
-// pages.
+// Device-side helpers that several kernels share: reductions, streaming loads, conversions, pages, clusters.
 #pragma once
 
+#include <cmath>
+
+#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include "cuda/dependent.cuh"
 #include "cuda/kernels.h"
+#include "cuda/ptx.cuh"
 
 // A loop that is unrolled whole, so that arrays stay in registers: a `for` with its parentheses behind.
 #define DSV32_UNROLLED _Pragma("unroll") for
@@ -98,6 +101,60 @@ __device__ __forceinline__ float from_ue8m0(uint8_t x) {
   return __uint_as_float(x == 0 ? 0x00400000u : static_cast<uint32_t>(x) << 23);
 }
 
+// ---- values as fp16 for tensor cores: eleven significant bits, from steps of 2^-24 to 65504 ----
+
+// Weights are rounded and saturated. Activations may have any size: each row is in units of a power of two
+// chosen by its largest value, and its sums are multiplied by the unit again, which is exact.
+
+// A row's largest magnitude lies between this and twice as much, in units of the row. Values down to 2^-28 of
+// the largest keep all their bits, and every sum of products has room in f32.
+constexpr float kLargestInUnits = 16384;
+
+// Rows of activations as fp16, each in units of its own.
+struct RoundedRows {
+  __half* values = nullptr;
+  float* units = nullptr;
+};
+
+// Where n_rows f32 rows of n_cols have room, 2 at least: values, then units. What an operation leaves to the
+// one that reads it next.
+inline RoundedRows rounded_rows_in(const float* room, int64_t n_rows, int64_t n_cols) {
+  auto* values = reinterpret_cast<__half*>(const_cast<float*>(room));
+  return {values, reinterpret_cast<float*>(values + n_rows * n_cols)};
+}
+
+// Rounded to nearest; what is beyond 65504, and infinity, becomes 65504. NaN stays.
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ __half to_f16(float x) {
+  return __ushort_as_half(static_cast<unsigned short>(pack_f16(x, 0.0f)));
+}
+
+__device__ __forceinline__ float2 unpack_f16(uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+// The unit of a row whose largest magnitude is `largest`. Its exponent stays where its inverse has one too:
+// rows below 2^-98 only become less accurate, infinity stays infinite.
+__device__ __forceinline__ float unit_of(float largest) {
+  const uint32_t exponent = max(__float_as_uint(largest) >> 23, 29u);
+  return __uint_as_float((exponent - 14) << 23);
+}
+
+// The unit of a plain row: 1, unless its values are past fp16's or so small that they lose bits.
+__device__ __forceinline__ float plain_unit(float largest) {
+  constexpr float kSmallest = 1.0f / 256;
+  return largest == 0 || (largest >= kSmallest && largest <= kLargestInUnits) ? 1.0f : unit_of(largest);
+}
+
+// 1 / x of a power of two whose inverse has an exponent.
+__device__ __forceinline__ float inverse_of_power(float x) {
+  return __uint_as_float((254u << 23) - __float_as_uint(x));
+}
+
 // ---- where a token's row and its key entry lie in the paged pools (backend/cache_layout.h) ----
 
 // The number of the row of `pos` in the pool that `pages` leads to.
@@ -123,5 +180,39 @@ __device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t pag
   return cache.key_pages +
          static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }
+
+// ---- the blocks that share a row: a cluster, which sees its blocks' shared memory; else one block ----
+
+constexpr int kMostTeamBlocks = 8;  // of a cluster that every device with clusters takes
+
+struct Team {
+  int rank = 0, size = 1;
+
+  __device__ Team(int own_rank, int n_blocks) : rank(own_rank), size(n_blocks) {}
+  __device__ Team() {
+#if __CUDA_ARCH__ >= 900
+    rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+    size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+#endif
+  }
+  // All threads of all blocks; shared memory written before is seen after, by every block.
+  __device__ void sync() const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) {
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  // The same variable in the shared memory of block `of`.
+  template <typename T>
+  __device__ T* of(T* shared, int block) const {
+#if __CUDA_ARCH__ >= 900
+    if (size > 1) return cooperative_groups::this_cluster().map_shared_rank(shared, block);
+#endif
+    return shared;
+  }
+};
 
 }  // namespace dsv32::cuda

@@ -11,15 +11,12 @@
 
 #include <cstring>
 #include <unordered_map>
-#include <utility>
 
 #include "backend/expert_window.h"
 #include "backend/pinned_memory.h"
-#include "base/error.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
 #include "cuda/host_experts.h"
-#include "cuda/kernels.h"
 #include "cuda/stream.h"
 
 namespace dsv32 {

@@ -9,7 +9,6 @@
 // decode_rows.cuh has it, and sum_units() adds the units. A block takes its units in order and so reads a
 // row's bytes in order. Where tiles are too few for the device, the blocks of a cluster share the units and
 // add all of them at the end.
-#include <cooperative_groups.h>
 
 #include "cuda/decode_problem.cuh"
 

@@ -2,7 +2,6 @@
 // decode_rows.cuh, or by those of decode_columns.cu and decode_wide.cu. backend/choose.h chooses.
 #pragma once
 
-#include "backend/choose.h"
 #include "cuda/decode_rows.cuh"
 #include "cuda/float_tiles.cuh"
 

@@ -1,10 +1,8 @@
 // The problem of a decode product, how its work is cut, and how x and weights come into a block.
 #pragma once
 
-#include <algorithm>
 #include <climits>
 
-#include "backend/choose.h"
 #include "cuda/decode_steps.cuh"
 #include "cuda/expert_uses.h"
 

@@ -16,8 +16,6 @@
 // next kernel finds room to do likewise.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "cuda/beside.cuh"
 #include "cuda/decode_way.cuh"
 

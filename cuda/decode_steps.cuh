@@ -8,7 +8,6 @@
 #pragma once
 
 #include "cuda/decode_weights_k.cuh"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda::decode {
 

@@ -2,8 +2,6 @@
 // stages but one. Rows in bands are one piece of memory a step, rows that lie whole sixteen.
 #pragma once
 
-#include <utility>
-
 #include "cuda/decode_problem.cuh"
 
 namespace dsv32::cuda::decode {

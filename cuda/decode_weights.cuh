@@ -14,8 +14,6 @@
 #include <bit>
 
 #include "cuda/dequant.cuh"
-#include "cuda/f16.cuh"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda::decode {
 

@@ -21,7 +21,6 @@
 #pragma once
 
 #include <concepts>
-#include <utility>
 
 #include "cuda/launch.h"
 

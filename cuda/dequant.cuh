@@ -3,7 +3,6 @@
 #pragma once
 
 #include <iterator>
-#include <utility>
 
 #include "backend/matrix.h"
 #include "cuda/codes_grids.cuh"

@@ -1,5 +1,4 @@
 // Which GPUs there are, and why one of them cannot be used.
-#include "base/error.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/launch.h"
 

@@ -9,7 +9,6 @@
 #include <deque>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/pinned_memory.h"
 #include "cuda/stream.h"
 

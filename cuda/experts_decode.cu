@@ -6,7 +6,6 @@
 // weights are read once for all; a use's bits are the same either way. Of one token the router is beside the
 // shared expert's first product, and the shared expert's second product is one problem more of the chosen
 // ones'.
-#include "cuda/common.cuh"
 #include "cuda/decode_launch.cuh"
 #include "cuda/expert_uses.h"
 

@@ -3,8 +3,6 @@
 // Every sum runs in a fixed order (columns ascending, a token's experts ascending).
 #include "cuda/experts_prefill.h"
 
-#include <algorithm>
-
 #include "backend/expert_window.h"
 
 namespace dsv32::cuda {

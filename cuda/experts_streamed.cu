@@ -1,7 +1,6 @@
 // The routed experts of a prompt from host memory: they come through a ring in the window, and each group is
 // added to all tokens. A step of many tokens chooses nearly every expert, so all are sent, and those of the
 // next layer follow. Of a small step the choices are read first, which waits for the device.
-#include <algorithm>
 
 #include "backend/expert_window.h"
 #include "cuda/expert_ring.h"

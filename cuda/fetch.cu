@@ -1,11 +1,8 @@
 // The rows that a top-k buffer lacks, from the pinned host pool into their slots. On Hopper bulk copies take
 // them through shared memory: a few blocks of one warp fill the link. Elsewhere, and for rows that are no
 // whole 16-byte words, warps carry them.
-#include <algorithm>
 
 #include "cuda/common.cuh"
-#include "cuda/kernels.h"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 namespace {

@@ -7,8 +7,6 @@
 // times 32 tokens.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "cuda/float_rows.cuh"
 
 namespace dsv32::cuda::decode {

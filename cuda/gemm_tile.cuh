@@ -5,15 +5,10 @@
 // time; weights and activations of a step lie in shared memory as fp16 rows of 64 values. Rows are operand A,
 // tokens operand B, in steps of 8 or 32: a tile with few tokens costs few products. A token's sums depend on
 // its own activations alone, so the places of missing tokens and rows may hold anything. Activations, and
-// sums until they are written, are in units of their row (f16.cuh).
+// sums until they are written, are in units of their row (common.cuh).
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/dequant.cuh"
-#include "cuda/f16.cuh"
-#include "cuda/kernels.h"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 

@@ -1,8 +1,6 @@
 // See host_experts.h.
 #include "cuda/host_experts.h"
 
-#include <algorithm>
-
 #include "backend/link_share.h"
 #include "cuda/common.cuh"
 #include "cuda/expert_uses.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "backend/host_lane.h"
 #include "cuda/kernels.h"

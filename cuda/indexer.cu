@@ -4,7 +4,6 @@
 // score_decode, score_prefill: Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
 // score_mma: any device from sm_80, keys of 128 e4m3 values, any number of heads
 // score_plain: any sizes, and f32 keys
-#include <algorithm>
 
 #include "cuda/indexer.cuh"
 

@@ -6,8 +6,6 @@
 #pragma once
 
 #include "cuda/common.cuh"
-#include "cuda/kernels.h"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 

@@ -2,7 +2,6 @@
 //
 //   score_decode    one token of a sequence and many pages a block, e4m3 widened to f16
 //   score_prefill   256 keys stay in registers while the tokens' queries stream past, e4m3
-#include <algorithm>
 
 #include "cuda/indexer.cuh"
 

@@ -66,7 +66,7 @@ void indexer_scores(const IndexerScores&, const Launch&);
 void select_topk(const SelectTopk&, const Launch&);
 
 // mla.cu
-void attend(const Attend&, const Launch&, bool is_rounded = false);  // o_c: rounded_rows_in() (f16.cuh)
+void attend(const Attend&, const Launch&, bool is_rounded = false);  // o_c: rounded_rows_in() (common.cuh)
 bool attends_rounded(const Attend&);                                 // whether it can
 
 // sample.cu

@@ -1,7 +1,6 @@
 // Dense products and products by heads in prefill, and the preparation of their operands. Activations become
 // fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into scratch memory;
 // else rows are dequantised on their way into the tiles. The sums are the same bits either way.
-#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <span>

@@ -7,9 +7,6 @@
 // prompts (mla_hopper.cu) and for decode of many heads (mla_decode.cu); other sizes and f32 rows go to
 // mla_plain.cu. How many heads a CTA takes and how blocks are dealt follows from the heads and the role
 // alone: batches, buffers and full residency give the same bits.
-#include <algorithm>
-#include <cmath>
-
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
@@ -248,67 +245,42 @@ __global__ void __launch_bounds__(kRank / 4) mla_combine_kernel(const Attend op,
 
 // ---- the launcher ----
 
-void combine(const Attend& op, const Plan& plan, const Launch& launch) {
-  launch_kernel(mla_combine_kernel, {op.step.n_tokens * op.n_heads, kRank / 4}, launch, op, plan);
-}
-
+// By CTAs of kTiles times 16 heads. False, and nothing is done, where the heads are fewer or the device has
+// too little shared memory.
 template <KvType kKv, int kTiles>
-void launch_mla(const Attend& op, Plan plan, int n_shared_bytes, const Launch& launch) {
-  plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_shared_bytes ? 2 : 1;
-  const int64_t n_ctas = op.step.n_tokens * plan.n_splits * plan.n_head_tiles;
-  launch_kernel(mla_kernel<kKv, kTiles>, {n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages)}, launch,
-                op, plan);
-}
-
-template <KvType kKv>
-int shared_bytes_of(int n_tiles) {
-  return n_tiles == 4   ? shared_bytes<kKv, 4>(1)
-         : n_tiles == 2 ? shared_bytes<kKv, 2>(1)
-                        : shared_bytes<kKv, 1>(1);
-}
-
-// 16-head tiles of a CTA, as many as heads and shared memory allow: up to four in prefill, where each CTA
-// brings in queries, and two in decode, so that one token has CTAs for all multiprocessors. 0: none fits.
-template <KvType kKv>
-int choose_tiles(const Attend& op, int n_shared_bytes) {
-  const int n_most = op.step.role == Role::decode ? 2 : 4;
-  for (int n_tiles = n_most; n_tiles > 0; n_tiles /= 2)
-    if (shared_bytes_of<kKv>(n_tiles) <= n_shared_bytes && (n_tiles == 1 || op.n_heads > n_tiles * 8))
-      return n_tiles;
-  return 0;
-}
-
-// `attend_part` with the parts that the launches of a role have.
-template <typename AttendPart>
-void in_parts(const Attend& op, Plan plan, const Launch& launch, AttendPart attend_part) {
+bool attend_tiles(const Attend& op, Plan plan, const Launch& launch) {
+  const int n_most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (shared_bytes<kKv, kTiles>(1) > n_most_bytes || (kTiles > 1 && op.n_heads <= kTiles * 8)) return false;
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * kTiles));
+  plan.n_stages = shared_bytes<kKv, kTiles>(2) <= n_most_bytes ? 2 : 1;
   plan.n_splits = op.step.role == Role::decode ? kSplits : 1;
-  if (plan.n_splits == 1) return attend_part(op, plan);
+  const auto attend_all = [&](const Attend& part) {
+    const int64_t n_ctas = part.step.n_tokens * plan.n_splits * plan.n_head_tiles;
+    launch_kernel(mla_kernel<kKv, kTiles>, {n_ctas, kThreads, shared_bytes<kKv, kTiles>(plan.n_stages)},
+                  launch, part, plan);
+  };
+  if (plan.n_splits == 1) {
+    attend_all(op);
+    return true;
+  }
   const int64_t n_parts = kSplits * op.n_heads, n_bytes_part = kRank * sizeof(float) + sizeof(float2);
-  in_groups(op, n_parts * n_bytes_part, launch,
-            [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
-              plan.part = reinterpret_cast<float*>(scratch);
-              plan.part_max_sum = reinterpret_cast<float2*>(plan.part + n_together * n_parts * kRank);
-              attend_part(part, plan);
-              combine(part, plan, launch);
-            });
+  in_groups(
+      op, n_parts * n_bytes_part, launch, [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
+        plan.part = reinterpret_cast<float*>(scratch);
+        plan.part_max_sum = reinterpret_cast<float2*>(plan.part + n_together * n_parts * kRank);
+        attend_all(part);
+        launch_kernel(mla_combine_kernel, {part.step.n_tokens * part.n_heads, kRank / 4}, launch, part, plan);
+      });
+  return true;
 }
 
-// False when the device has too little shared memory.
+// As many tiles as heads and shared memory allow: up to four in prefill, where each CTA brings in queries,
+// and two in decode, so that one token has CTAs for all multiprocessors. False when the device has too little
+// shared memory.
 template <KvType kKv>
-bool attend_generic(const Attend& op, Plan plan, const Launch& launch) {
-  const int n_shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int n_tiles = choose_tiles<kKv>(op, n_shared_bytes);
-  if (n_tiles == 0) return false;
-  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 16 * n_tiles));
-  in_parts(op, plan, launch, [&](const Attend& part, const Plan& split) {
-    if (n_tiles == 4)
-      launch_mla<kKv, 4>(part, split, n_shared_bytes, launch);
-    else if (n_tiles == 2)
-      launch_mla<kKv, 2>(part, split, n_shared_bytes, launch);
-    else
-      launch_mla<kKv, 1>(part, split, n_shared_bytes, launch);
-  });
-  return true;
+bool attend_generic(const Attend& op, const Plan& plan, const Launch& launch) {
+  return (op.step.role != Role::decode && attend_tiles<kKv, 4>(op, plan, launch)) ||
+         attend_tiles<kKv, 2>(op, plan, launch) || attend_tiles<kKv, 1>(op, plan, launch);
 }
 
 bool has_fast_shape(const Attend& op) {
@@ -329,27 +301,25 @@ bool attends_rounded(const Attend& op) { return kernel_of(op) == AttentionKernel
 void attend(const Attend& op, const Launch& launch, bool is_rounded) {
   if (op.step.n_tokens == 0 || op.n_heads == 0) return;
   const CacheLayout& layout = op.cache.layout;
-  const uint8_t* rows = op.cache.slots;
   if (op.step.n_tokens < 0 || op.n_heads < 0 || op.topk < 1 || op.topk > INT32_MAX / 2 ||
       layout.kv_lora_rank < 1 || op.step.n_tokens * op.n_heads > INT32_MAX)
     fail(ErrorKind::internal, format("attend: %ld tokens of %ld heads over %ld rows of rank %ld",
                                      op.step.n_tokens, op.n_heads, op.topk, layout.kv_lora_rank));
-  if (!rows) fail(ErrorKind::internal, "attend: the cache has no slots");
+  if (!op.cache.slots) fail(ErrorKind::internal, "attend: the cache has no slots");
   Plan plan{};
-  plan.rows = rows;
+  plan.rows = op.cache.slots;
   plan.page_bytes = layout.key_page_bytes();
   if (is_rounded) plan.rounded = rounded_rows_in(op.o_c, op.step.n_tokens * op.n_heads, kRank);
   bool is_done = true;
   switch (kernel_of(op)) {
     case AttentionKernel::plain: is_done = false; break;
     case AttentionKernel::generic:
-      is_done = layout.kv_type == KvType::fp8 ? attend_generic<KvType::fp8>(op, plan, launch)
-                                              : attend_generic<KvType::bf16>(op, plan, launch);
+      is_done = with_kv(op, [&]<KvType kKv>() { return attend_generic<kKv>(op, plan, launch); });
       break;
     case AttentionKernel::hopper_prompt: attend_hopper(op, plan, launch); break;
     case AttentionKernel::hopper_decode: attend_decode(op, plan, launch); break;
   }
-  if (!is_done) attend_plain(op, rows, launch);
+  if (!is_done) attend_plain(op, launch);
 }
 
 }  // namespace dsv32::cuda

@@ -6,18 +6,12 @@
 // cover all banks.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "cuda/common.cuh"
-#include "cuda/f16.cuh"
-#include "cuda/kernels.h"
-#include "cuda/ptx.cuh"
 
 namespace dsv32::cuda {
 
-// mla_plain.cu: any sizes and every kv type, no tensor cores. rows: cache.slots.
-void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch);
+// mla_plain.cu: any sizes and every kv type, no tensor cores.
+void attend_plain(const Attend& op, const Launch& launch);
 
 struct Plan;
 
@@ -33,8 +27,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLine = 128;                              // bytes
 constexpr int kRowLines = (kRank + kRope) * 2 / kLine;  // of a row of queries or latents, bf16
 constexpr int kBlockBytes = kRowLines * kBlockRows * kLine;
-constexpr int kSplits =
-    32;  // CTAs of mla.cu that share a token's rows in decode: one block each of 2048 rows
+constexpr int kSplits = 32;  // CTAs of mla.cu that share a token's rows in decode: a block each of 2048 rows
 constexpr float kSlack = 8;  // the running maximum may lag behind the true one by this power of two
 
 // ---- bringing rows in ----
@@ -87,6 +80,13 @@ void in_groups(const Attend& op, int64_t n_bytes_token, const Launch& launch, At
   auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes_token));
   for (int64_t first = 0; first < op.step.n_tokens; first += n_together)
     attend_tokens(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), n_together, scratch);
+}
+
+// Returns work.operator()<type>() of the rows' type, fp8 or bf16.
+template <typename Work>
+auto with_kv(const Attend& op, const Work& work) {
+  return op.cache.layout.kv_type == KvType::fp8 ? work.template operator()<KvType::fp8>()
+                                                : work.template operator()<KvType::bf16>();
 }
 
 template <KvType kKv>

@@ -1,16 +1,250 @@
-// Sparse MLA of decode by Hopper's asynchronous products, in two kernels: one makes weights of scores, the
-// other adds values. Bits do not depend on how the work is cut.
-//
-// A block's weights are relative to its own largest score, rounded up to a power of two; brought to the
-// largest score of all they are multiplied by a power of two. Then all rows are added in ascending order, in
-// one chain an output. So the first kernel may be cut by blocks, the second by columns, and nothing is
-// merged. Fp16 weights pass between them, as the threads that multiply hold them. One or two tokens have
-// kernels of their own (mla_few.cu), with the same bits.
-#include "cuda/mla_add.cuh"
 #include "cuda/mla_weigh.cuh"
 
 namespace dsv32::cuda {
 namespace {
+
+// How the second kernel divides its shared memory: it adds kColumns columns of kGroups times 64 heads.
+template <KvType kKv, int kGroups, int kColumns>
+struct AddSizes {
+  static constexpr int kStages = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // of values as fp16
+  static constexpr int kStageBytes = kBlockRows * kColumns * 2;
+  // Rows as they lie in the cache: a lane copies and widens 16 values of kSteps rows of a block.
+  static constexpr int kChunks = kColumns / 16, kSteps = kBlockRows * kChunks / kGroupThreads;
+  static constexpr int kChunkCopies = kKv == KvType::fp8 ? 1 : 2;  // of 16 bytes
+  static constexpr int kRowsAhead =
+      (kColumns == 256 ? 2 : 4) / (kColumns == 64 ? 1 : kChunkCopies);              // blocks
+  static constexpr int kLandingBytes = kSteps * kChunkCopies * kGroupThreads * 16;  // of one
+  static constexpr int kFoundRows = 4 * kRowsAhead * kBlockRows;
+  static constexpr int kWeightsAhead = kColumns == 256 ? 3 : kColumns == 128 ? 4 : 8;  // blocks
+  static constexpr int kWeightBytes = kWeightLines * kGroups * kGroupThreads * 16;     // of one
+  static constexpr int kBytes =
+      kStages * kStageBytes + 2 * kRowsAhead * kLandingBytes + kWeightsAhead * kWeightBytes +
+      kFoundRows * static_cast<int>(sizeof(FoundRow)) + static_cast<int>(sizeof(Pipe<kStages>));
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Of a thread's two heads over all blocks: the power that weights are brought to, and their sum.
+struct Totals {
+  float power[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+};
+
+// The four lanes that share two heads take every fourth block each.
+__device__ __forceinline__ Totals total(const uint4* weights, int64_t n_block_weights, int n_blocks,
+                                        int lane) {
+  Totals totals;
+  const auto grow = [&](int h, float power) {
+    const float most = fmaxf(totals.power[h], power);
+    totals.sum[h] *= exp2_fast(totals.power[h] - most);
+    totals.power[h] = most;
+    return most;
+  };
+#pragma unroll 8
+  for (int block = lane % 4; block < n_blocks; block += 4) {
+    const float4 known =
+        reinterpret_cast<const float4*>(weights + block * n_block_weights)[kOperandLines * 32 + lane];
+    totals.sum[0] += known.z * exp2_fast(known.x - grow(0, known.x));
+    totals.sum[1] += known.w * exp2_fast(known.y - grow(1, known.y));
+  }
+  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    grow(h, quad_max(totals.power[h]));
+    totals.sum[h] = quad_sum(totals.sum[h]);
+  }
+  return totals;
+}
+
+// A thread's weights on their way through its own places in shared memory.
+template <int kAhead, int kLineThreads>
+struct WeightCopies {
+  const uint4* from;  // of this thread in block 0
+  int64_t n_block_weights;
+  uint32_t to;
+  int n_blocks;
+
+  __device__ __forceinline__ uint32_t place(int block, int line) const {
+    return to + (block % kAhead * kWeightLines + line) * kLineThreads * 16;
+  }
+  __device__ __forceinline__ void start(int block) const {
+    if (block < n_blocks) {
+      DSV32_UNROLLED (int line = 0; line < kWeightLines; ++line)
+        copy_line_async(place(block, line), from + block * n_block_weights + line * 32);
+    }
+    commit_copies();
+  }
+};
+
+// The block's operands at the power of all blocks.
+template <typename Copies>
+__device__ __forceinline__ void take_weights(const Copies& copies, const Totals& totals, int block,
+                                             uint32_t (&a)[kOperandLines][4]) {
+  const uint4 known = load_shared_u32x4(copies.place(block, kOperandLines));
+  const __half2 factors[2] = {__float2half2_rn(exp2_fast(__uint_as_float(known.x) - totals.power[0])),
+                              __float2half2_rn(exp2_fast(__uint_as_float(known.y) - totals.power[1]))};
+  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line) {
+    scale_weights(load_shared_u32x4(copies.place(block, line)), factors, a[line]);
+  }
+}
+
+// Weights by values into o: o[32 c + 4 j + e] is of head lane / 4 + 8 (e / 2) of the warp's 16, column 64 c +
+// 8 j + 2 (lane % 4) + e % 2. There are two sets of operands of kTogether blocks: one is made ready while the
+// products of the other are under way.
+template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
+__device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
+                                           ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
+  static_assert(kTogether == 1 || ValueRing::kSize >= 4 * kTogether);  // the last few blocks free no stages
+  uint32_t even[kTogether][kOperandLines][4], odd[kTogether][kOperandLines][4], last[1][kOperandLines][4];
+  const auto add = [&]<int kBlocks>(int block, uint32_t(&weights)[kBlocks][kOperandLines][4]) {
+    wait_copies<kAhead - kBlocks>();
+    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
+    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), ring->wait_full(block + i);
+    __syncwarp();
+    wgmma_begin();
+    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) {
+      const uint64_t values =
+          value_operand(shared_address(stages) + ValueRing::stage(block + i) * kBlockRows * kColumns * 2);
+      DSV32_UNROLLED (int step = 0; step < kOperandLines; ++step)
+        DSV32_UNROLLED (int c = 0; c < kColumns / 64; ++c)
+          wgmma<64, true>(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if constexpr (kBlocks == kTogether) {
+      if (block > 0 && lane < kBlocks) arrive(&ring->empty[ValueRing::stage(block - kBlocks + lane)]);
+    }
+  };
+  int block = 0;
+  for (; block + 2 * kTogether <= copies.n_blocks; block += 2 * kTogether)
+    add(block, even), add(block + kTogether, odd);
+  wgmma_wait();
+  for (; block < copies.n_blocks; ++block) add(block, last), wgmma_wait();
+}
+
+// Brings columns first_column ... of all rows in as fp16, by four warps of 16 rows of a block each. Where
+// rows lie comes kRowsAhead blocks before the rows, and these kRowsAhead blocks before they are widened.
+template <KvType kKv, typename Sizes, typename ValueRing>
+__device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* found, int n_blocks,
+                                            int first_column, uint8_t* stages, uint8_t* landing,
+                                            FoundRow* table, ValueRing* ring, int group, int warp, int lane) {
+  constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
+  constexpr int kStepBytes = kCopies * 32 * 16;
+  static_assert(kStepRows * Sizes::kSteps == kFillRows);
+  constexpr int kTogether = Sizes::kSteps == 4 ? 4 : 2;  // steps whose values are loaded at once
+  table += (group * 4 + warp) * 2 * kAhead * kFillRows;
+  landing += (group * kAhead * 4 + warp) * Sizes::kSteps * kStepBytes + lane * 16;
+  found += warp * kFillRows + lane;
+  const int chunk = lane % Sizes::kChunks, first_row = lane / Sizes::kChunks;
+  const uint8_t* rows = plan.rows + (first_column + 16 * chunk) * (kKv == KvType::fp8 ? 1 : 2);
+  const int n_own = (n_blocks + 1 - group) / 2;
+  for (int tick = 0; tick < n_own + 2 * kAhead; ++tick) {
+    wait_copies<kAhead - 1>();
+    __syncwarp();
+    uint8_t* arrived = landing + tick % kAhead * Sizes::kLandingBytes;
+    FoundRow* taken = table + tick % (2 * kAhead) * kFillRows;
+    if (tick >= 2 * kAhead) {
+      const int block = 2 * (tick - 2 * kAhead) + group;
+      uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
+      ring->wait_empty(block);
+      DSV32_UNROLLED (int first = 0; first < Sizes::kSteps; first += kTogether) {
+        uint4 in[kTogether][kCopies];
+        uint32_t scales[kTogether];
+        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+          for (int copy = 0; copy < kCopies; ++copy)
+            in[i][copy] = *reinterpret_cast<const uint4*>(arrived + (first + i) * kStepBytes + copy * 512);
+          scales[i] = taken[(first + i) * kStepRows + first_row].scales;
+        }
+        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+          uint4 low, high;
+          if constexpr (kKv == KvType::fp8)
+            widen_fp8(in[i][0], scales[i], first_column / 16 + chunk, low, high);
+          else
+            low = bf16_to_f16(in[i][0]), high = bf16_to_f16(in[i][1]);
+          store_chunks(low, high, values, warp * kFillRows + (first + i) * kStepRows + first_row, chunk);
+        }
+      }
+      tell_full(&ring->full[ValueRing::stage(block)], lane);
+    }
+    if (tick >= kAhead && tick < n_own + kAhead) {
+      const FoundRow* places = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
+      int32_t ids[Sizes::kSteps];
+      DSV32_UNROLLED (int step = 0; step < Sizes::kSteps; ++step) ids[step] = places[step * kStepRows].id;
+      DSV32_UNROLLED (int step = 0; step < Sizes::kSteps; ++step) {
+        const uint8_t* from = rows + static_cast<int64_t>(max(ids[step], 0)) * kRowBytes<kKv>;
+        DSV32_UNROLLED (int i = 0; i < kCopies; ++i)
+          copy_line_async(shared_address(arrived + step * kStepBytes + i * 512), from + i * 16,
+                          ids[step] >= 0);
+      }
+    }
+    __syncwarp();
+    if (tick < n_own && lane < kFillRows)
+      copy_small_async<8>(shared_address(taken + lane), found + (2 * tick + group) * kBlockRows);
+    commit_copies();
+  }
+}
+
+#endif
+
+// o_c = the sum of weights times latents over the weights' sum, of what mla_weigh_kernel has left. CTA: one
+// token, kGroups times 64 heads, kColumns of the columns; the last eight warps bring values in, a group of
+// four warps has the sums of 64 heads in registers. Bound: many tokens: the products; one token: bringing in
+// weights, 256 KB a CTA.
+template <KvType kKv, int kGroups, int kColumns>
+__global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Sizes = AddSizes<kKv, kGroups, kColumns>;
+  extern __shared__ __align__(1024) uint8_t stages[];  // [kStages][kColumns / 64][kBlockRows] lines
+  uint8_t* landing = stages + Sizes::kStages * Sizes::kStageBytes;            // [kRowsAhead][kLandingBytes]
+  uint8_t* weights = landing + 2 * Sizes::kRowsAhead * Sizes::kLandingBytes;  // [kWeightsAhead][kWeightBytes]
+  auto* table = reinterpret_cast<FoundRow*>(weights + Sizes::kWeightsAhead * Sizes::kWeightBytes);
+  auto* ring = reinterpret_cast<Pipe<Sizes::kStages>*>(table + Sizes::kFoundRows);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    ring->init(4, 4 * kGroups);
+    publish_barriers();
+  }
+  let_next_start();
+  wait_for_inputs();
+  __syncthreads();
+  constexpr int kParts = kRank / kColumns;
+  const int first_column = blockIdx.x % kParts * kColumns;
+  const int first_head = blockIdx.x / kParts % plan.n_head_tiles * kGroups * kHeads;
+  const int64_t t = blockIdx.x / kParts / plan.n_head_tiles;
+  const int n_blocks = (op.n_selected[t] + kBlockRows - 1) / kBlockRows;
+  if (warp >= 4 * kGroups) {
+    give_registers<kColumns == 256 ? 64 : kColumns == 128 ? 88 : 136>();
+    const int fill = warp - 4 * kGroups;
+    fill_values<kKv, Sizes>(plan, plan.found + t * plan.n_most_blocks * kBlockRows, n_blocks, first_column,
+                            stages, landing, table, ring, fill / 4, fill % 4, lane);
+    return;
+  }
+  take_registers<kColumns == 256 ? 192 : kColumns == 128 ? 168 : 232>();
+  const int64_t n_block_weights = weights_of(plan.n_head_warps);
+  const uint4* from =
+      plan.weights + t * plan.n_most_blocks * n_block_weights + weights_of(first_head / 16 + warp);
+  const WeightCopies<Sizes::kWeightsAhead, kGroups * kGroupThreads> copies{
+      from + lane, n_block_weights, shared_address(weights) + threadIdx.x * 16, n_blocks};
+  DSV32_UNROLLED (int block = 0; block < Sizes::kWeightsAhead; ++block) copies.start(block);
+  const Totals totals = total(from, n_block_weights, n_blocks, lane);
+  float o[kColumns / 2] = {};
+  add_blocks<kColumns, kColumns == 64 ? 2 : 1, Sizes::kWeightsAhead>(copies, totals, stages, ring, lane, o);
+  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    const int64_t head = first_head + warp * 16 + lane / 4 + 8 * h;
+    if (head >= op.n_heads) continue;
+    const float factor = n_blocks == 0 ? 0.0f : 1.0f / totals.sum[h];
+    float* out = op.o_c + (t * op.n_heads + head) * kRank + first_column + lane % 4 * 2;
+    store_head<kColumns / 2>(o, h, factor, out);
+  }
+#else
+  __trap();
+#endif
+}
+template <KvType kKv, int kGroups, int kColumns>
+void launch_add(const Attend& op, Plan plan, const Launch& launch) {
+  constexpr int kBytes = AddSizes<kKv, kGroups, kColumns>::kBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kGroups * kHeads));
+  const int64_t n_ctas = op.step.n_tokens * plan.n_head_tiles * (kRank / kColumns);
+  launch_kernel(mla_add_kernel<kKv, kGroups, kColumns>, {n_ctas, threads_of(kGroups), kBytes}, launch, op,
+                plan);
+}
 
 // CTAs that share a token's blocks: with which the first kernel takes the shortest; a CTA begins as long as
 // two blocks take.
@@ -33,7 +267,10 @@ void attend_tokens(const Attend& op, Plan plan, const Launch& launch) {
   constexpr int kSingleColumns = 64;
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, 2 * kHeads));
   plan.n_splits = choose_splits(n_double, plan.n_most_blocks, launch.n_sms);
-  launch_weigh<kKv>(op, plan, launch);
+  constexpr int kBytes = WeighSizes<kKv>::kBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  launch_kernel(mla_weigh_kernel<kKv>, {n_double * plan.n_splits, threads_of(kWeighGroups), kBytes}, launch,
+                op, plan);
   // A CTA of 128 columns takes two thirds as long as one of 256.
   const auto rounds = [&](int n_columns) { return ceil_div(n_double * (kRank / n_columns), launch.n_sms); };
   if (n_single * (kRank / kSingleColumns) <= launch.n_sms)
@@ -57,10 +294,7 @@ void attend_decode(const Attend& op, Plan plan, const Launch& launch) {
   in_groups(op, n_bytes_token, launch, [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
     plan.weights = reinterpret_cast<uint4*>(scratch);
     plan.found = reinterpret_cast<FoundRow*>(plan.weights + n_together * n_weights);
-    if (op.cache.layout.kv_type == KvType::fp8)
-      attend_tokens<KvType::fp8>(part, plan, launch);
-    else
-      attend_tokens<KvType::bf16>(part, plan, launch);
+    with_kv(op, [&]<KvType kKv>() { attend_tokens<kKv>(part, plan, launch); });
   });
 }
 

@@ -1,20 +1,254 @@
-// Sparse MLA of decode on Hopper for one or two tokens of 128 heads: the weights and sums of mla_decode.cu,
-// to the bit, in two kernels that are cut finer.
-//
-// One token is bound by what a CTA waits for: rows that lie where a table says, queries, weights. So CTAs are
-// of 32 heads and bring all that they need in at once, and the second kernel has all of its values in shared
-// memory when the first is done. Each CTA fills a multiprocessor: mla_decode.cu is faster with more tokens
-// than have CTAs at once.
-#include "cuda/mla_few_add.cuh"
 #include "cuda/mla_few_weigh.cuh"
 
 namespace dsv32::cuda {
 namespace {
 
+constexpr int kAddThreads = kFewThreads + kGroupThreads;
+constexpr int kFewSlots = 18;                // for blocks of weights
+constexpr int kValueLine = kFewColumns * 2;  // bytes
+constexpr int kLookups = kFewBlocks * kBlockRows / kFewThreads;
+
+// Shared memory of a CTA.
+struct AddRoom {
+  uint8_t values[kFewBlocks * kBlockRows * kValueLine];
+  uint4 weights[kFewSlots][kFewChunks];
+  FoundRow found[kFewBlocks * kBlockRows];
+  float2 powers[kFewBlocks][kFewHeads];  // and sums; later in .x what weights are worth by the power of all
+  float totals[kFewHeads];
+  uint64_t full[kFewBlocks], empty[kFewBlocks], powers_full;  // each used once
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Named barriers: the warp that asks for weights tells those that fill that the room's barriers are there;
+// and of those that fill.
+constexpr int kReadyBarrier = 1, kFillingBarrier = 2;
+
+// A row of 32 values is a line of 64 bytes, whose four chunks are exchanged by the row's number over two
+// modulo 4 (the "64-byte swizzle", in groups of eight rows).
+__device__ __forceinline__ int value_place(int row, int chunk) {
+  return row * kValueLine + ((chunk ^ (row >> 1)) & 3) * 16;
+}
+// The operand [16 rows, 32 values] from a multiple of 16 rows on.
+__device__ __forceinline__ uint64_t few_value_operand(uint32_t address) {
+  return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{8 * kValueLine >> 4} << 32 |
+         uint64_t{2} << 62;
+}
+
+// Where a token's rows lie, to room.found. Returns what is known of the thread's own.
+template <KvType kKv>
+__device__ __forceinline__ void find_rows(const Attend& op, int64_t t, int64_t seq, int n, AddRoom& room,
+                                          RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
+  DSV32_UNROLLED (int i = 0; i < kLookups; ++i)
+    places[i] = ask_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
+  DSV32_UNROLLED (int i = 0; i < kLookups; ++i) {
+    const bool is_selected = static_cast<int>(threadIdx.x) + i * kFewThreads < n;
+    pages[i] = kKv == KvType::fp8 ? find_key_page(op, seq, places[i], is_selected) : 0;
+    places[i] = find_asked_row(op, seq, places[i], is_selected);
+  }
+  DSV32_UNROLLED (int i = 0; i < kLookups; ++i)
+    room.found[threadIdx.x + i * kFewThreads].id = static_cast<int32_t>(places[i].id);
+}
+
+// Of the thread's own rows, to room.found.
+__device__ __forceinline__ void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
+  DSV32_UNROLLED (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales = scales[i];
+  sync_at<kFewThreads>(kFillingBarrier);
+}
+
+// Brings a token's values of 32 columns in, zeros past the last row: a thread 16 bytes of a row at a time,
+// eight rows at once. Scales come meanwhile.
+template <KvType kKv>
+__device__ __forceinline__ void load_values(const Attend& op, const Plan& plan, int first_column,
+                                            const RowPlace (&places)[kLookups],
+                                            const int32_t (&pages)[kLookups], AddRoom& room) {
+  constexpr bool kIsFp8 = kKv == KvType::fp8;
+  constexpr int kBytes = kIsFp8 ? 1 : 2;  // of a value
+  constexpr int kRowThreads = kFewColumns * kBytes / 16, kTurnRows = kFewThreads / kRowThreads;
+  constexpr int kTurns = kFewBlocks * kBlockRows / kTurnRows, kTogether = 8;
+  static_assert(!kIsFp8 || kTurns == kTogether);
+  const int part = threadIdx.x % kRowThreads, first_row = threadIdx.x / kRowThreads;
+  const uint8_t* from = plan.rows + first_column * kBytes + part * 16;
+  uint32_t scales[kLookups] = {};
+  DSV32_UNROLLED (int i = 0; kIsFp8 && i < kLookups; ++i)
+    scales[i] = ask_scales(op, plan.page_bytes, pages[i], places[i]);
+  DSV32_UNROLLED (int turn = 0; turn < kTurns; turn += kTogether) {
+    uint4 in[kTogether];
+    DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+      const int64_t id = room.found[first_row + (turn + i) * kTurnRows].id;
+      in[i] = {0, 0, 0, 0};
+      if (id >= 0) in[i] = __ldcg(reinterpret_cast<const uint4*>(from + id * kRowBytes<kKv>));
+    }
+    if (kIsFp8) note_scales(scales, room);
+    DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+      const int row = first_row + (turn + i) * kTurnRows;
+      const auto store = [&](int chunk, const uint4& to) {
+        *reinterpret_cast<uint4*>(room.values + value_place(row, chunk)) = to;
+      };
+      if constexpr (kIsFp8) {
+        uint4 low, high;
+        widen_fp8(in[i], room.found[row].scales, first_column / 16 + part, low, high);
+        store(2 * part, low), store(2 * part + 1, high);
+      } else {
+        store(part, bf16_to_f16(in[i]));
+      }
+    }
+  }
+  fence_async_proxy();
+}
+
+// Asks for all that the kernel ahead has made, by one thread: powers, and weights as far as there is room.
+__device__ __forceinline__ void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom& room) {
+  const uint32_t n_power_bytes = n_blocks * kFewHeads * sizeof(float2);
+  arrive_expecting(&room.powers_full, n_power_bytes);
+  copy_in(room.powers, plan.powers + at * kFewHeads, n_power_bytes, &room.powers_full);
+  for (int block = 0; block < n_blocks; ++block) {
+    if (block >= kFewSlots) wait_for_phase(&room.empty[block - kFewSlots], 0);
+    constexpr uint32_t kBytes = kFewChunks * sizeof(uint4);
+    arrive_expecting(&room.full[block], kBytes);
+    copy_in(room.weights[block % kFewSlots], plan.weights + (at + block) * kFewChunks, kBytes,
+            &room.full[block]);
+  }
+}
+
+// Over all blocks, four threads a head, every fourth block each: the power, what each block is worth by it,
+// and the weights' sum.
+__device__ __forceinline__ void total_heads(int n_blocks, AddRoom& room) {
+  const int head = threadIdx.x / 4, quarter = threadIdx.x % 4;
+  float2 known[kFewBlocks / 4];
+  float power = -INFINITY, total = 0;
+  wait_for_phase(&room.powers_full, 0);
+  DSV32_UNROLLED (int i = 0; i < kFewBlocks / 4; ++i) {
+    const int block = 4 * i + quarter;
+    known[i] = block < n_blocks ? room.powers[block][head] : float2{-INFINITY, 0};
+    power = fmaxf(power, known[i].x);
+  }
+  power = quad_max(power);
+  DSV32_UNROLLED (int i = 0; i < kFewBlocks / 4; ++i) {
+    const float factor = exp2_fast(known[i].x - power);
+    total += known[i].y * factor;
+    const __half2 both = __float2half2_rn(factor);
+    room.powers[4 * i + quarter][head].x = __uint_as_float(*reinterpret_cast<const uint32_t*>(&both));
+  }
+  total = quad_sum(total);
+  if (quarter == 0) room.totals[head] = total;
+}
+
+// A block's operands of the warp's 16 heads, at the power of all blocks. After that its slot is free.
+using Operands = uint32_t[kOperandLines][4];
+__device__ __forceinline__ void take_weights(AddRoom& room, int block, int n_blocks, int head_warp, int lane,
+                                             Operands& a) {
+  wait_for_phase(&room.full[block], 0);
+  const float2* powers = room.powers[block] + head_warp * 16 + lane / 4;
+  const uint32_t both[2] = {load_shared_u32(shared_address(powers)),
+                            load_shared_u32(shared_address(powers + 8))};
+  const __half2 factors[2] = {*reinterpret_cast<const __half2*>(&both[0]),
+                              *reinterpret_cast<const __half2*>(&both[1])};
+  const uint4* from = room.weights[block % kFewSlots] + head_warp * kOperandLines * 32 + lane;
+  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line) {
+    scale_weights(load_shared_u32x4(shared_address(from + line * 32)), factors, a[line]);
+  }
+  __syncwarp();
+  if (lane == 0 && block + kFewSlots < n_blocks) arrive(&room.empty[block]);
+}
+
+// Weights by values, all blocks in one chain: o[4 c + 2 h + e] is of head lane / 4 + 8 h of the warp's 16,
+// column 8 c + 2 (lane % 4) + e. Products are of 64 heads: warps 2 and 3 repeat those of 0 and 1, unused. Two
+// sets of operands of two blocks: one is made ready while the products of the other are under way.
+__device__ __forceinline__ void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
+  Operands even[2] = {}, odd[2] = {}, last[1] = {};
+  const auto add = [&]<int kBlocks>(int block, Operands(&a)[kBlocks]) {
+    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i)
+      take_weights(room, block + i, n_blocks, warp % (kFewHeads / 16), lane, a[i]);
+    __syncwarp();
+    wgmma_begin();
+    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) {
+      const uint64_t values =
+          few_value_operand(shared_address(room.values) + (block + i) * kBlockRows * kValueLine);
+      DSV32_UNROLLED (int step = 0; step < kOperandLines; ++step)
+        wgmma<32, true>(o, a[i][step], values + step * kValueLine);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+  };
+  int block = 0;
+  for (; block + 4 <= n_blocks; block += 4) add(block, even), add(block + 2, odd);
+  wgmma_wait();
+#pragma unroll 1
+  for (; block < n_blocks; ++block) add(block, last), wgmma_wait();
+}
+
+__device__ __forceinline__ void store_sums(const Attend& op, const AddRoom& room, int64_t t, int first_head,
+                                           int first_column, int n_blocks, int warp, int lane,
+                                           const float (&o)[16]) {
+  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    const int own = warp * 16 + lane / 4 + 8 * h;
+    if (first_head + own >= op.n_heads) continue;
+    const float factor = n_blocks == 0 ? 0.0f : 1.0f / room.totals[own];
+    float* out = op.o_c + (t * op.n_heads + first_head + own) * kRank + first_column + lane % 4 * 2;
+    store_head<kFewColumns / 2>(o, h, factor, out);
+  }
+}
+#endif
+
+// As mla_add_kernel: o_c = the sum of weights times latents over the weights' sum, of what
+// mla_few_weigh_kernel has left. CTA: one token, 32 heads, 32 columns. While the kernel ahead runs, 16 warps
+// bring all values of the columns in as fp16 (128 KB): what is selected is there already. One more warp asks
+// for weights as soon as they are there, one copy a block; then four of the 16 make totals and add. Bound:
+// the chain of 128 products of 16 rows, of 32 columns each.
+template <KvType kKv>
+__global__ void __launch_bounds__(kAddThreads, 1) mla_few_add_kernel(const Attend op, const Plan plan) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) uint8_t few_room[];
+  auto& room = *reinterpret_cast<AddRoom*>(few_room);
+  const int lane = threadIdx.x % 32, warp = uniform_warp();
+  const int first_column = blockIdx.x % kFewParts * kFewColumns;
+  const int tile = blockIdx.x / kFewParts % plan.n_head_tiles;
+  const int64_t t = blockIdx.x / kFewParts / plan.n_head_tiles, seq = op.step.seq[t];
+  let_next_start();
+  const int n = __ldcg(op.n_selected + t);
+  const int n_blocks = __shfl_sync(0xffffffffu, (n + kBlockRows - 1) / kBlockRows, 0);  // uniform
+  if (warp >= kFewWarps) {
+    give_registers<40>();
+    if (warp > kFewWarps) return;
+    if (lane == 0) {
+      for (int i = 0; i < kFewBlocks; ++i) init_barrier(&room.full[i], 1), init_barrier(&room.empty[i], 4);
+      init_barrier(&room.powers_full, 1);
+      publish_barriers();
+    }
+    __syncwarp();
+    arrive_at<kFewThreads + 32>(kReadyBarrier);
+    wait_for_inputs();
+    if (lane == 0 && n_blocks > 0)
+      ask_weights(plan, (t * plan.n_head_tiles + tile) * plan.n_most_blocks, n_blocks, room);
+    return;
+  }
+  RowPlace places[kLookups];
+  int32_t pages[kLookups];
+  find_rows<kKv>(op, t, seq, n, room, places, pages);
+  sync_at<kFewThreads + 32>(kReadyBarrier);
+  load_values<kKv>(op, plan, first_column, places, pages, room);
+  wait_for_inputs();
+  if (warp < kGroupThreads / 32 && n_blocks > 0) total_heads(n_blocks, room);
+  sync_at<kFewThreads>(kFillingBarrier);
+  if (warp >= kGroupThreads / 32) return;
+  take_registers<152>();
+  float o[kFewColumns / 2] = {};
+  add_values(room, n_blocks, warp, lane, o);
+  if (warp < kFewHeads / 16) store_sums(op, room, t, tile * kFewHeads, first_column, n_blocks, warp, lane, o);
+#else
+  __trap();
+#endif
+}
+static_assert(sizeof(AddRoom) <= kMostSharedBytes);
+
 template <KvType kKv>
 void attend_tokens(const Attend& op, const Plan& plan, const Launch& launch) {
-  launch_few_weigh<kKv>(op, plan, launch);
-  launch_few_add<kKv>(op, plan, launch);
+  const int64_t n_tiles = op.step.n_tokens * plan.n_head_tiles,
+                n_shares = ceil_div(plan.n_most_blocks, kWeighBlocks);
+  launch_kernel(mla_few_weigh_kernel<kKv>, {n_tiles * n_shares, kFewThreads, sizeof(WeighRoom)}, launch, op,
+                plan);
+  launch_kernel(mla_few_add_kernel<kKv>, {n_tiles * kFewParts, kAddThreads, sizeof(AddRoom)}, launch, op,
+                plan);
 }
 
 }  // namespace
@@ -26,10 +260,7 @@ void attend_few(const Attend& op, Plan plan, const Launch& launch) {
   in_groups(op, n_blocks * kBytes, launch, [&](const Attend& part, int64_t n_together, uint8_t* scratch) {
     plan.weights = reinterpret_cast<uint4*>(scratch);
     plan.powers = reinterpret_cast<float2*>(plan.weights + n_together * n_blocks * kFewChunks);
-    if (op.cache.layout.kv_type == KvType::fp8)
-      attend_tokens<KvType::fp8>(part, plan, launch);
-    else
-      attend_tokens<KvType::bf16>(part, plan, launch);
+    with_kv(op, [&]<KvType kKv>() { attend_tokens<kKv>(part, plan, launch); });
   });
 }
 

@@ -3,13 +3,11 @@
 // Four groups of four warps: one brings rows in, one multiplies queries with them and makes weights of the
 // scores, two multiply weights with rows, each 256 columns. They meet at a pipe of two stages of 64 rows and
 // at one block of weights, so that the scores of a block hide behind the values of the one before. Fp16 gives
-// queries and weights three bits more than bf16; a unit for each query (f16.cuh) and a factor for all weights
-// make up for its range.
+// queries and weights three bits more than bf16; a unit for each query (common.cuh) and a factor for all
+// weights make up for its range.
 //
 // Many tokens of one prompt choose among the same rows: these are made fp16 once, ahead, where there is room
 // for all of them. That is the same conversion, so the same bits.
-#include <cmath>
-
 #include "cuda/mla_fill.cuh"
 
 namespace dsv32::cuda {
@@ -283,28 +281,20 @@ bool can_widen(const Attend& op, const Launch& launch) {
          n_rows * kF16RowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
 }
 
-template <KvType kKv>
-void widen_rows(const Attend& op, Plan& plan, const Launch& launch) {
-  const int64_t n_rows = op.step.max_pos + 1;
-  auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kF16RowBytes));
-  launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
-                plan, n_rows, rows);
-  plan.f16_rows = rows;
-}
-
 }  // namespace
 
 void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
   plan.n_head_tiles = static_cast<int>(ceil_div(op.n_heads, kHeads)), plan.n_splits = 1;
-  const bool is_fp8 = op.cache.layout.kv_type == KvType::fp8;
-  if (can_widen(op, launch)) {
-    is_fp8 ? widen_rows<KvType::fp8>(op, plan, launch) : widen_rows<KvType::bf16>(op, plan, launch);
+  with_kv(op, [&]<KvType kKv>() {
+    if (!can_widen(op, launch))
+      return launch_hopper < kKv == KvType::fp8 ? Source::fp8 : Source::bf16 > (op, plan, launch);
+    const int64_t n_rows = op.step.max_pos + 1;
+    auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kF16RowBytes));
+    launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
+                  plan, n_rows, rows);
+    plan.f16_rows = rows;
     launch_hopper<Source::f16>(op, plan, launch);
-  } else if (is_fp8) {
-    launch_hopper<Source::fp8>(op, plan, launch);
-  } else {
-    launch_hopper<Source::bf16>(op, plan, launch);
-  }
+  });
 }
 
 }  // namespace dsv32::cuda

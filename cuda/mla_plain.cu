@@ -1,8 +1,6 @@
 // Sparse MLA for any sizes and every kv type, without tensor cores: for small models, odd shapes, f32 rows.
 //
 // One CTA a token and head: warps score 32 rows at a time, then every thread adds them to its columns.
-#include <cmath>
-
 #include "cuda/mla.cuh"
 
 namespace dsv32::cuda {
@@ -101,25 +99,18 @@ __global__ void __launch_bounds__(kPlainThreads) mla_plain_kernel(const Attend o
 
 }  // namespace
 
-void attend_plain(const Attend& op, const uint8_t* rows, const Launch& launch) {
+void attend_plain(const Attend& op, const Launch& launch) {
   const CacheLayout& cache = op.cache.layout;
-  const PlainLayout layout{rows,
-                           cache.kv_lora_rank,
-                           cache.qk_rope_head_dim,
-                           cache.latent_bytes(),
-                           cache.row_bytes(),
-                           cache.scale_bytes(),
+  const PlainLayout layout{op.cache.slots,        cache.kv_lora_rank, cache.qk_rope_head_dim,
+                           cache.latent_bytes(),  cache.row_bytes(),  cache.scale_bytes(),
                            cache.key_page_bytes()};
   const auto n_shared_bytes = static_cast<size_t>(2 * layout.rank + layout.rope_dim) * sizeof(float);
   if (n_shared_bytes > 47 * 1024)
     fail(ErrorKind::internal, format("attend: a rank of %ld is more than this kernel takes", layout.rank));
-  const Grid grid{op.step.n_tokens * op.n_heads, kPlainThreads, n_shared_bytes};
-  const auto run = [&](auto* kernel) { launch_kernel(kernel, grid, launch, op, layout); };
-  switch (cache.kv_type) {
-    case KvType::fp8: return run(mla_plain_kernel<KvType::fp8>);
-    case KvType::bf16: return run(mla_plain_kernel<KvType::bf16>);
-    case KvType::f32: return run(mla_plain_kernel<KvType::f32>);
-  }
+  const auto kernel = cache.kv_type == KvType::f32    ? mla_plain_kernel<KvType::f32>
+                      : cache.kv_type == KvType::bf16 ? mla_plain_kernel<KvType::bf16>
+                                                      : mla_plain_kernel<KvType::fp8>;
+  launch_kernel(kernel, {op.step.n_tokens * op.n_heads, kPlainThreads, n_shared_bytes}, launch, op, layout);
 }
 
 }  // namespace dsv32::cuda

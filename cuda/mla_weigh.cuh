@@ -179,13 +179,6 @@ __global__ void __launch_bounds__(threads_of(kWeighGroups), 1)
   __trap();
 #endif
 }
-template <KvType kKv>
-void launch_weigh(const Attend& op, Plan plan, const Launch& launch) {
-  constexpr int kBytes = WeighSizes<kKv>::kBytes;
-  static_assert(kBytes <= kMostSharedBytes);
-  const int64_t n_ctas = op.step.n_tokens * plan.n_splits * plan.n_head_tiles;
-  launch_kernel(mla_weigh_kernel<kKv>, {n_ctas, threads_of(kWeighGroups), kBytes}, launch, op, plan);
-}
 
 }  // namespace
 }  // namespace dsv32::cuda

@@ -1,10 +1,7 @@
 // The router's choice of one token's experts, by the threads of a block.
 #pragma once
 
-#include <cmath>
-
 #include "cuda/common.cuh"
-#include "cuda/kernels.h"
 
 namespace dsv32::cuda {
 

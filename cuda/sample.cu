@@ -1,10 +1,7 @@
 // Draws tokens from logits: the likeliest of each share of a row, then a team of blocks per token; nothing is
 // sorted. A rule keeps a beginning of the tokens in order of likelihood (equal logits: the lower id first),
 // so it is a cut (sample_cut.cuh); the draw then adds the kept weights in the order of ids.
-#include <algorithm>
 
-#include "cuda/common.cuh"
-#include "cuda/kernels.h"
 #include "cuda/sample_cut.cuh"
 
 namespace dsv32::cuda {

@@ -5,10 +5,7 @@
 
 #include <cfloat>
 
-#include "backend/backend.h"
 #include "cuda/common.cuh"
-#include "cuda/ptx.cuh"
-#include "cuda/team.cuh"
 
 namespace dsv32::cuda::sampling {
 

@@ -4,7 +4,6 @@
 //
 // In decode launch latency bounds them, in prompts one reading of their input.
 #include "cuda/dequant.cuh"
-#include "cuda/kernels.h"
 #include "cuda/route.cuh"
 #include "cuda/store.cuh"
 #include "cuda/turn.cuh"

@@ -4,10 +4,7 @@
 // top-k buffer the newest row takes a slot of its own; resolve() writes down that it has (resolve.cu).
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/common.cuh"
-#include "cuda/kernels.h"
 
 namespace dsv32::cuda {
 

@@ -4,14 +4,10 @@
 // is a cluster's: each block lists the keys of its part that lie above a bound and sends the list to all
 // others, so that each finds the threshold by itself and writes what its own part has above it, in order; the
 // blocks meet once. The bound is the same in all, from the same sample of the whole row. Where it leaves too
-// few keys or too many, the blocks go through the row once more, digit by digit (topk_row.cuh): the result is
-// exact whatever the scores, and counts are integers, so that no order of arrival shows.
-#include <algorithm>
-#include <cmath>
+// few keys or too many, the blocks go through the row once more, digit by digit (topk_keys.cuh): the result
+// is exact whatever the scores, and counts are integers, so that no order of arrival shows.
 
-#include "cuda/kernels.h"
-#include "cuda/ptx.cuh"
-#include "cuda/topk_row.cuh"
+#include "cuda/topk_keys.cuh"
 
 namespace dsv32::cuda {
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/common.cuh"
-#include "cuda/kernels.h"
 
 namespace dsv32::cuda {
 

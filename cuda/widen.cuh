@@ -12,7 +12,6 @@
 #pragma once
 
 #include "cuda/dequant.cuh"
-#include "cuda/f16.cuh"
 
 namespace dsv32::cuda {
 

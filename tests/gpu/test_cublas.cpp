@@ -61,7 +61,7 @@ class Contest {
   }
 
  private:
-  // As rounded_rows_in() (f16.cuh) has them, in units of 1.
+  // As rounded_rows_in() (common.cuh) has them, in units of 1.
   void round(int64_t n_tokens) {
     auto* x = reinterpret_cast<uint8_t*>(rounded_.data());
     const size_t n_bytes = static_cast<size_t>(n_tokens * n_cols_) * 2;
