@@ -3,9 +3,7 @@
 #pragma once
 
 #include "cuda/float_rows.cuh"
-#include "cuda/route.cuh"
-#include "cuda/store.cuh"
-#include "cuda/turn.cuh"
+#include "cuda/token_work.cuh"
 
 namespace dsv32::cuda {
 

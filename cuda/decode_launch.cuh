@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/decode_rows.cuh"
-#include "cuda/float_tiles.cuh"
 
 namespace dsv32::cuda::decode {
 

@@ -4,7 +4,6 @@
 #include <climits>
 
 #include "cuda/decode_steps.cuh"
-#include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
 

@@ -8,7 +8,7 @@
 // A code put into the lower ten bits of fp16 1024 is 1024 + code without conversion, and taking 1024 off is
 // exact. Blocks of 256 values keep d (and dmin) for the step's sums: what is left is a code times a small
 // integer, exact in fp16 up to 2048 and rounded to eleven bits beyond. Other blocks' values are multiplied by
-// their scale and rounded, as in prompts (widen.cuh).
+// their scale and rounded, as in prompts (weight_tile.cuh).
 #pragma once
 
 #include <bit>

@@ -15,9 +15,9 @@
 // wait where others of its block wait.
 //
 // One exception: a layer's top-k buffers, which resolve_kernel alone writes, are read before the wait by it
-// and by what stores tokens (store.cuh). Every resolve_kernel lets the next kernel start only after its own
-// wait: no kernel after another layer's begins before this layer's is complete. Of a single layer two follow
-// each other in two steps, which a copy or the edge of a recorded step divides.
+// and by what stores tokens (token_work.cuh). Every resolve_kernel lets the next kernel start only after its
+// own wait: no kernel after another layer's begins before this layer's is complete. Of a single layer two
+// follow each other in two steps, which a copy or the edge of a recorded step divides.
 #pragma once
 
 #include <concepts>

@@ -7,7 +7,6 @@
 // shared expert's first product, and the shared expert's second product is one problem more of the chosen
 // ones'.
 #include "cuda/decode_launch.cuh"
-#include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
 namespace {

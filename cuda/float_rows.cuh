@@ -2,7 +2,7 @@
 //
 // Such matrices are small, so that launches and waiting are what they take: their blocks are the last ones of
 // a quantised product of the same x (beside.cuh). A thread has some columns of two rows in registers before
-// it waits for x. Of more tokens float_tiles.cuh has the same sums. The order of a row's sum depends on its
+// it waits for x. The order of a row's sum depends on its
 // number of columns alone.
 #pragma once
 
@@ -78,6 +78,201 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
       for (int i = 0; i < kWarps; ++i) totals[m] += partial[(t * kWarps + i) * kFloatRows + r + m];
     finish_row<kMats>(rows, matrix, totals, problem, t, first_row + r);
   }
+}
+
+// ---- many vectors: the same sums in the same order, so that a token's bits do not depend on their number
+// ----
+
+// Above, a row's sum is 256 threads' sums of every 256th four columns, added by warps; here each of the eight
+// blocks of a cluster has the columns of one of those warps, and a lane those of that lane. A warp has eight
+// rows times eight tokens in registers, 64 products for 16 values read; a block's warps make up to 32 rows
+// times 32 tokens.
+
+constexpr int kSide = 8;       // rows of a warp, and tokens
+constexpr int kMostSides = 4;  // of a block, either way
+constexpr int kMostTileThreads = 32 * kMostSides * kMostSides;
+constexpr int kLaneColumns = 4;  // beside each other
+
+// How a product is cut.
+struct FloatTiles {
+  int n_row_sides, n_token_sides;  // of a block: a warp has one of each
+  int n_split;                     // blocks of a cluster: kWarps, or 1 that does all one after the other
+  int n_stages;
+  bool is_aligned;
+
+  __host__ __device__ int n_rows() const { return kSide * n_row_sides; }
+  __host__ __device__ int n_tokens() const { return kSide * n_token_sides; }
+  __host__ __device__ int n_threads() const { return 32 * n_row_sides * n_token_sides; }
+  // Float4 in a stage of the ring: 32 of each row and token.
+  __host__ __device__ int stage() const { return 32 * (n_rows() + n_tokens()); }
+  __host__ __device__ size_t n_bytes() const {
+    return static_cast<size_t>(n_stages * stage()) * sizeof(float4) +
+           static_cast<size_t>(n_rows() * n_tokens()) * sizeof(float);
+  }
+};
+
+// The warp's sums of 64 values that each lane has one of: value i, as warp_sum() adds it up, comes to lane
+// i / 2 as its value i % 2. Lanes exchange halves of what they have, instead of all lanes all values.
+template <int kOffset = 16>
+__device__ __forceinline__ void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
+  const bool is_upper = lane & kOffset;
+  DSV32_UNROLLED (int i = 0; i < 2 * kOffset; ++i) {
+    const float kept = is_upper ? v[i + 2 * kOffset] : v[i], sent = is_upper ? v[i] : v[i + 2 * kOffset];
+    v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, kOffset);
+  }
+  if constexpr (kOffset > 1) spread_warp_sums<kOffset / 2>(v, lane);
+}
+
+// y = W @ x, or silu(W0 x) * (W1 x) * factor; see DecodeRows. Two matrices' rows take turns in a tile. Grid
+// (tiles of rows times n_split, problems, tiles of tokens), a warp kSide rows and tokens. Layout: a ring of
+// stages [rows, then tokens][32] float4, each the block's 128 columns of a step of 1024; behind it the
+// block's sums [tokens][rows], which the cluster adds in the order of the blocks. Bound by f32 products and
+// shared memory alike; of few tokens by latency.
+template <int kMats>
+__global__ void __launch_bounds__(kMostTileThreads, 1)
+    float_tiles_kernel(const __grid_constant__ DecodeRows rows, const __grid_constant__ FloatTiles tiles) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int n_warps = static_cast<int>(blockDim.x) / 32;
+  const int n_rows = tiles.n_rows(), n_tokens = tiles.n_tokens(), stage = tiles.stage();
+  const int n_split = tiles.n_split, rank = static_cast<int>(blockIdx.x) % n_split;
+  const int first_row = static_cast<int>(blockIdx.x) / n_split * (n_rows / kMats),
+            first_token = static_cast<int>(blockIdx.z) * n_tokens, problem = static_cast<int>(blockIdx.y);
+  const DecodeRows::Matrix& matrix = rows.matrices[0];
+  float4* ring = reinterpret_cast<float4*>(shared);
+  float* block_sums = reinterpret_cast<float*>(ring + tiles.n_stages * stage);
+
+  if (rows.mats) wait_for_inputs();  // late: the next one may go by the same mats
+  let_next_start();
+  const uint8_t* w = matrix.weights + mat_offset(rows);
+  const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
+  constexpr int kStepColumns = kLaneColumns * kThreads;
+  const int n_steps = (rows.n_cols + kStepColumns - 1) / kStepColumns;
+  const int n_steps_all = n_steps * (kWarps / n_split);
+  // The block's first column of a step.
+  const auto column_of = [&](int step) {
+    return step % n_steps * kStepColumns + (rank + step / n_steps) * (kStepColumns / kWarps);
+  };
+  // Those past the last are that one again.
+  const auto row_at = [&](int i) {
+    return reinterpret_cast<const float*>(w + (kMats == 2 && i % 2 ? rows.gate_offset : 0) +
+                                          min(first_row + i / kMats, matrix.n_rows - 1) * rows.row_bytes);
+  };
+  const auto token_at = [&](int i) {
+    return x + min(first_token + i, rows.n_tokens - 1) * rows.x_token_stride;
+  };
+  const auto put = [&](int step) {
+    const int col = column_of(step) + kLaneColumns * lane;
+    float4* to = ring + step % tiles.n_stages * stage + lane;
+    for (int i = warp; i < n_rows + n_tokens; i += n_warps) {
+      const float* from = i < n_rows ? row_at(i) : token_at(i - n_rows);
+      if (tiles.is_aligned)
+        copy_line_async(shared_address(to + 32 * i), from + col, col < rows.n_cols);
+      else
+        to[32 * i] = load_f32x4(from, col, rows.n_cols, false);
+    }
+  };
+  if (!rows.mats) {  // weights as far as L2 only: copies end in order, and those of x come later
+    constexpr int kLine = 32, kLines = kStepColumns / kWarps / kLine;  // of the block's columns of a step
+    for (int i = warp; i < n_rows; i += n_warps)
+      for (int k = lane; k < kLines * n_steps_all; k += 32) {
+        const int col = column_of(k / kLines) + k % kLines * kLine;
+        if (col < rows.n_cols) prefetch_constant(row_at(i) + col);
+      }
+    wait_for_inputs();
+  }
+  for (int step = 0; step < tiles.n_stages - 1; ++step) {
+    if (step < n_steps_all) put(step);
+    commit_copies();
+  }
+
+  const int row_side = warp % tiles.n_row_sides, token_side = warp / tiles.n_row_sides;
+  const bool has_tokens = first_token + kSide * token_side < rows.n_tokens;
+  float totals[2] = {};
+  for (int part_end = n_steps, step = 0; step < n_steps_all; part_end += n_steps) {
+    float sums[kSide * kSide] = {};  // [token][row]
+#pragma unroll 1
+    for (; step < part_end; ++step) {
+      wait_until_pending(tiles.n_stages - 2);
+      __syncthreads();  // everyone's copies of this step are there, and nobody reads the step before any more
+      if (step + tiles.n_stages - 1 < n_steps_all) put(step + tiles.n_stages - 1);
+      commit_copies();
+      if (!has_tokens) continue;
+      const float4* from = ring + step % tiles.n_stages * stage + lane;
+      const float4* of_rows = from + 32 * kSide * row_side;
+      const float4* of_tokens = from + 32 * (n_rows + kSide * token_side);
+      float4 held[kSide];
+      DSV32_UNROLLED (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
+      DSV32_UNROLLED (int t = 0; t < kSide; ++t) {
+        const float4 v = of_tokens[32 * t];
+        DSV32_UNROLLED (int r = 0; r < kSide; ++r) {
+          float& sum = sums[t * kSide + r];
+          sum = fmaf(held[r].x, v.x, sum), sum = fmaf(held[r].y, v.y, sum);
+          sum = fmaf(held[r].z, v.z, sum), sum = fmaf(held[r].w, v.w, sum);
+        }
+      }
+    }
+    spread_warp_sums(sums, lane);
+    totals[0] += sums[0], totals[1] += sums[1];
+  }
+  *reinterpret_cast<float2*>(block_sums + (kSide * token_side + lane / 4) * n_rows + kSide * row_side +
+                             2 * (lane % 4)) = {totals[0], totals[1]};
+
+  if (n_split == 1) __syncthreads();
+  arrive_at_cluster(), wait_for_cluster();
+  const auto sum_of = [&](int k) {
+    float sum = 0;
+    DSV32_UNROLLED (int block = 0; block < kWarps; ++block) {
+      if (block >= n_split) break;
+#if __CUDA_ARCH__ >= 900
+      sum += *cooperative_groups::this_cluster().map_shared_rank(block_sums + k, block);
+#else
+      sum += block_sums[k];
+#endif
+    }
+    return sum;
+  };
+  // Of what the cluster has, each block finishes a part.
+  const int n_results = n_rows / kMats * n_tokens / n_split;
+  for (int k = static_cast<int>(threadIdx.x); k < n_results; k += static_cast<int>(blockDim.x)) {
+    const int t = (rank * n_results + k) / (n_rows / kMats), r = (rank * n_results + k) % (n_rows / kMats);
+    if (first_token + t >= rows.n_tokens || first_row + r >= matrix.n_rows) continue;
+    float sums[kMats];
+    DSV32_UNROLLED (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
+    finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
+  }
+  arrive_at_cluster(), wait_for_cluster();  // until all is read
+}
+
+// The largest tiles with which there is a block for each multiprocessor.
+inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
+  FloatTiles tiles{};
+  const int64_t n_sides = ceil_div(rows.n_tokens, kSide);
+  tiles.n_token_sides = static_cast<int>(ceil_div(n_sides, ceil_div(n_sides, kMostSides)));
+  tiles.n_split = is_hopper_or_later() ? kWarps : 1;
+  const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
+  tiles.n_row_sides = kMostSides;
+  while (tiles.n_row_sides > 1 &&
+         n_columns * ceil_div(rows.matrices[0].n_rows * n_mats, tiles.n_rows() / 2) <= n_sms)
+    tiles.n_row_sides /= 2;
+  return tiles;
+}
+
+template <int kMats>
+void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligned, const Launch& launch) {
+  tiles.is_aligned = is_aligned;
+  const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - 1024;
+  const int room = tiles.n_threads() > kThreads ? block_limit : half_sm;
+  const auto n_steps =
+      static_cast<int>(ceil_div(rows.n_cols, kLaneColumns * kThreads)) * (kWarps / tiles.n_split);
+  for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);
+       tiles.n_stages > 2 && tiles.n_bytes() > static_cast<size_t>(room);)
+    --tiles.n_stages;
+  const Extent blocks = {ceil_div(rows.matrices[0].n_rows * kMats, tiles.n_rows()) * tiles.n_split,
+                         rows.n_problems, ceil_div(rows.n_tokens, tiles.n_tokens())};
+  launch_kernel(float_tiles_kernel<kMats>, {blocks, tiles.n_threads(), tiles.n_bytes(), tiles.n_split},
+                launch, rows, tiles);
 }
 
 }  // namespace dsv32::cuda::decode

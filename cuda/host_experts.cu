@@ -3,7 +3,6 @@
 
 #include "backend/link_share.h"
 #include "cuda/common.cuh"
-#include "cuda/expert_uses.h"
 
 namespace dsv32::cuda {
 namespace {

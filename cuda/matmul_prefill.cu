@@ -6,8 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "cuda/gemm_tile.cuh"
-#include "cuda/widen.cuh"
+#include "cuda/weight_tile.cuh"
 
 namespace dsv32::cuda {
 namespace {

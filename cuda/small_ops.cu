@@ -4,9 +4,7 @@
 //
 // In decode launch latency bounds them, in prompts one reading of their input.
 #include "cuda/dequant.cuh"
-#include "cuda/route.cuh"
-#include "cuda/store.cuh"
-#include "cuda/turn.cuh"
+#include "cuda/token_work.cuh"
 
 namespace dsv32::cuda {
 namespace {
@@ -98,7 +96,7 @@ __global__ void gate_kernel(float* values, const float* up, const float* factors
   }
 }
 
-// A block a token (route.cuh). Bound by latency.
+// A block a token (token_work.cuh). Bound by latency.
 __global__ void route_experts_kernel(const __grid_constant__ RouteExperts op) {
   extern __shared__ float floats[];
   let_next_start();

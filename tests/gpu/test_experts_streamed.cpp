@@ -1,4 +1,4 @@
-// Experts of prompts that come from host memory (cuda/experts_streamed.cu): the bits of the same experts on
+// Experts of prompts that come from host memory (cuda/experts_prefill.cu): the bits of the same experts on
 // the device, whatever the size of the window and whatever was announced.
 #include <cstdio>
 #include <optional>

@@ -1,12 +1,17 @@
-// What a step keeps of each token, by blocks of kStoreThreads: latent rows to the host pool and to where they
-// are read from, their scales and the index keys to the key pages; with the norms, the rotation and the
-// transform before. The latent, the index key and the queries' low rank are three blocks of a token. In a
-// top-k buffer the newest row takes a slot of its own; resolve() writes down that it has (resolve.cu).
+// What blocks do for a token beside products: store what is kept of it, turn its queries, choose its experts.
+// Each is a kernel of its own (small_ops.cu) or some blocks of a product's (beside.cuh).
 #pragma once
 
 #include "cuda/common.cuh"
 
 namespace dsv32::cuda {
+
+// ---- what a step keeps of a token, by blocks of kStoreThreads ----
+
+// Latent rows go to the host pool and to where they are read from, their scales and the index keys to the key
+// pages; with the norms, the rotation and the transform before. The latent, the index key and the queries'
+// low rank are three blocks of a token. In a top-k buffer the newest row takes a slot of its own; resolve()
+// writes down that it has (resolve.cu).
 
 constexpr int kStoreThreads = 256;
 
@@ -211,6 +216,178 @@ __device__ inline void store_part(const StoreTokens& op, const StoreRoom& room, 
     for (int64_t i = threadIdx.x; i < op.q_lora_rank; i += blockDim.x) x[i] = x[i] * factor * op.q_norm[i];
   } else {
     store_key(op, t, values, turns);
+  }
+}
+
+// ---- what the queries of a token go through, by blocks of kTurnThreads ----
+
+// Heads of q are turned, index heads are turned, multiplied by the Hadamard matrix and rounded (TurnQueries).
+
+// A block has so many heads of q, or so many index heads, a warp each.
+constexpr int kTurnThreads = 256, kTurnHeads = 32, kIndexHeads = kTurnThreads / 32;
+
+// The blocks of a token: those of q, then those of index heads.
+struct TurnBlocks {
+  int n_heads, n_index_heads;
+
+  explicit TurnBlocks(const TurnQueries& op)
+      : n_heads(static_cast<int>(ceil_div(op.n_heads, kTurnHeads))),
+        n_index_heads(op.index_q ? static_cast<int>(ceil_div(op.n_index_heads, kIndexHeads)) : 0) {}
+  TurnBlocks() : n_heads(0), n_index_heads(0) {}
+  __host__ __device__ int n() const { return n_heads + n_index_heads; }
+};
+
+// Shared memory of a block of index heads.
+inline size_t turn_bytes(const TurnQueries& op) {
+  return op.index_q ? static_cast<size_t>(kIndexHeads * op.index_dim) * sizeof(float) : 0;
+}
+
+// (a, b) -> (a cos - b sin, a sin + b cos) at angle pos * frequency, rounded to f32 as in model.py,
+// full-range sincosf: angles reach a million radians. With a whole number of rounds over the pairs a thread's
+// first sine and cosine are those of all its heads.
+__device__ inline void turn_heads(const TurnQueries& op, int64_t t, int64_t first_head) {
+  const int64_t n_pairs = op.rope_dim / 2, n_heads = min(op.n_heads - first_head, int64_t{kTurnHeads});
+  const float pos = static_cast<float>(__ldcg(op.step.pos + t));
+  int64_t known_pair = threadIdx.x % n_pairs;
+  float sine, cosine;
+  sincosf(__fmul_rn(pos, op.frequencies[known_pair]), &sine, &cosine);
+  wait_for_inputs();
+  float* q = op.q + (t * op.n_heads + first_head) * op.head_dim + (op.head_dim - op.rope_dim);
+  for (int64_t i = threadIdx.x; i < n_pairs * n_heads; i += blockDim.x) {
+    const int64_t pair = i % n_pairs;
+    float* x = q + i / n_pairs * op.head_dim + 2 * pair;
+    if (pair != known_pair) sincosf(__fmul_rn(pos, op.frequencies[pair]), &sine, &cosine), known_pair = pair;
+    const float a = x[0], b = x[1];
+    x[0] = a * cosine - b * sine;
+    x[1] = a * sine + b * cosine;
+  }
+}
+
+// x [dim] of a warp, in shared memory, times the orthonormal Hadamard matrix.
+__device__ inline void transform(float* x, int64_t dim) {
+  const int lane = threadIdx.x % 32;
+  hadamard_stages(x, dim, lane, 32, [] { __syncwarp(); });
+  const float factor = 1.0f / sqrtf(static_cast<float>(dim));
+  for (int64_t i = lane; i < dim; i += 32) x[i] *= factor;
+  __syncwarp();
+}
+
+__device__ inline void turn_index_head(const TurnQueries& op, int64_t t, int64_t head, float* x) {
+  const int64_t dim = op.index_dim, n_pairs = op.rope_dim / 2, row = t * op.n_index_heads + head,
+                n_tiles = CacheLayout::tiles(dim);
+  const int lane = threadIdx.x % 32;
+  const float pos = static_cast<float>(op.step.pos[t]);
+  float* q = op.index_q + row * dim;
+  for (int64_t i = lane; i < dim; i += 32) x[i] = q[i];
+  __syncwarp();
+  for (int64_t i = lane; i < n_pairs; i += 32) {
+    float sine, cosine;
+    sincosf(__fmul_rn(pos, op.frequencies[i]), &sine, &cosine);
+    const float a = x[i], b = x[i + n_pairs];
+    q[i] = x[i] = a * cosine - b * sine;
+    q[i + n_pairs] = x[i + n_pairs] = a * sine + b * cosine;
+  }
+  transform(x, dim);
+  if (op.turned)
+    for (int64_t i = lane; i < dim; i += 32) op.turned[row * dim + i] = x[i];
+  if (!op.turned_fp8) return;
+  for (int64_t tile = 0; tile < n_tiles; ++tile) {
+    const int64_t begin = tile * kTileValues, end = min(begin + kTileValues, dim);
+    float amax = 0;
+    for (int64_t i = begin + lane; i < end; i += 32) amax = fmaxf(amax, fabsf(x[i]));
+    const float scale = from_ue8m0(tile_scale(warp_max(amax)));
+    for (int64_t i = begin + lane; i < end; i += 32) op.turned_fp8[row * dim + i] = to_e4m3(x[i] / scale);
+    if (lane == 0) op.turned_scales[row * n_tiles + tile] = scale;
+  }
+}
+
+// A block of token t; shared: turn_bytes(). Waits for the inputs.
+__device__ inline void turn_block(const TurnQueries& op, const TurnBlocks& blocks, int64_t t, int block,
+                                  float* shared) {
+  if (block < blocks.n_heads) return turn_heads(op, t, int64_t{block} * kTurnHeads);
+  wait_for_inputs();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t head = int64_t{block - blocks.n_heads} * kIndexHeads + warp;
+  if (head < op.n_index_heads) turn_index_head(op, t, head, shared + warp * op.index_dim);
+}
+
+// ---- the router's choice of a token's experts, by the threads of a block ----
+
+// What choose_experts() wants of shared memory.
+inline size_t route_bytes(const RouteExperts& op) {
+  return static_cast<size_t>(3 * op.n_experts + op.n_groups * (op.n_activated + 3) + op.n_activated) *
+         sizeof(float);
+}
+
+// How many of a shared array's n values are larger than value i, or equal to it and before it.
+__device__ inline int rank_of(const float* values, int n, int i) {
+  const float value = values[i];
+  int rank = 0;
+#pragma unroll 8
+  for (int j = 0; j < n; ++j) rank += values[j] > value || (values[j] == value && j < i);
+  return rank;
+}
+
+// p = sigmoid(logits); s = p + bias; the groups with the largest sum of two best s; in them the experts with
+// the largest s, ties to the lower index; weight = p / sum of p * route_scale (model.py, Gate). A block a
+// token, all in shared memory; an expert counts those before it in its group, and of the other groups among
+// their best alone. An s that is NaN becomes -infinity, as on the CPU. Chosen experts are sorted ascending at
+// the end, the sum runs in the order of choice. Logits are read past the first cache: other blocks of the
+// same kernel may have written them. Bound by latency.
+__device__ inline void choose_experts(const RouteExperts& op, int64_t token, float* shared) {
+  const int n = static_cast<int>(op.n_experts), n_groups = static_cast<int>(op.n_groups),
+            n_activated = static_cast<int>(op.n_activated), group_size = n / n_groups,
+            n_best = min(n_activated, group_size);
+  float *p = shared, *s = p + n, *best = s + n;             // best [n_groups, n_activated] of each group's s
+  float* top = best + n_groups * n_activated;               // [n_groups, 2]
+  int* place = reinterpret_cast<int*>(top + 2 * n_groups);  // of each expert in its group
+  int *is_kept = place + n, *chosen = is_kept + n_groups;
+  const float* logits = op.logits + token * n;
+  for (int e = threadIdx.x; e < n; e += blockDim.x) {
+    p[e] = 1.0f / (1.0f + expf(-__ldcg(logits + e)));
+    const float score = op.bias ? p[e] + op.bias[e] : p[e];
+    s[e] = isnan(score) ? -INFINITY : score;
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < n; e += blockDim.x) {
+    const int group = e / group_size, first = group * group_size;
+    place[e] = rank_of(s + first, group_size, e - first);
+    if (place[e] < 2) top[2 * group + place[e]] = s[e];
+    if (place[e] < n_best) best[group * n_activated + place[e]] = s[e];
+  }
+  __syncthreads();
+  const auto score_of = [&](int group) { return top[2 * group] + (group_size > 1 ? top[2 * group + 1] : 0); };
+  for (int g = threadIdx.x; g < n_groups; g += blockDim.x) {
+    const float score = score_of(g);
+    int rank = 0;
+    for (int h = 0; h < n_groups; ++h) rank += score_of(h) > score || (score_of(h) == score && h < g);
+    is_kept[g] = n_groups == 1 || rank < op.n_limited_groups;
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < n; e += blockDim.x) {
+    const int group = e / group_size;
+    int rank = place[e];
+    if (rank >= n_best || !is_kept[group]) continue;
+    for (int h = 0; h < n_groups; ++h) {
+      if (h == group || !is_kept[h]) continue;
+#pragma unroll 8
+      for (int k = 0; k < n_best; ++k) {
+        const float other = best[h * n_activated + k];
+        rank += other > s[e] || (other == s[e] && h < group);
+      }
+    }
+    if (rank < n_activated) chosen[rank] = e;
+  }
+  __syncthreads();
+  float sum = 0;
+  for (int k = 0; k < n_activated; ++k) sum += p[chosen[k]];
+  for (int k = threadIdx.x; k < n_activated; k += blockDim.x) {
+    int rank = 0;
+    for (int i = 0; i < n_activated; ++i) rank += chosen[i] < chosen[k];
+    op.experts[token * n_activated + rank] = chosen[k];
+    float weight = p[chosen[k]] / (op.normalize ? sum : 1.0f) * op.route_scale;
+    if (op.scales) weight *= op.scales[chosen[k]];
+    op.weights[token * n_activated + rank] = weight;
   }
 }
 
