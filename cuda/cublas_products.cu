@@ -91,8 +91,8 @@ bool has_our_bits(const Product& product, const Launch& launch) {
   Product ours = product;
   ours.n_places = kTokens;
   ours.y_mat_stride = product.weight.n_rows, ours.y_stride = product.weight.n_mats * product.weight.n_rows;
-  const auto n_values = static_cast<size_t>(kTokens * ours.y_stride);
-  if (scratch.n_bytes_left() < n_values * sizeof(float) + 512) return false;
+  const int64_t n_values = kTokens * ours.y_stride;
+  if (scratch.n_bytes_left() < n_values * 4 + 512) return false;
   ours.y = scratch.take<float>(n_values);
   auto* counted = scratch.take<int>(1);
   CUDA_CHECK(cudaMemsetAsync(counted, 0, sizeof(int), launch.stream));

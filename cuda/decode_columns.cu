@@ -355,13 +355,13 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const int64_t n_columns = int64_t{rows.n_problems} / rows.x_sharing * rows.n_tokens;
 
   const int64_t n_records = n_columns * layout.n_steps;
-  const ColumnX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(n_records * X::kBytes)),
-                     static_cast<int>(n_columns), layout.n_steps};
+  const ColumnX x = {launch.workspace->take<uint8_t>(n_records * X::kBytes), static_cast<int>(n_columns),
+                     layout.n_steps};
   launch_kernel(make_columns_kernel<kLikeX<kType>>, {ceil_div(n_records, kThreads / X::kLanes), kThreads},
                 launch, rows, x, layout.is_x_aligned);
 
-  Cut cut{is_gated, 1, 1, 0, 0, static_cast<int>(ceil_div(n_together, 8)) * 8};
-  const int n_chunks = runs.runs ? 1 : static_cast<int>(ceil_div(rows.n_tokens, cut.n_columns));
+  Cut cut{is_gated, 1, 1, 0, 0, ceil_div(n_together, 8) * 8};
+  const int n_chunks = runs.runs ? 1 : ceil_div(rows.n_tokens, cut.n_columns);
   const int n_stage_bytes = kWarps * kBandTile * Steps<kType>::kSlot + cut.n_columns * X::kBytes;
   const int place = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kReserved;
@@ -381,9 +381,9 @@ void launch_columns(DecodeRows rows, const Layout& layout, const UseRuns& runs, 
   const int room = stages_in(place, cut.n_slots) >= 2 ? std::min(place, block_limit) : block_limit;
   // Blocks of runs: a few times as many as run at a time, since some have less to do.
   const int n_items = std::min(BlockItems::kMost, BlockItems::kMostColumns / cut.n_columns);
-  const int n_z = runs.runs ? std::clamp(8 * launch.n_sms / n_groups,
-                                         static_cast<int>(ceil_div(n_problems, n_items)), n_problems)
-                            : n_problems;
+  const int n_z = runs.runs
+                      ? std::clamp(8 * launch.n_sms / n_groups, ceil_div(n_problems, n_items), n_problems)
+                      : n_problems;
   const int64_t n_steps = ceil_div(layout.n_steps, cut.n_parts) * ceil_div(n_problems, n_z);
   cut.n_stages = static_cast<int>(
       std::min<int64_t>({stages_in(room, cut.n_slots), kMostStages, std::max<int64_t>(2, n_steps + 1)}));

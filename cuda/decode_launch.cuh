@@ -21,7 +21,7 @@ bool launch_rows(DecodeRows rows, Layout layout, const Beside& beside, const Lau
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - kReserved;
   const auto stages_in = [&](int64_t n_bytes) { return static_cast<int>(n_bytes / Sizes::ring(1)); };
 
-  const int n_token_groups = static_cast<int>(ceil_div(rows.n_tokens, kBlockTokens));
+  const int n_token_groups = ceil_div(rows.n_tokens, kBlockTokens);
   const int n_problems = rows.n_problems * n_token_groups;
   const int n_blocks_all = layout.n_groups * n_problems * layout.n_split;
   int n_stages = stages_in(half_sm - n_beside), n_blocks_sm = 2;
@@ -54,7 +54,7 @@ inline bool is_float_aligned(const DecodeRows& rows) {
 }
 
 inline int float_jobs(const DecodeRows& rows, int n_mats) {
-  return static_cast<int>(ceil_div(rows.matrices[0].n_rows, kFloatRows / n_mats));
+  return ceil_div(rows.matrices[0].n_rows, kFloatRows / n_mats);
 }
 
 template <int kMats>

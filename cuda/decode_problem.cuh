@@ -352,10 +352,10 @@ inline int choose_log_warps(const DecodeRows& rows, int n_steps) {
 inline int choose_split(const DecodeRows& rows, int n_steps, int log_warps) {
   if (rows.is_undivided || rows.n_problems_token > 1 || log_warps < 3 || !is_hopper_or_later()) return 1;
   constexpr int kLeastSteps = kWarps - 2, kMostBlocks = 8;
-  const auto n_tiles = static_cast<int>(ceil_div(rows.matrices[0].n_rows, kBandTile));
+  const int n_tiles = ceil_div(rows.matrices[0].n_rows, kBandTile);
   int n = 1;
   for (int m = 2; m <= kMostBlocks && n_tiles * m <= 2 * kPlannedSms; m *= 2) {
-    const int n_steps_block = static_cast<int>(ceil_div(n_steps, m));
+    const int n_steps_block = ceil_div(n_steps, m);
     if (n_steps_block < kLeastSteps) break;
     if ((m - 1) * n_steps_block < n_steps) n = m;  // the last block has some too
   }
@@ -375,10 +375,10 @@ Layout layout_of(const DecodeRows& rows, int n_mats) {
   Layout layout{};
   layout.is_x_aligned = is_aligned(rows.x, 16) && rows.x_problem_stride % 4 == 0 &&
                         rows.x_token_stride % 4 == 0 && rows.n_cols % 4 == 0 && is_aligned(rows.x_norm, 16);
-  layout.n_steps = static_cast<int>(ceil_div(rows.n_cols, Steps<kType>::kCols));
+  layout.n_steps = ceil_div(rows.n_cols, Steps<kType>::kCols);
   layout.log_warps = choose_log_warps(rows, layout.n_steps);
   layout.n_split = n_mats == 1 ? choose_split(rows, layout.n_steps, layout.log_warps) : 1;
-  layout.n_steps_block = static_cast<int>(ceil_div(layout.n_steps, layout.n_split));
+  layout.n_steps_block = ceil_div(layout.n_steps, layout.n_split);
   return layout;
 }
 
@@ -386,7 +386,7 @@ Layout layout_of(const DecodeRows& rows, int n_mats) {
 inline int number_groups(DecodeRows& rows, int n_tiles) {
   int n = 0;
   for (int k = 0; k < rows.n_matrices; ++k) {
-    n += static_cast<int>(ceil_div(rows.matrices[k].n_rows, kBandTile * n_tiles));
+    n += ceil_div(rows.matrices[k].n_rows, kBandTile * n_tiles);
     rows.matrices[k].end_group = n;
   }
   return n;

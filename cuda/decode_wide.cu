@@ -288,7 +288,7 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   WideCut cut{};
   cut.is_gated = is_gated;
   cut.n_groups = number_groups(rows, is_gated ? kHalfWarps / 2 : kHalfWarps);
-  const int n_chunks = static_cast<int>(ceil_div(rows.n_tokens, n_chunk));
+  const int n_chunks = ceil_div(rows.n_tokens, n_chunk);
   cut.n_items = rows.n_problems * n_chunks * cut.n_groups;
 
   const int n_beside = kHalves * kWeightStages * kWeightStage<kType> +
@@ -298,8 +298,8 @@ bool launch_wide(DecodeRows rows, const Layout& layout, bool is_gated, int n_chu
   if (cut.n_x_stages < 2) return false;
 
   const int n_columns = rows.n_problems / rows.x_sharing * rows.n_tokens;
-  const WideX x = {launch.workspace->take<uint8_t>(static_cast<size_t>(
-                       int64_t{rows.n_problems} / rows.x_sharing * n_chunks * layout.n_steps * Step::kBytes)),
+  const WideX x = {launch.workspace->take<uint8_t>(int64_t{rows.n_problems} / rows.x_sharing * n_chunks *
+                                                   layout.n_steps * Step::kBytes),
                    n_columns, n_chunk, n_chunks, layout.n_steps};
   const int64_t n_steps = int64_t{n_columns} * layout.n_steps;
   launch_kernel(make_wide_kernel<kLikeX<kType>, kN>, {ceil_div(n_steps, kThreads / X::kLanes), kThreads},

@@ -134,7 +134,7 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
   const DecodeRows up = decode::rows_of(op.w3);
   rows.matrices[0].weights = up.matrices[0].weights, rows.row_bytes = up.row_bytes;
   rows.mat_bytes = up.mat_bytes, rows.in_bands = up.in_bands;
-  float* values = launch.workspace->take<float>(static_cast<size_t>(n_values));
+  float* values = launch.workspace->take<float>(n_values);
   rows.matrices[0].y = values;
   decode_rows(rows, runs, op.w3.type, launch);
   gate(h, values, op.weights, {op.scales, op.experts}, n_values, op.w1.n_rows, launch);
@@ -146,18 +146,18 @@ int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
   const auto n_bytes = [](int64_t n_values) { return n_values * static_cast<int64_t>(sizeof(float)); };
   const int64_t n_token_bytes =
       op.n_activated * n_bytes(3 * op.w1.n_rows + op.w2.n_rows) + n_bytes(op.w1.n_cols);
-  return std::max<int64_t>(1, static_cast<int64_t>(scratch.n_bytes_left()) * 7 / 8 / n_token_bytes);
+  return std::max<int64_t>(1, scratch.n_bytes_left() * 7 / 8 / n_token_bytes);
 }
 
 // y = the sums over each token's experts; see the head of this file.
 void run_together(const RunExperts& op, bool is_x_older, const Launch& launch) {
-  const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
+  const int64_t n_uses = op.n_tokens * op.n_activated;
   // With many tokens, of weights that have codes.
   const bool have_codes = has_codes(op.w1.type) && has_codes(op.w3.type) && has_codes(op.w2.type);
   const bool are_sorted = choose_run(op.n_tokens, op.w1.n_mats, have_codes) > 0;
   const UseRuns runs = are_sorted ? sort_uses(op, 0, launch).runs_of(0) : UseRuns{};
-  float* h = launch.workspace->take<float>(n_uses * static_cast<size_t>(op.w1.n_rows));
-  float* y = launch.workspace->take<float>((n_uses + 1) * static_cast<size_t>(op.w2.n_rows));
+  float* h = launch.workspace->take<float>(n_uses * op.w1.n_rows);
+  float* y = launch.workspace->take<float>((n_uses + 1) * op.w2.n_rows);
   run_uses(op, runs, h, y, launch, is_x_older);
   sum_uses(op, y, launch);
 }
@@ -194,10 +194,9 @@ UseRounds sort_uses(const RunExperts& op, int64_t n_together, const Launch& laun
   rounds.n_rounds = is_whole ? 1 : static_cast<int>(ceil_div(std::min(n_uses, n_experts), n_together));
   rounds.most = std::min(static_cast<int>(op.n_tokens), kColumnsTokens);
   rounds.n_runs = static_cast<int>(std::min(n_uses, rounds.n_together + n_uses / rounds.most));
-  rounds.runs = launch.workspace->take<UseRuns::Run>(static_cast<size_t>(rounds.n_rounds * rounds.n_runs));
-  rounds.uses = launch.workspace->take<int32_t>(static_cast<size_t>(n_uses));
-  if (!is_whole)
-    rounds.chosen = launch.workspace->take<int32_t>(static_cast<size_t>(rounds.n_rounds * n_together));
+  rounds.runs = launch.workspace->take<UseRuns::Run>(rounds.n_rounds * rounds.n_runs);
+  rounds.uses = launch.workspace->take<int32_t>(n_uses);
+  if (!is_whole) rounds.chosen = launch.workspace->take<int32_t>(rounds.n_rounds * n_together);
   const size_t n_bytes = static_cast<size_t>(n_experts + rounds.n_rounds) * sizeof(int32_t);
   launch_kernel(sort_uses_kernel, {1, kSortThreads, n_bytes}, launch, op.experts, n_uses, n_experts, rounds);
   return rounds;

@@ -111,8 +111,7 @@ int64_t most_tiles(int64_t n_uses, int64_t n_experts) {
 }
 
 RoundedRows take_rows(int64_t n_rows, int64_t n_cols, const Launch& launch) {
-  return {launch.workspace->take<__half>(static_cast<size_t>(n_rows * n_cols)),
-          launch.workspace->take<float>(static_cast<size_t>(n_rows))};
+  return {launch.workspace->take<__half>(n_rows * n_cols), launch.workspace->take<float>(n_rows)};
 }
 
 // The tokens of a step, made ready for their experts, which are then added in ascending order. What it
@@ -183,23 +182,23 @@ PromptExperts::PromptExperts(const RunExperts& op, const Launch& launch)
   if (n_hidden_ != op.w1.n_rows)  // the columns that pad it
     CUDA_CHECK(cudaMemsetAsync(h_.values, 0, static_cast<size_t>(n_uses_ * n_hidden_) * 2, launch.stream));
   const int64_t dim = op.w2.n_rows;
-  slab_ = static_cast<int64_t>(launch.workspace->n_bytes_left() / sizeof(float)) / n_uses_;
+  slab_ = launch.workspace->n_bytes_left() / 4 / n_uses_;
   const int64_t n_slabs = ceil_div(dim, std::max<int64_t>(slab_ / kTileRows * kTileRows, 1));
   slab_ = std::min(slab_, ceil_div(ceil_div(dim, n_slabs), kTileRows) * kTileRows);
   if (slab_ > kBandRows) slab_ = slab_ / kBandRows * kBandRows;
   if (slab_ < std::min(kBandRows, dim))
     fail(ErrorKind::internal, "no scratch memory is left for the experts' outputs");
-  out_ = launch.workspace->take<float>(static_cast<size_t>(n_uses_ * slab_));
+  out_ = launch.workspace->take<float>(n_uses_ * slab_);
 }
 
 Uses PromptExperts::list_uses() const {
   const int64_t n_experts = op_.w1.n_mats;
   Workspace& scratch = *launch_.workspace;
-  const Uses uses = {scratch.take<int32_t>(static_cast<size_t>(n_uses_)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_uses_)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
-                     scratch.take<int32_t>(static_cast<size_t>(n_experts)),
-                     scratch.take<TokenTile>(static_cast<size_t>(most_tiles(n_uses_, n_experts))),
+  const Uses uses = {scratch.take<int32_t>(n_uses_),
+                     scratch.take<int32_t>(n_uses_),
+                     scratch.take<int32_t>(n_experts),
+                     scratch.take<int32_t>(n_experts),
+                     scratch.take<TokenTile>(most_tiles(n_uses_, n_experts)),
                      scratch.take<int32_t>(1)};
   launch_plain(list_uses_kernel, {n_experts, kListThreads}, launch_, op_.experts, n_uses_, op_.n_activated,
                uses);

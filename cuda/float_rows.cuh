@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
 // The largest tiles with which there is a block for each multiprocessor.
 inline FloatTiles choose_tiles(const DecodeRows& rows, int n_mats, int n_sms) {
   FloatTiles tiles{};
-  const int64_t n_sides = ceil_div(rows.n_tokens, kSide);
-  tiles.n_token_sides = static_cast<int>(ceil_div(n_sides, ceil_div(n_sides, kMostSides)));
+  const int n_sides = ceil_div(rows.n_tokens, kSide);
+  tiles.n_token_sides = ceil_div(n_sides, ceil_div(n_sides, kMostSides));
   tiles.n_split = is_hopper_or_later() ? kWarps : 1;
   const int64_t n_columns = kWarps * rows.n_problems * ceil_div(rows.n_tokens, tiles.n_tokens());
   tiles.n_row_sides = kMostSides;
@@ -264,8 +264,7 @@ void launch_float_tiles(const DecodeRows& rows, FloatTiles tiles, bool is_aligne
   const int block_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const int half_sm = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 - 1024;
   const int room = tiles.n_threads() > kThreads ? block_limit : half_sm;
-  const auto n_steps =
-      static_cast<int>(ceil_div(rows.n_cols, kLaneColumns * kThreads)) * (kWarps / tiles.n_split);
+  const int n_steps = ceil_div(rows.n_cols, kLaneColumns * kThreads) * (kWarps / tiles.n_split);
   for (tiles.n_stages = std::min(kMaxStages, n_steps + 1);
        tiles.n_stages > 2 && tiles.n_bytes() > static_cast<size_t>(room);)
     --tiles.n_stages;

@@ -112,12 +112,12 @@ void multiply(const Product& product, const Launch& launch) {
   if (product.n_splits == 1) return multiply_all(product, launch);
   const int64_t n_rows = product.weight.n_rows, n_splits = product.n_splits;
   const int64_t n_bytes_place = 4 * n_splits * n_rows;
-  int64_t n_together = static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes_place;
+  int64_t n_together = launch.workspace->n_bytes_left() / n_bytes_place;
   if (n_together > kTileTokens) n_together = n_together / kTileTokens * kTileTokens;
   n_together = std::min(n_together, product.n_places);
   if (n_together < 1) fail(ErrorKind::internal, "no scratch memory is left for the partial sums of a token");
   Workspace scratch = *launch.workspace;
-  auto* sums = scratch.take<float>(static_cast<size_t>(n_splits * n_together * n_rows));
+  auto* sums = scratch.take<float>(n_splits * n_together * n_rows);
   for (int64_t first = 0; first < product.n_places; first += n_together) {
     const Product part = of_places(product, first, std::min(n_together, product.n_places - first));
     const int64_t n_values = part.n_places * n_rows;

@@ -145,9 +145,9 @@ void run_link_share(const RunExperts& op, const Launch& launch) {
   const Launch here = launch.with(scratch);
   const auto n_most = static_cast<int>(there.w1.n_mats);
   const UseRounds rounds = sort_uses(op, n_most, here);
-  const auto n_uses = static_cast<size_t>(op.n_tokens * op.n_activated);
-  float* h = scratch.take<float>(n_uses * static_cast<size_t>(there.w1.n_rows));
-  float* y = scratch.take<float>(n_uses * static_cast<size_t>(there.w2.n_rows));
+  const int64_t n_uses = op.n_tokens * op.n_activated;
+  float* h = scratch.take<float>(n_uses * there.w1.n_rows);
+  float* y = scratch.take<float>(n_uses * there.w2.n_rows);
   for (int i = 0; i < rounds.n_rounds; ++i) {
     const Round round{
         {pieces_of(part.w1, there.w1), pieces_of(part.w3, there.w3), pieces_of(part.w2, there.w2)},

@@ -308,8 +308,8 @@ void score_decode(const Scoring& op, int64_t n_pages, const Launch& launch) {
 }
 
 void score_prefill(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  uint8_t* queries = launch.workspace->take<uint8_t>(static_cast<size_t>(op.n_tokens) * kQueryBytes);
-  float* factors = launch.workspace->take<float>(static_cast<size_t>(op.n_tokens) * kHeads);
+  uint8_t* queries = launch.workspace->take<uint8_t>(int64_t{op.n_tokens} * kQueryBytes);
+  float* factors = launch.workspace->take<float>(int64_t{op.n_tokens} * kHeads);
   launch_plain(arrange_queries_kernel, {op.n_tokens, kArrangeThreads}, launch, op, queries, factors);
   // Two blocks an SM; at least four rounds of them where there is enough to do: the last one is not full.
   const int64_t n_blocks = ceil_div(n_pages * kPage, kPrefillKeys);

@@ -3,6 +3,7 @@
 // enqueues its kernels and never waits or allocates: a decode step is captured in a CUDA graph.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,7 +31,8 @@ class Workspace {
   // n values of T, aligned to 256 bytes; valid until the operation's kernels are done. Throws Error{internal}
   // past the end.
   template <typename T>
-  T* take(size_t n) {
+  T* take(int64_t n_values) {
+    const auto n = static_cast<size_t>(n_values);
     const size_t begin = (n_used_ + 255) / 256 * 256;
     if (n > (n_bytes_ - begin) / sizeof(T) || begin > n_bytes_)
       fail(ErrorKind::internal,
@@ -39,7 +41,7 @@ class Workspace {
     n_used_ = begin + n * sizeof(T);
     return reinterpret_cast<T*>(data_ + begin);
   }
-  size_t n_bytes_left() const { return n_bytes_ - (n_used_ + 255) / 256 * 256; }
+  int64_t n_bytes_left() const { return static_cast<int64_t>(n_bytes_ - (n_used_ + 255) / 256 * 256); }
   void reset() { n_used_ = 0; }
 
  private:
@@ -107,6 +109,6 @@ inline bool is_aligned(const void* p, size_t n_bytes) {
   return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
 }
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr auto ceil_div(std::integral auto a, std::integral auto b) { return (a + b - 1) / b; }
 
 }  // namespace dsv32::cuda

@@ -168,7 +168,7 @@ void multiply_expanded(Product product, const Launch& launch) {
   const bool has_mats = weight.n_mats > 1;
   const int64_t unit = has_mats ? weight.n_rows : 256, n_all = weight.n_mats * weight.n_rows;
   // A quarter stays for the partial sums of split columns.
-  int64_t max_rows = static_cast<int64_t>(launch.workspace->n_bytes_left() / 4 * 3) / (2 * n_cols);
+  int64_t max_rows = launch.workspace->n_bytes_left() / 4 * 3 / (2 * n_cols);
   if (max_rows > unit)
     max_rows = max_rows / unit * unit;
   else if (max_rows > kBandRows)
@@ -181,7 +181,7 @@ void multiply_expanded(Product product, const Launch& launch) {
   const int64_t n_token_tiles = ceil_div(product.n_places, 2 * kTileTokens),
                 round_rows = kTileRows * (launch.n_sms / std::gcd(int64_t{launch.n_sms}, n_token_tiles));
   if (!has_mats && n_slabs > 1 && max_rows >= round_rows) slab_rows = max_rows / round_rows * round_rows;
-  auto* slab = launch.workspace->take<__half>(static_cast<size_t>(std::min(slab_rows, n_all) * n_cols));
+  auto* slab = launch.workspace->take<__half>(std::min(slab_rows, n_all) * n_cols);
   for (int64_t row = 0; row < n_all; row += slab_rows) {
     const int64_t n_rows = std::min(slab_rows, n_all - row), n_mats = has_mats ? n_rows / weight.n_rows : 1;
     Product part = product;
@@ -239,14 +239,14 @@ void multiply_dense(std::span<const Target> targets, const Activations& x, const
   const RowForm form = splits ? RowForm::split : RowForm::plain;
   const int64_t n_cols = padded_columns(x.n_cols) * (splits ? 3 : 1);
   Workspace scratch = *launch.workspace;
-  int64_t run = static_cast<int64_t>(scratch.n_bytes_left() / 2) / ((2 * n_cols + 4) * x.n_mats);
+  int64_t run = scratch.n_bytes_left() / 2 / ((2 * n_cols + 4) * x.n_mats);
   if (run > kTileTokens) run = run / kTileTokens * kTileTokens;
   if (run < x.n_tokens && run > kTileTokens)  // all as long
     run = ceil_div(ceil_div(x.n_tokens, ceil_div(x.n_tokens, run)), kTileTokens) * kTileTokens;
   run = std::min(run, x.n_tokens);
   if (run < 1) fail(ErrorKind::internal, "no scratch memory is left for the activations of a token");
-  const RoundedRows rounded = {scratch.take<__half>(static_cast<size_t>(run * x.n_mats * n_cols)),
-                               scratch.take<float>(static_cast<size_t>(run * x.n_mats))};
+  const RoundedRows rounded = {scratch.take<__half>(run * x.n_mats * n_cols),
+                               scratch.take<float>(run * x.n_mats)};
   const Launch with_rest = launch.with(scratch);
   for (int64_t token = 0; token < x.n_tokens; token += run) {
     Activations part = x;

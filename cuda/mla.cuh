@@ -74,10 +74,10 @@ inline Attend of_tokens(const Attend& op, int64_t first, int64_t n) {
 // n_bytes_token each of scratch memory.
 template <typename AttendTokens>
 void in_groups(const Attend& op, int64_t n_bytes_token, const Launch& launch, AttendTokens attend_tokens) {
-  const int64_t n_room = static_cast<int64_t>(launch.workspace->n_bytes_left()) / n_bytes_token;
+  const int64_t n_room = launch.workspace->n_bytes_left() / n_bytes_token;
   const int64_t n_together = std::min(op.step.n_tokens, n_room);
   if (n_together < 1) fail(ErrorKind::internal, "no scratch memory is left for a token's attention");
-  auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes_token));
+  auto* scratch = launch.workspace->take<uint8_t>(n_together * n_bytes_token);
   for (int64_t first = 0; first < op.step.n_tokens; first += n_together)
     attend_tokens(of_tokens(op, first, std::min(n_together, op.step.n_tokens - first)), n_together, scratch);
 }

@@ -278,7 +278,7 @@ void launch_hopper(const Attend& op, const Plan& plan, const Launch& launch) {
 bool can_widen(const Attend& op, const Launch& launch) {
   const int64_t n_rows = op.step.max_pos + 1;
   return op.step.n_seqs == 1 && !op.row_ids && pays_to_widen(n_rows, op.step.n_tokens) &&
-         n_rows * kF16RowBytes <= static_cast<int64_t>(launch.workspace->n_bytes_left());
+         n_rows * kF16RowBytes <= launch.workspace->n_bytes_left();
 }
 
 }  // namespace
@@ -289,7 +289,7 @@ void attend_hopper(const Attend& op, Plan plan, const Launch& launch) {
     if (!can_widen(op, launch))
       return launch_hopper < kKv == KvType::fp8 ? Source::fp8 : Source::bf16 > (op, plan, launch);
     const int64_t n_rows = op.step.max_pos + 1;
-    auto* rows = launch.workspace->take<uint8_t>(static_cast<size_t>(n_rows * kF16RowBytes));
+    auto* rows = launch.workspace->take<uint8_t>(n_rows * kF16RowBytes);
     launch_kernel(widen_rows_kernel<kKv>, {ceil_div(n_rows * 32, kWidenThreads), kWidenThreads}, launch, op,
                   plan, n_rows, rows);
     plan.f16_rows = rows;

@@ -95,28 +95,20 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
                : "memory");
 }
 // The same of what nobody reads again: it is the first to leave L2, so that what all layers read stays there.
+// kTo and kFrom bytes further.
+template <int kTo = 0, int kFrom = 0>
 __device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
   constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // as createpolicy.fractional.L2::evict_first makes it
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
-      "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %3;\n}" ::"r"(to),
-      "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst)
+      "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %4], [%1 + %5], 16, %3;\n}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst), "n"(kTo), "n"(kFrom)
       : "memory");
 }
 // 4 or 8 bytes, through L1.
 template <int kBytes>
 __device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
-}
-// The same of the bytes kTo and kFrom further.
-template <int kTo, int kFrom>
-__device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted = true) {
-  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
-  asm volatile(
-      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
-      "@wanted cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0 + %4], [%1 + %5], 16, %3;\n}" ::"r"(to),
-      "l"(from), "r"(static_cast<int>(is_wanted)), "l"(kEvictFirst), "n"(kTo), "n"(kFrom)
-      : "memory");
 }
 // A thread's copies since its last commit are a group.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -223,18 +215,14 @@ __device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
 // ended.
 __device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
-      "again;\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+#define DSV32_HAS_ENDED "mbarrier.try_wait.parity.shared::cta.b64"
 #else
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n@!done bra "
-      "again;\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+#define DSV32_HAS_ENDED "mbarrier.test_wait.parity.shared.b64"
 #endif
+  asm volatile("{\n.reg .pred done;\nagain:\n" DSV32_HAS_ENDED
+               " done, [%0], %1;\n@!done bra again;\n}" ::"r"(shared_address(barrier)),
+               "r"(parity)
+               : "memory");
 }
 
 // A ring of stages, with barriers that tell when one is full and when it is empty again. Stages follow each
@@ -424,31 +412,19 @@ __device__ __forceinline__ void wgmma(float* d, uint64_t a, uint64_t b) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
-#define DSV32_REGISTERS(A0, A1, A2, A3) "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}"
-#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, SIDES, P6, ...)                               \
-  if constexpr (kN == N)                                                                      \
-    asm volatile(DSV32_PRODUCT(N, NAMES, DSV32_REGISTERS(A0, A1, A2, A3), B, "1", "%" #SIDES) \
-                 : __VA_ARGS__                                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kSideBySide ? 1 : 0));
+// adds: else d = the product.
+#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, SIDES, ADDS, ...)                                    \
+  if constexpr (kN == N)                                                                             \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS ", 0;\n" DSV32_PRODUCT(                  \
+                     N, NAMES, "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}", B, "p", "%" #SIDES) "\n}" \
+                 : __VA_ARGS__                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kSideBySide ? 1 : 0),     \
+                   "r"(static_cast<int>(adds)));
 template <int kN, bool kSideBySide = false>
-__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds = true) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
-// The same, or d = the product.
-#define DSV32_FORM(N, NAMES, A0, A1, A2, A3, B, ADDS, P6, ...)                                        \
-  if constexpr (kN == N)                                                                              \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS                                           \
-                 ", 0;\n" DSV32_PRODUCT(N, NAMES, DSV32_REGISTERS(A0, A1, A2, A3), B, "p", "0") "\n}" \
-                 : __VA_ARGS__                                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
-template <int kN>
-__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
-  DSV32_FOR_EACH_WIDTH(DSV32_FORM)
-}
-#undef DSV32_FORM
-#undef DSV32_REGISTERS
-#undef DSV32_PRODUCT
 // The same of 32 e4m3 values and 64 columns, of registers.
 __device__ __forceinline__ void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
   asm volatile(
@@ -457,21 +433,6 @@ __device__ __forceinline__ void wgmma_e4m3(float* d, const uint32_t (&a)[4], uin
       : DSV32_SUMS_32(0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
 }
-
-#undef DSV32_FOR_EACH_WIDTH
-#undef DSV32_NAMES_128
-#undef DSV32_NAMES_72
-#undef DSV32_NAMES_64
-#undef DSV32_NAMES_48
-#undef DSV32_NAMES_40
-#undef DSV32_NAMES_32
-#undef DSV32_NAMES_24
-#undef DSV32_NAMES_20
-#undef DSV32_NAMES_16
-#undef DSV32_SUMS_32
-#undef DSV32_SUMS_16
-#undef DSV32_SUMS_8
-#undef DSV32_SUMS_4
 
 // Registers from the warps that need few to those that need many; all warps of a warpgroup call it.
 template <int kRegisters>

@@ -386,9 +386,9 @@ void resolve(const Resolve& op, bool fetches, const Launch& launch) {
   const int64_t n_bytes = room.n_bytes();
   if (n_bytes <= most_shared_bytes(resolve_kernel<false, true>))
     return launch_resolve(op, room, resolve_kernel<false, true>, 1, launch);
-  const auto n_room = static_cast<int64_t>(launch.workspace->n_bytes_left() / static_cast<size_t>(n_bytes));
+  const int64_t n_room = launch.workspace->n_bytes_left() / n_bytes;
   const int64_t n_together = std::clamp<int64_t>(n_room, 1, n_tokens);
-  auto* scratch = launch.workspace->take<uint8_t>(static_cast<size_t>(n_together * n_bytes));
+  auto* scratch = launch.workspace->take<uint8_t>(n_together * n_bytes);
   for (int64_t first = 0; first < n_tokens; first += n_together) {
     const int64_t n = std::min(n_together, n_tokens - first);
     launch_kernel(resolve_kernel<false, false>, {n, kResolveThreads}, launch, part_of(op, first, n), room,

@@ -204,8 +204,8 @@ int blocks_per_row(const Sample& op, int n_sms) {
 
 // Finds the likeliest and takes the rules to the device; then draws, n_blocks for a row.
 void draw(const Sample& op, int n_blocks, const Launch& launch) {
-  Found* shares = launch.workspace->take<Found>(static_cast<size_t>(op.n_tokens * kShares));
-  SampleRule* all_rules = launch.workspace->take<SampleRule>(static_cast<size_t>(op.n_tokens));
+  Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares);
+  SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
   for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {
     const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
     Rules rules;

@@ -149,13 +149,12 @@ __global__ void __launch_bounds__(kBandThreads)
 
 template <typename Word>
 void start_bands(const WeightMatrix& w, const Launch& launch) {
-  const size_t band_bytes = kBandRows * w.row_bytes;
+  const auto band_bytes = static_cast<int64_t>(kBandRows * w.row_bytes);
   const int64_t n_bands = w.n_mats * w.n_rows / kBandRows;
-  const int64_t n_blocks =
-      std::min<int64_t>({n_bands, kBlocksPerSm * launch.n_sms,
-                         static_cast<int64_t>(launch.workspace->n_bytes_left() / band_bytes)});
-  if (n_blocks < 1) fail(ErrorKind::internal, format("no scratch memory is left for %zu bytes", band_bytes));
-  auto* scratch = launch.workspace->take<Word>(static_cast<size_t>(n_blocks) * band_bytes / sizeof(Word));
+  const int64_t n_blocks = std::min<int64_t>(
+      {n_bands, kBlocksPerSm * launch.n_sms, launch.workspace->n_bytes_left() / band_bytes});
+  if (n_blocks < 1) fail(ErrorKind::internal, format("no scratch memory is left for %ld bytes", band_bytes));
+  auto* scratch = launch.workspace->take<Word>(n_blocks * band_bytes / static_cast<int>(sizeof(Word)));
   launch_plain(put_in_bands_kernel<Word>, {n_blocks, kBandThreads}, launch,
                reinterpret_cast<Word*>(const_cast<uint8_t*>(w.data)), n_bands, w.row_bytes / sizeof(Word),
                w.step_bytes / sizeof(Word), scratch);
