@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cpu_backend.h"
-#include "backend/cpu_experts.h"
+#include "backend/cpu_common.h"
 #include "backend/link_share.h"
 #include "gguf/random_weights.h"
 #include "tests/support/cpu_targets.h"

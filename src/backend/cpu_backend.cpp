@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 
 #include "backend/cpu_common.h"
-#include "backend/cpu_experts.h"
 #include "backend/cpu_matmul.h"
 #include "base/error.h"
 #include "base/host_memory.h"

@@ -1,11 +1,13 @@
 // What the CPU's operations share: when work is worth dividing over threads, where a token's rows and keys
-// lie, and how what the kernels read is laid out.
+// lie, how what the kernels read is laid out, and the routed experts.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/worker_pool.h"
 
 namespace dsv32 {
 
@@ -44,5 +46,17 @@ inline float* aligned(std::vector<float>& scratch, int64_t n) {
   if (std::ssize(scratch) < n + 16) scratch.resize(static_cast<size_t>(n) + 16);
   return scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64 / sizeof(float);
 }
+
+// scales: of both, or null.
+inline float cpu_silu_mul(float gate, float up, const float* scales) {
+  if (scales) gate *= scales[0], up *= scales[1];
+  return gate / (1.0f + std::exp(-gate)) * up;
+}
+
+// RunExperts (backend.h), on matrices and vectors in host memory, for the CPU's backend and for another one's
+// experts in host memory; `window` and `next` are not looked at. The bits of a token's y depend on its x, its
+// experts and their weights alone, whatever else is in the step and however many threads there are. scratch:
+// kept so that it is not allocated at every step. Throws Error{memory}.
+void cpu_run_experts(const RunExperts& op, WorkerPool& workers, std::vector<float>& scratch);
 
 }  // namespace dsv32

@@ -4,8 +4,6 @@
 // one over the third. A piece is read once, for all tokens that use it; a token's sum runs over its experts
 // in ascending order. Of every matrix a NUMA node's threads have the same rows, so that these may lie in its
 // memory.
-#include "backend/cpu_experts.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>

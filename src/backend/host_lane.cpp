@@ -6,7 +6,7 @@
 #include <atomic>
 #include <utility>
 
-#include "backend/cpu_experts.h"
+#include "backend/cpu_common.h"
 #include "base/error.h"
 #include "base/thread.h"
 

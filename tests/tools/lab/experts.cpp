@@ -13,7 +13,7 @@
 
 #include <sys/mman.h>
 
-#include "backend/cpu_experts.h"
+#include "backend/cpu_common.h"
 #include "base/error.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
