@@ -26,7 +26,7 @@ namespace decode {
 constexpr size_t kMostBesideBytes = size_t{16} << 10;  // of shared memory that a product's blocks have for it
 
 // A block's part of what is beside a product. room: kMostBesideBytes of shared memory.
-__device__ __forceinline__ void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
+DSV32_DEVICE void work_beside(const Beside& beside, int job, bool lets_next_late, float* room) {
   __shared__ bool is_last;
   if (!lets_next_late) let_next_start();
   if (job >= beside.n_jobs) return wait_for_inputs();

@@ -14,7 +14,7 @@
 namespace dsv32::cuda {
 
 template <int kAlign>
-__device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
+DSV32_DEVICE uint32_t load_word(const uint8_t* p) {
   if constexpr (kAlign >= 4) return *reinterpret_cast<const uint32_t*>(p);
   if constexpr (kAlign == 1) {  // from the words of its first and its last byte
     const auto word = [](uintptr_t at) { return *reinterpret_cast<const uint32_t*>(at & ~uintptr_t{3}); };
@@ -25,34 +25,32 @@ __device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
   return halves[0] | static_cast<uint32_t>(halves[1]) << 16;
 }
 
-__device__ __forceinline__ float load_f16(const uint8_t* p) {
+DSV32_DEVICE float load_f16(const uint8_t* p) {
   return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
 }
 
 // Four packed codes of 0..127 less a constant, as signed bytes. The top bit keeps a borrow inside its byte.
-__device__ __forceinline__ uint32_t subtract4(uint32_t codes, uint32_t constant) {
+DSV32_DEVICE uint32_t subtract4(uint32_t codes, uint32_t constant) {
   return ((codes | 0x80808080u) - constant * 0x01010101u) ^ 0x80808080u;
 }
 
 // Bit k of four to bit 0 of byte k.
-__device__ __forceinline__ uint32_t spread4(uint32_t bits) {
-  return (bits & 15u) * 0x00204081u & 0x01010101u;
-}
+DSV32_DEVICE uint32_t spread4(uint32_t bits) { return (bits & 15u) * 0x00204081u & 0x01010101u; }
 
 // Byte `index` of a word as f32, exactly: 2^23 + byte is a float whose last mantissa bits are the byte.
-__device__ __forceinline__ float byte_to_float(uint32_t word, uint32_t index) {
+DSV32_DEVICE float byte_to_float(uint32_t word, uint32_t index) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | index)) - 8388608.0f;
 }
 
 // The signed bytes of a word as f32, exactly.
-__device__ __forceinline__ void codes_to_floats(uint32_t codes, float out[4]) {
+DSV32_DEVICE void codes_to_floats(uint32_t codes, float out[4]) {
   DSV32_UNROLLED (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
 }
 
 // What a table of four-bit codes has for each nibble: x for the low nibbles of the four bytes, y for the high
 // ones.
 template <const int8_t (&kTable)[16]>
-__device__ __forceinline__ uint2 look_up_nibbles(uint32_t nibbles) {
+DSV32_DEVICE uint2 look_up_nibbles(uint32_t nibbles) {
   constexpr auto pack = [](int i) {
     uint32_t word = 0;
     for (int k = 0; k < 4; ++k) word |= static_cast<uint32_t>(static_cast<uint8_t>(kTable[i + k])) << (8 * k);
@@ -169,22 +167,22 @@ struct Codes<TensorType::q3_k> : SuperFormat<TensorType::q3_k, BlockQ3_K> {
 struct KScales {
   uint32_t scales, mins;
 };
-__device__ __forceinline__ KScales k_scales(const uint4& head, bool is_upper) {
+DSV32_DEVICE KScales k_scales(const uint4& head, bool is_upper) {
   const uint32_t a = head.y, m = head.z, low = head.w;
   return {is_upper ? (low & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu,
           is_upper ? (low >> 4 & 0x0f0f0f0fu) | (m >> 2 & 0x30303030u) : m & 0x3f3f3f3fu};
 }
-__device__ __forceinline__ ScaleMin k_scale(const uint4& head, int i16) {
+DSV32_DEVICE ScaleMin k_scale(const uint4& head, int i16) {
   const KScales of = k_scales(head, i16 >= 128);
   const uint32_t index = i16 / 32 % 4;
   const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&head.x));
   return {d.x * byte_to_float(of.scales, index), -d.y * byte_to_float(of.mins, index)};
 }
-__device__ __forceinline__ uint4 k_head(const uint8_t* b) {
+DSV32_DEVICE uint4 k_head(const uint8_t* b) {
   const auto* words = reinterpret_cast<const uint32_t*>(b);
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
-__device__ __forceinline__ ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
+DSV32_DEVICE ScaleMin k_scale(const uint8_t* b, int i16) { return k_scale(k_head(b), i16); }
 
 template <>
 struct Codes<TensorType::q4_k> : BlockFormat<BlockQ4_K> {

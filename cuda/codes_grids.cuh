@@ -7,16 +7,16 @@ namespace dsv32::cuda {
 
 // Four magnitudes with the signs of bits `first`.. of eight. No magnitude is 0, so adding one to a byte of
 // the complement never carries.
-__device__ __forceinline__ uint32_t apply_signs(uint32_t magnitudes, uint32_t signs, int first) {
+DSV32_DEVICE uint32_t apply_signs(uint32_t magnitudes, uint32_t signs, int first) {
   const uint32_t ones = spread4(signs >> first);
   return (magnitudes ^ (ones << 8) - ones) + ones;
 }
 
 // The eight signs of a seven-bit code (quant_tables.h, iq_signs).
-__device__ __forceinline__ uint32_t all_iq_signs(uint32_t code) { return code | (__popc(code) & 1u) << 7; }
+DSV32_DEVICE uint32_t all_iq_signs(uint32_t code) { return code | (__popc(code) & 1u) << 7; }
 
 // Four values of a grid that is in shared memory (fill_grid): their codes are nibbles, as __byte_perm wants.
-__device__ __forceinline__ uint32_t grid4(const uint32_t* grid, uint32_t index) {
+DSV32_DEVICE uint32_t grid4(const uint32_t* grid, uint32_t index) {
   return reinterpret_cast<const uint16_t*>(grid)[index];
 }
 
@@ -61,7 +61,7 @@ struct SignedFormat : SuperFormat<kType, Block> {
 };
 
 // Scales of four bits, `n` values each: that of the values from i16 on.
-__device__ __forceinline__ float nibble_scale(const uint8_t* scales, auto i16, int n) {
+DSV32_DEVICE float nibble_scale(const uint8_t* scales, auto i16, int n) {
   return byte_to_float(scales[i16 / (2 * n)] >> (i16 / n % 2 * 4) & 15u, 0);
 }
 
@@ -140,7 +140,7 @@ struct Codes<TensorType::iq3_s> : SignedFormat<TensorType::iq3_s, BlockIQ3_S, 0x
 
 // Eight times grid + delta, of the half j / 4 of a point. upper: the point's three upper bits and, above
 // them, delta's.
-__device__ __forceinline__ uint32_t iq1_codes(const uint32_t* grid, uint32_t lower, uint32_t upper, int j) {
+DSV32_DEVICE uint32_t iq1_codes(const uint32_t* grid, uint32_t lower, uint32_t upper, int j) {
   const uint32_t codes = grid4(grid, 2 * (lower | (upper & 7u) << 8) + j / 4 % 2);
   return __byte_perm(0x000901f9u, 0x0007fff7u, upper & 8u ? codes | 0x4444u : codes);
 }
@@ -229,7 +229,7 @@ inline constexpr int kGridWords = [] {
 // Called by all threads of a block before codes4 or dequantize16; a __syncthreads() follows. Nothing for
 // types without a grid.
 template <TensorType kType>
-__device__ __forceinline__ void fill_grid(uint32_t* grid) {
+DSV32_DEVICE void fill_grid(uint32_t* grid) {
   if constexpr (kHasGrid<kType>) {
     const auto* from = reinterpret_cast<const uint32_t*>(&(kIqGrids.*grid_of<kType>()));
     for (int i = threadIdx.x; i < kGridWords<kType>; i += blockDim.x) grid[i] = from[i];

@@ -12,25 +12,21 @@
 #include "cuda/kernels.h"
 #include "cuda/ptx.cuh"
 
-// A loop that is unrolled whole, so that arrays stay in registers: a `for` with its parentheses behind.
-#define DSV32_UNROLLED _Pragma("unroll") for
-
 namespace dsv32::cuda {
 
 // The sums of a problem of a gated product.
-__device__ __forceinline__ void scale_pair(const GateScales& scales, int64_t problem, float& gate,
-                                           float& up) {
+DSV32_DEVICE void scale_pair(const GateScales& scales, int64_t problem, float& gate, float& up) {
   if (!scales.pairs) return;
   const float* pair = scales.pairs + (scales.mats ? 2 * int64_t{scales.mats[problem]} : 0);
   gate *= pair[0], up *= pair[1];
 }
 
-__device__ __forceinline__ float warp_sum(float x) {
+DSV32_DEVICE float warp_sum(float x) {
   DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
-__device__ __forceinline__ float warp_max(float x) {
+DSV32_DEVICE float warp_max(float x) {
   DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
@@ -38,7 +34,7 @@ __device__ __forceinline__ float warp_max(float x) {
 
 // The sum over the lanes up to and with this one.
 template <typename T>
-__device__ __forceinline__ T warp_prefix(T x) {
+DSV32_DEVICE T warp_prefix(T x) {
   DSV32_UNROLLED (int offset = 1; offset < 32; offset *= 2) {
     const T before = __shfl_up_sync(0xffffffffu, x, offset);
     if (static_cast<int>(threadIdx.x % 32) >= offset) x += before;
@@ -47,7 +43,7 @@ __device__ __forceinline__ T warp_prefix(T x) {
 }
 
 // The sum over a block of up to 1024 threads, for every thread. All threads of the block call it.
-__device__ __forceinline__ float block_sum(float x) {
+DSV32_DEVICE float block_sum(float x) {
   __shared__ float partial[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = (blockDim.x + 31) / 32;
   x = warp_sum(x);
@@ -60,8 +56,8 @@ __device__ __forceinline__ float block_sum(float x) {
 // x [dim], a power of two, in shared memory, times the Hadamard matrix of ones and minus ones: the CPU's
 // stages in its order. Called by n_threads threads that sync() brings together; it begins and ends with one.
 template <typename Sync>
-__device__ __forceinline__ void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
-                                                const Sync& sync) {
+DSV32_DEVICE void hadamard_stages(float* x, int64_t dim, unsigned thread, unsigned n_threads,
+                                  const Sync& sync) {
   const auto n_pairs = static_cast<unsigned>(dim / 2);
   for (unsigned half = 1; half <= n_pairs; half *= 2) {
     sync();
@@ -76,7 +72,7 @@ __device__ __forceinline__ void hadamard_stages(float* x, int64_t dim, unsigned 
 }
 
 // 16 bytes that are read once: past L1. After wait_for_inputs() this may be what a kernel wrote.
-__device__ __forceinline__ uint4 load_streaming(const void* p) {
+DSV32_DEVICE uint4 load_streaming(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -85,19 +81,17 @@ __device__ __forceinline__ uint4 load_streaming(const void* p) {
 }
 
 // Hardware rounding (nearest even, saturating to 448): the same values as base/numbers.h.
-__device__ __forceinline__ uint8_t to_e4m3(float x) {
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-}
-__device__ __forceinline__ float from_e4m3(uint8_t x) {
+DSV32_DEVICE uint8_t to_e4m3(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+DSV32_DEVICE float from_e4m3(uint8_t x) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
 }
 
 // 2^ceil(log2(max(amax, 1e-4) / 448)) as ue8m0 (base/numbers.h, e4m3_tile_scale).
-__device__ __forceinline__ uint8_t tile_scale(float amax) {
+DSV32_DEVICE uint8_t tile_scale(float amax) {
   const uint32_t bits = __float_as_uint(fmaxf(amax, 1e-4f) / 448.0f);
   return static_cast<uint8_t>((bits >> 23) + ((bits & 0x7fffffu) != 0));
 }
-__device__ __forceinline__ float from_ue8m0(uint8_t x) {
+DSV32_DEVICE float from_ue8m0(uint8_t x) {
   return __uint_as_float(x == 0 ? 0x00400000u : static_cast<uint32_t>(x) << 23);
 }
 
@@ -124,42 +118,39 @@ inline RoundedRows rounded_rows_in(const float* room, int64_t n_rows, int64_t n_
 }
 
 // Rounded to nearest; what is beyond 65504, and infinity, becomes 65504. NaN stays.
-__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+DSV32_DEVICE uint32_t pack_f16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
-__device__ __forceinline__ __half to_f16(float x) {
+DSV32_DEVICE __half to_f16(float x) {
   return __ushort_as_half(static_cast<unsigned short>(pack_f16(x, 0.0f)));
 }
 
-__device__ __forceinline__ float2 unpack_f16(uint32_t pair) {
+DSV32_DEVICE float2 unpack_f16(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
 // The unit of a row whose largest magnitude is `largest`. Its exponent stays where its inverse has one too:
 // rows below 2^-98 only become less accurate, infinity stays infinite.
-__device__ __forceinline__ float unit_of(float largest) {
+DSV32_DEVICE float unit_of(float largest) {
   const uint32_t exponent = max(__float_as_uint(largest) >> 23, 29u);
   return __uint_as_float((exponent - 14) << 23);
 }
 
 // The unit of a plain row: 1, unless its values are past fp16's or so small that they lose bits.
-__device__ __forceinline__ float plain_unit(float largest) {
+DSV32_DEVICE float plain_unit(float largest) {
   constexpr float kSmallest = 1.0f / 256;
   return largest == 0 || (largest >= kSmallest && largest <= kLargestInUnits) ? 1.0f : unit_of(largest);
 }
 
 // 1 / x of a power of two whose inverse has an exponent.
-__device__ __forceinline__ float inverse_of_power(float x) {
-  return __uint_as_float((254u << 23) - __float_as_uint(x));
-}
+DSV32_DEVICE float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
 
 // ---- where a token's row and its key entry lie in the paged pools (backend/cache_layout.h) ----
 
 // The number of the row of `pos` in the pool that `pages` leads to.
-__device__ __forceinline__ int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq,
-                                             int64_t pos) {
+DSV32_DEVICE int64_t paged_row(const int32_t* pages, const CacheView& cache, int64_t seq, int64_t pos) {
   return static_cast<int64_t>(pages[seq * cache.max_pages + pos / kPageTokens]) * kPageTokens +
          pos % kPageTokens;
 }
@@ -170,13 +161,12 @@ inline bool has_whole_words(const CacheView& cache) {
 }
 
 // Whether the sequence's slots are a top-k buffer's; else each row lies in the slot of its position.
-__device__ __forceinline__ bool has_buffer(const CacheView& cache, int64_t seq) {
+DSV32_DEVICE bool has_buffer(const CacheView& cache, int64_t seq) {
   return cache.buffers && cache.buffers[seq].n_slots > 0;
 }
 
 // The beginning of the key page that holds `pos`.
-__device__ __forceinline__ uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq,
-                                             int64_t pos) {
+DSV32_DEVICE uint8_t* key_page(const CacheView& cache, int64_t page_bytes, int64_t seq, int64_t pos) {
   return cache.key_pages +
          static_cast<int64_t>(cache.key_page_ids[seq * cache.max_pages + pos / kPageTokens]) * page_bytes;
 }

@@ -44,6 +44,7 @@ class CublasLibrary {
 #undef DSV32_CUBLAS
 };
 
+// In a struct of ours: nvcc breaks off at a vector of the C type.
 struct CublasAlgorithm {
   cublasLtMatmulAlgo_t algo;
 };

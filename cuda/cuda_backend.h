@@ -21,12 +21,10 @@ std::unique_ptr<Backend> make_cuda_backend(int device, const MemoryLimits& limit
 int n_cuda_devices();
 
 // Why a GPU cannot be used: no driver, an old one, or no code for it in this build. Without a message it can.
+// Never throws.
 struct DeviceProblem {
   std::string message, hint;
 };
 DeviceProblem find_problem(int device);
-
-// Why that GPU cannot be used; empty when it can. Never throws.
-std::string why_no_cuda(int device);
 
 }  // namespace dsv32

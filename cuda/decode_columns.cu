@@ -71,7 +71,7 @@ struct BlockItems {
   uint32_t x_records[kMostColumns];  // the first one of each column of x, most_columns of each item
 
   // Returns their number. Reads what a kernel wrote when there are runs. All threads call it.
-  __device__ __forceinline__ int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
+  DSV32_DEVICE int find(const DecodeRows& rows, const UseRuns& runs, int chunk, int most) {
     const int k = static_cast<int>(threadIdx.x), z = static_cast<int>(blockIdx.z);
     bool is_there = false;
     if (runs.runs) {
@@ -82,8 +82,8 @@ struct BlockItems {
     }
     return __syncthreads_count(is_there);
   }
-  __device__ __forceinline__ void find_columns(const DecodeRows& rows, const UseRuns& runs, int n_items,
-                                               int most, int n_steps) {
+  DSV32_DEVICE void find_columns(const DecodeRows& rows, const UseRuns& runs, int n_items, int most,
+                                 int n_steps) {
     for (int k = threadIdx.x; k < n_items * most; k += kThreads) {
       const UseRuns::Run& item = at[k / most];
       const int c = k % most;
@@ -99,8 +99,7 @@ struct BlockItems {
 // from, to: the lane's 16 bytes of the first column's record; numbers: in shared memory, of the columns'
 // records.
 template <TensorType kType>
-__device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane,
-                                             uint32_t to) {
+DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int lane, uint32_t to) {
   constexpr int kBytes = Record<kType>::kBytes;
 #pragma unroll 4
   for (int c = 0; c < n; ++c) {
@@ -111,7 +110,7 @@ __device__ __forceinline__ void copy_records(const uint8_t* from, uint32_t numbe
 }
 
 // Adds a unit's sums of a tile and n_columns columns to a slot from their place on, and starts anew.
-__device__ __forceinline__ void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
+DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
   to += lane / 4 * row_sums + lane % 4 * 2;
   DSV32_UNROLLED (int n = 0; n < kTiles; ++n) {
@@ -125,7 +124,7 @@ __device__ __forceinline__ void flush_sums(float (&sums)[kTiles][4], int n_colum
 }
 
 // A value of a block of the cluster that lies where `value` does here.
-__device__ __forceinline__ float value_of_part(const float* value, int part, int n_parts) {
+DSV32_DEVICE float value_of_part(const float* value, int part, int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1)
     return *cooperative_groups::this_cluster().map_shared_rank(const_cast<float*>(value), part);
@@ -134,7 +133,7 @@ __device__ __forceinline__ float value_of_part(const float* value, int part, int
 }
 
 // Until what the warps of all parts with the same rows wrote is seen.
-__device__ __forceinline__ void sync_parts(int n_parts) {
+DSV32_DEVICE void sync_parts(int n_parts) {
 #if __CUDA_ARCH__ >= 900
   if (n_parts > 1) {
     cooperative_groups::this_cluster().sync();
@@ -150,7 +149,7 @@ struct WarpRows {
   int first, log_n;
   int part;
 
-  __device__ __forceinline__ WarpRows(const DecodeRows& rows, const Cut& cut, int warp)
+  DSV32_DEVICE WarpRows(const DecodeRows& rows, const Cut& cut, int warp)
       : log_n(cut.is_gated ? kLogTileRows - 1 : kLogTileRows),
         part(static_cast<int>(blockIdx.x) % cut.n_parts) {
     int first_group;
@@ -159,7 +158,7 @@ struct WarpRows {
   }
   // Of the first matrix, the first step of a share.
   template <TensorType kType>
-  __device__ __forceinline__ StepPlace place(const DecodeRows& rows, const Cut& cut, int step) const {
+  DSV32_DEVICE StepPlace place(const DecodeRows& rows, const Cut& cut, int step) const {
     StepPlace at = place_step<kType>(rows, *matrix, 0, first, step, 1 << log_n);
     if (cut.is_gated) at.next = rows.gate_offset;
     return at;
@@ -167,7 +166,7 @@ struct WarpRows {
 };
 
 // slots: of the warp's rows.
-__device__ __forceinline__ void clear_slots(const Cut& cut, int lane, float* slots) {
+DSV32_DEVICE void clear_slots(const Cut& cut, int lane, float* slots) {
   for (int slot = 0; slot < cut.n_slots; ++slot)
     for (int k = lane; k < kBandTile * cut.row_sums(); k += 32) slots[slot * cut.slot_sums() + k] = 0;
   __syncwarp();
@@ -175,9 +174,9 @@ __device__ __forceinline__ void clear_slots(const Cut& cut, int lane, float* slo
 
 // Adds up the parts' slots and writes y of an item's rows; each part a share of it. Leaves the slots at zero.
 // slots: of the warp's rows.
-__device__ __forceinline__ void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
-                                            const WarpRows& own, const UseRuns::Run& item, bool is_split,
-                                            int lane, float* slots) {
+DSV32_DEVICE void finish_item(const DecodeRows& rows, const UseRuns& runs, const Cut& cut,
+                              const WarpRows& own, const UseRuns::Run& item, bool is_split, int lane,
+                              float* slots) {
   sync_parts(cut.n_parts);
   const auto sum_of = [&](int at) {
     const auto value = [&](int k) {

@@ -63,12 +63,12 @@ constexpr int kGroupTokens = kRowsTokens;               // the columns of the te
 constexpr int kMostTogether = kColumnsTokens;           // columns that decode_columns.cu multiplies at a time
 
 // Whether the block's problem is the one that all tokens share.
-__device__ __forceinline__ bool is_shared(const DecodeRows& rows) {
+DSV32_DEVICE bool is_shared(const DecodeRows& rows) {
   return rows.shared_weights && static_cast<int>(blockIdx.y) == rows.n_problems - 1;
 }
 
 // Where the matrix of the block's problem lies, from the first one on.
-__device__ __forceinline__ int64_t mat_offset(const DecodeRows& rows) {
+DSV32_DEVICE int64_t mat_offset(const DecodeRows& rows) {
   if (is_shared(rows)) return rows.shared_weights - rows.matrices[0].weights;
   return (rows.mats ? __ldcg(rows.mats + blockIdx.y) : static_cast<int64_t>(blockIdx.y)) * rows.mat_bytes;
 }
@@ -86,8 +86,7 @@ struct BlockTokens {
 };
 
 // The matrix that a group of tiles belongs to.
-__device__ __forceinline__ const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int group,
-                                                               int* first_group) {
+DSV32_DEVICE const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int group, int* first_group) {
   int k = 0;
   *first_group = 0;
   while (k + 1 < rows.n_matrices && group >= rows.matrices[k].end_group)
@@ -98,7 +97,7 @@ __device__ __forceinline__ const DecodeRows::Matrix& matrix_of(const DecodeRows&
 // A row's sum over its n units, a power of two and at most kWarps: of each half in ascending order, then of
 // both.
 template <typename Value>
-__device__ __forceinline__ float sum_units(int n, const Value& value_of) {
+DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   float first = 0, second = 0;
   DSV32_UNROLLED (int k = 0; k < kWarps; ++k) {
     if (k >= n) break;
@@ -110,8 +109,8 @@ __device__ __forceinline__ float sum_units(int n, const Value& value_of) {
 
 // What becomes of the sums of one row (kMats of them) for a token of a problem.
 template <int kMats>
-__device__ __forceinline__ void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                                           const float (&totals)[kMats], int problem, int token, int row) {
+DSV32_DEVICE void finish_row(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                             const float (&totals)[kMats], int problem, int token, int row) {
   const int64_t at = problem * rows.y_problem_stride + token * matrix.y_token_stride + row;
   float y = totals[0];
   if constexpr (kMats == 2) {
@@ -142,8 +141,7 @@ struct Layout {
 // Eight values of a row of x; zeros past its end, which is a multiple of 32 values away. kPastL1: past the
 // first cache, before the wait (dependent.cuh).
 template <bool kPastL1 = false>
-__device__ __forceinline__ void load_x8(const float* x, int col, int n_cols, bool is_aligned,
-                                        float4 (&v)[2]) {
+DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
   DSV32_UNROLLED (int half = 0; half < 2; ++half) {
     const float* from = x + col + 4 * half;
     v[half] = {0, 0, 0, 0};
@@ -161,10 +159,10 @@ __device__ __forceinline__ void load_x8(const float* x, int col, int n_cols, boo
 struct StepShare {
   int first, n;
 
-  __device__ __forceinline__ StepShare(const Layout& layout, int part)
+  DSV32_DEVICE StepShare(const Layout& layout, int part)
       : first(part * layout.n_steps_block), n(min(layout.n_steps_block, layout.n_steps - first)) {}
   // The first step of a unit, or the end of the unit before.
-  __device__ __forceinline__ int begin_of(const Layout& layout, int unit) const {
+  DSV32_DEVICE int begin_of(const Layout& layout, int unit) const {
     return first + (unit * n >> layout.log_warps);
   }
 };
@@ -178,7 +176,7 @@ struct WarpShare {
 };
 
 template <TensorType kType, bool kSplits>
-__device__ __forceinline__ WarpShare share_of_warp(const Layout& layout) {
+DSV32_DEVICE WarpShare share_of_warp(const Layout& layout) {
   const int n_split = kSplits ? layout.n_split : 1;
   const StepShare share(layout, n_split == 1 ? 0 : static_cast<int>(blockIdx.x) % n_split);
   const int n_warps = 1 << layout.log_warps, unit = static_cast<int>(threadIdx.x) / 32 & (n_warps - 1);
@@ -198,16 +196,15 @@ struct StepPlace {
 
 // From a step of a row to the next.
 template <TensorType kType>
-__device__ __forceinline__ int step_apart(const DecodeRows& rows) {
+DSV32_DEVICE int step_apart(const DecodeRows& rows) {
   return Steps<kType>::kBytes * (!kIsFloat<kType> && rows.in_bands ? kBandTile : 1);
 }
 
 // Of n_rows, 8 or 16, from a multiple of that on, of the matrix that lies mat_offset from the first. Rows
 // past its last one are read as the last ones.
 template <TensorType kType>
-__device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
-                                                int64_t mat_offset, int first_row, int step,
-                                                int n_rows = kBandTile) {
+DSV32_DEVICE StepPlace place_step(const DecodeRows& rows, const DecodeRows::Matrix& matrix,
+                                  int64_t mat_offset, int first_row, int step, int n_rows = kBandTile) {
   if constexpr (!kIsFloat<kType>) {
     if (rows.in_bands) {
       const int row = min(first_row, matrix.n_rows - n_rows), in_band = row % kBandTile;
@@ -226,8 +223,8 @@ __device__ __forceinline__ StepPlace place_step(const DecodeRows& rows, const De
 }
 
 // The first row of the warp's tile of a group, and its matrix.
-__device__ __forceinline__ const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout,
-                                                               int group, int* first_row) {
+DSV32_DEVICE const DecodeRows::Matrix& find_tile(const DecodeRows& rows, const Layout& layout, int group,
+                                                 int* first_row) {
   const int warp = threadIdx.x / 32;
   int first_group;
   const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
@@ -238,8 +235,8 @@ __device__ __forceinline__ const DecodeRows::Matrix& find_tile(const DecodeRows&
 
 // A step of that tile in bands. A tile past the last one is read as that.
 template <TensorType kType>
-__device__ __forceinline__ const uint8_t* band_step(const DecodeRows& rows, const Layout& layout, int step,
-                                                    int64_t mat_offset, int group) {
+DSV32_DEVICE const uint8_t* band_step(const DecodeRows& rows, const Layout& layout, int step,
+                                      int64_t mat_offset, int group) {
   int first_row;
   const DecodeRows::Matrix& matrix = find_tile(rows, layout, group, &first_row);
   return matrix.weights + mat_offset + min(first_row, matrix.n_rows - kBandTile) * rows.row_bytes +
@@ -254,7 +251,7 @@ __host__ __device__ constexpr int slot_bytes(bool in_bands) {
 
 // Sixteen bytes of weights; kOnce: that no other block reads.
 template <bool kOnce>
-__device__ __forceinline__ void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {
+DSV32_DEVICE void copy_weights(uint32_t to, const uint8_t* from, bool is_wanted = true) {
   if constexpr (kOnce)
     copy_passing_async_if(to, from, is_wanted);
   else
@@ -263,7 +260,7 @@ __device__ __forceinline__ void copy_weights(uint32_t to, const uint8_t* from, b
 
 // Copies a step of 16 rows of a band, in two halves, whole pieces of 16 bytes.
 template <TensorType kType, bool kOnce>
-__device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
+DSV32_DEVICE void copy_band_step(const uint8_t* from, int64_t next, int lane, uint32_t to) {
   constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
   const int64_t gap = next - kBandTile / 2 * Steps<kType>::kBytes;
   from += 16 * lane, to += 16 * lane;
@@ -277,8 +274,8 @@ __device__ __forceinline__ void copy_band_step(const uint8_t* from, int64_t next
 // 31 bytes past the step, for which there is room. Past the end of a row are zeros, which every format reads
 // as 0.
 template <TensorType kType, int kMats, bool kOnce = false>
-__device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at,
-                                          int lane, uint32_t stage) {
+DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const StepPlace& at, int lane,
+                            uint32_t stage) {
   using Step = Steps<kType>;
   if constexpr (!kIsFloat<kType>) {
     if (rows.in_bands) {
@@ -308,16 +305,16 @@ __device__ __forceinline__ void copy_step(const DecodeRows& rows, const Layout& 
   const int missing =
       Step::kBytes - static_cast<int>(rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes);
   copy_rows([&](uint32_t to, const uint8_t* from, int end) {
-#pragma unroll 1
-    for (int c = 0; c < end; c += 64) copy_async(to + c, from + c, max(0, min(16, end - missing - c)));
+    DSV32_ROLLED (int c = 0; c < end; c += 64)
+      copy_async(to + c, from + c, max(0, min(16, end - missing - c)));
   });
 }
 
 // Where a lane reads its rows of a step that copy_step() has brought; rows that lie whole keep their offset
 // in a line.
 template <TensorType kType>
-__device__ __forceinline__ void find_step(const DecodeRows& rows, const StepPlace& at, int lane,
-                                          const uint8_t* tile, const uint8_t* (&step)[2]) {
+DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lane, const uint8_t* tile,
+                            const uint8_t* (&step)[2]) {
   DSV32_UNROLLED (int k = 0; k < 2; ++k) {
     const int row = lane / 4 + 8 * k;
     step[k] = !kIsFloat<kType> && rows.in_bands

@@ -50,7 +50,7 @@ struct BandWay {
   // first row.
   uint32_t taken, first, end, to_row;
 
-  __device__ __forceinline__ BandWay(const WarpSteps& steps, int first_group, uint8_t* ring)
+  DSV32_DEVICE BandWay(const WarpSteps& steps, int first_group, uint8_t* ring)
       : of(steps),
         group(first_group),
         least_left(static_cast<int>(opaque(of.lane < kBytes % 32 ? 0 : INT_MAX))),
@@ -60,7 +60,7 @@ struct BandWay {
     taken = end - kStage;
     start();
   }
-  __device__ __forceinline__ void start() {
+  DSV32_DEVICE void start() {
     n_left = 0;
     if (group >= of.layout.n_groups) return;
     n_left = of.share.end - of.share.first;
@@ -68,7 +68,7 @@ struct BandWay {
         band_step<kType>(of.rows, of.layout, of.share.first, of.mat_offset, group) + kMiddle + 16 * of.lane;
   }
   // Starts the copies of the next step.
-  __device__ __forceinline__ void put(uint32_t to) {
+  DSV32_DEVICE void put(uint32_t to) {
     constexpr std::make_integer_sequence<int, kBytes / 32> kPieces;
     copy(middle, to, kPieces);
     if constexpr (kMats == 2) copy(middle + of.rows.gate_offset, to + kTile, kPieces);
@@ -77,15 +77,14 @@ struct BandWay {
     if (--n_left == 0) group += of.share.n_groups_apart, start();
   }
   template <int... kPieces>
-  __device__ __forceinline__ void copy(const uint8_t* from, uint32_t to,
-                                       std::integer_sequence<int, kPieces...>) {
+  DSV32_DEVICE void copy(const uint8_t* from, uint32_t to, std::integer_sequence<int, kPieces...>) {
     (copy_passing_async_if<512 * kPieces, 512 * kPieces - kMiddle>(to, from, n_left > 0), ...);
     constexpr int kWhole = kBytes / 32 * 512;
     if constexpr (kWhole < kTile)
       copy_passing_async_if<kWhole, kWhole - kMiddle>(to, from, n_left > least_left);
   }
   // Where the lane reads its rows of the next step, which has come; copies another over the step before.
-  __device__ __forceinline__ void take(const uint8_t* (&step)[kMats][2]) {
+  DSV32_DEVICE void take(const uint8_t* (&step)[kMats][2]) {
     put(taken);
     taken += kStage;
     taken = taken == end ? first : taken;
@@ -111,7 +110,7 @@ struct RowsWay {
   uint32_t first;
   int at, before, end;
 
-  __device__ __forceinline__ RowsWay(const WarpSteps& steps, int first_group, uint8_t* its_ring)
+  DSV32_DEVICE RowsWay(const WarpSteps& steps, int first_group, uint8_t* its_ring)
       : of(steps),
         copied{first_group},
         ring(its_ring),
@@ -123,14 +122,14 @@ struct RowsWay {
     taken = copied;
   }
   // A warp without any step is past the last group at once.
-  __device__ __forceinline__ void start(Walk& walk) const {
+  DSV32_DEVICE void start(Walk& walk) const {
     if (of.share.first >= of.share.end) walk.group = of.layout.n_groups;
     if (walk.group >= of.layout.n_groups) return;
     int first_row;
     const DecodeRows::Matrix& matrix = find_tile(of.rows, of.layout, walk.group, &first_row);
     walk.at = place_step<kType>(of.rows, matrix, of.mat_offset, first_row, of.share.first);
   }
-  __device__ __forceinline__ void advance(Walk& walk) const {
+  DSV32_DEVICE void advance(Walk& walk) const {
     const int n_apart = kIsFloat<kType> ? of.share.n_apart : 1;
     walk.at.step += n_apart;
     walk.at.row += n_apart * step_apart<kType>(of.rows);
@@ -138,13 +137,13 @@ struct RowsWay {
     walk.group += of.share.n_groups_apart;
     start(walk);
   }
-  __device__ __forceinline__ void put(uint32_t to) {
+  DSV32_DEVICE void put(uint32_t to) {
     const bool is_there = copied.group < of.layout.n_groups;
     if (is_there) copy_step<kType, kMats, true>(of.rows, of.layout, copied.at, of.lane, to);
     commit_copies();
     if (is_there) advance(copied);
   }
-  __device__ __forceinline__ void take(const uint8_t* (&step)[kMats][2]) {
+  DSV32_DEVICE void take(const uint8_t* (&step)[kMats][2]) {
     put(first + before);
     before = at;
     DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
@@ -176,7 +175,7 @@ struct SharedSizes {
 
 // The sum of a value over the blocks of the cluster, in the order of their ranks; valid in the first block.
 // `value`: in the same place of each block's shared memory. All threads of all blocks call it.
-__device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
+DSV32_DEVICE float sum_over_cluster(float* value, int n_blocks) {
   float sum = 0;
 #if __CUDA_ARCH__ >= 900
   const auto cluster = cooperative_groups::this_cluster();
@@ -191,7 +190,7 @@ __device__ __forceinline__ float sum_over_cluster(float* value, int n_blocks) {
 }
 
 // v = v * factor * w
-__device__ __forceinline__ void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]) {
+DSV32_DEVICE void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]) {
   DSV32_UNROLLED (int half = 0; half < 2; ++half) {
     v[half].x = v[half].x * factor * w[half].x, v[half].y = v[half].y * factor * w[half].y;
     v[half].z = v[half].z * factor * w[half].z, v[half].w = v[half].w * factor * w[half].w;
@@ -207,8 +206,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   constexpr int kTogether = 4, kTeams = kThreads / X::kLanes, kWarpTeams = 32 / X::kLanes;
   const int thread = static_cast<int>(threadIdx.x), team = thread / X::kLanes, lane = thread % X::kLanes;
   const int col = column_of<kType>(lane / 4, lane % 4);
-#pragma unroll 1
-  for (int t = 0; t < tokens.n; ++t) {
+  DSV32_ROLLED (int t = 0; t < tokens.n; ++t) {
     const float* x = tokens.x + t * rows.x_token_stride;
     float factor = 0;
     float4 first_weights[2];  // on their way while the factor is worked out
@@ -218,9 +216,8 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
                 team < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, first_weights);
         factor = rms_factor(x, rows.n_cols, rows.norm_eps);
       }
-#pragma unroll 1
-    for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
-         begin += kTogether * kTeams) {
+    DSV32_ROLLED (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
+                  begin += kTogether * kTeams) {
       float4 v[kTogether][2];
       DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;

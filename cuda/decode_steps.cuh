@@ -12,7 +12,7 @@
 namespace dsv32::cuda::decode {
 
 // Until at most n of this thread's groups of copies are pending; n: from 0 to 4.
-__device__ __forceinline__ void wait_until_pending(int n) {
+DSV32_DEVICE void wait_until_pending(int n) {
   wait_copies<4>();
   if (n >= 4) return;
   if (n == 2)
@@ -25,9 +25,7 @@ __device__ __forceinline__ void wait_until_pending(int n) {
     wait_copies<0>();
 }
 
-__device__ __forceinline__ float tf32_part(float x) {
-  return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
-}
+DSV32_DEVICE float tf32_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 
 // x of one column and step, as bytes: [pieces][4 lanes][8 values], then with kHasSums [4 lanes] the sums over
 // the lane's scale groups as fp16 and what that rounds away, then the unit, f32. Two columns' records lie in
@@ -57,7 +55,7 @@ struct RoundedX {
 
 // The first of 4 lanes i of a scale group, all of which have its sum; `group` of the lane's groups.
 template <TensorType kType>
-__device__ __forceinline__ bool has_group_sum(int lane, int* group) {
+DSV32_DEVICE bool has_group_sum(int lane, int* group) {
   constexpr int kPieces = Record<kType>::kPieces / Record<kType>::kGroups;
   *group = lane / 4 / kPieces;
   return lane / 4 % kPieces == 0;
@@ -66,7 +64,7 @@ __device__ __forceinline__ bool has_group_sum(int lane, int* group) {
 // A step of a column by kLanes lanes of a warp that are beside each other: each has eight values, from
 // column_of(piece, i) on, of lane % kLanes = 4 * piece + i. All lanes of a warp call it.
 template <TensorType kType>
-__device__ __forceinline__ RoundedX round_x(const float4 (&v)[2]) {
+DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
   using X = Record<kType>;
   const int lane = static_cast<int>(threadIdx.x) % X::kLanes,
             first = static_cast<int>(threadIdx.x) % 32 - lane;
@@ -94,7 +92,7 @@ __device__ __forceinline__ RoundedX round_x(const float4 (&v)[2]) {
 
 // A record by the lanes of round_x(); it is written if is_there.
 template <TensorType kType>
-__device__ __forceinline__ void make_record(const float4 (&v)[2], uint8_t* record, bool is_there) {
+DSV32_DEVICE void make_record(const float4 (&v)[2], uint8_t* record, bool is_there) {
   using X = Record<kType>;
   const RoundedX x = round_x<kType>(v);
   const int lane = static_cast<int>(threadIdx.x) % X::kLanes;
@@ -122,7 +120,7 @@ struct LaneX {
 
   // x: the first column's record. Lanes of columns past the last read that.
   template <TensorType kType>
-  static __device__ __forceinline__ LaneX of(const uint8_t* x, int lane, int last_column) {
+  static DSV32_DEVICE LaneX of(const uint8_t* x, int lane, int last_column) {
     using X = Record<kType>;
     const int i = lane % 4;
     const uint32_t begin = shared_address(x), own = begin + min(lane / 4, last_column) * X::kBytes;
@@ -131,7 +129,7 @@ struct LaneX {
             {opaque(begin + min(2 * i, last_column) * X::kBytes + X::kUnit),
              opaque(begin + min(2 * i + 1, last_column) * X::kBytes + X::kUnit)}};
   }
-  __device__ __forceinline__ LaneX after(uint32_t n_bytes) const {
+  DSV32_DEVICE LaneX after(uint32_t n_bytes) const {
     return {values + n_bytes, sums + n_bytes, {units[0] + n_bytes, units[1] + n_bytes}};
   }
 };
@@ -139,8 +137,8 @@ struct LaneX {
 // Adds the products of a step of a type with codes and kN tiles of columns.
 // step: the lane's rows g and g + 8 in shared memory; lane: which of four.
 template <TensorType kType, int kN, int kMats, int kTiles>
-__device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
-                                         const LaneX& x, const Lane<kType>& lane, const uint32_t* grid) {
+DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2], const LaneX& x,
+                           const Lane<kType>& lane, const uint32_t* grid) {
   using X = Record<kType>;
   using Row = LaneRow<kType>;
   constexpr int kTile = 8 * X::kBytes;
@@ -190,7 +188,7 @@ __device__ __forceinline__ void add_step(Sums<kMats, kTiles>& sums, const uint8_
 
 // Four values of a row in shared memory, from a place aligned to their size.
 template <TensorType kType>
-__device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
+DSV32_DEVICE void load_floats4(const uint8_t* p, float out[4]) {
   const uint2 v = *reinterpret_cast<const uint2*>(p);
   const uint32_t bits[4] = {v.x & 0xffffu, v.x >> 16, v.y & 0xffffu, v.y >> 16};
   DSV32_UNROLLED (int k = 0; k < 4; ++k)
@@ -201,9 +199,8 @@ __device__ __forceinline__ void load_floats4(const uint8_t* p, float out[4]) {
 // Adds the products of one step of F16 or BF16. x: of token g at the step's first column; x_apart: to token g
 // + 8; n_cols: to the row's end; n_tokens: from token g on, 0 or less where there is none.
 template <TensorType kType, int kMats, int kTiles>
-__device__ __forceinline__ void add_step_float(Sums<kMats, kTiles>& sums,
-                                               const uint8_t* const (&step)[kMats][2], const float* x,
-                                               int64_t x_apart, int n_cols, int n_tokens) {
+DSV32_DEVICE void add_step_float(Sums<kMats, kTiles>& sums, const uint8_t* const (&step)[kMats][2],
+                                 const float* x, int64_t x_apart, int n_cols, int n_tokens) {
   constexpr int kBytes = 2;
   const int i = threadIdx.x % 4;
   float c[kMats][kTiles][4] = {};

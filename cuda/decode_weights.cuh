@@ -49,7 +49,7 @@ struct Steps<TensorType::bf16> : Steps<TensorType::f16> {};
 
 // Of a step: the column of lane i's first value of a piece.
 template <TensorType kType>
-__device__ __forceinline__ int column_of(int piece, int i) {
+DSV32_DEVICE int column_of(int piece, int i) {
   if constexpr (kIsK23<kType>)
     return i / 2 * 128 + piece / 2 * 32 + i % 2 * 16 + piece % 2 * 8;
   else if constexpr (kType == TensorType::q6_k)
@@ -78,19 +78,15 @@ __host__ __device__ constexpr int place_of_piece(int p) {
 
 // ---- pairs of fp16 in a word ----
 
-__device__ __forceinline__ uint32_t as_word(__half2 x) { return *reinterpret_cast<const uint32_t*>(&x); }
-__device__ __forceinline__ __half2 as_half2(uint32_t x) { return *reinterpret_cast<const __half2*>(&x); }
-__device__ __forceinline__ uint32_t subtract2(uint32_t a, uint32_t b) {
-  return as_word(__hsub2(as_half2(a), as_half2(b)));
-}
-__device__ __forceinline__ uint32_t multiply2(uint32_t a, uint32_t b) {
-  return as_word(__hmul2(as_half2(a), as_half2(b)));
-}
-__device__ __forceinline__ uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
+DSV32_DEVICE uint32_t as_word(__half2 x) { return *reinterpret_cast<const uint32_t*>(&x); }
+DSV32_DEVICE __half2 as_half2(uint32_t x) { return *reinterpret_cast<const __half2*>(&x); }
+DSV32_DEVICE uint32_t subtract2(uint32_t a, uint32_t b) { return as_word(__hsub2(as_half2(a), as_half2(b))); }
+DSV32_DEVICE uint32_t multiply2(uint32_t a, uint32_t b) { return as_word(__hmul2(as_half2(a), as_half2(b))); }
+DSV32_DEVICE uint32_t fma2(uint32_t a, uint32_t b, uint32_t c) {
   return as_word(__hfma2(as_half2(a), as_half2(b), as_half2(c)));
 }
 // x, which fp16 has, twice.
-__device__ __forceinline__ uint32_t twice(float x) { return pack_f16(x, x); }
+DSV32_DEVICE uint32_t twice(float x) { return pack_f16(x, x); }
 // x twice as fp16, which has it: sign, exponent and the upper ten bits of the fraction.
 constexpr uint32_t halves(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
@@ -103,11 +99,11 @@ static_assert(halves(1) == 0x3c003c00u && halves(-1056) == 0xe420e420u);
 constexpr uint32_t kThousand = halves(1024);
 constexpr uint32_t kTwoBitsLess = halves(4) - halves(1);  // from a power of two to four times as much
 // Two bytes of a word as fp16: the selector names them and, as 4, the 0x64 above each.
-__device__ __forceinline__ uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
+DSV32_DEVICE uint32_t bytes_to_halves(uint32_t word, uint32_t selector) {
   return subtract2(__byte_perm(word, 0x64646464u, selector), halves(1024));
 }
 // (x & mask) | bits in one instruction: of two constants the compiler makes two.
-__device__ __forceinline__ uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
+DSV32_DEVICE uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_t bits) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
   return out;
@@ -115,7 +111,7 @@ __device__ __forceinline__ uint32_t mask_onto(uint32_t x, uint32_t mask, uint32_
 
 // n words from an even address.
 template <int n>
-__device__ __forceinline__ void load_words(const uint8_t* p, uint32_t (&out)[n]) {
+DSV32_DEVICE void load_words(const uint8_t* p, uint32_t (&out)[n]) {
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) % 4);
   const auto* words = reinterpret_cast<const uint32_t*>(p - shift);
   uint32_t word = words[0];
@@ -125,7 +121,7 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t (&out)[n])
   }
 }
 template <int n>
-__device__ __forceinline__ void load_aligned(const uint8_t* p, uint32_t (&out)[n]) {
+DSV32_DEVICE void load_aligned(const uint8_t* p, uint32_t (&out)[n]) {
   DSV32_UNROLLED (int k = 0; k < n; k += 4) {
     const uint4 v = *reinterpret_cast<const uint4*>(p + 4 * k);
     out[k] = v.x, out[k + 1] = v.y, out[k + 2] = v.z, out[k + 3] = v.w;
@@ -137,9 +133,9 @@ __device__ __forceinline__ void load_aligned(const uint8_t* p, uint32_t (&out)[n
 struct LanePlace {
   int lane, rest;  // 64 i, and a constant below 64
 
-  __device__ __forceinline__ int operator/(int n) const { return lane / n + rest / n; }  // n divides 64
-  __device__ __forceinline__ int operator%(int n) const { return rest % n; }
-  __device__ __forceinline__ LanePlace operator+(int n) const { return {lane, rest + n}; }
+  DSV32_DEVICE int operator/(int n) const { return lane / n + rest / n; }  // n divides 64
+  DSV32_DEVICE int operator%(int n) const { return rest % n; }
+  DSV32_DEVICE LanePlace operator+(int n) const { return {lane, rest + n}; }
 };
 
 template <TensorType kType>
@@ -158,7 +154,7 @@ struct Lane {
   uint32_t above;          // of a byte, as 1024 and more
   uint32_t magnitudes[2];  // kHasSigns
 
-  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)), magnitudes{} {
+  DSV32_DEVICE Lane(int lane) : i(lane), above(hidden(0x64646464u)), magnitudes{} {
     if constexpr (kHasSigns<kType>)
       magnitudes[0] = hidden(Codes<kType>::kMagnitudes.of_0),
       magnitudes[1] = Codes<kType>::kMagnitudes.of_4 ? hidden(Codes<kType>::kMagnitudes.of_4) : 0;
@@ -184,16 +180,16 @@ struct LaneRow {
   float d = 1;
 
   // Of a value of the lane's: its block, and the place there.
-  __device__ __forceinline__ const uint8_t* block(int value) const {
+  DSV32_DEVICE const uint8_t* block(int value) const {
     return kHasD ? from : from + value / Format::kBlockValues * Format::kBlockBytes;
   }
-  __device__ __forceinline__ auto place(int value) const {
+  DSV32_DEVICE auto place(int value) const {
     if constexpr (kHasD)
       return LanePlace{lane * kCols, value};
     else
       return value % Format::kBlockValues;
   }
-  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
+  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& its_lane) {
     const int i = its_lane.i;
     lane = i, above = its_lane.above, magnitudes[0] = its_lane.magnitudes[0],
     magnitudes[1] = its_lane.magnitudes[1];
@@ -211,7 +207,7 @@ struct LaneRow {
       }
     }
   }
-  __device__ __forceinline__ uint4 piece(int p, const uint32_t* grid) const {
+  DSV32_DEVICE uint4 piece(int p, const uint32_t* grid) const {
     uint32_t out[4];
     if constexpr (kHasSigns<kType>) {
       const int value = 8 * p, group = value / Format::kGroup;
@@ -257,7 +253,7 @@ struct Lane<kType> {
   uint32_t values[4];  // of the nibbles, and 128
 
   Lane() = default;
-  __device__ __forceinline__ Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
+  DSV32_DEVICE Lane(int lane) : i(lane), above(hidden(0x64646464u)) {
     constexpr auto kWords = [] {
       std::array<uint32_t, 4> w{};
       for (int v = 0; v < 16; ++v) w[v / 4] |= static_cast<uint32_t>(kIq4Values[v] + 128) << (v % 4 * 8);
@@ -281,7 +277,7 @@ struct LaneRow<kType> {
   float d;
   Lane<kType> lane;
 
-  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& its_lane) {
+  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& its_lane) {
     lane = its_lane;
     if constexpr (kHasD) {
       const auto* from = reinterpret_cast<const uint32_t*>(row);
@@ -306,7 +302,7 @@ struct LaneRow<kType> {
       }
     }
   }
-  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int group = p / 4;
     uint32_t out[4];
     DSV32_UNROLLED (int k = 0; k < 4; ++k) {
@@ -334,7 +330,7 @@ struct Lane<kType> {
   uint32_t factor;       // takes the bits of the first words to the bytes' uppermost
   uint32_t first, last;  // those bits, and the ones of the last word
 
-  __device__ __forceinline__ Lane(int lane)
+  DSV32_DEVICE Lane(int lane)
       : i(lane),
         own(opaque(lane % 2 ? 0x7632 : 0x5410)),
         factor(opaque(lane < 2 ? 4 : 1)),

@@ -19,7 +19,7 @@ struct LaneRow<kType> {
   float d, dmin;
   int i;
 
-  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& lane) {
+  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& lane) {
     i = lane.i;
     if constexpr (kIsFive) load_aligned(row + 16, fifth);
     load_aligned(row + (kIsFive ? 48 : 16) + 32 * i, words);
@@ -38,7 +38,7 @@ struct LaneRow<kType> {
     constant[0] = multiply2(scale[0], halves(-1024)), constant[1] = multiply2(scale[1], halves(-1024));
     mins[0] = of(0x4342, halves(1.0f / 4), halves(-256));
   }
-  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int upper = p / 4;
     uint32_t out[4];
     DSV32_UNROLLED (int k = 0; k < 4; ++k) {
@@ -68,7 +68,7 @@ struct LaneRow<kType> {
   uint32_t mins[2];
   float d, dmin;
 
-  __device__ __forceinline__ void load(const uint8_t* row, const Lane<kType>& lane) {
+  DSV32_DEVICE void load(const uint8_t* row, const Lane<kType>& lane) {
     const int half = lane.i / 2, odd = lane.i % 2;
     if constexpr (kIsThree) {
       load_words(row + 32 + 32 * half + 16 * odd, words);
@@ -104,7 +104,7 @@ struct LaneRow<kType> {
       d = load_f16(row + 80), dmin = load_f16(row + 82);
     }
   }
-  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int group = p / 2;
     uint32_t out[4];
     DSV32_UNROLLED (int k = 0; k < 4; ++k) {
@@ -134,7 +134,7 @@ struct LaneRow<TensorType::q6_k> {
   float d;
   int i;
 
-  __device__ __forceinline__ void load(const uint8_t* row, const Lane<TensorType::q6_k>& lane) {
+  DSV32_DEVICE void load(const uint8_t* row, const Lane<TensorType::q6_k>& lane) {
     i = lane.i;
     load_words(row + 32 * i, words);
     load_words(row + 128 + 32 * (i / 2), upper);
@@ -148,7 +148,7 @@ struct LaneRow<TensorType::q6_k> {
   }
   // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
   // and the code, and less 32 a bias whose product with a scale is an fp16 number.
-  __device__ __forceinline__ uint4 piece(int p, const uint32_t*) const {
+  DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];
     DSV32_UNROLLED (int k = 0; k < 4; ++k) {

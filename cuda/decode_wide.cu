@@ -56,7 +56,7 @@ constexpr int kLoadRegisters = 88, kProductRegisters = 208;  // 128 * 88 + 256 *
 
 // What products have written is read after this.
 template <int n>
-__device__ __forceinline__ void take_sums(float (&sums)[n]) {
+DSV32_DEVICE void take_sums(float (&sums)[n]) {
   DSV32_UNROLLED (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
 }
 
@@ -64,9 +64,8 @@ __device__ __forceinline__ void take_sums(float (&sums)[n]) {
 // the lane's rows g and g + 8 of the step; load_next() replaces them by the next step's while the last
 // products are under way.
 template <TensorType kType, int kN, typename LoadNext>
-__device__ __forceinline__ void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2],
-                                              XStages<kType, kN>& x, const uint32_t* grid,
-                                              const LoadNext& load_next) {
+DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2], XStages<kType, kN>& x,
+                                const uint32_t* grid, const LoadNext& load_next) {
   using X = Record<kType>;
   using Step = WideStep<kType, kN>;
   using Row = LaneRow<kType>;
@@ -129,7 +128,7 @@ constexpr int kProductsBarrier = 1;  // named barrier of the warps that multiply
 // A thread's pairs of sums of neighbouring columns in a slot [rows of the block, kN + 2], and the first's
 // place among its sums.
 template <int kN, typename Work>
-__device__ __forceinline__ void with_own_pairs(float* slot, const Work& work) {
+DSV32_DEVICE void with_own_pairs(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
   float* own = slot + (warp * kBandTile + lane / 4) * kRowSums + lane % 4 * 2;
@@ -139,8 +138,8 @@ __device__ __forceinline__ void with_own_pairs(float* slot, const Work& work) {
 
 // Writes y of the block's rows of an item from its sums.
 template <int kN>
-__device__ __forceinline__ void finish_item(const DecodeRows& rows, const WideX& x, const WideCut& cut,
-                                            const BlockItem& item, const float* sums) {
+DSV32_DEVICE void finish_item(const DecodeRows& rows, const WideX& x, const WideCut& cut,
+                              const BlockItem& item, const float* sums) {
   constexpr int kRowSums = kN + 2;
   int first_row;
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
@@ -164,10 +163,9 @@ __device__ __forceinline__ void finish_item(const DecodeRows& rows, const WideX&
 // The part of a warp that multiplies. The first half leaves its sums in shared memory, the second adds its
 // own to them: those of a part are added to the parts' before.
 template <TensorType kType, int kN>
-__device__ __forceinline__ void multiply_half(const DecodeRows& rows, const Layout& layout, const WideX& x,
-                                              const WideCut& cut, XStages<kType, kN> x_stages, int half,
-                                              const uint8_t* weight_ring, float* slots,
-                                              const uint32_t* grid) {
+DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, const WideX& x,
+                                const WideCut& cut, XStages<kType, kN> x_stages, int half,
+                                const uint8_t* weight_ring, float* slots, const uint32_t* grid) {
   using Step = Steps<kType>;
   constexpr int kSlotSums = kBlockRows * (kN + 2);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = uniform_warp() % kHalfWarps;

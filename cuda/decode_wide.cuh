@@ -26,7 +26,7 @@ struct WideStep {
   static_assert(kFirst % 16 == 0 && kLast % 16 == 0);
 
   // Of an operand: where column c has the word (two values) of lane i that is the products' first or second.
-  static __device__ __forceinline__ int word_at(int c, int i, int second) {
+  static DSV32_DEVICE int word_at(int c, int i, int second) {
     return c / 8 * 256 + second * 128 + c % 8 * 16 + 4 * i;
   }
 };
@@ -56,7 +56,7 @@ constexpr int kWeightStage = kWarpStage<kType>* kHalfWarps;
 struct Half {
   int first_unit, end_unit, begin, end;
 
-  __device__ __forceinline__ Half(const Layout& layout, const StepShare& share, int half) {
+  DSV32_DEVICE Half(const Layout& layout, const StepShare& share, int half) {
     first_unit = (half << layout.log_warps) / kHalves;
     end_unit = ((half + 1) << layout.log_warps) / kHalves;
     begin = share.begin_of(layout, first_unit), end = share.begin_of(layout, end_unit);
@@ -66,7 +66,7 @@ struct Half {
 struct BlockItem {
   int problem, chunk, group;
 
-  __device__ __forceinline__ BlockItem(const WideX& x, const WideCut& cut, int item) {
+  DSV32_DEVICE BlockItem(const WideX& x, const WideCut& cut, int item) {
     chunk = item % x.n_chunks, item /= x.n_chunks;
     group = item % cut.n_groups, problem = item / cut.n_groups;
   }
@@ -77,16 +77,15 @@ struct RingBarriers {
   Pipe<kMostXStages> x;
   Pipe<kWeightStages> weights;
 
-  __device__ __forceinline__ void init() {
+  DSV32_DEVICE void init() {
     x.init(1, kHalfWarps), weights.init(32 * kLoadWarps / kHalves, kHalfWarps);
     publish_barriers();
   }
 };
 
 // The matrix of a block's group of rows, and the first of them.
-__device__ __forceinline__ const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows,
-                                                                     const WideCut& cut, int group,
-                                                                     int* first_row) {
+DSV32_DEVICE const DecodeRows::Matrix& matrix_of_group(const DecodeRows& rows, const WideCut& cut, int group,
+                                                       int* first_row) {
   int first_group;
   const DecodeRows::Matrix& matrix = matrix_of(rows, group, &first_group);
   *first_row = (group - first_group) * (cut.is_gated ? kBlockRows / 2 : kBlockRows);
@@ -95,8 +94,8 @@ __device__ __forceinline__ const DecodeRows::Matrix& matrix_of_group(const Decod
 
 // Where a step of the block's tile of 16 rows lies for a lane.
 template <TensorType kType>
-__device__ __forceinline__ StepPlace place_tile(const DecodeRows& rows, const WideCut& cut,
-                                                const BlockItem& item, int tile, int step) {
+DSV32_DEVICE StepPlace place_tile(const DecodeRows& rows, const WideCut& cut, const BlockItem& item, int tile,
+                                  int step) {
   int first_row;
   const DecodeRows::Matrix& matrix = matrix_of_group(rows, cut, item.group, &first_row);
   const int n_tiles = cut.is_gated ? kHalfWarps / 2 : kHalfWarps;
@@ -122,7 +121,7 @@ struct Loader {
   RingWalk x_walk, weight_walk;
   StepPlace at[2];
 
-  __device__ __forceinline__ void load_weights() {
+  DSV32_DEVICE void load_weights() {
     barriers->weights.wait_empty(weight_walk);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     DSV32_UNROLLED (int t = 0; t < 2; ++t) {
@@ -133,7 +132,7 @@ struct Loader {
     arrive_when_copied(&barriers->weights.full[weight_walk.stage]);
     weight_walk.advance(kWeightStages);
   }
-  __device__ __forceinline__ void load_x(const uint8_t* from) {
+  DSV32_DEVICE void load_x(const uint8_t* from) {
     DSV32_UNROLLED (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
       const bool is_last = k + 1 == Step::kParts;
       const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst;
@@ -143,7 +142,7 @@ struct Loader {
       copy_in(x_ring + x_walk.stage * Step::kStage, from + (is_last ? Step::kFirst : 0), n_bytes, full);
     }
   }
-  __device__ __forceinline__ void run(int half) {
+  DSV32_DEVICE void run(int half) {
     const bool loads_x = first_tile == 0 && threadIdx.x % 32 == 0;
     bool has_inputs = false;
     int n_ahead = 0;  // steps whose weights are on their way before their x
@@ -184,11 +183,11 @@ struct XStages {
   int n_stages;
   RingWalk walk;
 
-  __device__ __forceinline__ uint32_t wait() {
+  DSV32_DEVICE uint32_t wait() {
     barriers->x.wait_full(walk);
     return ring + walk.stage * Step::kStage;
   }
-  __device__ __forceinline__ void release() {
+  DSV32_DEVICE void release() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&barriers->x.empty[walk.stage]);
     walk.advance(n_stages);

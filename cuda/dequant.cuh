@@ -15,7 +15,7 @@ inline constexpr bool kIsFloat =
     kType == TensorType::f32 || kType == TensorType::f16 || kType == TensorType::bf16;
 
 template <TensorType kType>
-__device__ __forceinline__ float load_float(const uint8_t* row, int64_t i) {
+DSV32_DEVICE float load_float(const uint8_t* row, int64_t i) {
   if constexpr (kType == TensorType::f32)
     return reinterpret_cast<const float*>(row)[i];
   else if constexpr (kType == TensorType::f16)
@@ -45,8 +45,7 @@ void with_type(TensorType type, const Work& work) {
 // out [16]: values col..col+15 of a row, as the reference has them up to the rounding of one fma; col is a
 // multiple of 16. grid: see fill_grid.
 template <TensorType kType>
-__device__ __forceinline__ void dequantize16(const uint8_t* row, int64_t col, float* out,
-                                             const uint32_t* grid) {
+DSV32_DEVICE void dequantize16(const uint8_t* row, int64_t col, float* out, const uint32_t* grid) {
   if constexpr (kIsFloat<kType>) {
     DSV32_UNROLLED (int i = 0; i < 16; ++i) out[i] = load_float<kType>(row, col + i);
   } else {
@@ -72,12 +71,12 @@ template <TensorType kType>
 constexpr int kStepBytes = kStepColumns<kType> / Codes<kType>::kBlockValues* Codes<kType>::kBlockBytes;
 
 // From one row of a band to the next, whether it is one or only 16 rows.
-__host__ __device__ __forceinline__ size_t row_apart(const WeightMatrix& w) {
+__host__ DSV32_DEVICE size_t row_apart(const WeightMatrix& w) {
   return w.step_bytes ? w.step_bytes : w.row_bytes;
 }
 
 // The first byte of a row.
-__device__ __forceinline__ const uint8_t* row_of(const WeightMatrix& w, int64_t mat, int64_t row) {
+DSV32_DEVICE const uint8_t* row_of(const WeightMatrix& w, int64_t mat, int64_t row) {
   return w.data + static_cast<size_t>(mat) * w.mat_bytes +
          static_cast<size_t>(row / kBandRows * kBandRows) * w.row_bytes +
          static_cast<size_t>(row % kBandRows) * row_apart(w);
@@ -94,7 +93,7 @@ constexpr uint32_t span_bytes() {
 
 // From there to its columns from a multiple of kColumns on, number `span`; kColumns divides a step.
 template <TensorType kType, int kColumns>
-__device__ __forceinline__ uint32_t span_offset(bool in_bands, uint32_t span) {
+DSV32_DEVICE uint32_t span_offset(bool in_bands, uint32_t span) {
   if constexpr (kIsFloat<kType>) {
     return span * span_bytes<kType, kColumns>();
   } else {

@@ -67,6 +67,4 @@ int n_cuda_devices() {
 
 bool cuda::has_hopper_products() { return attributes_of(probe_kernel).sharedSizeBytes > 0; }
 
-std::string why_no_cuda(int device) { return find_problem(device).message; }
-
 }  // namespace dsv32

@@ -143,10 +143,8 @@ void run_gate_up(const RunExperts& op, const UseRuns& runs, bool is_x_older, flo
 // Whose uses have room in the scratch memory: of each use h and y, x as fp16, and w3's values where they are
 // apart. All experts are read again for each so many tokens.
 int64_t tokens_together(const RunExperts& op, const Workspace& scratch) {
-  const auto n_bytes = [](int64_t n_values) { return n_values * static_cast<int64_t>(sizeof(float)); };
-  const int64_t n_token_bytes =
-      op.n_activated * n_bytes(3 * op.w1.n_rows + op.w2.n_rows) + n_bytes(op.w1.n_cols);
-  return std::max<int64_t>(1, scratch.n_bytes_left() * 7 / 8 / n_token_bytes);
+  const int64_t n_values = op.n_activated * (3 * op.w1.n_rows + op.w2.n_rows) + op.w1.n_cols;
+  return std::max<int64_t>(1, scratch.n_bytes_left() * 7 / 8 / (4 * n_values));
 }
 
 // y = the sums over each token's experts; see the head of this file.

@@ -16,7 +16,7 @@ constexpr int kFloatHeld = 7;               // float4 of a row that a thread hol
 constexpr int kFloatColumns = 4 * kThreads * kFloatHeld;
 constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(float);
 
-__device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_cols, bool is_aligned) {
+DSV32_DEVICE float4 load_f32x4(const float* row, int col, int n_cols, bool is_aligned) {
   if (is_aligned && col < n_cols) return *reinterpret_cast<const float4*>(row + col);
   float v[4];
   DSV32_UNROLLED (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
@@ -28,8 +28,7 @@ __device__ __forceinline__ float4 load_f32x4(const float* row, int col, int n_co
 // in the warps' order. With mats the block has waited for its inputs, else it waits here. Bound by latency, a
 // token after the other.
 template <int kMats>
-__device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned,
-                                           float* partial) {
+DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool is_aligned, float* partial) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const DecodeRows::Matrix& matrix = rows.matrices[0];
   const int first_row = job * (kFloatRows / kMats);
@@ -49,12 +48,10 @@ __device__ __forceinline__ void float_rows(const DecodeRows& rows, int job, int 
   hold(0);
   if (!rows.mats) wait_for_inputs();
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
-#pragma unroll 1
-  for (int t = 0; t < rows.n_tokens; ++t) {
+  DSV32_ROLLED (int t = 0; t < rows.n_tokens; ++t) {
     const float* from = x + t * rows.x_token_stride;
     float sums[kFloatRows] = {};
-#pragma unroll 1
-    for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
+    DSV32_ROLLED (int first = 0; first < rows.n_cols; first += kFloatColumns) {
       if (rows.n_cols > kFloatColumns && first + t > 0) hold(first);
       DSV32_UNROLLED (int k = 0; k < kFloatHeld; ++k) {
         const float4 v = load_f32x4(from, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
@@ -114,7 +111,7 @@ struct FloatTiles {
 // The warp's sums of 64 values that each lane has one of: value i, as warp_sum() adds it up, comes to lane
 // i / 2 as its value i % 2. Lanes exchange halves of what they have, instead of all lanes all values.
 template <int kOffset = 16>
-__device__ __forceinline__ void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
+DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   const bool is_upper = lane & kOffset;
   DSV32_UNROLLED (int i = 0; i < 2 * kOffset; ++i) {
     const float kept = is_upper ? v[i + 2 * kOffset] : v[i], sent = is_upper ? v[i] : v[i + 2 * kOffset];
@@ -191,8 +188,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   float totals[2] = {};
   for (int part_end = n_steps, step = 0; step < n_steps_all; part_end += n_steps) {
     float sums[kSide * kSide] = {};  // [token][row]
-#pragma unroll 1
-    for (; step < part_end; ++step) {
+    DSV32_ROLLED (; step < part_end; ++step) {
       wait_until_pending(tiles.n_stages - 2);
       __syncthreads();  // everyone's copies of this step are there, and nobody reads the step before any more
       if (step + tiles.n_stages - 1 < n_steps_all) put(step + tiles.n_stages - 1);

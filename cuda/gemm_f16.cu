@@ -14,8 +14,8 @@ constexpr int kStageBytes = (kWarpgroups + 1) * kTileBytes;
 constexpr int kSharedBytes = kStages * kStageBytes + static_cast<int>(sizeof(TokenRows));
 
 // Starts the copy of columns [column, column + 64) of the tile's rows; columns past the matrix become zero.
-__device__ __forceinline__ void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows,
-                                          int64_t column, uint32_t to) {
+DSV32_DEVICE void load_rows(const WeightMatrix& weight, const uint8_t* first, int64_t n_rows, int64_t column,
+                            uint32_t to) {
   const int piece = threadIdx.x % 8;
   const bool is_inside = column + piece * 8 < weight.n_cols;  // n_cols is a multiple of 8
   const uint8_t* from = first + static_cast<size_t>(is_inside ? column + piece * 8 : 0) * 2;

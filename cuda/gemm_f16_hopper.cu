@@ -41,7 +41,7 @@ constexpr int kLoadRegisters = 40,
               kProductRegisters = 232;  // 40 + 2 * 232 = 3 * 168, what the CTA starts with
 
 // Tiles of the same rows follow one another, so that CTAs that run together share both operands in L2.
-__device__ __forceinline__ Item item_of(const Product& product, const Shape& shape, int64_t index) {
+DSV32_DEVICE Item item_of(const Product& product, const Shape& shape, int64_t index) {
   Item item;
   item.first_token = index % shape.n_token_tiles * kItemTokens;
   item.n_tokens = static_cast<int>(min(int64_t{kItemTokens}, product.n_places - item.first_token));
@@ -60,7 +60,7 @@ constexpr int kRowsAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes o
 
 // Which row of sixteen lies at place i of a tile: neighbours are eight places apart, so that the sums of two
 // of them are in one thread.
-__device__ __forceinline__ int row_at(int i) { return i % 8 * 2 + i / 8; }
+DSV32_DEVICE int row_at(int i) { return i % 8 * 2 + i / 8; }
 
 // Rows of an operand, of which a thread copies every kRowsAtOnce-th: its piece of the first, and how many
 // there are.
@@ -70,7 +70,7 @@ struct Source {
   int n;
 };
 
-__device__ __forceinline__ Source source_of(const void* first, size_t row_bytes, int64_t n_rows, int row) {
+DSV32_DEVICE Source source_of(const void* first, size_t row_bytes, int64_t n_rows, int row) {
   const int piece = static_cast<int>(threadIdx.x) % 8;
   const int n = static_cast<int>(min(int64_t{2 * kTileRows}, n_rows)) - row;
   return {static_cast<const uint8_t*>(first) + row * row_bytes + piece * 16, row_bytes * kRowsAtOnce,
@@ -79,7 +79,7 @@ __device__ __forceinline__ Source source_of(const void* first, size_t row_bytes,
 
 // Starts the copy of a step's 128 bytes of up to kTiles tiles of rows; not is_inside: zeros.
 template <int kTiles>
-__device__ __forceinline__ void load_rows(const Source& from, bool is_inside, uint32_t to) {
+DSV32_DEVICE void load_rows(const Source& from, bool is_inside, uint32_t to) {
   size_t stride = from.stride;
   asm volatile("" : "+l"(stride));  // a pointer for each row would take more registers than there are
   DSV32_UNROLLED (int i = 0; i < kTiles * kTileRows / kRowsAtOnce; ++i)
@@ -87,8 +87,8 @@ __device__ __forceinline__ void load_rows(const Source& from, bool is_inside, ui
 }
 
 // The part of the warps that load. A stage's tiles are rows that follow one another, those of weights first.
-__device__ __forceinline__ void load_stages(const Product& product, const Shape& shape, uint32_t stages,
-                                            Barriers* barriers) {
+DSV32_DEVICE void load_stages(const Product& product, const Shape& shape, uint32_t stages,
+                              Barriers* barriers) {
   const int place_row = static_cast<int>(threadIdx.x) / 8;
   const uint32_t place = stages + tile_offset(place_row, threadIdx.x % 8 * 16);
   RingWalk walk;
@@ -120,9 +120,8 @@ __device__ __forceinline__ void load_stages(const Product& product, const Shape&
 // A tile's sums in one thread of a group: sums[4 j + e] is row 16 (warp of the group) + 2 (lane / 4) + e / 2,
 // token 8 j + 2 (lane % 4) + e % 2. One step's products are always under way.
 template <int kTokens>
-__device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uint32_t rows,
-                                               Barriers* barriers, RingWalk& walk,
-                                               float (&sums)[kTokens / 2]) {
+DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Barriers* barriers,
+                                 RingWalk& walk, float (&sums)[kTokens / 2]) {
   const bool tells = threadIdx.x % 32 == 0;
   DSV32_UNROLLED (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
   RingWalk done = walk;
@@ -146,7 +145,7 @@ __device__ __forceinline__ void multiply_steps(int n_steps, uint32_t stages, uin
 }
 
 template <class Work>
-__device__ __forceinline__ void with_item_tokens(int n_tokens, const Work& work) {
+DSV32_DEVICE void with_item_tokens(int n_tokens, const Work& work) {
   if (n_tokens <= 64)
     work.template operator()<64>();
   else if (n_tokens <= 128)
@@ -156,8 +155,8 @@ __device__ __forceinline__ void with_item_tokens(int n_tokens, const Work& work)
 }
 
 // The part of one of the two groups that multiply.
-__device__ __forceinline__ void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
-                                               Barriers* barriers) {
+DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uint32_t stages,
+                                 Barriers* barriers) {
   const int lane = static_cast<int>(threadIdx.x) % 32,
             warp = static_cast<int>(threadIdx.x - kLoadThreads) / 32;
   RingWalk walk;

@@ -42,12 +42,12 @@ struct Item {
 // What load_span() moved the span of a row by: it keeps its place among 16 bytes. 0 where has_pairs() wants
 // whole pieces. span_at: from the row's begin.
 template <TensorType kType>
-__device__ __forceinline__ uint32_t moved_by(uint32_t row_begin, uint32_t span_at) {
+DSV32_DEVICE uint32_t moved_by(uint32_t row_begin, uint32_t span_at) {
   return kIsWhole<kType> ? 0 : (row_begin + span_at) % 16;
 }
 
 // The same, to be kept in a register and not worked out again.
-__device__ __forceinline__ uint32_t keep(uint32_t x) {
+DSV32_DEVICE uint32_t keep(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
@@ -57,14 +57,14 @@ template <TensorType kType>
 struct InBlock {
   const uint8_t* block;
   int i16;
-  __device__ __forceinline__ InBlock(const uint8_t* span, uint32_t column)
+  DSV32_DEVICE InBlock(const uint8_t* span, uint32_t column)
       : block(span + column / Codes<kType>::kBlockValues * Codes<kType>::kBlockBytes),
         i16(static_cast<int>(column % Codes<kType>::kBlockValues)) {}
 };
 
 // Scale and min of a group, as the format says; of Q4_K and Q5_K in one read.
 template <TensorType kType>
-__device__ __forceinline__ ScaleMin scale_of(const InBlock<kType>& at) {
+DSV32_DEVICE ScaleMin scale_of(const InBlock<kType>& at) {
   if constexpr (kType == TensorType::q4_k || kType == TensorType::q5_k)
     return k_scale(*reinterpret_cast<const uint4*>(at.block), at.i16);
   else
@@ -113,7 +113,7 @@ struct Pairs {
                 kSpans <= kStages);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static __device__ __forceinline__ Item item_of(const PairProduct& op, int n_row_tiles, int index) {
+  static DSV32_DEVICE Item item_of(const PairProduct& op, int n_row_tiles, int index) {
     constexpr int kSteps = Raw::kSteps;
     Item item;
     item.tile = op.product.tiles[index / n_row_tiles];
@@ -124,14 +124,12 @@ struct Pairs {
   }
 
   // The first row of tile `half` of an item.
-  static __device__ __forceinline__ const uint8_t* half_of(const PairProduct& op, const Item& item,
-                                                           int half) {
+  static DSV32_DEVICE const uint8_t* half_of(const PairProduct& op, const Item& item, int half) {
     return op.is_gated ? row_of(half ? op.up : op.product.weight, item.tile.mat, item.first_row)
                        : row_of(op.product.weight, item.tile.mat, item.first_row + half * kHalfRows);
   }
 
-  static __device__ __forceinline__ void find_item_tokens(const PairProduct& op, const Item& item,
-                                                          ItemTokens* out) {
+  static DSV32_DEVICE void find_item_tokens(const PairProduct& op, const Item& item, ItemTokens* out) {
     const Product& product = op.product;
     for (int i = static_cast<int>(threadIdx.x); i < item.tile.n; i += kLoadThreads) {
       const int64_t at = item.tile.first + i;
@@ -146,9 +144,8 @@ struct Pairs {
   }
 
   // The part of the warps that load.
-  static __device__ __forceinline__ void load_items(const PairProduct& op, int n_row_tiles, int n_items,
-                                                    uint32_t stages, uint32_t raw, ItemTokens* item_tokens,
-                                                    Barriers* barriers) {
+  static DSV32_DEVICE void load_items(const PairProduct& op, int n_row_tiles, int n_items, uint32_t stages,
+                                      uint32_t raw, ItemTokens* item_tokens, Barriers* barriers) {
     constexpr int kTokensAtOnce = kLoadThreads / 8;  // eight threads copy 128 bytes of a token
     const Product& product = op.product;
     const int thread = static_cast<int>(threadIdx.x), piece = thread % 8;
@@ -206,7 +203,7 @@ struct Pairs {
     static constexpr __device__ uint32_t row_of(uint32_t eight) { return kDouble ? 0 : eight % 2 * 8; }
   };
 
-  static __device__ __forceinline__ WarpRows warp_rows(const PairProduct& op, const Item& item) {
+  static DSV32_DEVICE WarpRows warp_rows(const PairProduct& op, const Item& item) {
     const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x - kLoadThreads) / 32;
     const uint32_t first = warp * kHalfRows / 8, eight = lane / 8 % WarpRows::kEights,
                    scale_row = first + WarpRows::row_of(eight) + lane % 8;
@@ -227,9 +224,9 @@ struct Pairs {
   }
 
   // 32 columns of the warp's rows from `column` of the span on, as operand A: a[tile][k] for 16 of them.
-  static __device__ __forceinline__ void widen_half(const uint8_t* raw, const WarpRows& rows,
-                                                    uint32_t span_at, uint32_t column, const uint32_t* grid,
-                                                    uint32_t (&a)[WarpRows::kEights / 2][2][4]) {
+  static DSV32_DEVICE void widen_half(const uint8_t* raw, const WarpRows& rows, uint32_t span_at,
+                                      uint32_t column, const uint32_t* grid,
+                                      uint32_t (&a)[WarpRows::kEights / 2][2][4]) {
     const auto span_of = [&](int eight) {
       return raw + rows.at + moved_by<kType>(rows.begins[eight], span_at) +
              WarpRows::half_of(eight) * kHalfBytes + WarpRows::row_of(eight) * Raw::kPitch;
@@ -279,11 +276,10 @@ struct Pairs {
   // 2)
   // + lane / 4 of its tile, token 8 j + 2 (lane % 4) + e % 2; double, sums[4 j + e] of tile e / 2.
   template <int kTokens>
-  static __device__ __forceinline__ void multiply_item(const Item& item, const WarpRows& rows,
-                                                       uint32_t stages, const uint8_t* raw,
-                                                       const uint32_t* grid, Pipe<kMostStages>* barriers,
-                                                       RingWalk& walk, RingWalk& span_walk,
-                                                       float (&sums)[kItemSums]) {
+  static DSV32_DEVICE void multiply_item(const Item& item, const WarpRows& rows, uint32_t stages,
+                                         const uint8_t* raw, const uint32_t* grid,
+                                         Pipe<kMostStages>* barriers, RingWalk& walk, RingWalk& span_walk,
+                                         float (&sums)[kItemSums]) {
     constexpr uint32_t kSteps = Raw::kSteps;
     constexpr int kTiles = kDouble ? 1 : 2;
     const bool tells = threadIdx.x % 32 == 0;
@@ -327,9 +323,8 @@ struct Pairs {
   // y = silu(gate) * up as fp16, in units of 4^e / kHiddenScale (gemm_tile.cuh, Output), in turned order; or
   // both tiles' sums as f32.
   template <int kTokens>
-  static __device__ __forceinline__ void store_item(const PairProduct& op, const Item& item,
-                                                    uint32_t tile_row, const ItemTokens& tokens,
-                                                    const float (&sums)[kItemSums]) {
+  static DSV32_DEVICE void store_item(const PairProduct& op, const Item& item, uint32_t tile_row,
+                                      const ItemTokens& tokens, const float (&sums)[kItemSums]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t row = item.first_row + tile_row;
     const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
@@ -365,7 +360,7 @@ struct Pairs {
   // As with_tokens(): 32 tokens take no less time than 64, and the assembler finds registers for three
   // widths.
   template <class Work>
-  static __device__ __forceinline__ void with_widths(int n_tokens, const Work& work) {
+  static DSV32_DEVICE void with_widths(int n_tokens, const Work& work) {
     if (n_tokens <= 64)
       work.template operator()<64>();
     else if (n_tokens <= kMiddle)
@@ -375,10 +370,9 @@ struct Pairs {
   }
 
   // The part of the warps that multiply.
-  static __device__ __forceinline__ void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
-                                                        uint32_t stages, const uint8_t* raw,
-                                                        const ItemTokens* item_tokens, const uint32_t* grid,
-                                                        Barriers* barriers) {
+  static DSV32_DEVICE void multiply_items(const PairProduct& op, int n_row_tiles, int n_items,
+                                          uint32_t stages, const uint8_t* raw, const ItemTokens* item_tokens,
+                                          const uint32_t* grid, Barriers* barriers) {
     RingWalk walk, span_walk, item_walk;
     for (int index = static_cast<int>(blockIdx.x); index < n_items; index += static_cast<int>(gridDim.x)) {
       const Item item = item_of(op, n_row_tiles, index);

@@ -119,12 +119,12 @@ void check_weight(const WeightMatrix& weight);
 
 // Where byte `byte` (of 128) of row `row` lies: 16-byte pieces exchanged by the row, so that reading one
 // column of eight rows (ldmatrix, wgmma) touches every bank once.
-__device__ __forceinline__ uint32_t tile_offset(int row, int byte) {
+DSV32_DEVICE uint32_t tile_offset(int row, int byte) {
   return static_cast<uint32_t>(row * 128 + (byte ^ (row % 8 * 16)));
 }
 
 // Before a barrier: what this thread has put into shared memory will be read by tensor cores.
-__device__ __forceinline__ void publish_tile() {
+DSV32_DEVICE void publish_tile() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   fence_async_proxy();
 #endif
@@ -135,7 +135,7 @@ struct Columns {
   int first_step, n_steps;
 };
 
-__device__ __forceinline__ Columns columns_of(const Product& product, int split) {
+DSV32_DEVICE Columns columns_of(const Product& product, int split) {
   const int n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
   const int quads = (n_steps + kSplitSteps - 1) / kSplitSteps, n_splits = static_cast<int>(product.n_splits);
   const int first = quads * split / n_splits * kSplitSteps;
@@ -152,7 +152,7 @@ struct Place {
   int64_t y_offset;
 };
 
-__device__ __forceinline__ bool find_place(const Product& product, int rows_per_cta, Place& place) {
+DSV32_DEVICE bool find_place(const Product& product, int rows_per_cta, Place& place) {
   place.first_step = 0, place.n_steps = static_cast<int>((product.weight.n_cols + kStep - 1) / kStep);
   place.y_offset = 0;
   if (product.tiles) {
@@ -186,7 +186,7 @@ struct TokenRows {
   float units[kTileTokens];
 };
 
-__device__ __forceinline__ void find_token_rows(const Product& product, const Place& place, TokenRows& rows) {
+DSV32_DEVICE void find_token_rows(const Product& product, const Place& place, TokenRows& rows) {
   const TokenTile tile = place.tile;
   for (int i = threadIdx.x; i < tile.n; i += blockDim.x) {
     const int64_t at = tile.first + i;
@@ -206,8 +206,8 @@ __device__ __forceinline__ void find_token_rows(const Product& product, const Pl
 // Starts the copy of a step's columns, counted from the CTA's first, of the tile's tokens. All threads of the
 // CTA.
 template <int kThreads>
-__device__ __forceinline__ void load_activations(const Product& product, const TokenRows& rows, int n_tokens,
-                                                 int step, uint32_t to) {
+DSV32_DEVICE void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
+                                   uint32_t to) {
   const int piece = threadIdx.x % 8;
   DSV32_UNROLLED (int i = 0; i < kTileTokens; i += kThreads / 8) {
     const int token = i + threadIdx.x / 8;
@@ -227,7 +227,7 @@ struct Sums {
 
 // Calls work<n>() with the least n of tokens that a product takes.
 template <class Work>
-__device__ __forceinline__ void with_tokens(int n_tokens, const Work& work) {
+DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
   if (n_tokens <= 32)
     work.template operator()<32>();
   else if (n_tokens <= 64)
@@ -240,7 +240,7 @@ __device__ __forceinline__ void with_tokens(int n_tokens, const Work& work) {
 
 // From the first instruction to the last in one branch: the assembler then sees that sums are left alone.
 template <int kTokens>
-__device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
+DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
   wgmma_begin();
   DSV32_UNROLLED (int k = 0; k < kStep / 16; ++k) {
     wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
@@ -251,14 +251,14 @@ __device__ __forceinline__ void start_products(Sums& sums, uint64_t rows, uint64
 
 // Starts adding the step's products: rows (this warpgroup's 128) and tokens are shared addresses of tiles.
 // Until finish_products() the tiles must stay.
-__device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
+DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const uint64_t a = wgmma_operand(rows), b = wgmma_operand(tokens);
   __syncwarp();  // copies end in loops that lanes leave at different times
   with_tokens(n_tokens, [&]<int kTokens>() { start_products<kTokens>(sums, a, b); });
 }
 
 // The empty statements keep the compiler from using a sum before it is there.
-__device__ __forceinline__ void finish_products(Sums& sums) {
+DSV32_DEVICE void finish_products(Sums& sums) {
   wgmma_wait();
   DSV32_UNROLLED (int i = 0; i < 64; ++i)
     asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
@@ -267,7 +267,7 @@ __device__ __forceinline__ void finish_products(Sums& sums) {
 // ---- eight warps that multiply, and others that fill a pipe of stages of 64 columns ----
 
 template <int kStages>
-__device__ __forceinline__ void init_stages(Pipe<kStages>* pipe, int n_load_threads) {
+DSV32_DEVICE void init_stages(Pipe<kStages>* pipe, int n_load_threads) {
   if (threadIdx.x >= kStages) return;
   pipe->init_stage(static_cast<int>(threadIdx.x), n_load_threads + n_load_threads / 32, kProductThreads / 32);
   publish_barriers();
@@ -275,7 +275,7 @@ __device__ __forceinline__ void init_stages(Pipe<kStages>* pipe, int n_load_thre
 
 // In a stage's barrier: what the thread has stored is there, and what it has asked for tells when it comes.
 // All of a warp that loads. Who waits for the stage needs fence_async_proxy() before products.
-__device__ __forceinline__ void fill_stage(uint64_t* full) {
+DSV32_DEVICE void fill_stage(uint64_t* full) {
   arrive_when_copied(full);
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(full);
@@ -284,7 +284,7 @@ __device__ __forceinline__ void fill_stage(uint64_t* full) {
 #else
 
 // The same contract as above; here the products are done on return.
-__device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
+DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int n_tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int row = 16 * warp + lane % 16,
             row_piece = lane / 16;  // matrices: rows 0-7, 8-15; then the next piece
@@ -306,14 +306,14 @@ __device__ __forceinline__ void start_products(Sums& sums, uint32_t rows, uint32
   }
 }
 
-__device__ __forceinline__ void finish_products(Sums&) {}
+DSV32_DEVICE void finish_products(Sums&) {}
 
 #endif
 
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+DSV32_DEVICE float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // What stands in `y` after a sum of a token with that unit.
-__device__ __forceinline__ void store_sum(const Product& product, int64_t at, float sum, float unit) {
+DSV32_DEVICE void store_sum(const Product& product, int64_t at, float sum, float unit) {
   auto* halves = static_cast<__half*>(product.y);
   if (product.output == Output::f32)
     static_cast<float*>(product.y)[at] = sum * unit;
@@ -324,8 +324,8 @@ __device__ __forceinline__ void store_sum(const Product& product, int64_t at, fl
 }
 
 // Writes the sums of this warpgroup's rows, which begin at first_row of the matrix.
-__device__ __forceinline__ void store_sums(const Product& product, const TokenRows& rows,
-                                           const TokenTile& tile, int64_t first_row, const Sums& sums) {
+DSV32_DEVICE void store_sums(const Product& product, const TokenRows& rows, const TokenTile& tile,
+                             int64_t first_row, const Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float scale = product.scales ? product.scales[2 * int64_t{tile.mat}] : 1.0f;
   DSV32_UNROLLED (int j = 0; j < kTileTokens / 8; ++j) {

@@ -16,7 +16,7 @@ int64_t blocks_for(int64_t n_values) {
 }
 
 // All blocks together.
-__device__ __forceinline__ void copy_words(const void* from, void* to, int64_t n) {
+DSV32_DEVICE void copy_words(const void* from, void* to, int64_t n) {
   const auto* words = static_cast<const uint32_t*>(from);
   auto* out = static_cast<volatile uint32_t*>(to);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads)
@@ -109,8 +109,7 @@ __global__ void __launch_bounds__(kFetchThreads) fetch_experts_kernel(Round roun
   const bool is_one = thread < round.n_most && round.experts[thread] >= 0;
   if (is_one) experts[thread] = round.experts[thread];
   const int n_experts = __syncthreads_count(is_one);
-#pragma unroll 1
-  for (const Pieces& p : round.pieces) {
+  DSV32_ROLLED (const Pieces& p : round.pieces) {
     const auto odd = (reinterpret_cast<uintptr_t>(p.from) | p.mat_bytes | p.row_bytes | p.n_bytes) % 16;
     if (odd == 0)
       copy_pieces<uint4>(p, experts, n_experts);

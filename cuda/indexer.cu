@@ -2,8 +2,8 @@
 // warp from its own key and query alone. choose_scores() chooses the kernel:
 //
 // score_decode, score_prefill: Hopper, keys of 128 e4m3 values, up to 64 heads (indexer_hopper.cu)
-// score_mma: any device from sm_80, keys of 128 e4m3 values, any number of heads
-// score_plain: any sizes, and f32 keys
+// score_mma_kernel: any device from sm_80, keys of 128 e4m3 values, any number of heads
+// score_plain_kernel: any sizes, and f32 keys
 
 #include "cuda/indexer.cuh"
 
@@ -148,15 +148,6 @@ void check(const IndexerScores& op) {
                 op.step.n_tokens, op.n_heads, dim, n_visible, op.scores_stride, op.cache.max_pages));
 }
 
-void score_mma(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  launch_kernel(score_mma_kernel, {{n_pages, ceil_div(op.n_tokens, kMmaTokens)}, kMmaThreads}, launch, op);
-}
-
-void score_plain(const Scoring& op, int64_t n_pages, const Launch& launch) {
-  const int n_bytes = op.dim * (kPage + 1) * 4;
-  launch_kernel(score_plain_kernel, {{n_pages, op.n_tokens}, kPlainThreads, n_bytes}, launch, op);
-}
-
 }  // namespace
 
 void indexer_scores(const IndexerScores& op, const Launch& launch) {
@@ -166,8 +157,13 @@ void indexer_scores(const IndexerScores& op, const Launch& launch) {
   const int64_t n_pages = op.step.max_pos / kPageTokens + 1;
   const bool has_fast_shape = op.cache.layout.kv_type != KvType::f32 && scoring.dim == kDim;
   switch (choose_scores(op.n_heads, has_fast_shape, kernel_family())) {
-    case ScoreKernel::plain: return score_plain(scoring, n_pages, launch);
-    case ScoreKernel::generic: return score_mma(scoring, n_pages, launch);
+    case ScoreKernel::plain:
+      return launch_kernel(score_plain_kernel,
+                           {{n_pages, scoring.n_tokens}, kPlainThreads, scoring.dim * (kPage + 1) * 4},
+                           launch, scoring);
+    case ScoreKernel::generic:
+      return launch_kernel(score_mma_kernel, {{n_pages, ceil_div(scoring.n_tokens, kMmaTokens)}, kMmaThreads},
+                           launch, scoring);
     case ScoreKernel::hopper:
       return op.step.role == Role::decode ? score_decode(scoring, n_pages, launch)
                                           : score_prefill(scoring, n_pages, launch);

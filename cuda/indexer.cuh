@@ -43,12 +43,12 @@ struct Scoring {
   }
 };
 
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+DSV32_DEVICE uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 // Two e4m3 values (the low 16 bits) to two f16 values; exact.
-__device__ __forceinline__ uint32_t widen(uint32_t pair) {
+DSV32_DEVICE uint32_t widen(uint32_t pair) {
   const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(h.y) << 16 | h.x;
 }
@@ -76,8 +76,7 @@ struct KeyFragment {
 // Calls store(h, w, p, pair) for each f16 pair p of each 16-byte word w of 64 heads' queries, all of a block
 // together. In the order of the products the pair is number w % 4 of the four (8 values) at 8 * (w / 4) + p.
 template <unsigned n_threads, typename Store>
-__device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int first_head,
-                                              const Store& store) {
+DSV32_DEVICE void widen_queries(const Scoring& op, int64_t t, int first_head, const Store& store) {
   constexpr unsigned kItems = kHeads * 8 / n_threads;  // words a thread
   const unsigned w = threadIdx.x % 8, first = threadIdx.x / 8;
   uint4 words[kItems];
@@ -93,8 +92,7 @@ __device__ __forceinline__ void widen_queries(const Scoring& op, int64_t t, int 
 // sum += the relu'd products of a thread's two rows with its heads 8 * j + 2 * c + (0, 1); weights(j) gives
 // those two.
 template <typename Weights>
-__device__ __forceinline__ void add_heads(const float (&products)[32], const Weights& weights,
-                                          float (&sums)[2]) {
+DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights, float (&sums)[2]) {
   DSV32_UNROLLED (int j = 0; j < 8; ++j) {
     const float2 w = weights(j);
     sums[0] = fmaf(w.x, fmaxf(products[4 * j], 0.0f), sums[0]);
@@ -105,7 +103,7 @@ __device__ __forceinline__ void add_heads(const float (&products)[32], const Wei
 }
 
 // The sums over the four lanes of a row; afterwards even lanes have row g and odd ones row g + 8.
-__device__ __forceinline__ float fold_rows(const float (&sums)[2], int lane) {
+DSV32_DEVICE float fold_rows(const float (&sums)[2], int lane) {
   const bool is_odd = lane & 1;
   float sum = is_odd ? sums[1] : sums[0];
   sum += __shfl_xor_sync(0xffffffffu, is_odd ? sums[0] : sums[1], 1);

@@ -177,8 +177,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const int32_t first_key = blockIdx.x * kPrefillKeys, first_warp_key = first_key + 32 * warp;
   const int64_t first_token = static_cast<int64_t>(blockIdx.y) * n_tokens_most;
   const int n_tokens = static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.n_tokens - first_token));
-#pragma unroll 1
-  for (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
+  DSV32_ROLLED (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
     sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
   if (threadIdx.x == 0) {
     sm.pipe.init(1, kPrefillThreads / 32);
@@ -202,13 +201,11 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     copied = next_token(copied + 1);
   };
   if (threadIdx.x == 0) {
-#pragma unroll 1
-    for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
+    DSV32_ROLLED (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
   }
   int n_left = 0;  // of thread 0: slots that were waited for, in the order of tokens
   const auto refill = [&](int n_done) {
-#pragma unroll 1
-    for (; n_left < n_done && copied < n_tokens; ++n_left) {
+    DSV32_ROLLED (; n_left < n_done && copied < n_tokens; ++n_left) {
       wait_for_phase(&sm.pipe.empty[n_left % kSlots], n_left / kSlots & 1);
       copy_next(n_left % kSlots);
     }

@@ -1,6 +1,7 @@
 // Dense products and products by heads in prefill, and the preparation of their operands. Activations become
 // fp16 once. Where it pays (expands_rows()) a slab of a matrix's rows is dequantised into scratch memory;
 // else rows are dequantised on their way into the tiles. The sums are the same bits either way.
+#include <array>
 #include <bit>
 #include <numeric>
 #include <span>
@@ -16,8 +17,7 @@ constexpr int64_t kShortRow = 1024;  // columns, up to which a warp is enough fo
 constexpr int kMostRowThreads = 1024;
 
 // Eight values of a row from `column` on, to an aligned place; zeros past its end.
-__device__ __forceinline__ void load_piece(const float* row, int64_t column, int64_t n_cols,
-                                           float (&values)[8]) {
+DSV32_DEVICE void load_piece(const float* row, int64_t column, int64_t n_cols, float (&values)[8]) {
   const float* from = row + column;
   if (column + 8 <= n_cols && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
     *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
@@ -28,8 +28,8 @@ __device__ __forceinline__ void load_piece(const float* row, int64_t column, int
 }
 
 // A row's values times `inverse` (1 / unit), eight at a time from `column` on, as round_activations() says.
-__device__ __forceinline__ void store_piece(const float (&values)[8], float inverse, __half* to,
-                                            int64_t column, int64_t n_padded, RowForm form) {
+DSV32_DEVICE void store_piece(const float (&values)[8], float inverse, __half* to, int64_t column,
+                              int64_t n_padded, RowForm form) {
   alignas(16) __half2 high[4], low[4], small[4];
   DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     const float2 pair = {values[2 * i] * inverse, values[2 * i + 1] * inverse};
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_piece(const float (&values)[8], float inve
 }
 
 // The maximum over the block, for every thread. Called once.
-__device__ __forceinline__ float block_max(float x) {
+DSV32_DEVICE float block_max(float x) {
   __shared__ float partial[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
   x = warp_max(x);
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(kMostRowThreads)
 
 // Values column .. column + 15 of a row.
 template <TensorType kType>
-__device__ __forceinline__ void widen_stored16(const WeightMatrix& weight, const uint8_t* row, int64_t column,
-                                               uint32_t* out, const uint32_t* grid) {
+DSV32_DEVICE void widen_stored16(const WeightMatrix& weight, const uint8_t* row, int64_t column,
+                                 uint32_t* out, const uint32_t* grid) {
   if constexpr (kIsFloat<kType>) {
     widen16<kType>(row, column, out, grid);
   } else {
@@ -226,15 +226,9 @@ void multiply_rounded(const WeightMatrix& weight, const RoundedRows& x, int64_t 
     multiply(product, with_rest);
 }
 
-// y = W x
-struct Target {
-  WeightMatrix weight;
-  float* y;
-};
-
-// All launchers, of f32 activations, which are rounded once for targets that want them in the same form:
-// tokens in runs whose fp16 activations take up to half of the scratch memory.
-void multiply_dense(std::span<const Target> targets, const Activations& x, const Launch& launch) {
+// y = W x of all targets, whose x are these f32 activations: rounded once, since all want them in the same
+// form: tokens in runs whose fp16 activations take up to half of the scratch memory.
+void multiply_dense(std::span<const Matmul> targets, const Activations& x, const Launch& launch) {
   const bool splits = is_split(targets.front().weight);
   const RowForm form = splits ? RowForm::split : RowForm::plain;
   const int64_t n_cols = padded_columns(x.n_cols) * (splits ? 3 : 1);
@@ -253,8 +247,8 @@ void multiply_dense(std::span<const Target> targets, const Activations& x, const
     part.data += token * x.token_stride;
     part.n_tokens = std::min(run, x.n_tokens - token);
     round_activations(part, rounded, form, launch);
-    for (const auto& [weight, y] : targets)
-      multiply_rounded(weight, rounded, n_cols, part.n_tokens, y + token * x.n_mats * weight.n_rows,
+    for (const Matmul& to : targets)
+      multiply_rounded(to.weight, rounded, n_cols, part.n_tokens, to.y + token * x.n_mats * to.weight.n_rows,
                        with_rest);
   }
 }
@@ -287,10 +281,10 @@ void round_activations(const Activations& x, const RoundedRows& out, RowForm for
 }
 
 void matmuls_prefill(std::span<const Matmul> ops, const Launch& launch) {
-  std::vector<Target> plain, split;
+  std::vector<Matmul> plain, split;
   for (const Matmul& op : ops) {
     if (op.weight.n_mats != 1) fail(ErrorKind::internal, "matmul wants one matrix");
-    if (has_work(op.weight, op.n_tokens)) (is_split(op.weight) ? split : plain).push_back({op.weight, op.y});
+    if (has_work(op.weight, op.n_tokens)) (is_split(op.weight) ? split : plain).push_back(op);
   }
   const Matmul& op = ops.front();
   for (const auto* targets : {&plain, &split})
@@ -303,12 +297,11 @@ void matmul_prefill(const Matmul& op, const Launch& launch) { matmuls_prefill({&
 void matmul_heads_prefill(const MatmulHeads& op, const Launch& launch, bool is_rounded) {
   const WeightMatrix& weight = op.weight;
   if (!has_work(weight, op.n_tokens)) return;
-  const Target target = {weight, op.y};
   if (is_rounded)
     multiply_rounded(weight, rounded_rows_in(op.x, op.n_tokens * weight.n_mats, weight.n_cols), weight.n_cols,
                      op.n_tokens, op.y, launch);
   else
-    multiply_dense({&target, 1},
+    multiply_dense(std::array{Matmul{.weight = weight, .y = op.y}},
                    {op.x, op.x_token_stride, op.x_head_stride, op.n_tokens, weight.n_mats, weight.n_cols},
                    launch);
 }

@@ -16,8 +16,8 @@ namespace {
 
 // s[i] = 16 heads (from head_row) x 8 latent rows (from latent_row + 8 i) of Q K^T.
 template <int kTiles>
-__device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const uint8_t* q, const uint8_t* k,
-                                                 int head_row, int latent_row, int lane) {
+DSV32_DEVICE void multiply_queries(float (&s)[kTiles][4], const uint8_t* q, const uint8_t* k, int head_row,
+                                   int latent_row, int lane) {
   const int matrix = lane / 8, r = lane % 8;
   const uint32_t a_at = shared_address(q) + (head_row + matrix % 2 * 8 + r) * kLine,
                  a_chunk = (matrix / 2) ^ r;
@@ -38,8 +38,8 @@ __device__ __forceinline__ void multiply_queries(float (&s)[kTiles][4], const ui
 
 // o[i][c] += 16 heads (from 16 i) x 8 columns (from 64 warp + 8 c) of P V; V: the rows' first kRank values.
 template <int kTiles>
-__device__ __forceinline__ void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const uint8_t* k,
-                                           int warp, int lane) {
+DSV32_DEVICE void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const uint8_t* k, int warp,
+                             int lane) {
   const int matrix = lane / 8, r = lane % 8;
   const uint32_t a_at = shared_address(p) + (matrix % 2 * 8 + r) * kLine, chunk = (matrix / 2) ^ r;
   const uint32_t b_at = shared_address(k) + (warp * kBlockRows + matrix % 2 * 8 + r) * kLine;
@@ -69,8 +69,7 @@ constexpr int shared_bytes(int n_stages) {
 }
 
 // The warp's eight fp8 rows from the landing place to bf16; lane r knows the scales of row r.
-__device__ __forceinline__ void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scales, int warp,
-                                            int lane) {
+DSV32_DEVICE void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scales, int warp, int lane) {
   constexpr int row_bytes = kRowBytes<KvType::fp8>;
 #pragma unroll 4
   for (int r = 0; r < kWarpRows; ++r) {

@@ -93,7 +93,7 @@ template <KvType kKv>
 constexpr int kRowBytes = kKv == KvType::fp8 ? kRank + 2 * kRope : 2 * (kRank + kRope);
 
 // Where chunk `chunk` of row `row` lies in an array of n_rows rows: [columns of lines][n_rows][kLine bytes].
-__device__ __forceinline__ int chunk_place(int chunk, int row, int n_rows) {
+DSV32_DEVICE int chunk_place(int chunk, int row, int n_rows) {
   return chunk / 8 * n_rows * kLine + row * kLine + ((chunk ^ row) & 7) * 16;
 }
 
@@ -103,7 +103,7 @@ struct RowPlace {
   int32_t pos;
 };
 
-__device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
+DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
   if (j >= n) return {-1, 0};
   const int64_t at = t * op.topk + j;
   const int32_t pos = op.selected[at];
@@ -114,8 +114,7 @@ __device__ __forceinline__ RowPlace find_row(const Attend& op, int64_t t, int j,
 // first_row + r, eight lanes copy a line. bf16 rows go to where products read them, fp8 rows to a landing
 // place.
 template <KvType kKv, int kRows>
-__device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row,
-                                           int lane) {
+DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
   constexpr int n_lines = kRowBytes<kKv> / kLine;
   DSV32_UNROLLED (int i = 0; i < kRows; i += 4) {
     const int row = first_row + i + lane / 8;
@@ -129,13 +128,12 @@ __device__ __forceinline__ void start_rows(const uint8_t* rows, int64_t id, uint
   }
 }
 
-__device__ __forceinline__ int32_t find_page(const Attend& op, int64_t seq, const RowPlace& place) {
+DSV32_DEVICE int32_t find_page(const Attend& op, int64_t seq, const RowPlace& place) {
   return place.id < 0 ? 0 : op.cache.key_page_ids[seq * op.cache.max_pages + place.pos / kPageTokens];
 }
 
 // The four ue8m0 scales of a row; 1 for rows past the end.
-__device__ __forceinline__ uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t page,
-                                                const RowPlace& place) {
+DSV32_DEVICE uint32_t load_scales(const Attend& op, int64_t page_bytes, int32_t page, const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
   const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % kPageTokens * 4;
   return *reinterpret_cast<const uint32_t*>(scales);
@@ -143,7 +141,7 @@ __device__ __forceinline__ uint32_t load_scales(const Attend& op, int64_t page_b
 
 // Two e4m3 values, each in the upper byte of a half, times a power of two, as bf16: exact. The seven bits of
 // exponent and fraction, shifted to where bf16 has them, are the value times 2^-120 (denormals too).
-__device__ __forceinline__ uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
+DSV32_DEVICE uint32_t expand_pair(uint32_t halves, __nv_bfloat162 scale) {
   const uint32_t bits = (halves & 0x80008000u) | ((halves >> 4) & 0x07f007f0u);
   const __nv_bfloat162 rebias = __bfloat162bfloat162(__ushort_as_bfloat16(0x7b80));  // 2^120
   const __nv_bfloat162 value =
@@ -152,8 +150,7 @@ __device__ __forceinline__ uint32_t expand_pair(uint32_t halves, __nv_bfloat162 
 }
 
 // Sixteen e4m3 values, chunk `lane` of a row, to two bf16 chunks; `scales` are the row's four.
-__device__ __forceinline__ void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, int row,
-                                             int lane) {
+DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, int row, int lane) {
   const uint32_t code = scales >> (lane / 8 * 8) & 0xffu;
   const __nv_bfloat162 scale =
       __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
@@ -170,14 +167,13 @@ __device__ __forceinline__ void expand_chunk(const uint4& codes, uint32_t scales
   *reinterpret_cast<uint4*>(k + chunk_place(2 * lane + 1 - odd, row, kBlockRows)) = odd ? low : high;
 }
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 // Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
-__device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk,
-                                                 float (&values)[8]) {
+DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk, float (&values)[8]) {
   DSV32_UNROLLED (int i = 0; i < 8; ++i) values[i] = 0;
   if (head >= op.n_heads || chunk >= kRowLines * 8) return;
   if (chunk < kRank / 8) {
@@ -192,8 +188,7 @@ __device__ __forceinline__ void load_query_chunk(const Attend& op, int64_t t, in
 
 // The queries of n_rows heads as bf16 [n_rows, kRank + kRope] by threads 0 ... kThreads - 1; zeros for heads
 // past the last.
-__device__ __forceinline__ void load_queries(const Attend& op, int64_t t, int first_head, int n_rows,
-                                             uint8_t* q) {
+DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int n_rows, uint8_t* q) {
   for (int c = threadIdx.x; c < n_rows * kRowLines * 8; c += kThreads) {
     const int row = c / (kRowLines * 8), chunk = c % (kRowLines * 8);
     alignas(16) float x[8];
@@ -206,17 +201,17 @@ __device__ __forceinline__ void load_queries(const Attend& op, int64_t t, int fi
 // Writes a thread's kN sums of head h of its two, times a factor: o[4 c + 2 h + e] is column 8 c +
 // 2 (lane % 4) + e from `out` on.
 template <int kN>
-__device__ __forceinline__ void store_head(const float* o, int h, float factor, float* out) {
+DSV32_DEVICE void store_head(const float* o, int h, float factor, float* out) {
   DSV32_UNROLLED (int c = 0; c < kN / 4; ++c)
     *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
 }
 
 // Over the four lanes that share a thread's heads.
-__device__ __forceinline__ float quad_max(float x) {
+DSV32_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-__device__ __forceinline__ float quad_sum(float x) {
+DSV32_DEVICE float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
@@ -232,8 +227,7 @@ struct Running {
 // Scores to base 2, those of rows past the end to -infinity; the largest of each of the thread's heads in the
 // warp's columns.
 template <int kTiles>
-__device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n,
-                                               int lane) {
+DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n, int lane) {
   float largest[2] = {-INFINITY, -INFINITY};
   DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
     DSV32_UNROLLED (int e = 0; e < 4; ++e) {
@@ -245,8 +239,8 @@ __device__ __forceinline__ float2 scale_scores(float (&s)[kTiles][4], float scal
 
 // Weights 2^(score - largest), as bf16 into p; summed as rounded, so that they add up to one.
 template <int kTiles>
-__device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p,
-                                              int head_row, int latent_row, int lane) {
+DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p, int head_row,
+                                int latent_row, int lane) {
   DSV32_UNROLLED (int h = 0; h < 2; ++h) {
     const int row = head_row + lane / 4 + 8 * h;
     DSV32_UNROLLED (int i = 0; i < kTiles; ++i) {
@@ -260,7 +254,7 @@ __device__ __forceinline__ void store_weights(const float (&s)[kTiles][4], Runni
 
 // Takes the largest score of this block of each of the thread's heads. Returns whether a maximum grew; then
 // `factors` is what the sums of before are worth by the new one.
-__device__ __forceinline__ bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
+DSV32_DEVICE bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
   bool is_grown = false;
   DSV32_UNROLLED (int h = 0; h < 2; ++h) {
     factors[h] = 1;

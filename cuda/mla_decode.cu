@@ -29,8 +29,7 @@ struct Totals {
 };
 
 // The four lanes that share two heads take every fourth block each.
-__device__ __forceinline__ Totals total(const uint4* weights, int64_t n_block_weights, int n_blocks,
-                                        int lane) {
+DSV32_DEVICE Totals total(const uint4* weights, int64_t n_block_weights, int n_blocks, int lane) {
   Totals totals;
   const auto grow = [&](int h, float power) {
     const float most = fmaxf(totals.power[h], power);
@@ -60,10 +59,10 @@ struct WeightCopies {
   uint32_t to;
   int n_blocks;
 
-  __device__ __forceinline__ uint32_t place(int block, int line) const {
+  DSV32_DEVICE uint32_t place(int block, int line) const {
     return to + (block % kAhead * kWeightLines + line) * kLineThreads * 16;
   }
-  __device__ __forceinline__ void start(int block) const {
+  DSV32_DEVICE void start(int block) const {
     if (block < n_blocks) {
       DSV32_UNROLLED (int line = 0; line < kWeightLines; ++line)
         copy_line_async(place(block, line), from + block * n_block_weights + line * 32);
@@ -74,8 +73,8 @@ struct WeightCopies {
 
 // The block's operands at the power of all blocks.
 template <typename Copies>
-__device__ __forceinline__ void take_weights(const Copies& copies, const Totals& totals, int block,
-                                             uint32_t (&a)[kOperandLines][4]) {
+DSV32_DEVICE void take_weights(const Copies& copies, const Totals& totals, int block,
+                               uint32_t (&a)[kOperandLines][4]) {
   const uint4 known = load_shared_u32x4(copies.place(block, kOperandLines));
   const __half2 factors[2] = {__float2half2_rn(exp2_fast(__uint_as_float(known.x) - totals.power[0])),
                               __float2half2_rn(exp2_fast(__uint_as_float(known.y) - totals.power[1]))};
@@ -88,8 +87,8 @@ __device__ __forceinline__ void take_weights(const Copies& copies, const Totals&
 // 8 j + 2 (lane % 4) + e % 2. There are two sets of operands of kTogether blocks: one is made ready while the
 // products of the other are under way.
 template <int kColumns, int kTogether, int kAhead, typename Copies, typename ValueRing>
-__device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
-                                           ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
+DSV32_DEVICE void add_blocks(const Copies& copies, const Totals& totals, const uint8_t* stages,
+                             ValueRing* ring, int lane, float (&o)[kColumns / 2]) {
   static_assert(kTogether == 1 || ValueRing::kSize >= 4 * kTogether);  // the last few blocks free no stages
   uint32_t even[kTogether][kOperandLines][4], odd[kTogether][kOperandLines][4], last[1][kOperandLines][4];
   const auto add = [&]<int kBlocks>(int block, uint32_t(&weights)[kBlocks][kOperandLines][4]) {
@@ -121,9 +120,9 @@ __device__ __forceinline__ void add_blocks(const Copies& copies, const Totals& t
 // Brings columns first_column ... of all rows in as fp16, by four warps of 16 rows of a block each. Where
 // rows lie comes kRowsAhead blocks before the rows, and these kRowsAhead blocks before they are widened.
 template <KvType kKv, typename Sizes, typename ValueRing>
-__device__ __forceinline__ void fill_values(const Plan& plan, const FoundRow* found, int n_blocks,
-                                            int first_column, uint8_t* stages, uint8_t* landing,
-                                            FoundRow* table, ValueRing* ring, int group, int warp, int lane) {
+DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blocks, int first_column,
+                              uint8_t* stages, uint8_t* landing, FoundRow* table, ValueRing* ring, int group,
+                              int warp, int lane) {
   constexpr int kAhead = Sizes::kRowsAhead, kCopies = Sizes::kChunkCopies, kStepRows = 32 / Sizes::kChunks;
   constexpr int kStepBytes = kCopies * 32 * 16;
   static_assert(kStepRows * Sizes::kSteps == kFillRows);

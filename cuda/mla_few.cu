@@ -25,19 +25,19 @@ constexpr int kReadyBarrier = 1, kFillingBarrier = 2;
 
 // A row of 32 values is a line of 64 bytes, whose four chunks are exchanged by the row's number over two
 // modulo 4 (the "64-byte swizzle", in groups of eight rows).
-__device__ __forceinline__ int value_place(int row, int chunk) {
+DSV32_DEVICE int value_place(int row, int chunk) {
   return row * kValueLine + ((chunk ^ (row >> 1)) & 3) * 16;
 }
 // The operand [16 rows, 32 values] from a multiple of 16 rows on.
-__device__ __forceinline__ uint64_t few_value_operand(uint32_t address) {
+DSV32_DEVICE uint64_t few_value_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{8 * kValueLine >> 4} << 32 |
          uint64_t{2} << 62;
 }
 
 // Where a token's rows lie, to room.found. Returns what is known of the thread's own.
 template <KvType kKv>
-__device__ __forceinline__ void find_rows(const Attend& op, int64_t t, int64_t seq, int n, AddRoom& room,
-                                          RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
+DSV32_DEVICE void find_rows(const Attend& op, int64_t t, int64_t seq, int n, AddRoom& room,
+                            RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
   DSV32_UNROLLED (int i = 0; i < kLookups; ++i)
     places[i] = ask_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
   DSV32_UNROLLED (int i = 0; i < kLookups; ++i) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void find_rows(const Attend& op, int64_t t, int64_t s
 }
 
 // Of the thread's own rows, to room.found.
-__device__ __forceinline__ void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
+DSV32_DEVICE void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
   DSV32_UNROLLED (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales = scales[i];
   sync_at<kFewThreads>(kFillingBarrier);
 }
@@ -58,9 +58,9 @@ __device__ __forceinline__ void note_scales(const uint32_t (&scales)[kLookups], 
 // Brings a token's values of 32 columns in, zeros past the last row: a thread 16 bytes of a row at a time,
 // eight rows at once. Scales come meanwhile.
 template <KvType kKv>
-__device__ __forceinline__ void load_values(const Attend& op, const Plan& plan, int first_column,
-                                            const RowPlace (&places)[kLookups],
-                                            const int32_t (&pages)[kLookups], AddRoom& room) {
+DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_column,
+                              const RowPlace (&places)[kLookups], const int32_t (&pages)[kLookups],
+                              AddRoom& room) {
   constexpr bool kIsFp8 = kKv == KvType::fp8;
   constexpr int kBytes = kIsFp8 ? 1 : 2;  // of a value
   constexpr int kRowThreads = kFewColumns * kBytes / 16, kTurnRows = kFewThreads / kRowThreads;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void load_values(const Attend& op, const Plan& plan, 
 }
 
 // Asks for all that the kernel ahead has made, by one thread: powers, and weights as far as there is room.
-__device__ __forceinline__ void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom& room) {
+DSV32_DEVICE void ask_weights(const Plan& plan, int64_t at, int n_blocks, AddRoom& room) {
   const uint32_t n_power_bytes = n_blocks * kFewHeads * sizeof(float2);
   arrive_expecting(&room.powers_full, n_power_bytes);
   copy_in(room.powers, plan.powers + at * kFewHeads, n_power_bytes, &room.powers_full);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void ask_weights(const Plan& plan, int64_t at, int n_
 
 // Over all blocks, four threads a head, every fourth block each: the power, what each block is worth by it,
 // and the weights' sum.
-__device__ __forceinline__ void total_heads(int n_blocks, AddRoom& room) {
+DSV32_DEVICE void total_heads(int n_blocks, AddRoom& room) {
   const int head = threadIdx.x / 4, quarter = threadIdx.x % 4;
   float2 known[kFewBlocks / 4];
   float power = -INFINITY, total = 0;
@@ -135,8 +135,7 @@ __device__ __forceinline__ void total_heads(int n_blocks, AddRoom& room) {
 
 // A block's operands of the warp's 16 heads, at the power of all blocks. After that its slot is free.
 using Operands = uint32_t[kOperandLines][4];
-__device__ __forceinline__ void take_weights(AddRoom& room, int block, int n_blocks, int head_warp, int lane,
-                                             Operands& a) {
+DSV32_DEVICE void take_weights(AddRoom& room, int block, int n_blocks, int head_warp, int lane, Operands& a) {
   wait_for_phase(&room.full[block], 0);
   const float2* powers = room.powers[block] + head_warp * 16 + lane / 4;
   const uint32_t both[2] = {load_shared_u32(shared_address(powers)),
@@ -154,7 +153,7 @@ __device__ __forceinline__ void take_weights(AddRoom& room, int block, int n_blo
 // Weights by values, all blocks in one chain: o[4 c + 2 h + e] is of head lane / 4 + 8 h of the warp's 16,
 // column 8 c + 2 (lane % 4) + e. Products are of 64 heads: warps 2 and 3 repeat those of 0 and 1, unused. Two
 // sets of operands of two blocks: one is made ready while the products of the other are under way.
-__device__ __forceinline__ void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
+DSV32_DEVICE void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
   Operands even[2] = {}, odd[2] = {}, last[1] = {};
   const auto add = [&]<int kBlocks>(int block, Operands(&a)[kBlocks]) {
     DSV32_UNROLLED (int i = 0; i < kBlocks; ++i)
@@ -173,13 +172,11 @@ __device__ __forceinline__ void add_values(AddRoom& room, int n_blocks, int warp
   int block = 0;
   for (; block + 4 <= n_blocks; block += 4) add(block, even), add(block + 2, odd);
   wgmma_wait();
-#pragma unroll 1
-  for (; block < n_blocks; ++block) add(block, last), wgmma_wait();
+  DSV32_ROLLED (; block < n_blocks; ++block) add(block, last), wgmma_wait();
 }
 
-__device__ __forceinline__ void store_sums(const Attend& op, const AddRoom& room, int64_t t, int first_head,
-                                           int first_column, int n_blocks, int warp, int lane,
-                                           const float (&o)[16]) {
+DSV32_DEVICE void store_sums(const Attend& op, const AddRoom& room, int64_t t, int first_head,
+                             int first_column, int n_blocks, int warp, int lane, const float (&o)[16]) {
   DSV32_UNROLLED (int h = 0; h < 2; ++h) {
     const int own = warp * 16 + lane / 4 + 8 * h;
     if (first_head + own >= op.n_heads) continue;

@@ -19,7 +19,7 @@ static_assert(kFewHeads == 32 && kFewParts == 16 && kFewBlocks * kBlockRows == 2
 constexpr int kFewChunks = kFewHeads / 16 * kOperandLines * 32;
 
 // What is written of row j of a token, whether or not so many are selected: so it is asked for at once.
-__device__ __forceinline__ RowPlace ask_row(const Attend& op, int64_t t, int j) {
+DSV32_DEVICE RowPlace ask_row(const Attend& op, int64_t t, int j) {
   if (j >= op.topk) return {-1, 0};
   const int64_t at = t * op.topk + j;
   return {op.row_ids ? __ldcg(op.row_ids + at) : 0, __ldcg(op.selected + at)};
@@ -27,8 +27,7 @@ __device__ __forceinline__ RowPlace ask_row(const Attend& op, int64_t t, int j) 
 
 // Of what ask_row() has brought, where the row lies. Loads hang on no condition, so that several are under
 // way together.
-__device__ __forceinline__ RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPlace& asked,
-                                                   bool is_selected) {
+DSV32_DEVICE RowPlace find_asked_row(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
   constexpr int kRows = kPageTokens;
   const int32_t pos = is_selected ? asked.pos : 0;
   int64_t page = 0;
@@ -37,15 +36,13 @@ __device__ __forceinline__ RowPlace find_asked_row(const Attend& op, int64_t seq
 }
 
 // The key page of such a row; past the end, that of position 0.
-__device__ __forceinline__ int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace& asked,
-                                                 bool is_selected) {
+DSV32_DEVICE int32_t find_key_page(const Attend& op, int64_t seq, const RowPlace& asked, bool is_selected) {
   const int32_t pos = is_selected ? asked.pos : 0;
   return __ldcg(op.cache.key_page_ids + seq * op.cache.max_pages + pos / int{kPageTokens});
 }
 
 // The four scales of an fp8 row; 1 for rows past the end.
-__device__ __forceinline__ uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t page,
-                                               const RowPlace& place) {
+DSV32_DEVICE uint32_t ask_scales(const Attend& op, int64_t page_bytes, int32_t page, const RowPlace& place) {
   if (place.id < 0) return 0x7f7f7f7fu;
   const uint8_t* scales = op.cache.key_pages + page * page_bytes + place.pos % int{kPageTokens} * 4;
   return __ldcg(reinterpret_cast<const uint32_t*>(scales));
@@ -68,8 +65,7 @@ struct WeighRoom {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // Four transposed matrices of 8 x 8 halves, as load_matrices() brings them in.
-__device__ __forceinline__ void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
-                                                 uint32_t d) {
+DSV32_DEVICE void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a),
                "r"(b), "r"(c), "r"(d)
                : "memory");
@@ -81,7 +77,7 @@ struct Query {
   float4 latent[4];
   float rope[2];
 };
-__device__ __forceinline__ Query load_query(const Attend& op, int64_t t, int64_t head, int lane) {
+DSV32_DEVICE Query load_query(const Attend& op, int64_t t, int64_t head, int lane) {
   Query q = {};
   if (head >= op.n_heads) return q;
   const auto* from = reinterpret_cast<const float4*>(op.q_c + (t * op.n_heads + head) * kRank) + 2 * lane;
@@ -93,7 +89,7 @@ __device__ __forceinline__ Query load_query(const Attend& op, int64_t t, int64_t
 }
 
 // As fp16 in units of its own, as load_queries_f16() makes it.
-__device__ __forceinline__ void store_query(const Query& q, WeighRoom& room, int row, int lane) {
+DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane) {
   float largest = fmaxf(fabsf(q.rope[0]), fabsf(q.rope[1]));
   DSV32_UNROLLED (const float4& of : q.latent)
     largest = fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
@@ -120,8 +116,8 @@ struct Keys {
 // Asks for a warp's rows, zeros past the last; lane r knows where row first_row + r lies. bf16 rows go to
 // their places at once.
 template <KvType kKv>
-__device__ __forceinline__ void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to,
-                                         int first_row, int lane) {
+DSV32_DEVICE void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t* to, int first_row,
+                           int lane) {
   if constexpr (kKv == KvType::bf16) {
     start_rows<kKv, kWeighRows>(rows, id, to, first_row, lane);
   } else {
@@ -138,8 +134,7 @@ __device__ __forceinline__ void ask_keys(const uint8_t* rows, int32_t id, Keys& 
 
 // As fp16; lane r knows the scales of row first_row + r.
 template <KvType kKv>
-__device__ __forceinline__ void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int first_row,
-                                           int lane) {
+DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int first_row, int lane) {
   if constexpr (kKv == KvType::bf16) {
     wait_all_copies();
     convert_rows<kWeighRows>(to, first_row, lane);
@@ -156,7 +151,7 @@ __device__ __forceinline__ void store_keys(const Keys& keys, uint32_t scales, ui
 // 16, head 8 j + 2 (lane % 4) + e.
 using Scores = float[kFewHeads / 2];
 
-__device__ __forceinline__ void multiply_keys(const WeighRoom& room, int group, Scores& s) {
+DSV32_DEVICE void multiply_keys(const WeighRoom& room, int group, Scores& s) {
   const uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
   const uint64_t queries = wgmma_operand(shared_address(room.queries));
   DSV32_UNROLLED (float& sum : s) sum = 0;
@@ -169,8 +164,8 @@ __device__ __forceinline__ void multiply_keys(const WeighRoom& room, int group, 
 }
 
 // Scores to base 2, those of rows from n on to -infinity; each head's largest in the warp's rows.
-__device__ __forceinline__ void note_largest(Scores& s, float scale, int first_row, int n, WeighRoom& room,
-                                             int group, int warp, int lane) {
+DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, WeighRoom& room, int group,
+                               int warp, int lane) {
   const int row = first_row + warp * 16 + lane / 4;
   float most[kFewHeads / 4];
   DSV32_UNROLLED (int i = 0; i < kFewHeads / 4; ++i) {
@@ -192,14 +187,13 @@ __device__ __forceinline__ void note_largest(Scores& s, float scale, int first_r
 }
 
 // The block's largest score of a head, rounded up.
-__device__ __forceinline__ float power_of(const WeighRoom& room, int group, int head) {
+DSV32_DEVICE float power_of(const WeighRoom& room, int group, int head) {
   const float4 of = *reinterpret_cast<const float4*>(room.largest[group][head]);
   return ceilf(fmaxf(fmaxf(of.x, of.y), fmaxf(of.z, of.w)));
 }
 
 // Scores to weights, and these to where each head has a line.
-__device__ __forceinline__ void turn_weights(const Scores& s, WeighRoom& room, int group, int warp,
-                                             int lane) {
+DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int warp, int lane) {
   uint32_t pairs[kFewHeads / 8][2];
   DSV32_UNROLLED (int j = 0; j < kFewHeads / 8; ++j) {
     const int head = 8 * j + 2 * (lane % 4);
@@ -217,8 +211,8 @@ __device__ __forceinline__ void turn_weights(const Scores& s, WeighRoom& room, i
 
 // The weights of 16 heads and a block to operand lines, with their sums as rounded, in the order of
 // store_weights(), and their powers, by a warp. at: the block's number among those of all heads and tokens.
-__device__ __forceinline__ void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group,
-                                            int warp, int lane) {
+DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t at, int group, int warp,
+                              int lane) {
   uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
   uint32_t lines[kOperandLines][4];
   DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line)

@@ -19,7 +19,7 @@ struct Share {
 };
 
 // CTAs of a token: of each split, all tiles of n_heads.
-__device__ __forceinline__ Share share_of(const Attend& op, const Plan& plan, int n_heads) {
+DSV32_DEVICE Share share_of(const Attend& op, const Plan& plan, int n_heads) {
   Share share;
   share.t = blockIdx.x / plan.n_head_tiles / plan.n_splits;
   share.first_head = blockIdx.x % plan.n_head_tiles * n_heads;
@@ -35,7 +35,7 @@ constexpr int kAtOnce = 8;                 // of these, rows that it has under w
 
 // The B operand [16 rows, 128 values], a row's values side by side. 64 values are a line; the next 64 begin a
 // column of lines further, the next 8 rows 1024 bytes further.
-__device__ __forceinline__ uint64_t value_operand(uint32_t address) {
+DSV32_DEVICE uint64_t value_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffffu) >> 4} | uint64_t{kBlockRows * kLine >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
@@ -44,8 +44,7 @@ __device__ __forceinline__ uint64_t value_operand(uint32_t address) {
 
 // Weights 2^(score - zero) of head h of a thread's two, of a block, as pairs of fp16; to `sum` as rounded, so
 // that they add up to one.
-__device__ __forceinline__ void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2],
-                                      float& sum) {
+DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2], float& sum) {
   DSV32_UNROLLED (int i = 0; i < 8; ++i) {
     pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
     const float2 weights = unpack_f16(pairs[i][h]);
@@ -54,8 +53,7 @@ __device__ __forceinline__ void weigh(const float (&s)[8][4], int h, float zero,
 }
 
 // An operand's weights times the factors of the thread's two heads.
-__device__ __forceinline__ void scale_weights(const uint4& weights, const __half2 (&factors)[2],
-                                              uint32_t (&a)[4]) {
+DSV32_DEVICE void scale_weights(const uint4& weights, const __half2 (&factors)[2], uint32_t (&a)[4]) {
   const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
   DSV32_UNROLLED (int i = 0; i < 4; ++i) {
     const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
@@ -68,11 +66,10 @@ __device__ __forceinline__ void scale_weights(const uint4& weights, const __half
 // The queries of the heads first_head + begin ... as fp16 into q [kHeads, kRank + kRope], each in units of
 // its own, by a warp, kQueries at once; a lane has chunks lane, lane + 32 and lane + 64.
 template <int kQueries>
-__device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q,
-                                                 float* units, int begin, int end, int lane) {
+DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q, float* units,
+                                   int begin, int end, int lane) {
   constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
-#pragma unroll 1
-  for (int first = begin; first < end; first += kQueries) {
+  DSV32_ROLLED (int first = begin; first < end; first += kQueries) {
     alignas(16) float values[kQueries][n_chunks][8];
     DSV32_UNROLLED (int h = 0; h < kQueries; ++h)
       DSV32_UNROLLED (int c = 0; c < n_chunks; ++c)
@@ -98,7 +95,7 @@ __device__ __forceinline__ void load_queries_f16(const Attend& op, int64_t t, in
 // ---- rows ----
 
 // Sixteen bytes of a row that L2 keeps for other tokens and heads.
-__device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
+DSV32_DEVICE uint4 load_chunk(const uint8_t* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -107,7 +104,7 @@ __device__ __forceinline__ uint4 load_chunk(const uint8_t* p) {
 }
 
 // Two e4m3 values as fp16, times their tile's scale.
-__device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
+DSV32_DEVICE uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
   const __half2 value =
       __hmul2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3)), scale);
   return *reinterpret_cast<const uint32_t*>(&value);
@@ -116,8 +113,7 @@ __device__ __forceinline__ uint32_t e4m3_to_f16(uint32_t pair, __half2 scale) {
 // Sixteen e4m3 values, chunk `lane` of a row, as two fp16 chunks; `scales` are the row's four. Exact while a
 // tile's largest value is from 448 * 2^-16 to 448 * 2^7: smaller tiles err by 2^-25 at most, larger ones,
 // which a normalised latent does not have, saturate.
-__device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4& low,
-                                          uint4& high) {
+DSV32_DEVICE void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4& low, uint4& high) {
   const uint32_t code = min(scales >> (lane / 8 * 8) & 0xffu, 127u + 7u);
   const __half2 scale = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -130,23 +126,21 @@ __device__ __forceinline__ void widen_fp8(const uint4& codes, uint32_t scales, i
 }
 
 // Two chunks of a row side by side, of 16 values `pair` of the stage's columns.
-__device__ __forceinline__ void store_chunks(const uint4& low, const uint4& high, uint8_t* k, int row,
-                                             int pair) {
+DSV32_DEVICE void store_chunks(const uint4& low, const uint4& high, uint8_t* k, int row, int pair) {
   // The last four of each eight store their second half first: eight lanes then meet eight groups of banks.
   const int odd = pair / 4 % 2;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + odd, row, kBlockRows)) = odd ? high : low;
   *reinterpret_cast<uint4*>(k + chunk_place(2 * pair + 1 - odd, row, kBlockRows)) = odd ? low : high;
 }
 
-__device__ __forceinline__ void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row,
-                                          int lane) {
+DSV32_DEVICE void store_fp8(const uint4& codes, uint32_t scales, uint8_t* k, int row, int lane) {
   uint4 low, high;
   widen_fp8(codes, scales, lane, low, high);
   store_chunks(low, high, k, row, lane);
 }
 
 // Eight bf16 values: exact from 2^-17 to 65504; smaller ones err by 2^-25 at most, larger ones become 65504.
-__device__ __forceinline__ uint4 bf16_to_f16(const uint4& from) {
+DSV32_DEVICE uint4 bf16_to_f16(const uint4& from) {
   const auto convert = [](uint32_t pair) {
     return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   };
@@ -159,21 +153,19 @@ struct Arriving {
 };
 
 // Asks for chunk i of the rows from `first` of the warp's 16 on, whose places lanes 0 ... 15 know.
-__device__ __forceinline__ void load_latent(Arriving& arriving, int i, const uint8_t* rows, int64_t id,
-                                            int first, int lane) {
+DSV32_DEVICE void load_latent(Arriving& arriving, int i, const uint8_t* rows, int64_t id, int first,
+                              int lane) {
   const int64_t row = __shfl_sync(0xffffffffu, id, first + i);
   arriving.latent[i] = load_chunk(rows + row * kRowBytes<KvType::fp8> + lane * 16);
 }
-__device__ __forceinline__ void load_rope(Arriving& arriving, int i, const uint8_t* rows, int64_t id,
-                                          int first, int lane) {
+DSV32_DEVICE void load_rope(Arriving& arriving, int i, const uint8_t* rows, int64_t id, int first, int lane) {
   const int64_t row = __shfl_sync(0xffffffffu, id, first + 4 * i + lane / 8);
   arriving.rope[i] = load_chunk(rows + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16);
 }
 
 // Widens what has arrived of the rows from `first` on, and asks for the rows from next_first on in its place.
-__device__ __forceinline__ void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k, int warp,
-                                              int first, const uint8_t* rows, int64_t next_id, int next_first,
-                                              int lane) {
+DSV32_DEVICE void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k, int warp, int first,
+                                const uint8_t* rows, int64_t next_id, int next_first, int lane) {
   const int first_row = warp * kFillRows + first;
   DSV32_UNROLLED (int i = 0; i < kAtOnce; ++i) {
     store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
@@ -187,15 +179,15 @@ __device__ __forceinline__ void exchange_rows(Arriving& arriving, uint32_t scale
 }
 
 // What the lane wrote, the products of those who wait for the stage see.
-__device__ __forceinline__ void tell_full(uint64_t* full, int lane) {
+DSV32_DEVICE void tell_full(uint64_t* full, int lane) {
   fence_async_proxy();
   __syncwarp();
   if (lane == 0) arrive(full);
 }
 
 // For the kernel that adds values (mla_decode.cu), where a row is.
-__device__ __forceinline__ void note_row(const Plan& plan, const Share& share, int block, int row,
-                                         const RowPlace& place, uint32_t scales) {
+DSV32_DEVICE void note_row(const Plan& plan, const Share& share, int block, int row, const RowPlace& place,
+                           uint32_t scales) {
   if (plan.found)
     plan.found[(share.t * plan.n_most_blocks + block) * kBlockRows + row] = {static_cast<int32_t>(place.id),
                                                                              scales};
@@ -204,8 +196,8 @@ __device__ __forceinline__ void note_row(const Plan& plan, const Share& share, i
 // fp8: kAtOnce rows are under way while those before are widened, across blocks too. A row's scales depend on
 // its page, and that on its position: each is loaded a step or a block ahead.
 template <typename Ring>
-__device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, const Share& share,
-                                         uint8_t* stages, Ring* ring, int warp, int lane) {
+DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
+                           Ring* ring, int warp, int lane) {
   const int64_t seq = op.step.seq[share.t];
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) { return find_row(op, share.t, block * kBlockRows + lane_row, share.n); };
@@ -236,9 +228,8 @@ __device__ __forceinline__ void fill_fp8(const Attend& op, const Plan& plan, con
 
 // The rows that start_rows() has brought, each chunk by the lane that copied it.
 template <int kRows>
-__device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane) {
-#pragma unroll 1
-  for (int i = 0; i < kRows; i += 4) {
+DSV32_DEVICE void convert_rows(uint8_t* k, int first_row, int lane) {
+  DSV32_ROLLED (int i = 0; i < kRows; i += 4) {
     uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
     DSV32_UNROLLED (int first = 0; first < kRowLines; first += 3) {
       uint4 chunks[3];
@@ -251,8 +242,8 @@ __device__ __forceinline__ void convert_rows(uint8_t* k, int first_row, int lane
 }
 
 template <int kRows = kFillRows, typename Ring>
-__device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, const Share& share,
-                                          uint8_t* stages, Ring* ring, int warp, int lane) {
+DSV32_DEVICE void fill_bf16(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
+                            Ring* ring, int warp, int lane) {
   const int lane_row = warp * kRows + lane % kRows;
   RowPlace place = find_row(op, share.t, share.first * kBlockRows + lane_row, share.n);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
@@ -269,8 +260,8 @@ __device__ __forceinline__ void fill_bf16(const Attend& op, const Plan& plan, co
 
 // Rows that are fp16 already: copies tell by themselves that they have come.
 template <typename Ring>
-__device__ __forceinline__ void fill_f16(const Attend& op, const Plan& plan, const Share& share,
-                                         uint8_t* stages, Ring* ring, int warp, int lane) {
+DSV32_DEVICE void fill_f16(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
+                           Ring* ring, int warp, int lane) {
   const int lane_row = warp * kFillRows + lane % kFillRows;
   const auto find = [&](int block) -> int64_t {
     const int j = block * kBlockRows + lane_row;

@@ -46,9 +46,8 @@ constexpr int kProductsBarrier = 1, kValuesBarrier = 2;
 constexpr float kWeightPower = 7;
 
 // The part of the group that makes scores. A thread has two heads, the same ones throughout.
-__device__ __forceinline__ void score_blocks(const Attend& op, const Share& share, const uint8_t* q,
-                                             const uint8_t* stages, uint8_t* p, Heads* heads,
-                                             Barriers* barriers, int warp, int lane) {
+DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8_t* q, const uint8_t* stages,
+                               uint8_t* p, Heads* heads, Barriers* barriers, int warp, int lane) {
   const int head = warp * 16 + lane / 4;
   const float scale = op.scale * 1.44269504f;
   const float scales[2] = {scale * heads->units[head], scale * heads->units[head + 8]};
@@ -92,9 +91,9 @@ __device__ __forceinline__ void score_blocks(const Attend& op, const Share& shar
 
 // The part of one of the two groups that have values' sums: o[4 c + e] is of head lane / 4 + 8 (e / 2) of the
 // warp's 16, column 8 c + 2 (lane % 4) + e % 2 of the group's.
-__device__ __forceinline__ void add_values(const Share& share, const uint8_t* stages, const uint8_t* p,
-                                           const Heads* heads, Barriers* barriers, int group, int head,
-                                           int lane, float (&o)[kGroupColumns / 2]) {
+DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const uint8_t* p, const Heads* heads,
+                             Barriers* barriers, int group, int head, int lane,
+                             float (&o)[kGroupColumns / 2]) {
   DSV32_UNROLLED (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
@@ -119,8 +118,8 @@ __device__ __forceinline__ void add_values(const Share& share, const uint8_t* st
   }
 }
 
-__device__ __forceinline__ void store_f32(const Attend& op, const Share& share, const Heads* heads, int group,
-                                          int head_row, int lane, const float (&o)[kGroupColumns / 2]) {
+DSV32_DEVICE void store_f32(const Attend& op, const Share& share, const Heads* heads, int group, int head_row,
+                            int lane, const float (&o)[kGroupColumns / 2]) {
   DSV32_UNROLLED (int h = 0; h < 2; ++h) {
     const int64_t head = share.first_head + head_row + 8 * h;
     if (head >= op.n_heads) continue;
@@ -133,9 +132,8 @@ __device__ __forceinline__ void store_f32(const Attend& op, const Share& share, 
 
 // Sums as fp16, each head's in units of its own, as round_activations() makes them; rows lie in the place of
 // the queries until they are copied out. `heads` has the two groups' maxima where units and largest were.
-__device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, const Share& share,
-                                          uint8_t* rows, Heads* heads, int group, int head_row, int lane,
-                                          float (&o)[kGroupColumns / 2]) {
+DSV32_DEVICE void store_f16(const Attend& op, const Plan& plan, const Share& share, uint8_t* rows,
+                            Heads* heads, int group, int head_row, int lane, float (&o)[kGroupColumns / 2]) {
   constexpr int kPitch = 2 * kRank + 16;  // eight rows meet eight different groups of banks
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t first_row = share.t * op.n_heads + share.first_head;
@@ -171,9 +169,9 @@ __device__ __forceinline__ void store_f16(const Attend& op, const Plan& plan, co
   wait_until_read<0>();
 }
 
-__device__ __forceinline__ void multiply_values(const Attend& op, const Plan& plan, const Share& share,
-                                                uint8_t* q, const uint8_t* stages, const uint8_t* p,
-                                                Heads* heads, Barriers* barriers, int warp, int lane) {
+DSV32_DEVICE void multiply_values(const Attend& op, const Plan& plan, const Share& share, uint8_t* q,
+                                  const uint8_t* stages, const uint8_t* p, Heads* heads, Barriers* barriers,
+                                  int warp, int lane) {
   const int group = warp / 4, head_row = warp % 4 * 16 + lane / 4;
   float o[kGroupColumns / 2];
   add_values(share, stages, p, heads, barriers, group, head_row, lane, o);

@@ -16,19 +16,19 @@ struct PlainLayout {
 };
 
 // Byte by byte: with an odd rank an fp8 row's k_pe is not aligned.
-__device__ __forceinline__ float load_bf16(const uint8_t* p) {
+DSV32_DEVICE float load_bf16(const uint8_t* p) {
   return __uint_as_float(static_cast<uint32_t>(p[0]) << 16 | static_cast<uint32_t>(p[1]) << 24);
 }
 
 template <KvType kKv>
-__device__ __forceinline__ float latent_value(const uint8_t* row, const uint8_t* scales, int64_t i) {
+DSV32_DEVICE float latent_value(const uint8_t* row, const uint8_t* scales, int64_t i) {
   if constexpr (kKv == KvType::fp8) return from_e4m3(row[i]) * from_ue8m0(scales[i / kTileValues]);
   if constexpr (kKv == KvType::bf16) return load_bf16(row + 2 * i);
   return reinterpret_cast<const float*>(row)[i];
 }
 
 template <KvType kKv>
-__device__ __forceinline__ float rope_value(const uint8_t* row, const PlainLayout& layout, int64_t i) {
+DSV32_DEVICE float rope_value(const uint8_t* row, const PlainLayout& layout, int64_t i) {
   const uint8_t* k_pe = row + layout.latent_bytes;
   if constexpr (kKv == KvType::f32) return reinterpret_cast<const float*>(k_pe)[i];
   return load_bf16(k_pe + 2 * i);

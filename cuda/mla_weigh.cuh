@@ -24,15 +24,14 @@ struct WeighSizes {
 constexpr int kFirstGroupBarrier = 1;  // named barriers, one of each group
 
 // The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
-__device__ __forceinline__ void take_queries(const uint8_t* room, int warp, int lane,
-                                             uint32_t (&q)[kRowLines * 4][4]) {
+DSV32_DEVICE void take_queries(const uint8_t* room, int warp, int lane, uint32_t (&q)[kRowLines * 4][4]) {
   const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
   DSV32_UNROLLED (int step = 0; step < kRowLines * 4; ++step)
     load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
 
 // A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
-__device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
+DSV32_DEVICE void store_weights(const float (&s)[8][4], float2 largest, uint4* out, int lane) {
   const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
   float sum[2] = {0, 0};
   uint32_t pairs[8][2];
@@ -48,9 +47,8 @@ __device__ __forceinline__ void store_weights(const float (&s)[8][4], float2 lar
 // Brings the share's fp8 rows in by warps of kRows rows of a block each. Two blocks are under way while one
 // is widened, and where rows and scales lie is looked up a block ahead of that.
 template <int kRows, typename Stages>
-__device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, const Share& share,
-                                            uint8_t* stages, uint8_t* landing, Stages* ring, int warp,
-                                            int lane) {
+DSV32_DEVICE void fill_landed(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
+                              uint8_t* landing, Stages* ring, int warp, int lane) {
   constexpr int kSlotBytes = kBlockRows * kRowBytes<KvType::fp8>;
   const int64_t seq = op.step.seq[share.t];
   const int lane_row = warp * kRows + lane % kRows;
@@ -97,9 +95,8 @@ __device__ __forceinline__ void fill_landed(const Attend& op, const Plan& plan, 
 // The part of a group that makes scores. Stages are its own until it says that they may be filled: the
 // queries come in by the last ones.
 template <typename Stages>
-__device__ __forceinline__ void weigh_blocks(const Attend& op, const Plan& plan, const Share& share,
-                                             uint8_t* stages, float* units, Stages* ring, int group, int warp,
-                                             int lane) {
+DSV32_DEVICE void weigh_blocks(const Attend& op, const Plan& plan, const Share& share, uint8_t* stages,
+                               float* units, Stages* ring, int group, int warp, int lane) {
   const int first_room = Stages::kSize - kWeighGroups;
   if (lane == 0)
     for (int i = 0; i < first_room; ++i) arrive(&ring->empty[i]);

@@ -10,44 +10,51 @@
 
 #include <cstdint>
 
+// What is inlined into kernels.
+#define DSV32_DEVICE __device__ __forceinline__
+// Loops, as a `for` with its parentheses behind: unrolled whole, so that arrays stay in registers; not at
+// all.
+#define DSV32_UNROLLED _Pragma("unroll") for
+#define DSV32_ROLLED _Pragma("unroll 1") for
+
 namespace dsv32::cuda {
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
+DSV32_DEVICE uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 // x, of which the compiler knows nothing: it keeps it in a register instead of making it again.
-__device__ __forceinline__ uint32_t opaque(uint32_t x) {
+DSV32_DEVICE uint32_t opaque(uint32_t x) {
   asm("" : "+r"(x));
   return x;
 }
 
 // The same of a constant: not even the assembler knows it, which else copies one for each use.
-__device__ __forceinline__ uint32_t hidden(uint32_t x) {
+DSV32_DEVICE uint32_t hidden(uint32_t x) {
   uint32_t sm;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
   return sm < 65536 + threadIdx.x ? x : sm;
 }
 
 // Bytes of two words by the nibbles of a selector, of which each is below 8.
-__device__ __forceinline__ uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+DSV32_DEVICE uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t out;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
   return out;
 }
 
-__device__ __forceinline__ uint32_t load_shared_u32(uint32_t address) {
+DSV32_DEVICE uint32_t load_shared_u32(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
   return x;
 }
-__device__ __forceinline__ uint2 load_shared_u32x2(uint32_t address) {
+DSV32_DEVICE uint2 load_shared_u32x2(uint32_t address) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
   return x;
 }
 
-__device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
+DSV32_DEVICE uint4 load_shared_u32x4(uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
@@ -56,13 +63,13 @@ __device__ __forceinline__ uint4 load_shared_u32x4(uint32_t address) {
 }
 
 // Where is_wanted, without a branch.
-__device__ __forceinline__ void store_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
+DSV32_DEVICE void store_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n@wanted st.shared.u32 [%0], %1;\n}" ::"r"(address),
       "r"(x), "r"(static_cast<int>(is_wanted))
       : "memory");
 }
-__device__ __forceinline__ void count_shared_if(uint32_t address, bool is_wanted) {
+DSV32_DEVICE void count_shared_if(uint32_t address, bool is_wanted) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %1, 0;\n@wanted red.shared.add.u32 [%0], 1;\n}" ::"r"(
           address),
@@ -73,15 +80,15 @@ __device__ __forceinline__ void count_shared_if(uint32_t address, bool is_wanted
 // ---- copies of 16 bytes from global to shared memory, past L1 and the registers ----
 
 // Of which the first n_bytes are read and the rest is zero.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int n_bytes) {
+DSV32_DEVICE void copy_async(uint32_t to, const void* from, int n_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n_bytes) : "memory");
 }
 // L2 fetches the whole line of 128 bytes.
-__device__ __forceinline__ void copy_line_async(uint32_t to, const void* from) {
+DSV32_DEVICE void copy_line_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 // The same where is_wanted, without a branch.
-__device__ __forceinline__ void copy_line_async_if(uint32_t to, const void* from, bool is_wanted) {
+DSV32_DEVICE void copy_line_async_if(uint32_t to, const void* from, bool is_wanted) {
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
       "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}" ::"r"(to),
@@ -89,7 +96,7 @@ __device__ __forceinline__ void copy_line_async_if(uint32_t to, const void* from
       : "memory");
 }
 // The same; zeros when !is_there (then nothing is read).
-__device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, bool is_there) {
+DSV32_DEVICE void copy_line_async(uint32_t to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_there ? 16 : 0)
                : "memory");
@@ -97,7 +104,7 @@ __device__ __forceinline__ void copy_line_async(uint32_t to, const void* from, b
 // The same of what nobody reads again: it is the first to leave L2, so that what all layers read stays there.
 // kTo and kFrom bytes further.
 template <int kTo = 0, int kFrom = 0>
-__device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
+DSV32_DEVICE void copy_passing_async_if(uint32_t to, const void* from, bool is_wanted) {
   constexpr uint64_t kEvictFirst = 0x12f0000000000000;  // as createpolicy.fractional.L2::evict_first makes it
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %2, 0;\n"
@@ -107,29 +114,29 @@ __device__ __forceinline__ void copy_passing_async_if(uint32_t to, const void* f
 }
 // 4 or 8 bytes, through L1.
 template <int kBytes>
-__device__ __forceinline__ void copy_small_async(uint32_t to, const void* from) {
+DSV32_DEVICE void copy_small_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes) : "memory");
 }
 // A thread's copies since its last commit are a group.
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DSV32_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending of this thread's groups are on their way.
 template <int kPending>
-__device__ __forceinline__ void wait_copies() {
+DSV32_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 // Until none is, committed or not.
-__device__ __forceinline__ void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+DSV32_DEVICE void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- products of a warp, and matrices in shared memory for them ----
 
 // Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
+DSV32_DEVICE void load_matrices(uint32_t (&m)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address)
                : "memory");
 }
-__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t address) {
+DSV32_DEVICE void load_transposed(uint32_t (&m)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address)
@@ -137,7 +144,7 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t addre
 }
 
 // d [16, 8] += a [16, 16] b [16, 8] of fp16, into f32.
-__device__ __forceinline__ void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DSV32_DEVICE void multiply_f16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -145,7 +152,7 @@ __device__ __forceinline__ void multiply_f16(float* d, const uint32_t (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 // The same of bf16.
-__device__ __forceinline__ void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+DSV32_DEVICE void multiply_bf16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -154,7 +161,7 @@ __device__ __forceinline__ void multiply_bf16(float* d, const uint32_t (&a)[4], 
 }
 // d += a b with a [16, 8], b [8, 8] of TF32 (the lower 13 bits are not read); a: columns i (0, 1) and i + 4
 // (2, 3).
-__device__ __forceinline__ void multiply_tf32(float d[4], const float a[4], float b0, float b1) {
+DSV32_DEVICE void multiply_tf32(float d[4], const float a[4], float b0, float b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -164,17 +171,17 @@ __device__ __forceinline__ void multiply_tf32(float d[4], const float a[4], floa
 
 // Named barriers: kThreads of the block, whole warps, meet at one. Number 0 is __syncthreads()'s.
 template <int kThreads>
-__device__ __forceinline__ void sync_at(int barrier) {
+DSV32_DEVICE void sync_at(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 // Tells those who sync there, and goes on.
 template <int kThreads>
-__device__ __forceinline__ void arrive_at(int barrier) {
+DSV32_DEVICE void arrive_at(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
 // 2^x, to about 22 bits.
-__device__ __forceinline__ float exp2_fast(float x) {
+DSV32_DEVICE float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
@@ -182,9 +189,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
 
 // The number of the thread's warp, so that the compiler sees that all of its threads have the same: what
 // follows from it is computed once a warp.
-__device__ __forceinline__ int uniform_warp() {
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-}
+DSV32_DEVICE int uniform_warp() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0); }
 
 // ---- barriers: a phase ends when n_arrivals threads and all the bytes that they announced have arrived ----
 
@@ -193,27 +198,27 @@ __device__ __forceinline__ int uniform_warp() {
 struct RingWalk {
   int stage = 0;
   uint32_t parity = 0;
-  __device__ __forceinline__ void advance(int n_stages) {
+  DSV32_DEVICE void advance(int n_stages) {
     if (++stage == n_stages) stage = 0, parity ^= 1;
   }
 };
 
-__device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {
+DSV32_DEVICE void init_barrier(uint64_t* barrier, uint32_t n_arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals)
                : "memory");
 }
-__device__ __forceinline__ void arrive(uint64_t* barrier) {
+DSV32_DEVICE void arrive(uint64_t* barrier) {
   asm volatile(
       "{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
       : "memory");
 }
 // Arrives when all copies (copy_async) that this thread has started are done; one of the n_arrivals.
-__device__ __forceinline__ void arrive_when_copied(uint64_t* barrier) {
+DSV32_DEVICE void arrive_when_copied(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 // Waits for the end of the phase of that parity; the first phase is 0, and before it one of parity 1 has
 // ended.
-__device__ __forceinline__ void wait_for_phase(uint64_t* barrier, uint32_t parity) {
+DSV32_DEVICE void wait_for_phase(uint64_t* barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
 #define DSV32_HAS_ENDED "mbarrier.try_wait.parity.shared::cta.b64"
 #else
@@ -232,35 +237,29 @@ struct Pipe {
   static constexpr int kSize = kStages;
   uint64_t full[kStages], empty[kStages];
 
-  __device__ __forceinline__ static int stage(int turn) { return turn % kStages; }
-  __device__ __forceinline__ void init_stage(int k, int n_fill, int n_empty) {
+  DSV32_DEVICE static int stage(int turn) { return turn % kStages; }
+  DSV32_DEVICE void init_stage(int k, int n_fill, int n_empty) {
     init_barrier(&full[k], n_fill), init_barrier(&empty[k], n_empty);
   }
-  __device__ __forceinline__ void init(int n_fill, int n_empty) {
+  DSV32_DEVICE void init(int n_fill, int n_empty) {
     for (int k = 0; k < kStages; ++k) init_stage(k, n_fill, n_empty);
   }
-  __device__ __forceinline__ void wait_full(int turn) {
-    wait_for_phase(&full[turn % kStages], turn / kStages % 2);
-  }
-  __device__ __forceinline__ void wait_empty(int turn) {
+  DSV32_DEVICE void wait_full(int turn) { wait_for_phase(&full[turn % kStages], turn / kStages % 2); }
+  DSV32_DEVICE void wait_empty(int turn) {
     wait_for_phase(&empty[turn % kStages], (turn / kStages + (kBeginTaken ? 0 : 1)) % 2);
   }
-  __device__ __forceinline__ void wait_full(const RingWalk& at) {
-    wait_for_phase(&full[at.stage], at.parity);
-  }
-  __device__ __forceinline__ void wait_empty(const RingWalk& at) {
-    wait_for_phase(&empty[at.stage], at.parity ^ 1);
-  }
+  DSV32_DEVICE void wait_full(const RingWalk& at) { wait_for_phase(&full[at.stage], at.parity); }
+  DSV32_DEVICE void wait_empty(const RingWalk& at) { wait_for_phase(&empty[at.stage], at.parity ^ 1); }
 };
 
 // ---- a meeting of the cluster's blocks in two halves; nothing where there are no clusters ----
 
-__device__ __forceinline__ void arrive_at_cluster() {
+DSV32_DEVICE void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void wait_for_cluster() {
+DSV32_DEVICE void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
@@ -270,15 +269,13 @@ __device__ __forceinline__ void wait_for_cluster() {
 
 // What ordinary stores and cp.async wrote is seen by bulk copies and warpgroup products that start after the
 // next barrier, and the other way round.
-__device__ __forceinline__ void fence_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+DSV32_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // After the inits, in the thread that made them and before others are let on.
-__device__ __forceinline__ void publish_barriers() {
+DSV32_DEVICE void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_async_proxy();
 }
-__device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t n_bytes) {
+DSV32_DEVICE void arrive_expecting(uint64_t* barrier, uint32_t n_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(n_bytes)
                : "memory");
@@ -286,8 +283,7 @@ __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t n_b
 
 // ---- bulk copies: one thread starts a copy of a multiple of 16 bytes between multiples of 16 ----
 
-__device__ __forceinline__ void copy_in(void* shared, const void* global, uint32_t n_bytes,
-                                        uint64_t* barrier) {
+DSV32_DEVICE void copy_in(void* shared, const void* global, uint32_t n_bytes, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           shared_address(shared)),
@@ -296,8 +292,7 @@ __device__ __forceinline__ void copy_in(void* shared, const void* global, uint32
 }
 // To where `shared` lies in another block of the cluster. That block's `barrier` has an arrival and the
 // bytes.
-__device__ __forceinline__ void copy_to_block(int block, const void* shared, uint32_t n_bytes,
-                                              uint64_t* barrier) {
+DSV32_DEVICE void copy_to_block(int block, const void* shared, uint32_t n_bytes, uint64_t* barrier) {
   asm volatile(
       "{\n.reg .b32 to, there;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 there, %1, "
       "%3;\nmbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [there], %2;\n"
@@ -307,23 +302,19 @@ __device__ __forceinline__ void copy_to_block(int block, const void* shared, uin
       : "memory");
 }
 // Each thread's copies out form groups: those since its last commit are one.
-__device__ __forceinline__ void copy_out(void* global, const void* shared, uint32_t n_bytes) {
+DSV32_DEVICE void copy_out(void* global, const void* shared, uint32_t n_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(shared)), "r"(n_bytes)
                : "memory");
 }
-__device__ __forceinline__ void commit_copies_out() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
+DSV32_DEVICE void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until all groups of this thread but the last n have read their shared memory: it may be filled anew.
 template <int n>
-__device__ __forceinline__ void wait_until_read() {
+DSV32_DEVICE void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory");
 }
 // Until all groups of this thread are written.
-__device__ __forceinline__ void wait_until_written() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+DSV32_DEVICE void wait_until_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 #endif
 
@@ -337,28 +328,24 @@ __device__ __forceinline__ void wait_until_written() {
 // Of an operand that starts at a multiple of 1024 bytes, or 32, 64, 96 bytes further for the next 16 values
 // of each row. Fields in units of 16 bytes: start; 1 (unused with a swizzle); 1024 bytes from 8 rows to the
 // next 8; then 1 = 128-byte swizzle.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t shared_address) {
+DSV32_DEVICE uint64_t wgmma_operand(uint32_t shared_address) {
   return uint64_t{(shared_address & 0x3ffffu) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
 // Of an operand whose 8 rows of 8 values lie side by side, 128 bytes; those of the next 8 values after them,
 // then those of the next 8 rows. The lower half of a word: the upper one is the same of all.
-__device__ __forceinline__ uint32_t plain_operand(uint32_t shared_address) {
+DSV32_DEVICE uint32_t plain_operand(uint32_t shared_address) {
   return (shared_address & 0x3ffffu) >> 4 | 128u >> 4 << 16;
 }
-__device__ __forceinline__ uint64_t whole_plain_operand(uint32_t lower) {
-  return uint64_t{256 >> 4} << 32 | lower;
-}
+DSV32_DEVICE uint64_t whole_plain_operand(uint32_t lower) { return uint64_t{256 >> 4} << 32 | lower; }
 
 // The sums are in registers that products may write from here on.
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+DSV32_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DSV32_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most kPending groups are under way.
 template <int kPending = 0>
-__device__ __forceinline__ void wgmma_wait() {
+DSV32_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
@@ -408,7 +395,7 @@ __device__ __forceinline__ void wgmma_wait() {
                  : __VA_ARGS__                                          \
                  : "l"(a), "l"(b), "n"(kSideBySide ? 1 : 0));
 template <int kN, bool kSideBySide = false>
-__device__ __forceinline__ void wgmma(float* d, uint64_t a, uint64_t b) {
+DSV32_DEVICE void wgmma(float* d, uint64_t a, uint64_t b) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
@@ -421,12 +408,12 @@ __device__ __forceinline__ void wgmma(float* d, uint64_t a, uint64_t b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kSideBySide ? 1 : 0),     \
                    "r"(static_cast<int>(adds)));
 template <int kN, bool kSideBySide = false>
-__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds = true) {
+DSV32_DEVICE void wgmma(float* d, const uint32_t (&a)[4], uint64_t b, bool adds = true) {
   DSV32_FOR_EACH_WIDTH(DSV32_FORM)
 }
 #undef DSV32_FORM
 // The same of 32 e4m3 values and 64 columns, of registers.
-__device__ __forceinline__ void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
+DSV32_DEVICE void wgmma_e4m3(float* d, const uint32_t (&a)[4], uint64_t b, bool adds) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
       "{" DSV32_NAMES_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
@@ -436,11 +423,11 @@ __device__ __forceinline__ void wgmma_e4m3(float* d, const uint32_t (&a)[4], uin
 
 // Registers from the warps that need few to those that need many; all warps of a warpgroup call it.
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+DSV32_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+DSV32_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

@@ -73,7 +73,7 @@ struct SlotTable {
 
   // The buffer with the newest position claimed as claim_newest() does: it is the last in order. Called by
   // all threads; the state is read past the first cache. All threads see the table after the next barrier.
-  __device__ __forceinline__ void read(const TopkBuffer& buffer, int newest) const {
+  DSV32_DEVICE void read(const TopkBuffer& buffer, int newest) const {
     constexpr int kBatch = 5;  // loads of a thread in flight together
     __shared__ int own_slot, own_place;
     const int thread = static_cast<int>(threadIdx.x), n = buffer.n_slots;
@@ -111,7 +111,7 @@ struct SlotTable {
 };
 
 // A row of a pool from a sequence's line of pages.
-__device__ __forceinline__ int64_t row_of(const int32_t* pages, int i) {
+DSV32_DEVICE int64_t row_of(const int32_t* pages, int i) {
   return static_cast<int64_t>(pages[i / kPageTokens]) * kPageTokens + i % kPageTokens;
 }
 
@@ -184,14 +184,14 @@ struct RowFetch {
 };
 
 // How many bits are set in the words before `word`, for all lanes.
-__device__ __forceinline__ int count_before(const uint32_t* words, int word) {
+DSV32_DEVICE int count_before(const uint32_t* words, int word) {
   int n = 0;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < word; i += 32) n += __popc(words[i]);
   return __reduce_add_sync(kAllLanes, n);
 }
 
 // Brings a line of n pages into the first cache.
-__device__ __forceinline__ void touch_pages(const int32_t* pages, int n) {
+DSV32_DEVICE void touch_pages(const int32_t* pages, int n) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kResolveThreads) {
     [[maybe_unused]] int page;
     asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(page) : "l"(pages + i));
@@ -200,8 +200,8 @@ __device__ __forceinline__ void touch_pages(const int32_t* pages, int n) {
 
 // Looks all selected positions up. Called by all threads; n_fetched grows by the block's misses.
 template <bool kFetches>
-__device__ __forceinline__ void look_up(const SlotTable& table, const Team& team, const int32_t* selected,
-                                        int n, int* n_fetched) {
+DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_t* selected, int n,
+                          int* n_fetched) {
   constexpr int kBatch = 2;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   for (int first = thread; first - lane < n; first += kBatch * kResolveThreads) {
@@ -233,8 +233,8 @@ __device__ __forceinline__ void look_up(const SlotTable& table, const Team& team
 
 // The new order: stale, no victims [n_left] | victims [n_misses] | hits. A warp has a run of the old one;
 // each block of the team writes every size-th word's.
-__device__ __forceinline__ void write_order(const TopkBuffer& buffer, const SlotTable& table,
-                                            const Team& team, int n_left, int n_misses) {
+DSV32_DEVICE void write_order(const TopkBuffer& buffer, const SlotTable& table, const Team& team, int n_left,
+                              int n_misses) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int n_words = Room::words(buffer.n_slots), n_each = (n_words + kWarps - 1) / kWarps,
             begin = min(warp * n_each, n_words), end = min(begin + n_each, n_words);
@@ -256,9 +256,8 @@ __device__ __forceinline__ void write_order(const TopkBuffer& buffer, const Slot
 }
 
 // Each miss takes a victim; row_ids of all. Each block of the team writes every size-th word's.
-__device__ __forceinline__ void place_rows(const TopkBuffer& buffer, const SlotTable& table, const Team& team,
-                                           const int32_t* slot_pages, int n, int64_t* row_ids,
-                                           int32_t* misses) {
+DSV32_DEVICE void place_rows(const TopkBuffer& buffer, const SlotTable& table, const Team& team,
+                             const int32_t* slot_pages, int n, int64_t* row_ids, int32_t* misses) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   for (int e = thread; e - lane < n; e += kResolveThreads) {
     const int word = e / 32;

@@ -64,12 +64,12 @@ __device__ int32_t find_drawn(Shared& sm, const Row& row, const SampleRule& rule
   return sm.drawn;
 }
 
-__device__ __forceinline__ void add(Found& found, const Found& other) {
+DSV32_DEVICE void add(Found& found, const Found& other) {
   found.best = max(found.best, other.best);
   found.bad = min(found.bad, other.bad);
   found.smallest = fminf(found.smallest, other.smallest);
 }
-__device__ __forceinline__ Found over_warp(Found found) {
+DSV32_DEVICE Found over_warp(Found found) {
   DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
     add(found,
         {__shfl_xor_sync(0xffffffffu, found.best, offset), __shfl_xor_sync(0xffffffffu, found.bad, offset),
@@ -202,21 +202,6 @@ int blocks_per_row(const Sample& op, int n_sms) {
   return fewest;
 }
 
-// Finds the likeliest and takes the rules to the device; then draws, n_blocks for a row.
-void draw(const Sample& op, int n_blocks, const Launch& launch) {
-  Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares);
-  SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
-  for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {
-    const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
-    Rules rules;
-    std::copy_n(op.rules + first, n, rules.rule);
-    launch_kernel(find_best_kernel, {{kShares, n}, kShareThreads}, launch, op.logits, op.vocab_size, first,
-                  rules, shares, all_rules);
-  }
-  launch_kernel(sample_kernel, {op.n_tokens * n_blocks, kThreads, 0, n_blocks}, launch, op, all_rules,
-                shares);
-}
-
 }  // namespace
 }  // namespace sampling
 
@@ -228,7 +213,18 @@ void sample(const Sample& op, const Launch& launch) {
          format("sample: %ld tokens to choose from, expected 1 to %ld", op.vocab_size, kMostTokens));
   if (op.n_top > std::min(op.vocab_size, kMostTopLogprobs))
     fail(ErrorKind::internal, format("sample: the %ld likeliest of %ld tokens", op.n_top, op.vocab_size));
-  draw(op, is_of_hopper(sample_kernel) ? blocks_per_row(op, launch.n_sms) : 1, launch);
+  const int n_blocks = is_of_hopper(sample_kernel) ? blocks_per_row(op, launch.n_sms) : 1;
+  Found* shares = launch.workspace->take<Found>(op.n_tokens * kShares);
+  SampleRule* all_rules = launch.workspace->take<SampleRule>(op.n_tokens);
+  for (int64_t first = 0; first < op.n_tokens; first += kRulesOfALaunch) {
+    const int64_t n = std::min<int64_t>(kRulesOfALaunch, op.n_tokens - first);
+    Rules rules;
+    std::copy_n(op.rules + first, n, rules.rule);
+    launch_kernel(find_best_kernel, {{kShares, n}, kShareThreads}, launch, op.logits, op.vocab_size, first,
+                  rules, shares, all_rules);
+  }
+  launch_kernel(sample_kernel, {op.n_tokens * n_blocks, kThreads, 0, n_blocks}, launch, op, all_rules,
+                shares);
 }
 
 }  // namespace dsv32::cuda

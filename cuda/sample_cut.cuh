@@ -69,31 +69,29 @@ struct Cut {
 };
 
 // Finite floats as integers that sort alike; -0 equals 0.
-__device__ __forceinline__ uint32_t rank_key(float logit) {
+DSV32_DEVICE uint32_t rank_key(float logit) {
   const uint32_t bits = logit == 0 ? 0 : __float_as_uint(logit);
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
-__device__ __forceinline__ float logit_of(uint32_t key) {
+DSV32_DEVICE float logit_of(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) ? key ^ 0x80000000u : ~key);
 }
 
 // A token's place among all, the likeliest's the highest: its key, then the number of ids after its own.
-__device__ __forceinline__ uint64_t place_of(float logit, int32_t id) {
+DSV32_DEVICE uint64_t place_of(float logit, int32_t id) {
   return static_cast<uint64_t>(rank_key(logit)) << kIdBits | (static_cast<uint32_t>(kMostTokens) - 1 - id);
 }
-__device__ __forceinline__ float logit_at(uint64_t place) {
-  return logit_of(static_cast<uint32_t>(place >> kIdBits));
-}
-__device__ __forceinline__ int32_t id_at(uint64_t place) {
+DSV32_DEVICE float logit_at(uint64_t place) { return logit_of(static_cast<uint32_t>(place >> kIdBits)); }
+DSV32_DEVICE int32_t id_at(uint64_t place) {
   return static_cast<int32_t>(kMostTokens) - 1 - static_cast<int32_t>(place & (kMostTokens - 1));
 }
 
-__device__ __forceinline__ float probability(const Row& row, float logit) {
+DSV32_DEVICE float probability(const Row& row, float logit) {
   return exp2_fast((logit - row.largest) * row.scale);
 }
-__device__ __forceinline__ uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
+DSV32_DEVICE uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
 
-__device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
+DSV32_DEVICE uint64_t warp_sum_u64(uint64_t x) {
   DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
@@ -122,8 +120,7 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
   team.sync();
   uint64_t before = 0;
   total = 0;
-#pragma unroll 1
-  for (int block = 0; block < team.size; ++block) {
+  DSV32_ROLLED (int block = 0; block < team.size; ++block) {
     if (block == team.rank) before = total;
     total += sm.team_sums[block];
   }
@@ -133,9 +130,8 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
 // Calls visit(id, logits) for the logits of ids id, id + kStride, ... from `first` on. Those past the end are
 // NaN, which a comparison that is needed anyway tells apart: no branches.
 template <int kN, int kStride, typename Visit>
-__device__ __forceinline__ void visit_batches(const float* logits, int first, int end, const Visit& visit) {
-#pragma unroll 1
-  for (; first < end; first += kStride * kN) {
+DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const Visit& visit) {
+  DSV32_ROLLED (; first < end; first += kStride * kN) {
     float batch[kN];
     DSV32_UNROLLED (int u = 0; u < kN; ++u)
       batch[u] = first + u * kStride < end ? logits[first + u * kStride] : NAN;
@@ -145,7 +141,7 @@ __device__ __forceinline__ void visit_batches(const float* logits, int first, in
 
 // Calls visit(id, logit) for ids first, first + kStride, ... and some past the end with NaN.
 template <int kN, int kStride, typename Visit>
-__device__ __forceinline__ void visit_ids(const float* logits, int first, int end, const Visit& visit) {
+DSV32_DEVICE void visit_ids(const float* logits, int first, int end, const Visit& visit) {
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
     DSV32_UNROLLED (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
   });
@@ -153,32 +149,31 @@ __device__ __forceinline__ void visit_ids(const float* logits, int first, int en
 
 // Calls visit(id, logit) for every token of the block, and for some that are none with NaN.
 template <typename Visit>
-__device__ __forceinline__ void visit_logits(const Row& row, const Visit& visit) {
+DSV32_DEVICE void visit_logits(const Row& row, const Visit& visit) {
   visit_ids<kTogether, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end, visit);
 }
 
 // Calls visit(id) for the tokens of the block of which is_wanted(id, logit): they are few.
 template <typename IsWanted, typename Visit>
-__device__ __forceinline__ void visit_wanted(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
+DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const Visit& visit) {
   constexpr int kN = 2 * kTogether;
   visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
                               [&](int first, const float(&logits)[kN]) {
                                 uint32_t wanted = 0;
                                 DSV32_UNROLLED (int u = 0; u < kN; ++u)
                                   wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
-#pragma unroll 1
-                                for (; wanted; wanted &= wanted - 1)
+                                DSV32_ROLLED (; wanted; wanted &= wanted - 1)
                                   visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
                               });
 }
 
 // Before the first use; find_bin() leaves them so, for when the block has met again, and the list empty.
-__device__ __forceinline__ void clear_bins(Shared& sm) {
+DSV32_DEVICE void clear_bins(Shared& sm) {
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.low[i] = 0, sm.high[i] = 0;
 }
 
 // *address += x where is_wanted, without a branch; what was there, else 0.
-__device__ __forceinline__ uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
+DSV32_DEVICE uint32_t add_shared_if(uint32_t address, uint32_t x, bool is_wanted) {
   uint32_t old = 0;
   asm volatile(
       "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %3, 0;\n@wanted atom.shared.add.u32 %0, [%1], %2;\n}"
@@ -192,7 +187,7 @@ __device__ __forceinline__ uint32_t add_shared_if(uint32_t address, uint32_t x, 
 // bin. A 64-bit addition goes in two halves: who makes the low half wrap carries into the high one. A batch's
 // first halves are on their way together.
 template <bool kWeighs, typename DigitOf>
-__device__ __forceinline__ void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
+DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of) {
   const uint32_t bins = shared_address(sm.low), to_high = shared_address(sm.high) - bins;
   visit_batches<kTogether, kThreads>(
       row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
@@ -239,8 +234,7 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
     return amount;
   };
   uint64_t own = 0, block_total, total;
-#pragma unroll 1
-  for (int k = 0; k < n_own && own_first < n_bins; ++k) own += amount_of(highest - k);
+  DSV32_ROLLED (int k = 0; k < n_own && own_first < n_bins; ++k) own += amount_of(highest - k);
   uint64_t before = block_prefix(sm, own, block_total);
   before += team_prefix(sm, team, block_total, total);
   const uint64_t need = need_of(total);
@@ -248,10 +242,8 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   if (before < need && need <= before + own) {
     int digit = highest;
     if (n_own > 1)
-#pragma unroll 1
-      for (uint64_t amount; before + (amount = amount_of(digit)) < need; --digit) before += amount;
-#pragma unroll 1
-    for (int block = 0; block < team.size; ++block)
+      DSV32_ROLLED (uint64_t amount; before + (amount = amount_of(digit)) < need; --digit) before += amount;
+    DSV32_ROLLED (int block = 0; block < team.size; ++block)
       *team.of(&sm.bin, block) = {static_cast<uint32_t>(digit), before, total};
   }
   team.sync();
@@ -262,8 +254,7 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
 // Lists the block's tokens of which is_listed(id, logit), which have logits from `least` to `most`: few. The
 // number of the team's.
 template <typename IsListed>
-__device__ __forceinline__ int list(Shared& sm, const Row& row, float least, float most,
-                                    const IsListed& is_listed) {
+DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const IsListed& is_listed) {
   visit_wanted(
       row, [&](int32_t, float logit) { return (logit >= least) & (logit <= most); },
       [&](int32_t id) {
@@ -277,8 +268,7 @@ __device__ __forceinline__ int list(Shared& sm, const Row& row, float least, flo
     *row.team.of(&sm.team_listed[row.team.rank], static_cast<int>(threadIdx.x)) = sm.n_listed;
   row.team.sync();
   int n = 0;
-#pragma unroll 1
-  for (int block = 0; block < row.team.size; ++block) n += sm.team_listed[block];
+  DSV32_ROLLED (int block = 0; block < row.team.size; ++block) n += sm.team_listed[block];
   return n;
 }
 
@@ -287,17 +277,14 @@ __device__ __forceinline__ int list(Shared& sm, const Row& row, float least, flo
 template <typename AmountOf>
 __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, const AmountOf& amount_of) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+  DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
     int block = 0, at = i;
-#pragma unroll 1
-    for (; at >= sm.team_listed[block]; ++block) at -= sm.team_listed[block];
+    DSV32_ROLLED (; at >= sm.team_listed[block]; ++block) at -= sm.team_listed[block];
     const uint64_t place = *team.of(&sm.listed[at], block);
     sm.candidates[i] = {place, amount_of(logit_at(place))};
   }
   __syncthreads();
-#pragma unroll 1
-  for (int i = team.rank * kWarps + warp; i < n; i += team.size * kWarps) {
+  DSV32_ROLLED (int i = team.rank * kWarps + warp; i < n; i += team.size * kWarps) {
     const Candidate own = sm.candidates[i];
     uint64_t before = 0;
 #pragma unroll 2

@@ -75,7 +75,7 @@ __global__ void add_kernel(Add op, bool is_aligned) {
   for (int64_t j = i; j < i + 4 && j < op.n_values; ++j) op.y[j] += op.x[j];
 }
 
-__device__ __forceinline__ float gated(float value, float up) { return value / (1.0f + expf(-value)) * up; }
+DSV32_DEVICE float gated(float value, float up) { return value / (1.0f + expf(-value)) * up; }
 
 // A thread four values, or what is left at the end. Bound by bytes.
 __global__ void gate_kernel(float* values, const float* up, const float* factors, GateScales scales,

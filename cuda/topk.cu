@@ -64,8 +64,8 @@ __device__ bool select_all(const SelectTopk& op, const Team& team, int64_t t, in
 
 // The sample's keys between which the row's topk-th lies as good as surely. sm.counts[0] is zero before.
 template <int kThreads>
-__device__ __forceinline__ void bound_keys(Shared& sm, const Sampling& sampling,
-                                           const float4 (&x)[kSampleVectors], uint32_t& low, uint32_t& high) {
+DSV32_DEVICE void bound_keys(Shared& sm, const Sampling& sampling, const float4 (&x)[kSampleVectors],
+                             uint32_t& low, uint32_t& high) {
   uint32_t keys[4 * kSampleVectors], least = 0xffffffffu, most = 0;
   visit_vectors<4 * kSampleVectors>(sampling.n_vectors, [&](int i) {
     const bool is_there = i / 4 * kThreads + static_cast<int>(threadIdx.x) < sampling.n_whole;
@@ -85,8 +85,8 @@ __device__ __forceinline__ void bound_keys(Shared& sm, const Sampling& sampling,
 
 // Lists the part's keys from `low` on, in order, and where in the row they are.
 template <int kThreads>
-__device__ __forceinline__ void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& tile,
-                                          uint32_t low, const Lists& lists, int rank) {
+DSV32_DEVICE void list_keys(Shared& sm, const Row& part, const Tile<kThreads>& tile, uint32_t low,
+                            const Lists& lists, int rank) {
   uint32_t* list = lists.of(rank);
   const uint32_t keys_at = opaque(shared_address(list + kListHead));
   const uint32_t positions_at = opaque(shared_address(lists.positions()));
@@ -105,7 +105,7 @@ __device__ __forceinline__ void list_keys(Shared& sm, const Row& part, const Til
 
 // Sends this block's list to the team's other blocks and waits for theirs. An arrival of the cluster is open
 // before and after: none may send before all are there, none may go before all have received.
-__device__ __forceinline__ void share_lists(Shared& sm, const Team& team, const Lists& lists) {
+DSV32_DEVICE void share_lists(Shared& sm, const Team& team, const Lists& lists) {
 #if __CUDA_ARCH__ >= 900
   if (team.size > 1) {
     fence_async_proxy();
@@ -136,8 +136,8 @@ struct Candidates {
 // The thread's keys of all lists. Returns how many vectors each thread has; 0 where the lists are not what
 // the bound was to give.
 template <int kThreads>
-__device__ __forceinline__ int read_lists(const Team& team, const Lists& lists, uint32_t n_wanted,
-                                          Candidates<kThreads>& c) {
+DSV32_DEVICE int read_lists(const Team& team, const Lists& lists, uint32_t n_wanted,
+                            Candidates<kThreads>& c) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t n_list = lane < team.size ? lists.of(lane)[0] : 0;
   if (__any_sync(0xffffffffu, n_list > static_cast<uint32_t>(lists.n_room))) return 0;
@@ -162,8 +162,7 @@ __device__ __forceinline__ int read_lists(const Team& team, const Lists& lists, 
 
 // The keys of a row that is short enough, and bounds of them.
 template <int kThreads>
-__device__ __forceinline__ int read_row(Shared& sm, const Row& row, uint32_t n_wanted,
-                                        Candidates<kThreads>& c) {
+DSV32_DEVICE int read_row(Shared& sm, const Row& row, uint32_t n_wanted, Candidates<kThreads>& c) {
   const int n_vectors = (row.end + 4 * kThreads - 1) / (4 * kThreads);
   float4 x[c.kVectors];
   DSV32_UNROLLED (int v = 0; v < c.kVectors; ++v) {
@@ -183,9 +182,9 @@ __device__ __forceinline__ int read_row(Shared& sm, const Row& row, uint32_t n_w
 // The keys of a longer row's lists; 0 where these are not what they were to be. An arrival of the cluster is
 // open before and after.
 template <int kThreads>
-__device__ __forceinline__ int read_long_row(Shared& sm, const Team& team, const Row& row, const Row& part,
-                                             const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
-                                             Candidates<kThreads>& c) {
+DSV32_DEVICE int read_long_row(Shared& sm, const Team& team, const Row& row, const Row& part,
+                               const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
+                               Candidates<kThreads>& c) {
   float4 sample[kSampleVectors];
   DSV32_UNROLLED (int v = 0; v < kSampleVectors; ++v) {
     const int at = v * kThreads + static_cast<int>(threadIdx.x);
@@ -202,7 +201,7 @@ __device__ __forceinline__ int read_long_row(Shared& sm, const Team& team, const
 }
 
 // The positions of a vector of a thread's keys.
-__device__ __forceinline__ int4 positions_of(const Lists& lists, int own, bool is_short, int skip) {
+DSV32_DEVICE int4 positions_of(const Lists& lists, int own, bool is_short, int skip) {
   if (!is_short) return *reinterpret_cast<const int4*>(lists.positions() + max(own, 0));
   own -= skip;
   return {own, own + 1, own + 2, own + 3};
@@ -210,9 +209,8 @@ __device__ __forceinline__ int4 positions_of(const Lists& lists, int own, bool i
 
 // Selects of a row of more than topk positions. An arrival of the cluster is open before and after.
 template <int kThreads>
-__device__ __forceinline__ void select_ranked(Shared& sm, const Team& team, const Row& row,
-                                              const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
-                                              int32_t* selected) {
+DSV32_DEVICE void select_ranked(Shared& sm, const Team& team, const Row& row, const Sampling& sampling,
+                                const Lists& lists, uint32_t n_wanted, int32_t* selected) {
   const bool is_short = row.end <= kMostKeys<kThreads>;
   if (is_short && team.rank > 0) return;
   const Team those = is_short ? Team(0, 1) : team;

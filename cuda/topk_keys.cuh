@@ -31,24 +31,24 @@ struct Shared {
 };
 
 // As backend/cpu_attention.cpp: -0 equals 0, NaN ranks below everything.
-__device__ __forceinline__ uint32_t rank_key(float score) {
+DSV32_DEVICE uint32_t rank_key(float score) {
   const float x = score + 0.0f;  // of -0: 0
   const uint32_t bits = __float_as_uint(x);
   return x != x ? 1 : bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
-__device__ __forceinline__ float score_of(uint32_t key) {
+DSV32_DEVICE float score_of(uint32_t key) {
   return __uint_as_float(key ^ (~static_cast<uint32_t>(static_cast<int32_t>(key) >> 31) | 0x80000000u));
 }
 
 // Of a number per warp, what the first n_warps have together.
-__device__ __forceinline__ uint32_t sum_of_warps(const uint32_t* numbers, int n_warps) {
+DSV32_DEVICE uint32_t sum_of_warps(const uint32_t* numbers, int n_warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   return __reduce_add_sync(0xffffffffu, lane < n_warps ? numbers[lane] : 0);
 }
 
 // Calls visit(i) for i of the first 4 n_vectors of kN.
 template <int kN, typename Visit>
-__device__ __forceinline__ void visit_vectors(int n_vectors, const Visit& visit) {
+DSV32_DEVICE void visit_vectors(int n_vectors, const Visit& visit) {
   DSV32_UNROLLED (int v = 0; v < kN / 4; ++v)
     if (v < n_vectors) {
       DSV32_UNROLLED (int c = 0; c < 4; ++c) visit(4 * v + c);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void visit_vectors(int n_vectors, const Visit& visit)
 // place from above, the least of the highest of kGroups spread over the block, so that a few outliers do not
 // widen the bins. sm.group_high is zero before.
 template <int kThreads>
-__device__ __forceinline__ void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_t need) {
+DSV32_DEVICE void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_t need) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   low = __reduce_min_sync(0xffffffffu, low);
   if (lane == 0) sm.warp_low[warp] = low;
@@ -85,23 +85,22 @@ struct Bins {
     return per_score > 0 ? rank_key(first + static_cast<float>(bin) * per_bin) : 1;
   }
 };
-__device__ __forceinline__ Bins make_bins(uint32_t low, uint32_t high) {
+DSV32_DEVICE Bins make_bins(uint32_t low, uint32_t high) {
   const float first = score_of(low), width = score_of(high) - first, per_score = __fdividef(kBins, width);
   return {first, per_score > 0 && per_score < 1e30f ? per_score : 0, width * (1.0f / kBins)};
 }
 
 // Counts the keys from `low` on.
 template <int kN>
-__device__ __forceinline__ void count_keys(const uint32_t (&keys)[kN], int n_vectors, const Bins& bins,
-                                           uint32_t low, uint32_t* counts) {
+DSV32_DEVICE void count_keys(const uint32_t (&keys)[kN], int n_vectors, const Bins& bins, uint32_t low,
+                             uint32_t* counts) {
   const uint32_t first = opaque(shared_address(counts));
   visit_vectors<kN>(n_vectors, [&](int i) { count_shared_if(first + 4 * bins.of(keys[i]), keys[i] >= low); });
 }
 
 // sm.found[i] = the bin of the needs[i]-th largest key. The first thread has the highest bins.
 template <int kThreads, int kNeeds>
-__device__ __forceinline__ void find_bins(Shared& sm, const uint32_t* counts,
-                                          const uint32_t (&needs)[kNeeds]) {
+DSV32_DEVICE void find_bins(Shared& sm, const uint32_t* counts, const uint32_t (&needs)[kNeeds]) {
   constexpr int kOwn = kBins / kThreads;
   struct alignas(4 * kOwn) Own {
     uint32_t of[kOwn];
@@ -129,9 +128,8 @@ __device__ __forceinline__ void find_bins(Shared& sm, const uint32_t* counts,
 // Sets sm.key to the need-th largest of n keys in shared memory, sm.n_wanted to how many of those that equal
 // it are among the largest.
 template <int kThreads>
-__device__ __forceinline__ void compare_keys(Shared& sm, const uint32_t* keys, uint32_t n, uint32_t need) {
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < n; i += kThreads) {
+DSV32_DEVICE void compare_keys(Shared& sm, const uint32_t* keys, uint32_t n, uint32_t need) {
+  DSV32_ROLLED (uint32_t i = threadIdx.x; i < n; i += kThreads) {
     const uint32_t key = keys[i];
     uint32_t n_above = 0, n_ties = 0;
 #pragma unroll 4
@@ -144,8 +142,8 @@ __device__ __forceinline__ void compare_keys(Shared& sm, const uint32_t* keys, u
 // The same of the block's keys from `low` on; false, and nothing is found, where a bin has too many.
 // sm.counts[1] and sm.n_compared are zero before.
 template <int kThreads, int kN>
-__device__ __forceinline__ bool find_key(Shared& sm, const uint32_t (&keys)[kN], int n_vectors, uint32_t low,
-                                         uint32_t high, uint32_t need) {
+DSV32_DEVICE bool find_key(Shared& sm, const uint32_t (&keys)[kN], int n_vectors, uint32_t low, uint32_t high,
+                           uint32_t need) {
   const Bins bins = make_bins(low, high);
   count_keys(keys, n_vectors, bins, low, sm.counts[1]);
   __syncthreads();
@@ -165,9 +163,9 @@ __device__ __forceinline__ bool find_key(Shared& sm, const uint32_t (&keys)[kN],
 // that equal it: emit(i, how many are taken before, whether) for each keys[i]. n_above and n_ties: keys above
 // and at the threshold before all these; then with these.
 template <int kThreads, int kN, typename Emit>
-__device__ __forceinline__ void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int n_vectors,
-                                          uint32_t threshold, uint32_t n_wanted, uint32_t& n_above,
-                                          uint32_t& n_ties, const Emit& emit) {
+DSV32_DEVICE void take_keys(uint32_t* warp_sums, const uint32_t (&keys)[kN], int n_vectors,
+                            uint32_t threshold, uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties,
+                            const Emit& emit) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   uint32_t sum = 0;  // ties count in the upper half
   visit_vectors<kN>(n_vectors, [&](int i) {
@@ -222,7 +220,7 @@ struct Row {
     return p;
   }
 };
-__device__ __forceinline__ Row row_of(const float* scores, int n) {
+DSV32_DEVICE Row row_of(const float* scores, int n) {
   const int skip = static_cast<int>(reinterpret_cast<uintptr_t>(scores) / 4 % 4), end = skip + n;
   Row row = {scores - skip, skip, end, skip, {}};
   DSV32_UNROLLED (int c = 0; c < 3; ++c)
@@ -247,13 +245,11 @@ struct Tile {
 // take_keys() of a whole part, of which `tile` is the first tile: emit(key, its position, how many are taken
 // before, whether it is).
 template <int kThreads, typename Emit>
-__device__ __forceinline__ void take_part(Shared& sm, const Row& part, Tile<kThreads> tile,
-                                          uint32_t threshold, uint32_t n_wanted, uint32_t& n_above,
-                                          uint32_t& n_ties, const Emit& emit) {
+DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, uint32_t threshold,
+                            uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties, const Emit& emit) {
   constexpr int kKeys = kThreads * kTileKeys;
   int turn = 0;
-#pragma unroll 1
-  for (int begin = part.begin / 4 * 4; begin < part.end; begin += kKeys, turn ^= 1) {
+  DSV32_ROLLED (int begin = part.begin / 4 * 4; begin < part.end; begin += kKeys, turn ^= 1) {
     uint32_t keys[kTileKeys];
     tile.keys_of(part, begin, keys);
     if (begin + kKeys < part.end) tile.load(part, begin + kKeys);
@@ -269,14 +265,11 @@ template <int kThreads>
 __device__ void add_counts(Shared& sm, const Team& team) {
   team.sync();
   const int n_share = kBins / team.size;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < n_share; i += kThreads) {
+  DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < n_share; i += kThreads) {
     const int bin = team.rank * n_share + i;
     uint32_t sum = 0;
-#pragma unroll 1
-    for (int block = 0; block < team.size; ++block) sum += team.of(sm.counts[0], block)[bin];
-#pragma unroll 1
-    for (int block = 0; block < team.size; ++block) team.of(sm.counts[1], block)[bin] = sum;
+    DSV32_ROLLED (int block = 0; block < team.size; ++block) sum += team.of(sm.counts[0], block)[bin];
+    DSV32_ROLLED (int block = 0; block < team.size; ++block) team.of(sm.counts[1], block)[bin] = sum;
   }
   team.sync();
 }
@@ -285,12 +278,10 @@ __device__ void add_counts(Shared& sm, const Team& team) {
 template <int kThreads>
 __device__ uint32_t find_slowly(Shared& sm, const Team& team, const Row& part, uint32_t& need) {
   uint32_t threshold = 0, known = 0;  // bits that are found
-#pragma unroll 1
-  for (int digit = 0; digit < 3; ++digit) {
+  DSV32_ROLLED (int digit = 0; digit < 3; ++digit) {
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
     const uint32_t mask = digit == 2 ? 0x3ffu : 0x7ffu;
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[0][i] = 0;
+    DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[0][i] = 0;
     __syncthreads();
 #pragma unroll 4
     for (int i = part.begin + static_cast<int>(threadIdx.x); i < part.end; i += kThreads) {
@@ -322,8 +313,7 @@ __device__ __noinline__ void select_slowly(Shared& sm, const Team& team, const R
   if (threadIdx.x % 32 == 0) atomicAdd(&sm.n_above, above), atomicAdd(&sm.n_ties, ties);
   team.sync();
   above = 0, ties = 0;
-#pragma unroll 1
-  for (int block = 0; block < team.rank; ++block)
+  DSV32_ROLLED (int block = 0; block < team.rank; ++block)
     above += *team.of(&sm.n_above, block), ties += *team.of(&sm.n_ties, block);
   Tile<kThreads> tile;
   tile.load(part, part.begin / 4 * 4);

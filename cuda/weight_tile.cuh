@@ -31,13 +31,13 @@ inline constexpr uint32_t kToUnsigned = Codes<kType>::kHasMin   ? 0
                                                                 : 64;
 
 template <TensorType kType>
-__device__ __forceinline__ float widen_constant(const ScaleMin& s) {
+DSV32_DEVICE float widen_constant(const ScaleMin& s) {
   return fmaf(-((kHasLargeCodes<kType> ? 32768.0f : 128.0f) + static_cast<float>(kToUnsigned<kType>)),
               s.scale, s.min);
 }
 
 // Sixteen 16-bit values, from an even address.
-__device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
+DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
   if (reinterpret_cast<uintptr_t>(from) % 16 == 0) {
     const uint4 low = reinterpret_cast<const uint4*>(from)[0], high = reinterpret_cast<const uint4*>(from)[1];
     out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_pairs(const uint8_t* from, uint32_t* out) {
 // Four codes as codes4() has them, which scale * code + min turns into values; out: two words. constant: of
 // widen_constant().
 template <TensorType kType>
-__device__ __forceinline__ void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
+DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* out) {
   constexpr bool kIsLarge = kHasLargeCodes<kType>;
   constexpr uint32_t kPower =
       kIsLarge ? 0x47000000u : 0x43000000u;  // 2^15, 2^7: the code goes to byte 1 or 2
@@ -69,8 +69,7 @@ __device__ __forceinline__ void widen4(uint32_t codes, float scale, float consta
 
 // out [8]: values col..col+15 of a row, two a word; col is a multiple of 16. grid: see fill_grid.
 template <TensorType kType>
-__device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_t* out,
-                                        const uint32_t* grid) {
+DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
   if constexpr (kType == TensorType::f32) {
     DSV32_UNROLLED (int i = 0; i < 8; ++i)
       out[i] = pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
@@ -93,8 +92,7 @@ __device__ __forceinline__ void widen16(const uint8_t* row, int64_t col, uint32_
 
 // out [32]: values col..col+63 of a row, two a word, the same bits; col is a multiple of 64.
 template <TensorType kType>
-__device__ __forceinline__ void widen64(const uint8_t* row, int64_t col, uint32_t* out,
-                                        const uint32_t* grid) {
+DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
   if constexpr (kType == TensorType::q4_k) {
     // 32 bytes have the lower nibbles of 32 values and the upper ones of the next: read once, in whole
     // pieces.
@@ -147,18 +145,18 @@ struct RowRun {
   uint32_t row_bytes, row_apart;
   bool in_bands;
 
-  __device__ __forceinline__ RowRun(const WeightMatrix& weight, const uint8_t* first_row)
+  DSV32_DEVICE RowRun(const WeightMatrix& weight, const uint8_t* first_row)
       : first(first_row),
         row_bytes(static_cast<uint32_t>(weight.row_bytes)),
         row_apart(static_cast<uint32_t>(cuda::row_apart(weight))),
         in_bands(weight.step_bytes > 0) {}
-  __device__ __forceinline__ uint32_t row_offset(uint32_t row) const {
+  DSV32_DEVICE uint32_t row_offset(uint32_t row) const {
     return row / kBandRows * kBandRows * row_bytes + row % kBandRows * row_apart;
   }
 };
 
 template <TensorType kType>
-__device__ __forceinline__ uint32_t raw_offset(const RowRun& rows, uint32_t span) {
+DSV32_DEVICE uint32_t raw_offset(const RowRun& rows, uint32_t span) {
   return span_offset<kType, RawSpan<kType>::kColumns>(rows.in_bands, span);
 }
 
@@ -166,7 +164,7 @@ __device__ __forceinline__ uint32_t raw_offset(const RowRun& rows, uint32_t span
 // as the value 0. A thread has the same piece of every kTogether-th row, so that little is worked out for
 // each. kIsAligned: rows and spans are whole pieces of 16 bytes.
 template <TensorType kType, bool kIsAligned = false>
-__device__ __forceinline__ void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
+DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t to, int thread) {
   using S = RawSpan<kType>;
   constexpr int kPieces = kIsAligned ? S::kRowBytes / 16 : S::kPieces, kTogether = kTileThreads / kPieces;
   if (thread >= kTogether * kPieces) return;
@@ -190,8 +188,8 @@ __device__ __forceinline__ void load_span(const RowRun& rows, int n_rows, int sp
 
 // 64 values of row `row`: from its raw span, of which they are step `within`, into the tile.
 template <TensorType kType>
-__device__ __forceinline__ void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
-                                          const uint32_t* grid, uint8_t* tile, int row) {
+DSV32_DEVICE void fill_tile(const uint8_t* raw, const RowRun& rows, int span, int within,
+                            const uint32_t* grid, uint8_t* tile, int row) {
   using S = RawSpan<kType>;
   const uint32_t begin = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.first)) +
                          rows.row_offset(static_cast<uint32_t>(row)) +

@@ -173,7 +173,7 @@ Backends make_backends(const EngineOptions& options, [[maybe_unused]] const Suff
 
 std::string why_no_gpu([[maybe_unused]] const EngineOptions& options) {
 #ifdef DSV32_CUDA
-  return why_no_cuda(options.gpus.empty() ? 0 : options.gpus.front());
+  return find_problem(options.gpus.empty() ? 0 : options.gpus.front()).message;
 #else
   return {};
 #endif
