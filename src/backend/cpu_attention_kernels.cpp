@@ -39,7 +39,7 @@ HWY_INLINE Floats load_e4m3(const uint8_t* from) {
   const hn::Rebind<uint16_t, FloatTag> bits_tag;
   const hn::Rebind<hwy::float16_t, FloatTag> half_tag;
   Floats out;
-  DSV32_EACH_PART(p) {
+  DSV32_EACH_PART (p) {
     const auto bytes = hn::PromoteTo(bits_tag, hn::LoadU(byte_tag, from + p * kPartLanes));
     const auto magnitude = hn::And(bytes, hn::Set(bits_tag, 0x7f));
     const auto sign = hn::ShiftLeft<8>(hn::AndNot(hn::Set(bits_tag, 0x7f), bytes));
@@ -109,12 +109,13 @@ HWY_INLINE void add_heads(const float* keys, int64_t dim, const float* q, const 
                           hn::Vec<FloatTag> (&scores)[kSumParts]) {
   const FloatTag tag;
   hn::Vec<FloatTag> products[V][kSumParts];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (auto& product : products[v]) product =
-      hn::Zero(tag);
+  DSV32_UNROLLED (int v = 0; v < V; ++v)
+    DSV32_UNROLLED (auto& product : products[v]) product = hn::Zero(tag);
   sum_tile(
       q, dim, dim, [&](int64_t k) { return keys + k * kKeyTile; }, products);
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) scores[p] =
-      hn::MulAdd(hn::Set(tag, weights[v]), hn::Max(products[v][p], hn::Zero(tag)), scores[p]);
+  DSV32_UNROLLED (int v = 0; v < V; ++v)
+    DSV32_UNROLLED (int p = 0; p < kSumParts; ++p)
+      scores[p] = hn::MulAdd(hn::Set(tag, weights[v]), hn::Max(products[v][p], hn::Zero(tag)), scores[p]);
 }
 
 void score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
@@ -127,7 +128,7 @@ void score_keys(const float* keys, int64_t dim, const float* q, const float* wei
     for (; h + kSums <= n_heads; h += kSums)
       add_heads<kSums>(keys + s, dim, q + h * dim, weights + h, scores);
     for (; h < n_heads; ++h) add_heads<1>(keys + s, dim, q + h * dim, weights + h, scores);
-    DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) hn::StoreU(scores[p], tag, out + s + p * kPartLanes);
+    DSV32_UNROLLED (int p = 0; p < kSumParts; ++p) hn::StoreU(scores[p], tag, out + s + p * kPartLanes);
   }
 }
 
@@ -235,7 +236,8 @@ float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
   const FloatTag tag;
   std::fill(weights + n, weights + kBlock, -INFINITY);
   Floats largest = broadcast(head.largest), sum = zeros();
-  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p) {
+  for (int64_t j = 0; j < kBlock; j += 16)
+    DSV32_EACH_PART (p) {
       const auto score = hn::Mul(hn::LoadU(tag, weights + j + p * kPartLanes), hn::Set(tag, scale));
       hn::StoreU(score, tag, weights + j + p * kPartLanes);
       largest.part[p] = hn::Max(largest.part[p], score);
@@ -244,7 +246,8 @@ float exponentials(float* weights, int64_t n, float scale, HeadSum& head) {
   store_floats(largest, lanes);
   const float most = *std::max_element(lanes, lanes + 16);
   const float factor = most == head.largest ? 1.0f : std::exp(head.largest - most);
-  for (int64_t j = 0; j < kBlock; j += 16) DSV32_EACH_PART(p) {
+  for (int64_t j = 0; j < kBlock; j += 16)
+    DSV32_EACH_PART (p) {
       float* at = weights + j + p * kPartLanes;
       const auto x = hn::Sub(hn::LoadU(tag, at), hn::Set(tag, most));
       const auto weight = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(tag, x));
@@ -266,12 +269,12 @@ HWY_INLINE void add_values(const CpuAttention& op, int64_t begin, int64_t end, i
   const FloatTag tag;
   float* out = op.out + h * op.rank + i;
   hn::Vec<FloatTag> sums[V][P];
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] =
-      hn::LoadU(tag, out + v * op.rank + p * kPartLanes);
+  DSV32_UNROLLED (int v = 0; v < V; ++v)
+    DSV32_UNROLLED (int p = 0; p < P; ++p) sums[v][p] = hn::LoadU(tag, out + v * op.rank + p * kPartLanes);
   sum_tile(
       op.weights + h * kBlock, kBlock, end - begin, [&](int64_t j) { return op.rows[begin + j] + i; }, sums);
-  DSV32_UNROLL for (int v = 0; v < V; ++v) DSV32_UNROLL for (int p = 0; p < P; ++p)
-      hn::StoreU(sums[v][p], tag, out + v * op.rank + p * kPartLanes);
+  DSV32_UNROLLED (int v = 0; v < V; ++v)
+    DSV32_UNROLLED (int p = 0; p < P; ++p) hn::StoreU(sums[v][p], tag, out + v * op.rank + p * kPartLanes);
 }
 
 // For all heads, while these values of the rows are in the nearest cache.

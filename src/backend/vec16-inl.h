@@ -30,16 +30,17 @@ struct Floats {
   hn::Vec<FloatTag> part[kParts];
 };
 
-// Unrolls a loop, but where sixteen scalar parts would take the compiler a minute.
-#undef DSV32_UNROLL
-#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : 4))
+// A loop that is unrolled, but where sixteen scalar parts would take the compiler a minute: a `for` with its
+// parentheses behind.
+#undef DSV32_UNROLLED
+#define DSV32_UNROLLED HWY_UNROLL((kParts > 4 ? 1 : 4)) for
 
 #undef DSV32_EACH_PART
-#define DSV32_EACH_PART(p) DSV32_UNROLL for (int p = 0; p < kParts; ++p)
+#define DSV32_EACH_PART(p) DSV32_UNROLLED (int p = 0; p < kParts; ++p)
 
 HWY_INLINE Floats broadcast(float value) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::Set(FloatTag(), value);
+  DSV32_EACH_PART (p) out.part[p] = hn::Set(FloatTag(), value);
   return out;
 }
 
@@ -48,13 +49,13 @@ HWY_INLINE Floats zeros() { return broadcast(0.0f); }
 // 16 floats, aligned to 64 bytes.
 HWY_INLINE Floats load_floats(const float* from) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::Load(FloatTag(), from + p * kPartLanes);
+  DSV32_EACH_PART (p) out.part[p] = hn::Load(FloatTag(), from + p * kPartLanes);
   return out;
 }
 
 HWY_INLINE Floats load_floats_anywhere(const float* from) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::LoadU(FloatTag(), from + p * kPartLanes);
+  DSV32_EACH_PART (p) out.part[p] = hn::LoadU(FloatTag(), from + p * kPartLanes);
   return out;
 }
 
@@ -64,7 +65,7 @@ HWY_INLINE Floats load_halves(const Half* from) {
   const hn::Rebind<uint16_t, FloatTag> bits_tag;
   const hn::Rebind<Half, FloatTag> half_tag;
   Floats out;
-  DSV32_EACH_PART(p) {
+  DSV32_EACH_PART (p) {
     const auto bits = hn::LoadU(bits_tag, reinterpret_cast<const uint16_t*>(from + p * kPartLanes));
     out.part[p] = hn::PromoteTo(FloatTag(), hn::BitCast(half_tag, bits));
   }
@@ -76,36 +77,37 @@ HWY_INLINE Floats load_int8(const int8_t* from) {
   const hn::RebindToSigned<FloatTag> int_tag;
   const hn::Rebind<int8_t, FloatTag> byte_tag;
   Floats out;
-  DSV32_EACH_PART(p)
-  out.part[p] = hn::ConvertTo(FloatTag(), hn::PromoteTo(int_tag, hn::LoadU(byte_tag, from + p * kPartLanes)));
+  DSV32_EACH_PART (p)
+    out.part[p] =
+        hn::ConvertTo(FloatTag(), hn::PromoteTo(int_tag, hn::LoadU(byte_tag, from + p * kPartLanes)));
   return out;
 }
 
 HWY_INLINE void store_floats(const Floats& v, float* to) {
-  DSV32_EACH_PART(p) hn::StoreU(v.part[p], FloatTag(), to + p * kPartLanes);
+  DSV32_EACH_PART (p) hn::StoreU(v.part[p], FloatTag(), to + p * kPartLanes);
 }
 
 HWY_INLINE Floats mul(const Floats& a, const Floats& b) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::Mul(a.part[p], b.part[p]);
+  DSV32_EACH_PART (p) out.part[p] = hn::Mul(a.part[p], b.part[p]);
   return out;
 }
 
 HWY_INLINE Floats mul_add(const Floats& a, const Floats& b, const Floats& c) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::MulAdd(a.part[p], b.part[p], c.part[p]);
+  DSV32_EACH_PART (p) out.part[p] = hn::MulAdd(a.part[p], b.part[p], c.part[p]);
   return out;
 }
 
 HWY_INLINE Floats mul_sub(const Floats& a, const Floats& b, const Floats& c) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::MulSub(a.part[p], b.part[p], c.part[p]);
+  DSV32_EACH_PART (p) out.part[p] = hn::MulSub(a.part[p], b.part[p], c.part[p]);
   return out;
 }
 
 HWY_INLINE Floats add(const Floats& a, const Floats& b) {
   Floats out;
-  DSV32_EACH_PART(p) out.part[p] = hn::Add(a.part[p], b.part[p]);
+  DSV32_EACH_PART (p) out.part[p] = hn::Add(a.part[p], b.part[p]);
   return out;
 }
 
@@ -121,8 +123,7 @@ HWY_INLINE Eight add_halves(const Floats& v) {
 #if HWY_MAX_BYTES >= 64
   out.part[0] = hn::Add(hn::LowerHalf(EightTag(), v.part[0]), hn::UpperHalf(EightTag(), v.part[0]));
 #else
-  DSV32_UNROLL for (int p = 0; p < kEightParts; ++p) out.part[p] =
-      hn::Add(v.part[p], v.part[p + kEightParts]);
+  DSV32_UNROLLED (int p = 0; p < kEightParts; ++p) out.part[p] = hn::Add(v.part[p], v.part[p + kEightParts]);
 #endif
   return out;
 }
