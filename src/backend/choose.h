@@ -21,7 +21,7 @@ constexpr bool has_codes(TensorType type) {
 
 // ---- products of decode, bound by reading the weights ----
 
-// Each is a file cuda/decode_NAME or cuda/NAME.
+// Each is a file cuda/decode_NAME; those of floats are in cuda/float_rows.cuh.
 enum class DecodeKernel {
   float_rows,   // F32, few tokens, one after the other
   float_tiles,  // F32
