@@ -5,8 +5,8 @@
 // into its own ring in shared memory, where any alignment is cheap to take apart. Products are fp16 on tensor
 // cores with f32 sums: x is rounded in units of its own for each step (2^-11 at most), codes become fp16 by
 // masks (decode_weights.cuh). F16 and BF16 weights are TF32 products with x split in two; F32 is
-// float_rows.cuh's. Where tiles are too few for the device, the blocks of a cluster
-// share each, and the first adds up their sums.
+// float_rows.cuh's. Where tiles are too few for the device, the blocks of a cluster share each, and the first
+// adds up their sums.
 //
 // The order of a row's f32 sum depends on the matrix's shape alone: a token's bits depend neither on the
 // other tokens nor on their number.

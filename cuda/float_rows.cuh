@@ -77,8 +77,7 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
   }
 }
 
-// ---- many vectors: the same sums in the same order, so that a token's bits do not depend on their number
-// ----
+// ---- many vectors: the same sums in the same order, so that no token's bits depend on their number ----
 
 // Above, a row's sum is 256 threads' sums of every 256th four columns, added by warps; here each of the eight
 // blocks of a cluster has the columns of one of those warps, and a lane those of that lane. A warp has eight
