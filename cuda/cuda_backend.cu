@@ -13,7 +13,6 @@
 #include <unordered_map>
 
 #include "backend/expert_window.h"
-#include "backend/pinned_memory.h"
 #include "base/host_memory.h"
 #include "cuda/expert_ring.h"
 #include "cuda/host_experts.h"
