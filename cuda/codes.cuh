@@ -44,7 +44,7 @@ DSV32_DEVICE float byte_to_float(uint32_t word, uint32_t index) {
 
 // The signed bytes of a word as f32, exactly.
 DSV32_DEVICE void codes_to_floats(uint32_t codes, float out[4]) {
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) out[i] = byte_to_float(codes ^ 0x80808080u, i) - 128.0f;
 }
 
 // What a table of four-bit codes has for each nibble: x for the low nibbles of the four bytes, y for the high
@@ -58,7 +58,7 @@ DSV32_DEVICE uint2 look_up_nibbles(uint32_t nibbles) {
   };
   constexpr uint32_t t0 = pack(0), t1 = pack(4), t2 = pack(8), t3 = pack(12);
   uint32_t found[2];  // of nibbles 0..3 and 4..7
-  DSV32_UNROLLED (int half = 0; half < 2; ++half) {
+  DSV32_UNROLL for (int half = 0; half < 2; ++half) {
     const uint32_t n = nibbles >> (16 * half);
     const uint32_t below_8 = __byte_perm(t0, t1, n & 0x7777u), from_8 = __byte_perm(t2, t3, n & 0x7777u);
     found[half] = __byte_perm(below_8, from_8, 0x3210u | (n >> 1 & 0x4444u));

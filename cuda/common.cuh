@@ -22,20 +22,20 @@ DSV32_DEVICE void scale_pair(const GateScales& scales, int64_t problem, float& g
 }
 
 DSV32_DEVICE float warp_sum(float x) {
-  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
 DSV32_DEVICE float warp_max(float x) {
-  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x =
+      fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 
 // The sum over the lanes up to and with this one.
 template <typename T>
 DSV32_DEVICE T warp_prefix(T x) {
-  DSV32_UNROLLED (int offset = 1; offset < 32; offset *= 2) {
+  DSV32_UNROLL for (int offset = 1; offset < 32; offset *= 2) {
     const T before = __shfl_up_sync(0xffffffffu, x, offset);
     if (static_cast<int>(threadIdx.x % 32) >= offset) x += before;
   }

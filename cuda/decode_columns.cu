@@ -104,8 +104,8 @@ DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int
 #pragma unroll 4
   for (int c = 0; c < n; ++c) {
     const uint8_t* record = from + uint64_t{load_shared_u32(numbers + 4 * c)} * kBytes;
-    DSV32_UNROLLED (int k = 0; k < Record<kType>::kUsed; k += 512)
-      if (k + 16 * lane < Record<kType>::kUsed) copy_line_async(to + c * kBytes + k, record + k);
+    DSV32_UNROLL for (int k = 0; k < Record<kType>::kUsed; k += 512) if (k + 16 * lane < Record<kType>::kUsed)
+        copy_line_async(to + c * kBytes + k, record + k);
   }
 }
 
@@ -113,9 +113,9 @@ DSV32_DEVICE void copy_records(const uint8_t* from, uint32_t numbers, int n, int
 DSV32_DEVICE void flush_sums(float (&sums)[kTiles][4], int n_columns, int row_sums, float* to) {
   const int lane = threadIdx.x % 32;
   to += lane / 4 * row_sums + lane % 4 * 2;
-  DSV32_UNROLLED (int n = 0; n < kTiles; ++n) {
+  DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
     if (8 * n >= n_columns) continue;
-    DSV32_UNROLLED (int r = 0; r < 2; ++r) {
+    DSV32_UNROLL for (int r = 0; r < 2; ++r) {
       float2& at = *reinterpret_cast<float2*>(to + r * 8 * row_sums + 8 * n);
       at = {at.x + sums[n][2 * r], at.y + sums[n][2 * r + 1]};
       sums[n][2 * r] = sums[n][2 * r + 1] = 0;
@@ -190,7 +190,7 @@ DSV32_DEVICE void finish_item(const DecodeRows& rows, const UseRuns& runs, const
     }
     const int n = cut.n_parts * cut.n_slots;
     float values[kWarps];  // their loads are on the way together
-    DSV32_UNROLLED (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
+    DSV32_UNROLL for (int k = 0; k < kWarps; ++k) values[k] = k < n ? value(k) : 0;
     return sum_units(n, [&](int k) { return values[k]; });
   };
   const int n_rows = 1 << own.log_n;

@@ -99,7 +99,7 @@ DSV32_DEVICE const DecodeRows::Matrix& matrix_of(const DecodeRows& rows, int gro
 template <typename Value>
 DSV32_DEVICE float sum_units(int n, const Value& value_of) {
   float first = 0, second = 0;
-  DSV32_UNROLLED (int k = 0; k < kWarps; ++k) {
+  DSV32_UNROLL for (int k = 0; k < kWarps; ++k) {
     if (k >= n) break;
     const float value = value_of(k);
     k < n / 2 ? first += value : second += value;
@@ -142,7 +142,7 @@ struct Layout {
 // first cache, before the wait (dependent.cuh).
 template <bool kPastL1 = false>
 DSV32_DEVICE void load_x8(const float* x, int col, int n_cols, bool is_aligned, float4 (&v)[2]) {
-  DSV32_UNROLLED (int half = 0; half < 2; ++half) {
+  DSV32_UNROLL for (int half = 0; half < 2; ++half) {
     const float* from = x + col + 4 * half;
     v[half] = {0, 0, 0, 0};
     if (col >= n_cols) continue;
@@ -264,7 +264,7 @@ DSV32_DEVICE void copy_band_step(const uint8_t* from, int64_t next, int lane, ui
   constexpr int kPieces = Steps<kType>::kBytes, kHalf = kPieces / 2;  // 16 rows times a 16th of a row
   const int64_t gap = next - kBandTile / 2 * Steps<kType>::kBytes;
   from += 16 * lane, to += 16 * lane;
-  DSV32_UNROLLED (int p = 0; p < kPieces; p += 32) {
+  DSV32_UNROLL for (int p = 0; p < kPieces; p += 32) {
     const uint8_t* piece = from + 16 * p + (p >= kHalf || (p + 32 > kHalf && p + lane >= kHalf) ? gap : 0);
     copy_weights<kOnce>(to + 16 * p, piece, p + 32 <= kPieces || p + lane < kPieces);
   }
@@ -279,15 +279,14 @@ DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const 
   using Step = Steps<kType>;
   if constexpr (!kIsFloat<kType>) {
     if (rows.in_bands) {
-      DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-        copy_band_step<kType, kOnce>(at.row + (m ? rows.gate_offset : 0), at.next, lane,
-                                     stage + m * kBandTile * Step::kBytes);
+      DSV32_UNROLL for (int m = 0; m < kMats; ++m) copy_band_step<kType, kOnce>(
+          at.row + (m ? rows.gate_offset : 0), at.next, lane, stage + m * kBandTile * Step::kBytes);
       return;
     }
   }
   const int i = lane % 4, g = lane / 4;
   const auto copy_rows = [&](auto copy) {
-    DSV32_UNROLLED (int k = 0; k < 2 * kMats; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 2 * kMats; ++k) {
       const int m = k / 2, r = g + k % 2 * 8;
       const uint8_t* from = at.row + (k % 2 ? at.next : 0) + (m ? rows.gate_offset : 0);
       const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(from) % Step::kLine);
@@ -297,16 +296,16 @@ DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const 
   };
   if (rows.n_cols % Step::kCols == 0 || at.step + 1 < layout.n_steps) {
     copy_rows([](uint32_t to, const uint8_t* from, int end) {
-      DSV32_UNROLLED (int c = 0; c < Step::kSlot; c += 64)
-        copy_weights<kOnce>(to + c, from + c, c + 48 < Step::kBytes || c < end);
+      DSV32_UNROLL for (int c = 0; c < Step::kSlot; c += 64)
+          copy_weights<kOnce>(to + c, from + c, c + 48 < Step::kBytes || c < end);
     });
     return;
   }
   const int missing =
       Step::kBytes - static_cast<int>(rows.row_bytes - static_cast<int64_t>(at.step) * Step::kBytes);
   copy_rows([&](uint32_t to, const uint8_t* from, int end) {
-    DSV32_ROLLED (int c = 0; c < end; c += 64)
-      copy_async(to + c, from + c, max(0, min(16, end - missing - c)));
+    DSV32_NO_UNROLL for (int c = 0; c < end; c += 64)
+        copy_async(to + c, from + c, max(0, min(16, end - missing - c)));
   });
 }
 
@@ -315,7 +314,7 @@ DSV32_DEVICE void copy_step(const DecodeRows& rows, const Layout& layout, const 
 template <TensorType kType>
 DSV32_DEVICE void find_step(const DecodeRows& rows, const StepPlace& at, int lane, const uint8_t* tile,
                             const uint8_t* (&step)[2]) {
-  DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+  DSV32_UNROLL for (int k = 0; k < 2; ++k) {
     const int row = lane / 4 + 8 * k;
     step[k] = !kIsFloat<kType> && rows.in_bands
                   ? tile + row * Steps<kType>::kBytes

@@ -89,8 +89,9 @@ struct BandWay {
     taken += kStage;
     taken = taken == end ? first : taken;
     const auto* own = static_cast<const uint8_t*>(__cvta_shared_to_generic(taken + to_row));
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-      DSV32_UNROLLED (int k = 0; k < 2; ++k) step[m][k] = own + m * kTile + k * kTile / 2;
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+      DSV32_UNROLL for (int k = 0; k < 2; ++k) step[m][k] = own + m * kTile + k * kTile / 2;
+    }
   }
 };
 
@@ -146,7 +147,7 @@ struct RowsWay {
   DSV32_DEVICE void take(const uint8_t* (&step)[kMats][2]) {
     put(first + before);
     before = at;
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       StepPlace place = taken.at;
       place.row += m ? of.rows.gate_offset : 0;
       find_step<kType>(of.rows, place, of.lane, ring + at + m * kTile, step[m]);
@@ -191,7 +192,7 @@ DSV32_DEVICE float sum_over_cluster(float* value, int n_blocks) {
 
 // v = v * factor * w
 DSV32_DEVICE void multiply_x8(float4 (&v)[2], float factor, const float4 (&w)[2]) {
-  DSV32_UNROLLED (int half = 0; half < 2; ++half) {
+  DSV32_UNROLL for (int half = 0; half < 2; ++half) {
     v[half].x = v[half].x * factor * w[half].x, v[half].y = v[half].y * factor * w[half].y;
     v[half].z = v[half].z * factor * w[half].z, v[half].w = v[half].w * factor * w[half].w;
   }
@@ -206,7 +207,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
   constexpr int kTogether = 4, kTeams = kThreads / X::kLanes, kWarpTeams = 32 / X::kLanes;
   const int thread = static_cast<int>(threadIdx.x), team = thread / X::kLanes, lane = thread % X::kLanes;
   const int col = column_of<kType>(lane / 4, lane % 4);
-  DSV32_ROLLED (int t = 0; t < tokens.n; ++t) {
+  DSV32_NO_UNROLL for (int t = 0; t < tokens.n; ++t) {
     const float* x = tokens.x + t * rows.x_token_stride;
     float factor = 0;
     float4 first_weights[2];  // on their way while the factor is worked out
@@ -216,10 +217,10 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
                 team < layout.n_steps_block ? rows.n_cols : 0, layout.is_x_aligned, first_weights);
         factor = rms_factor(x, rows.n_cols, rows.norm_eps);
       }
-    DSV32_ROLLED (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
-                  begin += kTogether * kTeams) {
+    DSV32_NO_UNROLL for (int begin = 0; begin + team / kWarpTeams * kWarpTeams < layout.n_steps_block;
+                         begin += kTogether * kTeams) {
       float4 v[kTogether][2];
-      DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
+      DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
         const int at = (first_step + step) * Steps<kType>::kCols + col,
                   n_cols = step < layout.n_steps_block ? rows.n_cols : 0;
@@ -231,7 +232,7 @@ __device__ inline void make_records(const DecodeRows& rows, const Layout& layout
             multiply_x8(v[k], factor, w);
           }
       }
-      DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
+      DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
         const int step = begin + k * kTeams + team;
         if (k % 2 == 0 && step - team % kWarpTeams >= layout.n_steps_block) break;  // of the whole warp
         make_record<kType>(v[k], to + (step * tokens.n + t) * X::kBytes, step < layout.n_steps_block);
@@ -321,9 +322,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     // [2][warp][mat][row][token]
     float* partial =
         reinterpret_cast<float*>(partial_begin) + (n_done % 2) * (kWarps * kMats * kBandTile * stride);
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       float* to = partial + (warp * kMats + m) * kBandTile * stride;
-      DSV32_UNROLLED (int k = 0; k < 4 * kTiles; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 4 * kTiles; ++k) {
         const int t = k / 4 * 8 + 2 * i + k % 2;
         if (t < stride) to[(g + k / 2 % 2 * 8) * stride + t] = sums[m][k / 4][k % 4];
       }
@@ -350,10 +351,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int row = first_row + tile * kBandTile + r;
       if (row >= matrix.n_rows) continue;
       float totals[kMats] = {};
-      DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-        totals[m] = sum_units(n_warps_tile, [&](int w) {
-          return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
-        });
+      DSV32_UNROLL for (int m = 0; m < kMats; ++m) totals[m] = sum_units(n_warps_tile, [&](int w) {
+        return partial[(((tile * n_warps_tile + w) * kMats + m) * kBandTile + r) * stride + t];
+      });
 
       finish_row<kMats>(rows, matrix, totals, static_cast<int>(blockIdx.y), tokens.first + t, row);
     }

@@ -71,20 +71,21 @@ DSV32_DEVICE RoundedX round_x(const float4 (&v)[2]) {
   const float x[8] = {v[0].x, v[0].z, v[0].y, v[0].w, v[1].x, v[1].z, v[1].y, v[1].w};
   RoundedX out;
   uint32_t largest = 0;  // as bits: what is no number is larger than all else
-  DSV32_UNROLLED (int k = 0; k < 8; ++k) largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
+  DSV32_UNROLL for (int k = 0; k < 8; ++k) largest = max(largest, __float_as_uint(x[k]) & 0x7fffffffu);
   largest = __reduce_max_sync(static_cast<uint32_t>((uint64_t{1} << X::kLanes) - 1) << first, largest);
   // The largest is 512 to 1024 units: sums of 32 values have room in fp16.
   const float unit = unit_of(__uint_as_float(largest)) * 32, inverse = inverse_of_power(unit);
-  DSV32_UNROLLED (int k = 0; k < 4; ++k) out.words[k] = pack_f16(x[2 * k] * inverse, x[2 * k + 1] * inverse);
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) out.words[k] =
+      pack_f16(x[2 * k] * inverse, x[2 * k + 1] * inverse);
   out.unit = largest < 0x7f800000u ? unit : NAN;  // a NaN or an infinity reaches the result
   if constexpr (kHasSums<kType>) {
     float sum = 0;
-    DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const float2 pair = unpack_f16(out.words[k]);
       sum += pair.x + pair.y;
     }
-    DSV32_UNROLLED (int k = 1; k < X::kPieces / X::kGroups; k *= 2)
-      sum += __shfl_xor_sync(0xffffffffu, sum, 4 * k);
+    DSV32_UNROLL for (int k = 1; k < X::kPieces / X::kGroups; k *= 2) sum +=
+        __shfl_xor_sync(0xffffffffu, sum, 4 * k);
     out.sum[0] = to_f16(sum), out.sum[1] = to_f16(sum - __half2float(out.sum[0]));
   }
   return out;
@@ -143,26 +144,31 @@ DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&ste
   using Row = LaneRow<kType>;
   constexpr int kTile = 8 * X::kBytes;
   Row rows[kMats][2];
-  DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-    DSV32_UNROLLED (int r = 0; r < 2; ++r) rows[m][r].load(step[m][r], lane);
+  DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int r = 0; r < 2; ++r) rows[m][r].load(step[m][r], lane);
+  }
   float c[2][kMats][kN][4] = {};  // two chains
-  DSV32_UNROLLED (int k = 0; k < X::kPieces; ++k) {
+  DSV32_UNROLL for (int k = 0; k < X::kPieces; ++k) {
     const int p = piece_at<kType>(k);
     uint4 b[kN], a[kMats][2];
-    DSV32_UNROLLED (int n = 0; n < kN; ++n) b[n] = load_shared_u32x4(x.values + n * kTile + p * 64);
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-      DSV32_UNROLLED (int r = 0; r < 2; ++r) a[m][r] = rows[m][r].piece(p, grid);
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-      DSV32_UNROLLED (int n = 0; n < kN; ++n)
-        multiply_f16(c[0][m][n], {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y}, b[n].x, b[n].y);
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-      DSV32_UNROLLED (int n = 0; n < kN; ++n)
-        multiply_f16(c[1][m][n], {a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w}, b[n].z, b[n].w);
+    DSV32_UNROLL for (int n = 0; n < kN; ++n) b[n] = load_shared_u32x4(x.values + n * kTile + p * 64);
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+      DSV32_UNROLL for (int r = 0; r < 2; ++r) a[m][r] = rows[m][r].piece(p, grid);
+    }
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+      DSV32_UNROLL for (int n = 0; n < kN; ++n)
+          multiply_f16(c[0][m][n], {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y}, b[n].x, b[n].y);
+    }
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+      DSV32_UNROLL for (int n = 0; n < kN; ++n)
+          multiply_f16(c[1][m][n], {a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w}, b[n].z, b[n].w);
+    }
   }
-  DSV32_UNROLLED (int n = 0; n < kN; ++n) {
+  DSV32_UNROLL for (int n = 0; n < kN; ++n) {
     float unit[2];
-    DSV32_UNROLLED (int u = 0; u < 2; ++u) unit[u] = __uint_as_float(load_shared_u32(x.units[u] + n * kTile));
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int u = 0; u < 2; ++u) unit[u] =
+        __uint_as_float(load_shared_u32(x.units[u] + n * kTile));
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       float least[4] = {};
       if constexpr (X::kGroups == 2) {
         const uint2 b = load_shared_u32x2(x.sums + n * kTile);
@@ -175,7 +181,7 @@ DSV32_DEVICE void add_step(Sums<kMats, kTiles>& sums, const uint8_t* const (&ste
         multiply_f16(least, mins, b.x, b.y);
         multiply_f16(least, mins, b.z, b.w);
       }
-      DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 4; ++k) {
         const Row& row = rows[m][k / 2];
         float term = c[0][m][n][k] + c[1][m][n][k];
         if constexpr (Row::kHasD) term *= row.d;
@@ -191,9 +197,9 @@ template <TensorType kType>
 DSV32_DEVICE void load_floats4(const uint8_t* p, float out[4]) {
   const uint2 v = *reinterpret_cast<const uint2*>(p);
   const uint32_t bits[4] = {v.x & 0xffffu, v.x >> 16, v.y & 0xffffu, v.y >> 16};
-  DSV32_UNROLLED (int k = 0; k < 4; ++k)
-    out[k] = kType == TensorType::bf16 ? __uint_as_float(bits[k] << 16)
-                                       : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) out[k] =
+      kType == TensorType::bf16 ? __uint_as_float(bits[k] << 16)
+                                : __half2float(__ushort_as_half(static_cast<uint16_t>(bits[k])));
 }
 
 // Adds the products of one step of F16 or BF16. x: of token g at the step's first column; x_apart: to token g
@@ -204,20 +210,20 @@ DSV32_DEVICE void add_step_float(Sums<kMats, kTiles>& sums, const uint8_t* const
   constexpr int kBytes = 2;
   const int i = threadIdx.x % 4;
   float c[kMats][kTiles][4] = {};
-  DSV32_UNROLLED (int col = 0; col < Steps<kType>::kCols; col += 16) {
+  DSV32_UNROLL for (int col = 0; col < Steps<kType>::kCols; col += 16) {
     const int own = col + 4 * i;
     float4 xs4[kTiles];
-    DSV32_UNROLLED (int n = 0; n < kTiles; ++n) {
+    DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
       xs4[n] = {0, 0, 0, 0};
       if (own < n_cols && 8 * n < n_tokens) xs4[n] = *reinterpret_cast<const float4*>(x + n * x_apart + own);
     }
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
       float w[2][4];
       load_floats4<kType>(step[m][0] + own * kBytes, w[0]);
       load_floats4<kType>(step[m][1] + own * kBytes, w[1]);
-      DSV32_UNROLLED (int k = 0; k < 4; k += 2) {
+      DSV32_UNROLL for (int k = 0; k < 4; k += 2) {
         const float a[4] = {w[0][k], w[1][k], w[0][k + 1], w[1][k + 1]};
-        DSV32_UNROLLED (int n = 0; n < kTiles; ++n) {
+        DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
           const float x0 = k ? xs4[n].z : xs4[n].x, x1 = k ? xs4[n].w : xs4[n].y;
           const float high0 = tf32_part(x0), high1 = tf32_part(x1);
           multiply_tf32(c[m][n], a, x0 - high0, x1 - high1);
@@ -227,9 +233,11 @@ DSV32_DEVICE void add_step_float(Sums<kMats, kTiles>& sums, const uint8_t* const
     }
   }
   // Tensor cores cut what they add where f32 rounds; a fresh sum per step keeps that small.
-  DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-    DSV32_UNROLLED (int n = 0; n < kTiles; ++n)
-      DSV32_UNROLLED (int k = 0; k < 4; ++k) sums[m][n][k] += c[m][n][k];
+  DSV32_UNROLL for (int m = 0; m < kMats; ++m) {
+    DSV32_UNROLL for (int n = 0; n < kTiles; ++n) {
+      DSV32_UNROLL for (int k = 0; k < 4; ++k) sums[m][n][k] += c[m][n][k];
+    }
+  }
 }
 
 }  // namespace dsv32::cuda::decode

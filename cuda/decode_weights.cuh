@@ -115,14 +115,14 @@ DSV32_DEVICE void load_words(const uint8_t* p, uint32_t (&out)[n]) {
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) % 4);
   const auto* words = reinterpret_cast<const uint32_t*>(p - shift);
   uint32_t word = words[0];
-  DSV32_UNROLLED (int k = 0; k < n; ++k) {
+  DSV32_UNROLL for (int k = 0; k < n; ++k) {
     const uint32_t next = words[k + 1];
     out[k] = __funnelshift_r(word, next, shift * 8), word = next;
   }
 }
 template <int n>
 DSV32_DEVICE void load_aligned(const uint8_t* p, uint32_t (&out)[n]) {
-  DSV32_UNROLLED (int k = 0; k < n; k += 4) {
+  DSV32_UNROLL for (int k = 0; k < n; k += 4) {
     const uint4 v = *reinterpret_cast<const uint4*>(p + 4 * k);
     out[k] = v.x, out[k + 1] = v.y, out[k + 2] = v.z, out[k + 3] = v.w;
   }
@@ -196,7 +196,7 @@ struct LaneRow {
     from = kHasD ? row : row + i * (kCols / Format::kBlockValues) * Format::kBlockBytes;
     if constexpr (kHasD) d = Format::d(from);
     if constexpr (kHasWords) load_words(from + 2, words);
-    DSV32_UNROLLED (int group = 0; group < kGroups; ++group) {
+    DSV32_UNROLL for (int group = 0; group < kGroups; ++group) {
       const int value = group * Format::kGroup;
       if constexpr (kHasD) {
         factor[group] = twice(Format::factor(from, place(value)));
@@ -215,13 +215,13 @@ struct LaneRow {
       const uint32_t signs = of.signs * 0x4001u;  // those of a pair 16 bits apart
       const uint32_t both[2] = {select_bytes(magnitudes[0], magnitudes[1], of.codes[0]),
                                 select_bytes(magnitudes[0], magnitudes[1], of.codes[1])};
-      DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 4; ++k) {
         const uint32_t v = __byte_perm(both[k / 2], above, k % 2 ? 0x4341 : 0x4240);
         const int bit = k / 2 * 4 + k % 2;
         out[k] = fma2(v, factor[group], min[group]) ^ (signs << (15 - bit) & 0x80008000u);
       }
     } else {
-      DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 2; ++k) {
         const int value = 8 * p + 4 * k, group = value / Format::kGroup;
         uint32_t codes;
         if constexpr (kHasWords)
@@ -230,7 +230,7 @@ struct LaneRow {
           codes = Format::codes4(block(value), place(value / 16 * 16), value % 16, grid);
         if constexpr (!Format::kHasMin) codes ^= 0x80808080u;
         constexpr uint32_t kBias = halves(Format::kHasMin ? 1024 : 1024 + 128);
-        DSV32_UNROLLED (int odd = 0; odd < 2; ++odd) {
+        DSV32_UNROLL for (int odd = 0; odd < 2; ++odd) {
           const uint32_t biased = __byte_perm(codes, above, odd ? 0x4341 : 0x4240), f = factor[group];
           if constexpr (kHasD)
             out[2 * k + odd] = fma2(biased, f, min[group]);
@@ -282,7 +282,7 @@ struct LaneRow<kType> {
     if constexpr (kHasD) {
       const auto* from = reinterpret_cast<const uint32_t*>(row);
       const uint2 head = {from[0], from[1]};
-      DSV32_UNROLLED (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
+      DSV32_UNROLL for (int k = 0; k < 8; ++k) words[k] = from[2 + 8 * lane.i + k];
       d = unpack_f16(head.x).x;
       // Of two scales four lower bits each, and two upper ones.
       const uint32_t low = head.y >> (8 * lane.i), high = head.x >> (16 + 4 * lane.i);
@@ -291,13 +291,13 @@ struct LaneRow<kType> {
       both = mask_onto(high << 4, 0x30u, both);
       both = subtract2(mask_onto(high << 18, 0x300000u, both), halves(1024 + 32));
       factor[0] = __byte_perm(both, 0, 0x1010), factor[1] = __byte_perm(both, 0, 0x3232);
-      DSV32_UNROLLED (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], halves(-1152));
+      DSV32_UNROLL for (int k = 0; k < 2; ++k) constant[k] = multiply2(factor[k], halves(-1152));
     } else {
-      DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 2; ++k) {
         const uint8_t* block = row + (2 * lane.i + k) * Format::kBlockBytes;
         uint32_t codes[4];
         load_words(block + 2, codes);
-        DSV32_UNROLLED (int w = 0; w < 4; ++w) words[4 * k + w] = codes[w];
+        DSV32_UNROLL for (int w = 0; w < 4; ++w) words[4 * k + w] = codes[w];
         factor[k] = twice(load_f16(block));
       }
     }
@@ -305,7 +305,7 @@ struct LaneRow<kType> {
   DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int group = p / 4;
     uint32_t out[4];
-    DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const uint32_t word = words[group * 4 + p % 2 * 2 + k / 2];
       const uint32_t places = word & 0x77777777u, uppers = mask_onto(word >> 1, 0x44444444u, 0x32321010u);
       const int bytes = k % 2 ? 0x4431 : 0x4420;  // of a pair

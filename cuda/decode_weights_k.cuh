@@ -41,7 +41,7 @@ struct LaneRow<kType> {
   DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int upper = p / 4;
     uint32_t out[4];
-    DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       uint32_t high = kThousand;
       if constexpr (kIsFive) {
@@ -75,8 +75,8 @@ struct LaneRow<kType> {
       load_words(row + 16 * odd, third);
       uint32_t packed[3];  // scales: lower four bits, the same, upper two
       load_words(row + 96, packed);
-      DSV32_UNROLLED (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
-      DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 3; ++k) packed[k] >>= 4 * half + 8 * odd;
+      DSV32_UNROLL for (int k = 0; k < 4; ++k) {
         third[k] >>= 4 * half;
         const uint32_t upper = packed[2] << (k / 2 ? 2 : 4),
                        both = (packed[k / 2] & 0x0f0f0f0fu) | (upper & 0x30303030u),
@@ -89,11 +89,11 @@ struct LaneRow<kType> {
       d = Codes<kType>::d(row);
     } else {
       const auto* from = reinterpret_cast<const uint32_t*>(row + 16 + 32 * half + 16 * odd);
-      DSV32_UNROLLED (int k = 0; k < 4; ++k) words[k] = from[k];
-      DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+      DSV32_UNROLL for (int k = 0; k < 4; ++k) words[k] = from[k];
+      DSV32_UNROLL for (int k = 0; k < 2; ++k) {
         const uint32_t packed = reinterpret_cast<const uint32_t*>(row)[2 * half + k] >> (8 * odd);
         mins[k] = bytes_to_halves(packed >> 4 & 0x0f0f0f0fu, 0x4240);
-        DSV32_UNROLLED (int u = 0; u < 2; ++u) {
+        DSV32_UNROLL for (int u = 0; u < 2; ++u) {
           const int at = 2 * k + u;
           const uint32_t s = __byte_perm(packed & 0x0f0f0f0fu, 0x64646464u, u ? 0x4242 : 0x4040);
           scale[at] =
@@ -107,7 +107,7 @@ struct LaneRow<kType> {
   DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int group = p / 2;
     uint32_t out[4];
-    DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const int at = p % 2 * 2 + k / 2, odd = k % 2;
       const uint32_t low = words[at] >> (8 * odd), mask = 0x00030003u << 2 * group;
       if constexpr (kIsThree) {
@@ -142,16 +142,16 @@ struct LaneRow<TensorType::q6_k> {
     // Four scales with a sign, two and two beside each other.
     const auto* pairs = reinterpret_cast<const uint16_t*>(row + 192 + i / 2 * 8 + i % 2 * 2);
     const uint32_t all = (pairs[0] | static_cast<uint32_t>(pairs[2]) << 16) ^ 0x80808080u;
-    DSV32_UNROLLED (int k = 0; k < 4; ++k)
-      scale[k] = subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), halves(1024 + 128));
-    DSV32_UNROLLED (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], halves(-96));
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) scale[k] =
+        subtract2(__byte_perm(all, 0x64646464u, 0x4040 | k << 8 | k), halves(1024 + 128));
+    DSV32_UNROLL for (int k = 0; k < 2; ++k) constant[k] = multiply2(scale[2 + k], halves(-96));
   }
   // Lower nibbles become 1024 and the code. Upper ones lie 16 times as high: with another exponent it is 64
   // and the code, and less 32 a bias whose product with a scale is an fp16 number.
   DSV32_DEVICE uint4 piece(int p, const uint32_t*) const {
     const int high = p / 4;
     uint32_t out[4];
-    DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) {
       const int at = p % 4 * 2 + k / 2, odd = k % 2;
       const uint32_t bits = odd ? upper[at] >> (4 + i % 2 * 2) : upper[at] * (i % 2 ? 4u : 16u);
       const uint32_t v =

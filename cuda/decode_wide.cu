@@ -36,13 +36,14 @@ __global__ void make_wide_kernel(const __grid_constant__ DecodeRows rows, const 
   const int64_t chunk = int64_t{problem} * to.n_chunks + token / to.n_chunk;
   uint8_t* at = to.steps + (chunk * to.n_steps + step) * Step::kBytes;
   uint8_t* values = at + 2 * place_of_piece<kType>(piece) * Step::kOperand;
-  DSV32_UNROLLED (int k = 0; k < 4; ++k)
-    *reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) = own.words[k];
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) *
+      reinterpret_cast<uint32_t*>(values + k / 2 * Step::kOperand + Step::word_at(c, i, k % 2)) =
+      own.words[k];
   if (lane == 0) *reinterpret_cast<float*>(at + Step::kUnits + 4 * c) = own.unit;
   if constexpr (kHasSums<kType>) {
     int group;
     if (!has_group_sum<kType>(lane, &group)) return;
-    DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+    DSV32_UNROLL for (int k = 0; k < 2; ++k) {
       const int at_half = k * X::kGroups + group, word = at_half / 2;
       *reinterpret_cast<__half*>(at + Step::kSums + word / 2 * Step::kOperand +
                                  Step::word_at(c, i, word % 2) + at_half % 2 * 2) = own.sum[k];
@@ -57,7 +58,7 @@ constexpr int kLoadRegisters = 88, kProductRegisters = 208;  // 128 * 88 + 256 *
 // What products have written is read after this.
 template <int n>
 DSV32_DEVICE void take_sums(float (&sums)[n]) {
-  DSV32_UNROLLED (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
+  DSV32_UNROLL for (int k = 0; k < n; ++k) asm volatile("" : "+f"(sums[k])::"memory");
 }
 
 // Adds the products of a step of the 16 rows of each of four warps and kN columns, as add_step() does. next:
@@ -74,10 +75,10 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
   const Row row[2] = {next[0], next[1]};
   float c[2][kN / 2];
   uint32_t stage = 0, first = 0;
-  DSV32_UNROLLED (int k = 0; k < X::kPieces; ++k) {
+  DSV32_UNROLL for (int k = 0; k < X::kPieces; ++k) {
     const int p = piece_at<kType>(k);
     uint4 a[2];
-    DSV32_UNROLLED (int r = 0; r < 2; ++r) a[r] = row[r].piece(p, grid);
+    DSV32_UNROLL for (int r = 0; r < 2; ++r) a[r] = row[r].piece(p, grid);
     if (k > 0 && k % kEach == 0) {
       wgmma_wait<0>();  // of all pieces of the first part
       x.release();
@@ -94,11 +95,11 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
   load_next();
   wgmma_wait<0>();
   take_sums(c[0]), take_sums(c[1]);
-  DSV32_UNROLLED (int k = 0; k < kN / 2; ++k) c[0][k] += c[1][k];
+  DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] += c[1][k];
   if constexpr (kHasSums<kType>) {
     const uint32_t b = first + (Step::kSums - Step::kFirst >> 4);
     wgmma_begin();
-    DSV32_UNROLLED (int k = 0; k < X::kGroups / 2; ++k) {
+    DSV32_UNROLL for (int k = 0; k < X::kGroups / 2; ++k) {
       // Two groups: the same minima by what the sums are and by what their rounding left.
       const int second = X::kGroups == 4 ? 1 : 0;
       wgmma<kN>(c[1], {row[0].mins[0], row[1].mins[0], row[0].mins[second], row[1].mins[second]},
@@ -107,18 +108,18 @@ DSV32_DEVICE void add_wide_step(float (&sums)[kN / 2], LaneRow<kType> (&next)[2]
     wgmma_commit();
   }
   if constexpr (Row::kHasD) {
-    DSV32_UNROLLED (int k = 0; k < kN / 2; ++k) c[0][k] *= row[k / 2 % 2].d;
+    DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] *= row[k / 2 % 2].d;
   }
   if constexpr (kHasSums<kType>) {
     wgmma_wait<0>();
     take_sums(c[1]);
-    DSV32_UNROLLED (int k = 0; k < kN / 2; ++k) c[0][k] = fmaf(-row[k / 2 % 2].dmin, c[1][k], c[0][k]);
+    DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) c[0][k] = fmaf(-row[k / 2 % 2].dmin, c[1][k], c[0][k]);
   }
   const uint32_t units = stage + Step::kUnits - Step::kFirst + 8 * i;
-  DSV32_UNROLLED (int n = 0; n < kN / 8; ++n) {
+  DSV32_UNROLL for (int n = 0; n < kN / 8; ++n) {
     const uint2 unit = load_shared_u32x2(units + 32 * n);
-    DSV32_UNROLLED (int e = 0; e < 4; ++e)
-      sums[4 * n + e] = fmaf(c[0][4 * n + e], __uint_as_float(e % 2 ? unit.y : unit.x), sums[4 * n + e]);
+    DSV32_UNROLL for (int e = 0; e < 4; ++e) sums[4 * n + e] =
+        fmaf(c[0][4 * n + e], __uint_as_float(e % 2 ? unit.y : unit.x), sums[4 * n + e]);
   }
   x.release();
 }
@@ -132,8 +133,8 @@ DSV32_DEVICE void with_own_pairs(float* slot, const Work& work) {
   constexpr int kRowSums = kN + 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kHalfWarps;
   float* own = slot + (warp * kBandTile + lane / 4) * kRowSums + lane % 4 * 2;
-  DSV32_UNROLLED (int k = 0; k < kN / 4; ++k)
-    work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
+  DSV32_UNROLL for (int k = 0; k < kN / 4; ++k)
+      work(*reinterpret_cast<float2*>(own + k % 2 * 8 * kRowSums + k / 2 * 8), k * 2);
 }
 
 // Writes y of the block's rows of an item from its sums.
@@ -186,7 +187,7 @@ DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, co
         barriers->weights.wait_full(from);
         const uint8_t* rows_at[2];
         find_step<kType>(rows, at, lane, weight_ring + from.stage * kWeightStage<kType>, rows_at);
-        DSV32_UNROLLED (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], quarter);
+        DSV32_UNROLL for (int r = 0; r < 2; ++r) lane_rows[r].load(rows_at[r], quarter);
         at.row += step_apart<kType>(rows);
       };
       if (own.begin < own.end) load_rows(walk);
@@ -202,7 +203,7 @@ DSV32_DEVICE void multiply_half(const DecodeRows& rows, const Layout& layout, co
           if (lane == 0) arrive(&barriers->weights.empty[walk.stage]);
           walk = next;
         }
-        DSV32_UNROLLED (int k = 0; k < kN / 2; ++k) half_sums[k] += sums[k];
+        DSV32_UNROLL for (int k = 0; k < kN / 2; ++k) half_sums[k] += sums[k];
       }
       if (half == 0)
         with_own_pairs<kN>(slots, [&](float2& to, int k) { to = {half_sums[k], half_sums[k + 1]}; });

@@ -124,7 +124,7 @@ struct Loader {
   DSV32_DEVICE void load_weights() {
     barriers->weights.wait_empty(weight_walk);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    DSV32_UNROLLED (int t = 0; t < 2; ++t) {
+    DSV32_UNROLL for (int t = 0; t < 2; ++t) {
       copy_step<kType, 1>(rows, layout, at[t], lane,
                           weight_ring + weight_walk.stage * kWeightStage<kType> + t * kWarpStage<kType>);
       ++at[t].step, at[t].row += step_apart<kType>(rows);
@@ -133,7 +133,7 @@ struct Loader {
     weight_walk.advance(kWeightStages);
   }
   DSV32_DEVICE void load_x(const uint8_t* from) {
-    DSV32_UNROLLED (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
+    DSV32_UNROLL for (int k = 0; k < Step::kParts; ++k, x_walk.advance(cut.n_x_stages)) {
       const bool is_last = k + 1 == Step::kParts;
       const uint32_t n_bytes = is_last ? Step::kLast : Step::kFirst;
       uint64_t* full = &barriers->x.full[x_walk.stage];
@@ -151,8 +151,8 @@ struct Loader {
       const int64_t chunk = int64_t{item.problem / rows.x_sharing} * x.n_chunks + item.chunk;
       for (int part = 0; part < layout.n_split; ++part) {
         const Half own(layout, StepShare(layout, part), half);
-        DSV32_UNROLLED (int t = 0; t < 2; ++t)
-          at[t] = place_tile<kType>(rows, cut, item, first_tile + t, own.begin);
+        DSV32_UNROLL for (int t = 0; t < 2; ++t) at[t] =
+            place_tile<kType>(rows, cut, item, first_tile + t, own.begin);
         if (!has_inputs) {
           for (; n_ahead < min(kWeightStages, own.end - own.begin); ++n_ahead) load_weights();
           wait_for_inputs();

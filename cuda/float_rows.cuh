@@ -19,7 +19,7 @@ constexpr size_t kFloatSumBytes = kFloatTokens * kWarps * kFloatRows * sizeof(fl
 DSV32_DEVICE float4 load_f32x4(const float* row, int col, int n_cols, bool is_aligned) {
   if (is_aligned && col < n_cols) return *reinterpret_cast<const float4*>(row + col);
   float v[4];
-  DSV32_UNROLLED (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
+  DSV32_UNROLL for (int k = 0; k < 4; ++k) v[k] = col + k < n_cols ? row[col + k] : 0.0f;
   return {v[0], v[1], v[2], v[3]};
 }
 
@@ -34,34 +34,35 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
   const int first_row = job * (kFloatRows / kMats);
   const int64_t mat = rows.mats ? __ldcg(rows.mats + problem) : problem;
   const float* w[kFloatRows];
-  DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
+  DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
     const int row = min(first_row + (kMats == 1 ? r : 0), matrix.n_rows - 1);
     w[r] = reinterpret_cast<const float*>(matrix.weights + (kMats == 2 && r ? rows.gate_offset : 0) +
                                           mat * rows.mat_bytes + row * rows.row_bytes);
   }
   float4 held[kFloatRows][kFloatHeld];
   const auto hold = [&](int first) {
-    DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r)
-      DSV32_UNROLLED (int k = 0; k < kFloatHeld; ++k)
-        held[r][k] = load_f32x4(w[r], first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
+    DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
+      DSV32_UNROLL for (int k = 0; k < kFloatHeld; ++k) held[r][k] =
+          load_f32x4(w[r], first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
+    }
   };
   hold(0);
   if (!rows.mats) wait_for_inputs();
   const float* x = rows.x + problem / rows.x_sharing * rows.x_problem_stride;
-  DSV32_ROLLED (int t = 0; t < rows.n_tokens; ++t) {
+  DSV32_NO_UNROLL for (int t = 0; t < rows.n_tokens; ++t) {
     const float* from = x + t * rows.x_token_stride;
     float sums[kFloatRows] = {};
-    DSV32_ROLLED (int first = 0; first < rows.n_cols; first += kFloatColumns) {
+    DSV32_NO_UNROLL for (int first = 0; first < rows.n_cols; first += kFloatColumns) {
       if (rows.n_cols > kFloatColumns && first + t > 0) hold(first);
-      DSV32_UNROLLED (int k = 0; k < kFloatHeld; ++k) {
+      DSV32_UNROLL for (int k = 0; k < kFloatHeld; ++k) {
         const float4 v = load_f32x4(from, first + 4 * (k * kThreads + thread), rows.n_cols, is_aligned);
-        DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
+        DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
           sums[r] = fmaf(held[r][k].x, v.x, sums[r]), sums[r] = fmaf(held[r][k].y, v.y, sums[r]);
           sums[r] = fmaf(held[r][k].z, v.z, sums[r]), sums[r] = fmaf(held[r][k].w, v.w, sums[r]);
         }
       }
     }
-    DSV32_UNROLLED (int r = 0; r < kFloatRows; ++r) {
+    DSV32_UNROLL for (int r = 0; r < kFloatRows; ++r) {
       sums[r] = warp_sum(sums[r]);
       if (lane == 0) partial[(t * kWarps + warp) * kFloatRows + r] = sums[r];
     }
@@ -71,8 +72,8 @@ DSV32_DEVICE void float_rows(const DecodeRows& rows, int job, int problem, bool 
     const int t = k / (kFloatRows / kMats), r = k % (kFloatRows / kMats);
     if (first_row + r >= matrix.n_rows) continue;
     float totals[kMats] = {};
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m)
-      for (int i = 0; i < kWarps; ++i) totals[m] += partial[(t * kWarps + i) * kFloatRows + r + m];
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) for (int i = 0; i < kWarps; ++i) totals[m] +=
+        partial[(t * kWarps + i) * kFloatRows + r + m];
     finish_row<kMats>(rows, matrix, totals, problem, t, first_row + r);
   }
 }
@@ -112,7 +113,7 @@ struct FloatTiles {
 template <int kOffset = 16>
 DSV32_DEVICE void spread_warp_sums(float (&v)[kSide * kSide], int lane) {
   const bool is_upper = lane & kOffset;
-  DSV32_UNROLLED (int i = 0; i < 2 * kOffset; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 2 * kOffset; ++i) {
     const float kept = is_upper ? v[i + 2 * kOffset] : v[i], sent = is_upper ? v[i] : v[i + 2 * kOffset];
     v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, kOffset);
   }
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   float totals[2] = {};
   for (int part_end = n_steps, step = 0; step < n_steps_all; part_end += n_steps) {
     float sums[kSide * kSide] = {};  // [token][row]
-    DSV32_ROLLED (; step < part_end; ++step) {
+    DSV32_NO_UNROLL for (; step < part_end; ++step) {
       wait_until_pending(tiles.n_stages - 2);
       __syncthreads();  // everyone's copies of this step are there, and nobody reads the step before any more
       if (step + tiles.n_stages - 1 < n_steps_all) put(step + tiles.n_stages - 1);
@@ -197,10 +198,10 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
       const float4* of_rows = from + 32 * kSide * row_side;
       const float4* of_tokens = from + 32 * (n_rows + kSide * token_side);
       float4 held[kSide];
-      DSV32_UNROLLED (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
-      DSV32_UNROLLED (int t = 0; t < kSide; ++t) {
+      DSV32_UNROLL for (int r = 0; r < kSide; ++r) held[r] = of_rows[32 * r];
+      DSV32_UNROLL for (int t = 0; t < kSide; ++t) {
         const float4 v = of_tokens[32 * t];
-        DSV32_UNROLLED (int r = 0; r < kSide; ++r) {
+        DSV32_UNROLL for (int r = 0; r < kSide; ++r) {
           float& sum = sums[t * kSide + r];
           sum = fmaf(held[r].x, v.x, sum), sum = fmaf(held[r].y, v.y, sum);
           sum = fmaf(held[r].z, v.z, sum), sum = fmaf(held[r].w, v.w, sum);
@@ -217,7 +218,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   arrive_at_cluster(), wait_for_cluster();
   const auto sum_of = [&](int k) {
     float sum = 0;
-    DSV32_UNROLLED (int block = 0; block < kWarps; ++block) {
+    DSV32_UNROLL for (int block = 0; block < kWarps; ++block) {
       if (block >= n_split) break;
 #if __CUDA_ARCH__ >= 900
       sum += *cooperative_groups::this_cluster().map_shared_rank(block_sums + k, block);
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     const int t = (rank * n_results + k) / (n_rows / kMats), r = (rank * n_results + k) % (n_rows / kMats);
     if (first_token + t >= rows.n_tokens || first_row + r >= matrix.n_rows) continue;
     float sums[kMats];
-    DSV32_UNROLLED (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
+    DSV32_UNROLL for (int m = 0; m < kMats; ++m) sums[m] = sum_of(t * n_rows + r * kMats + m);
     finish_row<kMats>(rows, matrix, sums, problem, first_token + t, first_row + r);
   }
   arrive_at_cluster(), wait_for_cluster();  // until all is read

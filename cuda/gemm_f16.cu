@@ -19,7 +19,7 @@ DSV32_DEVICE void load_rows(const WeightMatrix& weight, const uint8_t* first, in
   const int piece = threadIdx.x % 8;
   const bool is_inside = column + piece * 8 < weight.n_cols;  // n_cols is a multiple of 8
   const uint8_t* from = first + static_cast<size_t>(is_inside ? column + piece * 8 : 0) * 2;
-  DSV32_UNROLLED (int i = 0; i < kRows; i += kThreads / 8) {
+  DSV32_UNROLL for (int i = 0; i < kRows; i += kThreads / 8) {
     const int row = i + threadIdx.x / 8;
     if (row < n_rows)
       copy_async(to + tile_offset(row, piece * 16), from + static_cast<size_t>(row) * weight.row_bytes,

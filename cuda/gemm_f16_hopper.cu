@@ -82,8 +82,8 @@ template <int kTiles>
 DSV32_DEVICE void load_rows(const Source& from, bool is_inside, uint32_t to) {
   size_t stride = from.stride;
   asm volatile("" : "+l"(stride));  // a pointer for each row would take more registers than there are
-  DSV32_UNROLLED (int i = 0; i < kTiles * kTileRows / kRowsAtOnce; ++i)
-    if (i < from.n) copy_async(to + i * kRowsAtOnce * 128, from.at + i * stride, is_inside ? 16 : 0);
+  DSV32_UNROLL for (int i = 0; i < kTiles * kTileRows / kRowsAtOnce; ++i) if (i < from.n)
+      copy_async(to + i * kRowsAtOnce * 128, from.at + i * stride, is_inside ? 16 : 0);
 }
 
 // The part of the warps that load. A stage's tiles are rows that follow one another, those of weights first.
@@ -123,7 +123,7 @@ template <int kTokens>
 DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Barriers* barriers,
                                  RingWalk& walk, float (&sums)[kTokens / 2]) {
   const bool tells = threadIdx.x % 32 == 0;
-  DSV32_UNROLLED (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
+  DSV32_UNROLL for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
   RingWalk done = walk;
   for (int step = 0; step < n_steps; ++step, walk.advance(kStages)) {
     const uint32_t stage = stages + walk.stage * kStageTiles * kTileBytes;
@@ -132,7 +132,7 @@ DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Ba
     fence_async_proxy();
     __syncwarp();
     wgmma_begin();
-    DSV32_UNROLLED (int k = 0; k < kStep / 16; ++k) wgmma<kTokens>(sums, a + 2 * k, b + 2 * k);
+    DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) wgmma<kTokens>(sums, a + 2 * k, b + 2 * k);
     wgmma_commit();
     wgmma_wait<1>();
     if (step == 0) continue;
@@ -140,7 +140,7 @@ DSV32_DEVICE void multiply_steps(int n_steps, uint32_t stages, uint32_t rows, Ba
     done.advance(kStages);
   }
   wgmma_wait<0>();
-  DSV32_UNROLLED (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  DSV32_UNROLL for (int i = 0; i < kTokens / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
   if (n_steps > 0 && tells) arrive(&barriers->empty[done.stage]);
 }
 
@@ -175,13 +175,13 @@ DSV32_DEVICE void multiply_items(const Product& product, const Shape& shape, uin
       // Units are asked for together before sums are written: for all that the compiler knows, a write
       // changes them.
       constexpr int kTogether = kTokens / 4 < 32 ? kTokens / 4 : 32;
-      DSV32_UNROLLED (int first = 0; first < kTokens / 4; first += kTogether) {
+      DSV32_UNROLL for (int first = 0; first < kTokens / 4; first += kTogether) {
         float own[kTogether];
-        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+        DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
           const int token = (first + i) / 2 * 8 + i % 2;
           own[i] = token < n_tokens ? units[token * product.x_mats] : 0;
         }
-        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+        DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
           const int j = first + i, token = j / 2 * 8 + j % 2;
           if (token >= n_tokens) continue;
           float* to = y + token * product.y_stride;

@@ -160,7 +160,7 @@ struct Pairs {
       const int n_rows =
           static_cast<int>(min(int64_t{2 * kTileRows}, product.weight.n_rows - item.first_row));
       uint32_t pieces[kItemTokens / kTokensAtOnce];  // of x: this thread's of each of its tokens
-      DSV32_UNROLLED (int i = 0; i < kItemTokens / kTokensAtOnce; ++i) {
+      DSV32_UNROLL for (int i = 0; i < kItemTokens / kTokensAtOnce; ++i) {
         const int64_t at = item.tile.first + min(i * kTokensAtOnce + thread / 8, item.tile.n - 1);
         pieces[i] =
             static_cast<uint32_t>((product.x_rows ? product.x_rows[at] : at) * (product.x_columns / 8)) +
@@ -170,17 +170,16 @@ struct Pairs {
         barriers->stages.wait_empty(walk);
         if (step % Raw::kSteps == 0) {
           const uint32_t to = raw + span_walk.stage * kSpanBytes;
-          DSV32_UNROLLED (int half = 0; half < 2; ++half)
-            load_span<kType, kIsWhole<kType>>(
-                halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows, kHalfRows),
-                step / Raw::kSteps, to + half * kHalfBytes, thread);
+          DSV32_UNROLL for (int half = 0; half < 2; ++half) load_span<kType, kIsWhole<kType>>(
+              halves[half], min(op.is_gated ? n_rows : n_rows - half * kHalfRows, kHalfRows),
+              step / Raw::kSteps, to + half * kHalfBytes, thread);
           span_walk.advance(kSpans);
         }
         if (step < item.n_steps) {
           const uint32_t to = stages + walk.stage * kStageBytes + tile_offset(thread / 8, piece * 16);
           const auto* x = reinterpret_cast<const uint4*>(product.x) + step * (kStep / 8);
-          DSV32_UNROLLED (int i = 0; i < kItemTokens / kTokensAtOnce; ++i)
-            if (i * kTokensAtOnce + thread / 8 < item.tile.n)
+          DSV32_UNROLL for (int i = 0; i < kItemTokens / kTokensAtOnce;
+                            ++i) if (i * kTokensAtOnce + thread / 8 < item.tile.n)
               copy_async(to + i * kTokensAtOnce * 128, x + pieces[i], 16);
         }
         fill_stage(&barriers->stages.full[walk.stage]);
@@ -214,10 +213,10 @@ struct Pairs {
     rows.first_code = keep(lane % 4 * 4), rows.owner = keep(lane / 4);
     const RowRun run(op.product.weight, nullptr);
     uint32_t begins[2];
-    DSV32_UNROLLED (int half = 0; half < 2; ++half)
-      begins[half] = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of(op, item, half)));
-    DSV32_UNROLLED (int i = 0; i < WarpRows::kEights; ++i)
-      rows.begins[i] = begins[WarpRows::half_of(i)] + run.row_offset(rows.row + WarpRows::row_of(i));
+    DSV32_UNROLL for (int half = 0; half < 2; ++half) begins[half] =
+        static_cast<uint32_t>(reinterpret_cast<uintptr_t>(half_of(op, item, half)));
+    DSV32_UNROLL for (int i = 0; i < WarpRows::kEights; ++i) rows.begins[i] =
+        begins[WarpRows::half_of(i)] + run.row_offset(rows.row + WarpRows::row_of(i));
     rows.in_bands = run.in_bands;
     rows.scale_begin = begins[WarpRows::half_of(eight)] + run.row_offset(scale_row);
     return rows;
@@ -232,10 +231,10 @@ struct Pairs {
              WarpRows::half_of(eight) * kHalfBytes + WarpRows::row_of(eight) * Raw::kPitch;
     };
     if constexpr (kIsFloat<kType>) {
-      DSV32_UNROLLED (int i = 0; i < 2 * WarpRows::kEights; ++i) {
+      DSV32_UNROLL for (int i = 0; i < 2 * WarpRows::kEights; ++i) {
         const int tile = i / 4, k = i / 2 % 2, h = i % 2;
         const uint8_t* from = span_of(2 * tile + h) + 2 * (column + 16 * k + rows.first_code);
-        DSV32_UNROLLED (int e = 0; e < 2; ++e) {
+        DSV32_UNROLL for (int e = 0; e < 2; ++e) {
           const uint32_t pair = load_word<2>(from + 4 * e);
           a[tile][k][h + 2 * e] = kType == TensorType::f16 ? pair
                                                            : pack_f16(__uint_as_float(pair << 16),
@@ -247,16 +246,16 @@ struct Pairs {
       constexpr int kGroups = Format::kGroup < kHalf ? 2 : 1;
       const uint8_t* scale_span = raw + rows.scale_at + moved_by<kType>(rows.scale_begin, span_at);
       float scales[kGroups], constants[kGroups];
-      DSV32_UNROLLED (int group = 0; group < kGroups; ++group) {
+      DSV32_UNROLL for (int group = 0; group < kGroups; ++group) {
         const ScaleMin s = scale_of<kType>(InBlock<kType>(scale_span, column + 16 * group));
         scales[group] = s.scale, constants[group] = widen_constant<kType>(s);
       }
-      DSV32_UNROLLED (int i = 0; i < WarpRows::kEights; ++i) {
+      DSV32_UNROLL for (int i = 0; i < WarpRows::kEights; ++i) {
         const int tile = i / 2, h = i % 2;
         const uint32_t owner = rows.owner + 8 * i;
         const uint8_t* from = span_of(i);
         float scale = 0, constant = 0;
-        DSV32_UNROLLED (int k = 0; k < 2; ++k) {
+        DSV32_UNROLL for (int k = 0; k < 2; ++k) {
           if (k < kGroups) {
             scale = __shfl_sync(0xffffffffu, scales[k % kGroups], owner);
             constant = Format::kHasMin ? __shfl_sync(0xffffffffu, constants[k % kGroups], owner)
@@ -284,8 +283,8 @@ struct Pairs {
     constexpr int kTiles = kDouble ? 1 : 2;
     const bool tells = threadIdx.x % 32 == 0;
     uint32_t a[2][kTiles][2][4];
-    DSV32_UNROLLED (int i = 0; i < kTiles * kTokens / 2; ++i)
-      sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
+    DSV32_UNROLL for (int i = 0; i < kTiles * kTokens / 2; ++i)
+        sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)] = 0;
     RingWalk done = walk;
     for (uint32_t step = 0; step < static_cast<uint32_t>(item.n_steps); ++step, walk.advance(kStages)) {
       const uint64_t tokens = wgmma_operand(stages + walk.stage * kStageBytes);
@@ -294,12 +293,13 @@ struct Pairs {
       barriers->wait_full(walk);
       fence_async_proxy();
       __syncwarp();
-      DSV32_UNROLLED (int half = 0; half < 2; ++half) {
+      DSV32_UNROLL for (int half = 0; half < 2; ++half) {
         widen_half(from, rows, span_at, step % kSteps * kStep + half * kHalf, grid, a[half]);
         wgmma_begin();
-        DSV32_UNROLLED (int k = 0; k < 2; ++k)
-          DSV32_UNROLLED (int tile = 0; tile < kTiles; ++tile)
-            wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
+        DSV32_UNROLL for (int k = 0; k < 2; ++k) {
+          DSV32_UNROLL for (int tile = 0; tile < kTiles; ++tile)
+              wgmma<kTokens>(sums + tile * (kItemSums / 2), a[half][tile][k], tokens + 2 * (2 * half + k));
+        }
         wgmma_commit();
         wgmma_wait<1>();  // the half before
         if (half == 0 && step > 0) {
@@ -310,8 +310,8 @@ struct Pairs {
       if (step % kSteps == kSteps - 1) span_walk.advance(kSpans);
     }
     wgmma_wait<0>();
-    DSV32_UNROLLED (int i = 0; i < kTiles * kTokens / 2; ++i)
-      asm volatile("" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
+    DSV32_UNROLL for (int i = 0; i < kTiles * kTokens / 2; ++i) asm volatile(
+        "" : "+f"(sums[i % (kTokens / 2) + i / (kTokens / 2) * (kItemSums / 2)])::"memory");
     if (tells) arrive(&barriers->empty[done.stage]);
     for (int step = item.n_steps; step < item.n_walked; ++step, walk.advance(kStages)) {
       barriers->wait_full(walk);
@@ -329,10 +329,10 @@ struct Pairs {
     const int64_t row = item.first_row + tile_row;
     const auto n_left = static_cast<int>(min(op.product.weight.n_rows - row, int64_t{2 * kTileRows}));
     const auto each = [&](const auto& store) {
-      DSV32_UNROLLED (int j = 0; j < kTokens / 4; ++j) {
+      DSV32_UNROLL for (int j = 0; j < kTokens / 4; ++j) {
         const int token = j / 2 * 8 + lane % 4 * 2 + j % 2;
         if (token >= item.tile.n) continue;
-        DSV32_UNROLLED (int h = 0; h < (kDouble ? 1 : 2); ++h) {
+        DSV32_UNROLL for (int h = 0; h < (kDouble ? 1 : 2); ++h) {
           const int i = j / 2 * 4 + h * 2 + j % 2;
           store(tokens.y[token], tokens.units[token], h, sums[i], sums[i + (kDouble ? 2 : kItemSums / 2)]);
         }

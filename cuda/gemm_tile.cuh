@@ -209,7 +209,7 @@ template <int kThreads>
 DSV32_DEVICE void load_activations(const Product& product, const TokenRows& rows, int n_tokens, int step,
                                    uint32_t to) {
   const int piece = threadIdx.x % 8;
-  DSV32_UNROLLED (int i = 0; i < kTileTokens; i += kThreads / 8) {
+  DSV32_UNROLL for (int i = 0; i < kTileTokens; i += kThreads / 8) {
     const int token = i + threadIdx.x / 8;
     if (token < n_tokens)
       copy_async(to + tile_offset(token, piece * 16),
@@ -242,7 +242,7 @@ DSV32_DEVICE void with_tokens(int n_tokens, const Work& work) {
 template <int kTokens>
 DSV32_DEVICE void start_products(Sums& sums, uint64_t rows, uint64_t tokens) {
   wgmma_begin();
-  DSV32_UNROLLED (int k = 0; k < kStep / 16; ++k) {
+  DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) {
     wgmma<kTokens>(sums.of[0], rows + 2 * k, tokens + 2 * k);
     wgmma<kTokens>(sums.of[1], rows + 64 * 128 / 16 + 2 * k, tokens + 2 * k);
   }
@@ -260,8 +260,8 @@ DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int
 // The empty statements keep the compiler from using a sum before it is there.
 DSV32_DEVICE void finish_products(Sums& sums) {
   wgmma_wait();
-  DSV32_UNROLLED (int i = 0; i < 64; ++i)
-    asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
+  DSV32_UNROLL for (int i = 0; i < 64;
+                    ++i) asm volatile("" : "+f"(sums.of[0][i]), "+f"(sums.of[1][i])::"memory");
 }
 
 // ---- eight warps that multiply, and others that fill a pipe of stages of 64 columns ----
@@ -290,15 +290,15 @@ DSV32_DEVICE void start_products(Sums& sums, uint32_t rows, uint32_t tokens, int
             row_piece = lane / 16;  // matrices: rows 0-7, 8-15; then the next piece
   const int token = lane % 8 + lane / 16 * 8,
             token_piece = lane / 8 % 2;  // matrices: pieces 0, 1 of tokens 0-7; of 8-15
-  DSV32_UNROLLED (int k = 0; k < kStep / 16; ++k) {
+  DSV32_UNROLL for (int k = 0; k < kStep / 16; ++k) {
     uint32_t a[2][4];
-    DSV32_UNROLLED (int i = 0; i < 2; ++i)
-      load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
-    DSV32_UNROLLED (int j = 0; j < kTileTokens / 16; ++j) {
+    DSV32_UNROLL for (int i = 0; i < 2; ++i)
+        load_matrices(a[i], rows + tile_offset(64 * i + row, 32 * k + 16 * row_piece));
+    DSV32_UNROLL for (int j = 0; j < kTileTokens / 16; ++j) {
       if (16 * j >= n_tokens) continue;
       uint32_t b[4];
       load_matrices(b, tokens + tile_offset(16 * j + token, 32 * k + 16 * token_piece));
-      DSV32_UNROLLED (int i = 0; i < 2; ++i) {
+      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
         multiply_f16(sums.of[i] + 8 * j, a[i], b[0], b[1]);
         multiply_f16(sums.of[i] + 8 * j + 4, a[i], b[2], b[3]);
       }
@@ -328,11 +328,11 @@ DSV32_DEVICE void store_sums(const Product& product, const TokenRows& rows, cons
                              int64_t first_row, const Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float scale = product.scales ? product.scales[2 * int64_t{tile.mat}] : 1.0f;
-  DSV32_UNROLLED (int j = 0; j < kTileTokens / 8; ++j) {
-    DSV32_UNROLLED (int e = 0; e < 4; ++e) {
+  DSV32_UNROLL for (int j = 0; j < kTileTokens / 8; ++j) {
+    DSV32_UNROLL for (int e = 0; e < 4; ++e) {
       const int token = 8 * j + lane % 4 * 2 + e % 2;
       if (token >= tile.n) continue;
-      DSV32_UNROLLED (int i = 0; i < 2; ++i) {
+      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
         const int64_t row = first_row + 64 * i + 16 * warp + lane / 4 + e / 2 * 8;
         if (row >= product.weight.n_rows) continue;
         store_sum(product, rows.y[token] + row, sums.of[i][4 * j + e] * scale, rows.units[token]);

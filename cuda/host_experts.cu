@@ -87,14 +87,13 @@ __device__ void copy_pieces(const Pieces& p, const int32_t* experts, int n_exper
   for (int i = static_cast<int>(blockIdx.x) * kFetchThreads + static_cast<int>(threadIdx.x); i < n;
        i += kTogether * step) {
     Word words[kTogether];
-    DSV32_UNROLLED (int k = 0; k < kTogether; ++k) {
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) {
       const int j = i + k * step, expert = j / n_each, word = j % n_each;
       if (j >= n) continue;
       const uint8_t* row = p.from + experts[expert] * p.mat_bytes + word / n_words * p.row_bytes;
       words[k] = __ldcv(reinterpret_cast<const Word*>(row) + word % n_words);
     }
-    DSV32_UNROLLED (int k = 0; k < kTogether; ++k)
-      if (i + k * step < n) to[i + k * step] = words[k];
+    DSV32_UNROLL for (int k = 0; k < kTogether; ++k) if (i + k * step < n) to[i + k * step] = words[k];
   }
 }
 
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(kFetchThreads) fetch_experts_kernel(Round roun
   const bool is_one = thread < round.n_most && round.experts[thread] >= 0;
   if (is_one) experts[thread] = round.experts[thread];
   const int n_experts = __syncthreads_count(is_one);
-  DSV32_ROLLED (const Pieces& p : round.pieces) {
+  DSV32_NO_UNROLL for (const Pieces& p : round.pieces) {
     const auto odd = (reinterpret_cast<uintptr_t>(p.from) | p.mat_bytes | p.row_bytes | p.n_bytes) % 16;
     if (odd == 0)
       copy_pieces<uint4>(p, experts, n_experts);

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
       const uint8_t* page = op.page(loaded_seq, blockIdx.x);
       KeyFragment keys;
       keys.load(page + op.keys_offset + 16 * warp * kDim, lane);
-      DSV32_UNROLLED (int step = 0; step < 8; ++step) keys.widened(step, a[step]);
+      DSV32_UNROLL for (int step = 0; step < 8; ++step) keys.widened(step, a[step]);
       key_scale = reinterpret_cast<const float*>(page + op.scales_offset)[row];
     }
     float sums[2] = {0, 0};
@@ -50,12 +50,12 @@ __global__ void __launch_bounds__(kMmaThreads) score_mma_kernel(Scoring op) {
       if (threadIdx.x < kHeads) factors[threadIdx.x] = op.head_factor(t, first_head + threadIdx.x);
       __syncthreads();
       float products[32];
-      DSV32_UNROLLED (int j = 0; j < 8; ++j) {
+      DSV32_UNROLL for (int j = 0; j < 8; ++j) {
         float* d = products + 4 * j;
         d[0] = d[1] = d[2] = d[3] = 0;
         const uint32_t* head = reinterpret_cast<const uint32_t*>(queries + (8 * j + g) * kMmaRowBytes);
-        DSV32_UNROLLED (int step = 0; step < 8; ++step)
-          multiply_f16(d, a[step], head[8 * step + c], head[8 * step + 4 + c]);
+        DSV32_UNROLL for (int step = 0; step < 8; ++step)
+            multiply_f16(d, a[step], head[8 * step + c], head[8 * step + 4 + c]);
       }
       add_heads(
           products, [&](int j) { return make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]); },

@@ -60,9 +60,8 @@ struct KeyFragment {
   uint4 rows[2][2];  // [row g, g + 8] [16-byte word]
 
   __device__ void load(const uint8_t* first_row, int lane) {
-    DSV32_UNROLLED (int i = 0; i < 4; ++i)
-      rows[i / 2][i % 2] =
-          load_streaming(first_row + (lane / 4 + 8 * (i / 2)) * kDim + (lane % 4 + 4 * (i % 2)) * 16);
+    DSV32_UNROLL for (int i = 0; i < 4; ++i) rows[i / 2][i % 2] =
+        load_streaming(first_row + (lane / 4 + 8 * (i / 2)) * kDim + (lane % 4 + 4 * (i % 2)) * 16);
   }
   __device__ void clear() { rows[0][0] = rows[0][1] = rows[1][0] = rows[1][1] = make_uint4(0, 0, 0, 0); }
   __device__ uint32_t word(int row, int i) const { return word_of(rows[row][i / 4], i % 4); }
@@ -80,20 +79,21 @@ DSV32_DEVICE void widen_queries(const Scoring& op, int64_t t, int first_head, co
   constexpr unsigned kItems = kHeads * 8 / n_threads;  // words a thread
   const unsigned w = threadIdx.x % 8, first = threadIdx.x / 8;
   uint4 words[kItems];
-  DSV32_UNROLLED (unsigned k = 0; k < kItems; ++k)
-    words[k] = op.query_word(t, first_head + first + k * n_threads / 8, w);
-  DSV32_UNROLLED (unsigned k = 0; k < kItems; ++k)
-    DSV32_UNROLLED (unsigned p = 0; p < 8; ++p) {
+  DSV32_UNROLL for (unsigned k = 0; k < kItems; ++k) words[k] =
+      op.query_word(t, first_head + first + k * n_threads / 8, w);
+  DSV32_UNROLL for (unsigned k = 0; k < kItems; ++k) {
+    DSV32_UNROLL for (unsigned p = 0; p < 8; ++p) {
       const uint32_t four = word_of(words[k], p / 2);
       store(first + k * n_threads / 8, w, p, widen(p % 2 ? four >> 16 : four & 0xffffu));
     }
+  }
 }
 
 // sum += the relu'd products of a thread's two rows with its heads 8 * j + 2 * c + (0, 1); weights(j) gives
 // those two.
 template <typename Weights>
 DSV32_DEVICE void add_heads(const float (&products)[32], const Weights& weights, float (&sums)[2]) {
-  DSV32_UNROLLED (int j = 0; j < 8; ++j) {
+  DSV32_UNROLL for (int j = 0; j < 8; ++j) {
     const float2 w = weights(j);
     sums[0] = fmaf(w.x, fmaxf(products[4 * j], 0.0f), sums[0]);
     sums[1] = fmaf(w.x, fmaxf(products[4 * j + 2], 0.0f), sums[1]);

@@ -95,14 +95,14 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
     fence_async_proxy();
     __syncthreads();
     float2 weights[8];
-    DSV32_UNROLLED (int j = 0; j < 8; ++j)
-      weights[j] = make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
+    DSV32_UNROLL for (int j = 0; j < 8; ++j) weights[j] =
+        make_float2(factors[8 * j + 2 * c], factors[8 * j + 2 * c + 1]);
     const uint64_t b = wgmma_operand(shared_address(queries));
     float* scores = op.scores + share.t * op.scores_stride;
 
     for (int32_t i = share.page; i < share.end; ++i) {
       uint32_t a[8][4];
-      DSV32_UNROLLED (int step = 0; step < 8; ++step) {
+      DSV32_UNROLL for (int step = 0; step < 8; ++step) {
         keys.widened(step, a[step]);
         // Widened here, before the products begin, and not between them.
         asm volatile("" : "+r"(a[step][0]), "+r"(a[step][1]), "+r"(a[step][2]), "+r"(a[step][3]));
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks) score_decode_ke
       next_page = page_of(i + 2);
       float products[32];
       wgmma_begin();
-      DSV32_UNROLLED (int step = 0; step < 8; ++step)
-        wgmma<kHeads>(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
+      DSV32_UNROLL for (int step = 0; step < 8; ++step)
+          wgmma<kHeads>(products, a[step], b + step / 4 * (kQueryBytes / 16) + step % 4 * 2, step > 0);
       wgmma_commit();
       wgmma_wait<0>();
       float sums[2] = {0, 0};
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kArrangeThreads)
   const int64_t t = blockIdx.x;
   const int h = static_cast<int>(threadIdx.x / 2), j = static_cast<int>(threadIdx.x % 2);
   uint4 in[4];
-  DSV32_UNROLLED (int c = 0; c < 4; ++c) in[c] = op.query_word(t, h, 4 * j + c);
-  DSV32_UNROLLED (int m = 0; m < 4; ++m) {
+  DSV32_UNROLL for (int c = 0; c < 4; ++c) in[c] = op.query_word(t, h, 4 * j + c);
+  DSV32_UNROLL for (int m = 0; m < 4; ++m) {
     const int place = (4 * j + m) ^ (h % 8);
     reinterpret_cast<uint4*>(queries + t * kQueryBytes + h * kDim)[place] =
         make_uint4(word_of(in[0], m), word_of(in[1], m), word_of(in[2], m), word_of(in[3], m));
@@ -177,8 +177,9 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
   const int32_t first_key = blockIdx.x * kPrefillKeys, first_warp_key = first_key + 32 * warp;
   const int64_t first_token = static_cast<int64_t>(blockIdx.y) * n_tokens_most;
   const int n_tokens = static_cast<int>(min(static_cast<int64_t>(n_tokens_most), op.n_tokens - first_token));
-  DSV32_ROLLED (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
-    sm.pos[i] = op.pos[first_token + i], sm.seq[i] = op.seq[first_token + i];
+  DSV32_NO_UNROLL for (int i = threadIdx.x; i < n_tokens; i += kPrefillThreads)
+      sm.pos[i] = op.pos[first_token + i],
+      sm.seq[i] = op.seq[first_token + i];
   if (threadIdx.x == 0) {
     sm.pipe.init(1, kPrefillThreads / 32);
     publish_barriers();
@@ -201,11 +202,11 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     copied = next_token(copied + 1);
   };
   if (threadIdx.x == 0) {
-    DSV32_ROLLED (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
+    DSV32_NO_UNROLL for (int slot = 0; slot < kSlots; ++slot) copy_next(slot);
   }
   int n_left = 0;  // of thread 0: slots that were waited for, in the order of tokens
   const auto refill = [&](int n_done) {
-    DSV32_ROLLED (; n_left < n_done && copied < n_tokens; ++n_left) {
+    DSV32_NO_UNROLL for (; n_left < n_done && copied < n_tokens; ++n_left) {
       wait_for_phase(&sm.pipe.empty[n_left % kSlots], n_left / kSlots & 1);
       copy_next(n_left % kSlots);
     }
@@ -235,16 +236,16 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     const uint64_t b = wgmma_operand(shared_address(sm.queries[slot]));
     __syncwarp();
     wgmma_begin();
-    DSV32_UNROLLED (int step = 0; step < 4; ++step)
-      wgmma_e4m3(products[o],
-                 {keys[o].word(0, 2 * step), keys[o].word(1, 2 * step), keys[o].word(0, 2 * step + 1),
-                  keys[o].word(1, 2 * step + 1)},
-                 b + 2 * step, step > 0);
+    DSV32_UNROLL for (int step = 0; step < 4; ++step)
+        wgmma_e4m3(products[o],
+                   {keys[o].word(0, 2 * step), keys[o].word(1, 2 * step), keys[o].word(0, 2 * step + 1),
+                    keys[o].word(1, 2 * step + 1)},
+                   b + 2 * step, step > 0);
     wgmma_commit();
   };
   // Of operand o, when its products are there.
   const auto add = [&](int o, int slot, float(&sums)[2]) {
-    DSV32_UNROLLED (int j = 0; j < 32; ++j) asm volatile("" : "+f"(products[o][j])::"memory");
+    DSV32_UNROLL for (int j = 0; j < 32; ++j) asm volatile("" : "+f"(products[o][j])::"memory");
     add_heads(
         products[o],
         [&](int j) { return *reinterpret_cast<const float2*>(&sm.factors[slot][8 * j + 2 * c]); }, sums);
@@ -256,14 +257,14 @@ __global__ void __launch_bounds__(kPrefillThreads, 2)
     int tokens[kTogether], n = 1;  // n of them; the last one again for those that there are not
     tokens[0] = i;
     i = next_token(i + 1);
-    DSV32_UNROLLED (int u = 1; u < kTogether; ++u) {
+    DSV32_UNROLL for (int u = 1; u < kTogether; ++u) {
       const bool is_one = n == u && i < n_tokens && sm.seq[i] == loaded_seq;
       tokens[u] = is_one ? i : tokens[u - 1];
       if (is_one) ++n, i = next_token(i + 1);
     }
     wait_for_phase(&sm.pipe.full[n_done % kSlots], n_done / kSlots & 1);
     start(0, n_done % kSlots), start(1, n_done % kSlots);
-    DSV32_UNROLLED (int u = 0; u < kTogether; ++u) {
+    DSV32_UNROLL for (int u = 0; u < kTogether; ++u) {
       const int at = n_done + min(u, n - 1), next = n_done + min(u + 1, n - 1);
       float sums[2][2] = {{0, 0}, {0, 0}};
       wgmma_wait<1>();

@@ -23,7 +23,7 @@ DSV32_DEVICE void load_piece(const float* row, int64_t column, int64_t n_cols, f
     *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(from);
     *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
   } else {
-    DSV32_UNROLLED (int i = 0; i < 8; ++i) values[i] = column + i < n_cols ? from[i] : 0.0f;
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = column + i < n_cols ? from[i] : 0.0f;
   }
 }
 
@@ -31,7 +31,7 @@ DSV32_DEVICE void load_piece(const float* row, int64_t column, int64_t n_cols, f
 DSV32_DEVICE void store_piece(const float (&values)[8], float inverse, __half* to, int64_t column,
                               int64_t n_padded, RowForm form) {
   alignas(16) __half2 high[4], low[4], small[4];
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     const float2 pair = {values[2 * i] * inverse, values[2 * i + 1] * inverse};
     high[i] = __float22half2_rn(pair);  // what is infinite shall stay so
     const float2 rounded = __half22float2(high[i]);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kMostRowThreads)
   float largest = 0;
   for (int64_t column = 8 * thread; column < n_padded; column += 8 * row_threads) {
     load_piece(from, column, x.n_cols, values);
-    DSV32_UNROLLED (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));
   }
   largest = row_threads == 32 ? warp_max(largest) : block_max(largest);
   const float unit = form == RowForm::plain ? plain_unit(largest) : unit_of(largest),
@@ -119,9 +119,8 @@ __global__ void expand_kernel(const WeightMatrix weight, __half* out, int64_t n_
   if (column + 16 <= weight.n_cols) {
     widen_stored16<kType>(weight, from, column, values, grid);
   } else if constexpr (kIsFloat<kType>) {
-    DSV32_UNROLLED (int i = 0; i < 16; ++i)
-      if (column + i < weight.n_cols)
-        values[i / 2] |= pack_f16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
+    DSV32_UNROLL for (int i = 0; i < 16; ++i) if (column + i < weight.n_cols) values[i / 2] |=
+        pack_f16(load_float<kType>(from, column + i), 0.0f) << (i % 2 * 16);
   }
   auto* to = reinterpret_cast<uint4*>(out + row * n_padded + column);
   to[0] = make_uint4(values[0], values[1], values[2], values[3]);

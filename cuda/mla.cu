@@ -24,14 +24,14 @@ DSV32_DEVICE void multiply_queries(float (&s)[kTiles][4], const uint8_t* q, cons
   const uint32_t b_at = shared_address(k) + (latent_row + r) * kLine, b_chunk = matrix ^ r;
 #pragma unroll 3
   for (int column = 0; column < kRowLines; ++column) {
-    DSV32_UNROLLED (int half = 0; half < 8; half += 4) {  // 32 values are four chunks
+    DSV32_UNROLL for (int half = 0; half < 8; half += 4) {  // 32 values are four chunks
       uint32_t a0[4], a1[4], b[kTiles][4];
       load_matrices(a0, a_at + column * 16 * kTiles * kLine + (a_chunk ^ half) * 16);
       load_matrices(a1, a_at + column * 16 * kTiles * kLine + (a_chunk ^ (half + 2)) * 16);
-      DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
-        load_matrices(b[i], b_at + (column * kBlockRows + i * 8) * kLine + (b_chunk ^ half) * 16);
-      DSV32_UNROLLED (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a0, b[i][0], b[i][1]);
-      DSV32_UNROLLED (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a1, b[i][2], b[i][3]);
+      DSV32_UNROLL for (int i = 0; i < kTiles; ++i)
+          load_matrices(b[i], b_at + (column * kBlockRows + i * 8) * kLine + (b_chunk ^ half) * 16);
+      DSV32_UNROLL for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a0, b[i][0], b[i][1]);
+      DSV32_UNROLL for (int i = 0; i < kTiles; ++i) multiply_bf16(s[i], a1, b[i][2], b[i][3]);
     }
   }
 }
@@ -43,14 +43,14 @@ DSV32_DEVICE void add_values(float (&o)[kTiles][8][4], const uint8_t* p, const u
   const int matrix = lane / 8, r = lane % 8;
   const uint32_t a_at = shared_address(p) + (matrix % 2 * 8 + r) * kLine, chunk = (matrix / 2) ^ r;
   const uint32_t b_at = shared_address(k) + (warp * kBlockRows + matrix % 2 * 8 + r) * kLine;
-  DSV32_UNROLLED (int step = 0; step < kBlockRows / 16; ++step) {
+  DSV32_UNROLL for (int step = 0; step < kBlockRows / 16; ++step) {
     uint32_t a[kTiles][4];
-    DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
-      load_matrices(a[i], a_at + i * 16 * kLine + (chunk ^ (2 * step)) * 16);
-    DSV32_UNROLLED (int c = 0; c < 8; c += 2) {
+    DSV32_UNROLL for (int i = 0; i < kTiles; ++i)
+        load_matrices(a[i], a_at + i * 16 * kLine + (chunk ^ (2 * step)) * 16);
+    DSV32_UNROLL for (int c = 0; c < 8; c += 2) {
       uint32_t b[4];
       load_transposed(b, b_at + step * 16 * kLine + (chunk ^ c) * 16);
-      DSV32_UNROLLED (int i = 0; i < kTiles; ++i) {
+      DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
         multiply_bf16(o[i][c], a[i], b[0], b[1]);
         multiply_bf16(o[i][c + 1], a[i], b[2], b[3]);
       }
@@ -77,7 +77,7 @@ DSV32_DEVICE void expand_rows(const uint8_t* landing, uint8_t* k, uint32_t scale
     const uint4 codes = *reinterpret_cast<const uint4*>(landing + row * row_bytes + lane * 16);
     expand_chunk(codes, __shfl_sync(0xffffffffu, scales, r), k, row, lane);
   }
-  DSV32_UNROLLED (int i = 0; i < kWarpRows * 8 / 32; ++i) {  // k_pe is bf16 already
+  DSV32_UNROLL for (int i = 0; i < kWarpRows * 8 / 32; ++i) {  // k_pe is bf16 already
     const int row = warp * kWarpRows + i * 4 + lane / 8, chunk = lane % 8;
     *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + chunk, row, kBlockRows)) =
         *reinterpret_cast<const uint4*>(landing + row * row_bytes + kRank + chunk * 16);
@@ -158,11 +158,11 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     if constexpr (kKv == KvType::fp8)
       if (!is_last) scales = load_scales(op, plan.page_bytes, page, place);
     float largest_here[2], factors[2];
-    DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) {
       const float* of_groups = largest_of + head_row + lane / 4 + 8 * h;
       largest_here[h] = of_groups[0];
-      DSV32_UNROLLED (int g = 1; g < kGroups; ++g)
-        largest_here[h] = fmaxf(largest_here[h], of_groups[g * kHeads]);
+      DSV32_UNROLL for (int g = 1; g < kGroups; ++g) largest_here[h] =
+          fmaxf(largest_here[h], of_groups[g * kHeads]);
     }
     const bool is_grown = grow(running, largest_here, factors);
     if (group == 0 && lane % 4 == 0) {
@@ -171,11 +171,12 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
     }
     store_weights<kTiles>(s, running, p, head_row, latent_row, lane);
     if (__syncthreads_or(is_grown)) {
-      DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
-        DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+      DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
+        DSV32_UNROLL for (int h = 0; h < 2; ++h) {
           const float factor = shrink[i * 16 + lane / 4 + 8 * h];
-          DSV32_UNROLLED (int c = 0; c < 8; ++c) o[i][c][2 * h] *= factor, o[i][c][2 * h + 1] *= factor;
+          DSV32_UNROLL for (int c = 0; c < 8; ++c) o[i][c][2 * h] *= factor, o[i][c][2 * h + 1] *= factor;
         }
+      }
     }
     add_values<kTiles>(o, p, k, warp, lane);
     if (!is_last && !is_early) {
@@ -186,25 +187,26 @@ __global__ void __launch_bounds__(kThreads, 1) mla_kernel(const Attend op, const
   }
 
   __syncthreads();  // shrink is read no more: it now takes the maxima, and largest_of the sums
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int row = head_row + lane / 4 + 8 * h;
     const float sum = quad_sum(running.sum[h]);
     if (lane % 4 == 0) largest_of[group * kHeads + row] = sum;
     if (lane % 4 == 0 && group == 0) shrink[row] = running.largest[h];
   }
   __syncthreads();
-  DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
-    DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) {
       const int row = i * 16 + lane / 4 + 8 * h, head = tile * kHeads + row;
       if (head >= op.n_heads) continue;
       float sum = largest_of[row];
-      DSV32_UNROLLED (int g = 1; g < kGroups; ++g) sum += largest_of[g * kHeads + row];
+      DSV32_UNROLL for (int g = 1; g < kGroups; ++g) sum += largest_of[g * kHeads + row];
       const int64_t part = (t * plan.n_splits + split) * op.n_heads + head;
       float* out = (plan.part ? plan.part : op.o_c) + part * kRank + warp * 64 + lane % 4 * 2;
       const float factor = plan.part || sum == 0 ? 1.0f : 1.0f / sum;
       store_head<32>(&o[i][0][0], h, factor, out);
       if (plan.part && warp == 0 && lane % 4 == 0) plan.part_max_sum[part] = {shrink[row], sum};
     }
+  }
 }
 
 // o_c = sum_s 2^(m_s - m) part_s / sum_s 2^(m_s - m) sum_s over the parts s of one token and head, in order.

@@ -116,15 +116,14 @@ DSV32_DEVICE RowPlace find_row(const Attend& op, int64_t t, int j, int n) {
 template <KvType kKv, int kRows>
 DSV32_DEVICE void start_rows(const uint8_t* rows, int64_t id, uint8_t* to, int first_row, int lane) {
   constexpr int n_lines = kRowBytes<kKv> / kLine;
-  DSV32_UNROLLED (int i = 0; i < kRows; i += 4) {
+  DSV32_UNROLL for (int i = 0; i < kRows; i += 4) {
     const int row = first_row + i + lane / 8;
     const int64_t from = __shfl_sync(0xffffffffu, id, i + lane / 8);
     const uint8_t* source = rows + (from < 0 ? 0 : from * kRowBytes<kKv>)+lane % 8 * 16;
     const uint32_t place = shared_address(to) + (kKv == KvType::fp8 ? row * kRowBytes<kKv> + lane % 8 * 16
                                                                     : chunk_place(lane % 8, row, kBlockRows));
-    DSV32_UNROLLED (int line = 0; line < n_lines; ++line)
-      copy_line_async(place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine,
-                      from >= 0);
+    DSV32_UNROLL for (int line = 0; line < n_lines; ++line) copy_line_async(
+        place + line * (kKv == KvType::fp8 ? kLine : kBlockRows * kLine), source + line * kLine, from >= 0);
   }
 }
 
@@ -156,7 +155,7 @@ DSV32_DEVICE void expand_chunk(const uint4& codes, uint32_t scales, uint8_t* k, 
       __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<unsigned short>(code == 0 ? 0x40u : code << 7)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t out[8];
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     out[2 * i] = expand_pair(__byte_perm(in[i], 0, 0x1404), scale);
     out[2 * i + 1] = expand_pair(__byte_perm(in[i], 0, 0x3424), scale);
   }
@@ -174,7 +173,7 @@ DSV32_DEVICE uint32_t pack_bf16(float low, float high) {
 
 // Eight values of a head's query, to an aligned place; zeros past the last chunk and head.
 DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, int chunk, float (&values)[8]) {
-  DSV32_UNROLLED (int i = 0; i < 8; ++i) values[i] = 0;
+  DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = 0;
   if (head >= op.n_heads || chunk >= kRowLines * 8) return;
   if (chunk < kRank / 8) {
     const float* from = op.q_c + (t * op.n_heads + head) * kRank + chunk * 8;
@@ -182,7 +181,7 @@ DSV32_DEVICE void load_query_chunk(const Attend& op, int64_t t, int64_t head, in
     *reinterpret_cast<float4*>(values + 4) = *reinterpret_cast<const float4*>(from + 4);
   } else {
     const float* from = op.q_pe + t * op.q_pe_token_stride + head * op.q_pe_head_stride + (chunk * 8 - kRank);
-    DSV32_UNROLLED (int i = 0; i < 8; ++i) values[i] = from[i];
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) values[i] = from[i];
   }
 }
 
@@ -202,8 +201,8 @@ DSV32_DEVICE void load_queries(const Attend& op, int64_t t, int first_head, int 
 // 2 (lane % 4) + e from `out` on.
 template <int kN>
 DSV32_DEVICE void store_head(const float* o, int h, float factor, float* out) {
-  DSV32_UNROLLED (int c = 0; c < kN / 4; ++c)
-    *reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
+  DSV32_UNROLL for (int c = 0; c < kN / 4; ++c) *
+      reinterpret_cast<float2*>(out + c * 8) = {o[4 * c + 2 * h] * factor, o[4 * c + 2 * h + 1] * factor};
 }
 
 // Over the four lanes that share a thread's heads.
@@ -229,11 +228,12 @@ struct Running {
 template <int kTiles>
 DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_row, int n, int lane) {
   float largest[2] = {-INFINITY, -INFINITY};
-  DSV32_UNROLLED (int i = 0; i < kTiles; ++i)
-    DSV32_UNROLLED (int e = 0; e < 4; ++e) {
+  DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
+    DSV32_UNROLL for (int e = 0; e < 4; ++e) {
       s[i][e] = first_row + i * 8 + lane % 4 * 2 + e % 2 < n ? s[i][e] * scale : -INFINITY;
       largest[e / 2] = fmaxf(largest[e / 2], s[i][e]);
     }
+  }
   return {quad_max(largest[0]), quad_max(largest[1])};
 }
 
@@ -241,9 +241,9 @@ DSV32_DEVICE float2 scale_scores(float (&s)[kTiles][4], float scale, int first_r
 template <int kTiles>
 DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, uint8_t* p, int head_row,
                                 int latent_row, int lane) {
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int row = head_row + lane / 4 + 8 * h;
-    DSV32_UNROLLED (int i = 0; i < kTiles; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kTiles; ++i) {
       const uint32_t pair = pack_bf16(exp2_fast(s[i][2 * h] - running.largest[h]),
                                       exp2_fast(s[i][2 * h + 1] - running.largest[h]));
       running.sum[h] += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
@@ -256,7 +256,7 @@ DSV32_DEVICE void store_weights(const float (&s)[kTiles][4], Running& running, u
 // `factors` is what the sums of before are worth by the new one.
 DSV32_DEVICE bool grow(Running& running, const float (&largest_here)[2], float (&factors)[2]) {
   bool is_grown = false;
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     factors[h] = 1;
     if (largest_here[h] > running.largest[h] + kSlack) {
       factors[h] = exp2_fast(running.largest[h] - largest_here[h]);

@@ -44,7 +44,7 @@ DSV32_DEVICE Totals total(const uint4* weights, int64_t n_block_weights, int n_b
     totals.sum[0] += known.z * exp2_fast(known.x - grow(0, known.x));
     totals.sum[1] += known.w * exp2_fast(known.y - grow(1, known.y));
   }
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     grow(h, quad_max(totals.power[h]));
     totals.sum[h] = quad_sum(totals.sum[h]);
   }
@@ -64,8 +64,8 @@ struct WeightCopies {
   }
   DSV32_DEVICE void start(int block) const {
     if (block < n_blocks) {
-      DSV32_UNROLLED (int line = 0; line < kWeightLines; ++line)
-        copy_line_async(place(block, line), from + block * n_block_weights + line * 32);
+      DSV32_UNROLL for (int line = 0; line < kWeightLines; ++line)
+          copy_line_async(place(block, line), from + block * n_block_weights + line * 32);
     }
     commit_copies();
   }
@@ -78,7 +78,7 @@ DSV32_DEVICE void take_weights(const Copies& copies, const Totals& totals, int b
   const uint4 known = load_shared_u32x4(copies.place(block, kOperandLines));
   const __half2 factors[2] = {__float2half2_rn(exp2_fast(__uint_as_float(known.x) - totals.power[0])),
                               __float2half2_rn(exp2_fast(__uint_as_float(known.y) - totals.power[1]))};
-  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line) {
+  DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) {
     scale_weights(load_shared_u32x4(copies.place(block, line)), factors, a[line]);
   }
 }
@@ -93,16 +93,18 @@ DSV32_DEVICE void add_blocks(const Copies& copies, const Totals& totals, const u
   uint32_t even[kTogether][kOperandLines][4], odd[kTogether][kOperandLines][4], last[1][kOperandLines][4];
   const auto add = [&]<int kBlocks>(int block, uint32_t(&weights)[kBlocks][kOperandLines][4]) {
     wait_copies<kAhead - kBlocks>();
-    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
-    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead), ring->wait_full(block + i);
+    DSV32_UNROLL for (int i = 0; i < kBlocks; ++i) take_weights(copies, totals, block + i, weights[i]);
+    DSV32_UNROLL for (int i = 0; i < kBlocks; ++i) copies.start(block + i + kAhead),
+        ring->wait_full(block + i);
     __syncwarp();
     wgmma_begin();
-    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kBlocks; ++i) {
       const uint64_t values =
           value_operand(shared_address(stages) + ValueRing::stage(block + i) * kBlockRows * kColumns * 2);
-      DSV32_UNROLLED (int step = 0; step < kOperandLines; ++step)
-        DSV32_UNROLLED (int c = 0; c < kColumns / 64; ++c)
-          wgmma<64, true>(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+      DSV32_UNROLL for (int step = 0; step < kOperandLines; ++step) {
+        DSV32_UNROLL for (int c = 0; c < kColumns / 64; ++c)
+            wgmma<64, true>(o + 32 * c, weights[i][step], values + (c * kBlockRows + step * 16) * kLine / 16);
+      }
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -142,15 +144,15 @@ DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blo
       const int block = 2 * (tick - 2 * kAhead) + group;
       uint8_t* values = stages + ValueRing::stage(block) * Sizes::kStageBytes;
       ring->wait_empty(block);
-      DSV32_UNROLLED (int first = 0; first < Sizes::kSteps; first += kTogether) {
+      DSV32_UNROLL for (int first = 0; first < Sizes::kSteps; first += kTogether) {
         uint4 in[kTogether][kCopies];
         uint32_t scales[kTogether];
-        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+        DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
           for (int copy = 0; copy < kCopies; ++copy)
             in[i][copy] = *reinterpret_cast<const uint4*>(arrived + (first + i) * kStepBytes + copy * 512);
           scales[i] = taken[(first + i) * kStepRows + first_row].scales;
         }
-        DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+        DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
           uint4 low, high;
           if constexpr (kKv == KvType::fp8)
             widen_fp8(in[i][0], scales[i], first_column / 16 + chunk, low, high);
@@ -164,12 +166,11 @@ DSV32_DEVICE void fill_values(const Plan& plan, const FoundRow* found, int n_blo
     if (tick >= kAhead && tick < n_own + kAhead) {
       const FoundRow* places = table + (tick + kAhead) % (2 * kAhead) * kFillRows + first_row;
       int32_t ids[Sizes::kSteps];
-      DSV32_UNROLLED (int step = 0; step < Sizes::kSteps; ++step) ids[step] = places[step * kStepRows].id;
-      DSV32_UNROLLED (int step = 0; step < Sizes::kSteps; ++step) {
+      DSV32_UNROLL for (int step = 0; step < Sizes::kSteps; ++step) ids[step] = places[step * kStepRows].id;
+      DSV32_UNROLL for (int step = 0; step < Sizes::kSteps; ++step) {
         const uint8_t* from = rows + static_cast<int64_t>(max(ids[step], 0)) * kRowBytes<kKv>;
-        DSV32_UNROLLED (int i = 0; i < kCopies; ++i)
-          copy_line_async(shared_address(arrived + step * kStepBytes + i * 512), from + i * 16,
-                          ids[step] >= 0);
+        DSV32_UNROLL for (int i = 0; i < kCopies; ++i) copy_line_async(
+            shared_address(arrived + step * kStepBytes + i * 512), from + i * 16, ids[step] >= 0);
       }
     }
     __syncwarp();
@@ -220,11 +221,11 @@ __global__ void __launch_bounds__(threads_of(kGroups), 1) mla_add_kernel(const A
       plan.weights + t * plan.n_most_blocks * n_block_weights + weights_of(first_head / 16 + warp);
   const WeightCopies<Sizes::kWeightsAhead, kGroups * kGroupThreads> copies{
       from + lane, n_block_weights, shared_address(weights) + threadIdx.x * 16, n_blocks};
-  DSV32_UNROLLED (int block = 0; block < Sizes::kWeightsAhead; ++block) copies.start(block);
+  DSV32_UNROLL for (int block = 0; block < Sizes::kWeightsAhead; ++block) copies.start(block);
   const Totals totals = total(from, n_block_weights, n_blocks, lane);
   float o[kColumns / 2] = {};
   add_blocks<kColumns, kColumns == 64 ? 2 : 1, Sizes::kWeightsAhead>(copies, totals, stages, ring, lane, o);
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int64_t head = first_head + warp * 16 + lane / 4 + 8 * h;
     if (head >= op.n_heads) continue;
     const float factor = n_blocks == 0 ? 0.0f : 1.0f / totals.sum[h];

@@ -38,20 +38,21 @@ DSV32_DEVICE uint64_t few_value_operand(uint32_t address) {
 template <KvType kKv>
 DSV32_DEVICE void find_rows(const Attend& op, int64_t t, int64_t seq, int n, AddRoom& room,
                             RowPlace (&places)[kLookups], int32_t (&pages)[kLookups]) {
-  DSV32_UNROLLED (int i = 0; i < kLookups; ++i)
-    places[i] = ask_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
-  DSV32_UNROLLED (int i = 0; i < kLookups; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kLookups; ++i) places[i] =
+      ask_row(op, t, static_cast<int>(threadIdx.x) + i * kFewThreads);
+  DSV32_UNROLL for (int i = 0; i < kLookups; ++i) {
     const bool is_selected = static_cast<int>(threadIdx.x) + i * kFewThreads < n;
     pages[i] = kKv == KvType::fp8 ? find_key_page(op, seq, places[i], is_selected) : 0;
     places[i] = find_asked_row(op, seq, places[i], is_selected);
   }
-  DSV32_UNROLLED (int i = 0; i < kLookups; ++i)
-    room.found[threadIdx.x + i * kFewThreads].id = static_cast<int32_t>(places[i].id);
+  DSV32_UNROLL for (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].id =
+      static_cast<int32_t>(places[i].id);
 }
 
 // Of the thread's own rows, to room.found.
 DSV32_DEVICE void note_scales(const uint32_t (&scales)[kLookups], AddRoom& room) {
-  DSV32_UNROLLED (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales = scales[i];
+  DSV32_UNROLL for (int i = 0; i < kLookups; ++i) room.found[threadIdx.x + i * kFewThreads].scales =
+      scales[i];
   sync_at<kFewThreads>(kFillingBarrier);
 }
 
@@ -69,17 +70,17 @@ DSV32_DEVICE void load_values(const Attend& op, const Plan& plan, int first_colu
   const int part = threadIdx.x % kRowThreads, first_row = threadIdx.x / kRowThreads;
   const uint8_t* from = plan.rows + first_column * kBytes + part * 16;
   uint32_t scales[kLookups] = {};
-  DSV32_UNROLLED (int i = 0; kIsFp8 && i < kLookups; ++i)
-    scales[i] = ask_scales(op, plan.page_bytes, pages[i], places[i]);
-  DSV32_UNROLLED (int turn = 0; turn < kTurns; turn += kTogether) {
+  DSV32_UNROLL for (int i = 0; kIsFp8 && i < kLookups; ++i) scales[i] =
+      ask_scales(op, plan.page_bytes, pages[i], places[i]);
+  DSV32_UNROLL for (int turn = 0; turn < kTurns; turn += kTogether) {
     uint4 in[kTogether];
-    DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
       const int64_t id = room.found[first_row + (turn + i) * kTurnRows].id;
       in[i] = {0, 0, 0, 0};
       if (id >= 0) in[i] = __ldcg(reinterpret_cast<const uint4*>(from + id * kRowBytes<kKv>));
     }
     if (kIsFp8) note_scales(scales, room);
-    DSV32_UNROLLED (int i = 0; i < kTogether; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kTogether; ++i) {
       const int row = first_row + (turn + i) * kTurnRows;
       const auto store = [&](int chunk, const uint4& to) {
         *reinterpret_cast<uint4*>(room.values + value_place(row, chunk)) = to;
@@ -117,13 +118,13 @@ DSV32_DEVICE void total_heads(int n_blocks, AddRoom& room) {
   float2 known[kFewBlocks / 4];
   float power = -INFINITY, total = 0;
   wait_for_phase(&room.powers_full, 0);
-  DSV32_UNROLLED (int i = 0; i < kFewBlocks / 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kFewBlocks / 4; ++i) {
     const int block = 4 * i + quarter;
     known[i] = block < n_blocks ? room.powers[block][head] : float2{-INFINITY, 0};
     power = fmaxf(power, known[i].x);
   }
   power = quad_max(power);
-  DSV32_UNROLLED (int i = 0; i < kFewBlocks / 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kFewBlocks / 4; ++i) {
     const float factor = exp2_fast(known[i].x - power);
     total += known[i].y * factor;
     const __half2 both = __float2half2_rn(factor);
@@ -143,7 +144,7 @@ DSV32_DEVICE void take_weights(AddRoom& room, int block, int n_blocks, int head_
   const __half2 factors[2] = {*reinterpret_cast<const __half2*>(&both[0]),
                               *reinterpret_cast<const __half2*>(&both[1])};
   const uint4* from = room.weights[block % kFewSlots] + head_warp * kOperandLines * 32 + lane;
-  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line) {
+  DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) {
     scale_weights(load_shared_u32x4(shared_address(from + line * 32)), factors, a[line]);
   }
   __syncwarp();
@@ -156,15 +157,15 @@ DSV32_DEVICE void take_weights(AddRoom& room, int block, int n_blocks, int head_
 DSV32_DEVICE void add_values(AddRoom& room, int n_blocks, int warp, int lane, float (&o)[16]) {
   Operands even[2] = {}, odd[2] = {}, last[1] = {};
   const auto add = [&]<int kBlocks>(int block, Operands(&a)[kBlocks]) {
-    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i)
-      take_weights(room, block + i, n_blocks, warp % (kFewHeads / 16), lane, a[i]);
+    DSV32_UNROLL for (int i = 0; i < kBlocks; ++i)
+        take_weights(room, block + i, n_blocks, warp % (kFewHeads / 16), lane, a[i]);
     __syncwarp();
     wgmma_begin();
-    DSV32_UNROLLED (int i = 0; i < kBlocks; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kBlocks; ++i) {
       const uint64_t values =
           few_value_operand(shared_address(room.values) + (block + i) * kBlockRows * kValueLine);
-      DSV32_UNROLLED (int step = 0; step < kOperandLines; ++step)
-        wgmma<32, true>(o, a[i][step], values + step * kValueLine);
+      DSV32_UNROLL for (int step = 0; step < kOperandLines; ++step)
+          wgmma<32, true>(o, a[i][step], values + step * kValueLine);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -172,12 +173,12 @@ DSV32_DEVICE void add_values(AddRoom& room, int n_blocks, int warp, int lane, fl
   int block = 0;
   for (; block + 4 <= n_blocks; block += 4) add(block, even), add(block + 2, odd);
   wgmma_wait();
-  DSV32_ROLLED (; block < n_blocks; ++block) add(block, last), wgmma_wait();
+  DSV32_NO_UNROLL for (; block < n_blocks; ++block) add(block, last), wgmma_wait();
 }
 
 DSV32_DEVICE void store_sums(const Attend& op, const AddRoom& room, int64_t t, int first_head,
                              int first_column, int n_blocks, int warp, int lane, const float (&o)[16]) {
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int own = warp * 16 + lane / 4 + 8 * h;
     if (first_head + own >= op.n_heads) continue;
     const float factor = n_blocks == 0 ? 0.0f : 1.0f / room.totals[own];

@@ -91,15 +91,15 @@ DSV32_DEVICE Query load_query(const Attend& op, int64_t t, int64_t head, int lan
 // As fp16 in units of its own, as load_queries_f16() makes it.
 DSV32_DEVICE void store_query(const Query& q, WeighRoom& room, int row, int lane) {
   float largest = fmaxf(fabsf(q.rope[0]), fabsf(q.rope[1]));
-  DSV32_UNROLLED (const float4& of : q.latent)
-    largest = fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
+  DSV32_UNROLL for (const float4& of : q.latent) largest =
+      fmaxf(fmaxf(fmaxf(largest, fabsf(of.x)), fmaxf(fabsf(of.y), fabsf(of.z))), fabsf(of.w));
   const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
   if (lane == 0) room.units[row] = unit;
   const auto pack = [&](float low, float high) {  // not saturating: a query that is infinite shall show
     const __half2 pair = __floats2half2_rn(low * inverse, high * inverse);
     return *reinterpret_cast<const uint32_t*>(&pair);
   };
-  DSV32_UNROLLED (int c = 0; c < 2; ++c) {
+  DSV32_UNROLL for (int c = 0; c < 2; ++c) {
     const float4 low = q.latent[2 * c], high = q.latent[2 * c + 1];
     *reinterpret_cast<uint4*>(room.queries + chunk_place(lane + 32 * c, row, kFewHeads)) = {
         pack(low.x, low.y), pack(low.z, low.w), pack(high.x, high.y), pack(high.z, high.w)};
@@ -126,9 +126,9 @@ DSV32_DEVICE void ask_keys(const uint8_t* rows, int32_t id, Keys& keys, uint8_t*
       if (row < 0) return uint4{0, 0, 0, 0};
       return __ldcg(reinterpret_cast<const uint4*>(rows + row * kRowBytes<kKv> + offset));
     };
-    DSV32_UNROLLED (int i = 0; i < kWeighRows; ++i) keys.latent[i] = ask(i, lane * 16);
-    DSV32_UNROLLED (int i = 0; i < kWeighRows / 4; ++i)
-      keys.rope[i] = ask(4 * i + lane / 8, kRank + lane % 8 * 16);
+    DSV32_UNROLL for (int i = 0; i < kWeighRows; ++i) keys.latent[i] = ask(i, lane * 16);
+    DSV32_UNROLL for (int i = 0; i < kWeighRows / 4; ++i) keys.rope[i] =
+        ask(4 * i + lane / 8, kRank + lane % 8 * 16);
   }
 }
 
@@ -139,11 +139,11 @@ DSV32_DEVICE void store_keys(const Keys& keys, uint32_t scales, uint8_t* to, int
     wait_all_copies();
     convert_rows<kWeighRows>(to, first_row, lane);
   } else {
-    DSV32_UNROLLED (int i = 0; i < kWeighRows; ++i)
-      store_fp8(keys.latent[i], __shfl_sync(0xffffffffu, scales, i), to, first_row + i, lane);
-    DSV32_UNROLLED (int i = 0; i < kWeighRows / 4; ++i)
-      *reinterpret_cast<uint4*>(to + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
-                                                 kBlockRows)) = bf16_to_f16(keys.rope[i]);
+    DSV32_UNROLL for (int i = 0; i < kWeighRows; ++i)
+        store_fp8(keys.latent[i], __shfl_sync(0xffffffffu, scales, i), to, first_row + i, lane);
+    DSV32_UNROLL for (int i = 0; i < kWeighRows / 4; ++i) *
+        reinterpret_cast<uint4*>(to + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
+                                                  kBlockRows)) = bf16_to_f16(keys.rope[i]);
   }
 }
 
@@ -154,11 +154,11 @@ using Scores = float[kFewHeads / 2];
 DSV32_DEVICE void multiply_keys(const WeighRoom& room, int group, Scores& s) {
   const uint64_t keys = wgmma_operand(shared_address(room.keys) + group * kBlockBytes);
   const uint64_t queries = wgmma_operand(shared_address(room.queries));
-  DSV32_UNROLLED (float& sum : s) sum = 0;
+  DSV32_UNROLL for (float& sum : s) sum = 0;
   wgmma_begin();
-  DSV32_UNROLLED (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
-    wgmma<kFewHeads>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
-                     queries + step / 4 * (kFewHeads * kLine / 16) + step % 4 * 2);
+  DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
+      wgmma<kFewHeads>(s, keys + step / 4 * (kBlockRows * kLine / 16) + step % 4 * 2,
+                       queries + step / 4 * (kFewHeads * kLine / 16) + step % 4 * 2);
   wgmma_commit();
   wgmma_wait();
 }
@@ -168,7 +168,7 @@ DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, Wei
                                int warp, int lane) {
   const int row = first_row + warp * 16 + lane / 4;
   float most[kFewHeads / 4];
-  DSV32_UNROLLED (int i = 0; i < kFewHeads / 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kFewHeads / 4; ++i) {
     const float unit = scale * room.units[i / 2 * 8 + lane % 4 * 2 + i % 2];
     float &low = s[i / 2 * 4 + i % 2], &high = s[i / 2 * 4 + 2 + i % 2];
     low = row < n ? low * unit : -INFINITY;
@@ -176,9 +176,9 @@ DSV32_DEVICE void note_largest(Scores& s, float scale, int first_row, int n, Wei
     most[i] = fmaxf(low, high);
   }
   // Of the eight lanes that share heads each keeps half of them, three times: the last is head lane / 4's.
-  DSV32_UNROLLED (int n_kept = kFewHeads / 8; n_kept > 0; n_kept /= 2) {
+  DSV32_UNROLL for (int n_kept = kFewHeads / 8; n_kept > 0; n_kept /= 2) {
     const bool is_upper = (lane & 4 * n_kept) != 0;
-    DSV32_UNROLLED (int i = 0; i < n_kept; ++i) {
+    DSV32_UNROLL for (int i = 0; i < n_kept; ++i) {
       const float given = is_upper ? most[i] : most[i + n_kept], kept = is_upper ? most[i + n_kept] : most[i];
       most[i] = fmaxf(kept, __shfl_xor_sync(0xffffffffu, given, 4 * n_kept));
     }
@@ -195,18 +195,17 @@ DSV32_DEVICE float power_of(const WeighRoom& room, int group, int head) {
 // Scores to weights, and these to where each head has a line.
 DSV32_DEVICE void turn_weights(const Scores& s, WeighRoom& room, int group, int warp, int lane) {
   uint32_t pairs[kFewHeads / 8][2];
-  DSV32_UNROLLED (int j = 0; j < kFewHeads / 8; ++j) {
+  DSV32_UNROLL for (int j = 0; j < kFewHeads / 8; ++j) {
     const int head = 8 * j + 2 * (lane % 4);
     const float zeros[2] = {power_of(room, group, head) - kDecodePower,
                             power_of(room, group, head + 1) - kDecodePower};
-    DSV32_UNROLLED (int h = 0; h < 2; ++h)
-      pairs[j][h] =
-          pack_f16(exp2_fast(s[4 * j + 2 * h] - zeros[0]), exp2_fast(s[4 * j + 2 * h + 1] - zeros[1]));
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) pairs[j][h] =
+        pack_f16(exp2_fast(s[4 * j + 2 * h] - zeros[0]), exp2_fast(s[4 * j + 2 * h + 1] - zeros[1]));
   }
-  DSV32_UNROLLED (int j = 0; j < kFewHeads / 8; j += 2)
-    store_transposed(shared_address(room.weights[group]) +
-                         chunk_place(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
-                     pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
+  DSV32_UNROLL for (int j = 0; j < kFewHeads / 8; j += 2)
+      store_transposed(shared_address(room.weights[group]) +
+                           chunk_place(2 * warp + lane / 8 % 2, 8 * (j + lane / 16) + lane % 8, 0),
+                       pairs[j][0], pairs[j][1], pairs[j + 1][0], pairs[j + 1][1]);
 }
 
 // The weights of 16 heads and a block to operand lines, with their sums as rounded, in the order of
@@ -215,14 +214,13 @@ DSV32_DEVICE void store_lines(const WeighRoom& room, const Plan& plan, int64_t a
                               int lane) {
   uint4* out = plan.weights + at * kFewChunks + warp * kOperandLines * 32 + lane;
   uint32_t lines[kOperandLines][4];
-  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line)
-    load_matrices(lines[line],
-                  shared_address(room.weights[group]) +
-                      chunk_place(2 * line + lane / 16, 16 * warp + lane / 8 % 2 * 8 + lane % 8, 0));
+  DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) load_matrices(
+      lines[line], shared_address(room.weights[group]) +
+                       chunk_place(2 * line + lane / 16, 16 * warp + lane / 8 % 2 * 8 + lane % 8, 0));
   float sum[2] = {0, 0};
-  DSV32_UNROLLED (int line = 0; line < kOperandLines; ++line) {
+  DSV32_UNROLL for (int line = 0; line < kOperandLines; ++line) {
     out[line * 32] = {lines[line][0], lines[line][1], lines[line][2], lines[line][3]};
-    DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+    DSV32_UNROLL for (int i = 0; i < 4; ++i) {
       const float2 pair = unpack_f16(lines[line][i]);
       sum[i % 2] += pair.x + pair.y;
     }
@@ -251,8 +249,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   const int64_t t = blockIdx.x / plan.n_head_tiles / n_shares, seq = op.step.seq[t];
   if (!op.are_queries_older) wait_for_inputs();
   Query queries[kWeighQueries];
-  DSV32_UNROLLED (int i = 0; i < kWeighQueries; ++i)
-    queries[i] = load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
+  DSV32_UNROLL for (int i = 0; i < kWeighQueries; ++i) queries[i] =
+      load_query(op, t, tile * kFewHeads + warp * kWeighQueries + i, lane);
   if (op.are_queries_older) wait_for_inputs();
   let_next_start();
   const int n = __ldcg(op.n_selected + t);
@@ -266,8 +264,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) mla_few_weigh_kernel(const Att
   Keys arriving;
   ask_keys<kKv>(plan.rows, static_cast<int32_t>(place.id), arriving, keys, first_row, lane);
   const uint32_t scales = kKv == KvType::fp8 ? ask_scales(op, plan.page_bytes, page, place) : 0;
-  DSV32_UNROLLED (int i = 0; i < kWeighQueries; ++i)
-    store_query(queries[i], room, warp * kWeighQueries + i, lane);
+  DSV32_UNROLL for (int i = 0; i < kWeighQueries; ++i)
+      store_query(queries[i], room, warp * kWeighQueries + i, lane);
   store_keys<kKv>(arriving, scales, keys, first_row, lane);
   fence_async_proxy();
   __syncthreads();

@@ -45,7 +45,7 @@ DSV32_DEVICE uint64_t value_operand(uint32_t address) {
 // Weights 2^(score - zero) of head h of a thread's two, of a block, as pairs of fp16; to `sum` as rounded, so
 // that they add up to one.
 DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pairs)[8][2], float& sum) {
-  DSV32_UNROLLED (int i = 0; i < 8; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 8; ++i) {
     pairs[i][h] = pack_f16(exp2_fast(s[i][2 * h] - zero), exp2_fast(s[i][2 * h + 1] - zero));
     const float2 weights = unpack_f16(pairs[i][h]);
     sum += weights.x + weights.y;
@@ -55,7 +55,7 @@ DSV32_DEVICE void weigh(const float (&s)[8][4], int h, float zero, uint32_t (&pa
 // An operand's weights times the factors of the thread's two heads.
 DSV32_DEVICE void scale_weights(const uint4& weights, const __half2 (&factors)[2], uint32_t (&a)[4]) {
   const uint32_t from[4] = {weights.x, weights.y, weights.z, weights.w};
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&from[i]), factors[i % 2]);
     a[i] = *reinterpret_cast<const uint32_t*>(&product);
   }
@@ -69,21 +69,23 @@ template <int kQueries>
 DSV32_DEVICE void load_queries_f16(const Attend& op, int64_t t, int first_head, uint8_t* q, float* units,
                                    int begin, int end, int lane) {
   constexpr int n_chunks = (kRowLines * 8 + 31) / 32;
-  DSV32_ROLLED (int first = begin; first < end; first += kQueries) {
+  DSV32_NO_UNROLL for (int first = begin; first < end; first += kQueries) {
     alignas(16) float values[kQueries][n_chunks][8];
-    DSV32_UNROLLED (int h = 0; h < kQueries; ++h)
-      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c)
-        load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
-    DSV32_UNROLLED (int h = 0; h < kQueries; ++h) {
+    DSV32_UNROLL for (int h = 0; h < kQueries; ++h) {
+      DSV32_UNROLL for (int c = 0; c < n_chunks; ++c)
+          load_query_chunk(op, t, first_head + first + h, lane + 32 * c, values[h][c]);
+    }
+    DSV32_UNROLL for (int h = 0; h < kQueries; ++h) {
       float largest = 0;
-      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c)
-        DSV32_UNROLLED (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
+      DSV32_UNROLL for (int c = 0; c < n_chunks; ++c) {
+        DSV32_UNROLL for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[h][c][i]));
+      }
       const float unit = unit_of(warp_max(largest)), inverse = inverse_of_power(unit);
       if (lane == 0) units[first + h] = unit;
-      DSV32_UNROLLED (int c = 0; c < n_chunks; ++c) {
+      DSV32_UNROLL for (int c = 0; c < n_chunks; ++c) {
         alignas(16) __half2 pairs[4];
-        DSV32_UNROLLED (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
-          pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
+        DSV32_UNROLL for (int i = 0; i < 4; ++i)  // not saturating: a query that is infinite shall show
+            pairs[i] = __floats2half2_rn(values[h][c][2 * i] * inverse, values[h][c][2 * i + 1] * inverse);
         if (lane + 32 * c < kRowLines * 8)
           *reinterpret_cast<uint4*>(q + chunk_place(lane + 32 * c, first + h, kHeads)) =
               *reinterpret_cast<const uint4*>(pairs);
@@ -118,7 +120,7 @@ DSV32_DEVICE void widen_fp8(const uint4& codes, uint32_t scales, int lane, uint4
   const __half2 scale = __float2half2_rn(from_ue8m0(static_cast<uint8_t>(code)));
   const uint32_t in[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t out[8];
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     out[2 * i] = e4m3_to_f16(in[i] & 0xffffu, scale);
     out[2 * i + 1] = e4m3_to_f16(in[i] >> 16, scale);
   }
@@ -167,11 +169,11 @@ DSV32_DEVICE void load_rope(Arriving& arriving, int i, const uint8_t* rows, int6
 DSV32_DEVICE void exchange_rows(Arriving& arriving, uint32_t scales, uint8_t* k, int warp, int first,
                                 const uint8_t* rows, int64_t next_id, int next_first, int lane) {
   const int first_row = warp * kFillRows + first;
-  DSV32_UNROLLED (int i = 0; i < kAtOnce; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kAtOnce; ++i) {
     store_fp8(arriving.latent[i], __shfl_sync(0xffffffffu, scales, first + i), k, first_row + i, lane);
     load_latent(arriving, i, rows, next_id, next_first, lane);
   }
-  DSV32_UNROLLED (int i = 0; i < kAtOnce / 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < kAtOnce / 4; ++i) {
     *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, first_row + 4 * i + lane / 8,
                                               kBlockRows)) = bf16_to_f16(arriving.rope[i]);
     load_rope(arriving, i, rows, next_id, next_first, lane);
@@ -207,15 +209,15 @@ DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& shar
   const auto id_of = [&](const RowPlace& of) { return of.id < 0 ? some_id : of.id; };
   uint32_t scales = load_scales(op, plan.page_bytes, find_page(op, seq, place), place);
   Arriving arriving;
-  DSV32_UNROLLED (int i = 0; i < kAtOnce; ++i) load_latent(arriving, i, plan.rows, id_of(place), 0, lane);
-  DSV32_UNROLLED (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
+  DSV32_UNROLL for (int i = 0; i < kAtOnce; ++i) load_latent(arriving, i, plan.rows, id_of(place), 0, lane);
+  DSV32_UNROLL for (int i = 0; i < kAtOnce / 4; ++i) load_rope(arriving, i, plan.rows, id_of(place), 0, lane);
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     uint8_t* k = stages + Ring::stage(turn) * kBlockBytes;
     const int32_t next_page = find_page(op, seq, next);
     const RowPlace after = find(block + 2 * share.step);
     uint32_t next_scales = 0;
     ring->wait_empty(turn);
-    DSV32_UNROLLED (int first = 0; first < kFillRows; first += kAtOnce) {
+    DSV32_UNROLL for (int first = 0; first < kFillRows; first += kAtOnce) {
       const bool is_last = first + kAtOnce == kFillRows;
       if (is_last) next_scales = load_scales(op, plan.page_bytes, next_page, next);
       exchange_rows(arriving, scales, k, warp, first, plan.rows, id_of(is_last ? next : place),
@@ -229,14 +231,14 @@ DSV32_DEVICE void fill_fp8(const Attend& op, const Plan& plan, const Share& shar
 // The rows that start_rows() has brought, each chunk by the lane that copied it.
 template <int kRows>
 DSV32_DEVICE void convert_rows(uint8_t* k, int first_row, int lane) {
-  DSV32_ROLLED (int i = 0; i < kRows; i += 4) {
+  DSV32_NO_UNROLL for (int i = 0; i < kRows; i += 4) {
     uint8_t* place = k + chunk_place(lane % 8, first_row + i + lane / 8, kBlockRows);
-    DSV32_UNROLLED (int first = 0; first < kRowLines; first += 3) {
+    DSV32_UNROLL for (int first = 0; first < kRowLines; first += 3) {
       uint4 chunks[3];
-      DSV32_UNROLLED (int line = 0; line < 3; ++line)
-        chunks[line] = *reinterpret_cast<const uint4*>(place + (first + line) * kBlockRows * kLine);
-      DSV32_UNROLLED (int line = 0; line < 3; ++line)
-        *reinterpret_cast<uint4*>(place + (first + line) * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
+      DSV32_UNROLL for (int line = 0; line < 3; ++line) chunks[line] =
+          *reinterpret_cast<const uint4*>(place + (first + line) * kBlockRows * kLine);
+      DSV32_UNROLL for (int line = 0; line < 3; ++line) *
+          reinterpret_cast<uint4*>(place + (first + line) * kBlockRows * kLine) = bf16_to_f16(chunks[line]);
     }
   }
 }

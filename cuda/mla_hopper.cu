@@ -60,23 +60,23 @@ DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8
     const uint64_t query = wgmma_operand(shared_address(q));
     const uint64_t key = wgmma_operand(shared_address(stages) + turn % 2 * kBlockBytes);
     wgmma_begin();
-    DSV32_UNROLLED (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
-      wgmma<64>(&s[0][0], query + (step / 4 * kHeads * kLine + step % 4 * 32) / 16,
-                key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
+    DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)  // 16 values, two chunks
+        wgmma<64>(&s[0][0], query + (step / 4 * kHeads * kLine + step % 4 * 32) / 16,
+                  key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
     wgmma_commit();
     wgmma_wait();
 
-    DSV32_UNROLLED (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
+    DSV32_UNROLL for (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
     const float2 largest = scale_scores<8>(s, 1.0f, block * kBlockRows, share.n, lane);
     float factors[2];
     grow(running, {largest.x, largest.y}, factors);
     uint32_t pairs[8][2];
-    DSV32_UNROLLED (int h = 0; h < 2; ++h)
-      weigh(s, h, running.largest[h] - kWeightPower, pairs, running.sum[h]);
+    DSV32_UNROLL for (int h = 0; h < 2; ++h)
+        weigh(s, h, running.largest[h] - kWeightPower, pairs, running.sum[h]);
     if (turn > 0) barriers->ring.wait_empty(turn + 1);
-    DSV32_UNROLLED (int h = 0; h < 2; ++h) {
-      DSV32_UNROLLED (int i = 0; i < 8; ++i)
-        *reinterpret_cast<uint32_t*>(p + chunk_place(i, head + 8 * h, 0) + lane % 4 * 4) = pairs[i][h];
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) {
+      DSV32_UNROLL for (int i = 0; i < 8; ++i) *
+          reinterpret_cast<uint32_t*>(p + chunk_place(i, head + 8 * h, 0) + lane % 4 * 4) = pairs[i][h];
       if (lane % 4 == 0) heads->factors[head + 8 * h] = factors[h];
       if (block + share.step < share.n_blocks) continue;
       running.sum[h] = quad_sum(running.sum[h]);
@@ -94,7 +94,7 @@ DSV32_DEVICE void score_blocks(const Attend& op, const Share& share, const uint8
 DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const uint8_t* p, const Heads* heads,
                              Barriers* barriers, int group, int head, int lane,
                              float (&o)[kGroupColumns / 2]) {
-  DSV32_UNROLLED (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
+  DSV32_UNROLL for (int i = 0; i < kGroupColumns / 2; ++i) o[i] = 0;
   for (int block = share.first, turn = 0; block < share.n_blocks; block += share.step, ++turn) {
     const uint32_t k = shared_address(stages) + turn % 2 * kBlockBytes;
     barriers->ring.wait_full(turn);
@@ -102,15 +102,15 @@ DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const ui
     fence_async_proxy();
     const float factors[2] = {heads->factors[head], heads->factors[head + 8]};
     if (__any_sync(0xffffffffu, factors[0] != 1 || factors[1] != 1)) {
-      DSV32_UNROLLED (int i = 0; i < kGroupColumns / 2; ++i) o[i] *= factors[i / 2 % 2];
+      DSV32_UNROLL for (int i = 0; i < kGroupColumns / 2; ++i) o[i] *= factors[i / 2 % 2];
     }
     const uint64_t weights = wgmma_operand(shared_address(p));
     const uint64_t values = value_operand(k + group * (kGroupColumns / 64) * kBlockRows * kLine);
     wgmma_begin();
-    DSV32_UNROLLED (int step = 0; step < kBlockRows / 16; ++step)
-      DSV32_UNROLLED (int half = 0; half < 2; ++half)
-        wgmma<128, true>(o + 64 * half, weights + step * 2,
-                         values + (2 * half * kBlockRows + step * 16) * kLine / 16);
+    DSV32_UNROLL for (int step = 0; step < kBlockRows / 16; ++step) {
+      DSV32_UNROLL for (int half = 0; half < 2; ++half) wgmma<128, true>(
+          o + 64 * half, weights + step * 2, values + (2 * half * kBlockRows + step * 16) * kLine / 16);
+    }
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
@@ -120,7 +120,7 @@ DSV32_DEVICE void add_values(const Share& share, const uint8_t* stages, const ui
 
 DSV32_DEVICE void store_f32(const Attend& op, const Share& share, const Heads* heads, int group, int head_row,
                             int lane, const float (&o)[kGroupColumns / 2]) {
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int64_t head = share.first_head + head_row + 8 * h;
     if (head >= op.n_heads) continue;
     const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
@@ -137,11 +137,11 @@ DSV32_DEVICE void store_f16(const Attend& op, const Plan& plan, const Share& sha
   constexpr int kPitch = 2 * kRank + 16;  // eight rows meet eight different groups of banks
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t first_row = share.t * op.n_heads + share.first_head;
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const float sum = share.n > 0 ? heads->sum[head_row + 8 * h] : 0.0f;
     const float factor = sum == 0 ? 1.0f : 1.0f / sum;
     float largest = 0;
-    DSV32_UNROLLED (int i = 0; i < kGroupColumns / 4; ++i) {
+    DSV32_UNROLL for (int i = 0; i < kGroupColumns / 4; ++i) {
       float& value = o[i / 2 * 4 + 2 * h + i % 2];
       value *= factor;
       largest = fmaxf(largest, fabsf(value));
@@ -150,16 +150,15 @@ DSV32_DEVICE void store_f16(const Attend& op, const Plan& plan, const Share& sha
     if (lane % 4 == 0) (group ? heads->largest : heads->units)[head_row + 8 * h] = largest;
   }
   sync_at<2 * kGroupThreads>(kValuesBarrier);
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     const int row = head_row + 8 * h;
     const float unit = plain_unit(fmaxf(heads->units[row], heads->largest[row]));
     const float inverse = inverse_of_power(unit);
     if (group == 0 && lane % 4 == 0 && share.first_head + row < op.n_heads)
       plan.rounded.units[first_row + row] = unit;
     uint8_t* to = rows + row * kPitch + (group * kGroupColumns + lane % 4 * 2) * 2;
-    DSV32_UNROLLED (int c = 0; c < kGroupColumns / 8; ++c)
-      *reinterpret_cast<__half2*>(to + c * 16) =
-          __floats2half2_rn(o[4 * c + 2 * h] * inverse, o[4 * c + 2 * h + 1] * inverse);
+    DSV32_UNROLL for (int c = 0; c < kGroupColumns / 8; ++c) * reinterpret_cast<__half2*>(to + c * 16) =
+        __floats2half2_rn(o[4 * c + 2 * h] * inverse, o[4 * c + 2 * h + 1] * inverse);
   }
   fence_async_proxy();
   sync_at<2 * kGroupThreads>(kValuesBarrier);

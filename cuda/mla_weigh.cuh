@@ -26,8 +26,8 @@ constexpr int kFirstGroupBarrier = 1;  // named barriers, one of each group
 // The queries of the group's heads from `room` to registers, operands of the products with 16 values each.
 DSV32_DEVICE void take_queries(const uint8_t* room, int warp, int lane, uint32_t (&q)[kRowLines * 4][4]) {
   const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
-  DSV32_UNROLLED (int step = 0; step < kRowLines * 4; ++step)
-    load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
+  DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)
+      load_matrices(q[step], shared_address(room) + chunk_place(2 * step + lane / 16, row, kHeads));
 }
 
 // A block's weights [64 heads, 64 rows] and their sums as rounded, so that they add up to one.
@@ -35,12 +35,12 @@ DSV32_DEVICE void store_weights(const float (&s)[8][4], float2 largest, uint4* o
   const float power[2] = {ceilf(largest.x), ceilf(largest.y)};
   float sum[2] = {0, 0};
   uint32_t pairs[8][2];
-  DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+  DSV32_UNROLL for (int h = 0; h < 2; ++h) {
     weigh(s, h, power[h] - kDecodePower, pairs, sum[h]);
     sum[h] = quad_sum(sum[h]);
   }
-  DSV32_UNROLLED (int i = 0; i < kOperandLines; ++i)
-    out[i * 32 + lane] = {pairs[2 * i][0], pairs[2 * i][1], pairs[2 * i + 1][0], pairs[2 * i + 1][1]};
+  DSV32_UNROLL for (int i = 0; i < kOperandLines; ++i)
+      out[i * 32 + lane] = {pairs[2 * i][0], pairs[2 * i][1], pairs[2 * i + 1][0], pairs[2 * i + 1][1]};
   reinterpret_cast<float4*>(out)[kOperandLines * 32 + lane] = {power[0], power[1], sum[0], sum[1]};
 }
 
@@ -73,15 +73,14 @@ DSV32_DEVICE void fill_landed(const Attend& op, const Plan& plan, const Share& s
     wait_copies<1>();
     __syncwarp();
     ring->wait_empty(turn);
-    DSV32_UNROLLED (int first = 0; first < kRows; first += 2) {
+    DSV32_UNROLL for (int first = 0; first < kRows; first += 2) {
       uint4 codes[2];
-      DSV32_UNROLLED (int i = 0; i < 2; ++i)
-        codes[i] = *reinterpret_cast<const uint4*>(
-            landed + (warp * kRows + first + i) * kRowBytes<KvType::fp8> + lane * 16);
-      DSV32_UNROLLED (int i = 0; i < 2; ++i)
-        store_fp8(codes[i], __shfl_sync(0xffffffffu, scales, first + i), k, warp * kRows + first + i, lane);
+      DSV32_UNROLL for (int i = 0; i < 2; ++i) codes[i] = *reinterpret_cast<const uint4*>(
+          landed + (warp * kRows + first + i) * kRowBytes<KvType::fp8> + lane * 16);
+      DSV32_UNROLL for (int i = 0; i < 2; ++i)
+          store_fp8(codes[i], __shfl_sync(0xffffffffu, scales, first + i), k, warp * kRows + first + i, lane);
     }
-    DSV32_UNROLLED (int i = 0; i < kRows; i += 4) {
+    DSV32_UNROLL for (int i = 0; i < kRows; i += 4) {
       const int row = warp * kRows + i + lane / 8;
       *reinterpret_cast<uint4*>(k + chunk_place(kRank / 8 + lane % 8, row, kBlockRows)) = bf16_to_f16(
           *reinterpret_cast<const uint4*>(landed + row * kRowBytes<KvType::fp8> + kRank + lane % 8 * 16));
@@ -120,13 +119,13 @@ DSV32_DEVICE void weigh_blocks(const Attend& op, const Plan& plan, const Share& 
     float s[8][4] = {};
     const uint64_t key = wgmma_operand(shared_address(stages) + Stages::stage(turn) * kBlockBytes);
     wgmma_begin();
-    DSV32_UNROLLED (int step = 0; step < kRowLines * 4; ++step)
-      wgmma<64>(&s[0][0], q[step], key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
+    DSV32_UNROLL for (int step = 0; step < kRowLines * 4; ++step)
+        wgmma<64>(&s[0][0], q[step], key + (step / 4 * kBlockRows * kLine + step % 4 * 32) / 16);
     wgmma_commit();
     wgmma_wait();
     __syncwarp();
     if (lane == 0) arrive(&ring->empty[Stages::stage(turn)]);
-    DSV32_UNROLLED (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
+    DSV32_UNROLL for (int i = 0; i < 32; ++i) s[i / 4][i % 4] *= scales[i / 2 % 2];
     const float2 largest = scale_scores<8>(s, 1.0f, block * kBlockRows, share.n, lane);
     store_weights(s, largest,
                   plan.weights + (share.t * plan.n_most_blocks + block) * weights_of(plan.n_head_warps) +

@@ -12,10 +12,9 @@
 
 // What is inlined into kernels.
 #define DSV32_DEVICE __device__ __forceinline__
-// Loops, as a `for` with its parentheses behind: unrolled whole, so that arrays stay in registers; not at
-// all.
-#define DSV32_UNROLLED _Pragma("unroll") for
-#define DSV32_ROLLED _Pragma("unroll 1") for
+// Before a loop: it is unrolled completely, so that arrays stay in registers; it is not unrolled.
+#define DSV32_UNROLL _Pragma("unroll")
+#define DSV32_NO_UNROLL _Pragma("unroll 1")
 
 namespace dsv32::cuda {
 

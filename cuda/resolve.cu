@@ -94,12 +94,12 @@ struct SlotTable {
     const int own = own_place;  // of the slot that it has, or takes
     for (int first = thread; first < n; first += kBatch * kResolveThreads) {
       int slot[kBatch], pos[kBatch];
-      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
+      DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
         const int i = first + k * kResolveThreads;
         slot[k] = i < n ? __ldcg(buffer.order + i) : 0;
       }
-      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) pos[k] = __ldcg(buffer.slot_pos + slot[k]);
-      DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
+      DSV32_UNROLL for (int k = 0; k < kBatch; ++k) pos[k] = __ldcg(buffer.slot_pos + slot[k]);
+      DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
         const int i = first + k * kResolveThreads, to = i < own ? i : i == own ? n - 1 : i - 1;
         if (i >= n) break;
         slots[to] = slot[k];
@@ -206,11 +206,11 @@ DSV32_DEVICE void look_up(const SlotTable& table, const Team& team, const int32_
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   for (int first = thread; first - lane < n; first += kBatch * kResolveThreads) {
     int pos[kBatch];
-    DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
+    DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
       const int e = first + k * kResolveThreads;
       pos[k] = e < n ? __ldcg(selected + e) : kEmptySlot;
     }
-    DSV32_UNROLLED (int k = 0; k < kBatch; ++k) {
+    DSV32_UNROLL for (int k = 0; k < kBatch; ++k) {
       const int e = first + k * kResolveThreads;
       const bool is_there = e < n;
       const int at = is_there ? table.find(pos[k]) : -1;

@@ -70,10 +70,10 @@ DSV32_DEVICE void add(Found& found, const Found& other) {
   found.smallest = fminf(found.smallest, other.smallest);
 }
 DSV32_DEVICE Found over_warp(Found found) {
-  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2)
-    add(found,
-        {__shfl_xor_sync(0xffffffffu, found.best, offset), __shfl_xor_sync(0xffffffffu, found.bad, offset),
-         __shfl_xor_sync(0xffffffffu, found.smallest, offset)});
+  DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2)
+      add(found,
+          {__shfl_xor_sync(0xffffffffu, found.best, offset), __shfl_xor_sync(0xffffffffu, found.bad, offset),
+           __shfl_xor_sync(0xffffffffu, found.smallest, offset)});
   return found;
 }
 

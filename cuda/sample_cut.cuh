@@ -92,7 +92,7 @@ DSV32_DEVICE float probability(const Row& row, float logit) {
 DSV32_DEVICE uint64_t weight(float p) { return static_cast<uint64_t>(p * 0x1p40f); }
 
 DSV32_DEVICE uint64_t warp_sum_u64(uint64_t x) {
-  DSV32_UNROLLED (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  DSV32_UNROLL for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
@@ -120,7 +120,7 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
   team.sync();
   uint64_t before = 0;
   total = 0;
-  DSV32_ROLLED (int block = 0; block < team.size; ++block) {
+  DSV32_NO_UNROLL for (int block = 0; block < team.size; ++block) {
     if (block == team.rank) before = total;
     total += sm.team_sums[block];
   }
@@ -131,10 +131,10 @@ __device__ inline uint64_t team_prefix(Shared& sm, const Team& team, uint64_t ow
 // NaN, which a comparison that is needed anyway tells apart: no branches.
 template <int kN, int kStride, typename Visit>
 DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const Visit& visit) {
-  DSV32_ROLLED (; first < end; first += kStride * kN) {
+  DSV32_NO_UNROLL for (; first < end; first += kStride * kN) {
     float batch[kN];
-    DSV32_UNROLLED (int u = 0; u < kN; ++u)
-      batch[u] = first + u * kStride < end ? logits[first + u * kStride] : NAN;
+    DSV32_UNROLL for (int u = 0; u < kN; ++u) batch[u] =
+        first + u * kStride < end ? logits[first + u * kStride] : NAN;
     visit(first, batch);
   }
 }
@@ -143,7 +143,7 @@ DSV32_DEVICE void visit_batches(const float* logits, int first, int end, const V
 template <int kN, int kStride, typename Visit>
 DSV32_DEVICE void visit_ids(const float* logits, int first, int end, const Visit& visit) {
   visit_batches<kN, kStride>(logits, first, end, [&](int id, const float(&batch)[kN]) {
-    DSV32_UNROLLED (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
+    DSV32_UNROLL for (int u = 0; u < kN; ++u) visit(id + u * kStride, batch[u]);
   });
 }
 
@@ -160,10 +160,10 @@ DSV32_DEVICE void visit_wanted(const Row& row, const IsWanted& is_wanted, const 
   visit_batches<kN, kThreads>(row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
                               [&](int first, const float(&logits)[kN]) {
                                 uint32_t wanted = 0;
-                                DSV32_UNROLLED (int u = 0; u < kN; ++u)
-                                  wanted |= is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
-                                DSV32_ROLLED (; wanted; wanted &= wanted - 1)
-                                  visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
+                                DSV32_UNROLL for (int u = 0; u < kN; ++u) wanted |=
+                                    is_wanted(first + u * kThreads, logits[u]) ? 1u << u : 0u;
+                                DSV32_NO_UNROLL for (; wanted; wanted &= wanted - 1)
+                                    visit(first + (__ffs(static_cast<int>(wanted)) - 1) * kThreads);
                               });
 }
 
@@ -193,7 +193,7 @@ DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of)
       row.logits, row.first + static_cast<int>(threadIdx.x), row.end,
       [&](int first, const float(&logits)[kTogether]) {
         uint32_t digits[kTogether], lows[kTogether], highs[kTogether];
-        DSV32_UNROLLED (int u = 0; u < kTogether; ++u) {
+        DSV32_UNROLL for (int u = 0; u < kTogether; ++u) {
           const uint64_t amount = kWeighs ? weight(probability(row, logits[u])) : 1;
           lows[u] = static_cast<uint32_t>(amount), highs[u] = static_cast<uint32_t>(amount >> 32);
           const uint32_t digit = digit_of(first + u * kThreads, logits[u]);
@@ -201,15 +201,15 @@ DSV32_DEVICE void fill_bins(Shared& sm, const Row& row, const DigitOf& digit_of)
         }
         if constexpr (kWeighs) {
           uint32_t olds[kTogether];
-          DSV32_UNROLLED (int u = 0; u < kTogether; ++u)
-            olds[u] = add_shared_if(bins + digits[u] * 4, lows[u], digits[u] < kBins);
-          DSV32_UNROLLED (int u = 0; u < kTogether; ++u) {
+          DSV32_UNROLL for (int u = 0; u < kTogether; ++u) olds[u] =
+              add_shared_if(bins + digits[u] * 4, lows[u], digits[u] < kBins);
+          DSV32_UNROLL for (int u = 0; u < kTogether; ++u) {
             const uint32_t high = highs[u] + (olds[u] + lows[u] < olds[u] ? 1u : 0u);
             add_shared_if(bins + to_high + digits[u] * 4, high, (digits[u] < kBins) & (high != 0));
           }
         } else {
-          DSV32_UNROLLED (int u = 0; u < kTogether; ++u)
-            count_shared_if(bins + digits[u] * 4, digits[u] < kBins);
+          DSV32_UNROLL for (int u = 0; u < kTogether; ++u)
+              count_shared_if(bins + digits[u] * 4, digits[u] < kBins);
         }
       });
 }
@@ -225,16 +225,16 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   const auto amount_of = [&](int bin) {
     uint64_t amount = 0;
     uint32_t low[kMostTeamBlocks], high[kMostTeamBlocks];
-    DSV32_UNROLLED (int block = 0; block < kMostTeamBlocks; ++block) {
+    DSV32_UNROLL for (int block = 0; block < kMostTeamBlocks; ++block) {
       low[block] = block < team.size ? *team.of(&sm.low[bin], block) : 0;
       high[block] = block < team.size ? *team.of(&sm.high[bin], block) : 0;
     }
-    DSV32_UNROLLED (int block = 0; block < kMostTeamBlocks; ++block)
-      amount += static_cast<uint64_t>(high[block]) << 32 | low[block];
+    DSV32_UNROLL for (int block = 0; block < kMostTeamBlocks; ++block) amount +=
+        static_cast<uint64_t>(high[block]) << 32 | low[block];
     return amount;
   };
   uint64_t own = 0, block_total, total;
-  DSV32_ROLLED (int k = 0; k < n_own && own_first < n_bins; ++k) own += amount_of(highest - k);
+  DSV32_NO_UNROLL for (int k = 0; k < n_own && own_first < n_bins; ++k) own += amount_of(highest - k);
   uint64_t before = block_prefix(sm, own, block_total);
   before += team_prefix(sm, team, block_total, total);
   const uint64_t need = need_of(total);
@@ -242,9 +242,10 @@ __device__ Bin find_bin(Shared& sm, const Team& team, const NeedOf& need_of) {
   if (before < need && need <= before + own) {
     int digit = highest;
     if (n_own > 1)
-      DSV32_ROLLED (uint64_t amount; before + (amount = amount_of(digit)) < need; --digit) before += amount;
-    DSV32_ROLLED (int block = 0; block < team.size; ++block)
-      *team.of(&sm.bin, block) = {static_cast<uint32_t>(digit), before, total};
+      DSV32_NO_UNROLL for (uint64_t amount; before + (amount = amount_of(digit)) < need; --digit) before +=
+          amount;
+    DSV32_NO_UNROLL for (int block = 0; block < team.size; ++block) *
+        team.of(&sm.bin, block) = {static_cast<uint32_t>(digit), before, total};
   }
   team.sync();
   clear_bins(sm);  // all blocks have read them
@@ -268,7 +269,7 @@ DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const
     *row.team.of(&sm.team_listed[row.team.rank], static_cast<int>(threadIdx.x)) = sm.n_listed;
   row.team.sync();
   int n = 0;
-  DSV32_ROLLED (int block = 0; block < row.team.size; ++block) n += sm.team_listed[block];
+  DSV32_NO_UNROLL for (int block = 0; block < row.team.size; ++block) n += sm.team_listed[block];
   return n;
 }
 
@@ -277,14 +278,14 @@ DSV32_DEVICE int list(Shared& sm, const Row& row, float least, float most, const
 template <typename AmountOf>
 __device__ Cut find_listed(Shared& sm, const Team& team, int n, uint64_t need, const AmountOf& amount_of) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+  DSV32_NO_UNROLL for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
     int block = 0, at = i;
-    DSV32_ROLLED (; at >= sm.team_listed[block]; ++block) at -= sm.team_listed[block];
+    DSV32_NO_UNROLL for (; at >= sm.team_listed[block]; ++block) at -= sm.team_listed[block];
     const uint64_t place = *team.of(&sm.listed[at], block);
     sm.candidates[i] = {place, amount_of(logit_at(place))};
   }
   __syncthreads();
-  DSV32_ROLLED (int i = team.rank * kWarps + warp; i < n; i += team.size * kWarps) {
+  DSV32_NO_UNROLL for (int i = team.rank * kWarps + warp; i < n; i += team.size * kWarps) {
     const Candidate own = sm.candidates[i];
     uint64_t before = 0;
 #pragma unroll 2

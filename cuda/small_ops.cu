@@ -47,17 +47,17 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(RmsNorm op) {
   float* out = op.out + blockIdx.x * op.width;
   const int first = threadIdx.x, step = blockDim.x, width = static_cast<int>(op.width);
   float weights[kHeld], values[kHeld];
-  DSV32_UNROLLED (int k = 0; k < kHeld; ++k)
-    if (first + k * step < width) weights[k] = op.weight[first + k * step];
+  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) if (first + k * step < width) weights[k] =
+      op.weight[first + k * step];
   wait_for_inputs();
-  DSV32_UNROLLED (int k = 0; k < kHeld; ++k)
-    values[k] = first + k * step < width ? x[first + k * step] : 0.0f;
+  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) values[k] =
+      first + k * step < width ? x[first + k * step] : 0.0f;
   float sum = 0;
-  DSV32_UNROLLED (int k = 0; k < kHeld; ++k) sum += values[k] * values[k];
+  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) sum += values[k] * values[k];
   for (int i = first + kHeld * step; i < width; i += step) sum += x[i] * x[i];
   const float factor = rsqrtf(block_sum(sum) / static_cast<float>(width) + op.eps);
-  DSV32_UNROLLED (int k = 0; k < kHeld; ++k)
-    if (first + k * step < width) out[first + k * step] = values[k] * factor * weights[k];
+  DSV32_UNROLL for (int k = 0; k < kHeld; ++k) if (first + k * step < width) out[first + k * step] =
+      values[k] * factor * weights[k];
   for (int i = first + kHeld * step; i < width; i += step) out[i] = x[i] * factor * op.weight[i];
 }
 

@@ -144,12 +144,12 @@ DSV32_DEVICE int read_lists(const Team& team, const Lists& lists, uint32_t n_wan
   const uint32_t upto = warp_prefix((n_list + 3) / 4), before = upto - (n_list + 3) / 4;
   const uint32_t n_each = (__shfl_sync(0xffffffffu, upto, 31) + kThreads - 1) / kThreads;
   if (__reduce_add_sync(0xffffffffu, n_list) < n_wanted || n_each > c.kVectors) return 0;
-  DSV32_UNROLLED (int v = 0; v < c.kVectors; ++v) {
+  DSV32_UNROLL for (int v = 0; v < c.kVectors; ++v) {
     if (v >= static_cast<int>(n_each)) break;
     const uint32_t vector = threadIdx.x * n_each + v;
     int block = 0;
-    DSV32_UNROLLED (int b = 1; b < kMostTeamBlocks; ++b)
-      block += b < team.size && vector >= __shfl_sync(0xffffffffu, before, b) ? 1 : 0;
+    DSV32_UNROLL for (int b = 1; b < kMostTeamBlocks; ++b) block +=
+        b < team.size && vector >= __shfl_sync(0xffffffffu, before, b) ? 1 : 0;
     const uint32_t offset = 4 * (vector - __shfl_sync(0xffffffffu, before, block));
     const bool is_there = vector < __shfl_sync(0xffffffffu, upto, block);  // else past the last list
     uint4 x = {};
@@ -165,13 +165,13 @@ template <int kThreads>
 DSV32_DEVICE int read_row(Shared& sm, const Row& row, uint32_t n_wanted, Candidates<kThreads>& c) {
   const int n_vectors = (row.end + 4 * kThreads - 1) / (4 * kThreads);
   float4 x[c.kVectors];
-  DSV32_UNROLLED (int v = 0; v < c.kVectors; ++v) {
+  DSV32_UNROLL for (int v = 0; v < c.kVectors; ++v) {
     c.own[v] = 4 * (static_cast<int>(threadIdx.x) * n_vectors + v);
     if (v < n_vectors) x[v] = row.load(c.own[v]);
   }
   c.low = 0xffffffffu, c.high = 0;
-  DSV32_UNROLLED (int v = 0; v < c.kVectors; ++v)
-    if (v < n_vectors) row.keys_of(x[v], c.own[v], c.keys + 4 * v);
+  DSV32_UNROLL for (int v = 0; v < c.kVectors; ++v) if (v < n_vectors)
+      row.keys_of(x[v], c.own[v], c.keys + 4 * v);
   visit_vectors<4 * c.kVectors>(n_vectors, [&](int i) {
     c.low = min(c.low, c.keys[i] > 0 ? c.keys[i] : 0xffffffffu), c.high = max(c.high, c.keys[i]);
   });
@@ -186,7 +186,7 @@ DSV32_DEVICE int read_long_row(Shared& sm, const Team& team, const Row& row, con
                                const Sampling& sampling, const Lists& lists, uint32_t n_wanted,
                                Candidates<kThreads>& c) {
   float4 sample[kSampleVectors];
-  DSV32_UNROLLED (int v = 0; v < kSampleVectors; ++v) {
+  DSV32_UNROLL for (int v = 0; v < kSampleVectors; ++v) {
     const int at = v * kThreads + static_cast<int>(threadIdx.x);
     if (at < sampling.n_whole)
       sample[v] = *reinterpret_cast<const float4*>(row.scores + 4 + at * 4 * sampling.step);

@@ -49,10 +49,9 @@ DSV32_DEVICE uint32_t sum_of_warps(const uint32_t* numbers, int n_warps) {
 // Calls visit(i) for i of the first 4 n_vectors of kN.
 template <int kN, typename Visit>
 DSV32_DEVICE void visit_vectors(int n_vectors, const Visit& visit) {
-  DSV32_UNROLLED (int v = 0; v < kN / 4; ++v)
-    if (v < n_vectors) {
-      DSV32_UNROLLED (int c = 0; c < 4; ++c) visit(4 * v + c);
-    }
+  DSV32_UNROLL for (int v = 0; v < kN / 4; ++v) if (v < n_vectors) {
+    DSV32_UNROLL for (int c = 0; c < 4; ++c) visit(4 * v + c);
+  }
 }
 
 // From each thread's lowest and highest key, bounds of the block's: the lowest and, for keys in the need-th
@@ -63,8 +62,8 @@ DSV32_DEVICE void meet_bounds(Shared& sm, uint32_t& low, uint32_t& high, uint32_
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   low = __reduce_min_sync(0xffffffffu, low);
   if (lane == 0) sm.warp_low[warp] = low;
-  DSV32_UNROLLED (int apart = 16; apart >= kGroups; apart /= 2)
-    high = max(high, __shfl_xor_sync(0xffffffffu, high, apart));
+  DSV32_UNROLL for (int apart = 16; apart >= kGroups; apart /= 2) high =
+      max(high, __shfl_xor_sync(0xffffffffu, high, apart));
   if (lane < kGroups) atomicMax(&sm.group_high[lane], high);
   __syncthreads();
   low = __reduce_min_sync(0xffffffffu, lane < kThreads / 32 ? sm.warp_low[lane] : 0xffffffffu);
@@ -109,19 +108,18 @@ DSV32_DEVICE void find_bins(Shared& sm, const uint32_t* counts, const uint32_t (
   const uint32_t lowest = kBins - kOwn * (threadIdx.x + 1);
   const Own own = *reinterpret_cast<const Own*>(counts + lowest);
   uint32_t sum = 0;
-  DSV32_UNROLLED (int i = 0; i < kOwn; ++i) sum += own.of[i];
+  DSV32_UNROLL for (int i = 0; i < kOwn; ++i) sum += own.of[i];
   uint32_t first = warp_prefix(sum);
   if (lane == 31) sm.warp_sums[0][warp] = first;
   __syncthreads();
   first += sum_of_warps(sm.warp_sums[0], warp) - sum;
-  DSV32_UNROLLED (int n = 0; n < kNeeds; ++n)
-    if (first < needs[n] && needs[n] <= first + sum) {
-      uint32_t above = first;
-      DSV32_UNROLLED (int i = kOwn - 1; i >= 0; --i) {
-        if (above < needs[n] && needs[n] <= above + own.of[i]) sm.found[n] = {lowest + i, above, own.of[i]};
-        above += own.of[i];
-      }
+  DSV32_UNROLL for (int n = 0; n < kNeeds; ++n) if (first < needs[n] && needs[n] <= first + sum) {
+    uint32_t above = first;
+    DSV32_UNROLL for (int i = kOwn - 1; i >= 0; --i) {
+      if (above < needs[n] && needs[n] <= above + own.of[i]) sm.found[n] = {lowest + i, above, own.of[i]};
+      above += own.of[i];
     }
+  }
   __syncthreads();
 }
 
@@ -129,7 +127,7 @@ DSV32_DEVICE void find_bins(Shared& sm, const uint32_t* counts, const uint32_t (
 // it are among the largest.
 template <int kThreads>
 DSV32_DEVICE void compare_keys(Shared& sm, const uint32_t* keys, uint32_t n, uint32_t need) {
-  DSV32_ROLLED (uint32_t i = threadIdx.x; i < n; i += kThreads) {
+  DSV32_NO_UNROLL for (uint32_t i = threadIdx.x; i < n; i += kThreads) {
     const uint32_t key = keys[i];
     uint32_t n_above = 0, n_ties = 0;
 #pragma unroll 4
@@ -223,8 +221,8 @@ struct Row {
 DSV32_DEVICE Row row_of(const float* scores, int n) {
   const int skip = static_cast<int>(reinterpret_cast<uintptr_t>(scores) / 4 % 4), end = skip + n;
   Row row = {scores - skip, skip, end, skip, {}};
-  DSV32_UNROLLED (int c = 0; c < 3; ++c)
-    if (end / 4 * 4 + c < end) row.tail[c] = row.scores[end / 4 * 4 + c];
+  DSV32_UNROLL for (int c = 0; c < 3; ++c) if (end / 4 * 4 + c < end) row.tail[c] =
+      row.scores[end / 4 * 4 + c];
   return row;
 }
 
@@ -235,10 +233,11 @@ struct Tile {
 
   static __device__ int first(int begin) { return begin + static_cast<int>(threadIdx.x) * kTileKeys; }
   __device__ void load(const Row& row, int begin) {
-    DSV32_UNROLLED (int v = 0; v < kTileKeys / 4; ++v) x[v] = row.load(first(begin) + 4 * v);
+    DSV32_UNROLL for (int v = 0; v < kTileKeys / 4; ++v) x[v] = row.load(first(begin) + 4 * v);
   }
   __device__ void keys_of(const Row& row, int begin, uint32_t (&keys)[kTileKeys]) const {
-    DSV32_UNROLLED (int v = 0; v < kTileKeys / 4; ++v) row.keys_of(x[v], first(begin) + 4 * v, keys + 4 * v);
+    DSV32_UNROLL for (int v = 0; v < kTileKeys / 4; ++v)
+        row.keys_of(x[v], first(begin) + 4 * v, keys + 4 * v);
   }
 };
 
@@ -249,7 +248,7 @@ DSV32_DEVICE void take_part(Shared& sm, const Row& part, Tile<kThreads> tile, ui
                             uint32_t n_wanted, uint32_t& n_above, uint32_t& n_ties, const Emit& emit) {
   constexpr int kKeys = kThreads * kTileKeys;
   int turn = 0;
-  DSV32_ROLLED (int begin = part.begin / 4 * 4; begin < part.end; begin += kKeys, turn ^= 1) {
+  DSV32_NO_UNROLL for (int begin = part.begin / 4 * 4; begin < part.end; begin += kKeys, turn ^= 1) {
     uint32_t keys[kTileKeys];
     tile.keys_of(part, begin, keys);
     if (begin + kKeys < part.end) tile.load(part, begin + kKeys);
@@ -265,11 +264,11 @@ template <int kThreads>
 __device__ void add_counts(Shared& sm, const Team& team) {
   team.sync();
   const int n_share = kBins / team.size;
-  DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < n_share; i += kThreads) {
+  DSV32_NO_UNROLL for (int i = static_cast<int>(threadIdx.x); i < n_share; i += kThreads) {
     const int bin = team.rank * n_share + i;
     uint32_t sum = 0;
-    DSV32_ROLLED (int block = 0; block < team.size; ++block) sum += team.of(sm.counts[0], block)[bin];
-    DSV32_ROLLED (int block = 0; block < team.size; ++block) team.of(sm.counts[1], block)[bin] = sum;
+    DSV32_NO_UNROLL for (int block = 0; block < team.size; ++block) sum += team.of(sm.counts[0], block)[bin];
+    DSV32_NO_UNROLL for (int block = 0; block < team.size; ++block) team.of(sm.counts[1], block)[bin] = sum;
   }
   team.sync();
 }
@@ -278,10 +277,10 @@ __device__ void add_counts(Shared& sm, const Team& team) {
 template <int kThreads>
 __device__ uint32_t find_slowly(Shared& sm, const Team& team, const Row& part, uint32_t& need) {
   uint32_t threshold = 0, known = 0;  // bits that are found
-  DSV32_ROLLED (int digit = 0; digit < 3; ++digit) {
+  DSV32_NO_UNROLL for (int digit = 0; digit < 3; ++digit) {
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
     const uint32_t mask = digit == 2 ? 0x3ffu : 0x7ffu;
-    DSV32_ROLLED (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[0][i] = 0;
+    DSV32_NO_UNROLL for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) sm.counts[0][i] = 0;
     __syncthreads();
 #pragma unroll 4
     for (int i = part.begin + static_cast<int>(threadIdx.x); i < part.end; i += kThreads) {
@@ -313,8 +312,8 @@ __device__ __noinline__ void select_slowly(Shared& sm, const Team& team, const R
   if (threadIdx.x % 32 == 0) atomicAdd(&sm.n_above, above), atomicAdd(&sm.n_ties, ties);
   team.sync();
   above = 0, ties = 0;
-  DSV32_ROLLED (int block = 0; block < team.rank; ++block)
-    above += *team.of(&sm.n_above, block), ties += *team.of(&sm.n_ties, block);
+  DSV32_NO_UNROLL for (int block = 0; block < team.rank; ++block) above += *team.of(&sm.n_above, block),
+      ties += *team.of(&sm.n_ties, block);
   Tile<kThreads> tile;
   tile.load(part, part.begin / 4 * 4);
   take_part(sm, part, tile, threshold, n_wanted, above, ties,

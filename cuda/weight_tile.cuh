@@ -43,7 +43,7 @@ DSV32_DEVICE void load_pairs(const uint8_t* from, uint32_t* out) {
     out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
     out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
   } else {
-    DSV32_UNROLLED (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] = load_word<2>(from + 4 * i);
   }
 }
 
@@ -57,7 +57,7 @@ DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* 
   if constexpr (!Codes<kType>::kHasMin)
     codes = (codes ^ 0x80808080u) - (128 - kToUnsigned<kType>)*0x01010101u;
   float values[4];
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) {
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) {
     // Bytes of the result, lowest first: 0, (code or 0), (0 or code), 0x43 or 0x47.
     const uint32_t selector =
         kIsLarge ? 0x7404u | static_cast<uint32_t>(i) << 4 : 0x7044u | static_cast<uint32_t>(i) << 8;
@@ -71,13 +71,13 @@ DSV32_DEVICE void widen4(uint32_t codes, float scale, float constant, uint32_t* 
 template <TensorType kType>
 DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const uint32_t* grid) {
   if constexpr (kType == TensorType::f32) {
-    DSV32_UNROLLED (int i = 0; i < 8; ++i)
-      out[i] = pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
+    DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] =
+        pack_f16(load_float<kType>(row, col + 2 * i), load_float<kType>(row, col + 2 * i + 1));
   } else if constexpr (kIsFloat<kType>) {
     load_pairs(row + 2 * col, out);
     if constexpr (kType == TensorType::bf16) {
-      DSV32_UNROLLED (int i = 0; i < 8; ++i)
-        out[i] = pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
+      DSV32_UNROLL for (int i = 0; i < 8; ++i) out[i] =
+          pack_f16(__uint_as_float(out[i] << 16), __uint_as_float(out[i] & 0xffff0000u));
     }
   } else {
     using Format = Codes<kType>;
@@ -85,8 +85,8 @@ DSV32_DEVICE void widen16(const uint8_t* row, int64_t col, uint32_t* out, const 
     const int i16 = static_cast<int>(col % Format::kBlockValues);
     const ScaleMin s = Format::scale(block, i16);
     const float constant = widen_constant<kType>(s);
-    DSV32_UNROLLED (int j = 0; j < 16; j += 4)
-      widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
+    DSV32_UNROLL for (int j = 0; j < 16; j += 4)
+        widen4<kType>(Format::codes4(block, i16, j, grid), s.scale, constant, out + j / 2);
   }
 }
 
@@ -102,10 +102,10 @@ DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const 
       const auto* pieces = reinterpret_cast<const uint4*>(block);
       const ScaleMin low = k_scale(pieces[0], i16), high = k_scale(pieces[0], i16 + 32);
       const float low_constant = widen_constant<kType>(low), high_constant = widen_constant<kType>(high);
-      DSV32_UNROLLED (int i = 0; i < 2; ++i) {
+      DSV32_UNROLL for (int i = 0; i < 2; ++i) {
         const uint4 piece = pieces[1 + i16 / 32 + i];
         const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
-        DSV32_UNROLLED (int k = 0; k < 4; ++k) {
+        DSV32_UNROLL for (int k = 0; k < 4; ++k) {
           widen4<kType>(words[k] & 0x0f0f0f0fu, low.scale, low_constant, out + 8 * i + 2 * k);
           widen4<kType>(words[k] >> 4 & 0x0f0f0f0fu, high.scale, high_constant, out + 16 + 8 * i + 2 * k);
         }
@@ -113,7 +113,7 @@ DSV32_DEVICE void widen64(const uint8_t* row, int64_t col, uint32_t* out, const 
       return;
     }
   }
-  DSV32_UNROLLED (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
+  DSV32_UNROLL for (int i = 0; i < 4; ++i) widen16<kType>(row, col + 16 * i, out + 8 * i, grid);
 }
 
 // ---- rows on their way into a tile ----
@@ -176,7 +176,7 @@ DSV32_DEVICE void load_span(const RowRun& rows, int n_rows, int span, uint32_t t
       min(rows.row_bytes - static_cast<uint32_t>(span) * S::kRowBytes, S::kRowBytes + 16u));  // of a row
   const uint8_t* span_begin = rows.first + raw_offset<kType>(rows, static_cast<uint32_t>(span));
   to += row * S::kPitch + piece * 16;
-  DSV32_UNROLLED (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
+  DSV32_UNROLL for (int i = 0; i < (kTileRows + kTogether - 1) / kTogether; ++i) {
     if (i * kTogether >= n_rows) break;
     const uint8_t* begin = span_begin + rows.row_offset(static_cast<uint32_t>(row + i * kTogether));
     const int at = 16 * piece - (kIsAligned ? 0 : static_cast<int>(reinterpret_cast<uintptr_t>(begin) & 15));
@@ -197,9 +197,9 @@ DSV32_DEVICE void fill_tile(const uint8_t* raw, const RowRun& rows, int span, in
   const uint8_t* at = raw + row * S::kPitch + begin % 16;
   uint32_t values[kStep / 2];
   widen64<kType>(at, within * kStep, values, grid);
-  DSV32_UNROLLED (int i = 0; i < kStep / 2; i += 4)
-    *reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
-        make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+  DSV32_UNROLL for (int i = 0; i < kStep / 2; i += 4) *
+      reinterpret_cast<uint4*>(tile + tile_offset(row, 4 * i)) =
+      make_uint4(values[i], values[i + 1], values[i + 2], values[i + 3]);
 }
 
 }  // namespace dsv32::cuda

@@ -109,13 +109,15 @@ HWY_INLINE void add_heads(const float* keys, int64_t dim, const float* q, const 
                           hn::Vec<FloatTag> (&scores)[kSumParts]) {
   const FloatTag tag;
   hn::Vec<FloatTag> products[V][kSumParts];
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (auto& product : products[v]) product = hn::Zero(tag);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (auto& product : products[v]) product = hn::Zero(tag);
+  }
   sum_tile(
       q, dim, dim, [&](int64_t k) { return keys + k * kKeyTile; }, products);
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (int p = 0; p < kSumParts; ++p)
-      scores[p] = hn::MulAdd(hn::Set(tag, weights[v]), hn::Max(products[v][p], hn::Zero(tag)), scores[p]);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) scores[p] =
+        hn::MulAdd(hn::Set(tag, weights[v]), hn::Max(products[v][p], hn::Zero(tag)), scores[p]);
+  }
 }
 
 void score_keys(const float* keys, int64_t dim, const float* q, const float* weights, int64_t n_heads,
@@ -128,7 +130,7 @@ void score_keys(const float* keys, int64_t dim, const float* q, const float* wei
     for (; h + kSums <= n_heads; h += kSums)
       add_heads<kSums>(keys + s, dim, q + h * dim, weights + h, scores);
     for (; h < n_heads; ++h) add_heads<1>(keys + s, dim, q + h * dim, weights + h, scores);
-    DSV32_UNROLLED (int p = 0; p < kSumParts; ++p) hn::StoreU(scores[p], tag, out + s + p * kPartLanes);
+    DSV32_UNROLL for (int p = 0; p < kSumParts; ++p) hn::StoreU(scores[p], tag, out + s + p * kPartLanes);
   }
 }
 
@@ -269,12 +271,14 @@ HWY_INLINE void add_values(const CpuAttention& op, int64_t begin, int64_t end, i
   const FloatTag tag;
   float* out = op.out + h * op.rank + i;
   hn::Vec<FloatTag> sums[V][P];
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (int p = 0; p < P; ++p) sums[v][p] = hn::LoadU(tag, out + v * op.rank + p * kPartLanes);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] = hn::LoadU(tag, out + v * op.rank + p * kPartLanes);
+  }
   sum_tile(
       op.weights + h * kBlock, kBlock, end - begin, [&](int64_t j) { return op.rows[begin + j] + i; }, sums);
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (int p = 0; p < P; ++p) hn::StoreU(sums[v][p], tag, out + v * op.rank + p * kPartLanes);
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < P; ++p) hn::StoreU(sums[v][p], tag, out + v * op.rank + p * kPartLanes);
+  }
 }
 
 // For all heads, while these values of the rows are in the nearest cache.

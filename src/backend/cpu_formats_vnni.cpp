@@ -158,7 +158,7 @@ struct VnniQ4_K : NibbleFormat {
   DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     unpack_scales(*at, out);
     const Halves codes = load_halves(at->qs);
-    DSV32_UNROLLED (int i = 0; i < 2; ++i) {
+    DSV32_UNROLL for (int i = 0; i < 2; ++i) {
       out.bytes[i] = _mm512_and_si512(codes.of[i], bytes_of(15));
       out.bytes[2 + i] = _mm512_and_si512(_mm512_srli_epi32(codes.of[i], 4), bytes_of(15));
     }
@@ -171,7 +171,7 @@ struct VnniQ5_K : NibbleFormat {
   DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     unpack_scales(*at, out);
     const Halves codes = load_halves(at->qs);
-    DSV32_UNROLLED (int i = 0; i < 2; ++i) {
+    DSV32_UNROLL for (int i = 0; i < 2; ++i) {
       // Bit g of a byte of qh belongs to group g, and lane j holds groups 2 j and 2 j + 1: make them bits 0
       // and 1.
       const __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
@@ -195,7 +195,7 @@ struct VnniQ6_K : RaisedFormat<2, 32> {
     const __m512i groups = _mm512_cvtepi8_epi32(load<__m128i>(at->scales));
     const __m512 scales = _mm512_mul_ps(_mm512_cvtepi32_ps(groups), half_everywhere(at->d));
     const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
-    DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) {
       // Upper bits of the low nibbles' values: at bit 0 for the lower half, at 2 for the upper; of the high
       // nibbles': at 4 and 6.
       const __m256i qh = load<__m256i>(at->qh + 32 * h);
@@ -234,7 +234,7 @@ struct VnniQ8_0 : GroupOf32Format {
     using Halves [[gnu::vector_size(16)]] = uint16_t;
     const Halves d = {at[0].d, at[1].d, at[2].d, at[3].d, at[4].d, at[5].d, at[6].d, at[7].d};
     spread_scales(_mm256_cvtph_ps(reinterpret_cast<__m128i>(d)), out);
-    DSV32_UNROLLED (int s = 0; s < 4; ++s) {
+    DSV32_UNROLL for (int s = 0; s < 4; ++s) {
       const auto pair = [first = at + s / 2 * 4, piece = s % 2 * 16](int i) DSV32_VNNI {
         return _mm256_set_m128i(load<__m128i>(first[i + 1].qs + piece), load<__m128i>(first[i].qs + piece));
       };
@@ -251,7 +251,7 @@ struct VnniIQ4_XS : GroupOf32Format {
     spread_scales(_mm256_mul_ps(_mm256_cvtepi32_ps(groups), _mm512_castps512_ps256(half_everywhere(at->d))),
                   out);
     const __m512i table = _mm512_xor_si512(lanes_of(kIq4Values), bytes_of(kBias));
-    DSV32_UNROLLED (int h = 0; h < 2; ++h) {
+    DSV32_UNROLL for (int h = 0; h < 2; ++h) {
       const __m512i codes = _mm512_loadu_si512(at->qs + 64 * h), high = _mm512_srli_epi32(codes, 4);
       out.bytes[2 * h] = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, bytes_of(15)));
       out.bytes[2 * h + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(high, bytes_of(15)));

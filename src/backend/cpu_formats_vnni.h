@@ -34,8 +34,8 @@
   __attribute__((target( \
       "avx2,bmi2,fma,f16c,gfni,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512bitalg")))
 #define DSV32_VNNI_INLINE DSV32_VNNI __attribute__((always_inline)) static inline
-// A loop of up to four rounds that is unrolled: a `for` with its parentheses behind.
-#define DSV32_UNROLLED HWY_UNROLL(4) for
+// Before a loop of up to four rounds: it is unrolled.
+#define DSV32_UNROLL HWY_UNROLL(4)
 
 namespace dsv32::vnni {
 
@@ -91,8 +91,8 @@ DSV32_VNNI_INLINE void prepare_planes(const float* x, Planes& out) {
   const float unit = unit_of(x);
   const bool finite = unit == unit;
   const __m512 inverse = _mm512_set1_ps(finite ? 1.0f / unit : 0.0f);
-  DSV32_UNROLLED (int s = 0; s < 4; ++s) {
-    DSV32_UNROLLED (int j = 0; j < 4; ++j) {
+  DSV32_UNROLL for (int s = 0; s < 4; ++s) {
+    DSV32_UNROLL for (int j = 0; j < 4; ++j) {
       const auto four = [&](int i) DSV32_VNNI { return _mm_loadu_ps(x + F::first_value(s, 4 * j + i)); };
       const __m512 sixteen = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_set_m128(four(1), four(0))),
                                                 _mm256_set_m128(four(3), four(2)), 1);
@@ -211,22 +211,23 @@ struct VnniFormat {
     Unpacked weights[R];
     __m512 block[R * T];
     lanes += row * T;
-    DSV32_UNROLLED (int r = 0; r < R; ++r) F::unpack(reinterpret_cast<const Block*>(at[row + r]), weights[r]);
-    DSV32_UNROLLED (int sum = 0; sum < F::kSums; ++sum) {
+    DSV32_UNROLL for (int r = 0; r < R; ++r)
+        F::unpack(reinterpret_cast<const Block*>(at[row + r]), weights[r]);
+    DSV32_UNROLL for (int sum = 0; sum < F::kSums; ++sum) {
       Sums sums[R * T];
-      DSV32_UNROLLED (int p = 0; p < R * T; ++p) sums[p] = F::start(weights[p / T], *x[p % T], sum);
-      DSV32_UNROLLED (int i = 0; i < kRegisters; ++i) {
+      DSV32_UNROLL for (int p = 0; p < R * T; ++p) sums[p] = F::start(weights[p / T], *x[p % T], sum);
+      DSV32_UNROLL for (int i = 0; i < kRegisters; ++i) {
         const int s = kRegisters * sum + i;
         __m512i of_row[R];
-        DSV32_UNROLLED (int r = 0; r < R; ++r) of_row[r] = F::weights(weights[r], s);
-        DSV32_UNROLLED (int p = 0; p < R * T; ++p) add_products(of_row[p / T], *x[p % T], s, sums[p]);
+        DSV32_UNROLL for (int r = 0; r < R; ++r) of_row[r] = F::weights(weights[r], s);
+        DSV32_UNROLL for (int p = 0; p < R * T; ++p) add_products(of_row[p / T], *x[p % T], s, sums[p]);
       }
-      DSV32_UNROLLED (int p = 0; p < R * T; ++p) {
+      DSV32_UNROLL for (int p = 0; p < R * T; ++p) {
         const __m512 scaled = sum == 0 ? _mm512_setzero_ps() : block[p];
         block[p] = _mm512_fmadd_ps(total(sums[p]), weights[p / T].scales[sum], scaled);
       }
     }
-    DSV32_UNROLLED (int p = 0; p < R * T; ++p) {
+    DSV32_UNROLL for (int p = 0; p < R * T; ++p) {
       lanes[p] = F::add_offsets(weights[p / T], *x[p % T], lanes[p]);
       lanes[p] = _mm512_fmadd_ps(block[p], _mm512_set1_ps(factors[p % T][row + p / T]), lanes[p]);
     }
@@ -240,16 +241,16 @@ struct VnniFormat {
     constexpr int R = T == 1 ? 2 : 1;
     const float* factors[T];
     alignas(16) float products[T][kRows];
-    DSV32_UNROLLED (int t = 0; t < T; ++t) factors[t] = x[t]->unit;
+    DSV32_UNROLL for (int t = 0; t < T; ++t) factors[t] = x[t]->unit;
     if constexpr (requires { F::scales_of_rows(at); }) {
       const __m128 scales = F::scales_of_rows(at);
-      DSV32_UNROLLED (int t = 0; t < T; ++t) {
+      DSV32_UNROLL for (int t = 0; t < T; ++t) {
         _mm_store_ps(products[t], _mm_mul_ps(scales, _mm_load_ps(x[t]->unit)));
         factors[t] = products[t];
       }
       asm volatile("" : "+m"(products));
     }
-    DSV32_UNROLLED (int r = 0; r < kRows; r += R) step<R, T>(r, at, x, factors, lanes);
+    DSV32_UNROLL for (int r = 0; r < kRows; r += R) step<R, T>(r, at, x, factors, lanes);
   }
 
   template <int T>
@@ -264,10 +265,10 @@ struct VnniFormat {
     const size_t ahead = prefetch_distance(rows);
     size_t left = row_bytes;
     for (; left >= kStepBytes; left -= kStepBytes) {
-      DSV32_UNROLLED (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
+      DSV32_UNROLL for (int r = 0; r < kRows; ++r) prefetch_weights(at[r] + ahead, kStepBytes);
       step_of_tile<T>(at, x_at, lanes);
-      DSV32_UNROLLED (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
-      DSV32_UNROLLED (int t = 0; t < T; ++t) ++x_at[t];
+      DSV32_UNROLL for (int r = 0; r < kRows; ++r) at[r] += kStepBytes;
+      DSV32_UNROLL for (int t = 0; t < T; ++t)++ x_at[t];
     }
     if (F::kBlocks > 1 && left > 0) {
       alignas(64) uint8_t padded[kRows][kStepBytes] = {};

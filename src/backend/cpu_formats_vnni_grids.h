@@ -185,16 +185,15 @@ struct SignedFormat : GridFormat<Block, kRaise> {
   template <class Table>
   DSV32_VNNI_INLINE void unpack_iq2(__m512i indices, __m512i signs, int next, int first, __m512i* out) {
     const auto points = Table::points(indices);
-    DSV32_UNROLLED (int s = 0; s < 4; ++s)
-      out[s] =
-          values(Table::codes(points, s / 2, s % 2 * 4), signs, 2 * next, first + s / 2 * next + s % 2 * 4);
+    DSV32_UNROLL for (int s = 0; s < 4; ++s) out[s] =
+        values(Table::codes(points, s / 2, s % 2 * 4), signs, 2 * next, first + s / 2 * next + s % 2 * 4);
   }
   // Indices of the first and the second two points, of four values, of each lane.
   template <class Table>
   DSV32_VNNI_INLINE void unpack_iq3(__m512i first, __m512i second, __m512i signs, __m512i* out) {
     const typename Table::Points points[2] = {Table::points(first), Table::points(second)};
-    DSV32_UNROLLED (int s = 0; s < 4; ++s)
-      out[s] = values(Table::codes(points[s / 2], s % 2, 0), signs, 16, 4 * s);
+    DSV32_UNROLL for (int s = 0; s < 4; ++s) out[s] =
+        values(Table::codes(points[s / 2], s % 2, 0), signs, 16, 4 * s);
   }
 };
 
@@ -356,8 +355,8 @@ struct VnniIQ1_M : GridFormat<BlockIQ1_M, 9> {
   DSV32_VNNI_INLINE void unpack(const Block* at, Unpacked& out) {
     const __m512i groups = load_in_order<14>(at, kGroups);
     const auto points = Table::points(pick(groups, 0x2c18281024082000));
-    DSV32_UNROLLED (int s = 0; s < 4; ++s)
-      out.bytes[s] = _mm512_and_si512(Table::codes(points, s / 2, s % 2 * 4), bytes_of(0x1e));
+    DSV32_UNROLL for (int s = 0; s < 4; ++s) out.bytes[s] =
+        _mm512_and_si512(Table::codes(points, s / 2, s % 2 * 4), bytes_of(0x1e));
     const __m512i places = _mm512_broadcast_i32x4(_mm_setr_epi32(48, 51, 54, 57));
     out.scales[0] = odd_scales<3>(_mm512_multishift_epi64_epi8(places, groups));
   }

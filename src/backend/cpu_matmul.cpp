@@ -82,11 +82,11 @@ struct VectorFormat {
     for (Floats& of_row : lanes) of_row = zeros();
     for (int i = 0; i < n_values; i += 16) {
       const Floats of_x = load_floats(x + i);
-      DSV32_UNROLLED (int r = 0; r < kRows; ++r)
-        lanes[r] = mul_add(F::weights(reinterpret_cast<const Block*>(at[r]), unpacked[r], i), of_x, lanes[r]);
+      DSV32_UNROLL for (int r = 0; r < kRows; ++r) lanes[r] =
+          mul_add(F::weights(reinterpret_cast<const Block*>(at[r]), unpacked[r], i), of_x, lanes[r]);
     }
     Eight halves[kRows];
-    DSV32_UNROLLED (int r = 0; r < kRows; ++r) halves[r] = add_halves(lanes[r]);
+    DSV32_UNROLL for (int r = 0; r < kRows; ++r) halves[r] = add_halves(lanes[r]);
     add_sums(halves, sums, sums);
   }
 
@@ -156,8 +156,8 @@ float dot(const float* a, const float* b, int64_t n) {
   Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
   int64_t i = 0;
   for (; i + 64 <= n; i += 64) {
-    DSV32_UNROLLED (int k = 0; k < 4; ++k)
-      sums[k] = mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
+    DSV32_UNROLL for (int k = 0; k < 4; ++k) sums[k] =
+        mul_add(load_floats_anywhere(a + i + 16 * k), load_floats_anywhere(b + i + 16 * k), sums[k]);
   }
   for (; i + 16 <= n; i += 16)
     sums[0] = mul_add(load_floats_anywhere(a + i), load_floats_anywhere(b + i), sums[0]);

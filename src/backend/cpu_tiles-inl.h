@@ -36,20 +36,22 @@ HWY_INLINE hn::Vec<FloatTag> load_once(const float* from) {
 template <int V, class Row>
 HWY_INLINE void dot_lanes(const Row& row, const float* const* x, int64_t n, Eight* sums) {
   const FloatTag tag;
-  DSV32_UNROLLED (int p = 0; p < kParts; ++p) {
+  DSV32_UNROLL for (int p = 0; p < kParts; ++p) {
     hn::Vec<FloatTag> lanes[V][kDotRows];
-    DSV32_UNROLLED (int v = 0; v < V; ++v)
-      DSV32_UNROLLED (int r = 0; r < kDotRows; ++r) lanes[v][r] = hn::Zero(tag);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) {
+      DSV32_UNROLL for (int r = 0; r < kDotRows; ++r) lanes[v][r] = hn::Zero(tag);
+    }
     for (int64_t i = 0; i < n; i += 16) {
       hn::Vec<FloatTag> of_x[V];
-      DSV32_UNROLLED (int v = 0; v < V; ++v) of_x[v] = load_once(x[v] + i + p * kPartLanes);
-      DSV32_UNROLLED (int r = 0; r < kDotRows; ++r) {
+      DSV32_UNROLL for (int v = 0; v < V; ++v) of_x[v] = load_once(x[v] + i + p * kPartLanes);
+      DSV32_UNROLL for (int r = 0; r < kDotRows; ++r) {
         const auto of_row = load_once(row(r, i, p));
-        DSV32_UNROLLED (int v = 0; v < V; ++v) lanes[v][r] = hn::MulAdd(of_row, of_x[v], lanes[v][r]);
+        DSV32_UNROLL for (int v = 0; v < V; ++v) lanes[v][r] = hn::MulAdd(of_row, of_x[v], lanes[v][r]);
       }
     }
-    DSV32_UNROLLED (int v = 0; v < V; ++v)
-      DSV32_UNROLLED (int r = 0; r < kDotRows; ++r) add_part(lanes[v][r], p, sums[v * kDotRows + r]);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) {
+      DSV32_UNROLL for (int r = 0; r < kDotRows; ++r) add_part(lanes[v][r], p, sums[v * kDotRows + r]);
+    }
   }
 }
 
@@ -66,8 +68,8 @@ template <int V, class Row>
 HWY_INLINE void dot_tile(const Row& row, const float* const* x, int64_t n, const Tile& tile) {
   Eight sums[V * kDotRows];
   dot_lanes<V>(row, x, n, sums);
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    add_sums(sums + v * kDotRows, tile.from + v * tile.from_stride, tile.to + v * tile.to_stride);
+  DSV32_UNROLL for (int v = 0; v < V; ++v)
+      add_sums(sums + v * kDotRows, tile.from + v * tile.from_stride, tile.to + v * tile.to_stride);
 }
 
 // As many as there are, at most kDotVectors.
@@ -96,19 +98,21 @@ HWY_INLINE void sum_tile(const float* factors, int64_t stride, int64_t n, const 
                          hn::Vec<FloatTag> (&sums)[V][P]) {
   const FloatTag tag;
   hn::Vec<FloatTag> held[V][P];
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (int p = 0; p < P; ++p) held[v][p] = sums[v][p];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = sums[v][p];
+  }
   for (int64_t k = 0; k < n; ++k) {
     const float* from = row(k);
     hn::Vec<FloatTag> values[P];
-    DSV32_UNROLLED (int p = 0; p < P; ++p) values[p] = load_once(from + p * kPartLanes);
-    DSV32_UNROLLED (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < P; ++p) values[p] = load_once(from + p * kPartLanes);
+    DSV32_UNROLL for (int v = 0; v < V; ++v) {
       const auto factor = hn::Set(tag, factors[v * stride + k]);
-      DSV32_UNROLLED (int p = 0; p < P; ++p) held[v][p] = hn::MulAdd(factor, values[p], held[v][p]);
+      DSV32_UNROLL for (int p = 0; p < P; ++p) held[v][p] = hn::MulAdd(factor, values[p], held[v][p]);
     }
   }
-  DSV32_UNROLLED (int v = 0; v < V; ++v)
-    DSV32_UNROLLED (int p = 0; p < P; ++p) sums[v][p] = held[v][p];
+  DSV32_UNROLL for (int v = 0; v < V; ++v) {
+    DSV32_UNROLL for (int p = 0; p < P; ++p) sums[v][p] = held[v][p];
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -30,13 +30,12 @@ struct Floats {
   hn::Vec<FloatTag> part[kParts];
 };
 
-// A loop that is unrolled, but where sixteen scalar parts would take the compiler a minute: a `for` with its
-// parentheses behind.
-#undef DSV32_UNROLLED
-#define DSV32_UNROLLED HWY_UNROLL((kParts > 4 ? 1 : 4)) for
+// Before a loop: it is unrolled, unless sixteen scalar parts would take the compiler a minute.
+#undef DSV32_UNROLL
+#define DSV32_UNROLL HWY_UNROLL((kParts > 4 ? 1 : 4))
 
 #undef DSV32_EACH_PART
-#define DSV32_EACH_PART(p) DSV32_UNROLLED (int p = 0; p < kParts; ++p)
+#define DSV32_EACH_PART(p) DSV32_UNROLL for (int p = 0; p < kParts; ++p)
 
 HWY_INLINE Floats broadcast(float value) {
   Floats out;
@@ -123,7 +122,8 @@ HWY_INLINE Eight add_halves(const Floats& v) {
 #if HWY_MAX_BYTES >= 64
   out.part[0] = hn::Add(hn::LowerHalf(EightTag(), v.part[0]), hn::UpperHalf(EightTag(), v.part[0]));
 #else
-  DSV32_UNROLLED (int p = 0; p < kEightParts; ++p) out.part[p] = hn::Add(v.part[p], v.part[p + kEightParts]);
+  DSV32_UNROLL for (int p = 0; p < kEightParts; ++p) out.part[p] =
+      hn::Add(v.part[p], v.part[p + kEightParts]);
 #endif
   return out;
 }
