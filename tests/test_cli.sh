@@ -288,8 +288,9 @@ rm -r config
 usage_error "completion for no shell" completion
 usage_error "completion for an unknown shell" completion tcsh
 expect "completion" 0 completion bash
+with_program=$(dirname "$dsv32"):$PATH # which the scripts ask
 completed() { # WORDS...: what bash offers for the last of them
-  bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
+  PATH=$with_program bash -c 'source out; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dsv32; echo "${COMPREPLY[@]}"' _ "$@"
 }
 check "completion: commands" test "$(completed dsv32 in)" = "inspect"
 check "completion: a group's commands" test "$(completed dsv32 inspect p)" = "plan prompt"
@@ -299,7 +300,7 @@ check "completion: files elsewhere" test -z "$(completed dsv32 run mod)"
 zsh_cases() {
   expect "completion for zsh" 0 completion zsh
   completed_by_zsh() {
-    zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${flags%%:*}:#$PREFIX*}; }
+    PATH=$with_program zsh -fc 'compadd() { print -l -- ${(M)@:#$PREFIX*}; }; _describe() { print -l -- ${(M)${offers%%:*}:#$PREFIX*}; }
       _files() {}; compdef() {}; words=("$@[2,-1]"); CURRENT=$#words; PREFIX=$words[-1]; source $1; _dsv32' _ ./out "$@" | xargs
   }
   check "completion for zsh: commands" test "$(completed_by_zsh dsv32 in)" = "inspect"
@@ -310,7 +311,7 @@ zsh_cases() {
 }
 fish_cases() {
   expect "completion for fish" 0 completion fish
-  completed_by_fish() { fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
+  completed_by_fish() { PATH=$with_program fish -c "source out; complete -C '$1'" | cut -f1 | LC_ALL=C sort | xargs; }
   check "completion for fish: commands" test "$(completed_by_fish "dsv32 in")" = "inspect"
   check "completion for fish: a group's commands" test "$(completed_by_fish "dsv32 inspect p")" = "plan prompt"
   check "completion for fish: flags" test "$(completed_by_fish "dsv32 run --think")" = "--think --think-max --thinking"

@@ -1,7 +1,7 @@
 // What the user asked for: the words of one command, checked and turned into values.
 //
 // parse_options() is the only reader of a command line, and of the settings file for what it leaves open. The
-// commands are a table (commands.h), the flags another (flags.h).
+// commands are a table, the flags another (flags.h).
 #pragma once
 
 #include <chrono>
