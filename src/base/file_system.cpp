@@ -34,7 +34,6 @@ int checked_info(int result, const struct stat& from, FileInfo& info) {
           .is_directory = S_ISDIR(from.st_mode),
           .mode = from.st_mode & 07777,
           .owner = from.st_uid,
-          .n_links = from.st_nlink,
           .n_bytes = static_cast<uint64_t>(from.st_size),
           .disk_bytes = static_cast<uint64_t>(from.st_blocks) * 512,
           .device = from.st_dev,

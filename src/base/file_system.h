@@ -25,7 +25,6 @@ struct FileInfo {
   bool is_regular = false, is_directory = false;
   mode_t mode = 0;
   uid_t owner = 0;
-  uint64_t n_links = 0;
   uint64_t n_bytes = 0;     // length
   uint64_t disk_bytes = 0;  // blocks taken
   uint64_t device = 0, inode = 0;

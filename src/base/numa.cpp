@@ -73,8 +73,7 @@ int64_t NumaNodes::node_of(int64_t i, int64_t n_things) const {
 }
 
 std::pair<int64_t, int64_t> NumaNodes::place_of(int64_t i, int64_t n_lists, int64_t n_things) const {
-  int64_t node = 0;
-  while (node + 1 < n() && i >= n_lists * begin(node + 1, n_things)) ++node;
+  const int64_t node = node_of(i / n_lists, n_things);
   const int64_t first = begin(node, n_things), n_own = begin(node + 1, n_things) - first;
   const int64_t at = i - n_lists * first;
   return {at / n_own, first + at % n_own};
