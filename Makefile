@@ -163,7 +163,7 @@ $(BUILD)/lab: $(BUILD)/tests/tools/lab/main.o $(LAB_OBJECTS) $(OBJECTS) $(CUDA_O
 	@$(CXX) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # Calls of start_thread() go through tests/support/failing_threads.cpp.
-WRAP_THREADS := -Wl,--wrap=_ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE
+WRAP_THREADS := -Wl,--wrap=_ZN5dsv3212start_threadERSt6threadSt8functionIFvvEE
 $(BUILD)/unit_tests: $(TEST_OBJECTS) $(SUPPORT) $(LAB_OBJECTS) $(OBJECTS) $(CUDA_OBJECTS)
 	@echo "link $@"
 	@$(CXX) $(LDFLAGS) $(WRAP_THREADS) $^ $(TEST_LIB) $(LDLIBS) -o $@

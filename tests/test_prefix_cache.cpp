@@ -278,7 +278,7 @@ BOOST_AUTO_TEST_CASE(pages_that_lead_nowhere_are_removed) {
   const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::make(load_vocabulary(file));
   const EngineOptions options = options_in(dir.file("cache"));
   {
-    const PrefixStoreOptions sizes = store_options_of(options);
+    const SegmentHead sizes = store_options_of(options).sizes;
     const auto store = store_of(options);
     // 0x7f is no number in e4m3.
     const std::vector<uint8_t> rows(static_cast<size_t>(sizes.rows_page_bytes), 0x7f);

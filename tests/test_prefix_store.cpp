@@ -122,11 +122,11 @@ BOOST_AUTO_TEST_CASE(another_fingerprint_or_salt_sees_nothing) {
   BOOST_TEST(load_all(options)->prompts.empty());
   store_prompt(*open(), make_prompt({1}));
   options = first;
-  options.fingerprint[31] ^= 1;  // in the second half, which the directory's name does not hold
+  options.sizes.fingerprint[31] ^= 1;  // in the second half, which the directory's name does not hold
   BOOST_TEST(load_all(options)->prompts.empty());
   store_prompt(*open(), make_prompt({3}));
   options = first;
-  options.rows_page_bytes += 64;  // what a fingerprint must rule out is still not believed
+  options.sizes.rows_page_bytes += 64;  // what a fingerprint must rule out is still not believed
   BOOST_TEST(load_all(options)->prompts.empty());
   BOOST_TEST(!open()->store({}, 0, std::span(prompt).first(64), PageMemory({2, 320, 96}, 1).sources()));
   const auto found = load_all(first);
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(what_continues_nothing_and_what_has_no_size_is_not_stored) 
   const PageMemory memory({}, 1);
   BOOST_TEST(!open()->store(Hash256{12}, 1, make_prompt({1}), memory.sources()));  // no such parent
   BOOST_TEST(warnings.empty());
-  options.n_layers = 0;
+  options.sizes.n_layers = 0;
   BOOST_TEST(!open());
   BOOST_TEST(warnings.size() == 1u);
 }
@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(speeds_are_kept_for_each_fingerprint) {
   }
   open()->record_speeds({-1, 1e300});
   BOOST_TEST((open()->speeds() == CacheSpeeds{}));
-  options.fingerprint[0] ^= 1;
+  options.sizes.fingerprint[0] ^= 1;
   BOOST_TEST((open()->speeds() == CacheSpeeds{}));
   BOOST_TEST(warnings.empty());
 }

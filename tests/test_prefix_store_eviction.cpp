@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(orphans_are_not_shown_come_back_with_their_parent_and_leave
 BOOST_AUTO_TEST_CASE(two_models_share_one_limit) {
   options.limits.max_bytes = 40 * segment_bytes() + 150'000;
   PrefixStoreOptions other_options = options;
-  other_options.fingerprint.fill(9);
+  other_options.sizes.fingerprint.fill(9);
   const auto one = open();
   const auto other = PrefixStore::open(other_options, real_file_system(), {});
   std::filesystem::create_directory(options.directory + "/mine");
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(the_floor_of_free_space_is_kept_and_odd_limits_only_stop_st
 
 BOOST_AUTO_TEST_CASE(models_are_listed_verified_and_pruned) {
   store_prompt(*open(), make_prompt({1, 2, 3}));
-  options.fingerprint.fill(8);
+  options.sizes.fingerprint.fill(8);
   store_prompt(*open(), make_prompt({1}, 4), 4);
   const auto cache = open_directory();
   const auto models = list_models(*cache);

@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(processes_together_keep_the_limit) {
   for (unsigned i = 0; i < 3; ++i)
     children.push_back(fork_child([&, i] {
       PrefixStoreOptions own = options;
-      own.fingerprint.fill(static_cast<uint8_t>(i));
+      own.sizes.fingerprint.fill(static_cast<uint8_t>(i));
       const auto store = PrefixStore::open(own, real_file_system(), {});
       if (!store) return 3;
       for (int n = 0; n < 120; ++n) store_prompt(*store, make_prompt({n, n + 1}));

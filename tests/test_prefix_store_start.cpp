@@ -17,12 +17,12 @@ void write_prompts(const PrefixStoreOptions& options, const SegmentHead& sizes, 
   FileSystem& fs = real_file_system();
   std::string reason;
   const std::optional<CacheFiles> files = CacheFiles::open(options.directory, fs, reason);
-  const OwnedFd folder = files->make_folder(options.fingerprint);
+  const OwnedFd folder = files->make_folder(options.sizes.fingerprint);
   PageMemory memory({}, kMaxSegmentPages);
   SegmentInfo info{sizes, {}};
   info.n_pages = kMaxSegmentPages;
   for (int prompt = 0; prompt < n_prompts; ++prompt) {
-    info.parent = chain_root(options.fingerprint, options.salt);
+    info.parent = chain_root(options.sizes.fingerprint, options.salt);
     for (int i = 0; i < 128; ++i) {
       info.first_page = i * kMaxSegmentPages;
       info.tokens = make_prompt({prompt * 128 + i}, kMaxSegmentPages);

@@ -31,16 +31,10 @@ uint64_t load(uint64_t& word) { return std::atomic_ref(word).load(std::memory_or
 
 }  // namespace
 
-struct HostLane::Thread : ThreadBody {
-  explicit Thread(HostLane& lane_) : lane(lane_) {}
-  void run() noexcept override { lane.run(); }
-
-  HostLane& lane;  // which waits for its thread, and nothing there hangs
-};
-
 HostLane::HostLane(int n_threads, int n_devices)
     : workers_(lane_threads(n_threads, n_devices), NumaNodes::of_machine()) {
-  if (!start_thread(thread_, std::make_shared<Thread>(*this)))
+  // The lane waits for its thread, and nothing there hangs.
+  if (!start_thread(thread_, [this] { run(); }))
     fail(ErrorKind::memory, "the system gives no thread for the experts in host memory",
          "the number of threads may be limited (ulimit -u)");
 }

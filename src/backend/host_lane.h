@@ -33,7 +33,6 @@ class HostLane {
 
  private:
   friend class Mailbox;
-  struct Thread;
   void run();
   Mailbox* find_posted();
   void serve(Mailbox& box, std::unique_lock<std::mutex>& lock);

@@ -6,11 +6,12 @@
 namespace dsv32 {
 
 size_t Offload::start(size_t n) try {
-  for (; n > 0 && !is_ending_; --n, ++n_running_)
-    if (!start_thread(threads_.emplace_back(), shared_from_this())) {
-      threads_.pop_back();
-      break;
-    }
+  for (; n > 0 && !is_ending_; --n, ++n_running_) {
+    std::function<void()> body = [self = shared_from_this()] { self->run(); };
+    if (start_thread(threads_.emplace_back(), std::move(body))) continue;
+    threads_.pop_back();
+    break;
+  }
   return n_running_;
 } catch (const std::bad_alloc&) {
   return n_running_;

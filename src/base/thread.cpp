@@ -11,8 +11,8 @@ std::atomic<bool> any_left_behind = false;
 
 }  // namespace
 
-bool start_thread(std::thread& thread, std::shared_ptr<ThreadBody> body) try {
-  thread = std::thread([body = std::move(body)] { body->run(); });
+bool start_thread(std::thread& thread, std::function<void()> body) try {
+  thread = std::thread(std::move(body));
   return true;
 } catch (const std::exception&) {
   return false;

@@ -7,23 +7,18 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace dsv32 {
 
-// What a thread does, and all that it uses.
-struct ThreadBody {
-  virtual ~ThreadBody() = default;
-  virtual void run() noexcept = 0;
-};
-
-// False, with `thread` as it was, when the system gives no thread or no memory for it.
-bool start_thread(std::thread& thread, std::shared_ptr<ThreadBody> body);
+// The body owns or shares all that it uses, and throws nothing. False, with `thread` as it was, when the
+// system gives no thread or no memory for it.
+bool start_thread(std::thread& thread, std::function<void()> body);
 
 // Nobody will wait for this thread.
 void leave_behind(std::thread& thread);
@@ -34,10 +29,11 @@ bool are_threads_left_behind();
 
 // Work beside the program, on threads that share this object with its owner. Create it with offloaded(): when
 // the owner's pointer goes, the work ends.
-class Offload : public ThreadBody, public std::enable_shared_from_this<Offload> {
+class Offload : public std::enable_shared_from_this<Offload> {
  public:
+  virtual ~Offload() = default;
   using Clock = std::chrono::steady_clock;
-  using Deadline = std::optional<Clock::time_point>;  // nothing: none
+  using Deadline = Clock::time_point;
   static constexpr std::chrono::seconds kPatience{2};
 
   // No work begins any more. Waits so long for what is in progress: true. False: a thread hangs and is left
@@ -50,15 +46,7 @@ class Offload : public ThreadBody, public std::enable_shared_from_this<Offload> 
   virtual void work(Lock& lock) = 0;
   // With mutex_ held: as many of n more threads as can be had. Returns how many work.
   size_t start(size_t n);
-  void run() noexcept override;
-
-  template <typename Predicate>
-  void wait(Lock& lock, Deadline until, const Predicate& is_enough) {
-    if (until)
-      changed_.wait_until(lock, *until, is_enough);
-    else
-      changed_.wait(lock, is_enough);
-  }
+  void run() noexcept;
 
   std::mutex mutex_;  // for what follows and the state of the work
   std::condition_variable changed_;

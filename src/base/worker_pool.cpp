@@ -38,14 +38,6 @@ void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-struct WorkerPool::Worker : ThreadBody {
-  Worker(WorkerPool& pool_, int64_t node_) : pool(pool_), node(node_) {}
-  void run() noexcept override { pool.work(node); }
-
-  WorkerPool& pool;  // which waits for its workers, and they do nothing that hangs
-  const int64_t node;
-};
-
 WorkerPool::WorkerPool(int n_threads, NumaNodes nodes)
     : n_threads_(n_threads > 0 ? n_threads : n_usable_cores()),
       nodes_(std::move(nodes)),
@@ -66,8 +58,9 @@ void WorkerPool::start_threads() {
   has_started_ = true;
   try {
     while (threads_.size() + 1 < static_cast<size_t>(n_threads_)) {
-      const auto worker = std::make_shared<Worker>(*this, node_of(std::ssize(threads_) + 1));
-      if (start_thread(threads_.emplace_back(), worker)) continue;
+      // The pool waits for its workers, and they do nothing that hangs.
+      const auto body = [this, node = node_of(std::ssize(threads_) + 1)] { work(node); };
+      if (start_thread(threads_.emplace_back(), body)) continue;
       threads_.pop_back();
       return;
     }

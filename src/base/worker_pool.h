@@ -55,7 +55,6 @@ class WorkerPool {
   void set_interrupt(const std::function<bool()>* is_interrupted) { is_interrupted_ = is_interrupted; }
 
  private:
-  struct Worker;
   struct Loop {
     const void* body = nullptr;
     void (*call)(const void* body, int64_t begin, int64_t end) = nullptr;

@@ -93,7 +93,6 @@ struct ModelDigest::Work : Offload {
 
   // Under the mutex:
   std::vector<std::optional<Hash256>> hashes;  // [n_pieces]
-  size_t n_working = 0;
   std::optional<Hash256> value;
 };
 
@@ -136,10 +135,12 @@ void ModelDigest::Work::load_known() {
 // As many threads as can be had, and this one when the model is to be hashed first.
 void ModelDigest::Work::begin(size_t n_threads, bool is_first) {
   Lock lock(mutex_);
-  n_working = 1 + start(n_threads);
+  ++n_running_;  // this one
+  start(n_threads);
   if (is_first) take_pieces(lock);
   leave(lock);
-  if (is_first) changed_.wait(lock, [this] { return n_working == 0; });
+  --n_running_;
+  if (is_first) changed_.wait(lock, [this] { return n_running_ == 0; });
 }
 
 void ModelDigest::Work::work(Lock& lock) {
@@ -166,10 +167,7 @@ void ModelDigest::Work::take_pieces(Lock& lock) noexcept {
 }
 
 void ModelDigest::Work::leave(Lock& lock) noexcept {
-  if (n_working > 1) {
-    --n_working;
-    return;
-  }
+  if (n_running_ > 1) return;
   lock.unlock();  // no other thread works any more
   std::optional<Hash256> found;
   try {
@@ -178,8 +176,6 @@ void ModelDigest::Work::leave(Lock& lock) noexcept {
   }
   lock.lock();
   value = found;
-  n_working = 0;
-  changed_.notify_all();
 }
 
 // False: the file cannot be read, or it is time to end.

@@ -19,8 +19,9 @@ constexpr char kSlowDisk[] = "reading from the disk seems slower than computing"
 constexpr int64_t kLeastTokens = 256;
 // The timeout of PrefetchPolicy::timeout, as HiCache has it.
 constexpr double kTimeoutBase = 2.0, kTimeoutPerKiTokens = 0.1, kTimeoutMost = 30.0;
-// As long as what is to be stored waits at the end for the store to open.
+// As long as what is to be stored waits at the end until it is known what there is.
 constexpr std::chrono::seconds kOpening{2};
+constexpr std::chrono::hours kForever{24 * 365};
 // Paths that wait until they may be stored.
 constexpr size_t kMostPaths = 64;
 
@@ -29,11 +30,11 @@ int64_t whole_pages(size_t n_tokens) { return static_cast<int64_t>(n_tokens) / k
 PrefixStoreOptions store_options(const CachePlan& plan, const Hash256& fingerprint,
                                  const PrefixCacheOptions& options) {
   return {.directory = options.directory,
-          .fingerprint = fingerprint,
           .salt = options.salt,
-          .n_layers = plan.n_layers,
-          .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
-          .keys_page_bytes = plan.layout.key_page_bytes(),
+          .sizes = {.fingerprint = fingerprint,
+                    .n_layers = plan.n_layers,
+                    .rows_page_bytes = kPageTokens * plan.layout.row_bytes(),
+                    .keys_page_bytes = plan.layout.key_page_bytes()},
           .limits = {.max_bytes = options.max_bytes, .min_free_bytes = {}, .policy = options.eviction}};
 }
 
@@ -82,9 +83,9 @@ void PrefixCache::open_store() {
   take_heads(Clock::now());
 }
 
-void PrefixCache::take_heads(Deadline until, bool just_opened) {
+void PrefixCache::take_heads(Deadline until) {
   if (!heads_) return;
-  HeadReader::Told told = heads_->wait_told(until, just_opened);
+  HeadReader::Told told = heads_->wait_told(until);
   if (told.store && !store_) {
     reader_ = offloaded<PageReader>(told.store, pool_);
     writer_ = offloaded<PageWriter>(told.store, *options_.files, pool_);
@@ -95,9 +96,9 @@ void PrefixCache::take_heads(Deadline until, bool just_opened) {
     if (prefill_rate_ == 0) prefill_rate_ = former_.prefill_tokens_per_second;
     if (former_.read_bytes_per_second > 0) read_rate_ = former_.read_bytes_per_second;
   }
-  for (StoredSegment& segment : told.segments) attach(std::move(segment));
+  for (const StoredSegment& segment : told.segments) attach(segment);
   if (!told.is_over) return;
-  heads_.reset(), said_.clear();
+  heads_.reset(), attached_.clear();
   if (!store_) to_store_.clear();
   if (const std::vector<int32_t> wanted = std::exchange(prefetched_, {}); !wanted.empty())
     begin_reading(wanted, 0);
@@ -109,18 +110,13 @@ PrefixCache::Deadline PrefixCache::heads_until(int64_t n_tokens) {
   return *heads_until_;
 }
 
-// Under its tokens from the prompt's first on, by way of its parents.
-void PrefixCache::attach(StoredSegment segment) {
-  const StoredSegment& last = said_[segment.chain] = std::move(segment);
-  std::vector<const StoredSegment*> chain{&last};
-  while (chain.back()->first_page > 0) chain.push_back(&said_.at(chain.back()->parent));
-  std::vector<int32_t> path;
-  for (size_t i = chain.size(); i-- > 0;) {
-    const auto n_pages = i > 0 ? chain[i - 1]->first_page - chain[i]->first_page : chain[i]->n_pages;
-    const Tokens own = first_pages(chain[i]->tokens, n_pages);
-    path.insert(path.end(), own.begin(), own.end());
-  }
-  tree_.attach_segment(path, last.first_page, last.chain, last.use);
+// Behind its parent, which was attached before it.
+void PrefixCache::attach(const StoredSegment& segment) {
+  Attached& behind = attached_[segment.parent];
+  if (segment.first_page == 0) behind = {tree_.root(), 0};
+  const PrefixTree::Place place = tree_.attach_behind(behind.place, behind.end_page - segment.first_page,
+                                                      segment.tokens, segment.chain, segment.use);
+  attached_[segment.chain] = {place, segment.first_page + segment.n_pages};
 }
 
 // --- speeds --------------------------------------------------------------------------------------
@@ -164,19 +160,16 @@ bool PrefixCache::is_worth_reading(int64_t n_tokens, int64_t n_pages) {
     why_none_ = "its stored prefix is too short to be worth reading";
     return false;
   }
-  const CachePlan& plan = pool_->plan();
-  const double n_bytes = static_cast<double>(
-      n_pages * plan.n_layers * (kPageTokens * plan.layout.row_bytes() + plan.layout.key_page_bytes()));
+  const double n_bytes = static_cast<double>(n_pages) * static_cast<double>(store_->sizes().page_bytes());
   const double seconds = prefill_seconds(n_tokens);
   if (kReadLatency + n_bytes / read_rate_ < seconds) return true;
   why_none_ = seconds > kReadLatency ? kSlowDisk : "computing its stored prefix is quicker than reading it";
   return false;
 }
 
-// For pages of so many tokens, from now on; nothing: there is none. Never longer than computing would take,
-// when that is known.
+// For pages of so many tokens, from now on. Never longer than computing would take, when that is known.
 PrefixCache::Deadline PrefixCache::deadline(int64_t n_tokens) const {
-  if (options_.prefetch == PrefetchPolicy::wait_complete) return std::nullopt;
+  if (options_.prefetch == PrefetchPolicy::wait_complete) return Clock::now() + kForever;
   if (options_.prefetch == PrefetchPolicy::best_effort) return Clock::now();
   double seconds =
       std::min(kTimeoutMost, kTimeoutBase + kTimeoutPerKiTokens * static_cast<double>(n_tokens) / 1024);
@@ -254,7 +247,7 @@ void PrefixCache::remember(const Timeline& timeline, Tokens history) {
     tree_.insert(path, pages);
     locks_[&timeline] = lock_pages(path);
     open_store();
-    if (!is_storing_ || !(store_ ? store_->can_write() : waits_for_store())) return;
+    if (!is_storing_ || !(store_ ? store_->can_write() : is_unidentified() || heads_)) return;
     std::erase_if(to_store_, [&](const std::vector<int32_t>& shorter) {
       return shorter.size() <= path.size() && std::equal(shorter.begin(), shorter.end(), path.begin());
     });
@@ -276,7 +269,7 @@ bool PrefixCache::tend() {
 void PrefixCache::flush() {
   attempt([this] {
     open_store();
-    if (!to_store_.empty()) take_heads(Clock::now() + kOpening, true);
+    if (!to_store_.empty()) take_heads(Clock::now() + kOpening);
     pump(true);
   });
 }

@@ -16,6 +16,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -104,10 +105,9 @@ class PrefixCache {
   }
 
   void open_store();
-  void take_heads(Deadline until, bool just_opened = false);
+  void take_heads(Deadline until);
   Deadline heads_until(int64_t n_tokens);
-  void attach(StoredSegment segment);
-  bool waits_for_store() const { return is_unidentified() || (heads_ && !store_); }
+  void attach(const StoredSegment& segment);
 
   void note_reading();
   void keep_speeds();
@@ -121,7 +121,6 @@ class PrefixCache {
   int64_t reclaim(int64_t n_pages);
 
   // prefix_cache_reading.cpp
-  Readiness try_readiness(Tokens tokens, Runs decoded);
   void begin_reading(Tokens wanted, int64_t n_held);
   bool ask_for(const std::shared_ptr<ReadJob>& job, std::span<const PrefixPage> pages);
   int64_t n_wanted(Tokens wanted) const;
@@ -152,9 +151,13 @@ class PrefixCache {
   std::shared_ptr<PageWriter> writer_;
 
   // While the disk says what it has: what it said so far; until when prompts wait for the rest, which the
-  // first one that waits decides (nothing in it: for all); and what is to be read then.
+  // first one that waits decides (a year: for all); and what is to be read then.
   std::shared_ptr<HeadReader> heads_;
-  std::map<Hash256, StoredSegment> said_;
+  struct Attached {
+    PrefixTree::Place place;
+    int64_t end_page = 0;
+  };
+  std::map<Hash256, Attached> attached_;
   std::optional<Deadline> heads_until_;
   std::vector<int32_t> prefetched_;
 
@@ -164,8 +167,8 @@ class PrefixCache {
     int64_t first_page = 0;
     std::shared_ptr<ReadJob> job;
     PrefixTree::Lock lock;
-    int64_t n_taken = 0;  // pages from the front that are published
-    Deadline until;       // as long it is waited for; nothing: no prompt waits yet
+    int64_t n_taken = 0;            // pages from the front that are published
+    std::optional<Deadline> until;  // as long it is waited for; nothing: no prompt waits yet
   };
   std::unique_ptr<Reading> reading_;
   uint64_t n_reads_ended_ = 0;

@@ -91,35 +91,34 @@ bool PrefixCache::lacks_pages(Tokens wanted) const {
   return match.n_in_pool() < match.n_pages();
 }
 
-PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
-  Readiness readiness = Readiness::is_ready;
-  attempt([&] { readiness = try_readiness(tokens, decoded); });
-  return readiness;
-}
-
 // Keys are taken as they come, since reading pauses while many wait. A read for another prompt is left alone
 // for as long as that one may want it; a prompt that wants nothing of the disk does not wait for its turn.
-PrefixCache::Readiness PrefixCache::try_readiness(Tokens tokens, Runs decoded) {
-  const auto is_before = [](Deadline until) { return !until || Clock::now() < *until; };
-  const std::vector<int32_t> wanted =
-      pool_->history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
-  take_heads(Clock::now());
-  if (heads_ && is_before(heads_until(std::ssize(tokens)))) return Readiness::is_read;
-  begin_reading(wanted, 0);
-  if (!reading_) return Readiness::is_ready;
-  const int64_t n = n_wanted(wanted);
-  if (n <= 0) return lacks_pages(wanted) ? Readiness::waits_for_it : Readiness::is_ready;
-  if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
-  const PageReader::Progress progress = take(Clock::now());
-  const bool waits = !progress.is_over && progress.n_there < n && is_before(reading_->until);
-  return waits ? Readiness::is_read : Readiness::is_ready;
+PrefixCache::Readiness PrefixCache::readiness(Tokens tokens, Runs decoded) {
+  Readiness readiness = Readiness::is_ready;
+  attempt([&] {
+    const std::vector<int32_t> wanted =
+        pool_->history(tokens.first(tokens.size() - std::min<size_t>(tokens.size(), 1)), decoded);
+    take_heads(Clock::now());
+    if (heads_ && Clock::now() < heads_until(std::ssize(tokens))) return void(readiness = Readiness::is_read);
+    begin_reading(wanted, 0);
+    const int64_t n = reading_ ? n_wanted(wanted) : 0;
+    if (n <= 0) {
+      if (reading_ && lacks_pages(wanted)) readiness = Readiness::waits_for_it;
+      return;
+    }
+    if (!reading_->until) reading_->until = deadline(std::ssize(reading_->job->pages) * kPageTokens);
+    const PageReader::Progress progress = take(Clock::now());
+    if (!progress.is_over && progress.n_there < n && Clock::now() < *reading_->until)
+      readiness = Readiness::is_read;
+  });
+  return readiness;
 }
 
 // Takes what comes before the deadline of the pages that `wanted` has in common with what is read.
 void PrefixCache::receive(Tokens wanted) {
   const int64_t n = reading_ ? n_wanted(wanted) : 0;
   if (n <= 0) return;
-  const Deadline until = reading_->until ? reading_->until : deadline(n * kPageTokens);
+  const Deadline until = reading_->until.value_or(deadline(n * kPageTokens));
   PageReader::Progress progress;
   try {
     progress = take(Clock::now());
@@ -152,12 +151,11 @@ void PrefixCache::publish(int64_t begin, int64_t end) {
 // The first n_pages of the read join the tree.
 void PrefixCache::insert_received(int64_t n_pages) {
   const Tokens path = first_pages(reading_->tokens, reading_->first_page + n_pages);
-  std::vector<PrefixPage> known = tree_.match(path).pages;
-  known.resize(path.size() / kPageTokens);  // a segment may have been forgotten meanwhile
+  std::vector<PrefixPage> pages(path.size() / kPageTokens);  // the tree has those ahead of the read
   for (int64_t i = 0; i < n_pages; ++i)
-    known[static_cast<size_t>(reading_->first_page + i)].pool =
+    pages[static_cast<size_t>(reading_->first_page + i)].pool =
         reading_->job->pages[static_cast<size_t>(i)].pool;
-  tree_.insert(path, known);
+  tree_.insert(path, pages);
 }
 
 void PrefixCache::end_reading() {

@@ -79,16 +79,12 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(Tokens path, PageRun run) {
   return job;
 }
 
-// Pages that would be lost are stored while the request that wants their place waits.
+// Pages that would be lost are stored while the request that wants their place waits; other paths are not.
 void PrefixCache::store_leaving(Tokens leaving) {
-  for (;;) {
-    const std::unique_ptr<StoreJob> done = take_back_write(true);
-    if (writer_->hangs()) stop_storing();
-    if ((done && !done->is_complete) || !may_store() || !store_->can_write()) return;
-    const std::vector<PageRun> runs = tree_.unstored(leaving);
-    if (runs.empty()) return;
-    writer_->write(make_job(leaving, runs.front()));
-  }
+  std::list<std::vector<int32_t>> others{{leaving.begin(), leaving.end()}};
+  others.swap(to_store_);
+  pump(true);
+  to_store_.splice(to_store_.end(), others);
 }
 
 void PrefixCache::disown() {

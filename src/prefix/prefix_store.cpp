@@ -15,16 +15,6 @@ namespace {
 constexpr size_t kMaxOpenFiles = 64;
 constexpr char kSpeeds[] = "speeds";  // the note of what was measured
 
-SegmentHead sizes_of(const PrefixStoreOptions& options) {
-  SegmentHead sizes;
-  sizes.fingerprint = options.fingerprint;
-  sizes.n_pages = 1;
-  sizes.n_layers = options.n_layers;
-  sizes.rows_page_bytes = options.rows_page_bytes;
-  sizes.keys_page_bytes = options.keys_page_bytes;
-  return sizes;
-}
-
 // Also of what a program wrote that measured nonsense.
 double sane(double rate) { return rate > 0 && rate < 1e15 ? rate : 0; }
 
@@ -116,14 +106,14 @@ class SegmentWriter {
 
 PrefixStore::PrefixStore(const PrefixStoreOptions& options, std::unique_ptr<CacheDirectory> directory)
     : directory_(std::move(directory)),
-      sizes_(sizes_of(options)),
-      root_(chain_root(options.fingerprint, options.salt)) {}
+      sizes_(options.sizes),
+      root_(chain_root(sizes_.fingerprint, options.salt)) {}
 
 PrefixStore::~PrefixStore() { flush_uses(); }
 
 std::unique_ptr<PrefixStore> PrefixStore::open(const PrefixStoreOptions& options, FileSystem& fs, Warn warn) {
   return or_miss([&]() -> std::unique_ptr<PrefixStore> {
-    if (!sizes_of(options).has_sane_sizes()) {
+    if (!options.sizes.has_sane_sizes()) {
       if (warn) warn("prefix cache: pages of this model's sizes cannot be stored; going on without it");
       return nullptr;
     }
@@ -350,29 +340,25 @@ void PrefixStore::record_model(const std::string& path) {
 std::optional<Hash256> PrefixStore::store(const Hash256& parent, int64_t first_page,
                                           std::span<const int32_t> tokens,
                                           std::span<const PageSource> pages) {
-  return or_miss([&] { return try_store(parent, first_page, tokens, pages); });
-}
-
-std::optional<Hash256> PrefixStore::try_store(const Hash256& parent, int64_t first_page,
-                                              std::span<const int32_t> tokens,
-                                              std::span<const PageSource> pages) {
   assert(!pages.empty() && std::ssize(pages) <= kMaxSegmentPages);
   assert(tokens.size() == pages.size() * kPageTokens);
-  SegmentInfo segment{sizes_, {tokens.begin(), tokens.end()}};
-  segment.n_pages = std::ssize(pages);
-  segment.first_page = first_page;
-  segment.parent = first_page == 0 ? root_ : parent;
-  segment.chain = chain_next(segment.parent, first_page, tokens);
-  SegmentWriter writer(*directory_, segment);
-  const bool is_reserved = directory_->in_turn([&] {
-    write_uses();
-    return writer.reserve();
+  return or_miss([&]() -> std::optional<Hash256> {
+    SegmentInfo segment{sizes_, {tokens.begin(), tokens.end()}};
+    segment.n_pages = std::ssize(pages);
+    segment.first_page = first_page;
+    segment.parent = first_page == 0 ? root_ : parent;
+    segment.chain = chain_next(segment.parent, first_page, tokens);
+    SegmentWriter writer(*directory_, segment);
+    const bool is_reserved = directory_->in_turn([&] {
+      write_uses();
+      return writer.reserve();
+    });
+    if (!is_reserved) return std::nullopt;
+    if (writer.is_there) return segment.chain;
+    if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
+    written_.push_back(segment.chain);
+    return segment.chain;
   });
-  if (!is_reserved) return std::nullopt;
-  if (writer.is_there) return segment.chain;
-  if (!writer.write(pages) || !directory_->in_turn([&] { return writer.publish(); })) return std::nullopt;
-  written_.push_back(segment.chain);
-  return segment.chain;
 }
 
 }  // namespace dsv32

@@ -44,9 +44,8 @@ auto or_miss(const Body& body, const char** why = nullptr) -> decltype(body()) {
 
 struct PrefixStoreOptions {
   std::string directory;  // made when missing (its parents too), 0700
-  Hash256 fingerprint{};  // of all that decides the bytes of a page
   std::string salt;       // sequences with another salt are invisible
-  int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;  // of a page; bytes of one layer
+  SegmentHead sizes;      // fingerprint and sizes of every segment here
   CacheLimits limits;
 };
 
@@ -76,7 +75,6 @@ class PrefixStore {
   std::vector<std::string> segment_files();
   std::vector<StoredSegment> find(const std::string& file);
 
-  // Fingerprint and sizes of every segment here.
   const SegmentHead& sizes() const { return sizes_; }
 
   // Reads `first` and the pages that follow it in its segment, in few large requests. True when all are there
@@ -127,8 +125,6 @@ class PrefixStore {
   double read_seconds() const;
   void write_uses();
   void flush_uses();
-  std::optional<Hash256> try_store(const Hash256& parent, int64_t first_page, std::span<const int32_t> tokens,
-                                   std::span<const PageSource> pages);
 
   const std::unique_ptr<CacheDirectory> directory_;
   const SegmentHead sizes_;

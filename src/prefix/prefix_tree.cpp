@@ -19,11 +19,11 @@ int64_t common_tokens(Tokens page, Tokens prompt) {
 
 }  // namespace
 
-struct PrefixTree::Node {
+struct PrefixTree::Node : std::enable_shared_from_this<Node> {
   // Any tokens may be looked up, a page or less.
   struct ByTokens {
     using is_transparent = void;
-    static Tokens key(const std::unique_ptr<Node>& node) { return node->tokens; }
+    static Tokens key(const std::shared_ptr<Node>& node) { return node->tokens; }
     static Tokens key(Tokens tokens) { return first_page(tokens); }
     bool operator()(const auto& a, const auto& b) const {
       return std::ranges::lexicographical_compare(key(a), key(b));
@@ -35,7 +35,7 @@ struct PrefixTree::Node {
   std::array<int32_t, kPageTokens> tokens{};
   PrefixPage page;
   UseRecord use;
-  std::set<std::unique_ptr<Node>, ByTokens> children;
+  std::set<std::shared_ptr<Node>, ByTokens> children;
   int64_t n_locks = 0;
   int64_t n_pool_children = 0;               // children with a pool part, or with such children
   bool is_counted = false;                   // in the parent's n_pool_children
@@ -75,7 +75,7 @@ std::vector<int32_t> PrefixTree::Node::path_tokens() const {
 }
 
 PrefixTree::PrefixTree(PagePins& pins, EvictionPolicy policy)
-    : pins_(pins), policy_(policy), root_(std::make_unique<Node>()) {}
+    : pins_(pins), policy_(policy), root_(std::make_shared<Node>()) {}
 
 PrefixTree::~PrefixTree() {
   while (!root_->children.empty()) drop(**root_->children.begin());
@@ -121,36 +121,53 @@ PrefixTree::Node& PrefixTree::node_of(const Match& match) const {
 
 void PrefixTree::insert(Tokens tokens, std::span<const PrefixPage> pages) {
   ++time_;
-  add(tokens, pages, {.last_use = time_, .created = time_, .n_hits = 0}, true);
+  add(*root_, tokens, pages, {.last_use = time_, .created = time_, .n_hits = 0}, true);
 }
 
 void PrefixTree::attach_segment(Tokens tokens, int64_t first_page, const Hash256& segment,
                                 const UseRecord& use) {
+  attach(*root_, tokens, first_page, segment, use);
+}
+
+PrefixTree::Place PrefixTree::attach_behind(const Place& place, int64_t n_back, Tokens tokens,
+                                            const Hash256& segment, const UseRecord& use) {
+  const std::shared_ptr<Node> last = place.lock();
+  if (!last) return {};
+  Node* from = last.get();
+  for (; n_back > 0; --n_back) from = from->parent;
+  return attach(*from, tokens, 0, segment, use).weak_from_this();
+}
+
+PrefixTree::Node& PrefixTree::attach(Node& from, Tokens tokens, int64_t first_page, const Hash256& segment,
+                                     const UseRecord& use) {
   assert(first_page >= 0);
   time_ = std::max({time_, use.last_use, use.created});
   std::vector<PrefixPage> pages(tokens.size() / kPageTokens);
   for (int64_t i = first_page; i < std::ssize(pages); ++i)
     pages[static_cast<size_t>(i)].disk = {segment, static_cast<int32_t>(i - first_page)};
-  add(tokens, pages, use, false);
+  return add(from, tokens, pages, use, false);
 }
 
-void PrefixTree::add(Tokens tokens, std::span<const PrefixPage> pages, const UseRecord& record, bool is_use) {
+// Returns the last page that is there or was added.
+PrefixTree::Node& PrefixTree::add(Node& from, Tokens tokens, std::span<const PrefixPage> pages,
+                                  const UseRecord& record, bool is_use) {
   assert(tokens.size() == pages.size() * kPageTokens);
-  Node* node = root_.get();
+  Node* node = &from;
   for (const PrefixPage& page : pages) {
     Node* child = node->child(tokens);
-    if (!page.is_there() && !(child && child->page.is_there())) return;
+    if (!page.is_there() && !(child && child->page.is_there())) break;
     if (!child) child = &append(*node, first_page(tokens), record);
     fill(*child, page);
     if (is_use) touch(*child, 0);
     tokens = tokens.subspan(kPageTokens);
     node = child;
   }
+  return *node;
 }
 
 // A leaf that has no parts yet. All that takes memory comes before anything is changed.
 PrefixTree::Node& PrefixTree::append(Node& parent, Tokens tokens, const UseRecord& record) {
-  auto leaf = std::make_unique<Node>();
+  auto leaf = std::make_shared<Node>();
   leaf->parent = &parent;
   leaf->n_pages = parent.n_pages + 1;
   std::ranges::copy(tokens, leaf->tokens.begin());

@@ -109,6 +109,13 @@ class PrefixTree {
   // an unknown page before `first_page`. Not a use; the tree's logical time moves on to a later `use`.
   void attach_segment(std::span<const int32_t> tokens, int64_t first_page, const Hash256& segment,
                       const UseRecord& use = {});
+  // A page, or the place ahead of all prompts; nothing once that has left the tree.
+  using Place = std::weak_ptr<Node>;
+  Place root() const { return root_; }
+  // The same for one of many segments: `tokens` are its own, and follow the page that is `n_back` pages
+  // before `place`. Returns the place of its last page.
+  Place attach_behind(const Place& place, int64_t n_back, std::span<const int32_t> tokens,
+                      const Hash256& segment, const UseRecord& use);
   // Drops all that refers to a segment, and the holes that this makes (invariant 3). Walks the whole tree.
   void forget_segment(const Hash256& segment);
 
@@ -133,8 +140,10 @@ class PrefixTree {
   using Candidates = std::set<std::pair<EvictionKey, Node*>>;
 
   Node& node_of(const Match& match) const;
-  void add(std::span<const int32_t> tokens, std::span<const PrefixPage> pages, const UseRecord& record,
-           bool is_use);
+  Node& attach(Node& from, std::span<const int32_t> tokens, int64_t first_page, const Hash256& segment,
+               const UseRecord& use);
+  Node& add(Node& from, std::span<const int32_t> tokens, std::span<const PrefixPage> pages,
+            const UseRecord& record, bool is_use);
   Node& append(Node& parent, std::span<const int32_t> tokens, const UseRecord& record);
   void fill(Node& node, const PrefixPage& page);
   void lock(Node& node);
@@ -150,7 +159,7 @@ class PrefixTree {
 
   PagePins& pins_;
   EvictionPolicy policy_;
-  std::unique_ptr<Node> root_;
+  std::shared_ptr<Node> root_;
   Candidates candidates_;  // nodes with a pool part, none behind them, and no lock
   uint64_t time_ = 0, n_removals_ = 0, n_joined_ = 0;
   int64_t n_pages_ = 0, n_pool_pages_ = 0, n_disk_pages_ = 0;

@@ -49,7 +49,7 @@ using PageSource = PageBytes<const uint8_t>;
 // What a segment's header says of it, as it lies there.
 struct SegmentHead {
   Hash256 fingerprint{}, parent{}, chain{};  // parent, chain: hashes of the tokens before, and up to its end
-  int64_t first_page = 0, n_pages = 0;       // first_page: of the prompt
+  int64_t first_page = 0, n_pages = 1;       // first_page: of the prompt
   int64_t n_layers = 0, rows_page_bytes = 0, keys_page_bytes = 0;
   uint64_t created = 0;  // a logical time: UseRecord
 

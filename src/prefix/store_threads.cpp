@@ -49,9 +49,9 @@ void HeadReader::begin() {
   run();
 }
 
-HeadReader::Told HeadReader::wait_told(Deadline deadline, bool just_opened) {
+HeadReader::Told HeadReader::wait_told(Deadline deadline) {
   Lock lock(mutex_);
-  wait(lock, deadline, [&] { return n_running_ == 0 || (just_opened && store_); });
+  changed_.wait_until(lock, deadline, [this] { return n_running_ == 0; });
   told_.store = store_;
   told_.is_over = n_running_ == 0;
   return std::exchange(told_, {});
@@ -77,7 +77,6 @@ void HeadReader::open(Lock& lock) {
   lock.lock();
   store_ = opened, names_ = std::move(found);
   if (!opened) return;
-  changed_.notify_all();
   start(std::min(kHeadThreads, names_.size()));
   lock.unlock();
   const CacheSpeeds speeds = opened->speeds();
@@ -114,7 +113,7 @@ bool PageReader::read(std::shared_ptr<ReadJob> job) {
 PageReader::Progress PageReader::wait_pages(const ReadJob& job, int64_t n_known, Deadline deadline) {
   Progress progress;
   Lock lock(mutex_);
-  wait(lock, deadline, [&] {
+  changed_.wait_until(lock, deadline, [&] {
     const auto first = std::ranges::find_if(
         job.pages, [](const PageRead& page) { return page.state != PageRead::State::there; });
     progress.n_there = first - job.pages.begin();
@@ -210,36 +209,35 @@ PageWriter::PageWriter(std::shared_ptr<PrefixStore> store, FileSystem& files,
 
 bool PageWriter::is_busy() {
   const Lock lock(mutex_);
-  return wanted_ || is_storing_ || done_;
+  return job_ != nullptr;
 }
 
 void PageWriter::write(std::unique_ptr<StoreJob> job) {
   const Lock lock(mutex_);
-  (start(n_running_ == 0 ? 1 : 0) > 0 ? wanted_ : done_) = std::move(job);
+  job_ = std::move(job);
+  is_done_ = start(n_running_ == 0 ? 1 : 0) == 0;
   changed_.notify_all();
 }
 
 std::unique_ptr<StoreJob> PageWriter::take(bool waits) {
   Lock lock(mutex_);
-  const auto is_idle = [this] { return !wanted_ && !is_storing_; };
+  const auto is_idle = [this] { return !job_ || is_done_; };
   while (waits && !hangs_ && !is_idle()) {
     const uint64_t n_seen = files_.n_writes_done;
     hangs_ = !changed_.wait_for(lock, kPatience, is_idle) && n_seen == files_.n_writes_done;
   }
-  return std::move(done_);
+  return is_idle() ? std::move(job_) : nullptr;
 }
 
 void PageWriter::work(Lock& lock) {
   for (;;) {
-    changed_.wait(lock, [this] { return is_ending_ || wanted_; });
-    if (!wanted_) return;
-    std::unique_ptr<StoreJob> job = std::move(wanted_);
-    is_storing_ = true;
+    const auto is_wanted = [this] { return job_ && !is_done_; };
+    changed_.wait(lock, [&] { return is_ending_ || is_wanted(); });
+    if (!is_wanted()) return;
     lock.unlock();
-    or_miss([&] { store_job(*store_, *job); });
+    or_miss([&] { store_job(*store_, *job_); });
     lock.lock();
-    is_storing_ = false;
-    done_ = std::move(job);
+    is_done_ = true;
     changed_.notify_all();
   }
 }

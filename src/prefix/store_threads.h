@@ -30,8 +30,8 @@ class HeadReader : public Offload {
     std::vector<StoredSegment> segments;  // parents before children
     bool is_over = false;                 // nothing more will come; without a store: there is none
   };
-  // Waits until it is over, or until `deadline`; with `just_opened` no longer than until the store is open.
-  Told wait_told(Deadline deadline, bool just_opened = false);
+  // Waits until it is over, or until `deadline`.
+  Told wait_told(Deadline deadline);
 
  private:
   void work(Lock& lock) override;
@@ -151,8 +151,9 @@ class PageWriter : public Offload {
   const std::shared_ptr<const void> pool_;
   const std::shared_ptr<PrefixStore> store_;
   FileSystem& files_;
-  std::unique_ptr<StoreJob> wanted_, done_;
-  bool is_storing_ = false, hangs_ = false;
+  std::unique_ptr<StoreJob> job_;
+  bool is_done_ = false;  // the job
+  bool hangs_ = false;
 };
 
 }  // namespace dsv32

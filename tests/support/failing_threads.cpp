@@ -2,6 +2,7 @@
 #include "tests/support/failing_threads.h"
 
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -16,18 +17,17 @@ std::atomic<bool> refusals_last = false, has_refused = false;
 
 }  // namespace
 
-extern "C" __attribute__((weak)) bool
-__real__ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE(
-    std::thread& thread, std::shared_ptr<dsv32::ThreadBody> body);
+extern "C" __attribute__((weak)) bool __real__ZN5dsv3212start_threadERSt6threadSt8functionIFvvEE(
+    std::thread& thread, std::function<void()> body);
 
-extern "C" bool __wrap__ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE(
-    std::thread& thread, std::shared_ptr<dsv32::ThreadBody> body) {
+extern "C" bool __wrap__ZN5dsv3212start_threadERSt6threadSt8functionIFvvEE(std::thread& thread,
+                                                                           std::function<void()> body) {
   const int64_t n = n_until_refusal == kNever ? kNever : n_until_refusal--;
   if (n == 0 || (n < 0 && refusals_last)) {
     has_refused = true;
     return false;
   }
-  return __real__ZN5dsv3212start_threadERSt6threadSt10shared_ptrINS_10ThreadBodyEE(thread, std::move(body));
+  return __real__ZN5dsv3212start_threadERSt6threadSt8functionIFvvEE(thread, std::move(body));
 }
 
 namespace dsv32 {

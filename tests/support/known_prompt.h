@@ -72,10 +72,10 @@ inline PrefixStoreOptions store_options_of(const EngineOptions& options) {
   PrefixStoreOptions store;
   store.directory = options.cache->directory;
   const ModelDigest model(opened.file.files(), {.most_hashed_first = UINT64_MAX});
-  store.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
-  store.n_layers = plan.n_layers;
-  store.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
-  store.keys_page_bytes = plan.layout.key_page_bytes();
+  store.sizes.fingerprint = fingerprint(*model.value(), plan.layout, opened.engine->backend().numerics());
+  store.sizes.n_layers = plan.n_layers;
+  store.sizes.rows_page_bytes = kPageTokens * plan.layout.row_bytes();
+  store.sizes.keys_page_bytes = plan.layout.key_page_bytes();
   return store;
 }
 

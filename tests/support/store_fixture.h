@@ -25,11 +25,8 @@ struct StoreFixture {
     return CacheDirectory::open(options.directory, options.limits, real_file_system(), {});
   }
   uint64_t segment_bytes(int64_t n_pages = 1) const {
-    SegmentHead head;
+    SegmentHead head = options.sizes;
     head.n_pages = n_pages;
-    head.n_layers = options.n_layers;
-    head.rows_page_bytes = options.rows_page_bytes;
-    head.keys_page_bytes = options.keys_page_bytes;
     return head.file_bytes();
   }
   std::vector<std::filesystem::path> segment_files() const { return files_named(options.directory, "seg-"); }

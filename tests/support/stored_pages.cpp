@@ -97,10 +97,10 @@ std::unique_ptr<TempDir> make_store_dir() {
 PrefixStoreOptions store_options(const std::string& directory, const PageSizes& sizes) {
   PrefixStoreOptions options;
   options.directory = directory;
-  options.fingerprint.fill(7);
-  options.n_layers = sizes.n_layers;
-  options.rows_page_bytes = sizes.rows_page_bytes;
-  options.keys_page_bytes = sizes.keys_page_bytes;
+  options.sizes.fingerprint.fill(7);
+  options.sizes.n_layers = sizes.n_layers;
+  options.sizes.rows_page_bytes = sizes.rows_page_bytes;
+  options.sizes.keys_page_bytes = sizes.keys_page_bytes;
   options.limits.max_bytes = uint64_t{1} << 40;
   options.limits.min_free_bytes = 0;
   return options;
@@ -157,7 +157,8 @@ Contents load_all(PrefixStore& store, const PageSizes& sizes) {
 std::optional<Contents> load_all(const PrefixStoreOptions& options, FileSystem& fs) {
   const auto store = PrefixStore::open(options, fs, {});
   if (!store) return std::nullopt;
-  return load_all(*store, {options.n_layers, options.rows_page_bytes, options.keys_page_bytes});
+  return load_all(*store,
+                  {options.sizes.n_layers, options.sizes.rows_page_bytes, options.sizes.keys_page_bytes});
 }
 
 std::vector<std::filesystem::path> files_named(const std::string& directory, const std::string& prefix) {
