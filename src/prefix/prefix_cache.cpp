@@ -274,13 +274,17 @@ void PrefixCache::flush() {
   });
 }
 
-// Pages that would be lost are stored first, if there is memory for that. Last come those of reads and
-// writes, which must be waited for; a prompt whose read ends so computes instead.
+// Pages that would be lost are stored first, if there is memory for that and as long as the disk takes them.
+// Last come those of reads and writes, which must be waited for; a prompt whose read ends so computes
+// instead.
 int64_t PrefixCache::reclaim(int64_t n_pages) {
   int64_t n = take_back_reads();
   const int64_t n_at_first = tree_.n_pool_pages();
-  if (n < n_pages && store_ && options_.write == WritePolicy::write_back)
-    attempt([&] { tree_.evict_pool(n_pages - n, [this](Tokens leaving) { store_leaving(leaving); }); });
+  bool is_taken = store_ && store_->can_write() && options_.write == WritePolicy::write_back;
+  if (n < n_pages && is_taken)
+    attempt([&] {
+      tree_.evict_pool(n_pages - n, [&](Tokens leaving) { is_taken = is_taken && store_leaving(leaving); });
+    });
   n += n_at_first - tree_.n_pool_pages();
   n += tree_.evict_pool(n_pages - n);
   if (n == 0 && !reads_.empty()) {

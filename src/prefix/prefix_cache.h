@@ -139,7 +139,7 @@ class PrefixCache {
   std::unique_ptr<StoreJob> take_back_write(bool waits);
   std::unique_ptr<StoreJob> next_job();
   std::unique_ptr<StoreJob> make_job(Tokens path, PageRun run);
-  void store_leaving(Tokens leaving);
+  bool store_leaving(Tokens leaving);
 
   std::shared_ptr<LatentCache> pool_;
   PrefixCacheOptions options_;

@@ -80,11 +80,13 @@ std::unique_ptr<StoreJob> PrefixCache::make_job(Tokens path, PageRun run) {
 }
 
 // Pages that would be lost are stored while the request that wants their place waits; other paths are not.
-void PrefixCache::store_leaving(Tokens leaving) {
+// False when the disk did not take all of them.
+bool PrefixCache::store_leaving(Tokens leaving) {
   std::list<std::vector<int32_t>> others{{leaving.begin(), leaving.end()}};
   others.swap(to_store_);
   pump(true);
   to_store_.splice(to_store_.end(), others);
+  return tree_.unstored(leaving).empty();
 }
 
 void PrefixCache::disown() {
