@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/stopwatch.h"
@@ -16,17 +17,18 @@ namespace dsv32 {
 namespace {
 
 constexpr int64_t kUntimed = 3;  // steps that fill the buffers
-constexpr int64_t kToken = 1;    // any
+constexpr int32_t kToken = 1;    // any
 
 // A step of all sessions, and the seconds of its parts; "host": the time that the device has nothing to do.
 void make_step(Engine& engine, std::span<const std::unique_ptr<ByHand>> sessions, Laps& laps,
                std::map<std::string, double>& seconds) {
-  const int32_t token = kToken;
-  Step step{Role::decode, {}};
-  for (const auto& session : sessions) step.parts.push_back({&session->timeline(), {&token, 1}, 1});
+  Step step;
+  step.role = Role::decode;
+  for (const auto& session : sessions) step.timelines.push_back(&session->timeline());
+  step.tokens.assign(sessions.size(), kToken);
   laps.names.clear();
   const auto start = std::chrono::steady_clock::now();
-  engine.compute(step);
+  engine.forward().run(std::move(step));
   const std::vector<double> lap_seconds = engine.backend().laps();
   double host = seconds_since(start);
   for (size_t i = 0; i < laps.names.size(); ++i)
